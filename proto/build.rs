@@ -1,0 +1,23 @@
+//! Compiles the protobuf files with protox, so that no `protoc` is needed.
+
+use std::{env, error::Error, fs, path::PathBuf};
+
+use prost::Message as _;
+
+const FILES: [&str; 4] = [
+    "microblog/common/v1/error.proto",
+    "microblog/user/v1/user.proto",
+    "microblog/relation/v1/relation.proto",
+    "microblog/gateway/v1/gateway.proto",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=microblog");
+    let descriptors = protox::compile(FILES, ["."])?;
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
+    tonic_prost_build::configure()
+        .build_transport(false)
+        .compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! The wire contract: messages, clients and servers generated from the `.proto` files beside this
+//! crate. Knows nothing of what the services do; wire types are written with their package
+//! (`user::User`), so that nobody takes them for the domain's own.
+
+// Generated code follows the generator's habits, not ours.
+#![allow(missing_docs, unreachable_pub, clippy::all, rustdoc::all)]
+
+// Generated files refer to each other by the nesting of their packages.
+mod microblog {
+    pub mod common {
+        pub mod v1 {
+            tonic::include_proto!("microblog.common.v1");
+        }
+    }
+    pub mod user {
+        pub mod v1 {
+            tonic::include_proto!("microblog.user.v1");
+        }
+    }
+    pub mod relation {
+        pub mod v1 {
+            tonic::include_proto!("microblog.relation.v1");
+        }
+    }
+    pub mod gateway {
+        pub mod v1 {
+            tonic::include_proto!("microblog.gateway.v1");
+        }
+    }
+}
+
+pub use microblog::common::v1 as common;
+pub use microblog::gateway::v1 as gateway;
+pub use microblog::relation::v1 as relation;
+pub use microblog::user::v1 as user;
+
+/// All of the above and what they import as an encoded `FileDescriptorSet`, for server reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

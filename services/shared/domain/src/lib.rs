@@ -1,0 +1,17 @@
+//! What the services agree on without talking: ids and stamps, partitions, page sizes and page
+//! tokens, and the rules for text that people write. Pure: knows neither tonic nor Redis, and
+//! does no input or output.
+
+mod invalid;
+mod page;
+mod partition;
+mod stamp;
+pub mod text;
+
+pub use invalid::Invalid;
+pub use page::{PageSize, Scope, TokenError};
+pub use partition::Partition;
+pub use stamp::{Stamp, UserId};
+
+/// The most ids that a batch read takes.
+pub const BATCH_MAX: usize = 500;

@@ -1,0 +1,66 @@
+//! Logical partitions: the unit that lives together on one node of the store.
+
+use std::{fmt, hash::Hasher as _};
+
+use siphasher::sip::SipHasher24;
+
+/// One of 1,024 logical partitions. Every key carries its partition as its hash tag, so that all
+/// keys of a partition share one Redis Cluster slot, and one atomic function can touch them all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Partition(u16);
+
+impl Partition {
+    /// How many partitions there are. Part of every id: it can never change.
+    pub const COUNT: u16 = 1024;
+
+    /// Returns the partition with this number, taken modulo [`Self::COUNT`].
+    pub const fn new(number: u16) -> Self {
+        Self(number % Self::COUNT)
+    }
+
+    /// Returns the partition that an id names.
+    pub const fn of_id(id: u64) -> Self {
+        Self(((id >> 2) % Self::COUNT as u64) as u16)
+    }
+
+    /// Returns the partition of a text (a name, an e-mail address), by a hash of it (SipHash-2-4
+    /// with a zero key). Part of where data lies: it can never change.
+    pub fn of_text(text: &str) -> Self {
+        let mut hasher = SipHasher24::new();
+        hasher.write(text.as_bytes());
+        Self((hasher.finish() % u64::from(Self::COUNT)) as u16)
+    }
+
+    /// Returns all partitions, in order.
+    pub fn all() -> impl ExactSizeIterator<Item = Self> + Clone {
+        (0..Self::COUNT).map(Self)
+    }
+
+    /// Returns the partition's number, below [`Self::COUNT`].
+    pub const fn number(self) -> u16 {
+        self.0
+    }
+}
+
+impl fmt::Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_stays_in_its_partition_for_ever() {
+        assert_eq!(Partition::of_text("").number(), 1023 & 0x1e92_5f33_9f4d_19e8_u64 as u16 | 0);
+    }
+
+    #[test]
+    fn an_id_names_its_partition() {
+        assert_eq!(Partition::of_id(0b11_1111_1111_00).number(), 1023);
+        assert_eq!(Partition::of_id(4096).number(), 0);
+        assert_eq!(Partition::of_id(7).number(), 1);
+    }
+}

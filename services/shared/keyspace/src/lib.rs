@@ -1,1 +1,32 @@
-//! Being laid out.
+//! How a service reaches Redis: a single server, a Sentinel group or a cluster behind one type,
+//! with the service's functions loaded. Knows no key names and no service.
+//!
+//! Ordinary commands share a few connections, each of which carries many calls at once; what
+//! blocks gets one of its own. Everything recovers by itself after Redis restarts, fails over or
+//! freezes; meanwhile each call ends in time with [`Error::Unavailable`].
+
+mod address;
+mod batch;
+mod call;
+mod cluster;
+mod config;
+mod connection;
+mod endpoint;
+mod error;
+mod exclusive;
+mod keyspace;
+mod library;
+mod links;
+mod page;
+mod route;
+
+pub use batch::Batch;
+pub use call::Call;
+pub use config::Config;
+pub use error::Error;
+pub use exclusive::Exclusive;
+pub use keyspace::{Keyspace, decode};
+pub use library::Library;
+pub use page::{Entry, Order, Page, Range};
+/// Commands are built with `keyspace::redis::cmd`, so that there is one version of it.
+pub use redis;

@@ -1,0 +1,129 @@
+//! Many commands to many partitions, sent together.
+
+use futures::future::try_join_all;
+use microblog_domain::Partition;
+use redis::{Cmd, Pipeline, Value};
+use tokio::sync::Semaphore;
+
+use crate::{Call, Error, library::Composed, links::Links, route::of_partition};
+
+// A pipeline's commands: enough that a round trip costs nothing, few enough that they take
+// milliseconds.
+const PIPELINE_MAX: usize = 1000;
+
+// The commands of one batch that Redis has at a time: its time-out counts from when they are sent.
+const IN_FLIGHT_MAX: usize = 8000;
+
+/// Commands and calls to many partitions, to be sent together.
+#[derive(Default)]
+pub struct Batch {
+    items: Vec<Item>,
+}
+
+struct Item {
+    partition: Partition,
+    request: Request,
+}
+
+enum Request {
+    Query(Cmd),
+    Call(Call),
+}
+
+impl Batch {
+    /// Returns an empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns an empty batch with room for so many commands.
+    pub fn with_capacity(commands: usize) -> Self {
+        Self { items: Vec::with_capacity(commands) }
+    }
+
+    /// Adds a command, all of whose keys lie in this partition.
+    pub fn query(&mut self, partition: Partition, command: Cmd) {
+        self.items.push(Item { partition, request: Request::Query(command) });
+    }
+
+    /// Adds a call, all of whose keys lie in this partition.
+    pub fn call(&mut self, partition: Partition, call: Call) {
+        self.items.push(Item { partition, request: Request::Call(call) });
+    }
+
+    /// Returns the number of commands and calls.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Returns whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Returns whether this answer can mean that a node does not know the function.
+    pub(crate) fn may_miss_a_function(&self, answers: &[Value]) -> bool {
+        let mut pairs = self.items.iter().zip(answers);
+        pairs.any(|(item, answer)| matches!(item.request, Request::Call(_)) && is_general(answer))
+    }
+
+    /// Sends everything and returns the answers in the order added, some may be refusals.
+    pub(crate) async fn send(
+        &self,
+        links: &Links,
+        library: &Composed,
+    ) -> Result<Vec<Value>, Error> {
+        let mut order: Vec<usize> = (0..self.items.len()).collect();
+        let is_cluster = links.is_cluster();
+        if is_cluster {
+            order.sort_by_key(|&index| self.items[index].partition);
+        }
+        let together = |a: &usize, b: &usize| {
+            !is_cluster || self.items[*a].partition == self.items[*b].partition
+        };
+        let pipelines = order.chunk_by(together).flat_map(|slot| slot.chunks(PIPELINE_MAX));
+
+        let room = Semaphore::new(IN_FLIGHT_MAX);
+        let sent =
+            pipelines.clone().map(|indices| self.send_pipeline(indices, links, library, &room));
+        let answers = try_join_all(sent).await?;
+
+        let mut all = vec![Value::Nil; self.items.len()];
+        for (indices, answers) in pipelines.zip(answers) {
+            for (&index, answer) in indices.iter().zip(answers) {
+                all[index] = answer;
+            }
+        }
+        Ok(all)
+    }
+
+    async fn send_pipeline(
+        &self,
+        indices: &[usize],
+        links: &Links,
+        library: &Composed,
+        room: &Semaphore,
+    ) -> Result<Vec<Value>, Error> {
+        // Never closed, and a pipeline is smaller than the room.
+        let _room = room.acquire_many(indices.len() as u32).await;
+        let mut commands = Pipeline::with_capacity(indices.len());
+        for &index in indices {
+            commands.add_command(match &self.items[index].request {
+                Request::Query(command) => command.clone(),
+                Request::Call(call) => call.command(library),
+            });
+        }
+        let partition = self.items[indices[0]].partition;
+        let answers = links.commands(commands, of_partition(partition)).await?;
+        if answers.len() == indices.len() {
+            Ok(answers)
+        } else {
+            Err(Error::malformed("a pipeline got another number of answers than commands"))
+        }
+    }
+}
+
+/// Returns whether this is Redis's general refusal, as for a function that it does not know.
+pub(crate) fn is_general(answer: &Value) -> bool {
+    matches!(answer, Value::ServerError(error) if error.code() == "ERR")
+}

@@ -1,0 +1,97 @@
+//! Flags and environment of the keyspace, flattened into each service's own. Knows no key and no
+//! service.
+
+use std::{path::PathBuf, time::Duration};
+
+/// Where Redis is and how to talk to it.
+#[derive(Clone, clap::Args)]
+#[command(next_help_heading = "Redis")]
+pub struct Config {
+    /// Address of Redis: `redis://[user:password@]host:port[/database]`,
+    /// `redis+sentinel://[user:password@]host:port,host:port/master-name` or
+    /// `redis-cluster://[user:password@]host:port,host:port`; with `rediss` in place of `redis`
+    /// over TLS. User and password are percent-encoded and are those of the Redis nodes.
+    #[arg(
+        long,
+        env = "MICROBLOG_REDIS_URL",
+        default_value = "redis://127.0.0.1:6379",
+        hide_env_values = true,
+        verbatim_doc_comment
+    )]
+    pub redis_url: String,
+
+    /// Shared connections for ordinary commands, per worker thread.
+    #[arg(long, env = "MICROBLOG_REDIS_LINKS", default_value_t = 2, value_parser = positive)]
+    pub redis_links: usize,
+
+    /// Exclusive connections for blocking reads, per worker thread and Redis node.
+    #[arg(
+        long,
+        env = "MICROBLOG_REDIS_EXCLUSIVE_LINKS",
+        default_value_t = 32,
+        value_parser = positive
+    )]
+    pub redis_exclusive_links: usize,
+
+    /// Longest wait for an answer of Redis, in milliseconds; a connection is given half of it to
+    /// come up.
+    #[arg(
+        long,
+        env = "MICROBLOG_REDIS_TIMEOUT_MS",
+        default_value_t = 1000,
+        value_parser = clap::value_parser!(u64).range(10..=600_000)
+    )]
+    pub redis_timeout_ms: u64,
+
+    /// File with the certificate authorities (PEM) to trust with `rediss`; the system's without it.
+    #[arg(long, env = "MICROBLOG_REDIS_CA_FILE")]
+    pub redis_ca_file: Option<PathBuf>,
+
+    /// User at the Sentinels, where they ask for one.
+    #[arg(long, env = "MICROBLOG_REDIS_SENTINEL_USER")]
+    pub redis_sentinel_user: Option<String>,
+
+    /// Password at the Sentinels, where they ask for one.
+    #[arg(long, env = "MICROBLOG_REDIS_SENTINEL_PASSWORD", hide_env_values = true)]
+    pub redis_sentinel_password: Option<String>,
+}
+
+impl Config {
+    /// Returns the defaults with another address.
+    pub fn at(redis_url: impl Into<String>) -> Self {
+        Self {
+            redis_url: redis_url.into(),
+            redis_links: 2,
+            redis_exclusive_links: 32,
+            redis_timeout_ms: 1000,
+            redis_ca_file: None,
+            redis_sentinel_user: None,
+            redis_sentinel_password: None,
+        }
+    }
+
+    /// Returns the longest wait for an answer.
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_millis(self.redis_timeout_ms)
+    }
+}
+
+// The address may carry a password: it never shows.
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config")
+            .field("redis_links", &self.redis_links)
+            .field("redis_exclusive_links", &self.redis_exclusive_links)
+            .field("redis_timeout_ms", &self.redis_timeout_ms)
+            .field("redis_ca_file", &self.redis_ca_file)
+            .finish_non_exhaustive()
+    }
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(format!("{error}")),
+    }
+}

@@ -1,0 +1,144 @@
+//! What can go wrong between a store and Redis. Told by Redis's error codes, never by its texts,
+//! which differ between versions; and its texts never show in a message.
+
+use redis::{ErrorKind, RedisError, ServerError};
+
+use crate::address::AddressError;
+
+/// Why Redis did not answer as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Redis, or the part of it that was asked, is away or cannot serve now: whether the command
+    /// ran is unknown, and it may be repeated.
+    #[error("redis is unavailable")]
+    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+
+    /// Redis or a function refused the command.
+    #[error("redis refused the command: {code}")]
+    Refused {
+        /// The first word of Redis's error, such as `NOPERM` or `WRONGTYPE`, or of the error reply
+        /// that a function of the library returned.
+        code: String,
+        /// The error with Redis's own text, for logs alone.
+        #[source]
+        source: RedisError,
+    },
+
+    /// The answer has another form than the caller expected.
+    #[error("redis answered in an unexpected form")]
+    Malformed(#[source] Box<dyn std::error::Error + Send + Sync>),
+
+    /// The configuration makes no sense, so that nothing was tried.
+    #[error("the redis configuration is invalid")]
+    Config(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// No answer came in time.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {0:?}")]
+pub(crate) struct TimedOut(pub(crate) std::time::Duration);
+
+// Codes that say "not here" or "not now". MOVED and ASK remain when the cluster client has run out
+// of repeats; UNBLOCKED ends a blocking read on a node that became a replica.
+const PASSING: [&str; 15] = [
+    "LOADING",
+    "CLUSTERDOWN",
+    "MASTERDOWN",
+    "TRYAGAIN",
+    "READONLY",
+    "MISCONF",
+    "OOM",
+    "NOREPLICAS",
+    "MOVED",
+    "ASK",
+    "BUSY",
+    "UNBLOCKED",
+    "NOGOODSLAVE",
+    "NOMASTERLINK",
+    "FAILOVER",
+];
+
+impl Error {
+    /// Returns whether Redis is away or busy with itself, so that the call may be repeated later.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Unavailable(_))
+    }
+
+    /// Returns the code of a refusal.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Refused { code, .. } => Some(code),
+            Self::Unavailable(_) | Self::Malformed(_) | Self::Config(_) => None,
+        }
+    }
+
+    pub(crate) fn unavailable(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Unavailable(cause.into())
+    }
+
+    pub(crate) fn malformed(text: &'static str) -> Self {
+        Self::Malformed(text.into())
+    }
+
+    pub(crate) fn refused(error: ServerError) -> Self {
+        RedisError::from(error).into()
+    }
+}
+
+impl From<RedisError> for Error {
+    fn from(error: RedisError) -> Self {
+        if matches!(error.kind(), ErrorKind::UnexpectedReturnType) {
+            return Self::Malformed(error.into());
+        }
+        // Only what the server itself said has a code; all else is about the way to it.
+        match error.code() {
+            Some(code) if !PASSING.contains(&code) => {
+                Self::Refused { code: code.to_owned(), source: error }
+            }
+            _ => Self::unavailable(error),
+        }
+    }
+}
+
+impl From<redis::ParsingError> for Error {
+    fn from(error: redis::ParsingError) -> Self {
+        Self::Malformed(error.into())
+    }
+}
+
+impl From<AddressError> for Error {
+    fn from(error: AddressError) -> Self {
+        Self::Config(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(answer: &str) -> Error {
+        let value = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap();
+        Error::from(value.extract_error().unwrap_err())
+    }
+
+    #[test]
+    fn what_passes_is_unavailable() {
+        for code in PASSING {
+            assert!(error(&format!("{code} some text")).is_unavailable(), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_code_and_hides_its_text() {
+        for (answer, code) in [
+            ("NOPERM User u has no permissions", "NOPERM"),
+            ("WRONGTYPE Operation against a key", "WRONGTYPE"),
+            ("ERR unknown command 'x'", "ERR"),
+            ("LIMIT of this service's own function", "LIMIT"),
+        ] {
+            let error = error(answer);
+            assert_eq!(error.code(), Some(code));
+            assert_eq!(error.to_string(), format!("redis refused the command: {code}"));
+        }
+    }
+}

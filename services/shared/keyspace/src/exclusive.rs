@@ -1,0 +1,101 @@
+//! Connections of one's own (deadpool-redis), each straight to one node, for what would hold up
+//! everybody else on a shared one: blocking reads, and WAIT, which is about what the same
+//! connection wrote.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use deadpool_redis::{Connection, Manager, Pool};
+use redis::{
+    Cmd, ConnectionInfo, FromRedisValue, RedisResult, aio::ConnectionLike as _,
+    cluster_routing::Slot,
+};
+use tokio::time::timeout;
+
+use crate::{Error, cluster, endpoint::Endpoint, error::TimedOut, keyspace::decode, links::Links};
+
+/// A pool for each node: few, since clusters have few nodes.
+pub(crate) struct ExclusiveLinks {
+    pools: Mutex<HashMap<String, Pool>>,
+    size: usize,
+    timeout: Duration,
+}
+
+impl ExclusiveLinks {
+    pub(crate) fn new(size: usize, timeout: Duration) -> Self {
+        Self { pools: Mutex::default(), size, timeout }
+    }
+
+    /// Returns a connection to the node that holds a key now.
+    pub(crate) async fn get(&self, links: &Links, key: &str) -> Result<Exclusive, Error> {
+        let get = async {
+            let endpoint = links.endpoint();
+            let node = match endpoint.primary().await? {
+                Some(node) => node,
+                None => endpoint.node(&cluster::primary(links, Slot::for_key(key)).await?)?,
+            };
+            let name = node.addr().to_string();
+            let connection = self.pool(&name, node, endpoint)?.get().await.map_err(|error| {
+                // A node that has gone for ever leaves nothing behind.
+                self.lock().remove(&name);
+                Error::unavailable(error)
+            })?;
+            Ok(Exclusive { connection: Some(connection) })
+        };
+        timeout(self.timeout, get).await.map_err(|_| Error::unavailable(TimedOut(self.timeout)))?
+    }
+
+    fn pool(&self, name: &str, node: ConnectionInfo, endpoint: &Endpoint) -> Result<Pool, Error> {
+        let mut pools = self.lock();
+        if let Some(pool) = pools.get(name) {
+            return Ok(pool.clone());
+        }
+        let manager = Manager::new_with_config(node, endpoint.connection_config())?;
+        let pool = Pool::builder(manager).max_size(self.size).build();
+        let pool = pool.map_err(|error| Error::Config(error.into()))?;
+        pools.insert(name.to_owned(), pool.clone());
+        Ok(pool)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Pool>> {
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection that nobody else uses, to the node that held a key when it was taken. It goes back
+/// when dropped, and is closed after a failure.
+pub struct Exclusive {
+    connection: Option<Connection>,
+}
+
+impl Exclusive {
+    /// Sends a command and waits for its answer up to `longest`, which must be more than the
+    /// command's own BLOCK or time-out.
+    ///
+    /// After [`Error::Unavailable`], a time-out among others, the connection is closed: take another
+    /// one. No function is loaded here, and no command repeated.
+    pub async fn query<T: FromRedisValue>(
+        &mut self,
+        command: &Cmd,
+        longest: Duration,
+    ) -> Result<T, Error> {
+        let Some(mut connection) = self.connection.take() else {
+            return Err(Error::unavailable("the exclusive connection is closed"));
+        };
+        let answer = async {
+            let answer: RedisResult<_> = connection.req_packed_command(command).await;
+            decode(answer?)
+        };
+        let answer = timeout(longest, answer).await;
+        let answer = answer.unwrap_or_else(|_| Err(Error::unavailable(TimedOut(longest))));
+        match &answer {
+            // Out of the pool: an answer may still be under way on it, or it is at a wrong node.
+            Err(error) if error.is_unavailable() => drop(Connection::take(connection)),
+            _ => self.connection = Some(connection),
+        }
+        answer
+    }
+}

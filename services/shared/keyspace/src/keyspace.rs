@@ -1,0 +1,161 @@
+//! The keyspace itself: commands, calls and batches through its links, with its functions loaded.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use redis::{Cmd, FromRedisValue, Value};
+use tokio::sync::Mutex;
+
+use crate::{
+    Batch, Call, Config, Error, Exclusive, Library, Page, Range, batch::is_general, cluster,
+    endpoint::Endpoint, exclusive::ExclusiveLinks, library::Composed, links::Links, page, route,
+};
+
+/// A service's part of Redis: a single server, a Sentinel group or a cluster, by its address.
+///
+/// Cheap to clone. It belongs to the runtime that first uses it: each worker thread opens its own.
+/// Connects lazily and recovers by itself; while Redis is away, every call ends with
+/// [`Error::Unavailable`] within the time-out. A call may run twice when a connection drops, so
+/// whatever it does must be repeatable.
+#[derive(Clone)]
+pub struct Keyspace {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    links: Links,
+    exclusive: ExclusiveLinks,
+    library: Composed,
+    // Grows with each load, so that those who missed a function at once load it once.
+    loads: AtomicU64,
+    loading: Mutex<()>,
+}
+
+impl Keyspace {
+    /// Checks the configuration; succeeds while Redis is away.
+    pub fn open(config: &Config, library: Library) -> Result<Self, Error> {
+        let endpoint = Arc::new(Endpoint::new(config)?);
+        let links = Links::new(endpoint, config.redis_links, config.timeout())?;
+        let exclusive = ExclusiveLinks::new(config.redis_exclusive_links, config.timeout());
+        let library = Composed::new(library);
+        let (loads, loading) = (AtomicU64::new(0), Mutex::new(()));
+        Ok(Self { inner: Arc::new(Inner { links, exclusive, library, loads, loading }) })
+    }
+
+    /// Returns once every primary answers and has the library, which is loaded where it is missing.
+    pub async fn ready(&self) -> Result<(), Error> {
+        self.inner.links.warm_up().await?;
+        self.inner.load().await
+    }
+
+    /// Sends one command. On a cluster, its keys say where to; all lie in one partition.
+    pub async fn query<T: FromRedisValue>(&self, command: Cmd) -> Result<T, Error> {
+        decode(self.inner.links.command(command, None).await?)
+    }
+
+    /// Calls one function, in one round trip.
+    pub async fn call<T: FromRedisValue>(&self, call: Call) -> Result<T, Error> {
+        let inner = &*self.inner;
+        let route = call.first_key().map(route::of_key);
+        let loads = inner.loads.load(Ordering::Acquire);
+        let answer = inner.links.command(call.command(&inner.library), route).await?;
+        if !is_general(&answer) {
+            return decode(answer);
+        }
+        inner.load_after(loads).await?;
+        decode(inner.links.command(call.command(&inner.library), route).await?)
+    }
+
+    /// Sends a batch, all of it together, and returns the answers in the order added.
+    ///
+    /// The time-out holds for each thousand commands. The first refusal is the error of the whole;
+    /// what else ran is unknown then.
+    pub async fn send(&self, batch: Batch) -> Result<Vec<Value>, Error> {
+        let inner = &*self.inner;
+        let loads = inner.loads.load(Ordering::Acquire);
+        let mut answers = batch.send(&inner.links, &inner.library).await?;
+        if batch.may_miss_a_function(&answers) {
+            inner.load_after(loads).await?;
+            answers = batch.send(&inner.links, &inner.library).await?;
+        }
+        answers.into_iter().map(accept).collect()
+    }
+
+    /// Reads a page of a sorted set whose members are ids and whose scores are integers.
+    ///
+    /// One round trip, but where more entries than a page has share the score at which it starts.
+    pub async fn page(&self, key: &str, range: Range) -> Result<Page, Error> {
+        page::read(&self.inner.links, key, range).await
+    }
+
+    /// Returns a connection of one's own to the node that holds a key now, for what blocks: reads
+    /// with BLOCK, and WAIT.
+    pub async fn exclusive(&self, key: &str) -> Result<Exclusive, Error> {
+        self.inner.exclusive.get(&self.inner.links, key).await
+    }
+}
+
+impl Inner {
+    // Loads unless somebody did since.
+    async fn load_after(&self, loads: u64) -> Result<(), Error> {
+        let _loading = self.loading.lock().await;
+        if self.loads.load(Ordering::Acquire) != loads {
+            return Ok(());
+        }
+        self.load().await?;
+        self.loads.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    async fn load(&self) -> Result<(), Error> {
+        if self.is_loaded().await? {
+            return Ok(());
+        }
+        let mut load = redis::cmd("FUNCTION");
+        load.arg("LOAD").arg(&self.library.code);
+        let answers = self.links.everywhere(&load).await?;
+        tracing::info!(
+            library = self.library.name,
+            nodes = answers.len(),
+            "function library loaded"
+        );
+        // A node that has it already refuses with the same code as one that cannot compile it.
+        let refusal = answers.into_iter().find_map(|answer| accept(answer).err());
+        match refusal {
+            None => Ok(()),
+            Some(_) if self.is_loaded().await? => Ok(()),
+            Some(refusal) => Err(refusal),
+        }
+    }
+
+    // Whether every primary has the library.
+    async fn is_loaded(&self) -> Result<bool, Error> {
+        let mut list = redis::cmd("FUNCTION");
+        list.arg("LIST").arg("LIBRARYNAME").arg(&self.library.name);
+        let answers = self.links.everywhere(&list).await?;
+        if self.links.is_cluster() && answers.len() < cluster::primaries(&self.links).await? {
+            return Err(Error::unavailable("a primary of the cluster is away"));
+        }
+        let mut is_loaded = true;
+        for answer in answers {
+            is_loaded &=
+                !matches!(accept(answer)?, Value::Array(libraries) if libraries.is_empty());
+        }
+        Ok(is_loaded)
+    }
+}
+
+/// Reads an answer of a batch.
+pub fn decode<T: FromRedisValue>(value: Value) -> Result<T, Error> {
+    Ok(redis::from_redis_value(accept(value)?)?)
+}
+
+// An answer that is no refusal. A refusal may lie deeper, but only in a transaction.
+pub(crate) fn accept(value: Value) -> Result<Value, Error> {
+    match value {
+        Value::ServerError(error) => Err(Error::refused(error)),
+        value => Ok(value),
+    }
+}

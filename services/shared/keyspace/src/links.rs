@@ -1,0 +1,225 @@
+//! A few shared connections in a deadpool, each cloned out and handed back at once, so that
+//! many calls share one, and a broken one is replaced. Knows no function and no batch.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use deadpool::managed::{Manager, Metrics, Pool, PoolError, RecycleError, RecycleResult};
+use futures::future::join_all;
+use redis::{Cmd, Pipeline, RedisError, RedisResult, Value, cluster_routing::Route};
+use tokio::time::{Instant, timeout_at};
+
+use crate::{Error, connection::Connection, endpoint::Endpoint, error::TimedOut};
+
+// After a connection could not be made, calls fail at once for this long.
+const PAUSE: Duration = Duration::from_millis(50);
+
+// So many time-outs in a row mean that a connection is dead although nobody closed it.
+const TIMEOUTS_IN_A_ROW_MAX: u32 = 3;
+
+/// The shared connections of a keyspace.
+#[derive(Clone)]
+pub(crate) struct Links {
+    pool: Pool<Maker>,
+    timeout: Duration,
+}
+
+impl Links {
+    pub(crate) fn new(
+        endpoint: Arc<Endpoint>,
+        links: usize,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
+        let maker = Maker { endpoint, failure: Mutex::new(None) };
+        // First in, first out: the calls take turns among the links.
+        let pool = Pool::builder(maker).max_size(links).build();
+        Ok(Self { pool: pool.map_err(|error| Error::Config(error.into()))?, timeout })
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.pool.manager().endpoint.is_cluster()
+    }
+
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.pool.manager().endpoint
+    }
+
+    /// Makes the links that there are not yet: an ordinary call makes one only if there is none.
+    pub(crate) async fn warm_up(&self) -> Result<(), Error> {
+        let deadline = Instant::now() + self.timeout;
+        let links = (0..self.pool.status().max_size).map(|_| self.pool.get());
+        let links = timeout_at(deadline, join_all(links)).await;
+        let links = links.map_err(|_| Error::unavailable(TimedOut(self.timeout)))?;
+        links.into_iter().try_for_each(|link| link.map(drop)).map_err(Error::from)
+    }
+
+    /// Sends one command and returns the answer, which may be a refusal.
+    pub(crate) async fn command(
+        &self,
+        mut command: Cmd,
+        route: Option<Route>,
+    ) -> Result<Value, Error> {
+        let deadline = Instant::now() + self.timeout;
+        for _ in 0..2 {
+            let mut link = self.link(deadline).await?;
+            let answer = link.connection.command(&mut command, route);
+            match self.judge(&link.health, deadline, answer).await? {
+                Some(answer) => return Ok(answer),
+                None => continue,
+            }
+        }
+        Err(dropped())
+    }
+
+    /// Sends commands of one partition (of any, where there is no cluster), and returns their
+    /// answers, some of which may be refusals.
+    pub(crate) async fn commands(
+        &self,
+        mut commands: Pipeline,
+        route: Route,
+    ) -> Result<Vec<Value>, Error> {
+        let deadline = Instant::now() + self.timeout;
+        for _ in 0..2 {
+            let mut link = self.link(deadline).await?;
+            let answers = link.connection.commands(&mut commands, route);
+            match self.judge(&link.health, deadline, answers).await? {
+                Some(answers) => return Ok(answers),
+                None => continue,
+            }
+        }
+        Err(dropped())
+    }
+
+    /// Sends a command to the one node, or to every primary, and returns all answers, some of
+    /// which may be refusals.
+    pub(crate) async fn everywhere(&self, command: &Cmd) -> Result<Vec<Value>, Error> {
+        let deadline = Instant::now() + self.timeout;
+        for _ in 0..2 {
+            let mut link = self.link(deadline).await?;
+            let answers = link.connection.everywhere(command);
+            match self.judge(&link.health, deadline, answers).await? {
+                Some(answers) => return Ok(answers),
+                None => continue,
+            }
+        }
+        Err(dropped())
+    }
+
+    async fn link(&self, deadline: Instant) -> Result<Link, Error> {
+        match timeout_at(deadline, self.pool.get()).await {
+            Ok(Ok(link)) => Ok(link.clone()),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(Error::unavailable(TimedOut(self.timeout))),
+        }
+    }
+
+    // Waits for an answer and draws the conclusions about the link. `None` means that the
+    // connection was dropped, and that another one may be tried: every command may run twice.
+    async fn judge<T>(
+        &self,
+        health: &Health,
+        deadline: Instant,
+        answer: impl Future<Output = RedisResult<T>>,
+    ) -> Result<Option<T>, Error> {
+        match timeout_at(deadline, answer).await {
+            Ok(Ok(answer)) => {
+                health.answered();
+                Ok(Some(answer))
+            }
+            Ok(Err(error)) if self.is_cluster() => {
+                // The cluster's client has repeated it already, and mends its own connections.
+                health.failed();
+                Err(error.into())
+            }
+            Ok(Err(error)) if error.is_unrecoverable_error() => {
+                health.broken.store(true, Ordering::Relaxed);
+                if error.is_connection_dropped() { Ok(None) } else { Err(error.into()) }
+            }
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => {
+                health.failed();
+                Err(Error::unavailable(TimedOut(self.timeout)))
+            }
+        }
+    }
+}
+
+fn dropped() -> Error {
+    Error::unavailable(std::io::Error::from(std::io::ErrorKind::ConnectionReset))
+}
+
+#[derive(Clone)]
+struct Link {
+    connection: Connection,
+    health: Arc<Health>,
+}
+
+// Shared by all clones of a link: whoever finds it broken says so to the pool.
+#[derive(Default)]
+struct Health {
+    broken: AtomicBool,
+    failures_in_a_row: AtomicU32,
+}
+
+impl Health {
+    fn answered(&self) {
+        // Written seldom, so that the cache line stays shared.
+        if self.failures_in_a_row.load(Ordering::Relaxed) != 0 {
+            self.failures_in_a_row.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn failed(&self) {
+        if self.failures_in_a_row.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS_IN_A_ROW_MAX {
+            self.broken.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+struct Maker {
+    endpoint: Arc<Endpoint>,
+    // The last failure to connect and its time.
+    failure: Mutex<Option<(Instant, RedisError)>>,
+}
+
+impl Manager for Maker {
+    type Type = Link;
+    type Error = RedisError;
+
+    async fn create(&self) -> Result<Link, RedisError> {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((_, error)) = failure.filter(|(at, _)| at.elapsed() < PAUSE) {
+            return Err(error);
+        }
+        match self.endpoint.connect().await {
+            Ok(connection) => Ok(Link { connection, health: Arc::default() }),
+            Err(error) => {
+                let failure = Some((Instant::now(), error.clone()));
+                *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+                Err(error)
+            }
+        }
+    }
+
+    async fn recycle(&self, link: &mut Link, _: &Metrics) -> RecycleResult<RedisError> {
+        if link.health.broken.load(Ordering::Relaxed) {
+            return Err(RecycleError::message("broken"));
+        }
+        Ok(())
+    }
+}
+
+impl From<PoolError<RedisError>> for Error {
+    fn from(error: PoolError<RedisError>) -> Self {
+        match error {
+            PoolError::Backend(error) => error.into(),
+            error => Self::unavailable(error),
+        }
+    }
+}

@@ -1,1 +1,34 @@
-//! Being laid out.
+//! What every server of microblog needs: listen, health, reflection, limits, deadlines, trace
+//! context, telemetry, a bounded drain, and the way one service calls another.
+//!
+//! Knows the wire contract, but neither any service's rules nor Redis: what "ready" means, a
+//! service tells by its [`Probe`].
+//!
+//! A `main.rs` is
+//! `chassis::run(&config.chassis.clone(), move |worker| listen(config.clone(), worker))`;
+//! a test calls [`serve`] with a socket and a stop signal of its own.
+
+mod admission;
+mod call;
+mod config;
+pub mod context;
+mod health;
+mod methods;
+mod mutate;
+mod peer;
+mod ports;
+mod process;
+mod reflection;
+mod server;
+mod service;
+mod signals;
+pub mod status;
+mod telemetry;
+mod trace;
+
+pub use config::{Config, LogFormat};
+pub use mutate::mutate;
+pub use peer::{AddressError, Peer};
+pub use process::run;
+pub use server::{ServeError, serve};
+pub use service::{Listening, Probe, Service, Worker};

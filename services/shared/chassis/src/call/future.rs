@@ -1,0 +1,98 @@
+//! A call until its answer begins.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    task::{Context as Waker, Poll},
+};
+
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tokio::{
+    task::futures::TaskLocalFuture,
+    time::{Sleep, sleep_until},
+};
+use tonic::{Status, body::Body, service::Routes};
+use tower::Service;
+
+use super::{CallBody, Running, foreign};
+use crate::{context::Context, status};
+
+// What the routes make of a request; tonic does not name it.
+type Handling = <Routes as Service<Request<Body>>>::Future;
+
+pin_project! {
+    /// Resolves when the handler answers, or refuses, or runs out of time, or panics.
+    pub(crate) struct CallFuture {
+        #[pin]
+        work: Option<TaskLocalFuture<Context, Handling>>,
+        // Polled, and so registered with the timer, only while the handler is not done.
+        #[pin]
+        timer: Option<Sleep>,
+        refusal: Option<Status>,
+        running: Option<Running>,
+    }
+}
+
+impl CallFuture {
+    pub(super) fn working(work: TaskLocalFuture<Context, Handling>, running: Running) -> Self {
+        let timer = running.deadline.map(sleep_until);
+        Self { work: Some(work), timer, refusal: None, running: Some(running) }
+    }
+
+    pub(super) fn refused(status: Status, running: Running) -> Self {
+        Self { work: None, timer: None, refusal: Some(status), running: Some(running) }
+    }
+}
+
+impl Future for CallFuture {
+    type Output = Result<Response<CallBody>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let entered = this.running.as_ref().map(|running| running.span.enter());
+        let polled = match this.work.as_mut().as_pin_mut() {
+            Some(work) => catch_unwind(AssertUnwindSafe(|| work.poll(waker))),
+            None => Ok(Poll::Pending),
+        };
+        let answer = match polled {
+            Ok(Poll::Ready(Ok(response))) => Ok(response),
+            Ok(Poll::Pending) => match (this.refusal.take(), this.timer.as_pin_mut()) {
+                (Some(status), _) => Err(status),
+                (None, Some(timer)) => {
+                    std::task::ready!(timer.poll(waker));
+                    Err(status::deadline_exceeded())
+                }
+                (None, None) => return Poll::Pending,
+            },
+            Err(_panic) => Err(status::internal()),
+        };
+        // The handler goes before its call does.
+        this.work.set(None);
+        drop(entered);
+        match this.running.take() {
+            Some(running) => Poll::Ready(Ok(respond(answer, running))),
+            // Polled again after it was ready, which nobody may.
+            None => Poll::Pending,
+        }
+    }
+}
+
+fn respond(answer: Result<Response<Body>, Status>, mut running: Running) -> Response<CallBody> {
+    let answer = answer.and_then(|response| match foreign::translate(response.headers()) {
+        Some(status) => Err(status),
+        None => Ok(response),
+    });
+    match answer {
+        Ok(response) => {
+            running.note(response.headers());
+            response.map(|body| CallBody::new(body, running))
+        }
+        Err(status) => {
+            running.code = Some(status.code());
+            status.into_http::<()>().map(|()| CallBody::empty(running))
+        }
+    }
+}

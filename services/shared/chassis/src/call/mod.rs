@@ -1,0 +1,136 @@
+//! The one layer around every call: lets it in, bounds it by its deadline, places it in its
+//! trace, keeps its panics to itself, and says in the project's terms what tonic refuses.
+
+mod body;
+mod foreign;
+mod future;
+mod running;
+mod span;
+pub(crate) mod timeout;
+
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    task::{Context as Waker, Poll},
+};
+
+use http::{HeaderMap, Request, Response};
+use microblog_proto::common::ErrorReason;
+use tokio::time::Instant;
+use tonic::{Code, Status, body::Body, service::Routes, transport::server::TcpConnectInfo};
+use tower::Service;
+
+use self::running::Running;
+pub(crate) use self::{body::CallBody, future::CallFuture};
+use crate::{
+    context::{Context, Shared, Trace},
+    methods::{self, Method},
+    status,
+};
+
+/// The routes of one server in one worker, with all that a call needs around them.
+#[derive(Clone, Debug)]
+pub(crate) struct Calls {
+    routes: Routes,
+    shared: Arc<Shared>,
+}
+
+impl Calls {
+    pub(crate) fn new(routes: Routes, shared: Arc<Shared>) -> Self {
+        Self { routes: routes.prepare(), shared }
+    }
+
+    /// Takes a call from within the process. It works for the call that made it, if there is one:
+    /// by its trace, and among the writes of its server. It is not counted again, since a call
+    /// that was let in must not be refused half-way.
+    pub(crate) fn call_inside(
+        &mut self,
+        request: Request<Body>,
+        method: &'static Method,
+        caller: Option<Context>,
+        deadline: Option<Instant>,
+    ) -> CallFuture {
+        let (shared, incoming) = match caller {
+            Some(Context { shared, trace, .. }) => (shared, Some(trace)),
+            None => (self.shared.clone(), None),
+        };
+        let mut running = begin(method, shared, incoming);
+        running.deadline = deadline;
+        running.quiet = true;
+        self.work(request, running)
+    }
+
+    fn work(&mut self, request: Request<Body>, running: Running) -> CallFuture {
+        if running.deadline.is_some_and(|deadline| deadline <= running.started) {
+            return CallFuture::refused(status::deadline_exceeded(), running);
+        }
+        // Making the future may run a handler's code already.
+        let routes = &mut self.routes;
+        let Running { deadline, trace, shared, .. } = &running;
+        let context = Context { deadline: *deadline, trace: trace.clone(), shared: shared.clone() };
+        CallFuture::working(context.scope(routes.call(request)), running)
+    }
+}
+
+impl Service<Request<Body>> for Calls {
+    type Response = Response<CallBody>;
+    type Error = Infallible;
+    type Future = CallFuture;
+
+    fn poll_ready(&mut self, _: &mut Waker<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> CallFuture {
+        let method = methods::find(request.uri().path());
+        let headers = request.headers();
+        let mut running = begin(method, self.shared.clone(), Trace::read(headers));
+        running.caller = request.extensions().get().and_then(TcpConnectInfo::remote_addr);
+        if !method.inspection {
+            running.admitted = self.shared.admission.enter();
+            if !running.admitted {
+                return CallFuture::refused(overloaded(), running);
+            }
+        }
+        match deadline(headers, method, &running) {
+            Ok(deadline) => running.deadline = deadline,
+            Err(status) => return CallFuture::refused(status, running),
+        }
+        self.work(request, running)
+    }
+}
+
+fn begin(method: &'static Method, shared: Arc<Shared>, incoming: Option<Trace>) -> Running {
+    let (trace, span) = span::place(incoming, method, &shared);
+    Running {
+        method,
+        deadline: None,
+        trace,
+        span,
+        shared,
+        caller: None,
+        admitted: false,
+        quiet: method.inspection,
+        started: Instant::now(),
+        code: None,
+    }
+}
+
+fn deadline(
+    headers: &HeaderMap,
+    method: &Method,
+    running: &Running,
+) -> Result<Option<Instant>, Status> {
+    let shared = &running.shared;
+    let timeout = match timeout::read(headers).map_err(|invalid| status::invalid([invalid]))? {
+        Some(timeout) => timeout.min(shared.max_timeout),
+        None if method.streaming => return Ok(None),
+        None => shared.default_timeout,
+    };
+    Ok(Some(running.started + timeout))
+}
+
+fn overloaded() -> Status {
+    let text = "the process works on as many calls as it takes at once";
+    status::refuse(Code::ResourceExhausted, ErrorReason::Overloaded, text)
+}

@@ -1,0 +1,118 @@
+//! A call that is under way, from its headers to the end of its answer; writes its line into the
+//! log when it ends.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use http::{HeaderMap, HeaderValue};
+use tokio::time::Instant;
+use tonic::Code;
+use tracing::Span;
+
+use crate::{
+    context::{Shared, Trace},
+    methods::Method,
+};
+
+const GRPC_STATUS: &str = "grpc-status";
+
+/// Dropping it ends the call: by then its code is known, or the caller has left.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) method: &'static Method,
+    pub(super) deadline: Option<Instant>,
+    pub(super) trace: Trace,
+    pub(super) span: Span,
+    pub(super) shared: Arc<Shared>,
+    /// `None` for a call from within the process.
+    pub(super) caller: Option<SocketAddr>,
+    /// Whether it counts among the calls of the process.
+    pub(super) admitted: bool,
+    /// Whether it is worth a line at level info.
+    pub(super) quiet: bool,
+    pub(super) started: Instant,
+    pub(super) code: Option<Code>,
+}
+
+impl Running {
+    /// Takes the call's code from the headers or trailers that carry it.
+    pub(super) fn note(&mut self, headers: &HeaderMap) {
+        if let Some(code) = headers.get(GRPC_STATUS).map(HeaderValue::as_bytes) {
+            self.code = Some(Code::from_bytes(code));
+        }
+    }
+
+    /// The answer ended without a code, which is what a caller makes of it, too.
+    pub(super) fn note_end(&mut self) {
+        self.code.get_or_insert(Code::Unknown);
+    }
+
+    fn final_code(&self) -> Code {
+        // A caller hangs up at its deadline, often a moment before we notice it ourselves.
+        let is_late = || self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        match self.code {
+            Some(code) => code,
+            None if is_late() => Code::DeadlineExceeded,
+            None => Code::Cancelled,
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.admitted {
+            self.shared.admission.leave();
+        }
+        let code = self.final_code();
+        if !self.span.is_none() {
+            self.span.record("rpc.grpc.status_code", code as i32);
+            if is_fault(code) {
+                self.span.record("otel.status_code", "ERROR");
+            }
+        }
+        write_line(self, code);
+    }
+}
+
+/// Returns whether a code tells of a fault of ours, and not of the caller's.
+fn is_fault(code: Code) -> bool {
+    match code {
+        Code::Unknown | Code::Internal | Code::Unavailable | Code::DataLoss => true,
+        Code::Ok
+        | Code::Cancelled
+        | Code::InvalidArgument
+        | Code::DeadlineExceeded
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::ResourceExhausted
+        | Code::FailedPrecondition
+        | Code::Aborted
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::Unauthenticated => false,
+    }
+}
+
+macro_rules! line {
+    ($level:ident, $call:expr, $code:expr) => {
+        tracing::event!(
+            target: "microblog::call",
+            tracing::Level::$level,
+            method = $call.method.path,
+            code = ?$code,
+            duration_ms = $call.started.elapsed().as_micros() as f64 / 1000.0,
+            caller = $call.caller.map(tracing::field::display),
+            trace_id = %$call.trace.id(),
+        )
+    };
+}
+
+fn write_line(call: &Running, code: Code) {
+    if is_fault(code) {
+        line!(WARN, call, code);
+    } else if call.quiet {
+        line!(DEBUG, call, code);
+    } else {
+        line!(INFO, call, code);
+    }
+}

@@ -1,0 +1,154 @@
+//! `grpc.health.v1`: whether a service can do its work, in all workers of the process, and
+//! whether the process lives (`liveness`), which Kubernetes must ask for apart: a server whose
+//! Redis is away is not to be restarted.
+
+use std::sync::{Mutex, PoisonError};
+
+use futures::stream::{BoxStream, StreamExt as _};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+use tonic_health::pb::{
+    HealthCheckRequest, HealthCheckResponse,
+    health_check_response::ServingStatus,
+    health_server::{Health, HealthServer},
+};
+
+use std::sync::Arc;
+
+/// The name by which to ask whether the process lives.
+const LIVENESS: &str = "liveness";
+
+/// What all workers know of one service. tonic-health's own reporter starts as SERVING, and its
+/// streams would hold up the drain.
+#[derive(Debug)]
+pub(crate) struct Board {
+    name: &'static str,
+    workers: Mutex<Workers>,
+    serving: watch::Sender<bool>,
+    /// Ends the streams of those who watch.
+    closing: CancellationToken,
+}
+
+#[derive(Debug)]
+struct Workers {
+    ready: Vec<bool>,
+    draining: bool,
+}
+
+impl Board {
+    /// Returns the board of a service that no worker has found ready.
+    pub(crate) fn new(name: &'static str, workers: usize) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            workers: Mutex::new(Workers { ready: vec![false; workers], draining: false }),
+            serving: watch::Sender::new(false),
+            closing: CancellationToken::new(),
+        })
+    }
+
+    /// Returns the health service of a listener.
+    pub(crate) fn server(self: &Arc<Self>) -> HealthServer<impl Health> {
+        HealthServer::new(Inspector(self.clone()))
+    }
+
+    /// Notes what a worker's probe said.
+    pub(crate) fn set_ready(&self, worker: usize, ready: bool) {
+        self.update(|workers| {
+            if let Some(known) = workers.ready.get_mut(worker) {
+                *known = ready;
+            }
+        });
+    }
+
+    /// Reports NOT_SERVING from now on.
+    pub(crate) fn drain(&self) {
+        self.update(|workers| workers.draining = true);
+    }
+
+    /// Ends the streams of those who watch.
+    pub(crate) fn close(&self) {
+        self.closing.cancel();
+    }
+
+    fn update(&self, change: impl FnOnce(&mut Workers)) {
+        // Held while the news is sent, so that no older one overtakes it.
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut workers);
+        let serving = !workers.draining && workers.ready.iter().all(|&ready| ready);
+        let changed =
+            self.serving.send_if_modified(|known| std::mem::replace(known, serving) != serving);
+        if changed {
+            tracing::info!(service = self.name, serving, "health changed");
+        }
+    }
+
+    fn is_about(&self, service: &str) -> bool {
+        service.is_empty() || service == self.name
+    }
+}
+
+struct Inspector(Arc<Board>);
+
+#[tonic::async_trait]
+impl Health for Inspector {
+    type WatchStream = BoxStream<'static, Result<HealthCheckResponse, Status>>;
+
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        match request.get_ref().service.as_str() {
+            LIVENESS => Ok(Response::new(response(ServingStatus::Serving))),
+            name if self.0.is_about(name) => {
+                Ok(Response::new(response(status(*self.0.serving.borrow()))))
+            }
+            _ => Err(Status::not_found("no such service here")),
+        }
+    }
+
+    /// Sends the status now and whenever it changes. As the protocol has it, a service that is not
+    /// known is no error here: it may come.
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let board = &self.0;
+        let closed = board.closing.clone().cancelled_owned();
+        let steady = |status| {
+            let first = futures::stream::iter([Ok(response(status))]);
+            first.chain(futures::stream::pending()).take_until(closed).boxed()
+        };
+        let stream = match request.get_ref().service.as_str() {
+            LIVENESS => steady(ServingStatus::Serving),
+            name if board.is_about(name) => changes(board),
+            _ => steady(ServingStatus::ServiceUnknown),
+        };
+        Ok(Response::new(stream))
+    }
+}
+
+fn changes(board: &Board) -> BoxStream<'static, Result<HealthCheckResponse, Status>> {
+    let mut news = board.serving.subscribe();
+    news.mark_changed();
+    let closing = board.closing.clone();
+    futures::stream::unfold((news, closing), |(mut news, closing)| async move {
+        tokio::select! {
+            // The last news goes out before the stream ends.
+            biased;
+            changed = news.changed() => changed.ok()?,
+            () = closing.cancelled() => return None,
+        }
+        let serving = *news.borrow_and_update();
+        Some((Ok(response(status(serving))), (news, closing)))
+    })
+    .boxed()
+}
+
+fn status(serving: bool) -> ServingStatus {
+    if serving { ServingStatus::Serving } else { ServingStatus::NotServing }
+}
+
+fn response(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse { status: status.into() }
+}

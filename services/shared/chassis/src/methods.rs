@@ -1,0 +1,68 @@
+//! What the wire contract says of each method, by its path. Paths that it does not know are all
+//! one method, so that nobody's inventions get into logs and traces.
+
+use std::{collections::HashMap, sync::LazyLock};
+
+use prost_types::FileDescriptorSet;
+
+/// A method that a caller may ask for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Method {
+    /// `/microblog.user.v1.UserService/GetUser`.
+    pub(crate) path: String,
+    /// Whether either side sends more than one message: then no deadline is assumed.
+    pub(crate) streaming: bool,
+    /// Health and reflection: never refused for load, and not worth a line in the log.
+    pub(crate) inspection: bool,
+}
+
+static METHODS: LazyLock<HashMap<String, Method>> = LazyLock::new(|| {
+    let ours = microblog_proto::DESCRIPTORS;
+    [ours, tonic_health::pb::FILE_DESCRIPTOR_SET]
+        .into_iter()
+        .chain([tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET])
+        .chain([tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET])
+        .flat_map(methods)
+        .map(|method| (method.path.clone(), method))
+        .collect()
+});
+
+static UNKNOWN: LazyLock<Method> =
+    LazyLock::new(|| Method { path: "/unknown".to_owned(), streaming: false, inspection: false });
+
+/// Returns what is known of the method with a path.
+pub(crate) fn find(path: &str) -> &'static Method {
+    METHODS.get(path).unwrap_or_else(|| &UNKNOWN)
+}
+
+fn methods(descriptors: &[u8]) -> Vec<Method> {
+    // What the compiler wrote can be read; if not, every method is an unknown one.
+    let files: FileDescriptorSet = prost::Message::decode(descriptors).unwrap_or_default();
+    let mut methods = Vec::new();
+    for file in files.file {
+        for service in &file.service {
+            methods.extend(service.method.iter().map(|method| Method {
+                path: format!("/{}.{}/{}", file.package(), service.name(), method.name()),
+                streaming: method.client_streaming() || method.server_streaming(),
+                inspection: file.package().starts_with("grpc."),
+            }));
+        }
+    }
+    methods
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_are_known_by_their_paths() {
+        let unary = find("/microblog.user.v1.UserService/GetUser");
+        assert!(!unary.streaming && !unary.inspection);
+        assert!(find("/microblog.relation.v1.RelationService/StreamFollowers").streaming);
+        assert!(find("/grpc.health.v1.Health/Check").inspection);
+        assert!(find("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo").inspection);
+        assert!(find("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo").streaming);
+        assert_eq!(find("/microblog.user.v1.UserService/Invented"), &*UNKNOWN);
+    }
+}

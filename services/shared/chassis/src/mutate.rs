@@ -1,0 +1,60 @@
+//! Writes that run to their end. tonic drops a handler at its next `.await` when the caller hangs
+//! up or the deadline passes, which would stop a write half-way.
+
+use std::{future::Future, panic::AssertUnwindSafe, time::Duration};
+
+use futures::FutureExt as _;
+use tokio::{sync::oneshot, time::Instant};
+use tonic::Status;
+use tracing::Instrument as _;
+
+use crate::{
+    context::{self, Context},
+    status,
+};
+
+// Where no server set a budget: a task that works for no call.
+const BUDGET: Duration = Duration::from_secs(10);
+
+/// Runs a write in a task of its own and returns its result. The write goes on when the caller
+/// hangs up, until its own time budget is used up (`--write-budget-ms`); the drain of the server
+/// waits for it. Calls made by it have the budget as their deadline, and the trace of the call.
+///
+/// Returns DEADLINE_EXCEEDED when the budget is used up, and INTERNAL when the write panics.
+pub async fn mutate<T, F>(work: F) -> Result<T, Status>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, Status>> + Send + 'static,
+{
+    let (answer, result) = oneshot::channel();
+    match context::with(Context::clone) {
+        Some(mut context) => {
+            let budget = context.shared.write_budget;
+            let writes = context.shared.writes.clone();
+            context.deadline = Some(Instant::now() + budget);
+            let write = context.scope(finish(work, budget, answer));
+            writes.spawn(write.instrument(tracing::Span::current()));
+        }
+        None => {
+            tokio::spawn(finish(work, BUDGET, answer));
+        }
+    }
+    // Only a runtime that ends drops a write.
+    result.await.unwrap_or_else(|_| Err(status::internal()))
+}
+
+async fn finish<T>(
+    work: impl Future<Output = Result<T, Status>>,
+    budget: Duration,
+    answer: oneshot::Sender<Result<T, Status>>,
+) {
+    let guarded = AssertUnwindSafe(work).catch_unwind();
+    let result = match tokio::time::timeout(budget, guarded).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(_panic)) => Err(status::internal()),
+        Err(_elapsed) => Err(status::deadline_exceeded()),
+    };
+    if let Err(Err(unheard)) = answer.send(result) {
+        tracing::warn!(code = ?unheard.code(), "a write failed after its caller had left");
+    }
+}

@@ -1,0 +1,257 @@
+//! How one service calls another: over the network, or in the same process, with the deadline and
+//! the trace of the call that it works for.
+
+use std::{
+    error::Error as StdError,
+    future::Future,
+    pin::Pin,
+    task::{Context as Waker, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, Uri};
+use http_body::{Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tonic::{
+    Status, TimeoutExpired,
+    body::Body,
+    transport::{Channel, Endpoint},
+};
+use tower::{Service as TowerService, ServiceExt as _, util::Oneshot};
+
+use crate::{
+    Config, Service,
+    admission::Admission,
+    call::{CallFuture, Calls, timeout},
+    context::{self, Context, Shared},
+    methods::{self, Method},
+    status,
+};
+
+// Longer than any handshake inside a data centre takes.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+// A connection that a partition cut off is found out within the sum of these two.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// An address that is not one of a service.
+#[derive(Debug, thiserror::Error)]
+#[error("not the address of a service, such as http://127.0.0.1:50051: {address}")]
+pub struct AddressError {
+    address: String,
+    #[source]
+    source: Option<tonic::transport::Error>,
+}
+
+/// Another service. Cheap to clone; made in the worker that uses it. Pass it to a generated
+/// client: `UserServiceClient::new(peer.clone())`.
+///
+/// What is called has until the deadline of the current call, or else the default timeout, and
+/// belongs to the same trace. A service that does not answer is UNAVAILABLE, with the reason
+/// PEER_UNAVAILABLE.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    target: Target,
+    default_timeout: Duration,
+}
+
+#[derive(Clone, Debug)]
+enum Target {
+    Remote(Channel),
+    Local(Calls),
+}
+
+impl Peer {
+    /// Returns a service at an `http` URL. Connects when it is first called, and again whenever
+    /// the connection is lost. Must be called inside a runtime.
+    pub fn remote(address: &str, config: &Config) -> Result<Self, AddressError> {
+        let error = |source| AddressError { address: address.to_owned(), source };
+        let uri: Uri = address.parse().map_err(|_| error(None))?;
+        if uri.scheme_str() != Some("http") || uri.host().is_none() {
+            return Err(error(None));
+        }
+        let channel = Endpoint::new(uri)
+            .map_err(|source| error(Some(source)))?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .connect_lazy();
+        Ok(Self::new(Target::Remote(channel), config))
+    }
+
+    /// Returns a service of this process. Its handlers run as part of the caller's task, behind
+    /// the same layer as for a caller from outside.
+    pub fn local(service: &Service, config: &Config) -> Self {
+        // Not used by calls that work for a call; others are not counted at all.
+        let shared = Shared::new(config, Admission::new(config.max_calls).into());
+        let calls = Calls::new(service.routes.clone(), shared.into());
+        Self::new(Target::Local(calls), config)
+    }
+
+    fn new(target: Target, config: &Config) -> Self {
+        Self { target, default_timeout: Duration::from_millis(config.default_timeout_ms) }
+    }
+
+    /// Returns when the time is up for a call: what the caller of the client asked for, the
+    /// current call's deadline, or the default, whichever is first and there.
+    fn deadline(
+        &self,
+        headers: &HeaderMap,
+        method: &Method,
+        caller: Option<&Context>,
+    ) -> Option<Instant> {
+        let asked = timeout::read(headers).ok().flatten();
+        let asked = asked.map(|timeout| Instant::now() + timeout);
+        match (asked, caller.and_then(|caller| caller.deadline)) {
+            (Some(asked), Some(call)) => Some(asked.min(call)),
+            (Some(only), None) | (None, Some(only)) => Some(only),
+            (None, None) if method.streaming => None,
+            (None, None) => Some(Instant::now() + self.default_timeout),
+        }
+    }
+}
+
+impl TowerService<Request<Body>> for Peer {
+    type Response = Response<Body>;
+    type Error = Status;
+    type Future = PeerFuture;
+
+    // A channel's own readiness has no time limit; it is waited for in the call.
+    fn poll_ready(&mut self, _: &mut Waker<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> PeerFuture {
+        let method = methods::find(request.uri().path());
+        let caller = context::with(Context::clone);
+        let deadline = self.deadline(request.headers(), method, caller.as_ref());
+        match &mut self.target {
+            Target::Local(calls) => {
+                PeerFuture::Local { call: calls.call_inside(request, method, caller, deadline) }
+            }
+            Target::Remote(channel) => {
+                let headers = request.headers_mut();
+                if let Some(deadline) = deadline {
+                    timeout::write(headers, deadline.saturating_duration_since(Instant::now()));
+                }
+                if let Some(caller) = caller {
+                    caller.trace.write(headers);
+                }
+                let call = channel.clone().oneshot(request);
+                let timer = deadline.map(sleep_until);
+                PeerFuture::Remote { call, timer, method, deadline }
+            }
+        }
+    }
+}
+
+pin_project! {
+    /// Resolves when a peer begins to answer, or its time is up.
+    #[project = PeerFutureProjection]
+    #[allow(missing_docs)]
+    pub enum PeerFuture {
+        #[doc(hidden)]
+        Remote {
+            #[pin]
+            call: Oneshot<Channel, Request<Body>>,
+            #[pin]
+            timer: Option<Sleep>,
+            method: &'static Method,
+            deadline: Option<Instant>,
+        },
+        #[doc(hidden)]
+        Local {
+            #[pin]
+            call: CallFuture,
+        },
+    }
+}
+
+impl Future for PeerFuture {
+    type Output = Result<Response<Body>, Status>;
+
+    fn poll(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<Self::Output> {
+        match self.project() {
+            PeerFutureProjection::Local { call } => {
+                call.poll(waker).map(|Ok(response)| Ok(response.map(Body::new)))
+            }
+            PeerFutureProjection::Remote { call, timer, method, deadline } => {
+                match call.poll(waker) {
+                    Poll::Ready(Ok(response)) => {
+                        Poll::Ready(Ok(response.map(|body| PeerBody::wrap(body, *deadline))))
+                    }
+                    Poll::Ready(Err(error)) => Poll::Ready(Err(failure(&error, method))),
+                    Poll::Pending => {
+                        let Some(timer) = timer.as_pin_mut() else { return Poll::Pending };
+                        timer.poll(waker).map(|()| Err(status::deadline_exceeded()))
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Says why a call did not reach its handler.
+fn failure(error: &tonic::transport::Error, method: &Method) -> Status {
+    let causes = || {
+        let first: &(dyn StdError + 'static) = error;
+        std::iter::successors(Some(first), |&error| error.source())
+    };
+    if causes().any(|cause| cause.is::<TimeoutExpired>()) {
+        return status::deadline_exceeded();
+    }
+    let cause = causes().map(ToString::to_string).collect::<Vec<_>>().join(": ");
+    tracing::warn!(method = method.path, cause, "a peer does not answer");
+    status::peer_unavailable()
+}
+
+pin_project! {
+    /// A remote answer's body: ends at the deadline, and says so when the connection is lost.
+    struct PeerBody {
+        inner: Option<Body>,
+        #[pin]
+        timer: Option<Sleep>,
+    }
+}
+
+impl PeerBody {
+    fn wrap(inner: Body, deadline: Option<Instant>) -> Body {
+        Body::new(Self { inner: Some(inner), timer: deadline.map(sleep_until) })
+    }
+}
+
+impl http_body::Body for PeerBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        waker: &mut Waker<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = self.project();
+        let Some(inner) = this.inner.as_mut() else { return Poll::Ready(None) };
+        let failure = match Pin::new(inner).poll_frame(waker) {
+            Poll::Ready(Some(Err(_lost))) => status::peer_unavailable(),
+            Poll::Ready(frame) => return Poll::Ready(frame),
+            Poll::Pending => {
+                let Some(timer) = this.timer.as_pin_mut() else { return Poll::Pending };
+                std::task::ready!(timer.poll(waker));
+                status::deadline_exceeded()
+            }
+        };
+        *this.inner = None;
+        Poll::Ready(Some(Err(failure)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
+    }
+}

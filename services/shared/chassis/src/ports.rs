@@ -1,0 +1,102 @@
+//! Listeners of several workers on one port, between which the kernel spreads the connections.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{SocketAddr, TcpListener},
+    sync::{Mutex, PoisonError},
+};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+// Connections that the kernel has taken for a worker that is busy.
+const BACKLOG: i32 = 1024;
+
+/// A listener that could not be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PortError {
+    #[error(
+        "cannot listen on {0}: another process (or another instance of this one) listens there"
+    )]
+    InUse(SocketAddr),
+    #[error("cannot listen on {0}")]
+    Refused(SocketAddr, #[source] io::Error),
+}
+
+/// The ports of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Ports {
+    // By the listener's place in its worker, since several may ask for a free port.
+    taken: Mutex<HashMap<usize, SocketAddr>>,
+}
+
+impl Ports {
+    /// Listens where the other workers do. The first to come takes the port, and fails if another
+    /// process has it: SO_REUSEPORT alone would let two instances share it unnoticed.
+    pub(crate) fn listen(
+        &self,
+        place: usize,
+        address: SocketAddr,
+    ) -> Result<TcpListener, PortError> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let describe = |error: io::Error| match error.kind() {
+            io::ErrorKind::AddrInUse => PortError::InUse(address),
+            _ => PortError::Refused(address, error),
+        };
+        if let Some(&shared) = taken.get(&place) {
+            return bind(shared, true).and_then(listen).map_err(describe);
+        }
+        // Closed again at once; what is left is a moment in which two first ones may meet.
+        drop(bind(address, false).map_err(describe)?);
+        let listener = bind(address, true).and_then(listen).map_err(describe)?;
+        taken.insert(place, listener.local_addr().map_err(describe)?);
+        Ok(listener)
+    }
+}
+
+fn bind(address: SocketAddr, shared: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // A restart must not wait for the connections of the process before to be forgotten.
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(shared)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+fn listen(socket: Socket) -> io::Result<TcpListener> {
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn any() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 0))
+    }
+
+    #[test]
+    fn workers_share_a_port_and_services_do_not() {
+        let ports = Ports::default();
+        let first = ports.listen(0, any()).unwrap();
+        let second = ports.listen(0, any()).unwrap();
+        let other = ports.listen(1, any()).unwrap();
+        assert_eq!(first.local_addr().unwrap(), second.local_addr().unwrap());
+        assert_ne!(first.local_addr().unwrap(), other.local_addr().unwrap());
+    }
+
+    #[test]
+    fn a_second_instance_is_refused_with_a_clear_message() {
+        let first = Ports::default().listen(0, any()).unwrap();
+        let address = first.local_addr().unwrap();
+        let error = Ports::default().listen(0, address).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "cannot listen on {address}: another process (or another instance of this one) \
+                 listens there"
+            )
+        );
+    }
+}

@@ -1,0 +1,155 @@
+//! One service on one listener, from the first connection to the end of its drain.
+
+use std::{
+    convert::Infallible, future::Future, io, net::TcpListener, pin::pin, sync::Arc, time::Duration,
+};
+
+use futures::{StreamExt as _, future::BoxFuture};
+use tokio::{
+    net::TcpStream,
+    task::JoinSet,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Server, server::TcpIncoming};
+
+use crate::{
+    Config, Probe, Service, Worker,
+    admission::Admission,
+    call::Calls,
+    context::{Context, Shared, Trace},
+    health::Board,
+    reflection,
+};
+
+// A probe that takes longer has its answer.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+// Who is not ready is asked more often: callers wait.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+// A caller that a partition cut off holds its connection for no longer than the two together.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+// Callers that hang up at once are no attack yet: a gateway that dies cancels all of its calls.
+const PENDING_RESETS_MAX: usize = 1024;
+// When the process is out of file descriptors, accepting fails until a connection ends.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why a server ended by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The socket cannot be used.
+    #[error("the listener cannot be used")]
+    Listener(#[source] io::Error),
+    /// The descriptors of the wire contract cannot be read.
+    #[error("reflection cannot be set up")]
+    Reflection(#[source] tonic_reflection::server::Error),
+    /// The transport failed.
+    #[error("the transport failed")]
+    Transport(#[source] tonic::transport::Error),
+}
+
+/// Serves one service on a socket until `stop` resolves and the drain is over: what a test calls
+/// with port 0. Returns in `--drain-delay-ms` and `--drain-timeout-ms` at most; what is under way
+/// then ends with the runtime.
+pub async fn serve(
+    listener: TcpListener,
+    service: Service,
+    config: &Config,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let board = Board::new(service.name, 1);
+    let admission = Arc::new(Admission::new(config.max_calls));
+    serve_in(Worker::ONLY, listener, service, config, admission, board, stop).await
+}
+
+/// Serves one service in one worker of a process.
+pub(crate) async fn serve_in(
+    worker: Worker,
+    listener: TcpListener,
+    service: Service,
+    config: &Config,
+    admission: Arc<Admission>,
+    board: Arc<Board>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let shared = Arc::new(Shared::new(config, admission));
+    let routes = reflection::add(service.routes, service.name).map_err(ServeError::Reflection)?;
+    let calls = Calls::new(routes.add_service(board.server()), shared.clone());
+    let background = spawn(service.background, &shared);
+    let closing = CancellationToken::new();
+    let transport = transport(config).serve_with_incoming_shutdown(
+        calls,
+        accept(listener)?,
+        closing.clone().cancelled_owned(),
+    );
+    let mut transport = pin!(transport);
+
+    tokio::select! {
+        ended = &mut transport => return ended.map_err(ServeError::Transport),
+        never = watch(&service.ready, &board, worker) => match never {},
+        () = stop => {}
+    }
+    board.drain();
+    drop(background);
+    // New calls are still answered, until whoever spreads them has noticed.
+    if let Ok(ended) = timeout(config.drain_delay(), &mut transport).await {
+        return ended.map_err(ServeError::Transport);
+    }
+    closing.cancel();
+    board.close();
+    let deadline = Instant::now() + config.drain_timeout();
+    let ended = timeout_at(deadline, &mut transport).await;
+    shared.writes.close();
+    let written = timeout_at(deadline, shared.writes.wait()).await;
+    if ended.is_err() || written.is_err() {
+        let (calls, writes) = (shared.admission.under_way(), shared.writes.len());
+        tracing::warn!(service = service.name, calls, writes, "drain timed out, cutting off");
+    }
+    ended.unwrap_or(Ok(())).map_err(ServeError::Transport)
+}
+
+fn transport(config: &Config) -> Server {
+    Server::builder()
+        .max_concurrent_streams(config.max_streams)
+        .http2_max_pending_accept_reset_streams(Some(PENDING_RESETS_MAX))
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+}
+
+/// Returns the connections of a listener, with TCP_NODELAY: tonic sets it only on listeners that
+/// it opens itself, and without it answers wait 40 ms for an acknowledgement.
+fn accept(
+    listener: TcpListener,
+) -> Result<impl futures::Stream<Item = io::Result<TcpStream>>, ServeError> {
+    listener.set_nonblocking(true).map_err(ServeError::Listener)?;
+    let listener = tokio::net::TcpListener::from_std(listener).map_err(ServeError::Listener)?;
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    Ok(incoming.then(|accepted| async {
+        if let Err(error) = &accepted {
+            tracing::warn!(%error, "cannot accept a connection");
+            sleep(ACCEPT_PAUSE).await;
+        }
+        accepted
+    }))
+}
+
+/// Asks a service over and over whether it can do its work.
+async fn watch(ready: &Probe, board: &Board, worker: Worker) -> Infallible {
+    loop {
+        let is_ready = timeout(PROBE_TIMEOUT, ready()).await.unwrap_or(false);
+        board.set_ready(worker.index, is_ready);
+        sleep(if is_ready { PROBE_INTERVAL } else { RETRY_INTERVAL }).await;
+    }
+}
+
+/// Starts a service's jobs. They work for no call, but their writes are waited for.
+fn spawn(jobs: Vec<BoxFuture<'static, ()>>, shared: &Arc<Shared>) -> JoinSet<()> {
+    let mut background = JoinSet::new();
+    for job in jobs {
+        let shared = shared.clone();
+        let context = Context { deadline: None, trace: Trace::begin(false), shared };
+        background.spawn(context.scope(job));
+    }
+    background
+}

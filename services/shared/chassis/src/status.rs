@@ -1,0 +1,123 @@
+//! Statuses as the wire contract wants them: the right code, an `ErrorInfo` with a reason, and for
+//! bad input a `BadRequest` that names each field.
+
+use std::time::Duration;
+
+use microblog_domain::{Invalid, TokenError};
+use microblog_proto::common::ErrorReason;
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _};
+
+/// The domain of every `ErrorInfo`.
+pub const DOMAIN: &str = "microblog";
+
+// How the names of the enum begin in the proto, but not in an `ErrorInfo`.
+const REASON_PREFIX: &str = "ERROR_REASON_";
+
+/// Returns a status with a reason. The text is for people, and goes to the caller: no secrets.
+pub fn refuse(code: Code, reason: ErrorReason, text: impl Into<String>) -> Status {
+    Status::with_error_details(code, text, info(reason))
+}
+
+/// Returns INVALID_ARGUMENT that names every field that is wrong.
+pub fn invalid(fields: impl IntoIterator<Item = Invalid>) -> Status {
+    let fields: Vec<Invalid> = fields.into_iter().collect();
+    let text = fields.iter().map(Invalid::to_string).collect::<Vec<_>>().join("; ");
+    bad_request(ErrorReason::InvalidField, text, fields)
+}
+
+/// Returns the refusal of a page token, which is always the field `page_token`.
+pub fn page_token(error: TokenError) -> Status {
+    let reason = match error {
+        TokenError::Invalid => ErrorReason::PageTokenInvalid,
+        TokenError::Mismatch => ErrorReason::PageTokenMismatch,
+    };
+    let field = Invalid::new("page_token", error.to_string());
+    bad_request(reason, error.to_string(), vec![field])
+}
+
+/// Returns RESOURCE_EXHAUSTED that says when to try again.
+pub fn throttled(reason: ErrorReason, text: impl Into<String>, retry_after: Duration) -> Status {
+    let mut details = info(reason);
+    details.set_retry_info(Some(retry_after));
+    Status::with_error_details(Code::ResourceExhausted, text, details)
+}
+
+/// Returns UNAUTHENTICATED.
+pub fn unauthenticated(reason: ErrorReason, text: impl Into<String>) -> Status {
+    refuse(Code::Unauthenticated, reason, text)
+}
+
+/// Returns NOT_FOUND.
+pub fn not_found(reason: ErrorReason, text: impl Into<String>) -> Status {
+    refuse(Code::NotFound, reason, text)
+}
+
+/// Returns UNAVAILABLE for a store that does not answer. The cause belongs into the log.
+pub fn store_unavailable() -> Status {
+    refuse(Code::Unavailable, ErrorReason::StoreUnavailable, "the store does not answer")
+}
+
+/// Returns INTERNAL for a fault of the service. The cause belongs into the log.
+pub fn internal() -> Status {
+    refuse(Code::Internal, ErrorReason::Internal, "internal error")
+}
+
+/// Returns DEADLINE_EXCEEDED.
+pub fn deadline_exceeded() -> Status {
+    refuse(Code::DeadlineExceeded, ErrorReason::DeadlineExceeded, "the call's time is up")
+}
+
+pub(crate) fn peer_unavailable() -> Status {
+    refuse(Code::Unavailable, ErrorReason::PeerUnavailable, "a service behind does not answer")
+}
+
+/// Returns why a call was refused, if the status says so in the way of this project.
+pub fn reason_of(status: &Status) -> Option<ErrorReason> {
+    let info = status.get_details_error_info().filter(|info| info.domain == DOMAIN)?;
+    ErrorReason::from_str_name(&format!("{REASON_PREFIX}{}", info.reason))
+}
+
+fn info(reason: ErrorReason) -> ErrorDetails {
+    let name = reason.as_str_name();
+    let name = name.strip_prefix(REASON_PREFIX).unwrap_or(name);
+    ErrorDetails::with_error_info(name, DOMAIN, [])
+}
+
+fn bad_request(reason: ErrorReason, text: String, fields: Vec<Invalid>) -> Status {
+    let violation = |invalid: Invalid| FieldViolation::new(invalid.field, invalid.problem);
+    let mut details = info(reason);
+    details.set_bad_request(fields.into_iter().map(violation).collect::<Vec<_>>());
+    Status::with_error_details(Code::InvalidArgument, text, details)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_survives_the_wire() {
+        let status = refuse(Code::NotFound, ErrorReason::UserNotFound, "no such account");
+        let info = status.get_details_error_info().unwrap();
+        assert_eq!((info.reason.as_str(), info.domain.as_str()), ("USER_NOT_FOUND", "microblog"));
+        assert_eq!(reason_of(&status), Some(ErrorReason::UserNotFound));
+        assert_eq!(reason_of(&Status::not_found("elsewhere")), None);
+    }
+
+    #[test]
+    fn every_wrong_field_is_named() {
+        let status = invalid([Invalid::new("a", "is bad"), Invalid::new("b", "is worse")]);
+        let fields = status.get_details_bad_request().unwrap().field_violations;
+        assert_eq!(fields.iter().map(|f| f.field.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(status.message(), "a: is bad; b: is worse");
+        assert_eq!(reason_of(&status), Some(ErrorReason::InvalidField));
+    }
+
+    #[test]
+    fn a_throttled_caller_is_told_how_long_to_wait() {
+        let wait = Duration::from_secs(7);
+        let status = throttled(ErrorReason::LoginThrottled, "wait", wait);
+        assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(wait));
+        assert_eq!(reason_of(&status), Some(ErrorReason::LoginThrottled));
+    }
+}

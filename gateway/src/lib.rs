@@ -1,1 +1,70 @@
-//! Being laid out.
+//! The front door: what applications call, composed of the services' calls.
+//!
+//! A view is made in four steps, each in a file of its own: the skeleton (which ids, in which
+//! order; `skeleton.rs`), hydration (their profiles, and the viewer's relations to them;
+//! `hydrate.rs`), filtering with a refill of the page (`lists.rs`), and presentation
+//! (`present.rs`). Steps that do not depend on each other run at once. The number of calls behind
+//! a call is fixed and stated at each handler: it never grows with anybody's lists.
+//!
+//! The gateway keeps nothing and decides nothing about the domain. It checks what it must read
+//! itself (the session token, references to accounts, page sizes) and leaves every other rule to
+//! the service that owns it, whose refusals it passes on with field names of its own contract.
+//! Where several calls of one step fail, the error that is told is the first in the order in which
+//! a reader of the handler meets them, so that it does not depend on which came back first.
+//!
+//! **Readiness.** The gateway is ready as soon as it listens. It does not make its readiness hang
+//! on its peers: when one of them is away, all replicas of the gateway would be taken out of
+//! service at once, and calls that do not need that peer, and clear UNAVAILABLE answers, with them.
+
+mod accounts;
+mod config;
+mod deletions;
+mod follows;
+mod hydrate;
+mod lists;
+mod peers;
+mod present;
+mod profile;
+mod reference;
+mod refusal;
+mod rpc;
+mod skeleton;
+mod viewer;
+
+use futures::{FutureExt as _, future};
+use microblog_chassis::{self as chassis, Listening, Worker};
+use microblog_proto::gateway::gateway_service_server::{self, GatewayServiceServer};
+use tonic::service::Routes;
+
+pub use config::Config;
+pub use peers::Peers;
+
+use rpc::Gateway;
+
+/// Why a gateway does not start.
+#[derive(Debug, thiserror::Error)]
+#[error("the address of the {peer} service is not valid")]
+pub struct Error {
+    peer: &'static str,
+    source: chassis::AddressError,
+}
+
+/// Returns the gateway as its own process serves it, with its peers on the network.
+pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, Error> {
+    let peers = Peers::remote(&config)?;
+    Ok(vec![Listening { address: config.listen, service: service(&config, peers, worker) }])
+}
+
+/// Returns the gateway for one worker. Worker 0 also finishes the deletions of accounts that were
+/// left half done.
+pub fn service(config: &Config, peers: Peers, worker: Worker) -> chassis::Service {
+    let relay = worker.is_first().then(|| deletions::relay(peers.clone()).boxed());
+    let server = GatewayServiceServer::new(Gateway::new(peers))
+        .max_decoding_message_size(config.chassis.max_message_bytes);
+    chassis::Service {
+        name: gateway_service_server::SERVICE_NAME,
+        routes: Routes::new(server),
+        ready: std::sync::Arc::new(|| future::ready(true).boxed()),
+        background: relay.into_iter().collect(),
+    }
+}

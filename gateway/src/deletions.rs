@@ -1,0 +1,65 @@
+//! Deletions of accounts, carried to the services that must forget them. The user service keeps
+//! what is left to do, so any gateway can go on where another one died.
+
+use std::time::Duration;
+
+use microblog_proto::{relation, user};
+use tokio::time::{sleep, timeout};
+use tonic::Status;
+
+use crate::Peers;
+
+/// Between two looks at what is left to do. Each gateway waits between a half more and a half less,
+/// so that many do not look all at once.
+const PAUSE: Duration = Duration::from_secs(2);
+/// For one deletion, or for the list of them: a peer that hangs must not stop the relay for ever.
+const STEP_MAX: Duration = Duration::from_secs(5);
+/// How many are looked at in one go.
+const BATCH: i32 = 200;
+
+/// Makes the other services forget a deleted account, then takes it off the list of what is left
+/// to do. Two calls: relation.ForgetUser, user.ConfirmDeletion. Repeating it changes nothing.
+pub(crate) async fn finish(peers: &Peers, user_id: u64) -> Result<(), Status> {
+    peers.relation().forget_user(relation::ForgetUserRequest { user_id }).await?;
+    peers.user().confirm_deletion(user::ConfirmDeletionRequest { user_id }).await?;
+    Ok(())
+}
+
+/// Finishes, for ever, the deletions that somebody began and could not finish. Logs an outage of a
+/// peer once when it begins and once when it is over.
+pub(crate) async fn relay(peers: Peers) {
+    let mut failing = false;
+    loop {
+        sleep(PAUSE.mul_f64(rand::random_range(0.5..1.5))).await;
+        match finish_all(&peers).await {
+            Ok(()) if failing => {
+                tracing::info!("account deletions are finished again");
+                failing = false;
+            }
+            Err(status) if !failing => {
+                let (code, message) = (status.code(), status.message());
+                tracing::warn!(?code, message, "account deletions cannot be finished for now");
+                failing = true;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Goes once through what is left to do. One deletion that fails does not keep the others from
+/// being finished; the first failure is returned.
+async fn finish_all(peers: &Peers) -> Result<(), Status> {
+    let list = user::ListDeletionsRequest { page_size: BATCH };
+    let left = in_time(peers.user().list_deletions(list)).await?.into_inner().user_ids;
+    let mut outcome = Ok(());
+    for user_id in left {
+        let finished = in_time(finish(peers, user_id)).await;
+        outcome = outcome.and(finished);
+    }
+    outcome
+}
+
+async fn in_time<T>(step: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    let late = |_| Status::deadline_exceeded("a step took too long");
+    timeout(STEP_MAX, step).await.map_err(late)?
+}

@@ -1,0 +1,15 @@
+//! The gateway as a process of its own: flags in, exit code out.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use microblog_chassis as chassis;
+use microblog_gateway::{Config, listen};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let config = Config::parse();
+    chassis::run(&config.chassis.clone(), move |worker| listen(config.clone(), worker))
+}

@@ -1,0 +1,39 @@
+//! The services behind the gateway. Knows where they are, not what they are asked.
+
+use microblog_chassis::Peer;
+use microblog_proto::{
+    relation::relation_service_client::RelationServiceClient,
+    user::user_service_client::UserServiceClient,
+};
+
+use crate::{Config, Error};
+
+/// The services that the gateway calls.
+#[derive(Clone, Debug)]
+pub struct Peers {
+    /// Accounts and sessions.
+    pub user: Peer,
+    /// The follow graph.
+    pub relation: Peer,
+}
+
+impl Peers {
+    /// Returns the peers that a configuration names. They are connected to when first called.
+    /// Must be called inside a runtime.
+    pub fn remote(config: &Config) -> Result<Self, Error> {
+        Ok(Self {
+            user: Peer::remote(&config.user_url, &config.chassis)
+                .map_err(|source| Error { peer: "user", source })?,
+            relation: Peer::remote(&config.relation_url, &config.chassis)
+                .map_err(|source| Error { peer: "relation", source })?,
+        })
+    }
+
+    pub(crate) fn user(&self) -> UserServiceClient<Peer> {
+        UserServiceClient::new(self.user.clone())
+    }
+
+    pub(crate) fn relation(&self) -> RelationServiceClient<Peer> {
+        RelationServiceClient::new(self.relation.clone())
+    }
+}

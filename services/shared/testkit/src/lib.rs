@@ -1,1 +1,27 @@
-//! Being laid out.
+//! For tests only: real redis-servers (single, cluster, behind Sentinels) and processes of ours, on
+//! free ports of 127.0.0.1, each with a directory of its own, gone when the test is, however it
+//! ends. Knows no service.
+//!
+//! What does not work panics with the reason: a test without its server is no test.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "only tests use it")]
+
+mod child;
+mod cluster;
+mod port;
+mod process;
+mod redis_server;
+mod sentinels;
+mod settings;
+mod store;
+mod wait;
+
+pub use cluster::RedisCluster;
+pub use port::free_port;
+pub use process::Process;
+pub use redis;
+pub use redis_server::RedisServer;
+pub use sentinels::Sentinels;
+pub use settings::{ADMIN, password};
+pub use store::{Store, Topology};
+pub use wait::eventually;

@@ -1,0 +1,152 @@
+//! A Redis Cluster.
+
+use std::time::Duration;
+
+use redis::{Cmd, FromRedisValue};
+
+use crate::{
+    RedisServer, eventually, free_port,
+    settings::{ADMIN, credentials, password},
+};
+
+const SLOTS: usize = 16_384;
+const FORM: Duration = Duration::from_secs(30);
+
+/// A Redis Cluster on 127.0.0.1: first the primaries, then the replicas. Dropping it kills all.
+pub struct RedisCluster {
+    nodes: Vec<RedisServer>,
+}
+
+impl RedisCluster {
+    /// Starts one with so many replicas for each primary, and waits until it serves all slots.
+    pub async fn start(primaries: usize, replicas_each: usize) -> Self {
+        let mut nodes = Vec::new();
+        let mut bus_ports = Vec::new();
+        for _ in 0..primaries * (1 + replicas_each) {
+            let bus_port = free_port();
+            nodes.push(start_node(bus_port).await);
+            bus_ports.push(bus_port);
+        }
+        let cluster = Self { nodes };
+        for (index, node) in cluster.nodes.iter().enumerate() {
+            if index < primaries {
+                let (start, end) = (SLOTS * index / primaries, SLOTS * (index + 1) / primaries - 1);
+                run::<()>(node, "ADDSLOTSRANGE", &[start.to_string(), end.to_string()]).await;
+            }
+            run::<()>(node, "SET-CONFIG-EPOCH", &[(index + 1).to_string()]).await;
+        }
+        for (node, bus_port) in cluster.nodes.iter().zip(&bus_ports).skip(1) {
+            let place = ["127.0.0.1".to_owned(), node.port().to_string(), bus_port.to_string()];
+            run::<()>(&cluster.nodes[0], "MEET", &place).await;
+        }
+        cluster
+            .settle(|info| info.contains(&format!("known_nodes:{}\r", cluster.nodes.len())))
+            .await;
+        for (index, node) in cluster.nodes.iter().enumerate().skip(primaries) {
+            let primary = &cluster.nodes[index % primaries];
+            let id: String = run(primary, "MYID", &[]).await;
+            eventually("a replica knows its primary", FORM, async || {
+                command("REPLICATE", std::slice::from_ref(&id))
+                    .exec_async(&mut node.admin().await)
+                    .await
+                    .is_ok()
+            })
+            .await;
+        }
+        cluster
+            .settle(|info| {
+                info.contains("cluster_slots_ok:16384\r") && info.contains("cluster_state:ok")
+            })
+            .await;
+        cluster.settle_replicas(primaries).await;
+        cluster
+    }
+
+    /// Returns the cluster's address as one of the users in `deploy/redis/users.acl` reaches it.
+    pub fn url(&self, user: &str) -> String {
+        let places = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port()));
+        format!("redis-cluster://{}@{}", credentials(user), places.collect::<Vec<_>>().join(","))
+    }
+
+    /// Returns all nodes, the first primaries first.
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// Returns the index of the node that is the primary of a key, as another node sees it.
+    pub async fn primary_of(&self, key: &str, seen_by: usize) -> usize {
+        let seen_by = &self.nodes[seen_by];
+        let slot: u16 = run(seen_by, "KEYSLOT", &[key.to_owned()]).await;
+        let nodes: String = run(seen_by, "NODES", &[]).await;
+        let serves = |line: &&str| {
+            let ranges = line.split(' ').skip(8).filter_map(|range| {
+                let (start, end) = range.split_once('-').unwrap_or((range, range));
+                Some(start.parse::<u16>().ok()?..=end.parse().ok()?)
+            });
+            line.contains("master") && { ranges }.any(|range| range.contains(&slot))
+        };
+        let line = nodes.lines().find(serves).expect("some node serves the slot");
+        let is_it = |node: &RedisServer| line.contains(&format!("127.0.0.1:{}@", node.port()));
+        self.nodes.iter().position(is_it).expect("the node is of this cluster")
+    }
+
+    /// Kills a node (SIGKILL).
+    pub fn kill(&self, node: usize) {
+        self.nodes[node].kill();
+    }
+
+    /// Starts a node again with its data.
+    pub async fn restart(&self, node: usize) {
+        self.nodes[node].restart().await;
+    }
+
+    async fn settle(&self, is_settled: impl Fn(&str) -> bool) {
+        eventually("the cluster forms", FORM, async || {
+            for node in &self.nodes {
+                let info: String = run(node, "INFO", &[]).await;
+                if !is_settled(&info) {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+    }
+
+    async fn settle_replicas(&self, primaries: usize) {
+        for replica in self.nodes.iter().skip(primaries) {
+            eventually("a replica has its primary's data", FORM, async || {
+                let mut question = redis::cmd("INFO");
+                let info =
+                    question.arg("replication").query_async(&mut replica.admin().await).await;
+                info.is_ok_and(|info: String| info.contains("master_link_status:up"))
+            })
+            .await;
+        }
+    }
+}
+
+async fn start_node(bus_port: u16) -> RedisServer {
+    RedisServer::start_with(&[
+        ("cluster-enabled", "yes"),
+        ("cluster-port", &bus_port.to_string()),
+        // Short, so that a failover takes two or three seconds.
+        ("cluster-node-timeout", "1000"),
+        ("cluster-replica-validity-factor", "0"),
+        ("repl-diskless-sync-delay", "0"),
+        ("masteruser", ADMIN),
+        ("masterauth", &password(ADMIN)),
+    ])
+    .await
+}
+
+fn command(name: &str, args: &[String]) -> Cmd {
+    let mut command = redis::cmd("CLUSTER");
+    command.arg(name).arg(args);
+    command
+}
+
+async fn run<T: FromRedisValue>(node: &RedisServer, name: &str, args: &[String]) -> T {
+    let answer = command(name, args).query_async(&mut node.admin().await).await;
+    answer.unwrap_or_else(|error| panic!("CLUSTER {name}: {error}"))
+}

@@ -1,0 +1,14 @@
+//! Free ports.
+
+use std::net::TcpListener;
+
+// Below the range from which the kernel takes the ports of outgoing connections (32768 up), so that
+// none of those takes a server's port while the server restarts.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+
+/// Returns a port of 127.0.0.1 that nobody listens on now.
+pub fn free_port() -> u16 {
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let random = std::iter::repeat_with(|| rand::random_range(PORTS));
+    random.take(1000).find(is_free).expect("no free port on 127.0.0.1")
+}

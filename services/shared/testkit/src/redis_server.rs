@@ -1,0 +1,177 @@
+//! One redis-server.
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use nix::sys::signal::Signal;
+use redis::{AsyncConnectionConfig, Client, RedisResult, aio::MultiplexedConnection};
+use tempfile::TempDir;
+
+use crate::{
+    child::{Running, require},
+    eventually, free_port,
+    settings::{ADMIN, config_file, credentials, write_acl},
+};
+
+const START: Duration = Duration::from_secs(20);
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// A redis-server on a free port of 127.0.0.1 with the configuration and the users of
+/// `deploy/redis`. Dropping it kills it and removes its data.
+pub struct RedisServer {
+    port: u16,
+    options: Vec<String>,
+    directory: TempDir,
+    running: Mutex<Option<Running>>,
+}
+
+impl RedisServer {
+    /// Starts one and waits until it answers.
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts one with further options, each a name and a value as in a configuration file.
+    pub async fn start_with(options: &[(&str, &str)]) -> Self {
+        require("redis-server");
+        for _ in 0..5 {
+            let server = Self::new(options);
+            // Somebody else may have taken a port first: then it ends at once.
+            if server.run().await {
+                return server;
+            }
+        }
+        panic!("redis-server does not start");
+    }
+
+    fn new(options: &[(&str, &str)]) -> Self {
+        let options =
+            options.iter().flat_map(|(name, value)| [format!("--{name}"), (*value).into()]);
+        let directory = TempDir::with_prefix("microblog-redis-").expect("make a directory");
+        write_acl(&directory.path().join("users.acl"));
+        Self { port: free_port(), options: options.collect(), directory, running: Mutex::default() }
+    }
+
+    /// Returns its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns its address as one of the users in `deploy/redis/users.acl` reaches it.
+    pub fn url(&self, user: &str) -> String {
+        format!("redis://{}@127.0.0.1:{}", credentials(user), self.port)
+    }
+
+    /// Returns its address for an administrator, who may do everything.
+    pub fn admin_url(&self) -> String {
+        self.url(ADMIN)
+    }
+
+    /// Returns a connection of an administrator.
+    pub async fn admin(&self) -> MultiplexedConnection {
+        self.connect().await.expect("connect to redis-server")
+    }
+
+    async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(ANSWER))
+            .set_response_timeout(Some(ANSWER));
+        let client = Client::open(self.admin_url())?;
+        client.get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    /// Kills it (SIGKILL), as a crash would.
+    pub fn kill(&self) {
+        drop(self.running().take());
+    }
+
+    /// Starts it again with its data, on the same port, and waits until it answers.
+    pub async fn restart(&self) {
+        self.kill();
+        assert!(self.run().await, "redis-server does not start again:\n{}", self.log());
+    }
+
+    /// Freezes it (SIGSTOP): its connections stay, and nothing answers.
+    pub fn pause(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// Ends a freeze (SIGCONT).
+    pub fn resume(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Returns how often each command ran since the start or the last reset, those inside functions
+    /// too, by their names in small letters (`zadd`, `function|load`). Beside them, and among
+    /// them, are those of this question itself (`info`).
+    pub async fn commandstats(&self) -> HashMap<String, u64> {
+        let info: String = redis::cmd("INFO")
+            .arg("commandstats")
+            .query_async(&mut self.admin().await)
+            .await
+            .expect("ask for the statistics");
+        let calls = |line: &str| {
+            let (name, statistics) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            Some((name.to_owned(), statistics.split(',').next()?.parse().ok()?))
+        };
+        info.lines().filter_map(calls).collect()
+    }
+
+    /// Sets the statistics to zero.
+    pub async fn reset_commandstats(&self) {
+        let mut command = redis::cmd("CONFIG");
+        command.arg("RESETSTAT");
+        command.exec_async(&mut self.admin().await).await.expect("reset the statistics");
+    }
+
+    /// Returns what it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    // Starts it; false if it ended instead of answering.
+    async fn run(&self) -> bool {
+        *self.running() = Some(Running::start("redis-server", &self.args(), &self.log_file()));
+        let mut is_running = true;
+        eventually("redis-server answers", START, async || {
+            is_running = self.running().as_ref().is_some_and(|running| running.ended().is_none());
+            !is_running || self.answers().await
+        })
+        .await;
+        is_running
+    }
+
+    async fn answers(&self) -> bool {
+        let Ok(mut connection) = self.connect().await else { return false };
+        redis::cmd("PING").exec_async(&mut connection).await.is_ok()
+    }
+
+    fn args(&self) -> Vec<String> {
+        let directory = self.directory.path().display();
+        let port = self.port.to_string();
+        let own = [
+            ("bind", "127.0.0.1".to_owned()),
+            ("port", port),
+            ("dir", directory.to_string()),
+            ("aclfile", format!("{directory}/users.acl")),
+        ];
+        let own = own.into_iter().flat_map(|(name, value)| [format!("--{name}"), value]);
+        [config_file()].into_iter().chain(own).chain(self.options.iter().cloned()).collect()
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.directory.path().join("redis.log")
+    }
+
+    fn signal(&self, signal: Signal) {
+        self.running().as_ref().expect("redis-server runs").signal(signal);
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

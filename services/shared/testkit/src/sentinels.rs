@@ -1,0 +1,101 @@
+//! A primary and its replica, watched by three Sentinels.
+
+use std::{path::Path, time::Duration};
+
+use tempfile::TempDir;
+
+use crate::{
+    RedisServer,
+    child::Running,
+    eventually, free_port,
+    settings::{ADMIN, credentials, password},
+};
+
+const FORM: Duration = Duration::from_secs(30);
+
+/// The name under which the Sentinels know the primary.
+const MASTER: &str = "main";
+
+/// A primary, a replica and three Sentinels. Dropping it kills all.
+pub struct Sentinels {
+    primary: RedisServer,
+    replica: RedisServer,
+    sentinels: Vec<(u16, Running)>,
+    _directory: TempDir,
+}
+
+impl Sentinels {
+    /// Starts all and waits until the Sentinels know each other and the replica.
+    pub async fn start() -> Self {
+        let secret = password(ADMIN);
+        let auth = [("masteruser", ADMIN), ("masterauth", secret.as_str())];
+        let quick = [("repl-diskless-sync-delay", "0")];
+        let primary = RedisServer::start_with(&[auth.as_slice(), &quick].concat()).await;
+        let place = format!("127.0.0.1 {}", primary.port());
+        let follow = [("replicaof", place.as_str())];
+        let replica = RedisServer::start_with(&[auth.as_slice(), &quick, &follow].concat()).await;
+        let directory = TempDir::with_prefix("microblog-sentinels-").expect("make a directory");
+        let start = |_| start_sentinel(directory.path(), &place);
+        let sentinels: Vec<_> = (0..3).map(start).collect();
+        let group = Self { primary, replica, sentinels, _directory: directory };
+        for (port, running) in &group.sentinels {
+            eventually("the sentinels know each other and the replica", FORM, async || {
+                assert!(running.ended().is_none(), "a sentinel ended:\n{}", running.log());
+                knows_all(*port).await
+            })
+            .await;
+        }
+        group
+    }
+
+    /// Returns the group's address as one of the users in `deploy/redis/users.acl` reaches it.
+    pub fn url(&self, user: &str) -> String {
+        let places = self.sentinels.iter().map(|(port, _)| format!("127.0.0.1:{port}"));
+        let places = places.collect::<Vec<_>>().join(",");
+        format!("redis+sentinel://{}@{places}/{MASTER}", credentials(user))
+    }
+
+    /// Returns what was the primary at the start.
+    pub fn primary(&self) -> &RedisServer {
+        &self.primary
+    }
+
+    /// Returns what was the replica at the start.
+    pub fn replica(&self) -> &RedisServer {
+        &self.replica
+    }
+
+    /// Kills one of the three Sentinels.
+    pub fn kill_sentinel(&self, sentinel: usize) {
+        self.sentinels[sentinel].1.kill();
+    }
+}
+
+fn start_sentinel(directory: &Path, place: &str) -> (u16, Running) {
+    let port = free_port();
+    let config = directory.join(format!("{port}.conf"));
+    let secret = password(ADMIN);
+    // After half a second without an answer a primary counts as dead.
+    let text = format!(
+        "bind 127.0.0.1\nport {port}\ndir {}\nsentinel monitor {MASTER} {place} 2\n\
+         sentinel auth-user {MASTER} {ADMIN}\nsentinel auth-pass {MASTER} {secret}\n\
+         sentinel down-after-milliseconds {MASTER} 500\nsentinel failover-timeout {MASTER} 3000\n",
+        directory.display()
+    );
+    std::fs::write(&config, text).expect("write the sentinel's configuration");
+    let args = [config.display().to_string(), "--sentinel".to_owned()];
+    let log = directory.join(format!("{port}.log"));
+    (port, Running::start("redis-server", &args, &log))
+}
+
+async fn knows_all(port: u16) -> bool {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("an address");
+    let Ok(mut connection) = client.get_multiplexed_async_connection().await else { return false };
+    let mut question = redis::cmd("SENTINEL");
+    let answer = question.arg("MASTER").arg(MASTER).query_async(&mut connection).await;
+    let Ok(facts): Result<std::collections::HashMap<String, String>, _> = answer else {
+        return false;
+    };
+    let is = |name: &str, value: &str| facts.get(name).is_some_and(|found| found == value);
+    is("num-other-sentinels", "2") && is("num-slaves", "1") && is("flags", "master")
+}

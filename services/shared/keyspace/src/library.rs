@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn a_call_names_the_version_and_counts_its_keys() {
         let composed = Composed::new(LIBRARY);
-        let call = Call::new("f").arg(1).key("a").arg([2, 3]).key("b").arg("");
+        let call = Call::new("f").arg(1).key("a").arg(&[2, 3]).key("b").arg("");
         let command = call.command(&composed).get_packed_command();
         let mut expected = redis::cmd("FCALL");
         expected.arg(format!("f{}", composed.suffix)).arg(2).arg("a").arg("b");

@@ -1,0 +1,183 @@
+//! Every topology does the same: commands, calls, batches, pages; loads its functions and refuses
+//! what the service's user may not.
+
+mod support;
+
+use std::time::Duration;
+
+use microblog_domain::Partition;
+use microblog_keyspace::{Batch, Call, Entry, Keyspace, Order, Range, decode, redis};
+use support::{Any, cluster, get, key, open, open_ready, put, send, sentinels, single, timed};
+
+#[tokio::test]
+async fn a_single_server_serves_all_kinds_of_calls() {
+    serves_all_kinds_of_calls(single().await).await;
+}
+
+#[tokio::test]
+async fn a_sentinel_group_serves_all_kinds_of_calls() {
+    serves_all_kinds_of_calls(sentinels().await).await;
+}
+
+#[tokio::test]
+async fn a_cluster_serves_all_kinds_of_calls() {
+    serves_all_kinds_of_calls(cluster().await).await;
+}
+
+async fn serves_all_kinds_of_calls(store: Any) {
+    let keyspace = open_ready(store.url()).await;
+    for partition in [0, 1, 500, 1023] {
+        let key = key(partition, "value");
+        assert_eq!(get(&keyspace, &key).await.unwrap(), None);
+        assert_eq!(put(&keyspace, &key, "here").await.unwrap(), "here");
+        assert_eq!(get(&keyspace, &key).await.unwrap().as_deref(), Some("here"));
+    }
+    send(&keyspace, 1024, "value").await.unwrap();
+    assert!(keyspace.send(Batch::new()).await.unwrap().is_empty());
+    pages(&keyspace).await;
+    refusals(&keyspace).await;
+    functions_come_back(&keyspace, &store).await;
+}
+
+async fn pages(keyspace: &Keyspace) {
+    let key = key(7, "list");
+    let mut add = redis::cmd("ZADD");
+    add.arg(&key).arg(&[(3, 30), (1, 10), (2, 20)]);
+    keyspace.query::<()>(add).await.unwrap();
+    let range = Range { order: Order::Newest, after: None, above: None, count: 2 };
+    let page = keyspace.page(&key, range).await.unwrap();
+    let entry = |score| Entry { member: score * 10, score };
+    assert_eq!((page.entries, page.more), (vec![entry(3), entry(2)], true));
+    let page = keyspace.page(&key, Range { after: Some(entry(2)), ..range }).await.unwrap();
+    assert_eq!((page.entries, page.more), (vec![entry(1)], false));
+    let page = keyspace.page(&key, Range { above: Some(2), ..range }).await.unwrap();
+    assert_eq!((page.entries, page.more), (vec![entry(3)], false));
+}
+
+async fn refusals(keyspace: &Keyspace) {
+    let foreign = put(keyspace, "user:{1}:profile:1", "x").await.unwrap_err();
+    assert_eq!(foreign.code(), Some("NOPERM"));
+    assert_eq!(foreign.to_string(), "redis refused the command: NOPERM");
+    let mut forbidden = redis::cmd("SMEMBERS");
+    forbidden.arg(key(1, "any"));
+    let forbidden = keyspace.query::<()>(forbidden).await.unwrap_err();
+    assert_eq!(forbidden.code(), Some("NOPERM"));
+    let own = keyspace.call::<()>(Call::new("test_refuse").key(key(1, "any"))).await.unwrap_err();
+    assert_eq!(own.code(), Some("LIMIT"));
+    for (function, text) in [("test_fail", "mistake"), ("test_overreach", "FLUSHALL")] {
+        let error = keyspace.call::<()>(Call::new(function).key(key(1, "any"))).await.unwrap_err();
+        assert!(error.code().is_some(), "{error:?}");
+        assert!(!error.to_string().contains(text), "{error}");
+    }
+
+    let mut batch = Batch::new();
+    batch.call(Partition::new(1), Call::new("test_put").key(key(1, "a")).arg(1));
+    batch.call(Partition::new(2), Call::new("test_refuse").key(key(2, "a")));
+    assert_eq!(keyspace.send(batch).await.unwrap_err().code(), Some("LIMIT"));
+    let wrong = get(keyspace, &key(7, "list")).await.unwrap_err();
+    assert_eq!(wrong.code(), Some("WRONGTYPE"));
+    let number = keyspace.query::<u64>({
+        let mut command = redis::cmd("GET");
+        command.arg(key(0, "value"));
+        command
+    });
+    assert!(matches!(number.await, Err(microblog_keyspace::Error::Malformed(_))));
+}
+
+async fn functions_come_back(keyspace: &Keyspace, store: &Any) {
+    flush_functions(store).await;
+    assert_eq!(put(keyspace, &key(3, "value"), "again").await.unwrap(), "again");
+    flush_functions(store).await;
+    send(keyspace, 300, "again").await.unwrap();
+    flush_functions(store).await;
+    // Many that miss it at once.
+    let puts = (0..200).map(|number| {
+        let key = key(number, "many");
+        async move { put(keyspace, &key, "many").await }
+    });
+    for answer in futures::future::join_all(puts).await {
+        assert_eq!(answer.unwrap(), "many");
+    }
+    flush_functions(store).await;
+    keyspace.ready().await.unwrap();
+    assert_eq!(put(&open(store.url()), &key(3, "value"), "other").await.unwrap(), "other");
+}
+
+async fn flush_functions(store: &Any) {
+    for server in store.servers() {
+        let mut flush = redis::cmd("FUNCTION");
+        flush.arg("FLUSH").exec_async(&mut server.admin().await).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_call_is_one_command_and_a_batch_one_write() {
+    let Any::Single(server) = single().await else { unreachable!() };
+    let keyspace = open_ready(server.url(support::USER)).await;
+    put(&keyspace, &key(1, "a"), "x").await.unwrap();
+    server.reset_commandstats().await;
+    put(&keyspace, &key(1, "a"), "x").await.unwrap();
+    send(&keyspace, 100, "value").await.unwrap();
+    let stats = server.commandstats().await;
+    assert_eq!(stats["fcall"], 101);
+    assert_eq!(stats["exists"], 100);
+    assert!(!stats.keys().any(|name| name.starts_with("function")), "{stats:?}");
+}
+
+#[tokio::test]
+async fn two_versions_of_a_library_live_side_by_side() {
+    let Any::Single(server) = single().await else { unreachable!() };
+    let url = server.url(support::USER);
+    let old = open_ready(url.clone()).await;
+    let source: &'static str =
+        support::LIBRARY.source.replace("return args[1]", "return 'new'").leak();
+    let library = microblog_keyspace::Library { source, ..support::LIBRARY };
+    let config = microblog_keyspace::Config::at(url);
+    let new = Keyspace::open(&config, library).unwrap();
+    assert_eq!(put(&new, &key(1, "a"), "x").await.unwrap(), "new");
+    assert_eq!(put(&old, &key(1, "a"), "x").await.unwrap(), "x");
+}
+
+#[tokio::test]
+async fn a_library_that_does_not_compile_is_refused() {
+    let Any::Single(server) = single().await else { unreachable!() };
+    let library = microblog_keyspace::Library { name: "test", source: "this is no Lua" };
+    let config = microblog_keyspace::Config::at(server.url(support::USER));
+    let keyspace = Keyspace::open(&config, library).unwrap();
+    assert_eq!(keyspace.ready().await.unwrap_err().code(), Some("ERR"));
+}
+
+#[tokio::test]
+async fn a_batch_of_100_000_calls_goes_through_a_single_server() {
+    a_batch_of_100_000_calls_goes_through(single().await).await;
+}
+
+#[tokio::test]
+async fn a_batch_of_100_000_calls_goes_through_a_cluster() {
+    a_batch_of_100_000_calls_goes_through(cluster().await).await;
+}
+
+async fn a_batch_of_100_000_calls_goes_through(store: Any) {
+    let keyspace = open_ready(store.url()).await;
+    let mut batch = Batch::with_capacity(100_000);
+    for number in 0..100_000_u32 {
+        let partition = Partition::of_id(u64::from(number) * 4);
+        let key = key(partition.number(), number);
+        batch.call(partition, Call::new("test_put").key(key).arg(number));
+    }
+    // Small calls go through beside it.
+    let (sent, beside) = tokio::join!(timed(keyspace.send(batch)), async {
+        let mut slowest = Duration::ZERO;
+        for _ in 0..20 {
+            let (answer, took) = timed(put(&keyspace, &key(1, "beside"), "x")).await;
+            answer.unwrap();
+            slowest = slowest.max(took);
+        }
+        slowest
+    });
+    let (answers, took) = sent;
+    println!("100,000 calls in {took:?}; the slowest call beside them took {beside:?}");
+    for (number, answer) in answers.unwrap().into_iter().enumerate() {
+        assert_eq!(decode::<usize>(answer).unwrap(), number);
+    }
+}

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::{
     child::{Running, require},
     eventually, free_port,
-    settings::{ADMIN, config_file, credentials, write_acl},
+    settings::{ADMIN, credentials, write_acl, write_config},
 };
 
 const START: Duration = Duration::from_secs(20);
@@ -38,14 +38,16 @@ impl RedisServer {
     /// Starts one with further options, each a name and a value as in a configuration file.
     pub async fn start_with(options: &[(&str, &str)]) -> Self {
         require("redis-server");
+        let mut log = String::new();
         for _ in 0..5 {
             let server = Self::new(options);
             // Somebody else may have taken a port first: then it ends at once.
             if server.run().await {
                 return server;
             }
+            log = server.log();
         }
-        panic!("redis-server does not start");
+        panic!("redis-server does not start:\n{log}");
     }
 
     fn new(options: &[(&str, &str)]) -> Self {
@@ -53,6 +55,7 @@ impl RedisServer {
             options.iter().flat_map(|(name, value)| [format!("--{name}"), (*value).into()]);
         let directory = TempDir::with_prefix("microblog-redis-").expect("make a directory");
         write_acl(&directory.path().join("users.acl"));
+        write_config(&directory.path().join("redis.conf"));
         Self { port: free_port(), options: options.collect(), directory, running: Mutex::default() }
     }
 
@@ -160,7 +163,11 @@ impl RedisServer {
             ("aclfile", format!("{directory}/users.acl")),
         ];
         let own = own.into_iter().flat_map(|(name, value)| [format!("--{name}"), value]);
-        [config_file()].into_iter().chain(own).chain(self.options.iter().cloned()).collect()
+        [format!("{directory}/redis.conf")]
+            .into_iter()
+            .chain(own)
+            .chain(self.options.iter().cloned())
+            .collect()
     }
 
     fn log_file(&self) -> PathBuf {

@@ -10,9 +10,10 @@ pub fn password(user: &str) -> String {
     format!("{user}/p@ss")
 }
 
-/// Returns the configuration file that all servers share.
-pub(crate) fn config_file() -> String {
-    format!("{}/redis.conf", directory())
+/// Copies the configuration that all servers share: a Sentinel makes its servers rewrite theirs.
+pub(crate) fn write_config(to: &Path) {
+    let path = format!("{}/redis.conf", directory());
+    std::fs::copy(&path, to).unwrap_or_else(|error| panic!("{path}: {error}"));
 }
 
 /// Writes the users of `deploy/redis/users.acl`, and an administrator, as Redis reads them.

@@ -28,6 +28,8 @@ const TIMEOUTS_IN_A_ROW_MAX: u32 = 3;
 pub(crate) struct Links {
     pool: Pool<Maker>,
     timeout: Duration,
+    // After a restart of Redis every link is dead, and each is found out in turn.
+    attempts: usize,
 }
 
 impl Links {
@@ -39,7 +41,8 @@ impl Links {
         let maker = Maker { endpoint, failure: Mutex::new(None) };
         // First in, first out: the calls take turns among the links.
         let pool = Pool::builder(maker).max_size(links).build();
-        Ok(Self { pool: pool.map_err(|error| Error::Config(error.into()))?, timeout })
+        let pool = pool.map_err(|error| Error::Config(error.into()))?;
+        Ok(Self { pool, timeout, attempts: links + 1 })
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -66,7 +69,7 @@ impl Links {
         route: Option<Route>,
     ) -> Result<Value, Error> {
         let deadline = Instant::now() + self.timeout;
-        for _ in 0..2 {
+        for _ in 0..self.attempts {
             let mut link = self.link(deadline).await?;
             let answer = link.connection.command(&mut command, route);
             match self.judge(&link.health, deadline, answer).await? {
@@ -85,7 +88,7 @@ impl Links {
         route: Route,
     ) -> Result<Vec<Value>, Error> {
         let deadline = Instant::now() + self.timeout;
-        for _ in 0..2 {
+        for _ in 0..self.attempts {
             let mut link = self.link(deadline).await?;
             let answers = link.connection.commands(&mut commands, route);
             match self.judge(&link.health, deadline, answers).await? {
@@ -100,7 +103,7 @@ impl Links {
     /// which may be refusals.
     pub(crate) async fn everywhere(&self, command: &Cmd) -> Result<Vec<Value>, Error> {
         let deadline = Instant::now() + self.timeout;
-        for _ in 0..2 {
+        for _ in 0..self.attempts {
             let mut link = self.link(deadline).await?;
             let answers = link.connection.everywhere(command);
             match self.judge(&link.health, deadline, answers).await? {

@@ -1,0 +1,89 @@
+//! What blocks does so on a connection of its own.
+
+mod support;
+
+use std::time::Duration;
+
+use microblog_keyspace::{Config, Keyspace, redis};
+use microblog_testkit::{ADMIN, RedisServer, Sentinels, Store, Topology};
+use support::{LIBRARY, key, open, put, timed};
+
+const BLOCK: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(10);
+
+fn blocking_read(list: &str) -> redis::Cmd {
+    let mut command = redis::cmd("BLPOP");
+    command.arg(list).arg(BLOCK.as_secs_f64());
+    command
+}
+
+async fn a_blocking_read_holds_up_nobody(url: String) {
+    let keyspace = open(url);
+    let list = key(5, "list");
+    let mut exclusive = keyspace.exclusive(&list).await.unwrap();
+    let read = blocking_read(&list);
+    let read = timed(exclusive.query::<Option<(String, String)>>(&read, LONGEST));
+    let (blocked, slowest) = tokio::join!(read, async {
+        let mut slowest = Duration::ZERO;
+        for _ in 0..100 {
+            let (answer, took) = timed(put(&keyspace, &key(5, "a"), "x")).await;
+            answer.unwrap();
+            slowest = slowest.max(took);
+        }
+        slowest
+    });
+    assert!(matches!(blocked.0, Ok(None)), "{:?}", blocked.0);
+    assert!(blocked.1 >= BLOCK, "{:?}", blocked.1);
+    assert!(slowest < BLOCK / 2, "{slowest:?}");
+
+    let (mut push, read) = (redis::cmd("RPUSH"), blocking_read(&list));
+    push.arg(&list).arg("item");
+    let (pushed, read) = tokio::join!(
+        keyspace.query::<u64>(push),
+        exclusive.query::<Option<(String, String)>>(&read, LONGEST)
+    );
+    pushed.unwrap();
+    assert_eq!(read.unwrap(), Some((list, "item".to_owned())));
+}
+
+#[tokio::test]
+async fn a_blocking_read_of_a_single_server_holds_up_nobody() {
+    a_blocking_read_holds_up_nobody(RedisServer::start().await.url(ADMIN)).await;
+}
+
+#[tokio::test]
+async fn a_blocking_read_of_a_sentinel_group_holds_up_nobody() {
+    let group = Sentinels::start().await;
+    a_blocking_read_holds_up_nobody(group.url(ADMIN)).await;
+}
+
+#[tokio::test]
+async fn a_blocking_read_of_a_cluster_holds_up_nobody() {
+    let store = Store::start(Topology::Cluster).await;
+    a_blocking_read_holds_up_nobody(store.url(ADMIN)).await;
+}
+
+#[tokio::test]
+async fn exclusive_connections_are_bounded_and_come_back() {
+    let server = RedisServer::start().await;
+    let config =
+        Config { redis_exclusive_links: 1, redis_timeout_ms: 300, ..Config::at(server.url(ADMIN)) };
+    let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
+    let list = key(5, "list");
+    let mut first = keyspace.exclusive(&list).await.unwrap();
+    let (second, took) = timed(keyspace.exclusive(&list)).await;
+    assert!(second.is_err_and(|error| error.is_unavailable()));
+    assert!(took < Duration::from_secs(1), "{took:?}");
+
+    // A read that outlives its bound closes the connection, and its place is free again.
+    let late = first.query::<()>(&blocking_read(&list), Duration::from_millis(100)).await;
+    assert!(late.unwrap_err().is_unavailable());
+    assert!(first.query::<()>(&redis::cmd("PING"), LONGEST).await.unwrap_err().is_unavailable());
+    let mut third = keyspace.exclusive(&list).await.unwrap();
+    assert_eq!(third.query::<String>(&redis::cmd("PING"), LONGEST).await.unwrap(), "PONG");
+
+    server.restart().await;
+    assert!(third.query::<()>(&redis::cmd("PING"), LONGEST).await.unwrap_err().is_unavailable());
+    let mut fourth = keyspace.exclusive(&list).await.unwrap();
+    assert_eq!(fourth.query::<String>(&redis::cmd("PING"), LONGEST).await.unwrap(), "PONG");
+}

@@ -1,0 +1,188 @@
+//! Redis goes away in every way there is, and comes back: meanwhile every call ends in time with
+//! Unavailable, and afterwards all is well, unaided.
+
+mod support;
+
+use std::time::Duration;
+
+use microblog_keyspace::{Config, Keyspace, redis};
+use microblog_testkit::{RedisCluster, RedisServer, Sentinels, eventually};
+use support::{LIBRARY, USER, get, key, open, open_ready, put, send, timed};
+
+// The default time-out of a call, and room for a busy machine.
+const IN_TIME: Duration = Duration::from_millis(1000 + 300);
+
+// Long enough for any failover, on a busy machine too.
+const RECOVERY: Duration = Duration::from_secs(30);
+
+async fn recovers(keyspace: &Keyspace) {
+    eventually("the keyspace recovers", RECOVERY, async || {
+        let (answer, took) = timed(put(keyspace, &key(1, "again"), "back")).await;
+        assert!(took < IN_TIME, "{took:?}: {answer:?}");
+        assert!(answer.is_ok() || is_unavailable(&answer), "{answer:?}");
+        answer.is_ok()
+    })
+    .await;
+    eventually("the keyspace is ready", RECOVERY, async || keyspace.ready().await.is_ok()).await;
+    send(keyspace, 300, "back").await.unwrap();
+}
+
+fn is_unavailable<T>(answer: &Result<T, microblog_keyspace::Error>) -> bool {
+    answer.as_ref().is_err_and(microblog_keyspace::Error::is_unavailable)
+}
+
+#[tokio::test]
+async fn opening_succeeds_while_redis_is_away() {
+    let server = RedisServer::start().await;
+    server.kill();
+    let keyspace = open(server.url(USER));
+    let (answer, took) = timed(put(&keyspace, &key(1, "a"), "x")).await;
+    assert!(is_unavailable(&answer), "{answer:?}");
+    assert!(took < IN_TIME, "{took:?}");
+    assert!(is_unavailable(&keyspace.ready().await));
+    server.restart().await;
+    recovers(&keyspace).await;
+}
+
+#[tokio::test]
+async fn a_killed_server_that_comes_back_is_found_again() {
+    let server = RedisServer::start().await;
+    let keyspace = open_ready(server.url(USER)).await;
+    put(&keyspace, &key(1, "kept"), "value").await.unwrap();
+    server.kill();
+    let some_key = key(1, "a");
+    let calls = (0..1000).map(|_| timed(put(&keyspace, &some_key, "x")));
+    for (answer, took) in futures::future::join_all(calls).await {
+        assert!(is_unavailable(&answer), "{answer:?}");
+        // Refused at once: nobody waits for the time-out.
+        assert!(took < Duration::from_millis(500), "{took:?}");
+    }
+    assert!(is_unavailable(&send(&keyspace, 300, "x").await));
+    server.restart().await;
+    recovers(&keyspace).await;
+    assert_eq!(get(&keyspace, &key(1, "kept")).await.unwrap().as_deref(), Some("value"));
+}
+
+#[tokio::test]
+async fn a_restart_between_two_calls_is_not_noticed() {
+    let server = RedisServer::start().await;
+    let keyspace = open_ready(server.url(USER)).await;
+    server.restart().await;
+    for _ in 0..10 {
+        assert_eq!(put(&keyspace, &key(1, "a"), "x").await.unwrap(), "x");
+    }
+}
+
+#[tokio::test]
+async fn a_frozen_server_lets_no_call_outlive_its_time() {
+    let server = RedisServer::start().await;
+    let keyspace = open_ready(server.url(USER)).await;
+    let some_key = key(1, "a");
+    server.pause();
+    for round in 0..6 {
+        let calls = (0..100).map(|_| timed(put(&keyspace, &some_key, "x")));
+        for (answer, took) in futures::future::join_all(calls).await {
+            assert!(is_unavailable(&answer), "round {round}: {answer:?}");
+            assert!(took < IN_TIME, "round {round}: {took:?}");
+        }
+    }
+    let (answer, took) = timed(keyspace.ready()).await;
+    assert!(is_unavailable(&answer));
+    assert!(took < 2 * IN_TIME, "{took:?}");
+    server.resume();
+    recovers(&keyspace).await;
+}
+
+#[tokio::test]
+async fn the_time_out_is_as_configured() {
+    let server = RedisServer::start().await;
+    let config = Config { redis_timeout_ms: 200, ..Config::at(server.url(USER)) };
+    let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
+    keyspace.ready().await.unwrap();
+    server.pause();
+    let (answer, took) = timed(put(&keyspace, &key(1, "a"), "x")).await;
+    assert!(is_unavailable(&answer));
+    assert!(took >= Duration::from_millis(200) && took < Duration::from_millis(500), "{took:?}");
+    server.resume();
+    recovers(&keyspace).await;
+}
+
+#[tokio::test]
+async fn a_sentinel_failover_is_followed() {
+    let group = Sentinels::start().await;
+    let keyspace = open_ready(group.url(USER)).await;
+    put(&keyspace, &key(1, "kept"), "value").await.unwrap();
+    replicated(group.primary()).await;
+    group.kill_sentinel(0);
+    group.primary().kill();
+    recovers(&keyspace).await;
+    assert_eq!(get(&keyspace, &key(1, "kept")).await.unwrap().as_deref(), Some("value"));
+    // The old primary comes back as a replica, and nobody writes to it.
+    group.primary().restart().await;
+    for _ in 0..50 {
+        put(&keyspace, &key(1, "a"), "x").await.unwrap();
+    }
+    assert!(group.replica().commandstats().await["fcall"] >= 50);
+}
+
+#[tokio::test]
+async fn a_frozen_primary_is_failed_over() {
+    let group = Sentinels::start().await;
+    let keyspace = open_ready(group.url(USER)).await;
+    replicated(group.primary()).await;
+    group.primary().pause();
+    recovers(&keyspace).await;
+    group.primary().resume();
+    recovers(&keyspace).await;
+}
+
+// Waits until the replica has all that was written.
+async fn replicated(primary: &RedisServer) {
+    let mut wait = redis::cmd("WAIT");
+    wait.arg(1).arg(5000).exec_async(&mut primary.admin().await).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_cluster_failover_is_followed() {
+    let cluster = RedisCluster::start(3, 1).await;
+    let keyspace = open_ready(cluster.url(USER)).await;
+    put(&keyspace, &key(1, "kept"), "value").await.unwrap();
+    let primary = cluster.primary_of(&key(1, "kept"), 0).await;
+    replicated(&cluster.nodes()[primary]).await;
+    cluster.kill(primary);
+    recovers(&keyspace).await;
+    assert_eq!(get(&keyspace, &key(1, "kept")).await.unwrap().as_deref(), Some("value"));
+    cluster.restart(primary).await;
+    recovers(&keyspace).await;
+}
+
+#[tokio::test]
+async fn a_frozen_cluster_node_is_failed_over() {
+    let cluster = RedisCluster::start(3, 1).await;
+    let keyspace = open_ready(cluster.url(USER)).await;
+    let primary = cluster.primary_of(&key(1, "again"), 0).await;
+    replicated(&cluster.nodes()[primary]).await;
+    cluster.nodes()[primary].pause();
+    recovers(&keyspace).await;
+    cluster.nodes()[primary].resume();
+    recovers(&keyspace).await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_was_killed_whole_is_found_again() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let keyspace = open_ready(cluster.url(USER)).await;
+    send(&keyspace, 100, "kept").await.unwrap();
+    (0..3).for_each(|node| cluster.kill(node));
+    for _ in 0..5 {
+        let (answer, took) = timed(put(&keyspace, &key(1, "a"), "x")).await;
+        assert!(is_unavailable(&answer), "{answer:?}");
+        assert!(took < IN_TIME, "{took:?}");
+        assert!(is_unavailable(&send(&keyspace, 300, "x").await));
+    }
+    for node in 0..3 {
+        cluster.restart(node).await;
+    }
+    recovers(&keyspace).await;
+    assert!(get(&keyspace, &key(1, "batch")).await.unwrap().is_some());
+}

@@ -2,7 +2,7 @@
 //! whether the process lives (`liveness`), which Kubernetes must ask for apart: a server whose
 //! Redis is away is not to be restarted.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::stream::{BoxStream, StreamExt as _};
 use tokio::sync::watch;
@@ -13,8 +13,6 @@ use tonic_health::pb::{
     health_check_response::ServingStatus,
     health_server::{Health, HealthServer},
 };
-
-use std::sync::Arc;
 
 /// The name by which to ask whether the process lives.
 const LIVENESS: &str = "liveness";
@@ -151,4 +149,27 @@ fn status(serving: bool) -> ServingStatus {
 
 fn response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_is_as_ready_as_its_least_ready_worker() {
+        let board = Board::new("service", 2);
+        let mut serving = board.serving.subscribe();
+        board.set_ready(0, true);
+        assert!(!*serving.borrow_and_update());
+        board.set_ready(1, true);
+        assert!(*serving.borrow_and_update());
+        board.set_ready(0, true);
+        assert!(!serving.has_changed().unwrap(), "no news is not told");
+        board.set_ready(0, false);
+        assert!(!*serving.borrow_and_update());
+        board.set_ready(0, true);
+        board.drain();
+        board.set_ready(1, true);
+        assert!(!*serving.borrow_and_update(), "a draining service is never ready again");
+    }
 }

@@ -12,7 +12,8 @@ pub type Probe = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
 pub struct Service {
     /// The full name by which health is asked for: `microblog.user.v1.UserService`.
     pub name: &'static str,
-    /// The generated server, with the service's limits set. Health and reflection are added.
+    /// The generated server, with `--max-message-bytes` as its decoding limit, which only the
+    /// generated code can keep. Health and reflection are added.
     pub routes: Routes,
     /// Whether it can do its work.
     pub ready: Probe,

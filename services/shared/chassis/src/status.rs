@@ -21,9 +21,17 @@ pub fn refuse(code: Code, reason: ErrorReason, text: impl Into<String>) -> Statu
 
 /// Returns INVALID_ARGUMENT that names every field that is wrong.
 pub fn invalid(fields: impl IntoIterator<Item = Invalid>) -> Status {
+    bad_request(ErrorReason::InvalidField, fields)
+}
+
+/// Returns INVALID_ARGUMENT for another reason than that fields are malformed, naming them too.
+pub fn bad_request(reason: ErrorReason, fields: impl IntoIterator<Item = Invalid>) -> Status {
     let fields: Vec<Invalid> = fields.into_iter().collect();
     let text = fields.iter().map(Invalid::to_string).collect::<Vec<_>>().join("; ");
-    bad_request(ErrorReason::InvalidField, text, fields)
+    let violation = |invalid: Invalid| FieldViolation::new(invalid.field, invalid.problem);
+    let mut details = info(reason);
+    details.set_bad_request(fields.into_iter().map(violation).collect::<Vec<_>>());
+    Status::with_error_details(Code::InvalidArgument, text, details)
 }
 
 /// Returns the refusal of a page token, which is always the field `page_token`.
@@ -33,7 +41,7 @@ pub fn page_token(error: TokenError) -> Status {
         TokenError::Mismatch => ErrorReason::PageTokenMismatch,
     };
     let field = Invalid::new("page_token", error.to_string());
-    bad_request(reason, error.to_string(), vec![field])
+    bad_request(reason, [field])
 }
 
 /// Returns RESOURCE_EXHAUSTED that says when to try again.
@@ -82,13 +90,6 @@ fn info(reason: ErrorReason) -> ErrorDetails {
     let name = reason.as_str_name();
     let name = name.strip_prefix(REASON_PREFIX).unwrap_or(name);
     ErrorDetails::with_error_info(name, DOMAIN, [])
-}
-
-fn bad_request(reason: ErrorReason, text: String, fields: Vec<Invalid>) -> Status {
-    let violation = |invalid: Invalid| FieldViolation::new(invalid.field, invalid.problem);
-    let mut details = info(reason);
-    details.set_bad_request(fields.into_iter().map(violation).collect::<Vec<_>>());
-    Status::with_error_details(Code::InvalidArgument, text, details)
 }
 
 #[cfg(test)]

@@ -66,7 +66,9 @@ impl Telemetry {
         }
         panic::set_hook(Box::new(|panic| {
             let location = panic.location().map(ToString::to_string);
-            let message = panic.payload_as_str();
+            let payload = panic.payload();
+            let text = payload.downcast_ref::<String>().map(String::as_str);
+            let message = text.or_else(|| payload.downcast_ref::<&str>().copied());
             tracing::error!(location, message, "panic");
         }));
         Ok(Self { provider })

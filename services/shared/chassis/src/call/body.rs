@@ -22,7 +22,8 @@ pin_project! {
     pub(crate) struct CallBody {
         // Dropped before the call, whose context its destructor may still use.
         inner: Option<Body>,
-        // Only polled, and so only then registered with the timer, while the handler has nothing.
+        // Of a stream only: a unary answer is there as a whole. Polled, and so registered with the
+        // runtime's timer, only while the handler has nothing.
         #[pin]
         timer: Option<Sleep>,
         running: Option<Running>,
@@ -31,7 +32,7 @@ pin_project! {
 
 impl CallBody {
     pub(super) fn new(inner: Body, running: Running) -> Self {
-        let timer = running.deadline.map(sleep_until);
+        let timer = running.deadline.filter(|_| running.method.streaming).map(sleep_until);
         Self { inner: Some(inner), timer, running: Some(running) }
     }
 

@@ -27,7 +27,7 @@ pub(super) struct Running {
     pub(super) caller: Option<SocketAddr>,
     /// Whether it counts among the calls of the process.
     pub(super) admitted: bool,
-    /// Whether it is worth a line at level info.
+    /// Whether its line is for debugging only: the caller has one of its own, or asks often.
     pub(super) quiet: bool,
     pub(super) started: Instant,
     pub(super) code: Option<Code>,
@@ -108,10 +108,10 @@ macro_rules! line {
 }
 
 fn write_line(call: &Running, code: Code) {
-    if is_fault(code) {
-        line!(WARN, call, code);
-    } else if call.quiet {
+    if call.quiet {
         line!(DEBUG, call, code);
+    } else if is_fault(code) {
+        line!(WARN, call, code);
     } else {
         line!(INFO, call, code);
     }

@@ -1,0 +1,165 @@
+//! Deadlines and trace context: kept, answered for, and passed on.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt as _, stream};
+use microblog_chassis::{Config, Peer, context};
+use microblog_proto::user::{VerifyRequest, VerifyResponse};
+use support::{Server, Stub, code_and_reason, config, get, request};
+use tonic::{Code, Request};
+
+const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+const LONG: Option<Duration> = Some(Duration::from_secs(30));
+
+fn is_deadline(status: &tonic::Status) {
+    let expected = (Code::DeadlineExceeded, "ERROR_REASON_DEADLINE_EXCEEDED".to_owned());
+    assert_eq!(code_and_reason(status), expected, "{status:?}");
+}
+
+fn stuck() -> Stub {
+    let first = || stream::iter([Ok(VerifyResponse::default())]);
+    Stub::new()
+        .get(|_| futures::future::pending())
+        .verify(move || first().chain(stream::pending()).boxed())
+}
+
+// A client gives up by itself when its own time-out is over: these make the server's the shorter.
+fn short(change: impl FnOnce(&mut Config)) -> Config {
+    let mut config = config();
+    change(&mut config);
+    config
+}
+
+#[tokio::test]
+async fn a_call_without_a_deadline_gets_the_default_one() {
+    let server = Server::start(stuck().service(), short(|config| config.default_timeout_ms = 50));
+    is_deadline(&server.client().get_user_by_name(request(None)).await.unwrap_err());
+}
+
+#[tokio::test]
+async fn a_deadline_too_far_off_is_cut() {
+    let server = Server::start(stuck().service(), short(|config| config.max_timeout_ms = 50));
+    is_deadline(&server.client().get_user_by_name(request(LONG)).await.unwrap_err());
+}
+
+#[tokio::test]
+async fn a_stream_ends_at_its_deadline() {
+    let server = Server::start(stuck().service(), short(|config| config.max_timeout_ms = 50));
+    let mut request = Request::new(VerifyRequest {});
+    request.set_timeout(Duration::from_secs(30));
+    let mut answers = server.client().verify(request).await.unwrap().into_inner();
+    answers.next().await.unwrap().unwrap();
+    is_deadline(&answers.next().await.unwrap().unwrap_err());
+}
+
+#[tokio::test]
+async fn a_stream_without_a_deadline_has_no_limit() {
+    let slow = || {
+        let later = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            Ok(VerifyResponse::default())
+        };
+        stream::once(later).boxed()
+    };
+    let config = short(|config| config.default_timeout_ms = 50);
+    let server = Server::start(Stub::new().verify(slow).service(), config);
+    let answers = server.client().verify(VerifyRequest {}).await.unwrap().into_inner();
+    assert!(answers.map(Result::unwrap).count().await == 1);
+}
+
+#[tokio::test]
+async fn a_rubbish_deadline_is_refused() {
+    let server = Server::start(Stub::new().service(), config());
+    let mut request = request(None);
+    request.metadata_mut().insert("grpc-timeout", "soon".parse().unwrap());
+    let status = server.client().get_user_by_name(request).await.unwrap_err();
+    let expected = (Code::InvalidArgument, "ERROR_REASON_INVALID_FIELD".to_owned());
+    assert_eq!(code_and_reason(&status), expected);
+    assert!(status.message().starts_with("grpc-timeout: "), "{status:?}");
+}
+
+/// A service that answers with the milliseconds it has left, and its trace.
+fn tell() -> Stub {
+    Stub::new().get(|_| async {
+        let remaining = context::remaining().expect("a deadline").as_millis();
+        let trace = context::trace().expect("a trace");
+        Ok(format!("{remaining} {}", trace.id()))
+    })
+}
+
+/// A service that spends 200 ms, and then asks another one.
+fn ask(peer: Peer) -> Stub {
+    Stub::new().get(move |_| {
+        let peer = peer.clone();
+        async move {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            get(peer, "").await
+        }
+    })
+}
+
+async fn deadline_and_trace_reach(peer: Peer) {
+    let server = Server::start(ask(peer).service(), config());
+    let mut request = request(Some(Duration::from_secs(5)));
+    request.metadata_mut().insert("traceparent", TRACEPARENT.parse().unwrap());
+    let answer = server.client().get_user_by_name(request).await.unwrap().into_inner();
+    let answer = answer.user.unwrap().name;
+    let (remaining, trace) = answer.split_once(' ').unwrap();
+    let remaining: u64 = remaining.parse().unwrap();
+    assert!((1_000..=4_800).contains(&remaining), "{remaining} ms left");
+    assert_eq!(trace, "4bf92f3577b34da6a3ce929d0e0e4736");
+}
+
+#[tokio::test]
+async fn deadline_and_trace_are_passed_on_to_a_remote_peer() {
+    let inner = Server::start(tell().service(), config());
+    deadline_and_trace_reach(inner.peer()).await;
+}
+
+#[tokio::test]
+async fn deadline_and_trace_are_passed_on_to_a_local_peer() {
+    deadline_and_trace_reach(Peer::local(&tell().service(), &config())).await;
+}
+
+#[tokio::test]
+async fn the_sampling_flag_and_the_callers_span_are_passed_on_as_they_came() {
+    let seen = Arc::new(Mutex::new(None));
+    let note = seen.clone();
+    let inner = Stub::new().get(move |request| {
+        let header = request.metadata().get("traceparent").cloned();
+        *note.lock().unwrap() = header;
+        async { Ok(String::new()) }
+    });
+    let inner = Server::start(inner.service(), config());
+    let outer = Server::start(ask(inner.peer()).service(), config());
+    let mut request = request(None);
+    request.metadata_mut().insert("traceparent", TRACEPARENT.parse().unwrap());
+    outer.client().get_user_by_name(request).await.unwrap();
+    let seen = seen.lock().unwrap().take().unwrap();
+    assert_eq!(seen.to_str().unwrap(), TRACEPARENT);
+}
+
+#[tokio::test]
+async fn a_stuck_peer_costs_no_more_than_the_callers_deadline() {
+    let inner = Server::start(stuck().service(), config());
+    for peer in [inner.peer(), Peer::local(&stuck().service(), &config())] {
+        let outer = Server::start(ask(peer).service(), short(|c| c.max_timeout_ms = 400));
+        let started = Instant::now();
+        is_deadline(&outer.client().get_user_by_name(request(LONG)).await.unwrap_err());
+        assert!(started.elapsed() < Duration::from_secs(5));
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_is_called_for_no_call_has_the_default_time_out() {
+    let inner = Server::start(stuck().service(), config());
+    let short = short(|config| config.default_timeout_ms = 50);
+    is_deadline(&get(Peer::remote(&inner.url(), &short).unwrap(), "").await.unwrap_err());
+    is_deadline(&get(Peer::local(&stuck().service(), &short), "").await.unwrap_err());
+}

@@ -1,0 +1,193 @@
+//! What a server refuses, and that nothing a caller sends or a handler does ends it.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use futures::{StreamExt as _, future::join_all, stream};
+use microblog_chassis::Peer;
+use microblog_proto::user::{
+    GetUserByNameRequest, GetUserByNameResponse, GetUserRequest, VerifyRequest, VerifyResponse,
+};
+use support::{Server, Stub, code_and_reason, config, eventually, get, request};
+use tokio::sync::Semaphore;
+use tonic::{Code, Request, Status, client::Grpc};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tonic_prost::ProstCodec;
+
+/// A service that answers each call with a permit, and counts those under way.
+fn gated() -> (Stub, Arc<Semaphore>, Arc<AtomicUsize>) {
+    let (gate, under_way) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (door, count) = (gate.clone(), under_way.clone());
+    let stub = Stub::new().get(move |_| {
+        let (door, count) = (door.clone(), count.clone());
+        async move {
+            count.fetch_add(1, SeqCst);
+            door.acquire().await.unwrap().forget();
+            count.fetch_sub(1, SeqCst);
+            Ok(String::new())
+        }
+    });
+    (stub, gate, under_way)
+}
+
+#[tokio::test]
+async fn the_process_takes_so_many_calls_over_all_connections() {
+    let (stub, gate, under_way) = gated();
+    let mut limited = config();
+    limited.max_calls = 2;
+    let server = Server::start(stub.service(), limited);
+    let call = || {
+        let mut client = server.client();
+        tokio::spawn(async move { client.get_user_by_name(request(None)).await })
+    };
+    let taken = [call(), call()];
+    eventually("two calls are under way", async || under_way.load(SeqCst) == 2).await;
+    let status = call().await.unwrap().unwrap_err();
+    let overloaded = (Code::ResourceExhausted, "ERROR_REASON_OVERLOADED".to_owned());
+    assert_eq!(code_and_reason(&status), overloaded);
+    let check = HealthCheckRequest { service: "liveness".to_owned() };
+    HealthClient::new(server.channel()).check(check).await.unwrap();
+    gate.add_permits(3);
+    for call in taken {
+        call.await.unwrap().unwrap();
+    }
+    call().await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_call_that_was_let_in_is_not_refused_at_a_local_peer() {
+    let peer = Peer::local(&Stub::new().service(), &config());
+    let outer = Stub::new().get(move |_| {
+        let peer = peer.clone();
+        async move { get(peer, "inner").await }
+    });
+    let mut limited = config();
+    limited.max_calls = 1;
+    let server = Server::start(outer.service(), limited);
+    let answer = server.client().get_user_by_name(request(None)).await.unwrap();
+    assert_eq!(answer.into_inner().user.unwrap().name, "inner");
+}
+
+#[tokio::test]
+async fn a_connection_has_so_many_calls_under_way_and_the_others_wait() {
+    let (stub, gate, under_way) = gated();
+    let mut limited = config();
+    limited.max_streams = 3;
+    let server = Server::start(stub.service(), limited);
+    let client = server.client();
+    gate.add_permits(1);
+    // By its end the client knows the server's settings.
+    client.clone().get_user_by_name(request(None)).await.unwrap();
+    let calls = join_all((0..10).map(|_| {
+        let mut client = client.clone();
+        async move { client.get_user_by_name(request(None)).await }
+    }));
+    let calls = tokio::spawn(calls);
+    eventually("three calls are under way", async || under_way.load(SeqCst) == 3).await;
+    // Another connection's call goes round trip while the other seven could come, and do not.
+    let check = HealthCheckRequest::default();
+    HealthClient::new(server.channel()).check(check).await.unwrap();
+    assert_eq!(under_way.load(SeqCst), 3);
+    gate.add_permits(10);
+    for result in calls.await.unwrap() {
+        result.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_message_of_5_mb_is_refused_as_too_large() {
+    let server = Server::start(Stub::new().service(), config());
+    let huge = GetUserByNameRequest { name: "a".repeat(5_000_000) };
+    let status = server.client().get_user_by_name(huge).await.unwrap_err();
+    let expected = (Code::ResourceExhausted, "ERROR_REASON_MESSAGE_TOO_LARGE".to_owned());
+    assert_eq!(code_and_reason(&status), expected);
+    let fits = GetUserByNameRequest { name: "a".repeat(4_000_000) };
+    server.client().get_user_by_name(fits).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_not_the_message_is_refused_as_malformed() {
+    let server = Server::start(Stub::new().service(), config());
+    let mut client = Grpc::new(server.channel());
+    client.ready().await.unwrap();
+    // A number where the method expects a text.
+    let foreign = Request::new(GetUserRequest { user_id: 5 });
+    let codec = ProstCodec::<GetUserRequest, GetUserByNameResponse>::default();
+    let path = "/microblog.user.v1.UserService/GetUserByName".parse().unwrap();
+    let status = client.unary(foreign, path, codec).await.unwrap_err();
+    let expected = (Code::InvalidArgument, "ERROR_REASON_MALFORMED_MESSAGE".to_owned());
+    assert_eq!(code_and_reason(&status), expected);
+}
+
+#[tokio::test]
+async fn a_panic_fails_its_own_call_only() {
+    let stub = Stub::new()
+        .get(|request| async move {
+            assert_ne!(request.into_inner().name, "alice", "a bug");
+            Ok("fine".to_owned())
+        })
+        .verify(|| {
+            let first = stream::iter([Ok(VerifyResponse::default())]);
+            let panic = async {
+                // Until then, the first answer is on its way.
+                tokio::task::yield_now().await;
+                panic!("a bug")
+            };
+            first.chain(stream::once(panic)).boxed()
+        });
+    let peer = Peer::local(&stub.clone().service(), &config());
+    let server = Server::start(stub.service(), config());
+    let internal = |status: &Status| {
+        let expected = (Code::Internal, "ERROR_REASON_INTERNAL".to_owned());
+        assert_eq!(code_and_reason(status), expected);
+    };
+    let mut client = server.client();
+    internal(&client.get_user_by_name(request(None)).await.unwrap_err());
+    let mut answers = client.verify(VerifyRequest {}).await.unwrap().into_inner();
+    answers.next().await.unwrap().unwrap();
+    internal(&answers.next().await.unwrap().unwrap_err());
+    internal(&get(peer.clone(), "alice").await.unwrap_err());
+    // The same connection, the same server.
+    let bob = GetUserByNameRequest { name: "bob".to_owned() };
+    client.get_user_by_name(bob).await.unwrap();
+    assert_eq!(get(peer, "bob").await.unwrap(), "fine");
+}
+
+#[tokio::test]
+async fn an_unknown_method_is_unimplemented() {
+    let server = Server::start(Stub::new().service(), config());
+    for path in ["/microblog.user.v1.UserService/Invented", "/no.such.Service/Get"] {
+        let mut client = Grpc::new(server.channel());
+        client.ready().await.unwrap();
+        let codec = ProstCodec::<GetUserRequest, GetUserByNameResponse>::default();
+        let request = Request::new(GetUserRequest { user_id: 5 });
+        let status = client.unary(request, path.parse().unwrap(), codec).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unimplemented, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_ends_for_the_limit_when_its_caller_hangs_up() {
+    let (stub, gate, under_way) = gated();
+    let mut limited = config();
+    limited.max_calls = 1;
+    let server = Server::start(stub.service(), limited);
+    let mut client = server.client();
+    let call = tokio::spawn(async move { client.get_user_by_name(request(None)).await });
+    eventually("the call is under way", async || under_way.load(SeqCst) == 1).await;
+    call.abort();
+    gate.add_permits(100);
+    eventually("another call is taken", async || {
+        let second = server.client().get_user_by_name(request(Some(Duration::from_secs(5)))).await;
+        second.is_ok()
+    })
+    .await;
+}

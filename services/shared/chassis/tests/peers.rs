@@ -1,0 +1,100 @@
+//! Peers that are not there, not yet there, or no services at all.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::{
+    net::TcpListener,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt as _, stream};
+use microblog_chassis::Peer;
+use microblog_proto::user::{
+    VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
+};
+use support::{Server, Stub, code_and_reason, config, eventually, get, request};
+use tonic::{Code, Status};
+
+fn is_unavailable(status: &Status) {
+    let expected = (Code::Unavailable, "ERROR_REASON_PEER_UNAVAILABLE".to_owned());
+    assert_eq!(code_and_reason(status), expected, "{status:?}");
+}
+
+#[tokio::test]
+async fn a_peer_that_is_away_is_unavailable_and_found_again_when_it_is_back() {
+    let address = {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap()
+    };
+    let peer = Peer::remote(&format!("http://{address}"), &config()).unwrap();
+    for _ in 0..3 {
+        let started = Instant::now();
+        is_unavailable(&get(peer.clone(), "").await.unwrap_err());
+        assert!(started.elapsed() < Duration::from_secs(2));
+    }
+    for _ in 0..2 {
+        let listener = TcpListener::bind(address).unwrap();
+        let mut server = Server::start_on(listener, Stub::new().service(), config());
+        eventually("the peer answers", async || get(peer.clone(), "").await.is_ok()).await;
+        server.stop();
+        server.ended().await;
+        eventually("the peer is away", async || get(peer.clone(), "").await.is_err()).await;
+        is_unavailable(&get(peer.clone(), "").await.unwrap_err());
+    }
+}
+
+#[tokio::test]
+async fn the_caller_of_a_service_behind_is_told_that_it_is_away() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let peer = Peer::remote(&format!("http://{nobody}"), &config()).unwrap();
+    let outer = Stub::new().get(move |_| {
+        let peer = peer.clone();
+        async move { get(peer, "").await }
+    });
+    let outer = Server::start(outer.service(), config());
+    is_unavailable(&outer.client().get_user_by_name(request(None)).await.unwrap_err());
+}
+
+#[tokio::test]
+async fn a_peer_that_takes_connections_and_says_nothing_costs_the_deadline() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut short = config();
+    short.default_timeout_ms = 100;
+    let address = format!("http://{}", silent.local_addr().unwrap());
+    let peer = Peer::remote(&address, &short).unwrap();
+    let started = Instant::now();
+    let status = get(peer, "").await.unwrap_err();
+    assert_eq!(code_and_reason(&status).1, "ERROR_REASON_DEADLINE_EXCEEDED");
+    assert!(started.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn a_peers_own_refusals_come_through_as_they_are() {
+    let refuse = || Status::not_found("no such account");
+    let stub = Stub::new().get(move |_| async move { Err(refuse()) });
+    let server = Server::start(stub.clone().service(), config());
+    for peer in [server.peer(), Peer::local(&stub.service(), &config())] {
+        let status = get(peer, "").await.unwrap_err();
+        assert_eq!((status.code(), status.message()), (Code::NotFound, "no such account"));
+    }
+}
+
+#[tokio::test]
+async fn a_peers_stream_comes_through() {
+    let three = || stream::iter((0..3).map(|_| Ok(VerifyResponse::default()))).boxed();
+    let stub = Stub::new().verify(three);
+    let server = Server::start(stub.clone().service(), config());
+    for peer in [server.peer(), Peer::local(&stub.service(), &config())] {
+        let answers = UserServiceClient::new(peer).verify(VerifyRequest {}).await.unwrap();
+        assert_eq!(answers.into_inner().map(Result::unwrap).count().await, 3);
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_address_of_a_service_is_refused() {
+    for address in ["", "127.0.0.1:50051", "redis://127.0.0.1", "http://", "https://host", "/a"] {
+        let error = Peer::remote(address, &config()).unwrap_err();
+        assert!(error.to_string().starts_with("not the address of a service"), "{address}");
+    }
+}

@@ -1,0 +1,208 @@
+//! Writes go on without their callers, and the drain waits for them, but for nothing else longer
+//! than it must.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::{
+    io::{Read as _, Write as _},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use futures::FutureExt as _;
+use microblog_chassis::{Peer, context, mutate};
+use support::{Server, Stub, code_and_reason, config, eventually, get, request};
+use tokio::sync::Semaphore;
+use tonic::{Code, Status};
+
+/// A service whose writes need a permit before they count.
+fn writer() -> (Stub, Arc<Semaphore>, Arc<AtomicUsize>, Arc<AtomicUsize>) {
+    let (gate, begun, done) = (Arc::new(Semaphore::new(0)), Arc::default(), Arc::default());
+    let (door, first, last) = (gate.clone(), Arc::clone(&begun), Arc::clone(&done));
+    let stub = Stub::new().get(move |_| {
+        let (door, begun, done): (_, Arc<AtomicUsize>, Arc<AtomicUsize>) =
+            (door.clone(), Arc::clone(&first), Arc::clone(&last));
+        mutate(async move {
+            begun.fetch_add(1, SeqCst);
+            door.acquire().await.unwrap().forget();
+            done.fetch_add(1, SeqCst);
+            Ok(context::trace().expect("the call's trace").id().to_string())
+        })
+    });
+    (stub, gate, begun, done)
+}
+
+#[tokio::test]
+async fn a_write_goes_on_when_its_caller_hangs_up() {
+    let (stub, gate, begun, done) = writer();
+    let server = Server::start(stub.service(), config());
+    let mut client = server.client();
+    let call = tokio::spawn(async move { client.get_user_by_name(request(None)).await });
+    eventually("the write has begun", async || begun.load(SeqCst) == 1).await;
+    call.abort();
+    let _ = call.await;
+    gate.add_permits(1);
+    eventually("the write is done", async || done.load(SeqCst) == 1).await;
+}
+
+#[tokio::test]
+async fn the_caller_hears_of_its_deadline_while_the_write_goes_on() {
+    let (stub, gate, _, done) = writer();
+    let mut short = config();
+    short.default_timeout_ms = 50;
+    let server = Server::start(stub.service(), short);
+    let status = server.client().get_user_by_name(request(None)).await.unwrap_err();
+    let expected = (Code::DeadlineExceeded, "ERROR_REASON_DEADLINE_EXCEEDED".to_owned());
+    assert_eq!(code_and_reason(&status), expected);
+    assert_eq!(done.load(SeqCst), 0);
+    gate.add_permits(1);
+    eventually("the write is done", async || done.load(SeqCst) == 1).await;
+}
+
+#[tokio::test]
+async fn a_write_belongs_to_the_callers_trace() {
+    let (stub, gate, ..) = writer();
+    let server = Server::start(stub.service(), config());
+    gate.add_permits(1);
+    let mut request = request(None);
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+    request.metadata_mut().insert("traceparent", trace.parse().unwrap());
+    let answer = server.client().get_user_by_name(request).await.unwrap().into_inner();
+    assert_eq!(answer.user.unwrap().name, "4bf92f3577b34da6a3ce929d0e0e4736");
+}
+
+#[tokio::test]
+async fn a_write_has_its_own_time_and_its_panic_is_an_error() {
+    let stub = Stub::new().get(|request| {
+        mutate(async move {
+            assert_ne!(request.into_inner().name, "panic", "a bug");
+            assert!(context::remaining().unwrap() <= Duration::from_millis(50));
+            futures::future::pending::<Result<String, Status>>().await
+        })
+    });
+    let mut short = config();
+    short.write_budget_ms = 50;
+    let server = Server::start(stub.service(), short);
+    let status = get(server.peer(), "stuck").await.unwrap_err();
+    assert_eq!(code_and_reason(&status).1, "ERROR_REASON_DEADLINE_EXCEEDED");
+    let status = get(server.peer(), "panic").await.unwrap_err();
+    assert_eq!(code_and_reason(&status).1, "ERROR_REASON_INTERNAL");
+}
+
+async fn drain_waits_for_write(server: &mut Server, gate: &Semaphore, begun: &AtomicUsize) {
+    let mut client = server.client();
+    let call = tokio::spawn(async move { client.get_user_by_name(request(None)).await });
+    eventually("the write has begun", async || begun.load(SeqCst) == 1).await;
+    call.abort();
+    server.stop();
+    eventually("no new connection is taken", async || {
+        tokio::net::TcpStream::connect(server.address).await.is_err()
+    })
+    .await;
+    assert!(server.ended().now_or_never().is_none(), "the server does not wait");
+    gate.add_permits(1);
+    server.ended().await;
+}
+
+#[tokio::test]
+async fn the_drain_waits_for_a_write_whose_caller_has_left() {
+    let (stub, gate, begun, done) = writer();
+    let mut server = Server::start(stub.service(), config());
+    drain_waits_for_write(&mut server, &gate, &begun).await;
+    assert_eq!(done.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn the_drain_waits_for_a_write_at_a_local_peer() {
+    let (stub, gate, begun, done) = writer();
+    let peer = Peer::local(&stub.service(), &config());
+    let outer = Stub::new().get(move |_| get(peer.clone(), "inner").boxed());
+    let mut server = Server::start(outer.service(), config());
+    drain_waits_for_write(&mut server, &gate, &begun).await;
+    assert_eq!(done.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_call_under_way_is_finished_while_draining() {
+    let (gate, begun) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (door, count) = (gate.clone(), begun.clone());
+    let stub = Stub::new().get(move |_| {
+        let (door, count) = (door.clone(), count.clone());
+        async move {
+            count.fetch_add(1, SeqCst);
+            door.acquire().await.unwrap().forget();
+            Ok("done".to_owned())
+        }
+    });
+    let mut server = Server::start(stub.service(), config());
+    let mut client = server.client();
+    let call = tokio::spawn(async move { client.get_user_by_name(request(None)).await });
+    eventually("the call is under way", async || begun.load(SeqCst) == 1).await;
+    server.stop();
+    eventually("no new connection is taken", async || {
+        tokio::net::TcpStream::connect(server.address).await.is_err()
+    })
+    .await;
+    gate.add_permits(1);
+    assert_eq!(call.await.unwrap().unwrap().into_inner().user.unwrap().name, "done");
+    tokio::time::timeout(Duration::from_secs(5), server.ended()).await.expect("the drain ends");
+}
+
+#[tokio::test]
+async fn a_silent_connection_does_not_hold_up_the_drain() {
+    let mut bounded = config();
+    bounded.drain_timeout_ms = 300;
+    let mut server = Server::start(Stub::new().service(), bounded);
+    let mut silent = std::net::TcpStream::connect(server.address).unwrap();
+    // The preface of HTTP/2 and empty settings; it never answers anything.
+    silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    let heard = tokio::task::spawn_blocking(move || {
+        let mut settings = [0; 9];
+        silent.read_exact(&mut settings).map(|()| silent)
+    });
+    let _silent = heard.await.unwrap().unwrap();
+    let started = Instant::now();
+    server.stop();
+    tokio::time::timeout(Duration::from_secs(5), server.ended()).await.expect("the drain ends");
+    assert!(started.elapsed() >= Duration::from_millis(300), "the connection was not open");
+}
+
+#[tokio::test]
+async fn background_jobs_end_with_the_server_and_their_writes_do_not() {
+    let (dropped, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    struct Count(Arc<AtomicUsize>);
+    impl Drop for Count {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+    let (guard, gate) = (Count(dropped.clone()), Arc::new(Semaphore::new(0)));
+    let (door, finished, begun) = (gate.clone(), done.clone(), Arc::new(AtomicUsize::new(0)));
+    let started = begun.clone();
+    let mut service = Stub::new().service();
+    service.background.push(
+        async move {
+            let _guard = guard;
+            let write = mutate(async move {
+                started.fetch_add(1, SeqCst);
+                door.acquire().await.unwrap().forget();
+                finished.fetch_add(1, SeqCst);
+                Ok(())
+            });
+            let _ = write.await;
+        }
+        .boxed(),
+    );
+    let mut server = Server::start(service, config());
+    eventually("the write has begun", async || begun.load(SeqCst) == 1).await;
+    server.stop();
+    eventually("the job is dropped", async || dropped.load(SeqCst) == 1).await;
+    assert_eq!(done.load(SeqCst), 0);
+    gate.add_permits(1);
+    server.ended().await;
+    assert_eq!(done.load(SeqCst), 1);
+}

@@ -14,6 +14,8 @@ pub enum LogFormat {
 /// The part of a server's configuration that does not depend on what it serves.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Server")]
+// Flattened into other structs named `Config`: the groups of two would clash.
+#[group(skip)]
 pub struct Config {
     /// Worker threads, each with a listener and connections of its own; 0: one per core
     #[arg(long, env = "MICROBLOG_THREADS", value_name = "COUNT", default_value_t = 0)]

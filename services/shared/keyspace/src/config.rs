@@ -6,6 +6,8 @@ use std::{path::PathBuf, time::Duration};
 /// Where Redis is and how to talk to it.
 #[derive(Clone, clap::Args)]
 #[command(next_help_heading = "Redis")]
+// Flattened into other structs named `Config`: the groups of two would clash.
+#[group(skip)]
 pub struct Config {
     /// Address of Redis: `redis://[user:password@]host:port[/database]`,
     /// `redis+sentinel://[user:password@]host:port,host:port/master-name` or

@@ -1,7 +1,12 @@
 //! Where log lines and traces go. Set up once, by the process; a library or test that never does
 //! loses nothing but its logs.
 
-use std::{env, panic, thread, time::Duration};
+use std::{
+    env,
+    io::{self, IsTerminal as _},
+    panic, thread,
+    time::Duration,
+};
 
 use opentelemetry::{
     Context as OtelContext, KeyValue, TraceId,
@@ -99,7 +104,8 @@ fn lines<S>(config: &Config) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
 {
-    let lines = fmt::layer().with_writer(std::io::stderr);
+    let terminal = io::stderr().is_terminal();
+    let lines = fmt::layer().with_writer(io::stderr).with_ansi(terminal);
     match config.log_format {
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),

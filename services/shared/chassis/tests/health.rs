@@ -87,6 +87,23 @@ async fn those_who_watch_hear_of_the_drain_and_do_not_hold_it_up() {
     tokio::time::timeout(Duration::from_secs(5), server.ended()).await.expect("the drain ends");
 }
 
+fn is_complete(mut services: Vec<String>, files: &[String]) {
+    let expected_services = [
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+        NAME,
+    ];
+    let expected_files = [
+        "microblog/user/v1/user.proto",
+        "microblog/common/v1/error.proto",
+        "google/protobuf/timestamp.proto",
+    ];
+    services.sort();
+    assert_eq!(services, expected_services);
+    assert_eq!(files, expected_files);
+}
+
 macro_rules! reflection_test {
     ($name:ident, $version:ident) => {
         #[tokio::test]
@@ -125,24 +142,7 @@ macro_rules! reflection_test {
                     other => panic!("{other:?}"),
                 }
             }
-            services.sort();
-            assert_eq!(
-                services,
-                [
-                    "grpc.health.v1.Health",
-                    "grpc.reflection.v1.ServerReflection",
-                    "grpc.reflection.v1alpha.ServerReflection",
-                    NAME,
-                ]
-            );
-            assert_eq!(
-                files,
-                [
-                    "microblog/user/v1/user.proto",
-                    "microblog/common/v1/error.proto",
-                    "google/protobuf/timestamp.proto",
-                ]
-            );
+            is_complete(services, &files);
         }
     };
 }

@@ -84,6 +84,11 @@ impl Batch {
         let pipelines = order.chunk_by(together).flat_map(|slot| slot.chunks(PIPELINE_MAX));
 
         let room = Semaphore::new(IN_FLIGHT_MAX);
+        let mut first = pipelines.clone();
+        if let (Some(indices), None) = (first.next(), first.next()) {
+            // The usual case. Alone, it is in the order added.
+            return self.send_pipeline(indices, links, library, &room).await;
+        }
         let sent =
             pipelines.clone().map(|indices| self.send_pipeline(indices, links, library, &room));
         let answers = try_join_all(sent).await?;

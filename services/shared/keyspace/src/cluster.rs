@@ -4,9 +4,27 @@ use std::collections::HashSet;
 
 use redis::{Value, cluster_routing::Slot};
 
-use crate::{Error, address::Node, keyspace::accept, links::Links};
+use crate::{
+    Error,
+    address::Node,
+    keyspace::{accept, decode},
+    links::Links,
+};
 
 const SLOTS: usize = 16_384;
+
+/// Returns once every primary sees the cluster whole: otherwise it refuses commands about keys.
+pub(crate) async fn serves(links: &Links) -> Result<(), Error> {
+    let mut question = redis::cmd("CLUSTER");
+    question.arg("INFO");
+    for answer in links.everywhere(&question).await? {
+        let info: String = decode(answer)?;
+        if !info.lines().any(|line| line == "cluster_state:ok") {
+            return Err(Error::unavailable("a primary of the cluster sees a part of it missing"));
+        }
+    }
+    Ok(())
+}
 
 /// Returns how many primaries the cluster has, once every slot has one.
 pub(crate) async fn primaries(links: &Links) -> Result<usize, Error> {

@@ -37,7 +37,7 @@ pub(crate) struct Endpoint {
 enum Kind {
     Single(Client),
     Sentinel { sentinels: Vec<Client>, master: String },
-    Cluster(ClusterClient),
+    Cluster(Box<ClusterClient>),
 }
 
 impl Endpoint {
@@ -81,7 +81,7 @@ impl Endpoint {
                 let sentinels = address.nodes.iter().map(client).collect::<Result<_, _>>()?;
                 Kind::Sentinel { sentinels, master }
             }
-            Topology::Cluster => Kind::Cluster(self.cluster(&address.nodes)?),
+            Topology::Cluster => Kind::Cluster(Box::new(self.cluster(&address.nodes)?)),
         })
     }
 

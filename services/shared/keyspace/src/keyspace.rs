@@ -10,7 +10,8 @@ use tokio::sync::Mutex;
 
 use crate::{
     Batch, Call, Config, Error, Exclusive, Library, Page, Range, batch::is_general, cluster,
-    endpoint::Endpoint, exclusive::ExclusiveLinks, library::Composed, links::Links, page, route,
+    endpoint::Endpoint, error::TimedOut, exclusive::ExclusiveLinks, library::Composed,
+    links::Links, page, route,
 };
 
 /// A service's part of Redis: a single server, a Sentinel group or a cluster, by its address.
@@ -44,10 +45,16 @@ impl Keyspace {
         Ok(Self { inner: Arc::new(Inner { links, exclusive, library, loads, loading }) })
     }
 
-    /// Returns once every primary answers and has the library, which is loaded where it is missing.
+    /// Returns once every primary answers, serves its slots, and has the library, which is loaded
+    /// where it is missing.
     pub async fn ready(&self) -> Result<(), Error> {
         self.inner.links.warm_up().await?;
-        self.inner.load().await
+        self.inner.load().await?;
+        if self.inner.links.is_cluster() {
+            cluster::serves(&self.inner.links).await
+        } else {
+            Ok(())
+        }
     }
 
     /// Sends one command. On a cluster, its keys say where to; all lie in one partition.
@@ -64,7 +71,7 @@ impl Keyspace {
         if !is_general(&answer) {
             return decode(answer);
         }
-        inner.load_after(loads).await?;
+        Box::pin(inner.load_after(loads)).await?;
         decode(inner.links.command(call.command(&inner.library), route).await?)
     }
 
@@ -75,10 +82,11 @@ impl Keyspace {
     pub async fn send(&self, batch: Batch) -> Result<Vec<Value>, Error> {
         let inner = &*self.inner;
         let loads = inner.loads.load(Ordering::Acquire);
-        let mut answers = batch.send(&inner.links, &inner.library).await?;
+        // Boxed, as are the rare ways: the types of the futures would grow beyond measure.
+        let mut answers = Box::pin(batch.send(&inner.links, &inner.library)).await?;
         if batch.may_miss_a_function(&answers) {
-            inner.load_after(loads).await?;
-            answers = batch.send(&inner.links, &inner.library).await?;
+            Box::pin(inner.load_after(loads)).await?;
+            answers = Box::pin(batch.send(&inner.links, &inner.library)).await?;
         }
         answers.into_iter().map(accept).collect()
     }
@@ -98,15 +106,20 @@ impl Keyspace {
 }
 
 impl Inner {
-    // Loads unless somebody did since.
+    // Loads unless somebody did since. Takes no longer than one more answer may.
     async fn load_after(&self, loads: u64) -> Result<(), Error> {
-        let _loading = self.loading.lock().await;
-        if self.loads.load(Ordering::Acquire) != loads {
-            return Ok(());
-        }
-        self.load().await?;
-        self.loads.fetch_add(1, Ordering::Release);
-        Ok(())
+        let load = async {
+            let _loading = self.loading.lock().await;
+            if self.loads.load(Ordering::Acquire) != loads {
+                return Ok(());
+            }
+            self.load().await?;
+            self.loads.fetch_add(1, Ordering::Release);
+            Ok(())
+        };
+        let longest = self.links.timeout();
+        let loaded = tokio::time::timeout(longest, load).await;
+        loaded.unwrap_or_else(|_| Err(Error::unavailable(TimedOut(longest))))
     }
 
     async fn load(&self) -> Result<(), Error> {

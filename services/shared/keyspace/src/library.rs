@@ -6,13 +6,17 @@ use std::io::Write as _;
 use redis::{Cmd, RedisWrite as _};
 use sha2::{Digest as _, Sha256};
 
+/// What every library begins with: the clock of a partition, and how numbers are written.
+const PRELUDE: &str = include_str!("prelude.lua");
+
 /// A service's Redis Functions.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
     /// The library's name: letters, digits and underscores.
     pub name: &'static str,
     /// Its Lua text without the `#!lua` line. Each function is registered with the version's
-    /// suffix: `redis.register_function('relation_follow' .. suffix, follow)`.
+    /// suffix: `redis.register_function('relation_follow' .. suffix, follow)`. It may call what
+    /// `prelude.lua` defines, which stands before it.
     pub source: &'static str,
 }
 
@@ -28,10 +32,11 @@ pub(crate) struct Composed {
 
 impl Composed {
     pub(crate) fn new(library: Library) -> Self {
-        let digest = Sha256::digest(library.source.as_bytes());
+        let source = format!("{PRELUDE}{}", library.source);
+        let digest = Sha256::digest(source.as_bytes());
         let suffix = format!("_{}", hex::encode(&digest[..4]));
         let name = format!("{}{suffix}", library.name);
-        let code = format!("#!lua name={name}\nlocal suffix = '{suffix}'\n{}", library.source);
+        let code = format!("#!lua name={name}\nlocal suffix = '{suffix}'\n{source}");
         Self { name, code, suffix }
     }
 
@@ -54,10 +59,11 @@ mod tests {
     #[test]
     fn a_library_is_named_by_its_digest() {
         let composed = Composed::new(LIBRARY);
-        let digest = &hex::encode(Sha256::digest("-- nothing\n"))[..8];
+        let digest = &hex::encode(Sha256::digest(format!("{PRELUDE}-- nothing\n")))[..8];
         assert_eq!(composed.name, format!("test_{digest}"));
-        let first_lines = format!("#!lua name=test_{digest}\nlocal suffix = '_{digest}'\n-- ");
+        let first_lines = format!("#!lua name=test_{digest}\nlocal suffix = '_{digest}'\n");
         assert!(composed.code.starts_with(&first_lines));
+        assert!(composed.code.ends_with("-- nothing\n"));
         let other = Composed::new(Library { source: "-- other\n", ..LIBRARY });
         assert_ne!(composed.name, other.name);
     }

@@ -49,6 +49,11 @@ impl Links {
         self.pool.manager().endpoint.is_cluster()
     }
 
+    /// Returns the longest wait for an answer.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.pool.manager().endpoint
     }

@@ -1,5 +1,7 @@
 //! What blocks does so on a connection of its own.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::time::Duration;

@@ -1,6 +1,8 @@
 //! Pages of a sorted set against a model: no duplicates and no gaps, whatever the order, with
 //! equal scores, and while entries come and go between pages.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,8 @@
 //! Redis goes away in every way there is, and comes back: meanwhile every call ends in time with
 //! Unavailable, and afterwards all is well, unaided.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::time::Duration;

@@ -1,6 +1,8 @@
 //! Every topology does the same: commands, calls, batches, pages; loads its functions and refuses
 //! what the service's user may not.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::time::Duration;

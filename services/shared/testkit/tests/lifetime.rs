@@ -1,5 +1,7 @@
 //! What the kit starts ends with the test that started it, however that ends.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::{
     net::TcpStream,
     process::{Command, Stdio},

@@ -23,7 +23,12 @@ impl PageSize {
     }
 
     /// Reads a field like `page_size` with other bounds.
-    pub fn parse_field(field: &str, value: i32, default: usize, max: usize) -> Result<Self, Invalid> {
+    pub fn parse_field(
+        field: &str,
+        value: i32,
+        default: usize,
+        max: usize,
+    ) -> Result<Self, Invalid> {
         match usize::try_from(value) {
             Ok(0) => Ok(Self(default)),
             Ok(size) => Ok(Self(size.min(max))),

@@ -98,7 +98,8 @@ mod tests {
 
     #[test]
     fn what_disturbs_other_text_is_refused() {
-        for text in ["a\0", "a\u{7}b", "a\nb", "\u{202e}abc", "a\u{2066}b", "a\u{ffff}", "a\u{85}b"] {
+        for text in ["a\0", "a\u{7}b", "a\nb", "\u{202e}abc", "a\u{2066}b", "a\u{ffff}", "a\u{85}b"]
+        {
             let error = one(text).unwrap_err();
             assert!(error.problem.contains("U+"), "{text:?}: {error}");
         }

@@ -99,7 +99,8 @@ impl Keyspace {
     }
 
     /// Returns a connection of one's own to the node that holds a key now, for what blocks: reads
-    /// with BLOCK, and WAIT.
+    /// with BLOCK, and WAIT. The user must be allowed PING and UNWATCH, which make it fit for the
+    /// next one.
     pub async fn exclusive(&self, key: &str) -> Result<Exclusive, Error> {
         self.inner.exclusive.get(&self.inner.links, key).await
     }
@@ -170,5 +171,22 @@ pub(crate) fn accept(value: Value) -> Result<Value, Error> {
     match value {
         Value::ServerError(error) => Err(Error::refused(error)),
         value => Ok(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A server's handlers move between threads as far as their types know.
+    #[allow(dead_code, reason = "compiling is the test")]
+    fn calls_can_be_sent(keyspace: &'static Keyspace, call: Call, batch: Batch, range: Range) {
+        fn check(_: impl Send) {}
+        check(keyspace.ready());
+        check(keyspace.query::<u64>(Cmd::new()));
+        check(keyspace.call::<u64>(call));
+        check(keyspace.send(batch));
+        check(keyspace.page("key", range));
+        check(keyspace.exclusive("key"));
     }
 }

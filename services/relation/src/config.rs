@@ -1,0 +1,27 @@
+//! How the relation service is configured: by flags, or by the environment.
+
+use std::net::SocketAddr;
+
+use microblog_chassis as chassis;
+use microblog_keyspace as keyspace;
+
+/// The relation service of microblog: the follow graph, relation states, blocks and mutes.
+#[derive(Clone, Debug, clap::Parser)]
+#[command(name = "microblog-relation", version)]
+pub struct Config {
+    /// Address and port to serve gRPC on
+    #[arg(long, env = "MICROBLOG_LISTEN", default_value = "127.0.0.1:50052")]
+    pub listen: SocketAddr,
+    /// How many accounts one account may follow
+    #[arg(long, env = "MICROBLOG_FOLLOWING_LIMIT", default_value_t = 5_000)]
+    pub following_limit: u32,
+    /// How many accounts one account may block, and how many it may mute
+    #[arg(long, env = "MICROBLOG_BLOCKS_LIMIT", default_value_t = 10_000)]
+    pub blocks_limit: u32,
+    /// Limits, deadlines, logs and telemetry.
+    #[command(flatten)]
+    pub chassis: chassis::Config,
+    /// Where the store is.
+    #[command(flatten)]
+    pub redis: keyspace::Config,
+}

@@ -1,0 +1,69 @@
+//! What can go wrong in the relation service, and the one place that turns it into a status.
+
+use microblog_chassis::status;
+use microblog_domain::{Invalid, TokenError};
+use microblog_keyspace as keyspace;
+use microblog_proto::common::ErrorReason;
+use tonic::{Code, Status};
+
+/// Why a call is refused or fails.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A field of the request is wrong.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The page token is not one of this list.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// Nobody follows, blocks or mutes themselves. Names the field.
+    #[error("{0}: must be another account")]
+    SelfRelation(&'static str),
+    /// The follower follows as many accounts as one may.
+    #[error("the limit of followed accounts is reached")]
+    FollowingLimit,
+    /// The user blocks or mutes as many accounts as one may.
+    #[error("the limit of the list is reached")]
+    ListLimit,
+    /// The target has blocked the user.
+    #[error("the account has blocked you")]
+    BlockedByTarget,
+    /// The user has blocked the target.
+    #[error("you have blocked the account")]
+    TargetBlocked,
+    /// One of the two is a deleted account.
+    #[error("no such account")]
+    Forgotten,
+    /// The store failed.
+    #[error("the store failed")]
+    Store(#[from] keyspace::Error),
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        let (code, reason) = match &error {
+            Error::Invalid(invalid) => return status::invalid([invalid.clone()]),
+            Error::Token(token) => return status::page_token(*token),
+            Error::SelfRelation(field) => {
+                let invalid = Invalid::new(*field, "must be another account");
+                return status::bad_request(ErrorReason::SelfRelation, [invalid]);
+            }
+            Error::FollowingLimit => (Code::FailedPrecondition, ErrorReason::FollowingLimit),
+            Error::ListLimit => (Code::FailedPrecondition, ErrorReason::ListLimit),
+            Error::BlockedByTarget => (Code::PermissionDenied, ErrorReason::BlockedByTarget),
+            Error::TargetBlocked => (Code::FailedPrecondition, ErrorReason::TargetBlocked),
+            Error::Forgotten => (Code::NotFound, ErrorReason::UserNotFound),
+            Error::Store(store @ keyspace::Error::Unavailable(_)) => {
+                tracing::warn!(
+                    error = store as &dyn std::error::Error,
+                    "the store does not answer"
+                );
+                return status::store_unavailable();
+            }
+            Error::Store(store) => {
+                tracing::error!(error = store as &dyn std::error::Error, "the store failed");
+                return status::internal();
+            }
+        };
+        status::refuse(code, reason, error.to_string())
+    }
+}

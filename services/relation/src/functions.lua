@@ -1,0 +1,453 @@
+-- The atomic steps of the relation service. Each runs in one partition and touches nothing else.
+--
+-- What must hold, whatever is repeated, reordered or lost between the steps (see edges.rs):
+--   * an edge's versions are issued by its follower's partition, and only grow;
+--   * the target's side keeps the newest version that it has heard of, of an edge that exists in
+--     `followers`, of an edge that has ended in `lost`, and ignores what is not newer;
+--   * a change of the follower's side that the target's side may not know is in `pending`;
+--   * an id set has the members of its sorted set.
+--
+-- Functions do not roll back: nothing is written before every check is made. Variadic commands
+-- carry at most a few hundred members, so that no call runs longer than about a millisecond;
+-- the callers see to that.
+--
+-- Ids and versions are below 2^53, hence exact as Lua's numbers, and are written as integers.
+
+-- Tombstones are kept for 24 hours: far longer than any message can be on its way.
+local TOMBSTONE_SECONDS = 86400
+-- How many old tombstones one call clears away: more than it can add on average.
+local TOMBSTONES_CLEARED = 4
+
+local CREATED, UNCHANGED, PENDING = 0, 1, 2
+local BLOCKED_BY_TARGET, TARGET_BLOCKED, LIMIT, FORGOTTEN, NOTHING = 3, 4, 5, 6, 7
+
+-- Calls a command that takes any number of arguments after its key.
+local function call_with(command, key, arguments)
+  return redis.call(command, key, unpack(arguments))
+end
+
+-- Returns those arguments that stand at `from` and after.
+local function rest(args, from)
+  local values = {}
+  for i = from, #args do
+    values[#values + 1] = args[i]
+  end
+  return values
+end
+
+local function arrow(follower, target)
+  return follower .. '>' .. target
+end
+
+local function bar(user, target)
+  return user .. '!' .. target
+end
+
+-- Notes an ended entry with its version in a zset of tombstones, and clears away a few old ones.
+local function bury(tombstones, entries)
+  call_with('ZADD', tombstones, entries)
+  redis.call('EXPIRE', tombstones, TOMBSTONE_SECONDS)
+  local cutoff = integer((now_ms() - TOMBSTONE_SECONDS * 1000) * 4096)
+  local old = redis.call('ZRANGE', tombstones, '-inf', cutoff, 'BYSCORE', 'LIMIT', 0,
+    TOMBSTONES_CLEARED)
+  if #old > 0 then
+    call_with('ZREM', tombstones, old)
+  end
+end
+
+-- Adds to `mutual` those of `peers` (peer, version, peer, version, …) that stand in the opposite
+-- list as well, each with the later of its two versions.
+local function add_mutuals(mutual, opposite_ids, opposite, peers, versions)
+  local known = call_with('SMISMEMBER', opposite_ids, peers)
+  local both, at = {}, {}
+  for i, is_member in ipairs(known) do
+    if is_member == 1 then
+      both[#both + 1] = peers[i]
+      at[#at + 1] = versions[i]
+    end
+  end
+  if #both == 0 then
+    return
+  end
+  local entries = {}
+  for i, version in ipairs(call_with('ZMSCORE', opposite, both)) do
+    entries[#entries + 1] = integer(math.max(tonumber(version), tonumber(at[i])))
+    entries[#entries + 1] = both[i]
+  end
+  call_with('ZADD', mutual, entries)
+end
+
+-- The truth of follows: makes a user follow targets.
+--
+-- KEYS: clock, pending, forgotten, users; of the follower: following, following_ids, followers,
+--       follower_ids, mutual, blocks, blocked_by.
+-- ARGV: partition, follower, limit of following, targets…: each once, none the follower itself.
+-- Returns for each target: outcome, version (0 if refused), whether it follows the follower.
+local function follow(keys, args)
+  local clock, pending, forgotten, users = keys[1], keys[2], keys[3], keys[4]
+  local following, following_ids, followers, follower_ids = keys[5], keys[6], keys[7], keys[8]
+  local mutual, blocks, blocked_by = keys[9], keys[10], keys[11]
+  local partition, follower, limit = tonumber(args[1]), args[2], tonumber(args[3])
+  local targets = rest(args, 4)
+
+  local is_forgotten = redis.call('SISMEMBER', forgotten, follower) == 1
+  local follows = call_with('SMISMEMBER', following_ids, targets)
+  local is_follower = call_with('SMISMEMBER', follower_ids, targets)
+  local has_blocked, was_blocked = {}, {}
+  if redis.call('EXISTS', blocks, blocked_by) > 0 then
+    has_blocked = call_with('ZMSCORE', blocks, targets)
+    was_blocked = call_with('ZMSCORE', blocked_by, targets)
+  end
+  local room = limit - redis.call('ZCARD', following)
+
+  local outcomes, new = {}, {}
+  for i = 1, #targets do
+    if is_forgotten then
+      outcomes[i] = FORGOTTEN
+    elseif follows[i] == 1 then
+      outcomes[i] = UNCHANGED
+    elseif was_blocked[i] then
+      outcomes[i] = BLOCKED_BY_TARGET
+    elseif has_blocked[i] then
+      outcomes[i] = TARGET_BLOCKED
+    elseif room <= 0 then
+      outcomes[i] = LIMIT
+    else
+      outcomes[i] = CREATED
+      room = room - 1
+      new[#new + 1] = targets[i]
+    end
+  end
+
+  local versions = {}
+  if #new > 0 then
+    versions = issue(clock, partition, #new)
+    local entries, changes = {}, {}
+    for i, target in ipairs(new) do
+      entries[2 * i - 1], entries[2 * i] = versions[i], target
+      changes[2 * i - 1], changes[2 * i] = versions[i], arrow(follower, target)
+    end
+    call_with('ZADD', following, entries)
+    call_with('SADD', following_ids, new)
+    call_with('ZADD', pending, changes)
+    redis.call('SADD', users, follower)
+    add_mutuals(mutual, follower_ids, followers, new, versions)
+  end
+
+  local answer, issued = {}, 0
+  for i, target in ipairs(targets) do
+    local version = 0
+    if outcomes[i] == CREATED then
+      issued = issued + 1
+      version = tonumber(versions[issued])
+    elseif outcomes[i] == UNCHANGED then
+      version = tonumber(redis.call('ZSCORE', following, target))
+      if redis.call('ZSCORE', pending, arrow(follower, target)) then
+        outcomes[i] = PENDING
+      end
+    end
+    answer[3 * i - 2], answer[3 * i - 1], answer[3 * i] = outcomes[i], version, is_follower[i]
+  end
+  return answer
+end
+
+-- The truth of follows: makes a user follow targets no more.
+--
+-- KEYS: clock, pending; of the follower: following, following_ids, follower_ids, mutual.
+-- ARGV: partition, follower, 1 to note an end also of what was not there (so that the target's
+--       side hears of it), targets…: each once.
+-- Returns for each target: outcome, version of the end (0 if NOTHING), whether it follows the
+-- follower.
+local function unfollow(keys, args)
+  local clock, pending, following, following_ids = keys[1], keys[2], keys[3], keys[4]
+  local follower_ids, mutual = keys[5], keys[6]
+  local partition, follower, always = tonumber(args[1]), args[2], args[3] == '1'
+  local targets = rest(args, 4)
+
+  local is_follower = call_with('SMISMEMBER', follower_ids, targets)
+  local outcomes, versions, ended = {}, {}, {}
+  for i, follows in ipairs(call_with('SMISMEMBER', following_ids, targets)) do
+    outcomes[i], versions[i] = NOTHING, 0
+    if follows == 0 then
+      local version = redis.call('ZSCORE', pending, arrow(follower, targets[i]))
+      if version then
+        outcomes[i], versions[i] = PENDING, tonumber(version)
+      end
+    end
+    if follows == 1 or (always and outcomes[i] == NOTHING) then
+      outcomes[i] = CREATED
+      ended[#ended + 1] = targets[i]
+    end
+  end
+
+  if #ended > 0 then
+    local issued, changes = issue(clock, partition, #ended), {}
+    for i, target in ipairs(ended) do
+      changes[2 * i - 1], changes[2 * i] = issued[i], arrow(follower, target)
+    end
+    call_with('ZREM', following, ended)
+    call_with('SREM', following_ids, ended)
+    call_with('ZREM', mutual, ended)
+    call_with('ZADD', pending, changes)
+    local n = 0
+    for i = 1, #targets do
+      if outcomes[i] == CREATED then
+        n = n + 1
+        versions[i] = tonumber(issued[n])
+      end
+    end
+  end
+
+  local answer = {}
+  for i = 1, #targets do
+    answer[3 * i - 2], answer[3 * i - 1], answer[3 * i] = outcomes[i], versions[i], is_follower[i]
+  end
+  return answer
+end
+
+-- The projection of follows: what a user's followers list hears of the followers' sides.
+--
+-- KEYS: forgotten, users; of the target: followers, follower_ids, lost, following, following_ids,
+--       mutual.
+-- ARGV: target, then for each change: follower, version, 1 if it follows and 0 if it does not.
+--       Each follower once.
+-- Returns for each change: CREATED if it was applied, UNCHANGED if it was not newer, FORGOTTEN if
+-- the target takes no followers any more.
+local function project(keys, args)
+  local forgotten, users, followers, follower_ids = keys[1], keys[2], keys[3], keys[4]
+  local lost, following, following_ids, mutual = keys[5], keys[6], keys[7], keys[8]
+  local target = args[1]
+  local peers = {}
+  for i = 2, #args, 3 do
+    peers[#peers + 1] = args[i]
+  end
+
+  local is_forgotten = redis.call('SISMEMBER', forgotten, target) == 1
+  local known, gone = call_with('ZMSCORE', followers, peers), {}
+  if redis.call('EXISTS', lost) == 1 then
+    gone = call_with('ZMSCORE', lost, peers)
+  end
+
+  local outcomes, begun, begun_at, entries, ended, tombstones, risen = {}, {}, {}, {}, {}, {}, {}
+  for i, peer in ipairs(peers) do
+    local version, follows = args[3 * i], args[3 * i + 1] == '1'
+    local seen = known[i] or gone[i]
+    if seen and tonumber(version) <= tonumber(seen) then
+      outcomes[i] = UNCHANGED
+    elseif follows and is_forgotten then
+      outcomes[i] = FORGOTTEN
+    elseif follows then
+      outcomes[i] = CREATED
+      begun[#begun + 1], begun_at[#begun_at + 1] = peer, version
+      entries[#entries + 1] = version
+      entries[#entries + 1] = peer
+      if gone[i] then
+        risen[#risen + 1] = peer
+      end
+    else
+      outcomes[i] = CREATED
+      ended[#ended + 1] = peer
+      tombstones[#tombstones + 1] = version
+      tombstones[#tombstones + 1] = peer
+    end
+  end
+
+  if #begun > 0 then
+    call_with('ZADD', followers, entries)
+    call_with('SADD', follower_ids, begun)
+    redis.call('SADD', users, target)
+    if #risen > 0 then
+      call_with('ZREM', lost, risen)
+    end
+    add_mutuals(mutual, following_ids, following, begun, begun_at)
+  end
+  if #ended > 0 then
+    call_with('ZREM', followers, ended)
+    call_with('SREM', follower_ids, ended)
+    call_with('ZREM', mutual, ended)
+    bury(lost, tombstones)
+  end
+  return outcomes
+end
+
+-- Takes changes out of `pending`, unless a newer one of the same edge has come in.
+--
+-- KEYS: pending. ARGV: member, version, member, version, …
+local function confirm(keys, args)
+  local members, done = {}, {}
+  for i = 1, #args, 2 do
+    members[#members + 1] = args[i]
+  end
+  for i, version in ipairs(call_with('ZMSCORE', keys[1], members)) do
+    if version and tonumber(version) == tonumber(args[2 * i]) then
+      done[#done + 1] = members[i]
+    end
+  end
+  if #done > 0 then
+    call_with('ZREM', keys[1], done)
+  end
+  return #done
+end
+
+-- The truth of blocks: makes a user block a target, and follow it no more.
+--
+-- KEYS: clock, pending, forgotten, users; of the user: blocks, following, following_ids, mutual.
+-- ARGV: partition, user, target, limit of blocks.
+-- Returns outcome, version of the block, version of the end of the follow (0 if there is none to
+-- tell of).
+local function block(keys, args)
+  local clock, pending, forgotten, users = keys[1], keys[2], keys[3], keys[4]
+  local blocks, following, following_ids, mutual = keys[5], keys[6], keys[7], keys[8]
+  local partition, user, target = tonumber(args[1]), args[2], args[3]
+
+  if redis.call('SISMEMBER', forgotten, user) == 1 then
+    return { FORGOTTEN, 0, 0 }
+  end
+  local version = redis.call('ZSCORE', blocks, target)
+  if version then
+    local waiting = redis.call('ZSCORE', pending, bar(user, target))
+    local ended = redis.call('ZSCORE', pending, arrow(user, target))
+    local outcome = (waiting or ended) and PENDING or UNCHANGED
+    return { outcome, tonumber(version), tonumber(ended or 0) }
+  end
+  if redis.call('ZCARD', blocks) >= tonumber(args[4]) then
+    return { LIMIT, 0, 0 }
+  end
+
+  local follows = redis.call('SISMEMBER', following_ids, target) == 1
+  local issued = issue(clock, partition, 2)
+  redis.call('ZADD', blocks, issued[1], target)
+  redis.call('ZADD', pending, issued[1], bar(user, target))
+  redis.call('SADD', users, user)
+  if not follows then
+    return { CREATED, tonumber(issued[1]), 0 }
+  end
+  redis.call('ZREM', following, target)
+  redis.call('SREM', following_ids, target)
+  redis.call('ZREM', mutual, target)
+  redis.call('ZADD', pending, issued[2], arrow(user, target))
+  return { CREATED, tonumber(issued[1]), tonumber(issued[2]) }
+end
+
+-- The truth of blocks: makes a user block a target no more.
+--
+-- KEYS: clock, pending; of the user: blocks.
+-- ARGV: partition, user, target, 1 to note an end also of what was not there.
+-- Returns outcome, version of the end (0 if NOTHING).
+local function unblock(keys, args)
+  local clock, pending, blocks = keys[1], keys[2], keys[3]
+  local partition, user, target, always = tonumber(args[1]), args[2], args[3], args[4] == '1'
+  if not redis.call('ZSCORE', blocks, target) then
+    local version = redis.call('ZSCORE', pending, bar(user, target))
+    if version then
+      return { PENDING, tonumber(version) }
+    elseif not always then
+      return { NOTHING, 0 }
+    end
+  end
+  local version = issue(clock, partition, 1)[1]
+  redis.call('ZREM', blocks, target)
+  redis.call('ZADD', pending, version, bar(user, target))
+  return { CREATED, tonumber(version) }
+end
+
+-- The projection of blocks: what the blocked user's side hears. A block ends the blocked user's
+-- follow of the blocker, whose truth lies here.
+--
+-- KEYS: clock, pending, forgotten, users; of the target: blocked_by, unblocked, following,
+--       following_ids, mutual.
+-- ARGV: partition, target, user who blocks, version, 1 if it blocks and 0 if it does not.
+-- Returns outcome, version of the end of the follow (0 if there is none to tell of).
+local function project_block(keys, args)
+  local clock, pending, forgotten, users = keys[1], keys[2], keys[3], keys[4]
+  local blocked_by, unblocked, following, following_ids = keys[5], keys[6], keys[7], keys[8]
+  local mutual = keys[9]
+  local partition, target, user, version = tonumber(args[1]), args[2], args[3], args[4]
+
+  local seen = redis.call('ZSCORE', blocked_by, user) or redis.call('ZSCORE', unblocked, user)
+  if seen and tonumber(version) <= tonumber(seen) then
+    local ended = false
+    if redis.call('SISMEMBER', following_ids, user) == 0 then
+      ended = redis.call('ZSCORE', pending, arrow(target, user))
+    end
+    return { UNCHANGED, tonumber(ended or 0) }
+  end
+  if args[5] == '0' then
+    redis.call('ZREM', blocked_by, user)
+    bury(unblocked, { version, user })
+    return { CREATED, 0 }
+  end
+  if redis.call('SISMEMBER', forgotten, target) == 1 then
+    return { FORGOTTEN, 0 }
+  end
+
+  redis.call('ZADD', blocked_by, version, user)
+  redis.call('ZREM', unblocked, user)
+  redis.call('SADD', users, target)
+  if redis.call('SISMEMBER', following_ids, user) == 0 then
+    return { CREATED, 0 }
+  end
+  local ended = issue(clock, partition, 1)[1]
+  redis.call('ZREM', following, user)
+  redis.call('SREM', following_ids, user)
+  redis.call('ZREM', mutual, user)
+  redis.call('ZADD', pending, ended, arrow(target, user))
+  return { CREATED, tonumber(ended) }
+end
+
+-- Makes a user mute a target. Nobody else hears of it.
+--
+-- KEYS: clock, forgotten, users; of the user: mutes.
+-- ARGV: partition, user, target, limit of mutes.
+-- Returns outcome.
+local function mute(keys, args)
+  local clock, forgotten, users, mutes = keys[1], keys[2], keys[3], keys[4]
+  local partition, user, target, limit = tonumber(args[1]), args[2], args[3], tonumber(args[4])
+  if redis.call('SISMEMBER', forgotten, user) == 1 then
+    return FORGOTTEN
+  elseif redis.call('ZSCORE', mutes, target) then
+    return UNCHANGED
+  elseif redis.call('ZCARD', mutes) >= limit then
+    return LIMIT
+  end
+  redis.call('ZADD', mutes, issue(clock, partition, 1)[1], target)
+  redis.call('SADD', users, user)
+  return CREATED
+end
+
+-- Records that a user is to be forgotten: it takes part in nothing any more, and what it took
+-- part in is to be ended.
+--
+-- KEYS: clock, forgotten, forgetting. ARGV: partition, user.
+local function forget(keys, args)
+  local clock, forgotten, forgetting = keys[1], keys[2], keys[3]
+  if redis.call('SADD', forgotten, args[2]) == 1 then
+    redis.call('ZADD', forgetting, issue(clock, tonumber(args[1]), 1)[1], args[2])
+  end
+end
+
+-- Ends the forgetting of a user whose lists are empty, with what only it could see.
+--
+-- KEYS: forgetting, users; of the user: following, followers, blocks, blocked_by, mutes, lost,
+--       unblocked. ARGV: user.
+-- Returns 1 if it is done, 0 if there are entries left.
+local function forgot(keys, args)
+  if redis.call('EXISTS', keys[3], keys[4], keys[5], keys[6]) > 0 then
+    return 0
+  end
+  redis.call('UNLINK', keys[7], keys[8], keys[9])
+  redis.call('SREM', keys[2], args[1])
+  redis.call('ZREM', keys[1], args[1])
+  return 1
+end
+
+redis.register_function('relation_follow' .. suffix, follow)
+redis.register_function('relation_unfollow' .. suffix, unfollow)
+redis.register_function('relation_project' .. suffix, project)
+redis.register_function('relation_confirm' .. suffix, confirm)
+redis.register_function('relation_block' .. suffix, block)
+redis.register_function('relation_unblock' .. suffix, unblock)
+redis.register_function('relation_project_block' .. suffix, project_block)
+redis.register_function('relation_mute' .. suffix, mute)
+redis.register_function('relation_forget' .. suffix, forget)
+redis.register_function('relation_forgot' .. suffix, forgot)

@@ -1,0 +1,384 @@
+//! The service on the wire: decode, call, encode; nothing else.
+
+use std::future::Future;
+
+use futures::{
+    FutureExt as _, StreamExt as _, TryStreamExt as _,
+    stream::{self, BoxStream},
+};
+use microblog_chassis as chassis;
+use microblog_domain::{PageSize, Partition, Scope, UserId};
+use microblog_proto::relation::{self as pb, relation_service_server::RelationService};
+use tonic::{Request, Response, Status};
+
+use crate::{
+    common::Pair,
+    edges::{Edges, accepted},
+    error::Error,
+    graph::{Edge, Include, List},
+    store::Store,
+    verify, wire,
+};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Followers in one message of a stream: as many as one read of the store may return within about
+/// a millisecond of its time.
+const STREAM_BATCH_DEFAULT: usize = 1_000;
+const STREAM_BATCH_MAX: usize = 2_000;
+
+/// The service's calls.
+pub(crate) struct Rpc {
+    store: Store,
+    edges: Edges,
+}
+
+impl Rpc {
+    pub(crate) fn new(store: Store) -> Self {
+        Self { edges: Edges::new(store.clone()), store }
+    }
+
+    async fn list(
+        &self,
+        list: List,
+        user_id: u64,
+        page_size: i32,
+        page_token: &str,
+    ) -> Result<(Vec<pb::Edge>, String), Error> {
+        let user = UserId::parse("user_id", user_id)?;
+        let count = PageSize::parse(page_size)?.get();
+        let scope = Scope::new(name(list)).with(user_id);
+        let after = wire::position(scope, page_token)?;
+        let page = self.store.page(list, user, after, None, count).await?;
+        Ok((wire::entries(&page.entries), wire::next_page_token(scope, &page)))
+    }
+
+    async fn list_common(
+        &self,
+        pair: Pair,
+        scope: Scope,
+        page_size: i32,
+        page_token: &str,
+    ) -> Result<(Vec<pb::Edge>, String), Error> {
+        let count = PageSize::parse(page_size)?.get();
+        let place = match wire::place(scope, page_token)? {
+            Some(place) => place,
+            None => pair.beginning(&self.store).await?,
+        };
+        let found = pair.page(&self.store, place, count).await?;
+        Ok((wire::entries(&found.entries), wire::next_place_token(scope, &found)))
+    }
+
+    // Runs a write to its end, although the caller may hang up meanwhile.
+    async fn write<T, F>(&self, work: impl FnOnce(Edges) -> F) -> Result<T, Status>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        // Boxed, since the steps of a write make up a deep type.
+        let work = work(self.edges.clone()).boxed();
+        chassis::mutate(async move { work.await.map_err(Status::from) }).await
+    }
+}
+
+// Page tokens belong to a list by its name.
+fn name(list: List) -> &'static str {
+    match list {
+        List::Following => "ListFollowing",
+        List::Followers => "ListFollowers",
+        List::Mutuals => "ListMutuals",
+        List::Blocks => "ListBlocks",
+        List::BlockedBy => "ListBlockedBy",
+        List::Mutes => "ListMutes",
+    }
+}
+
+fn user_and_target(user_id: u64, target_id: u64) -> Result<Edge, Error> {
+    let edge = wire::edge(("user_id", user_id), ("target_id", target_id))?;
+    if edge.from == edge.to { Err(Error::SelfRelation("target_id")) } else { Ok(edge) }
+}
+
+#[tonic::async_trait]
+impl RelationService for Rpc {
+    type StreamFollowersStream = BoxStream<'static, Result<pb::StreamFollowersResponse, Status>>;
+    type VerifyStream = BoxStream<'static, Result<pb::VerifyResponse, Status>>;
+
+    async fn follow(&self, request: Request<pb::FollowRequest>) -> Answer<pb::FollowResponse> {
+        let request = request.into_inner();
+        let ids = (("follower_id", request.follower_id), ("target_id", request.target_id));
+        let edge = wire::edge(ids.0, ids.1).map_err(Error::from)?;
+        let (version, state) = self.write(|edges| async move { edges.follow(edge).await }).await?;
+        let edge = Some(wire::entry(request.target_id, version));
+        Ok(Response::new(pb::FollowResponse { edge, state: wire::state(state).into() }))
+    }
+
+    async fn unfollow(
+        &self,
+        request: Request<pb::UnfollowRequest>,
+    ) -> Answer<pb::UnfollowResponse> {
+        let request = request.into_inner();
+        let ids = (("follower_id", request.follower_id), ("target_id", request.target_id));
+        let edge = wire::edge(ids.0, ids.1).map_err(Error::from)?;
+        let state = self.write(|edges| async move { edges.unfollow(edge).await }).await?;
+        Ok(Response::new(pb::UnfollowResponse { state: wire::state(state).into() }))
+    }
+
+    async fn remove_follower(
+        &self,
+        request: Request<pb::RemoveFollowerRequest>,
+    ) -> Answer<pb::RemoveFollowerResponse> {
+        let request = request.into_inner();
+        let ids = (("follower_id", request.follower_id), ("user_id", request.user_id));
+        let edge = wire::edge(ids.0, ids.1).map_err(Error::from)?;
+        if edge.from == edge.to {
+            return Err(Error::SelfRelation("follower_id").into());
+        }
+        self.write(|edges| async move { edges.unfollow(edge).await }).await?;
+        let (relations, _) = self
+            .store
+            .relations(edge.to, &[edge.from], Include::default())
+            .await
+            .map_err(Error::from)?;
+        let state = relations.first().map_or(pb::RelationState::None, |r| wire::state(r.state));
+        Ok(Response::new(pb::RemoveFollowerResponse { state: state.into() }))
+    }
+
+    async fn block(&self, request: Request<pb::BlockRequest>) -> Answer<pb::BlockResponse> {
+        let request = request.into_inner();
+        let edge = user_and_target(request.user_id, request.target_id)?;
+        self.write(|edges| async move { edges.block(edge).await }).await?;
+        Ok(Response::new(pb::BlockResponse {}))
+    }
+
+    async fn unblock(&self, request: Request<pb::UnblockRequest>) -> Answer<pb::UnblockResponse> {
+        let request = request.into_inner();
+        let edge = user_and_target(request.user_id, request.target_id)?;
+        self.write(|edges| async move { edges.unblock(edge, false).await }).await?;
+        Ok(Response::new(pb::UnblockResponse {}))
+    }
+
+    async fn mute(&self, request: Request<pb::MuteRequest>) -> Answer<pb::MuteResponse> {
+        let request = request.into_inner();
+        let Edge { from, to } = user_and_target(request.user_id, request.target_id)?;
+        let store = self.store.clone();
+        self.write(|_| async move { accepted(store.mute(from, to).await?, Error::ListLimit) })
+            .await?;
+        Ok(Response::new(pb::MuteResponse {}))
+    }
+
+    async fn unmute(&self, request: Request<pb::UnmuteRequest>) -> Answer<pb::UnmuteResponse> {
+        let request = request.into_inner();
+        let Edge { from, to } = user_and_target(request.user_id, request.target_id)?;
+        let store = self.store.clone();
+        self.write(|_| async move { Ok(store.unmute(from, to).await?) }).await?;
+        Ok(Response::new(pb::UnmuteResponse {}))
+    }
+
+    async fn get_relation(
+        &self,
+        request: Request<pb::GetRelationRequest>,
+    ) -> Answer<pb::GetRelationResponse> {
+        let request = request.into_inner();
+        let ids = (("viewer_id", request.viewer_id), ("target_id", request.target_id));
+        let Edge { from, to } = wire::edge(ids.0, ids.1).map_err(Error::from)?;
+        let include = Include { blocks: true, mutes: true, newest_following: false };
+        let (relations, _) =
+            self.store.relations(from, &[to], include).await.map_err(Error::from)?;
+        let relation = relations.first().copied().map(wire::relation);
+        Ok(Response::new(pb::GetRelationResponse { relation }))
+    }
+
+    async fn batch_get_relations(
+        &self,
+        request: Request<pb::BatchGetRelationsRequest>,
+    ) -> Answer<pb::BatchGetRelationsResponse> {
+        let request = request.into_inner();
+        let viewer = UserId::parse("viewer_id", request.viewer_id).map_err(Error::from)?;
+        let targets = wire::batch("target_ids", &request.target_ids).map_err(Error::from)?;
+        let include = Include {
+            blocks: request.include_blocks,
+            mutes: request.include_mutes,
+            newest_following: request.include_newest_following_version,
+        };
+        let (relations, newest_following_version) =
+            self.store.relations(viewer, &targets, include).await.map_err(Error::from)?;
+        let relations = relations.into_iter().map(wire::relation).collect();
+        Ok(Response::new(pb::BatchGetRelationsResponse { relations, newest_following_version }))
+    }
+
+    async fn list_following(
+        &self,
+        request: Request<pb::ListFollowingRequest>,
+    ) -> Answer<pb::ListFollowingResponse> {
+        let request = request.into_inner();
+        let user = UserId::parse("user_id", request.user_id).map_err(Error::from)?;
+        let count = PageSize::parse(request.page_size).map_err(Error::from)?.get();
+        let newer_than = request.newer_than_version;
+        let scope = Scope::new(name(List::Following)).with(request.user_id).with(newer_than);
+        let after = wire::position(scope, &request.page_token).map_err(Error::from)?;
+        let newer_than = (newer_than > 0).then_some(newer_than);
+        let page = self.store.page(List::Following, user, after, newer_than, count).await;
+        let page = page.map_err(Error::from)?;
+        let next_page_token = wire::next_page_token(scope, &page);
+        let edges = wire::entries(&page.entries);
+        Ok(Response::new(pb::ListFollowingResponse { edges, next_page_token }))
+    }
+
+    async fn list_followers(
+        &self,
+        request: Request<pb::ListFollowersRequest>,
+    ) -> Answer<pb::ListFollowersResponse> {
+        let r = request.into_inner();
+        let (edges, next_page_token) =
+            self.list(List::Followers, r.user_id, r.page_size, &r.page_token).await?;
+        Ok(Response::new(pb::ListFollowersResponse { edges, next_page_token }))
+    }
+
+    async fn list_mutuals(
+        &self,
+        request: Request<pb::ListMutualsRequest>,
+    ) -> Answer<pb::ListMutualsResponse> {
+        let r = request.into_inner();
+        let (edges, next_page_token) =
+            self.list(List::Mutuals, r.user_id, r.page_size, &r.page_token).await?;
+        Ok(Response::new(pb::ListMutualsResponse { edges, next_page_token }))
+    }
+
+    async fn list_common_following(
+        &self,
+        request: Request<pb::ListCommonFollowingRequest>,
+    ) -> Answer<pb::ListCommonFollowingResponse> {
+        let r = request.into_inner();
+        let ids = (("user_id", r.user_id), ("other_id", r.other_id));
+        let Edge { from, to } = wire::edge(ids.0, ids.1).map_err(Error::from)?;
+        let scope = Scope::new("ListCommonFollowing").with(r.user_id).with(r.other_id);
+        let pair = Pair::following(from, to);
+        let (edges, next_page_token) =
+            self.list_common(pair, scope, r.page_size, &r.page_token).await?;
+        Ok(Response::new(pb::ListCommonFollowingResponse { edges, next_page_token }))
+    }
+
+    async fn count_common_following(
+        &self,
+        request: Request<pb::CountCommonFollowingRequest>,
+    ) -> Answer<pb::CountCommonFollowingResponse> {
+        let r = request.into_inner();
+        let ids = (("user_id", r.user_id), ("other_id", r.other_id));
+        let Edge { from, to } = wire::edge(ids.0, ids.1).map_err(Error::from)?;
+        let count = Pair::following(from, to).count(&self.store).await? as u64;
+        Ok(Response::new(pb::CountCommonFollowingResponse { count }))
+    }
+
+    async fn list_followers_i_follow(
+        &self,
+        request: Request<pb::ListFollowersIFollowRequest>,
+    ) -> Answer<pb::ListFollowersIFollowResponse> {
+        let r = request.into_inner();
+        let ids = (("user_id", r.user_id), ("viewer_id", r.viewer_id));
+        let Edge { from, to } = wire::edge(ids.0, ids.1).map_err(Error::from)?;
+        let scope = Scope::new("ListFollowersIFollow").with(r.user_id).with(r.viewer_id);
+        let pair = Pair::followers_followed(from, to);
+        let (edges, next_page_token) =
+            self.list_common(pair, scope, r.page_size, &r.page_token).await?;
+        Ok(Response::new(pb::ListFollowersIFollowResponse { edges, next_page_token }))
+    }
+
+    async fn list_blocks(
+        &self,
+        request: Request<pb::ListBlocksRequest>,
+    ) -> Answer<pb::ListBlocksResponse> {
+        let r = request.into_inner();
+        let (edges, next_page_token) =
+            self.list(List::Blocks, r.user_id, r.page_size, &r.page_token).await?;
+        Ok(Response::new(pb::ListBlocksResponse { edges, next_page_token }))
+    }
+
+    async fn list_mutes(
+        &self,
+        request: Request<pb::ListMutesRequest>,
+    ) -> Answer<pb::ListMutesResponse> {
+        let r = request.into_inner();
+        let (edges, next_page_token) =
+            self.list(List::Mutes, r.user_id, r.page_size, &r.page_token).await?;
+        Ok(Response::new(pb::ListMutesResponse { edges, next_page_token }))
+    }
+
+    async fn batch_get_counts(
+        &self,
+        request: Request<pb::BatchGetCountsRequest>,
+    ) -> Answer<pb::BatchGetCountsResponse> {
+        let request = request.into_inner();
+        let users = wire::batch("user_ids", &request.user_ids).map_err(Error::from)?;
+        let counts = self.store.counts(&users).await.map_err(Error::from)?;
+        let counts = users.iter().zip(counts).map(|(&user, c)| wire::counts(user, c)).collect();
+        Ok(Response::new(pb::BatchGetCountsResponse { counts }))
+    }
+
+    async fn stream_followers(
+        &self,
+        request: Request<pb::StreamFollowersRequest>,
+    ) -> Answer<Self::StreamFollowersStream> {
+        let request = request.into_inner();
+        let user = UserId::parse("user_id", request.user_id).map_err(Error::from)?;
+        let size = PageSize::parse_field(
+            "batch_size",
+            request.batch_size,
+            STREAM_BATCH_DEFAULT,
+            STREAM_BATCH_MAX,
+        );
+        let count = size.map_err(Error::from)?.get();
+        let scope = Scope::new("StreamFollowers").with(request.user_id);
+        let after = wire::position(scope, &request.page_token).map_err(Error::from)?;
+        let store = self.store.clone();
+        let batches = stream::try_unfold(Some(after), move |place| {
+            let store = store.clone();
+            async move {
+                let Some(after) = place else { return Ok(None) };
+                let page = store.page(List::Followers, user, after, None, count).await;
+                let page = page.map_err(Error::from)?;
+                let next = page.more.then(|| page.entries.last().copied());
+                let next_page_token = wire::next_page_token(scope, &page);
+                let user_ids = page.entries.iter().map(|entry| entry.member).collect();
+                Ok(Some((pb::StreamFollowersResponse { user_ids, next_page_token }, next)))
+            }
+        });
+        Ok(Response::new(batches.map_err(|error: Error| Status::from(error)).boxed()))
+    }
+
+    async fn import_follows(
+        &self,
+        request: Request<pb::ImportFollowsRequest>,
+    ) -> Answer<pb::ImportFollowsResponse> {
+        let follows = wire::follows(&request.into_inner().follows).map_err(Error::from)?;
+        let imported = self.write(|edges| async move { edges.import(follows).await }).await?;
+        Ok(Response::new(wire::imported(imported)))
+    }
+
+    async fn forget_user(
+        &self,
+        request: Request<pb::ForgetUserRequest>,
+    ) -> Answer<pb::ForgetUserResponse> {
+        let user = UserId::parse("user_id", request.into_inner().user_id).map_err(Error::from)?;
+        let store = self.store.clone();
+        self.write(|_| async move { Ok(store.forget(user).await?) }).await?;
+        Ok(Response::new(pb::ForgetUserResponse {}))
+    }
+
+    async fn verify(&self, request: Request<pb::VerifyRequest>) -> Answer<Self::VerifyStream> {
+        let store = self.store.clone();
+        let reports = match request.into_inner().user_id {
+            0 => stream::iter(Partition::all())
+                .then(move |partition| {
+                    let store = store.clone();
+                    async move { verify::partition(&store, partition).await }
+                })
+                .boxed(),
+            id => {
+                let user = UserId::parse("user_id", id).map_err(Error::from)?;
+                stream::once(async move { verify::user(&store, user).await }).boxed()
+            }
+        };
+        let reports = reports.map_ok(wire::report).map_err(Status::from);
+        Ok(Response::new(reports.boxed()))
+    }
+}

@@ -1,0 +1,222 @@
+//! The three steps of a follow: truth, projection, confirmation.
+
+use std::collections::{BTreeMap, HashMap};
+
+use microblog_domain::{Partition, UserId};
+use microblog_keyspace::{Batch, Call, Error, decode};
+
+use super::{CHUNK, Store, outcome, version};
+use crate::{
+    graph::{Change, Edge, Outcome},
+    keys,
+};
+
+/// One account, and targets of its: each once, and not the account itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Targets {
+    /// Who is to follow, or to follow no more.
+    pub user: UserId,
+    /// Whom, at most 200.
+    pub targets: Vec<UserId>,
+}
+
+impl Targets {
+    /// Returns the sole edge from one account to another.
+    pub fn one(edge: Edge) -> Self {
+        Self { user: edge.from, targets: vec![edge.to] }
+    }
+
+    /// Groups edges by who they start from, in their order, at most 200 a group; groups of the
+    /// same account stand in the order of their edges.
+    pub fn group(edges: impl IntoIterator<Item = Edge>) -> Vec<Self> {
+        let mut groups: Vec<Self> = Vec::new();
+        let mut last_of: HashMap<UserId, usize> = HashMap::new();
+        for Edge { from, to } in edges {
+            match last_of.get(&from) {
+                Some(&i) if groups[i].targets.len() < CHUNK => groups[i].targets.push(to),
+                _ => {
+                    last_of.insert(from, groups.len());
+                    groups.push(Self { user: from, targets: vec![to] });
+                }
+            }
+        }
+        groups
+    }
+}
+
+/// What the follower's side says of one edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Truth {
+    /// Which edge.
+    pub edge: Edge,
+    /// What was done.
+    pub outcome: Outcome,
+    /// The version of the edge, or of its end; 0 if it was refused or nothing was there.
+    pub version: u64,
+    /// Whether the target follows the follower.
+    pub is_follower: bool,
+}
+
+impl Store {
+    /// Makes accounts follow their targets: the truth alone. All groups go out together.
+    pub async fn follow(&self, groups: &[Targets]) -> Result<Vec<Truth>, Error> {
+        let call = |group: &Targets| {
+            let (user, partition) = (group.user, group.user.partition());
+            Call::new("relation_follow")
+                .key(keys::clock(partition))
+                .key(keys::pending(partition))
+                .key(keys::forgotten(partition))
+                .key(keys::users(partition))
+                .key(keys::following(user))
+                .key(keys::following_ids(user))
+                .key(keys::followers(user))
+                .key(keys::follower_ids(user))
+                .key(keys::mutual(user))
+                .key(keys::blocks(user))
+                .key(keys::blocked_by(user))
+                .arg(partition.number())
+                .arg(user.get())
+                .arg(self.following_limit)
+        };
+        self.truths(groups, call).await
+    }
+
+    /// Makes accounts follow their targets no more: the truth alone. All groups go out together.
+    ///
+    /// `always` notes an end also of an edge that is not there, so that the target's side hears
+    /// of it whatever it believes.
+    pub async fn unfollow(&self, groups: &[Targets], always: bool) -> Result<Vec<Truth>, Error> {
+        let call = |group: &Targets| {
+            let (user, partition) = (group.user, group.user.partition());
+            Call::new("relation_unfollow")
+                .key(keys::clock(partition))
+                .key(keys::pending(partition))
+                .key(keys::following(user))
+                .key(keys::following_ids(user))
+                .key(keys::follower_ids(user))
+                .key(keys::mutual(user))
+                .arg(partition.number())
+                .arg(user.get())
+                .arg(u8::from(always))
+        };
+        self.truths(groups, call).await
+    }
+
+    async fn truths(
+        &self,
+        groups: &[Targets],
+        call: impl Fn(&Targets) -> Call,
+    ) -> Result<Vec<Truth>, Error> {
+        let mut batch = Batch::new();
+        for group in groups {
+            let targets = group.targets.iter().fold(call(group), |call, to| call.arg(to.get()));
+            batch.call(group.user.partition(), targets);
+        }
+        let mut truths = Vec::with_capacity(groups.iter().map(|group| group.targets.len()).sum());
+        for (group, answer) in groups.iter().zip(self.keyspace.send(batch).await?) {
+            let numbers: Vec<i64> = decode(answer)?;
+            for (&to, fields) in group.targets.iter().zip(numbers.as_chunks::<3>().0) {
+                truths.push(Truth {
+                    edge: Edge { from: group.user, to },
+                    outcome: outcome(fields[0])?,
+                    version: version(fields[1])?,
+                    is_follower: fields[2] == 1,
+                });
+            }
+        }
+        Ok(truths)
+    }
+
+    /// Tells the targets' sides of changes, each edge once. All go out together.
+    ///
+    /// Returns those changes that a side refuses because its account is deleted.
+    pub async fn project(&self, changes: &[Change]) -> Result<Vec<Change>, Error> {
+        let mut by_target: BTreeMap<UserId, Vec<Change>> = BTreeMap::new();
+        for change in changes {
+            by_target.entry(change.edge.to).or_default().push(*change);
+        }
+        let chunks: Vec<(UserId, &[Change])> = by_target
+            .iter()
+            .flat_map(|(&target, changes)| changes.chunks(CHUNK).map(move |chunk| (target, chunk)))
+            .collect();
+        let mut batch = Batch::new();
+        for (target, chunk) in &chunks {
+            batch.call(target.partition(), project(*target, chunk));
+        }
+        let mut refused = Vec::new();
+        for ((_, chunk), answer) in chunks.iter().zip(self.keyspace.send(batch).await?) {
+            let numbers: Vec<i64> = decode(answer)?;
+            for (change, number) in chunk.iter().zip(numbers) {
+                if outcome(number)? == Outcome::Forgotten {
+                    refused.push(*change);
+                }
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Takes changes of follows off the list of those that the other side may not know, unless
+    /// newer ones of the same edges have come in. All go out together.
+    pub async fn confirm(&self, changes: &[Change]) -> Result<(), Error> {
+        let entries = changes.iter().map(|change| {
+            let Edge { from, to } = change.edge;
+            (from.partition(), format!("{from}>{to}"), change.version)
+        });
+        self.confirm_entries(entries).await
+    }
+
+    /// Takes entries out of `pending`, each unless it has another version by now.
+    pub(super) async fn confirm_entries(
+        &self,
+        entries: impl Iterator<Item = (Partition, String, u64)>,
+    ) -> Result<(), Error> {
+        let mut by_partition: BTreeMap<Partition, Vec<(String, u64)>> = BTreeMap::new();
+        for (partition, member, version) in entries {
+            by_partition.entry(partition).or_default().push((member, version));
+        }
+        let mut batch = Batch::new();
+        for (&partition, entries) in &by_partition {
+            for chunk in entries.chunks(CHUNK) {
+                let call = Call::new("relation_confirm").key(keys::pending(partition));
+                let call = chunk
+                    .iter()
+                    .fold(call, |call, (member, version)| call.arg(member.as_str()).arg(*version));
+                batch.call(partition, call);
+            }
+        }
+        self.keyspace.send(batch).await?;
+        Ok(())
+    }
+}
+
+fn project(target: UserId, changes: &[Change]) -> Call {
+    let partition = target.partition();
+    let call = Call::new("relation_project")
+        .key(keys::forgotten(partition))
+        .key(keys::users(partition))
+        .key(keys::followers(target))
+        .key(keys::follower_ids(target))
+        .key(keys::lost(target))
+        .key(keys::following(target))
+        .key(keys::following_ids(target))
+        .key(keys::mutual(target))
+        .arg(target.get());
+    changes.iter().fold(call, |call, change| {
+        call.arg(change.edge.from.get()).arg(change.version).arg(u8::from(change.exists))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_keep_the_order_of_each_account() {
+        let id = |n| UserId::new(n).unwrap();
+        let edges = (1..=450).map(|n| Edge { from: id(1 + n % 2), to: id(1000 + n) });
+        let groups = Targets::group(edges);
+        let sizes: Vec<_> = groups.iter().map(|g| (g.user.get(), g.targets.len())).collect();
+        assert_eq!(sizes, [(2, 200), (1, 200), (2, 25), (1, 25)]);
+        assert!(groups.iter().all(|group| group.targets.is_sorted()));
+    }
+}

@@ -1,0 +1,211 @@
+//! What outlives a call: changes that wait for their other side, accounts that are being
+//! forgotten, and the index of users that `Verify` walks.
+
+use microblog_domain::{Partition, UserId};
+use microblog_keyspace::{
+    Batch, Call, Error, decode,
+    redis::{Cmd, cmd},
+};
+
+use super::{CHUNK, Store, lists, malformed, user};
+use crate::{
+    graph::{Change, Edge, List},
+    keys,
+};
+
+/// What waits in `pending`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Waiting {
+    /// A change of a follow.
+    Follow(Edge),
+    /// A change of a block.
+    Block(Edge),
+}
+
+impl Waiting {
+    fn parse(member: &str) -> Option<Self> {
+        let id = |text: &str| UserId::new(text.parse().ok()?);
+        let edge = |(from, to)| Some(Edge { from: id(from)?, to: id(to)? });
+        match member.split_once('>') {
+            Some(ids) => Some(Self::Follow(edge(ids)?)),
+            None => Some(Self::Block(edge(member.split_once('!')?)?)),
+        }
+    }
+
+    /// Returns the edge.
+    pub const fn edge(self) -> Edge {
+        match self {
+            Self::Follow(edge) | Self::Block(edge) => edge,
+        }
+    }
+}
+
+impl Store {
+    /// Returns up to 200 of what waits in each of some partitions, from a rank on: what waits, and
+    /// the version of the change.
+    pub async fn waiting(
+        &self,
+        partitions: &[(Partition, usize)],
+    ) -> Result<Vec<Vec<(Waiting, u64)>>, Error> {
+        let mut batch = Batch::new();
+        for &(partition, from) in partitions {
+            let mut command = cmd("ZRANGE");
+            command.arg(keys::pending(partition)).arg(from).arg(from + CHUNK - 1);
+            batch.query(partition, command.arg("WITHSCORES").take());
+        }
+        let answers = self.keyspace.send(batch).await?.into_iter();
+        let entries = |answer| -> Result<Vec<_>, Error> {
+            let members: Vec<(String, f64)> = decode(answer)?;
+            let entry = |(member, version): (String, f64)| {
+                let waiting = Waiting::parse(&member).ok_or_else(|| malformed("pending edge"))?;
+                Ok((waiting, version as u64))
+            };
+            members.into_iter().map(entry).collect()
+        };
+        answers.map(entries).collect()
+    }
+
+    /// How many entries [`Self::waiting`] returns at most for a partition.
+    pub const WAITING_MAX: usize = CHUNK;
+
+    /// Returns what became of changes that wait, as the owners' sides now know: the edge with its
+    /// version if it exists, or its end at the version that waits.
+    pub async fn truth(&self, waiting: &[(Waiting, u64)]) -> Result<Vec<Change>, Error> {
+        let mut batch = Batch::new();
+        for (waiting, _) in waiting {
+            let Edge { from, to } = waiting.edge();
+            let list = match waiting {
+                Waiting::Follow(_) => List::Following,
+                Waiting::Block(_) => List::Blocks,
+            };
+            batch.query(from.partition(), score(list, from, to));
+        }
+        let answers = self.keyspace.send(batch).await?;
+        let change = |((waiting, version), answer): (&(Waiting, u64), _)| {
+            let current: Option<f64> = decode(answer)?;
+            let version = current.map_or(*version, |version| version as u64);
+            Ok(Change { edge: waiting.edge(), version, exists: current.is_some() })
+        };
+        waiting.iter().zip(answers).map(change).collect()
+    }
+
+    /// Returns, for each of some entries (list, its user, an account), its version; 0 where the
+    /// account is not on the list. All go out together.
+    pub async fn entries(&self, entries: &[(List, UserId, UserId)]) -> Result<Vec<u64>, Error> {
+        let mut batch = Batch::with_capacity(entries.len());
+        for &(list, user, account) in entries {
+            batch.query(user.partition(), score(list, user, account));
+        }
+        let version = |answer| Ok(decode::<Option<f64>>(answer)?.map_or(0, |score| score as u64));
+        self.keyspace.send(batch).await?.into_iter().map(version).collect()
+    }
+
+    /// Records that an account is to be forgotten.
+    pub async fn forget(&self, user: UserId) -> Result<(), Error> {
+        let partition = user.partition();
+        let call = Call::new("relation_forget")
+            .key(keys::clock(partition))
+            .key(keys::forgotten(partition))
+            .key(keys::forgetting(partition))
+            .arg(partition.number())
+            .arg(user.get());
+        self.keyspace.call(call).await
+    }
+
+    /// Returns accounts that are being forgotten, a few of each partition.
+    pub async fn forgetting(&self) -> Result<Vec<UserId>, Error> {
+        let mut batch = Batch::new();
+        for partition in Partition::all() {
+            let mut command = cmd("ZRANGE");
+            batch.query(partition, command.arg(keys::forgetting(partition)).arg(0).arg(9).take());
+        }
+        let mut users = Vec::new();
+        for answer in self.keyspace.send(batch).await? {
+            for id in decode::<Vec<u64>>(answer)? {
+                users.push(user(id)?);
+            }
+        }
+        Ok(users)
+    }
+
+    /// Ends the forgetting of an account whose lists are empty. Returns whether they are.
+    pub async fn forgot(&self, user: UserId) -> Result<bool, Error> {
+        let partition = user.partition();
+        let call = Call::new("relation_forgot")
+            .key(keys::forgetting(partition))
+            .key(keys::users(partition))
+            .key(keys::following(user))
+            .key(keys::followers(user))
+            .key(keys::blocks(user))
+            .key(keys::blocked_by(user))
+            .key(keys::mutes(user))
+            .key(keys::lost(user))
+            .key(keys::unblocked(user))
+            .arg(user.get());
+        self.keyspace.call(call).await
+    }
+
+    /// Returns some of a partition's users that have lists, and where to go on; 0 is both the
+    /// beginning and the end. A user may come twice.
+    pub async fn users(
+        &self,
+        partition: Partition,
+        cursor: u64,
+    ) -> Result<(u64, Vec<UserId>), Error> {
+        let mut command = cmd("SSCAN");
+        command.arg(keys::users(partition)).arg(cursor).arg("COUNT").arg(CHUNK);
+        let (cursor, ids): (u64, Vec<u64>) = self.keyspace.query(command).await?;
+        Ok((cursor, ids.into_iter().map(user).collect::<Result<_, _>>()?))
+    }
+
+    /// Returns how many changes wait, and how many accounts are being forgotten, in a partition.
+    pub async fn unfinished(&self, partition: Partition) -> Result<(u64, u64), Error> {
+        let mut batch = Batch::new();
+        for key in [keys::pending(partition), keys::forgetting(partition)] {
+            batch.query(partition, cmd("ZCARD").arg(key).take());
+        }
+        let mut answers = self.keyspace.send(batch).await?.into_iter();
+        let mut next = || answers.next().map_or(Ok(0), decode);
+        Ok((next()?, next()?))
+    }
+
+    /// Returns for a user how long the lists of following and followers and their two id sets are,
+    /// and the list of mutuals.
+    pub async fn sizes(&self, user: UserId) -> Result<Sizes, Error> {
+        let commands = [
+            ("ZCARD", keys::following(user)),
+            ("SCARD", keys::following_ids(user)),
+            ("ZCARD", keys::followers(user)),
+            ("SCARD", keys::follower_ids(user)),
+            ("ZCARD", keys::mutual(user)),
+        ];
+        let mut batch = Batch::new();
+        for (command, key) in commands {
+            batch.query(user.partition(), cmd(command).arg(key).take());
+        }
+        let mut answers = self.keyspace.send(batch).await?.into_iter();
+        let mut next = || answers.next().map_or(Ok(0), decode);
+        Ok(Sizes {
+            following: next()?,
+            following_ids: next()?,
+            followers: next()?,
+            follower_ids: next()?,
+            mutuals: next()?,
+        })
+    }
+}
+
+/// How long a user's lists and id sets are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "named like the keys")]
+pub struct Sizes {
+    pub following: u64,
+    pub following_ids: u64,
+    pub followers: u64,
+    pub follower_ids: u64,
+    pub mutuals: u64,
+}
+
+fn score(list: List, user: UserId, account: UserId) -> Cmd {
+    cmd("ZSCORE").arg(lists::key(list, user)).arg(account.get()).take()
+}

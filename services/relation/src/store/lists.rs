@@ -1,0 +1,177 @@
+//! Reads of the follow graph. None costs more for a longer list.
+
+use microblog_domain::UserId;
+use microblog_keyspace::{
+    Batch, Entry, Error, Order, Page, Range, decode,
+    redis::{Cmd, Value, cmd},
+};
+
+use super::Store;
+use crate::{
+    graph::{Counts, Include, List, Relation, State},
+    keys,
+};
+
+impl Store {
+    /// Returns how the viewer and targets stand to each other, in their order, and the version of
+    /// the viewer's newest follow if it was asked for (0 if there is none).
+    ///
+    /// One round trip to the viewer's partition: two commands for the states, two more for
+    /// blocks, one more for mutes, one more for the newest follow.
+    pub async fn relations(
+        &self,
+        viewer: UserId,
+        targets: &[UserId],
+        include: Include,
+    ) -> Result<(Vec<Relation>, u64), Error> {
+        let newest = |batch: &mut Batch| {
+            let mut command = cmd("ZRANGE");
+            command.arg(keys::following(viewer)).arg(0).arg(0).arg("REV").arg("WITHSCORES");
+            batch.query(viewer.partition(), command);
+        };
+        let mut batch = Batch::new();
+        if !targets.is_empty() {
+            let mut look_up = |command: &str, key: String| {
+                batch.query(viewer.partition(), with_ids(command, key, targets));
+            };
+            look_up("SMISMEMBER", keys::following_ids(viewer));
+            look_up("SMISMEMBER", keys::follower_ids(viewer));
+            if include.blocks {
+                look_up("ZMSCORE", keys::blocks(viewer));
+                look_up("ZMSCORE", keys::blocked_by(viewer));
+            }
+            if include.mutes {
+                look_up("ZMSCORE", keys::mutes(viewer));
+            }
+        }
+        if include.newest_following {
+            newest(&mut batch);
+        }
+        let mut answers = self.keyspace.send(batch).await?.into_iter();
+        let mut next = |asked: bool| -> Result<Vec<bool>, Error> {
+            if asked && !targets.is_empty() { flags(answers.next()) } else { Ok(Vec::new()) }
+        };
+        let (follows, is_follower) = (next(true)?, next(true)?);
+        let (blocking, blocked_by) = (next(include.blocks)?, next(include.blocks)?);
+        let muting = next(include.mutes)?;
+        let newest: Vec<(u64, f64)> = answers.next().map_or(Ok(Vec::new()), decode)?;
+
+        let at = |flags: &[bool], i: usize| flags.get(i).copied().unwrap_or(false);
+        let relation = |(i, &target)| Relation {
+            target,
+            state: State::of(at(&follows, i), at(&is_follower, i)),
+            blocking: at(&blocking, i),
+            blocked_by: at(&blocked_by, i),
+            muting: at(&muting, i),
+        };
+        let relations = targets.iter().enumerate().map(relation).collect();
+        Ok((relations, newest.first().map_or(0, |&(_, score)| score as u64)))
+    }
+
+    /// Returns a page of a list, newest first: in the usual case one command.
+    pub async fn page(
+        &self,
+        list: List,
+        user: UserId,
+        after: Option<Entry>,
+        newer_than: Option<u64>,
+        count: usize,
+    ) -> Result<Page, Error> {
+        let range = Range { order: Order::Newest, after, above: newer_than, count };
+        self.keyspace.page(&key(list, user), range).await
+    }
+
+    /// Returns the lengths of users' lists, in their order: three commands each, all together.
+    pub async fn counts(&self, users: &[UserId]) -> Result<Vec<Counts>, Error> {
+        let mut batch = Batch::new();
+        for &user in users {
+            for list in [List::Following, List::Followers, List::Mutuals] {
+                batch.query(user.partition(), length(list, user));
+            }
+        }
+        let lengths = self.keyspace.send(batch).await?.into_iter().map(decode);
+        let lengths = lengths.collect::<Result<Vec<u64>, _>>()?;
+        let counts =
+            |&[following, followers, mutuals]: &[u64; 3]| Counts { following, followers, mutuals };
+        Ok(lengths.as_chunks::<3>().0.iter().map(counts).collect())
+    }
+
+    /// Returns how long two lists are.
+    pub async fn lengths(&self, lists: [(List, UserId); 2]) -> Result<[u64; 2], Error> {
+        let mut batch = Batch::new();
+        for (list, user) in lists {
+            batch.query(user.partition(), length(list, user));
+        }
+        let mut answers = self.keyspace.send(batch).await?.into_iter();
+        let mut next = || answers.next().map_or(Ok(0), decode);
+        Ok([next()?, next()?])
+    }
+
+    /// Returns which of some accounts, at most 500, are in the id set beside a list of follows
+    /// (none for other lists, which have no such set).
+    pub async fn in_id_set(
+        &self,
+        list: List,
+        user: UserId,
+        accounts: &[UserId],
+    ) -> Result<Vec<bool>, Error> {
+        let key = match list {
+            List::Following => keys::following_ids(user),
+            List::Followers => keys::follower_ids(user),
+            List::Mutuals | List::Blocks | List::BlockedBy | List::Mutes => {
+                return Ok(vec![false; accounts.len()]);
+            }
+        };
+        if accounts.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.keyspace.query(with_ids("SMISMEMBER", key, accounts)).await
+    }
+
+    /// Returns the versions of some accounts on a user's list, 0 for those that are not on it.
+    pub async fn versions(
+        &self,
+        list: List,
+        user: UserId,
+        accounts: &[UserId],
+    ) -> Result<Vec<u64>, Error> {
+        if accounts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let command = with_ids("ZMSCORE", key(list, user), accounts);
+        let versions: Vec<Option<f64>> = self.keyspace.query(command).await?;
+        Ok(versions.into_iter().map(|version| version.unwrap_or(0.0) as u64).collect())
+    }
+}
+
+pub(super) fn key(list: List, user: UserId) -> String {
+    match list {
+        List::Following => keys::following(user),
+        List::Followers => keys::followers(user),
+        List::Mutuals => keys::mutual(user),
+        List::Blocks => keys::blocks(user),
+        List::BlockedBy => keys::blocked_by(user),
+        List::Mutes => keys::mutes(user),
+    }
+}
+
+fn length(list: List, user: UserId) -> Cmd {
+    let mut command = cmd("ZCARD");
+    command.arg(key(list, user));
+    command
+}
+
+pub(super) fn with_ids(command: &str, key: String, ids: &[UserId]) -> Cmd {
+    let mut command = cmd(command);
+    command.arg(key);
+    for id in ids {
+        command.arg(id.get());
+    }
+    command
+}
+
+// SMISMEMBER answers 0 and 1, ZMSCORE nil and scores.
+fn flags(answer: Option<Value>) -> Result<Vec<bool>, Error> {
+    let values: Vec<Option<f64>> = answer.map_or(Ok(Vec::new()), decode)?;
+    Ok(values.into_iter().map(|value| value.is_some_and(|value| value > 0.0)).collect())
+}

@@ -1,0 +1,189 @@
+//! Checks the invariants of the follow graph, read-only. What it finds while writes are under way
+//! may be a moment in between; at a quiet time it is a fault.
+//!
+//! * B ∈ following(A) ⇔ A ∈ followers(B), with the same version;
+//! * B ∈ mutual(A) ⇔ both follow each other, with the later of the two versions;
+//! * each id set has the members of its list;
+//! * B ∈ blocks(A) ⇔ A ∈ blocked_by(B), with the same version, and then neither follows the other;
+//! * nothing is pending, and no account is being forgotten.
+
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use microblog_domain::{Partition, UserId};
+use microblog_keyspace::Entry;
+
+use crate::{error::Error, graph::List, store::Store};
+
+/// The most violations that one report names.
+const VIOLATIONS_MAX: usize = 100;
+const PAGE: usize = 500;
+// How many users are checked at once.
+const CONCURRENCY: usize = 32;
+
+/// What was checked, and what is wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// How many users' lists were checked.
+    pub users: u64,
+    /// How many follows were seen from their followers' side.
+    pub follows: u64,
+    /// What is wrong, in words, with the ids it is about; at most 100.
+    pub violations: Vec<String>,
+}
+
+impl Report {
+    fn add(&mut self, other: Self) {
+        self.users += other.users;
+        self.follows += other.follows;
+        let room = VIOLATIONS_MAX.saturating_sub(self.violations.len());
+        self.violations.extend(other.violations.into_iter().take(room));
+    }
+
+    fn check(&mut self, holds: bool, violation: impl FnOnce() -> String) {
+        if !holds && self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(violation());
+        }
+    }
+}
+
+/// Checks all users of a partition that have lists.
+pub async fn partition(store: &Store, partition: Partition) -> Result<Report, Error> {
+    let mut report = Report::default();
+    let (pending, forgetting) = store.unfinished(partition).await?;
+    report.check(pending == 0, || format!("partition {partition}: {pending} changes are pending"));
+    report.check(forgetting == 0, || {
+        format!("partition {partition}: {forgetting} accounts are being forgotten")
+    });
+    let mut cursor = 0;
+    loop {
+        let (next, users) = store.users(partition, cursor).await?;
+        let mut checks = stream::iter(users).map(|user| self::user(store, user));
+        let mut checks = checks.by_ref().buffer_unordered(CONCURRENCY);
+        while let Some(checked) = checks.try_next().await? {
+            report.add(checked);
+        }
+        if next == 0 {
+            return Ok(report);
+        }
+        cursor = next;
+    }
+}
+
+/// Checks one user's lists against the other sides.
+pub async fn user(store: &Store, user: UserId) -> Result<Report, Error> {
+    let mut report = Report { users: 1, ..Report::default() };
+    let mut mutuals = 0;
+    for list in [List::Following, List::Followers, List::Blocks, List::BlockedBy] {
+        let mut after = None;
+        loop {
+            let page = store.page(list, user, after, None, PAGE).await?;
+            check_other_sides(store, list, user, &page.entries, &mut report).await?;
+            match list {
+                List::Following => {
+                    report.follows += page.entries.len() as u64;
+                    mutuals += check_mutuals(store, user, &page.entries, &mut report).await?;
+                    check_id_set(store, list, user, &page.entries, &mut report).await?;
+                }
+                List::Followers => {
+                    check_id_set(store, list, user, &page.entries, &mut report).await?;
+                }
+                List::Blocks => check_blocked(store, user, &page.entries, &mut report).await?,
+                List::BlockedBy | List::Mutuals | List::Mutes => {}
+            }
+            after = page.entries.last().copied();
+            if !page.more {
+                break;
+            }
+        }
+    }
+    let sizes = store.sizes(user).await?;
+    report.check(
+        sizes.following == sizes.following_ids
+            && sizes.followers == sizes.follower_ids
+            && sizes.mutuals == mutuals,
+        || format!("{user}: counts differ: {sizes:?}, {mutuals} follow both ways"),
+    );
+    Ok(report)
+}
+
+// An entry of one side has its counterpart on the other, with the same version.
+async fn check_other_sides(
+    store: &Store,
+    list: List,
+    user: UserId,
+    entries: &[Entry],
+    report: &mut Report,
+) -> Result<(), Error> {
+    let other = match list {
+        List::Following => List::Followers,
+        List::Followers => List::Following,
+        List::Blocks => List::BlockedBy,
+        List::BlockedBy => List::Blocks,
+        List::Mutuals | List::Mutes => return Ok(()),
+    };
+    let peers = ids(entries);
+    let places: Vec<_> = peers.iter().map(|&peer| (other, peer, user)).collect();
+    for (entry, version) in entries.iter().zip(store.entries(&places).await?) {
+        report.check(version == entry.score, || {
+            let (peer, expected) = (entry.member, entry.score);
+            format!("{list:?} of {user} has {peer} at {expected}, the other side at {version}")
+        });
+    }
+    Ok(())
+}
+
+async fn check_mutuals(
+    store: &Store,
+    user: UserId,
+    following: &[Entry],
+    report: &mut Report,
+) -> Result<u64, Error> {
+    let peers = ids(following);
+    let back = store.versions(List::Followers, user, &peers).await?;
+    let mutual = store.versions(List::Mutuals, user, &peers).await?;
+    let mut count = 0;
+    for ((entry, back), mutual) in following.iter().zip(back).zip(mutual) {
+        let expected = if back > 0 { back.max(entry.score) } else { 0 };
+        count += u64::from(expected > 0);
+        report.check(mutual == expected, || {
+            format!("mutual of {user} has {} at {mutual}, not {expected}", entry.member)
+        });
+    }
+    Ok(count)
+}
+
+async fn check_id_set(
+    store: &Store,
+    list: List,
+    user: UserId,
+    entries: &[Entry],
+    report: &mut Report,
+) -> Result<(), Error> {
+    let is_member = store.in_id_set(list, user, &ids(entries)).await?;
+    for (entry, is_member) in entries.iter().zip(is_member) {
+        report.check(is_member, || {
+            format!("{list:?} of {user} has {}, its id set has not", entry.member)
+        });
+    }
+    Ok(())
+}
+
+async fn check_blocked(
+    store: &Store,
+    user: UserId,
+    blocks: &[Entry],
+    report: &mut Report,
+) -> Result<(), Error> {
+    let peers = ids(blocks);
+    for list in [List::Following, List::Followers] {
+        for (peer, version) in peers.iter().zip(store.versions(list, user, &peers).await?) {
+            report.check(version == 0, || {
+                format!("{user} blocks {peer}, who is still on its list {list:?}")
+            });
+        }
+    }
+    Ok(())
+}
+
+fn ids(entries: &[Entry]) -> Vec<UserId> {
+    entries.iter().filter_map(|entry| UserId::new(entry.member)).collect()
+}

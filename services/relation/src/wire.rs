@@ -1,0 +1,136 @@
+//! Between the wire's types and the domain's: what comes in is checked here, and nowhere else.
+
+use microblog_domain::{BATCH_MAX, Invalid, Scope, Stamp, TokenError, UserId};
+use microblog_keyspace::{Entry, Page};
+use microblog_proto::relation as pb;
+
+use crate::{
+    common::{Found, Place},
+    edges::Imported,
+    graph::{Counts, Edge, Relation, State},
+    verify::Report,
+};
+
+/// How many follows one import takes.
+const IMPORT_MAX: usize = 100_000;
+
+/// Reads the two accounts of an edge.
+pub(crate) fn edge(from: (&str, u64), to: (&str, u64)) -> Result<Edge, Invalid> {
+    Ok(Edge { from: UserId::parse(from.0, from.1)?, to: UserId::parse(to.0, to.1)? })
+}
+
+/// Reads a batch of accounts.
+pub(crate) fn batch(field: &str, ids: &[u64]) -> Result<Vec<UserId>, Invalid> {
+    UserId::parse_list(field, ids, BATCH_MAX)
+}
+
+/// Reads the follows of an import.
+pub(crate) fn follows(follows: &[pb::Follow]) -> Result<Vec<Edge>, Invalid> {
+    if follows.len() > IMPORT_MAX {
+        let problem = format!("must have at most {IMPORT_MAX} items, has {}", follows.len());
+        return Err(Invalid::new("follows", problem));
+    }
+    let id = |i: usize, name: &str, id| {
+        UserId::new(id).map_or_else(|| UserId::parse(&format!("follows[{i}].{name}"), id), Ok)
+    };
+    let edge = |(i, follow): (usize, &pb::Follow)| {
+        Ok(Edge {
+            from: id(i, "follower_id", follow.follower_id)?,
+            to: id(i, "target_id", follow.target_id)?,
+        })
+    };
+    follows.iter().enumerate().map(edge).collect()
+}
+
+/// Reads the page token of a list.
+pub(crate) fn position(scope: Scope, token: &str) -> Result<Option<Entry>, TokenError> {
+    let position = scope.read(token)?;
+    Ok(position.map(|[score, member]| Entry { score, member }))
+}
+
+/// Reads the page token of what two lists have in common.
+pub(crate) fn place(scope: Scope, token: &str) -> Result<Option<Place>, TokenError> {
+    let Some([walked, score, member]) = scope.read(token)? else { return Ok(None) };
+    let walked = usize::try_from(walked).ok().filter(|&side| side < 2);
+    let after = Some(Entry { score, member });
+    walked.map(|walked| Some(Place { walked, after })).ok_or(TokenError::Invalid)
+}
+
+/// Writes the token of the next page of a list.
+pub(crate) fn next_page_token(scope: Scope, page: &Page) -> String {
+    match page.entries.last() {
+        Some(last) if page.more => scope.token([last.score, last.member]),
+        Some(_) | None => String::new(),
+    }
+}
+
+/// Writes the token of the next page of what two lists have in common.
+pub(crate) fn next_place_token(scope: Scope, found: &Found) -> String {
+    let position = found.next.and_then(|place| Some((place.walked, place.after?)));
+    position.map_or_else(String::new, |(walked, Entry { score, member })| {
+        scope.token([walked as u64, score, member])
+    })
+}
+
+/// Writes an account on a list.
+pub(crate) fn entry(user_id: u64, version: u64) -> pb::Edge {
+    let since = Stamp::new(version).map(|stamp| stamp.time().into());
+    pb::Edge { user_id, since, version }
+}
+
+/// Writes the accounts of a page.
+pub(crate) fn entries(entries: &[Entry]) -> Vec<pb::Edge> {
+    entries.iter().map(|e| entry(e.member, e.score)).collect()
+}
+
+/// Writes a state.
+pub(crate) fn state(state: State) -> pb::RelationState {
+    match state {
+        State::None => pb::RelationState::None,
+        State::Following => pb::RelationState::Following,
+        State::Follower => pb::RelationState::Follower,
+        State::Mutual => pb::RelationState::Mutual,
+    }
+}
+
+/// Writes a relation.
+pub(crate) fn relation(relation: Relation) -> pb::Relation {
+    pb::Relation {
+        user_id: relation.target.get(),
+        state: state(relation.state).into(),
+        blocking: relation.blocking,
+        blocked_by: relation.blocked_by,
+        muting: relation.muting,
+    }
+}
+
+/// Writes the lengths of a user's lists.
+pub(crate) fn counts(user: UserId, counts: Counts) -> pb::Counts {
+    pb::Counts {
+        user_id: user.get(),
+        following: counts.following,
+        followers: counts.followers,
+        mutuals: counts.mutuals,
+    }
+}
+
+/// Writes what became of an import.
+pub(crate) fn imported(imported: Imported) -> pb::ImportFollowsResponse {
+    pb::ImportFollowsResponse {
+        created: imported.created,
+        unchanged: imported.unchanged,
+        refused_self: imported.refused_self,
+        refused_blocked: imported.refused_blocked,
+        refused_limit: imported.refused_limit,
+        refused_forgotten: imported.refused_forgotten,
+    }
+}
+
+/// Writes what a check found.
+pub(crate) fn report(report: Report) -> pb::VerifyResponse {
+    pb::VerifyResponse {
+        users_checked: report.users,
+        follows_checked: report.follows,
+        violations: report.violations,
+    }
+}

@@ -1,0 +1,147 @@
+//! A relation service on a store of its own, and what tests need to call it.
+#![allow(dead_code, reason = "no test file uses all of it")]
+
+use std::{net::TcpListener, time::Duration};
+
+use clap::Parser as _;
+use microblog_chassis::{Worker, serve};
+use microblog_domain::UserId;
+use microblog_proto::{
+    common::ErrorReason,
+    relation::{self as pb, relation_service_client::RelationServiceClient},
+};
+use microblog_relation::{Config, Store};
+use microblog_testkit as testkit;
+use tonic::{
+    Code, Status,
+    transport::{Channel, Endpoint},
+};
+
+pub(crate) type Client = RelationServiceClient<Channel>;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A configuration for a store, with further flags.
+pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
+    Config::parse_from(["relation", "--redis-url", url, "--threads", "1"].iter().chain(flags))
+}
+
+/// A store whose service runs on a free port, with its background jobs.
+pub(crate) struct System {
+    pub(crate) redis: testkit::Store,
+    pub(crate) client: Client,
+    pub(crate) store: Store,
+}
+
+impl System {
+    pub(crate) async fn start(topology: testkit::Topology) -> Self {
+        Self::start_with(topology, &[]).await
+    }
+
+    pub(crate) async fn start_with(topology: testkit::Topology, flags: &[&str]) -> Self {
+        let redis = testkit::Store::start(topology).await;
+        let config = config(&redis.url("relation"), flags);
+        let service = microblog_relation::service(&config, Worker::ONLY).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let chassis = config.chassis.clone();
+        tokio::spawn(async move {
+            serve(listener, service, &chassis, std::future::pending()).await.unwrap();
+        });
+        let client = client(&address).await;
+        Self { redis, client, store: Store::open(&config).unwrap() }
+    }
+
+    pub(crate) async fn follow(&self, follower_id: u64, target_id: u64) -> Result<i32, Status> {
+        let request = pb::FollowRequest { follower_id, target_id };
+        Ok(self.client.clone().follow(request).await?.into_inner().state)
+    }
+
+    pub(crate) async fn unfollow(&self, follower_id: u64, target_id: u64) -> Result<i32, Status> {
+        let request = pb::UnfollowRequest { follower_id, target_id };
+        Ok(self.client.clone().unfollow(request).await?.into_inner().state)
+    }
+
+    pub(crate) async fn block(&self, user_id: u64, target_id: u64) -> Result<(), Status> {
+        let request = pb::BlockRequest { user_id, target_id };
+        self.client.clone().block(request).await.map(|_| ())
+    }
+
+    pub(crate) async fn relation(&self, viewer_id: u64, target_id: u64) -> pb::Relation {
+        let request = pb::GetRelationRequest { viewer_id, target_id };
+        let response = self.client.clone().get_relation(request).await.unwrap();
+        response.into_inner().relation.unwrap()
+    }
+
+    pub(crate) async fn counts(&self, user_id: u64) -> (u64, u64, u64) {
+        let request = pb::BatchGetCountsRequest { user_ids: vec![user_id] };
+        let response = self.client.clone().batch_get_counts(request).await.unwrap();
+        let counts = response.into_inner().counts[0];
+        (counts.following, counts.followers, counts.mutuals)
+    }
+
+    pub(crate) async fn import(&self, follows: &[(u64, u64)]) -> pb::ImportFollowsResponse {
+        let follow = |&(follower_id, target_id)| pb::Follow { follower_id, target_id };
+        let follows = follows.iter().map(follow).collect();
+        let request = pb::ImportFollowsRequest { follows };
+        self.client.clone().import_follows(request).await.unwrap().into_inner()
+    }
+
+    /// Waits until nothing is pending and all invariants hold; panics with what does not.
+    pub(crate) async fn settles(&self) {
+        testkit::eventually("the graph settles", PATIENCE, async || {
+            violations(&self.client).await.is_empty()
+        })
+        .await;
+    }
+}
+
+/// Returns a client of a server that listens, or will.
+pub(crate) async fn client(address: &str) -> Client {
+    let endpoint = Endpoint::from_shared(address.to_owned()).unwrap();
+    Client::new(endpoint.tcp_nodelay(true).connect_lazy())
+}
+
+/// Returns what `Verify` says of everything.
+pub(crate) async fn violations(client: &Client) -> Vec<String> {
+    let request = pb::VerifyRequest { user_id: 0 };
+    let mut reports = client.clone().verify(request).await.unwrap().into_inner();
+    let mut violations = Vec::new();
+    while let Some(report) = reports.message().await.unwrap() {
+        violations.extend(report.violations);
+    }
+    violations
+}
+
+/// Returns the id of the n-th user of a test; they lie in different partitions.
+pub(crate) fn id(n: u64) -> u64 {
+    (n << 12) + ((n * 37) % 1024) * 4
+}
+
+pub(crate) fn user(n: u64) -> UserId {
+    UserId::new(id(n)).unwrap()
+}
+
+/// Asserts how a call was refused.
+#[track_caller]
+pub(crate) fn refused<T: std::fmt::Debug>(
+    result: Result<T, Status>,
+    code: Code,
+    reason: ErrorReason,
+) -> Status {
+    let status = result.expect_err("a refusal");
+    assert_eq!(status.code(), code, "{status:?}");
+    assert_eq!(microblog_chassis::status::reason_of(&status), Some(reason), "{status:?}");
+    status
+}
+
+/// Asserts that a call was refused for one field.
+#[track_caller]
+pub(crate) fn names_field<T: std::fmt::Debug>(result: Result<T, Status>, field: &str) {
+    use tonic_types::StatusExt as _;
+    let status = result.expect_err("a refusal");
+    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+    let violations = status.get_details_bad_request().expect("a BadRequest").field_violations;
+    let fields: Vec<_> = violations.iter().map(|violation| violation.field.as_str()).collect();
+    assert_eq!(fields, [field], "{status:?}");
+}

@@ -1,0 +1,167 @@
+//! Accounts: finding, changing and deleting them. The rules of this service are methods of
+//! [`Accounts`], one file for each group. They know the store's steps, but no key and no wire type.
+
+use std::{future::Future, time::Duration};
+
+use microblog_domain::UserId;
+
+use crate::{Claim, Email, Error, Hasher, Name, Part, Password, Record, State, Store, User};
+
+/// What is free to register, for what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Availability {
+    /// Whether the name is free.
+    pub name: Option<bool>,
+    /// Whether the e-mail address is free.
+    pub email: Option<bool>,
+}
+
+/// The rules, and what they work with.
+#[derive(Clone)]
+pub struct Accounts {
+    pub(crate) store: Store,
+    pub(crate) hasher: Hasher,
+    pub(crate) session_ttl: Duration,
+}
+
+impl Accounts {
+    /// Returns the rules over a store. Sessions last for `session_ttl`.
+    pub const fn new(store: Store, hasher: Hasher, session_ttl: Duration) -> Self {
+        Self { store, hasher, session_ttl }
+    }
+
+    /// Returns what everybody may see of an account.
+    pub async fn get(&self, id: UserId) -> Result<User, Error> {
+        self.store.users(&[id]).await?.pop().ok_or(Error::UserNotFound)
+    }
+
+    /// Returns what everybody may see of those ids that are accounts, each once, in their order.
+    pub async fn get_many(&self, mut ids: Vec<UserId>) -> Result<Vec<User>, Error> {
+        let mut seen = std::collections::HashSet::with_capacity(ids.len());
+        ids.retain(|&id| seen.insert(id));
+        self.store.users(&ids).await
+    }
+
+    /// Returns what everybody may see of the account with this name.
+    pub async fn get_by_name(&self, name: &Name) -> Result<User, Error> {
+        let [holder] = self.standings([Claim::Name(name)]).await?;
+        match holder {
+            Some(record) if record.state == State::Active => Ok(record.user),
+            _ => Err(Error::UserNotFound),
+        }
+    }
+
+    /// Returns an account with what only its owner may see.
+    pub async fn get_own(&self, id: UserId) -> Result<Record, Error> {
+        let record = self.store.read(&[id]).await?.pop().flatten();
+        record.filter(|record| record.state == State::Active).ok_or(Error::UserNotFound)
+    }
+
+    /// Returns whether a name and an address are free to register.
+    pub async fn availability(
+        &self,
+        name: Option<&Name>,
+        email: Option<&Email>,
+    ) -> Result<Availability, Error> {
+        let claims: Vec<_> =
+            name.map(Claim::Name).into_iter().chain(email.map(Claim::Email)).collect();
+        let mut free = self.standings_of(&claims).await?.into_iter().map(|found| found.is_none());
+        Ok(Availability {
+            name: name.and_then(|_| free.next()),
+            email: email.and_then(|_| free.next()),
+        })
+    }
+
+    /// Changes parts of a profile, and returns it.
+    pub async fn update(&self, id: UserId, changes: Vec<(Part, String)>) -> Result<User, Error> {
+        if !changes.is_empty() {
+            let store = self.store.clone();
+            let update = async move { store.update(id, &changes).await };
+            if !write(update).await? {
+                return Err(Error::UserNotFound);
+            }
+        }
+        self.get(id).await
+    }
+
+    /// Deletes an account, once its password is checked: its name and address are free again.
+    pub async fn delete(&self, id: UserId, password: &Password) -> Result<(), Error> {
+        let record = self.check_password(id, password).await?;
+        let accounts = self.clone();
+        write(async move {
+            if !accounts.store.delete(id, &record.password).await? {
+                return Err(Error::BadCredentials);
+            }
+            let deleted = record.claims()?;
+            accounts.store.release(std::slice::from_ref(&deleted)).await?;
+            accounts.store.forget_attempts(&deleted.email).await
+        })
+        .await
+    }
+
+    /// Returns deleted accounts that are not confirmed.
+    pub async fn deletions(&self, max: usize) -> Result<Vec<UserId>, Error> {
+        self.store.deletions(max).await
+    }
+
+    /// Forgets a deleted account for good. Its claims are released before, in case the deletion was
+    /// cut short. What is not deleted is left alone.
+    pub async fn confirm_deletion(&self, id: UserId) -> Result<(), Error> {
+        let store = self.store.clone();
+        write(async move {
+            if let Some(deleted) = store.deleted(id).await? {
+                store.release(&[deleted]).await?;
+                store.confirm_deletion(id).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Returns whose each claim is, be it an account or a registration under way; `None` where it
+    /// is free, also where a claim is worth nothing. Two round trips at most.
+    pub(crate) async fn standings<const N: usize>(
+        &self,
+        claims: [Claim<'_>; N],
+    ) -> Result<[Option<Record>; N], Error> {
+        let found = self.standings_of(&claims).await?;
+        found.try_into().map_err(|_| Error::Damaged("an answer"))
+    }
+
+    /// The same for any number of claims.
+    pub(crate) async fn standings_of(
+        &self,
+        claims: &[Claim<'_>],
+    ) -> Result<Vec<Option<Record>>, Error> {
+        let holders = self.store.holders(claims).await?;
+        let ids: Vec<UserId> = holders.iter().copied().flatten().collect();
+        if ids.is_empty() {
+            return Ok(vec![None; claims.len()]);
+        }
+        let mut records = self.store.read(&ids).await?.into_iter();
+        let worth = |(holder, claim): (Option<UserId>, &Claim<'_>)| {
+            let record = holder.and_then(|_| records.next().flatten());
+            record.filter(|record| claim.is_worth(record))
+        };
+        Ok(holders.into_iter().zip(claims).map(worth).collect())
+    }
+}
+
+impl Claim<'_> {
+    /// Returns whether a claim held by this profile is worth something.
+    pub(crate) fn is_worth(self, record: &Record) -> bool {
+        record.state != State::Gone
+            && match self {
+                Self::Name(name) => record.has_name(name),
+                Self::Email(email) => record.has_email(email),
+            }
+    }
+}
+
+/// Runs a write to its end, though the caller may hang up.
+pub(crate) async fn write<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Result<T, Error> {
+    let done = microblog_chassis::mutate(async move { Ok(work.await) }).await;
+    done.map_err(|status| Error::Cut(Box::new(status)))?
+}

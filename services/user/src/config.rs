@@ -1,0 +1,65 @@
+//! The user service's flags and environment.
+
+use std::{net::SocketAddr, time::Duration};
+
+use clap::Parser;
+
+/// Accounts, unique names and e-mail addresses, sessions.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "microblog-user", version)]
+pub struct Config {
+    /// Address and port to listen on; port 0 picks a free one
+    #[arg(
+        long,
+        env = "MICROBLOG_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:50051"
+    )]
+    pub listen: SocketAddr,
+
+    /// Passwords that the process hashes at once, all workers together; each takes 20 to 45 ms of
+    /// a core and 19 MiB. The others wait for their turn
+    #[arg(long, env = "MICROBLOG_HASHING_THREADS", value_name = "COUNT", default_value_t = 2,
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub hashing_threads: u16,
+
+    /// Life of a session from its log-in on, in seconds (30 days)
+    #[arg(long, env = "MICROBLOG_SESSION_TTL_S", value_name = "SECONDS", default_value_t = 2_592_000,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub session_ttl_s: u32,
+
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a comment here would replace the heading of its flags")]
+    pub chassis: microblog_chassis::Config,
+
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a comment here would replace the heading of its flags")]
+    pub redis: microblog_keyspace::Config,
+}
+
+impl Config {
+    pub(crate) fn session_ttl(&self) -> Duration {
+        Duration::from_secs(self.session_ttl_s.into())
+    }
+
+    pub(crate) fn write_budget(&self) -> Duration {
+        Duration::from_millis(self.chassis.write_budget_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_flags_make_sense_and_each_is_explained() {
+        let mut command = Config::command();
+        command.build();
+        for flag in command.get_arguments() {
+            assert!(flag.get_help().is_some(), "--{} is not explained", flag.get_id());
+        }
+        command.debug_assert();
+    }
+}

@@ -1,0 +1,248 @@
+-- The atomic steps of the user service. Each function touches one partition. Each can be repeated:
+-- a cluster client repeats a call whose answer was lost. Arguments are checked before the first
+-- write, since a function is isolated but not rolled back. `issue`, `integer` and `now_ms` are the
+-- keyspace's own.
+--
+-- A profile's `state` says what it is:
+--   (absent)   an account
+--   pending    a registration under way
+--   aborted    a registration given up, whose claims are being released
+--   deleted    a deleted account, of which only the claims to release are left
+-- No profile: there is no such account, and as ids are never issued twice, there never will be.
+
+-- Begins registrations in one partition.
+-- KEYS: clock, registrations, prefix of the profiles' keys (the ids that follow are issued here)
+-- ARGV: partition, then for each: name, email, password, display_name, request
+-- Returns the ids.
+local function create(keys, args)
+  local ids = issue(keys[1], tonumber(args[1]), (#args - 1) / 5)
+  for i, id in ipairs(ids) do
+    local at = 1 + (i - 1) * 5
+    redis.call('HSET', keys[3] .. id, 'state', 'pending', 'name', args[at + 1],
+      'email', args[at + 2], 'password', args[at + 3], 'request', args[at + 5])
+    if args[at + 4] ~= '' then
+      redis.call('HSET', keys[3] .. id, 'display_name', args[at + 4])
+    end
+    redis.call('ZADD', keys[2], id, id)
+  end
+  return ids
+end
+
+-- Claims names or addresses that are free.
+-- KEYS: claims of one partition; ARGV: for each the id that claims it
+-- Returns for each who has it now.
+local function claim(keys, args)
+  local holders = {}
+  for i, key in ipairs(keys) do
+    local holder = redis.call('GET', key)
+    if not holder then
+      redis.call('SET', key, args[i])
+      holder = args[i]
+    end
+    holders[i] = holder
+  end
+  return holders
+end
+
+-- Takes over claims from accounts that are gone.
+-- KEYS: claims of one partition; ARGV: for each the id of who has it, the id of who takes it
+-- Returns for each who has it now.
+local function take(keys, args)
+  local holders = {}
+  for i, key in ipairs(keys) do
+    local holder = redis.call('GET', key)
+    if not holder or holder == args[2 * i - 1] then
+      redis.call('SET', key, args[2 * i])
+      holder = args[2 * i]
+    end
+    holders[i] = holder
+  end
+  return holders
+end
+
+-- Gives claims back, where they still are the id's.
+-- KEYS: claims of one partition; ARGV: for each the id
+local function release(keys, args)
+  for i, key in ipairs(keys) do
+    if redis.call('GET', key) == args[i] then
+      redis.call('DEL', key)
+    end
+  end
+  return #keys
+end
+
+-- Makes accounts of registrations that hold both claims.
+-- KEYS: registrations, accounts, profiles; ARGV: the profiles' ids
+-- Returns for each 1, or 0 if it was aborted meanwhile.
+local function activate(keys, args)
+  local done = {}
+  for i, id in ipairs(args) do
+    local profile = keys[2 + i]
+    local state = redis.call('HGET', profile, 'state')
+    local alive = not state and redis.call('EXISTS', profile) == 1
+    if state == 'pending' then
+      redis.call('HDEL', profile, 'state')
+      redis.call('ZREM', keys[1], id)
+      redis.call('SADD', keys[2], id)
+      alive = true
+    end
+    done[i] = alive and 1 or 0
+  end
+  return done
+end
+
+-- Gives registrations up, so that they can become accounts no more.
+-- KEYS: registrations, profiles; ARGV: the profiles' ids
+-- Returns for each its name and email, whose claims are to be released, or nothing.
+local function abort(keys, args)
+  local claims = {}
+  for i, id in ipairs(args) do
+    local profile = keys[1 + i]
+    local found = redis.call('HMGET', profile, 'state', 'name', 'email')
+    claims[i] = {}
+    if found[1] == 'pending' or found[1] == 'aborted' then
+      redis.call('HSET', profile, 'state', 'aborted')
+      claims[i] = { found[2], found[3] }
+    else
+      redis.call('ZREM', keys[1], id)
+    end
+  end
+  return claims
+end
+
+-- Forgets registrations that became nothing.
+-- KEYS: registrations, profiles; ARGV: the profiles' ids
+local function drop(keys, args)
+  for i, id in ipairs(args) do
+    local profile = keys[1 + i]
+    local state = redis.call('HGET', profile, 'state')
+    if state == 'pending' or state == 'aborted' then
+      redis.call('DEL', profile)
+    end
+    redis.call('ZREM', keys[1], id)
+  end
+  return #args
+end
+
+-- Counts a log-in in advance as failed, unless one must wait; and finds who has the address.
+-- KEYS: attempts, claim on the address
+-- ARGV: a text that is this attempt's own, memory in ms while failures are free, memory in ms, then
+--   the waits in ms after 1, 2, 3 ... failures
+-- Returns how many ms are left to wait, and the id of who has the address or ''.
+local function attempt(keys, args)
+  local now = now_ms()
+  local seen = redis.call('HMGET', keys[1], 'failures', 'until', 'last')
+  local failures, until_ms = tonumber(seen[1] or '0'), tonumber(seen[2] or '0')
+  local holder = redis.call('GET', keys[2]) or ''
+  if seen[3] == args[1] then
+    return { 0, holder }
+  end
+  local longest = tonumber(args[#args])
+  -- A clock set back must not lock anybody out for longer than the longest wait.
+  if now < until_ms and until_ms - now <= longest then
+    return { until_ms - now, holder }
+  end
+  failures = failures + 1
+  local wait = tonumber(args[3 + failures] or args[#args])
+  redis.call('HSET', keys[1], 'failures', integer(failures), 'until', integer(now + wait),
+    'last', args[1])
+  redis.call('PEXPIRE', keys[1], wait == 0 and args[2] or args[3])
+  return { 0, holder }
+end
+
+-- Opens a session, if the password that was checked still is the account's.
+-- KEYS: profile, sessions
+-- ARGV: password hash that was checked, fingerprint, end of the session and now in Unix ms, most sessions
+-- Returns 1, or 0 if the account or the password is another now.
+local function open_session(keys, args)
+  local found = redis.call('HMGET', keys[1], 'state', 'password')
+  if found[1] or found[2] ~= args[1] then
+    return 0
+  end
+  redis.call('ZREMRANGEBYSCORE', keys[2], '-inf', args[4])
+  if not redis.call('ZSCORE', keys[2], args[2]) then
+    local surplus = redis.call('ZCARD', keys[2]) - tonumber(args[5])
+    if surplus >= 0 then
+      redis.call('ZREMRANGEBYRANK', keys[2], 0, surplus)
+    end
+    redis.call('ZADD', keys[2], args[3], args[2])
+  end
+  redis.call('PEXPIREAT', keys[2], redis.call('ZRANGE', keys[2], -1, -1, 'WITHSCORES')[2])
+  return 1
+end
+
+-- Changes the password and ends all sessions.
+-- KEYS: profile, sessions; ARGV: password hash that was checked, the new one
+-- Returns 1, or 0 if the account or the password is another now.
+local function change_password(keys, args)
+  local found = redis.call('HMGET', keys[1], 'state', 'password')
+  if not found[1] and found[2] == args[2] then
+    return 1
+  end
+  if found[1] or found[2] ~= args[1] then
+    return 0
+  end
+  redis.call('HSET', keys[1], 'password', args[2])
+  redis.call('DEL', keys[2])
+  return 1
+end
+
+-- Changes parts of a profile; an empty text clears one.
+-- KEYS: profile; ARGV: field, text ...
+-- Returns 1, or 0 if there is no such account.
+local function update(keys, args)
+  local found = redis.call('HMGET', keys[1], 'state', 'name')
+  if found[1] or not found[2] then
+    return 0
+  end
+  for i = 1, #args, 2 do
+    if args[i + 1] == '' then
+      redis.call('HDEL', keys[1], args[i])
+    else
+      redis.call('HSET', keys[1], args[i], args[i + 1])
+    end
+  end
+  return 1
+end
+
+-- Deletes an account: only what is needed to release its claims is left.
+-- KEYS: profile, sessions, accounts, deletions; ARGV: id, password hash that was checked
+-- Returns 1, or 0 if the account or the password is another now.
+local function delete(keys, args)
+  local found = redis.call('HMGET', keys[1], 'state', 'password', 'name', 'email')
+  if found[1] == 'deleted' then
+    return 1
+  end
+  if found[1] or found[2] ~= args[2] then
+    return 0
+  end
+  redis.call('DEL', keys[1], keys[2])
+  redis.call('HSET', keys[1], 'state', 'deleted', 'name', found[3], 'email', found[4])
+  redis.call('SREM', keys[3], args[1])
+  redis.call('ZADD', keys[4], args[1], args[1])
+  return 1
+end
+
+-- Forgets a deleted account whose claims have been released.
+-- KEYS: profile, deletions; ARGV: id
+local function confirm_deletion(keys, args)
+  if redis.call('HGET', keys[1], 'state') == 'deleted' then
+    redis.call('DEL', keys[1])
+  end
+  redis.call('ZREM', keys[2], args[1])
+  return 1
+end
+
+redis.register_function('user_create' .. suffix, create)
+redis.register_function('user_claim' .. suffix, claim)
+redis.register_function('user_take' .. suffix, take)
+redis.register_function('user_release' .. suffix, release)
+redis.register_function('user_activate' .. suffix, activate)
+redis.register_function('user_abort' .. suffix, abort)
+redis.register_function('user_drop' .. suffix, drop)
+redis.register_function('user_attempt' .. suffix, attempt)
+redis.register_function('user_open_session' .. suffix, open_session)
+redis.register_function('user_change_password' .. suffix, change_password)
+redis.register_function('user_update' .. suffix, update)
+redis.register_function('user_delete' .. suffix, delete)
+redis.register_function('user_confirm_deletion' .. suffix, confirm_deletion)

@@ -1,0 +1,97 @@
+//! Every key of this service: its type, what it holds, how long it lives. Each carries its
+//! partition as its hash tag. No other file writes a key.
+//!
+//! | key | type | holds |
+//! | --- | --- | --- |
+//! | `user:{p}:clock` | string | the tick of the last id issued in the partition |
+//! | `user:{p}:profile:<u>` | hash | an account, or what is left of one: see [`crate::store`] |
+//! | `user:{p}:registrations` | zset | ids whose registration is under way; score: the id |
+//! | `user:{p}:accounts` | set (intset) | ids of the accounts that exist, for checks |
+//! | `user:{p}:deletions` | zset | ids of deleted accounts that are not confirmed; score: the id |
+//! | `user:{p}:sessions:<u>` | zset | SHA-256 of a token → its end in Unix ms; goes with the last |
+//! | `user:{h}:name:<name>` | string | claim on a name in lower case: the id |
+//! | `user:{h}:email:<address>` | string | claim on an address in lower case: the id |
+//! | `user:{h}:attempts:<address>` | hash | failed log-ins; 1 hour, or 24 once they cost a wait |
+//!
+//! `p` is the partition that the id names, `h` that of the text.
+
+use microblog_domain::{Partition, UserId};
+
+use crate::{Email, Name};
+
+/// Begins the key of every profile of a partition; the id follows. Ids are issued by the function
+/// that writes the profile, which therefore completes the key itself: the slot is the same.
+pub(crate) fn profile_prefix(partition: Partition) -> String {
+    format!("user:{{{partition}}}:profile:")
+}
+
+pub(crate) fn profile(user: UserId) -> String {
+    format!("{}{user}", profile_prefix(user.partition()))
+}
+
+pub(crate) fn sessions(user: UserId) -> String {
+    format!("user:{{{}}}:sessions:{user}", user.partition())
+}
+
+pub(crate) fn clock(partition: Partition) -> String {
+    format!("user:{{{partition}}}:clock")
+}
+
+pub(crate) fn registrations(partition: Partition) -> String {
+    format!("user:{{{partition}}}:registrations")
+}
+
+pub(crate) fn accounts(partition: Partition) -> String {
+    format!("user:{{{partition}}}:accounts")
+}
+
+pub(crate) fn deletions(partition: Partition) -> String {
+    format!("user:{{{partition}}}:deletions")
+}
+
+pub(crate) fn name(name: &Name) -> String {
+    format!("user:{{{}}}:name:{}", name.partition(), name.unique())
+}
+
+pub(crate) fn email(email: &Email) -> String {
+    format!("user:{{{}}}:email:{}", email.partition(), email.unique())
+}
+
+pub(crate) fn attempts(email: &Email) -> String {
+    format!("user:{{{}}}:attempts:{}", email.partition(), email.unique())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_an_account_lies_in_its_partition() {
+        let user = UserId::new((7 << 12) | (1023 << 2) | 1).unwrap();
+        assert_eq!(profile(user), "user:{1023}:profile:32765");
+        assert_eq!(sessions(user), "user:{1023}:sessions:32765");
+        assert_eq!(clock(user.partition()), "user:{1023}:clock");
+        assert_eq!(registrations(user.partition()), "user:{1023}:registrations");
+        assert_eq!(accounts(user.partition()), "user:{1023}:accounts");
+        assert_eq!(deletions(user.partition()), "user:{1023}:deletions");
+    }
+
+    #[test]
+    fn a_claim_has_no_case_and_lies_beside_what_is_counted_for_it() {
+        let lower = Email::parse("email", "ann@example.org").unwrap();
+        let upper = Email::parse("email", "ANN@Example.org").unwrap();
+        assert_eq!(email(&lower), email(&upper));
+        let at = lower.partition();
+        assert_eq!(email(&lower), format!("user:{{{at}}}:email:ann@example.org"));
+        assert_eq!(attempts(&lower), format!("user:{{{at}}}:attempts:ann@example.org"));
+        let ann = Name::parse("name", "Ann").unwrap();
+        assert_eq!(name(&ann), format!("user:{{{}}}:name:ann", ann.partition()));
+    }
+
+    #[test]
+    fn an_address_cannot_name_another_slot() {
+        // Only the first pair of braces is the hash tag, and it stands before anything of people's.
+        let odd = Email::parse("email", "{1}@example.org").unwrap();
+        assert!(email(&odd).starts_with(&format!("user:{{{}}}:", odd.partition())));
+    }
+}

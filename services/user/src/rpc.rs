@@ -1,0 +1,189 @@
+//! The wire: decodes each request, checks every field of it, calls one rule and encodes what comes
+//! back. Nothing else.
+
+mod decode;
+mod encode;
+
+use std::pin::Pin;
+
+use futures::{Stream, StreamExt as _};
+use microblog_domain::{BATCH_MAX, PageSize, Partition, UserId};
+use microblog_proto::user as pb;
+use pb::user_service_server::UserService;
+use tonic::{Request, Response, Status};
+
+use crate::{Accounts, Error, Name};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// The service on the wire.
+pub(crate) struct Rpc {
+    accounts: Accounts,
+}
+
+impl Rpc {
+    pub(crate) const fn new(accounts: Accounts) -> Self {
+        Self { accounts }
+    }
+}
+
+#[tonic::async_trait]
+impl UserService for Rpc {
+    async fn register(
+        &self,
+        request: Request<pb::RegisterRequest>,
+    ) -> Answer<pb::RegisterResponse> {
+        let application = decode::register(request.into_inner())?;
+        let user = self.accounts.register(application).await?;
+        Ok(Response::new(pb::RegisterResponse { user: Some(encode::user(user)) }))
+    }
+
+    async fn check_availability(
+        &self,
+        request: Request<pb::CheckAvailabilityRequest>,
+    ) -> Answer<pb::CheckAvailabilityResponse> {
+        let (name, email) = decode::check_availability(&request.into_inner())?;
+        let free = self.accounts.availability(name.as_ref(), email.as_ref()).await?;
+        Ok(Response::new(pb::CheckAvailabilityResponse {
+            name_available: free.name,
+            email_available: free.email,
+        }))
+    }
+
+    async fn import_users(
+        &self,
+        request: Request<pb::ImportUsersRequest>,
+    ) -> Answer<pb::ImportUsersResponse> {
+        let (people, password) = decode::import_users(&request.into_inner())?;
+        let imported = self.accounts.import(people, password).await?;
+        let number = |id: Option<UserId>| id.map_or(0, UserId::get);
+        Ok(Response::new(pb::ImportUsersResponse {
+            user_ids: imported.ids.into_iter().map(number).collect(),
+            created: imported.created as u32,
+        }))
+    }
+
+    async fn login(&self, request: Request<pb::LoginRequest>) -> Answer<pb::LoginResponse> {
+        let (email, password) = decode::login(&request.into_inner())?;
+        let session = self.accounts.login(email, password).await?;
+        Ok(Response::new(pb::LoginResponse {
+            token: session.token.reveal(),
+            expires_at: Some(session.expires_at.into()),
+            user: Some(encode::user(session.user)),
+        }))
+    }
+
+    async fn logout(&self, request: Request<pb::LogoutRequest>) -> Answer<pb::LogoutResponse> {
+        self.accounts.logout(&request.into_inner().token).await?;
+        Ok(Response::new(pb::LogoutResponse {}))
+    }
+
+    async fn authenticate(
+        &self,
+        request: Request<pb::AuthenticateRequest>,
+    ) -> Answer<pb::AuthenticateResponse> {
+        let (user, expires_at) = self.accounts.authenticate(&request.into_inner().token).await?;
+        Ok(Response::new(pb::AuthenticateResponse {
+            user_id: user.get(),
+            expires_at: Some(expires_at.into()),
+        }))
+    }
+
+    async fn change_password(
+        &self,
+        request: Request<pb::ChangePasswordRequest>,
+    ) -> Answer<pb::ChangePasswordResponse> {
+        let (id, current, new) = decode::change_password(&request.into_inner())?;
+        self.accounts.change_password(id, current, new).await?;
+        Ok(Response::new(pb::ChangePasswordResponse {}))
+    }
+
+    async fn get_user(&self, request: Request<pb::GetUserRequest>) -> Answer<pb::GetUserResponse> {
+        let id = decode::user_id(request.get_ref().user_id)?;
+        let user = self.accounts.get(id).await?;
+        Ok(Response::new(pb::GetUserResponse { user: Some(encode::user(user)) }))
+    }
+
+    async fn batch_get_users(
+        &self,
+        request: Request<pb::BatchGetUsersRequest>,
+    ) -> Answer<pb::BatchGetUsersResponse> {
+        let ids = UserId::parse_list("user_ids", &request.get_ref().user_ids, BATCH_MAX)
+            .map_err(Error::from)?;
+        let users = self.accounts.get_many(ids).await?;
+        let users = users.into_iter().map(encode::user).collect();
+        Ok(Response::new(pb::BatchGetUsersResponse { users }))
+    }
+
+    async fn get_user_by_name(
+        &self,
+        request: Request<pb::GetUserByNameRequest>,
+    ) -> Answer<pb::GetUserByNameResponse> {
+        let name = Name::parse("name", &request.get_ref().name).map_err(Error::from)?;
+        let user = self.accounts.get_by_name(&name).await?;
+        Ok(Response::new(pb::GetUserByNameResponse { user: Some(encode::user(user)) }))
+    }
+
+    async fn get_account(
+        &self,
+        request: Request<pb::GetAccountRequest>,
+    ) -> Answer<pb::GetAccountResponse> {
+        let id = decode::user_id(request.get_ref().user_id)?;
+        let record = self.accounts.get_own(id).await?;
+        Ok(Response::new(pb::GetAccountResponse { account: Some(encode::account(record)) }))
+    }
+
+    async fn update_profile(
+        &self,
+        request: Request<pb::UpdateProfileRequest>,
+    ) -> Answer<pb::UpdateProfileResponse> {
+        let (id, changes) = decode::update_profile(&request.into_inner())?;
+        let user = self.accounts.update(id, changes).await?;
+        Ok(Response::new(pb::UpdateProfileResponse { user: Some(encode::user(user)) }))
+    }
+
+    async fn delete_user(
+        &self,
+        request: Request<pb::DeleteUserRequest>,
+    ) -> Answer<pb::DeleteUserResponse> {
+        let (id, password) = decode::delete_user(&request.into_inner())?;
+        self.accounts.delete(id, &password).await?;
+        Ok(Response::new(pb::DeleteUserResponse {}))
+    }
+
+    async fn list_deletions(
+        &self,
+        request: Request<pb::ListDeletionsRequest>,
+    ) -> Answer<pb::ListDeletionsResponse> {
+        let size = PageSize::parse(request.get_ref().page_size).map_err(Error::from)?;
+        let ids = self.accounts.deletions(size.get()).await?;
+        let user_ids = ids.into_iter().map(UserId::get).collect();
+        Ok(Response::new(pb::ListDeletionsResponse { user_ids }))
+    }
+
+    async fn confirm_deletion(
+        &self,
+        request: Request<pb::ConfirmDeletionRequest>,
+    ) -> Answer<pb::ConfirmDeletionResponse> {
+        let id = decode::user_id(request.get_ref().user_id)?;
+        self.accounts.confirm_deletion(id).await?;
+        Ok(Response::new(pb::ConfirmDeletionResponse {}))
+    }
+
+    type VerifyStream = Pin<Box<dyn Stream<Item = Result<pb::VerifyResponse, Status>> + Send>>;
+
+    async fn verify(&self, _: Request<pb::VerifyRequest>) -> Answer<Self::VerifyStream> {
+        let accounts = self.accounts.clone();
+        let findings = futures::stream::iter(Partition::all()).then(move |partition| {
+            let accounts = accounts.clone();
+            async move {
+                let found = accounts.verify(partition).await?;
+                Ok(pb::VerifyResponse {
+                    users_checked: found.checked,
+                    violations: found.violations,
+                })
+            }
+        });
+        Ok(Response::new(Box::pin(findings)))
+    }
+}

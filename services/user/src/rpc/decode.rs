@@ -1,0 +1,143 @@
+//! From the wire's types to the domain's. Says of every field what is wrong with it, all at once.
+
+use std::collections::HashSet;
+
+use microblog_domain::{Invalid, UserId};
+use microblog_proto::user as pb;
+use uuid::Uuid;
+
+use crate::{Email, Error, Name, Part, Password, import::Person, registration::Application};
+
+/// The most names that an import takes.
+const IMPORT_MAX: usize = 5000;
+
+/// Collects what is wrong with the fields of a request.
+#[derive(Default)]
+struct Fields(Vec<Invalid>);
+
+impl Fields {
+    /// Returns what was read from a field, or keeps what is wrong with it.
+    fn read<T>(&mut self, parsed: Result<T, Invalid>) -> Option<T> {
+        parsed.map_err(|invalid| self.0.push(invalid)).ok()
+    }
+
+    /// Returns what was made of all fields, which is there if none was wrong.
+    fn finish<T>(self, made: Option<T>) -> Result<T, Error> {
+        made.filter(|_| self.0.is_empty()).ok_or(Error::Invalid(self.0))
+    }
+}
+
+pub(super) fn register(request: pb::RegisterRequest) -> Result<Application, Error> {
+    let mut fields = Fields::default();
+    let id = fields.read(request_id(&request.request_id));
+    let name = fields.read(Name::parse("name", &request.name));
+    let email = fields.read(Email::parse("email", &request.email));
+    let password = fields.read(Password::parse_new("password", &request.password));
+    let display_name = fields.read(Part::DisplayName.parse(&request.display_name));
+    let application = id.zip(name).zip(email).zip(password).zip(display_name).map(
+        |((((request, name), email), password), display_name)| Application {
+            request,
+            name,
+            email,
+            password,
+            display_name,
+        },
+    );
+    fields.finish(application)
+}
+
+pub(super) fn check_availability(
+    request: &pb::CheckAvailabilityRequest,
+) -> Result<(Option<Name>, Option<Email>), Error> {
+    if request.name.is_none() && request.email.is_none() {
+        return Err(Invalid::new("name", "must be given, or else email").into());
+    }
+    let mut fields = Fields::default();
+    let name = request.name.as_deref().and_then(|name| fields.read(Name::parse("name", name)));
+    let email =
+        request.email.as_deref().and_then(|email| fields.read(Email::parse("email", email)));
+    fields.finish(Some((name, email)))
+}
+
+pub(super) fn import_users(
+    request: &pb::ImportUsersRequest,
+) -> Result<(Vec<Person>, Option<Password>), Error> {
+    let names = &request.names;
+    if names.len() > IMPORT_MAX {
+        let problem = format!("must have at most {IMPORT_MAX} items, has {}", names.len());
+        return Err(Invalid::new("names", problem).into());
+    }
+    let mut seen = HashSet::with_capacity(names.len());
+    let mut people = Vec::with_capacity(names.len());
+    for (i, name) in names.iter().enumerate() {
+        let field = format!("names[{i}]");
+        let name = Name::parse(&field, name)?;
+        if !seen.insert(name.unique()) {
+            return Err(Invalid::new(field, "must be there once only").into());
+        }
+        let email = Email::parse("email_domain", &format!("{name}@{}", request.email_domain));
+        let email = email.map_err(|invalid| {
+            Invalid::new(invalid.field, "must be a domain for e-mail addresses")
+        })?;
+        people.push(Person { name, email });
+    }
+    let password = match request.password.as_str() {
+        "" => None,
+        text => Some(Password::parse_new("password", text)?),
+    };
+    Ok((people, password))
+}
+
+pub(super) fn login(request: &pb::LoginRequest) -> Result<(Email, Password), Error> {
+    let mut fields = Fields::default();
+    let email = fields.read(Email::parse("email", &request.email));
+    let password = fields.read(Password::parse_given("password", &request.password));
+    fields.finish(email.zip(password))
+}
+
+pub(super) fn change_password(
+    request: &pb::ChangePasswordRequest,
+) -> Result<(UserId, Password, Password), Error> {
+    let mut fields = Fields::default();
+    let id = fields.read(UserId::parse("user_id", request.user_id));
+    let given = Password::parse_given("current_password", &request.current_password);
+    let current = fields.read(given);
+    let new = fields.read(Password::parse_new("new_password", &request.new_password));
+    fields.finish(id.zip(current).zip(new).map(|((id, current), new)| (id, current, new)))
+}
+
+pub(super) fn delete_user(request: &pb::DeleteUserRequest) -> Result<(UserId, Password), Error> {
+    let mut fields = Fields::default();
+    let id = fields.read(UserId::parse("user_id", request.user_id));
+    let password = fields.read(Password::parse_given("password", &request.password));
+    fields.finish(id.zip(password))
+}
+
+pub(super) fn update_profile(
+    request: &pb::UpdateProfileRequest,
+) -> Result<(UserId, Vec<(Part, String)>), Error> {
+    let mut fields = Fields::default();
+    let id = fields.read(UserId::parse("user_id", request.user_id));
+    let given = [
+        (Part::DisplayName, &request.display_name),
+        (Part::Bio, &request.bio),
+        (Part::AvatarUrl, &request.avatar_url),
+        (Part::Location, &request.location),
+    ];
+    let mut changes = Vec::new();
+    for (part, text) in given {
+        if let Some(text) = text.as_deref().and_then(|text| fields.read(part.parse(text))) {
+            changes.push((part, text));
+        }
+    }
+    fields.finish(id.map(|id| (id, changes)))
+}
+
+pub(super) fn user_id(value: u64) -> Result<UserId, Error> {
+    Ok(UserId::parse("user_id", value)?)
+}
+
+fn request_id(text: &str) -> Result<String, Invalid> {
+    let id = Uuid::parse_str(text).ok().filter(|id| !id.is_nil());
+    id.map(|id| id.to_string()).ok_or_else(|| Invalid::new("request_id", "must be a UUID"))
+}

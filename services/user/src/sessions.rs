@@ -1,0 +1,71 @@
+//! Sessions: opened by a password, shown by a token, ended by time, log-out, a new password or the
+//! account's deletion.
+
+use std::time::SystemTime;
+
+use microblog_domain::UserId;
+
+use crate::{Accounts, Email, Error, Password, Token, User, accounts::write};
+
+/// A session that was opened.
+#[derive(Debug)]
+pub struct Session {
+    /// What its owner shows from now on.
+    pub token: Token,
+    /// When it ends by itself.
+    pub expires_at: SystemTime,
+    /// Whose it is.
+    pub user: User,
+}
+
+impl Accounts {
+    /// Opens a session.
+    pub async fn login(&self, email: Email, password: Password) -> Result<Session, Error> {
+        let record = self.check_credentials(&email, &password).await?;
+        let token = Token::issue(record.user.id)?;
+        let expires_at = SystemTime::now() + self.session_ttl;
+        let (store, id, fingerprint) = (self.store.clone(), record.user.id, token.fingerprint());
+        let open = async move {
+            store.open_session(id, &email, &record.password, fingerprint, expires_at).await
+        };
+        // The password was changed, or the account deleted, while it was being checked.
+        if !write(open).await? {
+            return Err(Error::BadCredentials);
+        }
+        Ok(Session { token, expires_at, user: record.user })
+    }
+
+    /// Ends a session, if it is one.
+    pub async fn logout(&self, token: &str) -> Result<(), Error> {
+        let Some(token) = Token::parse(token) else { return Ok(()) };
+        let store = self.store.clone();
+        write(async move { store.close_session(token.user(), token.fingerprint()).await }).await
+    }
+
+    /// Returns whose session a token is, and when it ends. One command.
+    pub async fn authenticate(&self, token: &str) -> Result<(UserId, SystemTime), Error> {
+        let token = Token::parse(token).ok_or(Error::TokenInvalid)?;
+        let expires_at = self.store.session(token.user(), token.fingerprint()).await?;
+        let alive = expires_at.filter(|&expires_at| expires_at > SystemTime::now());
+        alive.map(|expires_at| (token.user(), expires_at)).ok_or(Error::TokenInvalid)
+    }
+
+    /// Sets a new password, once the present one is checked, and ends every session.
+    pub async fn change_password(
+        &self,
+        id: UserId,
+        current: Password,
+        new: Password,
+    ) -> Result<(), Error> {
+        let record = self.check_password(id, &current).await?;
+        let new = self.hasher.hash(new).await?;
+        let store = self.store.clone();
+        write(async move {
+            if !store.change_password(id, &record.password, &new).await? {
+                return Err(Error::BadCredentials);
+            }
+            store.forget_attempts(&Email::parse("email", &record.email)?).await
+        })
+        .await
+    }
+}

@@ -1,0 +1,142 @@
+//! Registrations under way: from the id that is issued to the account, or to nothing.
+
+use microblog_domain::{Partition, UserId};
+use microblog_keyspace::{self as keyspace, Batch, Call, redis};
+
+use super::{Store, by_partition, malformed};
+use crate::{Draft, Error, Registration, keys};
+
+// So many accounts go to one partition together: fewer calls, and still spread evenly.
+const DRAFTS_PER_CALL_MAX: usize = 16;
+// So many registrations of one partition are looked through at once; the rest is found later.
+const PENDING_PER_PARTITION_MAX: isize = 100;
+
+impl Store {
+    /// Begins registrations: issues ids in partitions chosen at random and writes the profiles as
+    /// pending. Nothing is claimed yet. One round trip.
+    pub async fn create(&self, drafts: &[Draft]) -> Result<Vec<Registration>, Error> {
+        let mut batch = Batch::new();
+        for chunk in drafts.chunks(DRAFTS_PER_CALL_MAX) {
+            let partition = Partition::new(rand::random());
+            batch.call(partition, create(partition, chunk));
+        }
+        let mut ids = Vec::with_capacity(drafts.len());
+        for answer in self.send(batch).await? {
+            ids.extend(keyspace::decode::<Vec<u64>>(answer)?);
+        }
+        let begun = |(draft, id): (&Draft, u64)| {
+            let id = malformed(UserId::new(id), "an issued id")?;
+            Ok(Registration { id, name: draft.name.clone(), email: draft.email.clone() })
+        };
+        drafts.iter().zip(ids).map(begun).collect()
+    }
+
+    /// Makes accounts of pending registrations, which must hold both their claims. Returns for each
+    /// whether it is an account now; if not, it was aborted meanwhile. One round trip.
+    pub async fn activate(&self, ids: &[UserId]) -> Result<Vec<bool>, Error> {
+        let groups = by_partition(ids.iter().copied(), UserId::partition);
+        let mut batch = Batch::new();
+        for (partition, group) in &groups {
+            let call = Call::new("user_activate")
+                .key(keys::registrations(*partition))
+                .key(keys::accounts(*partition));
+            batch.call(*partition, with_profiles(call, group));
+        }
+        let mut done = vec![false; ids.len()];
+        let answers = self.send(batch).await?;
+        for ((_, group), answer) in groups.iter().zip(answers) {
+            let states: Vec<u64> = keyspace::decode(answer)?;
+            for ((place, _), state) in group.iter().zip(states) {
+                done[*place] = state == 1;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Gives registrations up, so that they can become accounts no more, and returns those whose
+    /// claims are to be released before they are dropped. One round trip.
+    pub async fn abort(&self, ids: &[UserId]) -> Result<Vec<Registration>, Error> {
+        let groups = by_partition(ids.iter().copied(), UserId::partition);
+        let mut batch = Batch::new();
+        for (partition, group) in &groups {
+            let call = Call::new("user_abort").key(keys::registrations(*partition));
+            batch.call(*partition, with_profiles(call, group));
+        }
+        let mut aborted = Vec::new();
+        let answers = self.send(batch).await?;
+        for ((_, group), answer) in groups.iter().zip(answers) {
+            let claims: Vec<Vec<String>> = keyspace::decode(answer)?;
+            for ((_, id), claims) in group.iter().zip(claims) {
+                if let [name, email] = claims.as_slice() {
+                    aborted.push(Registration::of(*id, name, email)?);
+                }
+            }
+        }
+        Ok(aborted)
+    }
+
+    /// Forgets registrations that became nothing, after their claims were released. Accounts are
+    /// left alone. One round trip.
+    pub async fn drop_registrations(&self, ids: &[UserId]) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        for (partition, group) in by_partition(ids.iter().copied(), UserId::partition) {
+            let call = Call::new("user_drop").key(keys::registrations(partition));
+            batch.call(partition, with_profiles(call, &group));
+        }
+        for answer in self.send(batch).await? {
+            keyspace::decode::<u64>(answer)?;
+        }
+        Ok(())
+    }
+
+    /// Returns registrations under way, the oldest 100 of each partition. One round trip.
+    pub async fn registrations(&self) -> Result<Vec<UserId>, Error> {
+        let mut batch = Batch::with_capacity(usize::from(Partition::COUNT));
+        for partition in Partition::all() {
+            batch.query(partition, pending(partition));
+        }
+        self.ids(batch).await
+    }
+
+    /// Returns registrations under way in one partition, the oldest 100. One command.
+    pub async fn registrations_in(&self, partition: Partition) -> Result<Vec<UserId>, Error> {
+        let mut batch = Batch::new();
+        batch.query(partition, pending(partition));
+        self.ids(batch).await
+    }
+
+    /// Returns all the ids that the commands of a batch answer with.
+    pub(super) async fn ids(&self, batch: Batch) -> Result<Vec<UserId>, Error> {
+        let mut ids = Vec::new();
+        for answer in self.send(batch).await? {
+            let found: Vec<u64> = keyspace::decode(answer)?;
+            ids.extend(found.into_iter().filter_map(UserId::new));
+        }
+        Ok(ids)
+    }
+}
+
+fn pending(partition: Partition) -> redis::Cmd {
+    let mut range = redis::cmd("ZRANGE");
+    range.arg(keys::registrations(partition)).arg(0).arg(PENDING_PER_PARTITION_MAX - 1);
+    range
+}
+
+fn create(partition: Partition, drafts: &[Draft]) -> Call {
+    let call = Call::new("user_create")
+        .key(keys::clock(partition))
+        .key(keys::registrations(partition))
+        .key(keys::profile_prefix(partition))
+        .arg(partition.number());
+    drafts.iter().fold(call, |call, draft| {
+        call.arg(draft.name.as_str())
+            .arg(draft.email.as_str())
+            .arg(draft.password.as_str())
+            .arg(&draft.display_name)
+            .arg(&draft.request)
+    })
+}
+
+fn with_profiles(call: Call, group: &[(usize, UserId)]) -> Call {
+    group.iter().fold(call, |call, &(_, id)| call.key(keys::profile(id)).arg(id.get()))
+}

@@ -1,0 +1,122 @@
+//! Sessions, and the counting of failed log-ins.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use microblog_domain::UserId;
+use microblog_keyspace::{self as keyspace, Batch, Call, redis};
+
+use super::{Store, malformed};
+use crate::{Email, Error, Hash, keys, throttle, token::Fingerprint};
+
+/// The most sessions of one account; a further one ends the oldest.
+pub const SESSIONS_MAX: usize = 50;
+
+/// What came of announcing a log-in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// It counts as failed until it succeeds. The address is claimed by this id, if by any.
+    Allowed(Option<UserId>),
+    /// Too many have failed: the next one is allowed after this time.
+    Refused(Duration),
+}
+
+impl Store {
+    /// Counts a log-in as failed in advance, unless one must wait, and finds who claims the
+    /// address. One round trip, whether the address is known or not.
+    pub async fn attempt(&self, email: &Email) -> Result<Attempt, Error> {
+        let call = Call::new("user_attempt")
+            .key(keys::attempts(email))
+            .key(keys::email(email))
+            .arg(rand::random::<u64>())
+            .arg(throttle::MEMORY_WHILE_FREE.as_millis() as u64)
+            .arg(throttle::MEMORY.as_millis() as u64)
+            .arg(throttle::waits_ms());
+        let (wait_ms, holder): (u64, String) = self.call(call).await?;
+        if wait_ms > 0 {
+            return Ok(Attempt::Refused(Duration::from_millis(wait_ms)));
+        }
+        if holder.is_empty() {
+            return Ok(Attempt::Allowed(None));
+        }
+        let id = holder.parse().ok().and_then(UserId::new);
+        malformed(id, "a claim").map(|id| Attempt::Allowed(Some(id)))
+    }
+
+    /// Forgets failed log-ins. One round trip.
+    pub async fn forget_attempts(&self, email: &Email) -> Result<(), Error> {
+        self.query::<u64>(forget_attempts(email)).await?;
+        Ok(())
+    }
+
+    /// Opens a session if this still is the hash of the account's password, and forgets failed
+    /// log-ins. Returns whether it did. One round trip.
+    pub async fn open_session(
+        &self,
+        id: UserId,
+        email: &Email,
+        checked: &Hash,
+        token: Fingerprint,
+        expires_at: SystemTime,
+    ) -> Result<bool, Error> {
+        let call = Call::new("user_open_session")
+            .key(keys::profile(id))
+            .key(keys::sessions(id))
+            .arg(checked.as_str())
+            .arg(token.as_bytes())
+            .arg(unix_ms(expires_at))
+            .arg(unix_ms(SystemTime::now()))
+            .arg(SESSIONS_MAX);
+        let mut batch = Batch::new();
+        batch.call(id.partition(), call);
+        batch.query(email.partition(), forget_attempts(email));
+        let opened = self.send(batch).await?.into_iter().next();
+        let opened: u64 = keyspace::decode(malformed(opened, "no answer")?)?;
+        Ok(opened == 1)
+    }
+
+    /// Returns when a session ends, also if that is over; `None` if there is none. One command.
+    pub async fn session(
+        &self,
+        id: UserId,
+        token: Fingerprint,
+    ) -> Result<Option<SystemTime>, Error> {
+        let mut score = redis::cmd("ZSCORE");
+        score.arg(keys::sessions(id)).arg(token.as_bytes());
+        let expires_ms: Option<f64> = self.query(score).await?;
+        Ok(expires_ms.map(|ms| UNIX_EPOCH + Duration::from_millis(ms as u64)))
+    }
+
+    /// Ends a session. One command.
+    pub async fn close_session(&self, id: UserId, token: Fingerprint) -> Result<(), Error> {
+        let mut remove = redis::cmd("ZREM");
+        remove.arg(keys::sessions(id)).arg(token.as_bytes());
+        self.query::<u64>(remove).await?;
+        Ok(())
+    }
+
+    /// Changes a password if `checked` still is its hash, and ends all sessions of the account.
+    /// Returns whether it did. One round trip.
+    pub async fn change_password(
+        &self,
+        id: UserId,
+        checked: &Hash,
+        new: &Hash,
+    ) -> Result<bool, Error> {
+        let call = Call::new("user_change_password")
+            .key(keys::profile(id))
+            .key(keys::sessions(id))
+            .arg(checked.as_str())
+            .arg(new.as_str());
+        Ok(self.call::<u64>(call).await? == 1)
+    }
+}
+
+fn forget_attempts(email: &Email) -> redis::Cmd {
+    let mut forget = redis::cmd("DEL");
+    forget.arg(keys::attempts(email));
+    forget
+}
+
+fn unix_ms(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}

@@ -1,0 +1,80 @@
+//! Sweeps up after registrations whose process died: what stays pending for longer than any write
+//! may take is given up, and its name and address are free.
+//!
+//! How long a registration has been pending is judged by when this sweeper first saw it, by its own
+//! monotonic clock: no machine's idea of the time can end a registration early.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use microblog_domain::UserId;
+
+use crate::{Accounts, Error, accounts::write, error::chain};
+
+/// Finds registrations that were left behind. Each replica has one: what several of them do at once
+/// is done once.
+pub struct Sweeper {
+    accounts: Accounts,
+    patience: Duration,
+    seen: HashMap<UserId, Instant>,
+}
+
+impl Sweeper {
+    /// Returns a sweeper that gives up what has been pending for longer than a write may take
+    /// (`write_budget`) and half as long again.
+    pub fn new(accounts: Accounts, write_budget: Duration) -> Self {
+        Self { accounts, patience: write_budget * 3 / 2, seen: HashMap::new() }
+    }
+
+    /// Sweeps for ever: ten times within its patience, but no more than 20 times a second, and at
+    /// least once a second.
+    pub async fn run(mut self) {
+        let pause = (self.patience / 10).clamp(Duration::from_millis(50), Duration::from_secs(1));
+        let mut failing = false;
+        loop {
+            match self.sweep().await {
+                Ok(0) => failing = false,
+                Ok(count) => {
+                    failing = false;
+                    tracing::info!(count, "registrations that were left behind are given up");
+                }
+                // Once for each time that the store is away.
+                Err(error) if !failing => {
+                    failing = true;
+                    tracing::warn!(error = chain(&error), "cannot look for registrations");
+                }
+                Err(_) => {}
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Looks once, and returns how many registrations it gave up.
+    pub async fn sweep(&mut self) -> Result<usize, Error> {
+        let pending = self.accounts.store.registrations().await?;
+        let now = Instant::now();
+        self.seen = pending
+            .into_iter()
+            .map(|id| (id, self.seen.get(&id).copied().unwrap_or(now)))
+            .collect();
+        let is_stale = |(_, first_seen): &(&UserId, &Instant)| now - **first_seen >= self.patience;
+        let stale: Vec<_> = self.seen.iter().filter(is_stale).map(|(&id, _)| id).collect();
+        if stale.is_empty() {
+            return Ok(0);
+        }
+        let accounts = self.accounts.clone();
+        write(async move { accounts.give_up(&stale).await }).await
+    }
+}
+
+impl Accounts {
+    /// Aborts registrations, releases what they hold and forgets them; what became an account
+    /// meanwhile is left alone. If it is cut short, the next sweep goes on.
+    async fn give_up(&self, ids: &[UserId]) -> Result<usize, Error> {
+        let aborted = self.store.abort(ids).await?;
+        self.discard(&aborted).await?;
+        Ok(aborted.len())
+    }
+}

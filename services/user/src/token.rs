@@ -1,0 +1,123 @@
+//! Session tokens: opaque to everybody else, 256 random bits that say whose they are. Only their
+//! hash is kept. Does not know where, nor how long they last.
+
+use std::fmt;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use microblog_domain::UserId;
+use rand::{TryRng as _, rngs::SysRng};
+use sha2::{Digest as _, Sha256};
+
+const SECRET_BYTES: usize = 32;
+const BYTES: usize = 8 + SECRET_BYTES;
+// 40 bytes in base64 without padding.
+const TEXT_BYTES: usize = 54;
+
+/// What is kept of a token: its SHA-256. A token has 256 random bits, so that a fast hash without
+/// salt is enough.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    /// Returns the bytes to keep.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fingerprint(…)")
+    }
+}
+
+/// A session token: the base64url text of the account's id (8 bytes, big-endian) and 32 random
+/// bytes. The id says in whose partition the session lies; it is checked with all the rest.
+pub struct Token {
+    user: UserId,
+    bytes: [u8; BYTES],
+}
+
+/// The system's random number generator failed.
+#[derive(Debug, thiserror::Error)]
+#[error("the system gave no random numbers")]
+pub struct NoRandomness(#[source] rand::rngs::SysError);
+
+impl Token {
+    /// Returns a new token for an account, from the system's random number generator.
+    pub fn issue(user: UserId) -> Result<Self, NoRandomness> {
+        let mut bytes = [0; BYTES];
+        let (id, secret) = bytes.split_at_mut(8);
+        id.copy_from_slice(&user.get().to_be_bytes());
+        SysRng.try_fill_bytes(secret).map_err(NoRandomness)?;
+        Ok(Self { user, bytes })
+    }
+
+    /// Reads a token, or returns `None` if the text cannot be one.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.len() != TEXT_BYTES {
+            return None;
+        }
+        let bytes: [u8; BYTES] = URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok()?;
+        let user = UserId::new(u64::from_be_bytes(*bytes.first_chunk()?))?;
+        Some(Self { user, bytes })
+    }
+
+    /// Returns whose session it is, if it is one.
+    pub const fn user(&self) -> UserId {
+        self.user
+    }
+
+    /// Returns what is kept of it.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint(Sha256::digest(self.bytes).into())
+    }
+
+    /// Returns the text for the client.
+    pub fn reveal(&self) -> String {
+        URL_SAFE_NO_PAD.encode(self.bytes)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_token_says_whose_it_is_and_nothing_in_debug() {
+        let user = UserId::new(42).unwrap();
+        let token = Token::issue(user).unwrap();
+        let read = Token::parse(&token.reveal()).unwrap();
+        assert_eq!(read.user(), user);
+        assert!(read.fingerprint() == token.fingerprint());
+        assert!(token.fingerprint() != Token::issue(user).unwrap().fingerprint());
+        assert!(!format!("{token:?}").contains(&token.reveal()));
+    }
+
+    #[test]
+    fn a_token_has_one_text() {
+        // The last character carries four bits too many: they must be zero.
+        let text = Token::issue(UserId::new(42).unwrap()).unwrap().reveal();
+        let spellings = ('A'..='Z').chain('a'..='z').chain('0'..='9').chain(['-', '_']);
+        let read = |c: char| Token::parse(&format!("{}{c}", &text[..TEXT_BYTES - 1]));
+        assert_eq!(spellings.filter(|&c| read(c).is_some()).count(), 4);
+        assert!(Token::parse(&format!("{text}=")).is_none());
+        assert!(Token::parse(&URL_SAFE_NO_PAD.encode([0; BYTES])).is_none());
+        assert!(Token::parse(&URL_SAFE_NO_PAD.encode([255; BYTES])).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn rubbish_is_no_token(text in ".{0,200}") {
+            prop_assert!(Token::parse(&text).is_none());
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The service as its callers see it: real gRPC, real Redis.
+
+mod harness;
+
+use harness::{
+    PASSWORD, PATIENCE, System, assert_sound, authenticate, login, on_each_store, refused,
+    register, registration,
+};
+use microblog_proto::{
+    common::ErrorReason as Reason,
+    user::{self as pb},
+};
+use microblog_testkit::{Topology, eventually};
+use tonic_types::StatusExt as _;
+
+on_each_store! {
+    an_account_is_found_by_all_that_names_it
+    a_profile_is_changed_in_parts
+    what_is_taken_is_said
+    a_session_lives_until_it_is_ended
+    a_new_password_ends_every_session
+    a_deleted_account_frees_its_name_and_address
+}
+
+async fn an_account_is_found_by_all_that_names_it(topology: Topology) {
+    let system = System::start(topology).await;
+    let mut client = system.client.clone();
+    let (ann, bob) = (register(&client, "Ann").await, register(&client, "bob").await);
+    assert_eq!((ann.name.as_str(), ann.display_name.as_str()), ("Ann", ""));
+    assert!(ann.id < 1 << 53);
+    let age = std::time::SystemTime::now()
+        .duration_since(ann.created_at.unwrap().try_into().unwrap())
+        .unwrap();
+    assert!(age.as_secs() < 60);
+
+    let get = client.get_user(pb::GetUserRequest { user_id: ann.id }).await.unwrap();
+    assert_eq!(get.into_inner().user.as_ref(), Some(&ann));
+    let by_name = pb::GetUserByNameRequest { name: "aNN".to_owned() };
+    let by_name = client.get_user_by_name(by_name).await.unwrap();
+    assert_eq!(by_name.into_inner().user.as_ref(), Some(&ann));
+    let own = client.get_account(pb::GetAccountRequest { user_id: ann.id }).await.unwrap();
+    let own = own.into_inner().account.unwrap();
+    assert_eq!((own.user.as_ref(), own.email.as_str()), (Some(&ann), "Ann@example.org"));
+    let batch = pb::BatchGetUsersRequest { user_ids: vec![bob.id, 1, ann.id, bob.id] };
+    let batch = client.batch_get_users(batch).await.unwrap().into_inner().users;
+    assert_eq!(batch, [bob, ann]);
+
+    let none = client.get_user(pb::GetUserRequest { user_id: 1 }).await;
+    refused(none, Reason::UserNotFound);
+    let none = client.get_user_by_name(pb::GetUserByNameRequest { name: "eve".to_owned() }).await;
+    refused(none, Reason::UserNotFound);
+    refused(client.get_account(pb::GetAccountRequest { user_id: 1 }).await, Reason::UserNotFound);
+    assert_sound(&client, 2).await;
+}
+
+async fn a_profile_is_changed_in_parts(topology: Topology) {
+    let system = System::start(topology).await;
+    let mut client = system.client.clone();
+    let ann = register(&client, "ann").await;
+    let change = pb::UpdateProfileRequest {
+        user_id: ann.id,
+        display_name: Some(" Ann 李 ".to_owned()),
+        bio: Some("two\r\nlines".to_owned()),
+        avatar_url: Some("https://example.org/a.png".to_owned()),
+        location: None,
+    };
+    let user = client.update_profile(change).await.unwrap().into_inner().user.unwrap();
+    assert_eq!((user.display_name.as_str(), user.bio.as_str()), ("Ann 李", "two\nlines"));
+    assert_eq!(
+        (user.avatar_url.as_str(), user.location.as_str()),
+        ("https://example.org/a.png", "")
+    );
+    let clear = pb::UpdateProfileRequest {
+        user_id: ann.id,
+        bio: Some(String::new()),
+        location: Some("北京".to_owned()),
+        ..Default::default()
+    };
+    let user = client.update_profile(clear).await.unwrap().into_inner().user.unwrap();
+    assert_eq!((user.bio.as_str(), user.location.as_str()), ("", "北京"));
+    assert_eq!(user.display_name, "Ann 李");
+
+    let nobody =
+        pb::UpdateProfileRequest { user_id: 5, bio: Some("x".to_owned()), ..Default::default() };
+    refused(client.update_profile(nobody).await, Reason::UserNotFound);
+}
+
+async fn what_is_taken_is_said(topology: Topology) {
+    let system = System::start(topology).await;
+    let mut client = system.client.clone();
+    register(&client, "ann").await;
+    let name = pb::RegisterRequest { email: "new@example.org".to_owned(), ..registration("ANN") };
+    refused(client.register(name).await, Reason::NameTaken);
+    let email = pb::RegisterRequest { email: "Ann@Example.org".to_owned(), ..registration("new") };
+    refused(client.register(email).await, Reason::EmailTaken);
+
+    let mut free = async |name: Option<&str>, email: Option<&str>| {
+        let (name, email) = (name.map(str::to_owned), email.map(str::to_owned));
+        let request = pb::CheckAvailabilityRequest { name, email };
+        let answer = client.check_availability(request).await.unwrap().into_inner();
+        (answer.name_available, answer.email_available)
+    };
+    assert_eq!(free(Some("Ann"), Some("new@example.org")).await, (Some(false), Some(true)));
+    assert_eq!(free(Some("new"), Some("ANN@example.org")).await, (Some(true), Some(false)));
+    assert_eq!(free(None, Some("ann@example.org")).await, (None, Some(false)));
+    assert_eq!(free(Some("new"), None).await, (Some(true), None));
+    assert_sound(&system.client, 1).await;
+}
+
+async fn a_session_lives_until_it_is_ended(topology: Topology) {
+    let system = System::start_with(topology, &["--session-ttl-s", "2"]).await;
+    let mut client = system.client.clone();
+    let ann = register(&client, "ann").await;
+    let (first, second) = (
+        login(&client, "ANN", PASSWORD).await.unwrap(),
+        login(&client, "ann", PASSWORD).await.unwrap(),
+    );
+    assert_ne!(first, second);
+    assert_eq!(authenticate(&client, &first).await.unwrap(), ann.id);
+
+    for _ in 0..2 {
+        client.logout(pb::LogoutRequest { token: first.clone() }).await.unwrap();
+        refused(authenticate(&client, &first).await, Reason::TokenInvalid);
+    }
+    assert_eq!(authenticate(&client, &second).await.unwrap(), ann.id);
+    eventually("the session ends by itself", PATIENCE, async || {
+        authenticate(&client, &second).await.is_err()
+    })
+    .await;
+    refused(authenticate(&client, &second).await, Reason::TokenInvalid);
+}
+
+async fn a_new_password_ends_every_session(topology: Topology) {
+    let system = System::start(topology).await;
+    let mut client = system.client.clone();
+    let (ann, _) = (register(&client, "ann").await, register(&client, "bob").await);
+    let (token, others) = (
+        login(&client, "ann", PASSWORD).await.unwrap(),
+        login(&client, "bob", PASSWORD).await.unwrap(),
+    );
+    let change = |current: &str| pb::ChangePasswordRequest {
+        user_id: ann.id,
+        current_password: current.to_owned(),
+        new_password: "battery staple".to_owned(),
+    };
+    refused(client.change_password(change("wrong")).await, Reason::BadCredentials);
+    assert!(authenticate(&client, &token).await.is_ok());
+    client.change_password(change(PASSWORD)).await.unwrap();
+    refused(authenticate(&client, &token).await, Reason::TokenInvalid);
+    assert!(authenticate(&client, &others).await.is_ok());
+    refused(login(&client, "ann", PASSWORD).await, Reason::BadCredentials);
+    assert!(login(&client, "ann", "battery staple").await.is_ok());
+}
+
+async fn a_deleted_account_frees_its_name_and_address(topology: Topology) {
+    let system = System::start(topology).await;
+    let mut client = system.client.clone();
+    let ann = register(&client, "ann").await;
+    let token = login(&client, "ann", PASSWORD).await.unwrap();
+    let delete =
+        |password: &str| pb::DeleteUserRequest { user_id: ann.id, password: password.to_owned() };
+    refused(client.delete_user(delete("wrong")).await, Reason::BadCredentials);
+    client.delete_user(delete(PASSWORD)).await.unwrap();
+
+    refused(client.delete_user(delete(PASSWORD)).await, Reason::UserNotFound);
+    refused(client.get_user(pb::GetUserRequest { user_id: ann.id }).await, Reason::UserNotFound);
+    refused(authenticate(&client, &token).await, Reason::TokenInvalid);
+    refused(login(&client, "ann", PASSWORD).await, Reason::BadCredentials);
+    let again = register(&client, "ann").await;
+    assert_ne!(again.id, ann.id);
+    assert!(login(&client, "ann", PASSWORD).await.is_ok());
+
+    let list = pb::ListDeletionsRequest { page_size: 0 };
+    let listed = client.list_deletions(list).await.unwrap().into_inner().user_ids;
+    assert_eq!(listed, [ann.id]);
+    for id in [ann.id, ann.id, again.id, 77] {
+        client.confirm_deletion(pb::ConfirmDeletionRequest { user_id: id }).await.unwrap();
+    }
+    assert!(client.list_deletions(list).await.unwrap().into_inner().user_ids.is_empty());
+    let by_name = pb::GetUserByNameRequest { name: "ann".to_owned() };
+    let found = client.get_user_by_name(by_name).await.unwrap().into_inner().user.unwrap();
+    assert_eq!(found.id, again.id);
+    assert_sound(&client, 1).await;
+}
+
+#[tokio::test]
+async fn guessing_passwords_gets_slow_and_tells_nothing() {
+    let system = System::start(Topology::Single).await;
+    let client = &system.client;
+    register(client, "ann").await;
+    // Known or not, the answers are the same.
+    for name in ["ann", "nobody"] {
+        let mut texts = Vec::new();
+        for _ in 0..5 {
+            let status = refused(login(client, name, "wrong").await, Reason::BadCredentials);
+            texts.push(status.message().to_owned());
+        }
+        assert_eq!(texts, vec!["wrong e-mail address or password"; 5]);
+        let status = refused(login(client, name, PASSWORD).await, Reason::LoginThrottled);
+        let wait = status.get_details_retry_info().unwrap().retry_delay.unwrap();
+        assert!(wait.as_millis() <= 1000 && !wait.is_zero(), "{wait:?}");
+    }
+    eventually("the right password is heard again", PATIENCE, async || {
+        login(client, "ann", PASSWORD).await.is_ok()
+    })
+    .await;
+    // Success starts the count anew.
+    refused(login(client, "ann", "wrong").await, Reason::BadCredentials);
+    assert!(login(client, "ann", PASSWORD).await.is_ok());
+}
+
+#[tokio::test]
+async fn many_guesses_at_once_are_no_way_around_the_waits() {
+    let system = System::start(Topology::Single).await;
+    register(&system.client, "ann").await;
+    let guesses = (0..30).map(|_| login(&system.client, "ann", "wrong"));
+    let answers = futures::future::join_all(guesses).await;
+    let heard = answers.into_iter().filter(|answer| {
+        let status = answer.as_ref().unwrap_err();
+        microblog_chassis::status::reason_of(status) == Some(Reason::BadCredentials)
+    });
+    assert_eq!(heard.count(), 5);
+}

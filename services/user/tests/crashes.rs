@@ -1,0 +1,309 @@
+//! Processes that stop, stall or are killed on the way leave nothing taken, and lose nothing that
+//! was answered.
+
+mod harness;
+
+use std::time::Duration;
+
+use harness::{
+    PASSWORD, PATIENCE, accounts, assert_sound, connect, login, on_each_store, register,
+    registration,
+};
+use microblog_domain::Partition;
+use microblog_proto::user as pb;
+use microblog_testkit::{Process, Store as Redis, Topology, eventually};
+use microblog_user::{
+    Accounts, Draft, Email, Hash, Kind, Name, Password, Registration, Store, Sweeper, User,
+    registration::Application,
+};
+
+on_each_store! {
+    a_registration_that_stops_anywhere_leaves_nothing_taken
+    a_sweep_that_stops_anywhere_is_taken_up_again
+    who_stalls_until_he_is_given_up_cannot_come_back
+    a_deletion_that_stops_anywhere_frees_the_name
+    what_a_killed_process_answered_holds_and_the_rest_is_free
+}
+
+fn draft(name: &str) -> Draft {
+    Draft {
+        name: Name::parse("name", name).unwrap(),
+        email: Email::parse("email", &format!("{name}@example.org")).unwrap(),
+        password: Hash::none(),
+        display_name: String::new(),
+        request: uuid::Uuid::new_v4().to_string(),
+    }
+}
+
+async fn register_directly(accounts: &Accounts, name: &str) -> User {
+    let Draft { name, email, request, .. } = draft(name);
+    let password = Password::parse_new("password", PASSWORD).unwrap();
+    let display_name = String::new();
+    let application = Application { request, name, email, password, display_name };
+    accounts.register(application).await.unwrap()
+}
+
+/// Sweeps without patience, so that whatever is under way counts as left behind.
+async fn sweep(accounts: &Accounts) -> usize {
+    Sweeper::new(accounts.clone(), Duration::ZERO).sweep().await.unwrap()
+}
+
+async fn assert_free(accounts: &Accounts, name: &str, is_free: bool) {
+    let Draft { name, email, .. } = draft(name);
+    let free = accounts.availability(Some(&name), Some(&email)).await.unwrap();
+    assert_eq!((free.name, free.email), (Some(is_free), Some(is_free)));
+}
+
+async fn assert_checked(accounts: &Accounts, expected: u64) {
+    let mut checked = 0;
+    for partition in Partition::all() {
+        let findings = accounts.verify(partition).await.unwrap();
+        assert!(findings.violations.is_empty(), "{:?}", findings.violations);
+        checked += findings.checked;
+    }
+    assert_eq!(checked, expected);
+}
+
+/// Takes so many steps of a registration.
+async fn begin(store: &Store, name: &str, steps: usize) -> Vec<Registration> {
+    let registrations = store.create(&[draft(name)]).await.unwrap();
+    for kind in [Kind::Name, Kind::Email].into_iter().take(steps - 1) {
+        assert_eq!(store.claim(kind, &registrations).await.unwrap(), [registrations[0].id]);
+    }
+    registrations
+}
+
+async fn a_registration_that_stops_anywhere_leaves_nothing_taken(topology: Topology) {
+    let redis = Redis::start(topology).await;
+    let (store, accounts) = accounts(&redis).await;
+    for steps in 1..=3 {
+        let name = format!("stops_after_{steps}");
+        begin(&store, &name, steps).await;
+        assert_eq!(store.registrations().await.unwrap().len(), 1);
+        assert_eq!(sweep(&accounts).await, 1);
+        assert_free(&accounts, &name, true).await;
+        register_directly(&accounts, &name).await;
+        assert_free(&accounts, &name, false).await;
+    }
+    assert_eq!(sweep(&accounts).await, 0);
+    assert_checked(&accounts, 3).await;
+}
+
+async fn a_sweep_that_stops_anywhere_is_taken_up_again(topology: Topology) {
+    let redis = Redis::start(topology).await;
+    let (store, accounts) = accounts(&redis).await;
+    for steps in 1..=2 {
+        let name = format!("swept_{steps}");
+        let ids = [begin(&store, &name, 3).await[0].id];
+        let aborted = store.abort(&ids).await.unwrap();
+        assert_eq!(aborted.len(), 1);
+        // Its claims are worth nothing from the first step on.
+        assert_free(&accounts, &name, true).await;
+        if steps == 2 {
+            store.release(&aborted).await.unwrap();
+        }
+        let user = register_directly(&accounts, &name).await;
+        assert_eq!(sweep(&accounts).await, 1);
+        assert!(store.registrations().await.unwrap().is_empty());
+        assert_eq!(accounts.get(user.id).await.unwrap(), user);
+    }
+    assert_checked(&accounts, 2).await;
+}
+
+async fn who_stalls_until_he_is_given_up_cannot_come_back(topology: Topology) {
+    let redis = Redis::start(topology).await;
+    let (store, accounts) = accounts(&redis).await;
+    for steps in 1..=3 {
+        let name = format!("stalls_after_{steps}");
+        let stalled = begin(&store, &name, steps).await;
+        assert_eq!(sweep(&accounts).await, 1);
+        // It goes on where it was, not knowing. What it claims now is worth nothing.
+        for kind in [Kind::Name, Kind::Email].into_iter().skip(steps - 1) {
+            store.claim(kind, &stalled).await.unwrap();
+        }
+        assert_free(&accounts, &name, true).await;
+        let user = register_directly(&accounts, &name).await;
+        assert_eq!(store.activate(&[stalled[0].id]).await.unwrap(), [false]);
+        store.release(&stalled).await.unwrap();
+        store.drop_registrations(&[stalled[0].id]).await.unwrap();
+        assert_eq!(accounts.get_by_name(&stalled[0].name).await.unwrap(), user);
+        assert!(accounts.get(stalled[0].id).await.is_err());
+    }
+    // Nor does it matter who is first: what became an account is not given up.
+    let ids = [begin(&store, "in_time", 3).await[0].id];
+    assert_eq!(store.activate(&ids).await.unwrap(), [true]);
+    assert!(store.abort(&ids).await.unwrap().is_empty());
+    store.drop_registrations(&ids).await.unwrap();
+    assert_eq!(store.activate(&ids).await.unwrap(), [true], "repeated after a lost answer");
+    assert_checked(&accounts, 4).await;
+}
+
+async fn a_deletion_that_stops_anywhere_frees_the_name(topology: Topology) {
+    let redis = Redis::start(topology).await;
+    let (store, accounts) = accounts(&redis).await;
+    for steps in 1..=2 {
+        let user = register_directly(&accounts, "ann").await;
+        let record = accounts.get_own(user.id).await.unwrap();
+        assert!(!store.delete(user.id, &Hash::none()).await.unwrap(), "another password");
+        for _ in 0..2 {
+            assert!(store.delete(user.id, &record.password).await.unwrap());
+        }
+        let deleted = store.deleted(user.id).await.unwrap().unwrap();
+        if steps == 2 {
+            store.release(&[deleted]).await.unwrap();
+        }
+        assert_free(&accounts, "ann", true).await;
+        let again = register_directly(&accounts, "ann").await;
+        assert_eq!(accounts.deletions(20).await.unwrap(), [user.id]);
+        // Finishing it does not touch the new owner.
+        for _ in 0..2 {
+            accounts.confirm_deletion(user.id).await.unwrap();
+        }
+        assert!(accounts.deletions(20).await.unwrap().is_empty());
+        assert!(store.read(&[user.id]).await.unwrap()[0].is_none());
+        assert_eq!(accounts.get_by_name(&deleted_name()).await.unwrap(), again);
+        assert_checked(&accounts, 1).await;
+        let record = accounts.get_own(again.id).await.unwrap();
+        store.delete(again.id, &record.password).await.unwrap();
+        accounts.confirm_deletion(again.id).await.unwrap();
+    }
+    assert_checked(&accounts, 0).await;
+}
+
+fn deleted_name() -> Name {
+    Name::parse("name", "ann").unwrap()
+}
+
+async fn what_a_killed_process_answered_holds_and_the_rest_is_free(topology: Topology) {
+    const TASKS: usize = 12;
+    let redis = Redis::start(topology).await;
+    let url = redis.url("user");
+    let program = env!("CARGO_BIN_EXE_microblog-user");
+    let flags = ["--redis-url", url.as_str(), "--threads", "1", "--write-budget-ms", "1000"];
+    let process = Process::start(program, &flags).await;
+    let client = connect(&process.address()).await;
+    let (answered, mut answers) = tokio::sync::mpsc::unbounded_channel();
+    let tasks = (0..TASKS).map(|task| {
+        let (mut client, answered) = (client.clone(), answered.clone());
+        tokio::spawn(async move {
+            for i in 0.. {
+                let request = registration(&format!("user_{task}_{i}"));
+                match client.register(request.clone()).await {
+                    Ok(answer) => answered.send(answer.into_inner().user.unwrap()).unwrap(),
+                    Err(_) => return request,
+                }
+            }
+            unreachable!("it is killed before")
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    drop(answered);
+    let mut acknowledged = Vec::new();
+    answers.recv_many(&mut acknowledged, 1).await;
+    while acknowledged.len() < 25 {
+        answers.recv_many(&mut acknowledged, 1).await;
+    }
+    process.kill9();
+    let mut unanswered = Vec::new();
+    for task in tasks {
+        unanswered.push(task.await.unwrap());
+    }
+    while let Some(user) = answers.recv().await {
+        acknowledged.push(user);
+    }
+    assert_eq!(unanswered.len(), TASKS);
+
+    let process = Process::start(program, &flags).await;
+    let client = connect(&process.address()).await;
+    for user in &acknowledged {
+        login(&client, &user.name, PASSWORD).await.unwrap();
+    }
+    for request in &unanswered {
+        // Another may take the name, unless the registration was done and only its answer lost.
+        let other = pb::RegisterRequest {
+            request_id: registration("x").request_id,
+            password: "another password".to_owned(),
+            ..request.clone()
+        };
+        eventually("the name can be registered", PATIENCE, async || {
+            let mut client = client.clone();
+            client.register(other.clone()).await.is_ok()
+                || client.register(request.clone()).await.is_ok()
+        })
+        .await;
+    }
+    assert_sound(&client, (acknowledged.len() + TASKS) as u64).await;
+}
+
+#[tokio::test]
+async fn ids_grow_though_the_clock_goes_back() {
+    let redis = Redis::start(Topology::Single).await;
+    let (store, _) = accounts(&redis).await;
+    // As if ids had been issued tomorrow.
+    let now = std::time::SystemTime::now();
+    let tomorrow = now + Duration::from_secs(24 * 3600);
+    let since_epoch = tomorrow.duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    let tick = (since_epoch - microblog_domain::Stamp::EPOCH_MS) * 4;
+    let mut admin = redis.nodes()[0].admin().await;
+    for partition in Partition::all() {
+        let mut set = microblog_testkit::redis::cmd("SET");
+        set.arg(format!("user:{{{partition}}}:clock")).arg(tick);
+        set.query_async::<()>(&mut admin).await.unwrap();
+    }
+    let drafts: Vec<_> = (0..4000).map(|i| draft(&format!("user{i}"))).collect();
+    let mut last = std::collections::HashMap::new();
+    for drafts in drafts.chunks(1000) {
+        for registration in store.create(drafts).await.unwrap() {
+            let id = registration.id;
+            assert!(id.created_at() >= tomorrow - Duration::from_millis(1), "{id}");
+            let before = last.insert(id.partition(), id);
+            assert!(before.is_none_or(|before| before < id), "{before:?} then {id}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_registration_is_not_given_up_before_its_time() {
+    let redis = Redis::start(Topology::Single).await;
+    let (store, accounts) = accounts(&redis).await;
+    let mut patient = Sweeper::new(accounts.clone(), Duration::from_millis(200));
+    let begun = begin(&store, "slow", 2).await;
+    assert_eq!(patient.sweep().await.unwrap(), 0);
+    assert_eq!(patient.sweep().await.unwrap(), 0);
+    // Whoever asks meanwhile is told that the name is taken.
+    let free = accounts.availability(Some(&begun[0].name), None).await.unwrap();
+    assert_eq!(free.name, Some(false));
+    eventually("it is given up in the end", PATIENCE, async || patient.sweep().await.unwrap() == 1)
+        .await;
+    assert_free(&accounts, "slow", true).await;
+}
+
+#[tokio::test]
+async fn the_oldest_of_too_many_sessions_ends() {
+    use microblog_user::{Token, store::SESSIONS_MAX};
+    let system = harness::System::start(Topology::Single).await;
+    let (store, accounts) = accounts(&system.redis).await;
+    let ann = register(&system.client, "ann").await;
+    let id = microblog_domain::UserId::new(ann.id).unwrap();
+    let record = accounts.get_own(id).await.unwrap();
+    let email = Email::parse("email", &record.email).unwrap();
+    let mut tokens = Vec::new();
+    for i in 0..=SESSIONS_MAX as u64 {
+        let token = Token::issue(id).unwrap();
+        let end = std::time::SystemTime::now() + Duration::from_secs(100 + i);
+        // Twice, as when an answer was lost.
+        for _ in 0..2 {
+            let opened =
+                store.open_session(id, &email, &record.password, token.fingerprint(), end).await;
+            assert!(opened.unwrap());
+        }
+        tokens.push(token.reveal());
+    }
+    assert!(harness::authenticate(&system.client, &tokens[0]).await.is_err());
+    for token in &tokens[1..] {
+        assert_eq!(harness::authenticate(&system.client, token).await.unwrap(), ann.id);
+    }
+    let end = std::time::SystemTime::now() + Duration::from_secs(100);
+    let late = Token::issue(id).unwrap().fingerprint();
+    assert!(!store.open_session(id, &email, &Hash::none(), late, end).await.unwrap());
+}

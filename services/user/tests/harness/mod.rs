@@ -1,0 +1,151 @@
+//! What the tests have in common: the service on a real Redis, and a client of it.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "only tests use it")]
+
+use std::{net::TcpListener, time::Duration};
+
+use clap::Parser as _;
+use microblog_chassis::{Worker, status::reason_of};
+use microblog_keyspace::Keyspace;
+use microblog_proto::{
+    common::ErrorReason,
+    user::{self as pb, user_service_client::UserServiceClient},
+};
+use microblog_testkit::{Store as Redis, Topology, eventually};
+use microblog_user::{Accounts, Config, Hasher, Store, store};
+use tonic::{
+    Status,
+    transport::{Channel, Endpoint},
+};
+use uuid::Uuid;
+
+pub type Client = UserServiceClient<Channel>;
+
+pub const PASSWORD: &str = "correct horse";
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The service in this process, on a Redis of its own.
+pub struct System {
+    pub redis: Redis,
+    pub client: Client,
+}
+
+impl System {
+    pub async fn start(topology: Topology) -> Self {
+        Self::start_with(topology, &[]).await
+    }
+
+    pub async fn start_with(topology: Topology, flags: &[&str]) -> Self {
+        let redis = Redis::start(topology).await;
+        let url = redis.url("user");
+        let own = ["user", "--redis-url", url.as_str(), "--log", "off"];
+        let config = Config::try_parse_from(own.iter().chain(flags)).unwrap();
+        let service = microblog_user::service(&config, Worker::ONLY).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let never = std::future::pending();
+            microblog_chassis::serve(listener, service, &config.chassis, never).await.unwrap();
+        });
+        let client = connect(&address).await;
+        Self { redis, client }
+    }
+}
+
+/// Returns a client of the service at an address, once the service answers from its store.
+pub async fn connect(address: &str) -> Client {
+    let channel = Endpoint::from_shared(address.to_owned()).unwrap().connect_lazy();
+    let client = UserServiceClient::new(channel).max_decoding_message_size(64 << 20);
+    eventually("the service answers", PATIENCE, async || {
+        client
+            .clone()
+            .get_user(pb::GetUserRequest { user_id: 1 })
+            .await
+            .is_err_and(|status| reason_of(&status) == Some(ErrorReason::UserNotFound))
+    })
+    .await;
+    client
+}
+
+/// Returns the rules over a Redis, in this task.
+pub async fn accounts(redis: &Redis) -> (Store, Accounts) {
+    let config = microblog_keyspace::Config::at(redis.url("user"));
+    let store = Store::new(Keyspace::open(&config, store::LIBRARY).unwrap());
+    store.ready().await.unwrap();
+    let day = Duration::from_secs(24 * 3600);
+    (store.clone(), Accounts::new(store, Hasher::of_process(2), day))
+}
+
+/// Returns a request to register a name, with an address that goes with it.
+pub fn registration(name: &str) -> pb::RegisterRequest {
+    pb::RegisterRequest {
+        request_id: Uuid::new_v4().to_string(),
+        email: format!("{name}@example.org"),
+        name: name.to_owned(),
+        password: PASSWORD.to_owned(),
+        display_name: String::new(),
+    }
+}
+
+pub async fn register(client: &Client, name: &str) -> pb::User {
+    let answer = client.clone().register(registration(name)).await;
+    answer.unwrap().into_inner().user.unwrap()
+}
+
+pub async fn login(client: &Client, name: &str, password: &str) -> Result<String, Status> {
+    let request =
+        pb::LoginRequest { email: format!("{name}@example.org"), password: password.to_owned() };
+    client.clone().login(request).await.map(|answer| answer.into_inner().token)
+}
+
+pub async fn authenticate(client: &Client, token: &str) -> Result<u64, Status> {
+    let request = pb::AuthenticateRequest { token: token.to_owned() };
+    client.clone().authenticate(request).await.map(|answer| answer.into_inner().user_id)
+}
+
+/// Asserts that a call was refused for a reason.
+#[track_caller]
+pub fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, reason: ErrorReason) -> Status {
+    let status = answer.unwrap_err();
+    assert_eq!(reason_of(&status), Some(reason), "{status:?}");
+    status
+}
+
+/// Asserts that a call was refused for exactly these fields.
+#[track_caller]
+pub fn refused_for<T: std::fmt::Debug>(answer: Result<T, Status>, fields: &[&str]) {
+    use tonic_types::StatusExt as _;
+    let status = refused(answer, ErrorReason::InvalidField);
+    let named = status.get_details_bad_request().unwrap().field_violations;
+    let named: Vec<_> = named.iter().map(|violation| violation.field.as_str()).collect();
+    assert_eq!(named, fields);
+}
+
+/// Asserts that Verify finds so many accounts and nothing wrong.
+pub async fn assert_sound(client: &Client, accounts: u64) {
+    let mut stream = client.clone().verify(pb::VerifyRequest {}).await.unwrap().into_inner();
+    let (mut partitions, mut checked, mut violations) = (0, 0, Vec::new());
+    while let Some(message) = stream.message().await.unwrap() {
+        partitions += 1;
+        checked += message.users_checked;
+        violations.extend(message.violations);
+    }
+    assert!(violations.is_empty(), "{violations:?}");
+    assert_eq!((partitions, checked), (1024, accounts));
+}
+
+/// Makes each test run on a single server and on a cluster.
+#[allow(unused_macros, reason = "not all test binaries have such tests")]
+macro_rules! on_each_store {
+    ($($test:ident)*) => {
+        mod on_a_single_server {
+            $(#[tokio::test] async fn $test() { super::$test(super::Topology::Single).await })*
+        }
+        mod on_a_cluster {
+            $(#[tokio::test] async fn $test() { super::$test(super::Topology::Cluster).await })*
+        }
+    };
+}
+#[allow(unused_imports, reason = "not all test binaries have such tests")]
+pub(crate) use on_each_store;

@@ -1,0 +1,173 @@
+//! Many at once: names and addresses have one owner, and a request that is repeated happens once.
+
+mod harness;
+
+use std::collections::HashSet;
+
+use futures::future::join_all;
+use harness::{
+    Client, PASSWORD, System, assert_sound, login, on_each_store, register, registration,
+};
+use microblog_chassis::status::reason_of;
+use microblog_proto::{common::ErrorReason as Reason, user as pb};
+use microblog_testkit::Topology;
+
+const CLIENTS: usize = 64;
+
+on_each_store! {
+    of_many_who_want_one_name_one_wins
+    of_many_who_want_one_address_one_wins
+    of_many_who_want_both_one_wins
+    a_registration_repeated_at_once_makes_one_account
+    imports_and_registrations_of_the_same_names_agree
+}
+
+/// Sends all at once; returns who won, and for what reasons the others did not.
+async fn race(
+    client: &Client,
+    requests: impl IntoIterator<Item = pb::RegisterRequest>,
+) -> (Vec<pb::User>, Vec<Option<Reason>>) {
+    let calls = requests.into_iter().map(|request| {
+        let mut client = client.clone();
+        async move { client.register(request).await }
+    });
+    let (mut won, mut lost) = (Vec::new(), Vec::new());
+    for answer in join_all(calls).await {
+        match answer {
+            Ok(answer) => won.push(answer.into_inner().user.unwrap()),
+            Err(status) => lost.push(reason_of(&status)),
+        }
+    }
+    (won, lost)
+}
+
+async fn of_many_who_want_one_name_one_wins(topology: Topology) {
+    let system = System::start(topology).await;
+    let requests = (0..CLIENTS).map(|i| pb::RegisterRequest {
+        email: format!("client{i}@example.org"),
+        name: if i % 2 == 0 { "ann".to_owned() } else { "ANN".to_owned() },
+        ..registration("ann")
+    });
+    let (won, lost) = race(&system.client, requests).await;
+    assert_eq!(won.len(), 1);
+    assert_eq!(lost, vec![Some(Reason::NameTaken); CLIENTS - 1]);
+    assert_sound(&system.client, 1).await;
+    // The losers' addresses are free again.
+    let requests = (0..CLIENTS).map(|i| pb::RegisterRequest {
+        email: format!("client{i}@example.org"),
+        ..registration(&format!("other{i}"))
+    });
+    let (won, lost) = race(&system.client, requests).await;
+    assert_eq!((won.len(), lost), (CLIENTS - 1, vec![Some(Reason::EmailTaken)]));
+    assert_sound(&system.client, CLIENTS as u64).await;
+}
+
+async fn of_many_who_want_one_address_one_wins(topology: Topology) {
+    let system = System::start(topology).await;
+    let request = |i: usize| pb::RegisterRequest {
+        email: "ann@example.org".to_owned(),
+        ..registration(&format!("client{i}"))
+    };
+    let (won, lost) = race(&system.client, (0..CLIENTS).map(request)).await;
+    assert_eq!(won.len(), 1);
+    assert_eq!(lost, vec![Some(Reason::EmailTaken); CLIENTS - 1]);
+    // The losers' names are free again.
+    let requests = (0..CLIENTS).map(|i| registration(&format!("client{i}")));
+    let (won, lost) = race(&system.client, requests).await;
+    assert_eq!((won.len(), lost), (CLIENTS - 1, vec![Some(Reason::NameTaken)]));
+    assert_sound(&system.client, CLIENTS as u64).await;
+}
+
+async fn of_many_who_want_both_one_wins(topology: Topology) {
+    let system = System::start(topology).await;
+    let (won, lost) = race(&system.client, (0..CLIENTS).map(|_| registration("ann"))).await;
+    assert_eq!((won.len(), lost.len()), (1, CLIENTS - 1));
+    let taken = [Some(Reason::NameTaken), Some(Reason::EmailTaken)];
+    assert!(lost.iter().all(|reason| taken.contains(reason)), "{lost:?}");
+    assert!(login(&system.client, "ann", PASSWORD).await.is_ok());
+    assert_sound(&system.client, 1).await;
+}
+
+async fn a_registration_repeated_at_once_makes_one_account(topology: Topology) {
+    let system = System::start(topology).await;
+    let request = registration("ann");
+    let (won, lost) = race(&system.client, (0..CLIENTS).map(|_| request.clone())).await;
+    let ids: HashSet<_> = won.iter().map(|user| user.id).collect();
+    assert_eq!(ids.len(), 1);
+    assert!(lost.iter().all(|&reason| reason == Some(Reason::RegistrationInProgress)), "{lost:?}");
+    // And once more when all is over.
+    let again = system.client.clone().register(request.clone()).await.unwrap().into_inner();
+    assert!(ids.contains(&again.user.unwrap().id));
+    // The same request with something else in it is another one.
+    for other in [
+        pb::RegisterRequest { password: "another password".to_owned(), ..request.clone() },
+        pb::RegisterRequest { email: "other@example.org".to_owned(), ..request.clone() },
+    ] {
+        let (won, lost) = race(&system.client, [other]).await;
+        assert_eq!((won.len(), lost), (0, vec![Some(Reason::NameTaken)]));
+    }
+    assert_sound(&system.client, 1).await;
+}
+
+async fn imports_and_registrations_of_the_same_names_agree(topology: Topology) {
+    const NAMES: usize = 300;
+    let system = System::start(topology).await;
+    let import = pb::ImportUsersRequest {
+        names: (0..NAMES).map(|i| format!("user{i}")).collect(),
+        email_domain: "example.org".to_owned(),
+        password: PASSWORD.to_owned(),
+    };
+    let imports = join_all((0..3).map(|_| {
+        let (mut client, import) = (system.client.clone(), import.clone());
+        async move { client.import_users(import).await }
+    }));
+    let registered = race(&system.client, (0..40).map(|i| registration(&format!("USER{i}"))));
+    let (imports, (won, lost)) = futures::future::join(imports, registered).await;
+
+    assert!(lost.iter().all(|&reason| reason == Some(Reason::NameTaken)), "{lost:?}");
+    let imports: Vec<_> = imports.into_iter().map(|answer| answer.unwrap().into_inner()).collect();
+    let created: usize = imports.iter().map(|import| import.created as usize).sum();
+    assert_eq!(created + won.len(), NAMES);
+    for import in &imports {
+        assert_eq!(import.user_ids, imports[0].user_ids);
+    }
+    for user in &won {
+        let i: usize = user.name[4..].parse().unwrap();
+        assert_eq!(imports[0].user_ids[i], user.id);
+    }
+    assert_sound(&system.client, NAMES as u64).await;
+}
+
+#[tokio::test]
+async fn an_import_can_be_repeated_and_keeps_what_is_there() {
+    let system = System::start(Topology::Single).await;
+    let mut client = system.client.clone();
+    let ann = register(&client, "Ann").await;
+    let squatter =
+        pb::RegisterRequest { email: "carl@example.org".to_owned(), ..registration("squatter") };
+    client.register(squatter).await.unwrap();
+    let import = pb::ImportUsersRequest {
+        names: ["ann", "bob", "carl", "dora"].map(str::to_owned).to_vec(),
+        email_domain: "Example.org".to_owned(),
+        password: String::new(),
+    };
+    let first = client.import_users(import.clone()).await.unwrap().into_inner();
+    assert_eq!((first.created, first.user_ids[0], first.user_ids[2]), (2, ann.id, 0));
+    let second = client.import_users(import).await.unwrap().into_inner();
+    assert_eq!((second.created, &second.user_ids), (0, &first.user_ids));
+    // Without a password nobody can log in.
+    assert_eq!(
+        reason_of(&login(&client, "bob", PASSWORD).await.unwrap_err()),
+        Some(Reason::BadCredentials)
+    );
+    assert_sound(&client, 4).await;
+    let more = pb::ImportUsersRequest {
+        names: vec!["eve".to_owned()],
+        email_domain: "example.org".to_owned(),
+        password: PASSWORD.to_owned(),
+    };
+    client.import_users(more).await.unwrap();
+    assert!(login(&client, "eve", PASSWORD).await.is_ok());
+    let nothing = client.import_users(pb::ImportUsersRequest::default()).await.unwrap();
+    assert!(nothing.into_inner().user_ids.is_empty());
+}

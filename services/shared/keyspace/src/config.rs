@@ -97,3 +97,37 @@ fn positive(text: &str) -> Result<usize, String> {
         Err(error) => Err(format!("{error}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        redis: Config,
+    }
+
+    #[test]
+    fn the_defaults_of_flags_are_those_of_code() {
+        let flags = Flags::try_parse_from(["test"]).unwrap().redis;
+        let code = Config::at("redis://127.0.0.1:6379");
+        assert_eq!(flags.redis_url, code.redis_url);
+        assert_eq!(format!("{flags:?}"), format!("{code:?}"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for flag in ["--redis-links=0", "--redis-exclusive-links=x", "--redis-timeout-ms=1"] {
+            assert!(Flags::try_parse_from(["test", flag]).is_err(), "{flag}");
+        }
+    }
+
+    #[test]
+    fn the_address_never_shows() {
+        let config = Config::at("redis://user:secret@localhost");
+        assert!(!format!("{config:?}").contains("secret"));
+    }
+}

@@ -1,4 +1,5 @@
-//! A connection that many share, to one node or to a cluster. Knows no pool and no time-out.
+//! A connection that many share, to one node or to a cluster, and what is sent on it. Knows no
+//! pool and no time-out.
 
 use redis::{
     Cmd, Pipeline, RedisResult, Value,
@@ -14,59 +15,77 @@ pub(crate) enum Connection {
     Cluster(ClusterConnection),
 }
 
-impl Connection {
-    /// Sends one command; without a route, a cluster finds the node by the command's keys.
-    ///
-    /// The cluster's client takes the command, since it repeats it by itself.
-    pub(crate) async fn command(
+/// Something to send, on another connection again when the first one was dropped.
+///
+/// The client of a cluster takes what it sends, since it repeats it by itself.
+pub(crate) trait Request: Send {
+    type Answer: Send;
+
+    fn send(
         &mut self,
-        command: &mut Cmd,
-        route: Option<Route>,
-    ) -> RedisResult<Value> {
-        match (self, route) {
-            (Self::Node(connection), _) => connection.send_packed_command(command).await,
-            (Self::Cluster(connection), Some(route)) => {
+        connection: &mut Connection,
+    ) -> impl Future<Output = RedisResult<Self::Answer>> + Send;
+}
+
+/// One command; without a route, a cluster finds the node by the command's keys.
+pub(crate) struct One {
+    pub(crate) command: Cmd,
+    pub(crate) route: Option<Route>,
+}
+
+impl Request for One {
+    type Answer = Value;
+
+    async fn send(&mut self, connection: &mut Connection) -> RedisResult<Value> {
+        match (connection, self.route) {
+            (Connection::Node(node), _) => node.send_packed_command(&self.command).await,
+            (Connection::Cluster(cluster), Some(route)) => {
                 let node = SingleNodeRoutingInfo::SpecificNode(route);
-                connection.route_command(command.take(), RoutingInfo::SingleNode(node)).await
+                cluster.route_command(self.command.take(), RoutingInfo::SingleNode(node)).await
             }
-            (Self::Cluster(connection), None) => connection.req_packed_command(command).await,
+            (Connection::Cluster(cluster), None) => cluster.req_packed_command(&self.command).await,
         }
     }
+}
 
-    /// Sends commands of one partition, of one slot of a cluster.
-    ///
-    /// The cluster's client takes the commands, since it repeats them by itself.
-    pub(crate) async fn commands(
-        &mut self,
-        commands: &mut Pipeline,
-        route: Route,
-    ) -> RedisResult<Vec<Value>> {
-        let count = commands.len();
-        match self {
-            Self::Node(connection) => connection.send_packed_commands(commands, 0, count).await,
-            Self::Cluster(connection) => {
-                let commands = std::mem::take(commands);
-                let node = SingleNodeRoutingInfo::SpecificNode(route);
-                connection.route_pipeline(commands, 0, count, node).await
+/// Commands of one partition, of one slot of a cluster.
+pub(crate) struct Many {
+    pub(crate) commands: Pipeline,
+    pub(crate) route: Route,
+}
+
+impl Request for Many {
+    type Answer = Vec<Value>;
+
+    async fn send(&mut self, connection: &mut Connection) -> RedisResult<Vec<Value>> {
+        let count = self.commands.len();
+        match connection {
+            Connection::Node(node) => node.send_packed_commands(&self.commands, 0, count).await,
+            Connection::Cluster(cluster) => {
+                let commands = std::mem::take(&mut self.commands);
+                let node = SingleNodeRoutingInfo::SpecificNode(self.route);
+                cluster.route_pipeline(commands, 0, count, node).await
             }
         }
     }
+}
 
-    /// Sends a command to the one node, or to every primary, and returns the answer of each.
-    pub(crate) async fn everywhere(&mut self, command: &Cmd) -> RedisResult<Vec<Value>> {
-        match self {
-            Self::Node(connection) => Ok(vec![connection.send_packed_command(command).await?]),
-            Self::Cluster(connection) => {
-                // Without a policy, the answers come as they are, by node.
-                let everywhere =
-                    RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-                match connection.route_command(command.clone(), everywhere).await? {
-                    Value::Map(answers) => {
-                        Ok(answers.into_iter().map(|(_node, answer)| answer).collect())
-                    }
-                    answer => Ok(vec![answer]),
-                }
-            }
+/// A command to the one node, or to every primary of a cluster, with the answer of each.
+pub(crate) struct Everywhere<'a>(pub(crate) &'a Cmd);
+
+impl Request for Everywhere<'_> {
+    type Answer = Vec<Value>;
+
+    async fn send(&mut self, connection: &mut Connection) -> RedisResult<Vec<Value>> {
+        let cluster = match connection {
+            Connection::Node(node) => return Ok(vec![node.send_packed_command(self.0).await?]),
+            Connection::Cluster(cluster) => cluster,
+        };
+        // Without a policy, the answers come as they are, by node.
+        let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+        match cluster.route_command(self.0.clone(), everywhere).await? {
+            Value::Map(answers) => Ok(answers.into_iter().map(|(_node, answer)| answer).collect()),
+            answer => Ok(vec![answer]),
         }
     }
 }

@@ -2,7 +2,6 @@
 //! many calls share one, and a broken one is replaced. Knows no function and no batch.
 
 use std::{
-    future::Future,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -13,9 +12,14 @@ use std::{
 use deadpool::managed::{Manager, Metrics, Pool, PoolError, RecycleError, RecycleResult};
 use futures::future::join_all;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value, cluster_routing::Route};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, error::Elapsed, timeout_at};
 
-use crate::{Error, connection::Connection, endpoint::Endpoint, error::TimedOut};
+use crate::{
+    Error,
+    connection::{Connection, Everywhere, Many, One, Request},
+    endpoint::Endpoint,
+    error::TimedOut,
+};
 
 // After a connection could not be made, calls fail at once for this long.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -68,55 +72,51 @@ impl Links {
     }
 
     /// Sends one command and returns the answer, which may be a refusal.
-    pub(crate) async fn command(
-        &self,
-        mut command: Cmd,
-        route: Option<Route>,
-    ) -> Result<Value, Error> {
-        let deadline = Instant::now() + self.timeout;
-        for _ in 0..self.attempts {
-            let mut link = self.link(deadline).await?;
-            let answer = link.connection.command(&mut command, route);
-            match self.judge(&link.health, deadline, answer).await? {
-                Some(answer) => return Ok(answer),
-                None => continue,
-            }
-        }
-        Err(dropped())
+    pub(crate) async fn command(&self, command: Cmd, route: Option<Route>) -> Result<Value, Error> {
+        let answer = self.send(One { command, route }).await?;
+        self.look_for_replicas(std::slice::from_ref(&answer));
+        Ok(answer)
     }
 
     /// Sends commands of one partition (of any, where there is no cluster), and returns their
     /// answers, some of which may be refusals.
     pub(crate) async fn commands(
         &self,
-        mut commands: Pipeline,
+        commands: Pipeline,
         route: Route,
     ) -> Result<Vec<Value>, Error> {
-        let deadline = Instant::now() + self.timeout;
-        for _ in 0..self.attempts {
-            let mut link = self.link(deadline).await?;
-            let answers = link.connection.commands(&mut commands, route);
-            match self.judge(&link.health, deadline, answers).await? {
-                Some(answers) => return Ok(answers),
-                None => continue,
-            }
-        }
-        Err(dropped())
+        let answers = self.send(Many { commands, route }).await?;
+        self.look_for_replicas(&answers);
+        Ok(answers)
     }
 
     /// Sends a command to the one node, or to every primary, and returns all answers, some of
     /// which may be refusals.
     pub(crate) async fn everywhere(&self, command: &Cmd) -> Result<Vec<Value>, Error> {
+        self.send(Everywhere(command)).await
+    }
+
+    // Sends something on a link, and again on the next one when a connection was dropped: every
+    // command may run twice. Ends within the time-out.
+    async fn send<R: Request>(&self, mut request: R) -> Result<R::Answer, Error> {
         let deadline = Instant::now() + self.timeout;
         for _ in 0..self.attempts {
             let mut link = self.link(deadline).await?;
-            let answers = link.connection.everywhere(command);
-            match self.judge(&link.health, deadline, answers).await? {
-                Some(answers) => return Ok(answers),
-                None => continue,
+            let answer = timeout_at(deadline, request.send(&mut link.connection)).await;
+            if let Some(answer) = self.judge(&link.health, answer) {
+                return answer;
             }
         }
-        Err(dropped())
+        Err(Error::unavailable(std::io::Error::from(std::io::ErrorKind::ConnectionReset)))
+    }
+
+    // What was a primary has become a replica: links lead elsewhere after a pause.
+    fn look_for_replicas(&self, answers: &[Value]) {
+        let is_from_replica = |answer: &&Value| matches!(answer, Value::ServerError(error) if error.code() == "READONLY");
+        if let Some(Value::ServerError(error)) = answers.iter().find(is_from_replica) {
+            self.pool.retain(|_, _| false);
+            self.pool.manager().failed(error.clone().into());
+        }
     }
 
     async fn link(&self, deadline: Instant) -> Result<Link, Error> {
@@ -127,39 +127,33 @@ impl Links {
         }
     }
 
-    // Waits for an answer and draws the conclusions about the link. `None` means that the
-    // connection was dropped, and that another one may be tried: every command may run twice.
-    async fn judge<T>(
+    // Draws the conclusions about a link. `None` means that its connection was dropped.
+    fn judge<T>(
         &self,
         health: &Health,
-        deadline: Instant,
-        answer: impl Future<Output = RedisResult<T>>,
-    ) -> Result<Option<T>, Error> {
-        match timeout_at(deadline, answer).await {
+        answer: Result<RedisResult<T>, Elapsed>,
+    ) -> Option<Result<T, Error>> {
+        match answer {
             Ok(Ok(answer)) => {
                 health.answered();
-                Ok(Some(answer))
+                Some(Ok(answer))
             }
+            // The cluster's client has repeated it already, and mends its own connections.
             Ok(Err(error)) if self.is_cluster() => {
-                // The cluster's client has repeated it already, and mends its own connections.
                 health.failed();
-                Err(error.into())
+                Some(Err(error.into()))
             }
             Ok(Err(error)) if error.is_unrecoverable_error() => {
                 health.broken.store(true, Ordering::Relaxed);
-                if error.is_connection_dropped() { Ok(None) } else { Err(error.into()) }
+                if error.is_connection_dropped() { None } else { Some(Err(error.into())) }
             }
-            Ok(Err(error)) => Err(error.into()),
+            Ok(Err(error)) => Some(Err(error.into())),
             Err(_) => {
                 health.failed();
-                Err(Error::unavailable(TimedOut(self.timeout)))
+                Some(Err(Error::unavailable(TimedOut(self.timeout))))
             }
         }
     }
-}
-
-fn dropped() -> Error {
-    Error::unavailable(std::io::Error::from(std::io::ErrorKind::ConnectionReset))
 }
 
 #[derive(Clone)]
@@ -196,6 +190,13 @@ struct Maker {
     failure: Mutex<Option<(Instant, RedisError)>>,
 }
 
+impl Maker {
+    fn failed(&self, error: RedisError) {
+        let failure = Some((Instant::now(), error));
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    }
+}
+
 impl Manager for Maker {
     type Type = Link;
     type Error = RedisError;
@@ -208,8 +209,7 @@ impl Manager for Maker {
         match self.endpoint.connect().await {
             Ok(connection) => Ok(Link { connection, health: Arc::default() }),
             Err(error) => {
-                let failure = Some((Instant::now(), error.clone()));
-                *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+                self.failed(error.clone());
                 Err(error)
             }
         }

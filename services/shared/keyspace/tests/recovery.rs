@@ -110,6 +110,25 @@ async fn the_time_out_is_as_configured() {
 }
 
 #[tokio::test]
+async fn a_primary_that_becomes_a_replica_is_left() {
+    let (server, other) = (RedisServer::start().await, RedisServer::start().await);
+    let keyspace = open_ready(server.url(USER)).await;
+    follow(&server, "127.0.0.1", &other.port().to_string()).await;
+    for _ in 0..5 {
+        let answer = put(&keyspace, &key(1, "a"), "x").await;
+        assert!(is_unavailable(&answer), "{answer:?}");
+    }
+    assert!(is_unavailable(&send(&keyspace, 10, "x").await));
+    follow(&server, "NO", "ONE").await;
+    recovers(&keyspace).await;
+}
+
+async fn follow(server: &RedisServer, host: &str, port: &str) {
+    let mut command = redis::cmd("REPLICAOF");
+    command.arg(host).arg(port).exec_async(&mut server.admin().await).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_sentinel_failover_is_followed() {
     let group = Sentinels::start().await;
     let keyspace = open_ready(group.url(USER)).await;

@@ -1,2 +1,54 @@
-//! Being laid out.
-fn main() {}
+//! `microblog`: the whole of microblog on one machine in one process, and tools that call it.
+
+mod demo;
+mod edges;
+mod import;
+mod load;
+mod progress;
+mod remote;
+mod up;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// A microblog on one machine: the follow graph of a social network behind gRPC.
+///
+/// Exits with 0 if all went well, 1 if something is not as it should be, 2 if the command could
+/// not be carried out.
+#[derive(Debug, Parser)]
+#[command(name = "microblog", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Up(up::Args),
+    Import(import::Args),
+    Demo(demo::Args),
+    Verify(verify::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Up(args) => up::run(&args),
+        Command::Import(args) => call(import::run(args)),
+        Command::Demo(args) => call(demo::run(args)),
+        Command::Verify(args) => call(verify::run(args)),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::from(2)
+    })
+}
+
+/// Runs a command that is a client of a running microblog.
+fn call(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+}

@@ -1,0 +1,159 @@
+//! One of the people of the tour: an account, its session, and its calls through the gateway,
+//! each printed with its answer.
+
+use std::time::Duration;
+
+use anyhow::{anyhow, ensure};
+use microblog_proto::gateway::{
+    self, UserRef, gateway_service_client::GatewayServiceClient, user_ref::Ref,
+};
+use rand::distr::{Alphanumeric, SampleString as _};
+use tonic::{Request, Response, Status, metadata::MetadataValue, transport::Channel};
+use uuid::Uuid;
+
+use crate::remote::{self, reason, told};
+
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The generated client of the gateway.
+pub(super) type Client = GatewayServiceClient<Channel>;
+
+/// Somebody with an account.
+pub(super) struct Person {
+    /// The account's name: a given name and a random end.
+    pub(super) name: String,
+    given_name: &'static str,
+    password: String,
+    registered: bool,
+    token: String,
+    client: Client,
+}
+
+impl Person {
+    /// Returns somebody who has no account yet.
+    pub(super) fn new(given_name: &'static str, channel: Channel) -> Self {
+        let ending = Alphanumeric.sample_string(&mut rand::rng(), 8).to_lowercase();
+        Self {
+            name: format!("{given_name}_{ending}"),
+            given_name,
+            password: Alphanumeric.sample_string(&mut rand::rng(), 24),
+            registered: false,
+            token: String::new(),
+            client: Client::new(channel),
+        }
+    }
+
+    /// Returns how a request refers to this account.
+    pub(super) fn as_ref(&self) -> Option<UserRef> {
+        Some(UserRef { r#ref: Some(Ref::Name(self.name.clone())) })
+    }
+
+    /// Makes a call in this person's session; prints it and the answer, which `tell` puts in words.
+    pub(super) async fn call<Q, A>(
+        &self,
+        what: &str,
+        message: Q,
+        call: impl AsyncFnOnce(Client, Request<Q>) -> Result<Response<A>, Status>,
+        tell: impl FnOnce(&A) -> String,
+    ) -> anyhow::Result<A> {
+        println!("  {:5} {what}", self.given_name);
+        let answer = call(self.client.clone(), self.request(message)?)
+            .await
+            .map_err(|status| anyhow!("{what}: {}", told(&status)))?
+            .into_inner();
+        for line in tell(&answer).lines() {
+            println!("        → {line}");
+        }
+        Ok(answer)
+    }
+
+    /// Makes a call that must be refused for this reason.
+    pub(super) async fn refused<Q, A>(
+        &self,
+        what: &str,
+        expected_reason: &str,
+        message: Q,
+        call: impl AsyncFnOnce(Client, Request<Q>) -> Result<Response<A>, Status>,
+    ) -> anyhow::Result<()> {
+        println!("  {:5} {what}", self.given_name);
+        match call(self.client.clone(), self.request(message)?).await {
+            Ok(_) => Err(anyhow!("{what}: should have been refused with {expected_reason}")),
+            Err(status) => {
+                println!("        → {}", told(&status));
+                ensure!(reason(&status) == expected_reason, "{what}: expected {expected_reason}");
+                Ok(())
+            }
+        }
+    }
+
+    /// Creates the account.
+    pub(super) async fn register(&mut self) -> anyhow::Result<()> {
+        let message = gateway::RegisterRequest {
+            request_id: Uuid::new_v4().to_string(),
+            email: self.email(),
+            name: self.name.clone(),
+            password: self.password.clone(),
+            display_name: String::new(),
+        };
+        // Even where the answer is lost, the account may be there.
+        self.registered = true;
+        let what = format!("registers as {} with {}", self.name, self.email());
+        let answer = self.call(
+            &what,
+            message,
+            async |mut c, r| c.register(r).await,
+            |a| format!("account {}", a.user.as_ref().map_or(0, |user| user.id)),
+        );
+        let user = answer.await?.user.unwrap_or_default();
+        ensure!(user.id != 0 && user.name == self.name, "the new account is not the one asked for");
+        Ok(())
+    }
+
+    /// Opens a session.
+    pub(super) async fn log_in(&mut self) -> anyhow::Result<()> {
+        self.token.clear();
+        let message =
+            gateway::LoginRequest { email: self.email(), password: self.password.clone() };
+        let answer = self.call(
+            "logs in",
+            message,
+            async |mut c, r| c.login(r).await,
+            |_| "a session token".to_owned(),
+        );
+        self.token = answer.await?.token;
+        ensure!(!self.token.is_empty(), "logging in gave no token");
+        Ok(())
+    }
+
+    /// Deletes the account, if there is one.
+    pub(super) async fn leave(&mut self) -> anyhow::Result<()> {
+        if !self.registered {
+            return Ok(());
+        }
+        self.log_in().await?;
+        let message = gateway::DeleteAccountRequest { password: self.password.clone() };
+        self.call(
+            "deletes the account",
+            message,
+            async |mut c, r| c.delete_account(r).await,
+            |_| "gone".to_owned(),
+        )
+        .await?;
+        self.registered = false;
+        Ok(())
+    }
+
+    fn email(&self) -> String {
+        format!("{}@demo.invalid", self.name)
+    }
+
+    fn request<Q>(&self, message: Q) -> anyhow::Result<Request<Q>> {
+        let mut request = remote::request(message, CALL_TIMEOUT);
+        if !self.token.is_empty() {
+            let mut bearer = MetadataValue::try_from(format!("Bearer {}", self.token))?;
+            bearer.set_sensitive(true);
+            request.metadata_mut().insert("authorization", bearer);
+        }
+        Ok(request)
+    }
+}

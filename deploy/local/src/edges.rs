@@ -1,0 +1,229 @@
+//! Edge lists: files with one `follower following` per line. Knows what a line and a name may look
+//! like; knows nothing of services.
+
+use std::{
+    borrow::Cow,
+    fs::File,
+    io::{self, BufRead, BufReader, Read as _},
+    path::Path,
+};
+
+use flate2::bufread::MultiGzDecoder;
+use indexmap::IndexMap;
+
+// Bounds what a file that is no text at all can make us hold.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+const NAME_BYTES_MAX: usize = 30;
+const READ_BUFFER_BYTES: usize = 256 << 10;
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// A follow graph, read from a file.
+#[derive(Debug, Default)]
+pub(crate) struct EdgeList {
+    /// Names in the order in which they first appear. Names that differ only in case are one, as
+    /// they are to the user service.
+    names: IndexMap<Box<str>, Box<str>>,
+    /// The follows, in the order of the file.
+    pub(crate) edges: Vec<Edge>,
+    /// How many lines said that somebody follows themselves; they are not among the edges.
+    pub(crate) self_follows: u64,
+}
+
+/// A follow, by the places of the two names in [`EdgeList::names`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Edge {
+    pub(crate) follower: u32,
+    pub(crate) target: u32,
+}
+
+/// Why a file cannot be read as an edge list.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("cannot read {file}")]
+    Read { file: String, source: io::Error },
+    #[error("{file}, line {line}: {problem}")]
+    Line { file: String, line: u64, problem: String },
+}
+
+/// Reads a whole edge list, gzipped or plain; `-` is the standard input.
+pub(crate) fn read(file: &str) -> Result<EdgeList, Error> {
+    let unreadable = |source| Error::Read { file: file.to_owned(), source };
+    if file == "-" {
+        return unpack("the standard input", BufReader::new(io::stdin().lock()));
+    }
+    let opened = File::open(Path::new(file)).map_err(unreadable)?;
+    unpack(file, BufReader::with_capacity(READ_BUFFER_BYTES, opened))
+}
+
+fn unpack(file: &str, mut input: impl BufRead) -> Result<EdgeList, Error> {
+    let unreadable = |source| Error::Read { file: file.to_owned(), source };
+    // The content tells, not the name, so that a pipe may be gzipped, too.
+    if input.fill_buf().map_err(unreadable)?.starts_with(&GZIP_MAGIC) {
+        let unpacked = MultiGzDecoder::new(input);
+        parse(file, BufReader::with_capacity(READ_BUFFER_BYTES, unpacked))
+    } else {
+        parse(file, input)
+    }
+}
+
+/// Reads a whole edge list from an open one, which errors call by this name.
+pub(crate) fn parse(file: &str, mut input: impl BufRead) -> Result<EdgeList, Error> {
+    let mut list = EdgeList::default();
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        let read = input.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+        if read.map_err(|source| Error::Read { file: file.to_owned(), source })? == 0 {
+            break;
+        }
+        list.add(&line).map_err(|problem| Error::Line {
+            file: file.to_owned(),
+            line: number,
+            problem,
+        })?;
+    }
+    Ok(list)
+}
+
+impl EdgeList {
+    /// Returns the names, each as it was first spelled.
+    pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.names.values().map(|name| &**name)
+    }
+
+    fn add(&mut self, line: &[u8]) -> Result<(), String> {
+        if line.len() as u64 == LINE_BYTES_MAX {
+            return Err(format!("is longer than {LINE_BYTES_MAX} bytes"));
+        }
+        // Some editors begin a file with a byte-order mark.
+        let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
+        if line.is_empty() || line.starts_with(b"#") {
+            return Ok(());
+        }
+        let mut fields = line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
+        let (Some(follower), Some(target), None) = (fields.next(), fields.next(), fields.next())
+        else {
+            return Err(format!("expected `follower following`, found `{}`", shown(line)));
+        };
+        let edge = Edge { follower: self.place(follower)?, target: self.place(target)? };
+        if edge.follower == edge.target {
+            self.self_follows += 1;
+        } else {
+            self.edges.push(edge);
+        }
+        Ok(())
+    }
+
+    /// Returns the place of a name, a new one if it is new.
+    fn place(&mut self, field: &[u8]) -> Result<u32, String> {
+        let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+        let name = match str::from_utf8(field) {
+            Ok(name) if name.len() <= NAME_BYTES_MAX && field.iter().all(allowed) => name,
+            _ => {
+                return Err(format!(
+                    "`{}` cannot be an account's name: 1 to 30 of A-Z, a-z, 0-9 and underscore",
+                    shown(field)
+                ));
+            }
+        };
+        let key = if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            Cow::Owned(name.to_ascii_lowercase())
+        } else {
+            Cow::Borrowed(name)
+        };
+        let place = match self.names.get_index_of(&*key) {
+            Some(place) => place,
+            None => self.names.insert_full(key.into(), name.into()).0,
+        };
+        u32::try_from(place).map_err(|_| "is one name more than the 2^32 that fit".to_owned())
+    }
+}
+
+/// Returns the beginning of a text that may be anything, fit for a terminal.
+fn shown(bytes: &[u8]) -> String {
+    const SHOWN_BYTES: usize = 40;
+    let end = bytes.len().min(SHOWN_BYTES);
+    let rest = if end < bytes.len() { "…" } else { "" };
+    format!("{}{rest}", String::from_utf8_lossy(&bytes[..end]).escape_debug())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::{Compression, write::GzEncoder};
+
+    use super::*;
+
+    fn read_text(text: impl AsRef<[u8]>) -> Result<EdgeList, Error> {
+        unpack("graph", text.as_ref())
+    }
+
+    fn edges(list: &EdgeList) -> Vec<(&str, &str)> {
+        let names: Vec<_> = list.names().collect();
+        let named = |edge: &Edge| (names[edge.follower as usize], names[edge.target as usize]);
+        list.edges.iter().map(named).collect()
+    }
+
+    fn gzipped(text: &str) -> Vec<u8> {
+        let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+        packer.write_all(text.as_bytes()).unwrap();
+        packer.finish().unwrap()
+    }
+
+    #[test]
+    fn comments_blank_lines_and_any_white_space_are_fine() {
+        let list = read_text("\u{feff}# a\tb c d\r\n\r\n1 2\r\n  2\t 1 \n\n#\nada_L 1").unwrap();
+        assert_eq!(edges(&list), [("1", "2"), ("2", "1"), ("ada_L", "1")]);
+    }
+
+    #[test]
+    fn an_empty_file_is_an_empty_graph() {
+        assert!(read_text("").unwrap().edges.is_empty());
+        assert_eq!(read_text("# nothing").unwrap().names().len(), 0);
+    }
+
+    #[test]
+    fn who_follows_themselves_is_counted_and_keeps_the_account() {
+        let list = read_text("1 1\n1 2\n3 3\n").unwrap();
+        assert_eq!(list.self_follows, 2);
+        assert_eq!(edges(&list), [("1", "2")]);
+        assert_eq!(list.names().collect::<Vec<_>>(), ["1", "2", "3"]);
+    }
+
+    #[test]
+    fn names_that_differ_in_case_are_one_account() {
+        let list = read_text("Ada bob\nBOB ada\nADA aDa\n").unwrap();
+        assert_eq!(edges(&list), [("Ada", "bob"), ("bob", "Ada")]);
+        assert_eq!(list.self_follows, 1);
+    }
+
+    #[test]
+    fn rubbish_is_refused_with_its_line() {
+        let too_long = "x".repeat(31);
+        let lines =
+            ["1", "1 2 3", "1 b-c", "1 \0", "é 1", "\u{1b}[2J 1", &format!("1 {too_long}"), "1,2"];
+        for line in lines {
+            let error = read_text(format!("# a\n1 2\n\n{line}\n3 4\n")).unwrap_err().to_string();
+            assert!(error.starts_with("graph, line 4: "), "{line:?}: {error}");
+            assert!(!error.contains(char::is_control), "{line:?}: {error:?}");
+        }
+        assert!(read_text([0xff; 5]).unwrap_err().to_string().starts_with("graph, line 1: "));
+        assert!(
+            read_text(vec![b'#'; 1 << 20]).unwrap_err().to_string().contains("line 1: is longer")
+        );
+    }
+
+    #[test]
+    fn gzip_is_known_by_its_content_also_in_several_members() {
+        let packed = [gzipped("1 2\n2"), gzipped(" 3\n")].concat();
+        assert_eq!(edges(&read_text(packed).unwrap()), [("1", "2"), ("2", "3")]);
+    }
+
+    #[test]
+    fn a_broken_gzip_is_an_error_that_names_the_file() {
+        let packed = gzipped(&"1 2\n".repeat(1000));
+        let error = read_text(&packed[..packed.len() - 9]).unwrap_err();
+        assert_eq!(error.to_string(), "cannot read graph");
+    }
+}

@@ -1,0 +1,82 @@
+//! `microblog import`: brings a follow graph from a file into a running microblog and tells how
+//! it went. Knows nothing of the calls it takes.
+
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use indicatif::HumanCount;
+
+use crate::{
+    edges::{self, EdgeList},
+    load::{self, Follows, Target, Users},
+};
+
+/// Imports a follow graph: one `follower following` per line.
+///
+/// Both are account names (1 to 30 of A-Z, a-z, 0-9 and underscore), separated by white space;
+/// lines that begin with # are comments. The whole file is read and checked before anything is
+/// written. Accounts and follows that exist already stay as they are: an import can be repeated.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The edge list, plain or gzipped; - for the standard input.
+    file: String,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Runs the command.
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let begun = Instant::now();
+    let list = edges::read(&args.file)?;
+    let read_took = begun.elapsed();
+    let users = load::users(&list, &args.target).await?;
+    let follows = load::follows(&list, &users.ids, &args.target).await?;
+    report(&list, &users, &follows);
+    println!(
+        "took       {:.1} s: reading {:.1}, accounts {:.1}, follows {:.1}",
+        begun.elapsed().as_secs_f64(),
+        read_took.as_secs_f64(),
+        users.took.as_secs_f64(),
+        follows.took.as_secs_f64(),
+    );
+    println!(
+        "rate       {} follows/s, {} accounts/s",
+        rate(follows.sent, follows.took),
+        rate(users.ids.len() as u64, users.took)
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report(list: &EdgeList, users: &Users, follows: &Follows) {
+    let existing = users.ids.len() as u64 - users.created - users.refused;
+    println!("accounts   {} new, {} existing", HumanCount(users.created), HumanCount(existing));
+    if users.refused > 0 {
+        println!(
+            "           {} could not be created: their e-mail address is taken",
+            HumanCount(users.refused)
+        );
+    }
+    let outcome = &follows.outcome;
+    println!(
+        "follows    {} created, {} unchanged",
+        HumanCount(outcome.created),
+        HumanCount(outcome.unchanged)
+    );
+    for (count, reason) in [
+        (list.self_follows + outcome.refused_self, "follow of oneself"),
+        (outcome.refused_blocked, "one has blocked the other"),
+        (outcome.refused_limit, "the follower follows as many as one may"),
+        (outcome.refused_forgotten, "a deleted account"),
+        (follows.dropped, "an account that could not be created"),
+    ] {
+        if count > 0 {
+            println!("           {} refused: {reason}", HumanCount(count));
+        }
+    }
+}
+
+fn rate(count: u64, took: Duration) -> HumanCount {
+    HumanCount((count as f64 / took.as_secs_f64().max(0.001)) as u64)
+}

@@ -1,0 +1,103 @@
+//! Calling the services of a running microblog as a client: channels, time limits, repeats, and
+//! errors told to people. Knows no service in particular.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use backon::{ExponentialBuilder, Retryable as _};
+use tonic::{
+    Code, Request, Status,
+    transport::{Channel, Endpoint},
+};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+use tonic_types::StatusExt as _;
+
+/// Where the servers of `microblog up` listen unless told otherwise.
+pub(crate) const GATEWAY_URL: &str = "http://127.0.0.1:50050";
+pub(crate) const USER_URL: &str = "http://127.0.0.1:50051";
+pub(crate) const RELATION_URL: &str = "http://127.0.0.1:50052";
+
+/// The longest wait for one answer; servers allow 60 s.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const KEEPALIVE: Duration = Duration::from_secs(10);
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Returns a channel to a server; it connects with its first call.
+pub(crate) fn channel(url: &str) -> anyhow::Result<Channel> {
+    let endpoint = Endpoint::from_shared(url.to_owned())
+        .with_context(|| format!("`{url}` is not the address of a server, like {GATEWAY_URL}"))?;
+    Ok(endpoint
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_while_idle(true)
+        .connect_lazy())
+}
+
+/// Returns a channel to a server that says it is serving, or an error that tells people what to do.
+pub(crate) async fn serving(url: &str) -> anyhow::Result<Channel> {
+    let channel = channel(url)?;
+    match is_serving(channel.clone()).await {
+        Ok(true) => Ok(channel),
+        Ok(false) => bail!("the server at {url} is not ready: its store or a peer does not answer"),
+        Err(status) if status.code() == Code::Unavailable => {
+            bail!("nothing answers at {url}: is `microblog up` running?")
+        }
+        Err(status) => {
+            bail!("the server at {url} cannot be asked for its health: {}", told(&status))
+        }
+    }
+}
+
+/// Asks a server whether it serves, as a whole.
+pub(crate) async fn is_serving(channel: Channel) -> Result<bool, Status> {
+    let request = request(HealthCheckRequest { service: String::new() }, HEALTH_TIMEOUT);
+    let response = HealthClient::new(channel).check(request).await?.into_inner();
+    Ok(response.status() == ServingStatus::Serving)
+}
+
+/// Returns a request that the server may work on for so long.
+pub(crate) fn request<T>(message: T, within: Duration) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(within);
+    request
+}
+
+/// Makes a call that may be repeated, and repeats it for up to about 15 s while it fails for a
+/// reason that may pass.
+pub(crate) async fn repeatedly<T, F>(call: impl FnMut() -> F) -> Result<T, Status>
+where
+    F: Future<Output = Result<T, Status>>,
+{
+    let pauses = ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(100))
+        .with_max_delay(Duration::from_secs(3))
+        .with_max_times(9)
+        .with_jitter();
+    call.retry(pauses).when(may_pass).await
+}
+
+fn may_pass(status: &Status) -> bool {
+    match status.code() {
+        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Aborted => true,
+        Code::ResourceExhausted => reason(status) == "OVERLOADED",
+        _ => false,
+    }
+}
+
+/// Returns the machine-readable reason of an error; empty if it has none.
+pub(crate) fn reason(status: &Status) -> String {
+    status.get_details_error_info().map(|info| info.reason).unwrap_or_default()
+}
+
+/// Returns an error as people read it: code, reason, text.
+pub(crate) fn told(status: &Status) -> String {
+    let code = format!("{:?}", status.code());
+    match reason(status) {
+        reason if reason.is_empty() => format!("{code}: {}", status.message()),
+        reason => format!("{code} ({reason}): {}", status.message()),
+    }
+}

@@ -1,0 +1,99 @@
+//! `microblog up`: all servers in one process, on a private redis-server that keeps its data
+//! between runs. Knows in which order things start and stop; how, each part knows itself.
+
+mod access;
+mod announce;
+mod companion;
+mod data;
+mod orphan;
+mod redis;
+mod sample;
+mod services;
+mod software;
+
+use std::{
+    env, iter,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use anyhow::{Context as _, bail};
+
+use self::{data::DataDir, redis::Redis, services::Plan, software::Software};
+
+/// Starts everything on this machine: all servers in one process, on a private redis-server.
+///
+/// Ctrl-C stops it, a second one at once. What it stored is there again the next time.
+#[derive(Debug, clap::Args)]
+#[command(mut_arg("log", |log| log.default_value("warn")))]
+pub(crate) struct Args {
+    /// Where data are kept between runs. Without it $XDG_DATA_HOME/microblog, or
+    /// ~/.local/share/microblog where that is not set
+    #[arg(long, value_name = "DIR", env = "MICROBLOG_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+
+    /// First of ten ports on 127.0.0.1: the gateway's. The user service gets the next one,
+    /// relation the one after, redis-server the last
+    #[arg(
+        long,
+        value_name = "PORT",
+        env = "MICROBLOG_PORT_BASE",
+        default_value_t = 50_050,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(u16::MAX - REDIS_OFFSET))
+    )]
+    port_base: u16,
+
+    /// The redis-server to start, 7.0 or newer. Without it redis-server, else valkey-server, of
+    /// the PATH
+    #[arg(long, value_name = "FILE", env = "MICROBLOG_REDIS_SERVER")]
+    redis_server: Option<PathBuf>,
+
+    /// If nothing is stored yet, makes a small follow graph to look at: 200 accounts
+    #[arg(long)]
+    demo: bool,
+
+    #[command(flatten)]
+    chassis: microblog_chassis::Config,
+}
+
+const REDIS_OFFSET: u16 = 9;
+
+/// Runs everything until it is told to stop.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let software = Software::find(args.redis_server.as_deref())?;
+    let data = DataDir::open(&data_dir(args)?)?;
+    orphan::stop(&data)?;
+    let redis_port = args.port_base + REDIS_OFFSET;
+    for port in services::ports(args.port_base).chain(iter::once(redis_port)) {
+        check_free(port)?;
+    }
+    let access = data.prepare_redis(redis_port)?;
+    let plan = Plan::new(args.port_base, &access, &args.chassis)?;
+    println!("microblog {} is starting", env!("CARGO_PKG_VERSION"));
+    let redis = Redis::start(software.clone(), &data, access)?;
+    announce::started(&software, &data, redis_port, args.port_base);
+    companion::start(args.port_base, args.demo.then(|| data.sample_mark()))?;
+    let code = microblog_chassis::run(&args.chassis, move |worker| plan.clone().listen(worker));
+    drop(redis);
+    println!("stopped; the data are in {}", data.path().display());
+    Ok(code)
+}
+
+fn data_dir(args: &Args) -> anyhow::Result<PathBuf> {
+    if let Some(dir) = &args.data_dir {
+        return Ok(dir.clone());
+    }
+    // As the XDG base directory specification has it, what is not absolute does not count.
+    let set = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = set("XDG_DATA_HOME").or_else(|| Some(set("HOME")?.join(".local/share")));
+    Ok(base.context("neither HOME nor XDG_DATA_HOME is set: give --data-dir")?.join("microblog"))
+}
+
+/// Refuses a port that somebody listens on, before anything is started.
+fn check_free(port: u16) -> anyhow::Result<()> {
+    if let Err(error) = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))) {
+        bail!("cannot listen on 127.0.0.1:{port} ({error}): choose other ports with --port-base");
+    }
+    Ok(())
+}

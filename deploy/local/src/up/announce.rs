@@ -1,0 +1,82 @@
+//! What `microblog up` tells people: what it started, where, and what to try next.
+
+use std::env;
+
+use super::{
+    data::DataDir,
+    sample::{EMAIL_DOMAIN, PASSWORD, Sample},
+    services::SERVERS,
+    software::Software,
+};
+use crate::remote::{GATEWAY_URL, RELATION_URL, USER_URL};
+
+const BUF_CURL: &str = "buf curl --http2-prior-knowledge --protocol grpc";
+
+/// Tells what was started, and where.
+pub(super) fn started(software: &Software, data: &DataDir, redis_port: u16, port_base: u16) {
+    for server in &SERVERS {
+        println!("  {:9} {}  {}", server.name, server.url(port_base), server.service);
+    }
+    println!("  redis     127.0.0.1:{redis_port}, version {}", software.version);
+    println!("  data      {}", data.path().display());
+}
+
+/// Tells that all of it serves, and three commands to try.
+pub(super) fn ready(port_base: u16) {
+    let [gateway, user, relation] = SERVERS.each_ref().map(|server| server.url(port_base));
+    let program = program();
+    let import = called(
+        format!("{program} import"),
+        [("--user-url", &user, USER_URL), ("--relation-url", &relation, RELATION_URL)],
+    );
+    let demo = called(format!("{program} demo"), [("--gateway-url", &gateway, GATEWAY_URL)]);
+    println!(
+        "ready
+
+Try next, in another terminal and in this order:
+
+  # bring in a follow graph, `follower following` per line; a file's name in place of -, gzipped or not
+  printf 'ada bob\\nbob ada\\ncleo ada\\n' | {import} -
+
+  # who follows ada?
+  {BUF_CURL} -d '{{\"user\": {{\"name\": \"ada\"}}}}' \\
+    {gateway}/microblog.gateway.v1.GatewayService/ViewFollowers
+
+  # a tour through what there is
+  {demo}
+
+Ctrl-C stops everything; the data stay."
+    );
+}
+
+/// Tells how to look at the demo graph.
+pub(super) fn sample(port_base: u16, sample: &Sample) {
+    let gateway = SERVERS[0].url(port_base);
+    let Sample { star, viewer, .. } = sample;
+    println!(
+        "
+The demo graph is there. To see the followers of {star} as {viewer} does:
+
+  token=$({BUF_CURL} -d '{{\"email\": \"{viewer}@{EMAIL_DOMAIN}\", \"password\": \"{PASSWORD}\"}}' \\
+    {gateway}/microblog.gateway.v1.GatewayService/Login | sed -n 's/.*\"token\": *\"\\(.*\\)\".*/\\1/p')
+  {BUF_CURL} -H \"authorization: Bearer $token\" -d '{{\"user\": {{\"name\": \"{star}\"}}}}' \\
+    {gateway}/microblog.gateway.v1.GatewayService/ViewFollowers"
+    );
+}
+
+/// Adds those addresses to a command that are not the ones it takes by itself.
+fn called<const N: usize>(command: String, addresses: [(&str, &String, &str); N]) -> String {
+    let unusual = addresses.into_iter().filter(|(_, address, default)| address != default);
+    unusual.fold(command, |command, (flag, address, _)| format!("{command} {flag} {address}"))
+}
+
+/// Returns this program as it was called, fit to be pasted into a shell.
+fn program() -> String {
+    let program = env::args().next().unwrap_or_else(|| env!("CARGO_BIN_NAME").to_owned());
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    if program.chars().all(plain) {
+        program
+    } else {
+        format!("'{}'", program.replace('\'', r"'\''"))
+    }
+}

@@ -1,0 +1,187 @@
+//! The data directory: whose it is at the moment, and the files that the private redis-server is
+//! started with. Knows redis-server's configuration; starts nothing.
+//!
+//! ```text
+//! lock               locked by the launcher that runs here; its process id
+//! sample             there once the demo graph is complete
+//! redis/passwords    `user password` per line, made at random at the first start
+//! redis/redis.conf   written at each start, like users.acl
+//! redis/users.acl    the project's, with hashes of the passwords
+//! redis/redis.pid    while redis-server runs
+//! redis/redis.log    of this run; redis.log.old of the one before
+//! redis/appendonlydir/   the data
+//! ```
+
+use std::{
+    fmt::Write as _,
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    io::{self, Read as _, Seek as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, bail};
+
+use super::access::{Access, Passwords};
+
+const REDIS_CONF: &str = include_str!("../../../redis/redis.conf");
+
+/// A data directory, locked for this process as long as the value lives.
+pub(super) struct DataDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Makes the directory where it is missing, and locks it.
+    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+        let named = || format!("cannot use the data directory {}", path.display());
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path.join("redis"))
+            .with_context(named)?;
+        let path = path.canonicalize().with_context(named)?;
+        let lock = lock(&path.join("lock")).with_context(named)?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Returns where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the file that is there once the demo graph is complete.
+    pub(super) fn sample_mark(&self) -> PathBuf {
+        self.path.join("sample")
+    }
+
+    /// Returns the file in which redis-server notes its process id.
+    pub(super) fn redis_pid_file(&self) -> PathBuf {
+        self.redis_file("redis.pid")
+    }
+
+    /// Returns the configuration that redis-server is started with.
+    pub(super) fn redis_conf(&self) -> PathBuf {
+        self.redis_file("redis.conf")
+    }
+
+    /// Returns redis-server's log.
+    pub(super) fn redis_log(&self) -> PathBuf {
+        self.redis_file("redis.log")
+    }
+
+    /// Puts the last run's log aside.
+    pub(super) fn rotate_redis_log(&self) -> io::Result<()> {
+        match fs::rename(self.redis_log(), self.redis_file("redis.log.old")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes what redis-server reads at its start, and returns how to talk to it.
+    pub(super) fn prepare_redis(&self, port: u16) -> anyhow::Result<Access> {
+        let passwords = self.passwords().context("cannot read or write redis/passwords")?;
+        write_private(&self.redis_file("users.acl"), &passwords.acl())?;
+        write_private(&self.redis_conf(), &self.conf(port)?)?;
+        Ok(Access { port, passwords })
+    }
+
+    fn redis_file(&self, name: &str) -> PathBuf {
+        self.path.join("redis").join(name)
+    }
+
+    /// Returns the passwords of all users, after making those that are missing.
+    fn passwords(&self) -> io::Result<Passwords> {
+        let file = self.redis_file("passwords");
+        let lines = match fs::read_to_string(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            other => other?,
+        };
+        let passwords = Passwords::complete(&lines);
+        if passwords.lines() != lines {
+            write_private(&file, &passwords.lines())?;
+        }
+        Ok(passwords)
+    }
+
+    fn conf(&self, port: u16) -> anyhow::Result<String> {
+        let mut conf = REDIS_CONF.to_owned();
+        // Of two lines about the same thing, the later one counts.
+        writeln!(conf, "\nbind 127.0.0.1\nport {port}\ndaemonize no\nlogfile \"\"")?;
+        // The process can be told by the file that it was started with, which a title would hide.
+        writeln!(conf, "set-proc-title no")?;
+        for (name, path) in [
+            ("dir", self.path.join("redis")),
+            ("aclfile", self.redis_file("users.acl")),
+            ("pidfile", self.redis_pid_file()),
+        ] {
+            let Some(path) = path.to_str().filter(|path| !path.contains(char::is_control)) else {
+                bail!("the data directory's name has characters that redis-server cannot read");
+            };
+            let path = path.replace('\\', "\\\\").replace('"', "\\\"");
+            writeln!(conf, "{name} \"{path}\"")?;
+        }
+        Ok(conf)
+    }
+}
+
+fn lock(path: &Path) -> anyhow::Result<File> {
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
+    match file.try_lock() {
+        Ok(()) => {
+            file.set_len(0)?;
+            file.rewind()?;
+            writeln!(file, "{}", std::process::id())?;
+            Ok(file)
+        }
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            file.read_to_string(&mut holder)?;
+            bail!(
+                "another microblog (process {}) is running on it: stop that one, or give another \
+                 --data-dir and --port-base",
+                holder.trim()
+            )
+        }
+        Err(TryLockError::Error(error)) => Err(error.into()),
+    }
+}
+
+/// Writes a file that only its owner may read, whole or not at all.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let written = path.with_extension("new");
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&written)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(written, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_stay_the_same_between_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::open(dir.path()).unwrap().passwords().unwrap();
+        assert!(DataDir::open(dir.path()).unwrap().passwords().unwrap() == first);
+    }
+
+    #[test]
+    fn a_directory_in_use_is_refused_with_the_process_that_uses_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::open(dir.path()).unwrap();
+        let error = format!("{:#}", DataDir::open(dir.path()).err().unwrap());
+        assert!(error.contains(&format!("process {})", std::process::id())), "{error}");
+        drop(first);
+        assert!(DataDir::open(dir.path()).is_ok());
+    }
+}

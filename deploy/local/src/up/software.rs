@@ -1,0 +1,105 @@
+//! The programs that the launcher starts: a redis-server that is new enough, and setpriv where it
+//! is of use.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, bail};
+
+/// Redis Functions came with 7.0.
+const MAJOR_VERSION_MIN: u32 = 7;
+
+/// What was found on this machine.
+#[derive(Clone, Debug)]
+pub(super) struct Software {
+    redis_server: PathBuf,
+    /// The version of it, as it says.
+    pub(super) version: String,
+    /// Whether setpriv can end a child when its parent dies (util-linux; Linux only).
+    has_setpriv: bool,
+}
+
+impl Software {
+    /// Finds a redis-server, the one asked for or one on the PATH, and checks its version.
+    pub(super) fn find(asked_for: Option<&Path>) -> anyhow::Result<Self> {
+        let (redis_server, output) = match asked_for {
+            Some(path) => {
+                let output =
+                    version_of(path).with_context(|| format!("cannot run `{}`", path.display()))?;
+                (path.to_owned(), output)
+            }
+            None => ["redis-server", "valkey-server"]
+                .into_iter()
+                .find_map(|name| Some((PathBuf::from(name), version_of(Path::new(name)).ok()?)))
+                .context(
+                    "found no redis-server on the PATH: install Redis 7.0 or newer \
+                     (deploy/install-redis does on many systems), or give --redis-server",
+                )?,
+        };
+        let Some(version) = parse_version(&output) else {
+            bail!("`{}` does not say which version it is", redis_server.display());
+        };
+        if major(version).is_none_or(|major| major < MAJOR_VERSION_MIN) {
+            bail!(
+                "`{}` is version {version}, but microblog needs {MAJOR_VERSION_MIN}.0 or newer: \
+                 install one, or give --redis-server",
+                redis_server.display()
+            );
+        }
+        let version = version.to_owned();
+        Ok(Self { redis_server, version, has_setpriv: has_setpriv() })
+    }
+
+    /// Returns a command that starts redis-server so that it does not outlive the thread which
+    /// starts it, as far as this system can do that.
+    pub(super) fn redis_command(&self) -> Command {
+        if !self.has_setpriv {
+            return Command::new(&self.redis_server);
+        }
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "TERM", "--"]).arg(&self.redis_server);
+        command
+    }
+}
+
+fn version_of(program: &Path) -> std::io::Result<String> {
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Reads "Redis server v=7.0.15 sha=…" (and "Valkey server v=8.1.0 …").
+fn parse_version(output: &str) -> Option<&str> {
+    output.split_whitespace().find_map(|word| word.strip_prefix("v="))
+}
+
+fn major(version: &str) -> Option<u32> {
+    version.split('.').next()?.parse().ok()
+}
+
+fn has_setpriv() -> bool {
+    // Busybox has a setpriv without this option: only trying tells.
+    let tried = Command::new("setpriv")
+        .args(["--pdeathsig", "TERM", "--", "true"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    tried.is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_redis_and_valkey_are_read() {
+        let redis = "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64\n";
+        assert_eq!(parse_version(redis), Some("7.0.15"));
+        assert_eq!(major("7.0.15"), Some(7));
+        assert_eq!(parse_version("Valkey server v=8.1.0 sha=0"), Some("8.1.0"));
+        assert_eq!(parse_version("GNU bash, version 5.2"), None);
+        assert_eq!(major("unstable"), None);
+    }
+}

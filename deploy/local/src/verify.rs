@@ -1,0 +1,113 @@
+//! `microblog verify`: has the services check their own invariants, and tells what they found.
+
+use std::process::ExitCode;
+
+use anyhow::anyhow;
+use indicatif::HumanCount;
+use microblog_proto::{
+    relation::{self, relation_service_client::RelationServiceClient},
+    user::{self, user_service_client::UserServiceClient},
+};
+use tonic::{Request, Status};
+
+use crate::{
+    progress::Progress,
+    remote::{self, RELATION_URL, USER_URL},
+};
+
+// A check of everything answers once per logical partition.
+const PARTITIONS: u64 = 1_024;
+
+/// Checks the invariants of accounts and of the follow graph, read-only.
+///
+/// Meaningful while nothing is being written. Exits with 1 if something is wrong, with 2 if it
+/// could not be checked.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The id of one account whose lists to check, or `all` for everything.
+    #[arg(long, value_name = "ID|all", default_value = "all", value_parser = parse_user)]
+    user: UserChoice,
+    /// Where the user service listens.
+    #[arg(long, value_name = "URL", default_value = USER_URL, env = "MICROBLOG_USER_URL")]
+    user_url: String,
+    /// Where the relation service listens.
+    #[arg(long, value_name = "URL", default_value = RELATION_URL, env = "MICROBLOG_RELATION_URL")]
+    relation_url: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum UserChoice {
+    All,
+    One(u64),
+}
+
+fn parse_user(text: &str) -> Result<UserChoice, String> {
+    match text {
+        "all" => Ok(UserChoice::All),
+        id => id.parse().map(UserChoice::One).map_err(|_| "neither an id nor `all`".to_owned()),
+    }
+}
+
+/// Runs the command.
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let violations = match args.user {
+        UserChoice::All => accounts(&args.user_url).await? + graph(&args.relation_url, 0).await?,
+        UserChoice::One(id) => graph(&args.relation_url, id).await?,
+    };
+    if violations > 0 {
+        println!("{} violations", HumanCount(violations));
+        return Ok(ExitCode::from(1));
+    }
+    println!("no violations");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Checks all accounts and returns the number of violations.
+async fn accounts(url: &str) -> anyhow::Result<u64> {
+    let mut client = UserServiceClient::new(remote::serving(url).await?);
+    let progress = Progress::start("accounts", PARTITIONS);
+    let (mut checked, mut violations) = (0, 0);
+    let request = Request::new(user::VerifyRequest {});
+    let mut answers = client.verify(request).await.map_err(failed)?.into_inner();
+    while let Some(answer) = answers.message().await.map_err(failed)? {
+        checked += answer.users_checked;
+        violations += print_all(&answer.violations);
+        progress.add(1);
+    }
+    progress.finish();
+    println!("accounts   {} checked", HumanCount(checked));
+    Ok(violations)
+}
+
+/// Checks the lists of one user, or of all for 0, and returns the number of violations.
+async fn graph(url: &str, user_id: u64) -> anyhow::Result<u64> {
+    let mut client = RelationServiceClient::new(remote::serving(url).await?);
+    let progress = Progress::start("graph", if user_id == 0 { PARTITIONS } else { 1 });
+    let (mut users, mut follows, mut violations) = (0, 0, 0);
+    let request = Request::new(relation::VerifyRequest { user_id });
+    let mut answers = client.verify(request).await.map_err(failed)?.into_inner();
+    while let Some(answer) = answers.message().await.map_err(failed)? {
+        users += answer.users_checked;
+        follows += answer.follows_checked;
+        violations += print_all(&answer.violations);
+        progress.add(1);
+    }
+    progress.finish();
+    println!(
+        "graph      {} accounts' lists and {} follows checked",
+        HumanCount(users),
+        HumanCount(follows)
+    );
+    Ok(violations)
+}
+
+fn print_all(violations: &[String]) -> u64 {
+    for violation in violations {
+        println!("violation  {violation}");
+    }
+    violations.len() as u64
+}
+
+fn failed(status: Status) -> anyhow::Error {
+    anyhow!("{}", remote::told(&status)).context("the check could not be completed")
+}

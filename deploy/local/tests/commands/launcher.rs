@@ -1,0 +1,167 @@
+//! A `microblog up` of a test's own, and the other commands called on it: each as a real process.
+
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog");
+
+const START: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+/// A running launcher. Dropping it kills it, and redis-server with it where the system can do that.
+pub(crate) struct Launcher {
+    child: Child,
+    data: PathBuf,
+    output: PathBuf,
+    pub(crate) port_base: u16,
+}
+
+/// How a command ended, and what it said.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Launcher {
+    /// Starts one on a data directory and waits until it is ready.
+    pub(crate) fn start(data: &Path, flags: &[&str]) -> Self {
+        Self::start_by(Command::new(PROGRAM), data, flags)
+    }
+
+    /// Starts one by a command that still lacks its arguments.
+    pub(crate) fn start_by(mut command: Command, data: &Path, flags: &[&str]) -> Self {
+        let port_base = free_ports();
+        let output = data.with_extension(format!("{port_base}.out"));
+        let written = File::create(&output).unwrap();
+        command.args(["up", "--threads", "2", "--port-base", &port_base.to_string()]);
+        command.arg("--data-dir").arg(data).args(flags).stdin(Stdio::null());
+        command.stdout(written.try_clone().unwrap()).stderr(written);
+        let child = command.spawn().unwrap();
+        let mut launcher = Self { child, data: data.to_owned(), output, port_base };
+        launcher.wait_to_say("\nready\n");
+        launcher
+    }
+
+    /// Returns the address of one of the servers: 0 gateway, 1 user, 2 relation.
+    pub(crate) fn url(&self, server: u16) -> String {
+        format!("http://127.0.0.1:{}", self.port_base + server)
+    }
+
+    /// Returns all that it has said so far.
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(&self.output).unwrap()
+    }
+
+    /// Waits until it has said this.
+    pub(crate) fn wait_to_say(&mut self, text: &str) {
+        eventually(text, START, || {
+            let said = self.said();
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none() || said.contains(text), "{ended:?} without `{text}`: {said}");
+            said.contains(text)
+        });
+    }
+
+    /// Returns the process id of its redis-server.
+    pub(crate) fn redis(&self) -> Pid {
+        let pid = fs::read_to_string(self.data.join("redis/redis.pid")).unwrap();
+        Pid::from_raw(pid.trim().parse().unwrap())
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// Waits for its end and returns how that was.
+    pub(crate) fn ended(&mut self, within: Duration) -> ExitStatus {
+        let mut status = None;
+        eventually("the launcher ends", within, || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    /// Imports an edge list, given as text, and returns what the command said.
+    pub(crate) fn import(&self, edges: &str) -> String {
+        let urls = ["--user-url", &self.url(1), "--relation-url", &self.url(2)];
+        let ended = run(&[&["import", "-"], &urls[..]].concat(), edges);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.stdout
+    }
+
+    /// Has everything verified.
+    pub(crate) fn verify(&self) -> Ended {
+        run(&["verify", "--user-url", &self.url(1), "--relation-url", &self.url(2)], "")
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!("the launcher said:\n{}", self.said());
+        }
+    }
+}
+
+/// Runs another command of the program to its end.
+pub(crate) fn run(args: &[&str], input: &str) -> Ended {
+    let mut child = Command::new(PROGRAM)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It may refuse before it has read all.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    Ended {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Waits until a condition holds, with a bound.
+pub(crate) fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < within, "not within {within:?}: {what}");
+        thread::sleep(POLL);
+    }
+}
+
+/// Waits until a process that is not our child is gone.
+pub(crate) fn gone(pid: Pid) {
+    eventually("the process is gone", Duration::from_secs(10), || {
+        // Where nobody waits for orphans, they stay in the table as zombies.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        kill(pid, None) == Err(Errno::ESRCH) || stat.contains(") Z ")
+    });
+}
+
+/// Returns the first of ten ports of 127.0.0.1 that nobody listens on, below those that the kernel
+/// gives to outgoing connections.
+fn free_ports() -> u16 {
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let mut bases = std::iter::repeat_with(|| rand::random_range(1_000..3_200) * 10);
+    bases.find(|&base| (base..base + 10).all(free)).unwrap()
+}

@@ -1,0 +1,8 @@
+//! The commands of the program as people use them: real processes, told by their exit codes and by
+//! what they say.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
+
+mod launcher;
+mod refusals;
+mod up;

@@ -1,0 +1,60 @@
+//! What the commands refuse before they call anybody, and how they tell people.
+
+use crate::launcher::run;
+
+#[test]
+fn a_file_with_rubbish_is_refused_by_its_line_before_anything_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("graph.edges");
+    std::fs::write(&file, "1 2\n2 3\n3 not-a-name\n").unwrap();
+    let file = file.to_str().unwrap();
+    let ended = run(&["import", file], "");
+    assert_eq!(ended.code, Some(2));
+    let expected = format!("error: {file}, line 3: `not-a-name` cannot be an account's name");
+    assert!(ended.stderr.starts_with(&expected), "{ended:?}");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let ended = run(&["import", "/no/such/file"], "");
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("cannot read /no/such/file: No such file"), "{ended:?}");
+}
+
+#[test]
+fn nobody_at_the_address_is_said_at_once_with_what_to_do() {
+    // Port 1 is never ours.
+    let nobody = "http://127.0.0.1:1";
+    for args in [
+        vec!["import", "-", "--user-url", nobody],
+        vec!["demo", "--gateway-url", nobody],
+        vec!["verify", "--user-url", nobody],
+    ] {
+        let ended = run(&args, "1 2\n");
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        let expected = format!("nothing answers at {nobody}: is `microblog up` running?");
+        assert!(ended.stderr.contains(&expected), "{ended:?}");
+    }
+}
+
+#[test]
+fn what_is_no_address_is_said() {
+    let ended = run(&["demo", "--gateway-url", "not an address"], "");
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("`not an address` is not the address of a server"), "{ended:?}");
+}
+
+#[test]
+fn every_flag_of_every_command_is_explained() {
+    for command in ["up", "import", "demo", "verify"] {
+        let help = run(&[command, "--help"], "").stdout;
+        let lines: Vec<_> = help.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            if line.trim_start().starts_with('-') {
+                let explained = lines.get(at + 1).is_some_and(|next| next.starts_with("     "))
+                    || line.trim_start().contains("  ");
+                assert!(explained, "{command}: {line}");
+            }
+        }
+    }
+}

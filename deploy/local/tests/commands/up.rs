@@ -1,0 +1,198 @@
+//! `microblog up` as people use it: a real process on a data directory of its own, called by the
+//! other commands, interrupted, killed, started again.
+
+use std::{
+    env, fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::PathBuf,
+    process::Command,
+    time::Duration,
+};
+
+use nix::sys::signal::{Signal, kill};
+
+use crate::launcher::{Launcher, PROGRAM, eventually, gone, run};
+
+const STOP: Duration = Duration::from_secs(15);
+const EDGES: &str = "# a small graph\nada bob\nbob ada\ncleo ada\r\ncleo cleo\n\ndan\tada\n";
+
+fn created(report: &str) -> bool {
+    report.contains("follows    4 created, 0 unchanged")
+}
+
+fn kept(report: &str) -> bool {
+    report.contains("0 new, 4 existing") && report.contains("follows    0 created, 4 unchanged")
+}
+
+#[test]
+fn what_is_imported_stays_between_runs_and_an_interrupt_stops_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let mut launcher = Launcher::start(&data, &[]);
+    let report = launcher.import(EDGES);
+    assert!(report.contains("4 new, 0 existing") && created(&report), "{report}");
+    assert!(report.contains("1 refused: follow of oneself"), "{report}");
+    assert!(kept(&launcher.import(EDGES)));
+    let verified = launcher.verify();
+    assert_eq!(verified.code, Some(0), "{verified:?}");
+    assert!(verified.stdout.contains("accounts   4 checked"), "{verified:?}");
+    assert!(verified.stdout.contains("4 follows checked"), "{verified:?}");
+
+    let redis = launcher.redis();
+    launcher.signal(Signal::SIGINT);
+    assert!(launcher.ended(STOP).success(), "{}", launcher.said());
+    assert!(launcher.said().contains("stopped; the data are in"), "{}", launcher.said());
+    gone(redis);
+
+    let mut launcher = Launcher::start(&data, &[]);
+    assert!(kept(&launcher.import(EDGES)));
+    launcher.signal(Signal::SIGTERM);
+    assert!(launcher.ended(STOP).success(), "{}", launcher.said());
+}
+
+#[test]
+fn the_tour_passes_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = Launcher::start(&dir.path().join("data"), &[]);
+    let tour = run(&["demo", "--gateway-url", &launcher.url(0)], "");
+    assert_eq!(tour.code, Some(0), "{tour:?}");
+    assert!(tour.stdout.contains("All answers were as they should be."), "{tour:?}");
+    // The follows of deleted accounts are ended soon, but not at once.
+    eventually("nothing is left", STOP, || {
+        let verified = launcher.verify();
+        verified.code == Some(0) && verified.stdout.contains("accounts   0 checked")
+    });
+}
+
+#[test]
+fn the_demo_graph_is_made_once_and_only_where_nothing_is_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let mut launcher = Launcher::start(&data, &["--demo"]);
+    launcher.wait_to_say("The demo graph is there.");
+    let verified = launcher.verify();
+    assert!(verified.stdout.contains("accounts   200 checked"), "{verified:?}");
+    launcher.signal(Signal::SIGINT);
+    launcher.ended(STOP);
+    let mut launcher = Launcher::start(&data, &["--demo"]);
+    launcher.wait_to_say("The demo graph is there.");
+    drop(launcher);
+
+    let other = dir.path().join("other");
+    let mut launcher = Launcher::start(&other, &[]);
+    launcher.import(EDGES);
+    launcher.signal(Signal::SIGINT);
+    launcher.ended(STOP);
+    let mut launcher = Launcher::start(&other, &["--demo"]);
+    launcher.wait_to_say("Accounts are stored already: no demo graph is made.");
+}
+
+#[test]
+fn a_second_launcher_on_the_same_data_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let launcher = Launcher::start(&data, &[]);
+    let second = run(&["up", "--port-base", "9000", "--data-dir", data.to_str().unwrap()], "");
+    assert_eq!(second.code, Some(2), "{second:?}");
+    assert!(second.stderr.contains("another microblog (process "), "{second:?}");
+    assert!(created(&launcher.import(EDGES)));
+}
+
+#[test]
+fn ports_in_use_are_refused_before_anything_is_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = Launcher::start(&dir.path().join("data"), &[]);
+    let other = dir.path().join("other");
+    let base = launcher.port_base.to_string();
+    let second = run(&["up", "--port-base", &base, "--data-dir", other.to_str().unwrap()], "");
+    assert_eq!(second.code, Some(2), "{second:?}");
+    assert!(second.stderr.contains("choose other ports with --port-base"), "{second:?}");
+}
+
+#[test]
+fn a_killed_launcher_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let mut launcher = Launcher::start(&data, &[]);
+    assert!(created(&launcher.import(EDGES)));
+    launcher.signal(Signal::SIGKILL);
+    launcher.ended(STOP);
+    let launcher = Launcher::start(&data, &[]);
+    assert!(kept(&launcher.import(EDGES)));
+    assert_eq!(launcher.verify().code, Some(0));
+}
+
+#[test]
+fn a_redis_server_left_behind_is_stopped_by_the_next_launcher() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    // Without setpriv on its PATH the launcher cannot have redis-server end with it.
+    let bin = dir.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    symlink(redis_server(), bin.join("redis-server")).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.env("PATH", &bin);
+    let mut launcher = Launcher::start_by(command, &data, &[]);
+    assert!(created(&launcher.import(EDGES)));
+    let redis = launcher.redis();
+    launcher.signal(Signal::SIGKILL);
+    launcher.ended(STOP);
+    kill(redis, None).unwrap();
+
+    let launcher = Launcher::start(&data, &[]);
+    gone(redis);
+    assert!(launcher.said().contains("that an earlier run left behind"), "{}", launcher.said());
+    assert!(kept(&launcher.import(EDGES)));
+}
+
+#[test]
+fn a_redis_server_that_dies_is_started_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut launcher = Launcher::start(&dir.path().join("data"), &[]);
+    assert!(created(&launcher.import(EDGES)));
+    let dead = launcher.redis();
+    kill(dead, Signal::SIGKILL).unwrap();
+    launcher.wait_to_say("starting it again in");
+    eventually("another redis-server runs", STOP, || launcher.redis() != dead);
+    eventually("the launcher serves again", STOP, || launcher.verify().code == Some(0));
+    assert!(kept(&launcher.import(EDGES)));
+    launcher.signal(Signal::SIGINT);
+    assert!(launcher.ended(STOP).success(), "{}", launcher.said());
+}
+
+#[test]
+fn secrets_are_for_their_owner_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let launcher = Launcher::start(&data, &[]);
+    for file in ["redis/passwords", "redis/users.acl", "redis/redis.conf", "redis/redis.log"] {
+        let mode = fs::metadata(data.join(file)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{file}");
+    }
+    let passwords = fs::read_to_string(data.join("redis/passwords")).unwrap();
+    for line in passwords.lines() {
+        let password = line.split_once(' ').unwrap().1;
+        assert!(!launcher.said().contains(password));
+        let arguments = fs::read_to_string(format!("/proc/{}/cmdline", launcher.redis()));
+        assert!(!arguments.unwrap_or_default().contains(password));
+    }
+}
+
+#[test]
+fn an_old_redis_server_is_refused_with_its_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = dir.path().join("redis-server");
+    fs::write(&old, "#!/bin/sh\necho 'Redis server v=6.2.14 sha=0 malloc=libc bits=64'\n").unwrap();
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o755)).unwrap();
+    let data = dir.path().join("data");
+    let flags = ["--data-dir", data.to_str().unwrap(), "--redis-server", old.to_str().unwrap()];
+    let ended = run(&[&["up"], &flags[..]].concat(), "");
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("is version 6.2.14, but microblog needs 7.0"), "{ended:?}");
+    assert!(!data.exists());
+}
+
+fn redis_server() -> PathBuf {
+    let path = env::var_os("PATH").unwrap();
+    env::split_paths(&path).map(|dir| dir.join("redis-server")).find(|file| file.is_file()).unwrap()
+}

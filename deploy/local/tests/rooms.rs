@@ -1,0 +1,85 @@
+//! Holds who may import whom: `services/README.md` says it to people, this test to the build.
+//! Dev-dependencies are exempt.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
+
+const DOMAIN: &str = "microblog-domain";
+const PROTO: &str = "microblog-proto";
+const CHASSIS: &str = "microblog-chassis";
+const KEYSPACE: &str = "microblog-keyspace";
+const TESTKIT: &str = "microblog-testkit";
+const REDIS_CLIENTS: [&str; 2] = ["redis", "deadpool-redis"];
+
+fn metadata() -> Metadata {
+    MetadataCommand::new().no_deps().other_options(["--offline".to_owned()]).exec().unwrap()
+}
+
+/// Returns the directory of a package, from the workspace's root.
+fn room(metadata: &Metadata, package: &Package) -> String {
+    let directory = package.manifest_path.parent().unwrap();
+    directory.strip_prefix(&metadata.workspace_root).unwrap().to_string()
+}
+
+/// Returns which of our crates the crate in this room may import, or `None` where there is no rule.
+fn allowed(room: &str, all: &BTreeSet<&str>) -> Option<BTreeSet<String>> {
+    let these = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect());
+    match room {
+        "proto" | "services/shared/domain" | "services/shared/testkit" => these(&[]),
+        "services/shared/keyspace" => these(&[DOMAIN]),
+        "services/shared/chassis" => these(&[PROTO, DOMAIN]),
+        "gateway" => these(&[PROTO, DOMAIN, CHASSIS]),
+        "deploy/local" | "deploy/load" => {
+            Some(all.iter().filter(|&&name| name != TESTKIT).map(|&name| name.to_owned()).collect())
+        }
+        service if service.strip_prefix("services/").is_some_and(|name| !name.contains('/')) => {
+            these(&[PROTO, DOMAIN, CHASSIS, KEYSPACE])
+        }
+        _ => None,
+    }
+}
+
+fn imports(package: &Package) -> BTreeSet<String> {
+    let shipped = package.dependencies.iter().filter(|d| d.kind != DependencyKind::Development);
+    shipped.map(|dependency| dependency.name.clone()).collect()
+}
+
+#[test]
+fn each_room_imports_only_what_it_may() {
+    let metadata = metadata();
+    let packages = metadata.workspace_packages();
+    let all: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
+    let mut wrong = BTreeMap::new();
+    for package in &packages {
+        let room = room(&metadata, package);
+        let allowed =
+            allowed(&room, &all).unwrap_or_else(|| panic!("no rule says what {room} may import"));
+        let ours = imports(package).into_iter().filter(|name| all.contains(name.as_str()));
+        let forbidden: Vec<_> = ours.filter(|name| !allowed.contains(name)).collect();
+        if !forbidden.is_empty() {
+            wrong.insert(room, forbidden);
+        }
+    }
+    assert!(wrong.is_empty(), "these rooms import what they must not: {wrong:?}");
+}
+
+#[test]
+fn only_keyspace_and_the_testkit_depend_on_a_redis_client() {
+    for package in metadata().workspace_packages() {
+        let imports = imports(package);
+        let speaks_redis = REDIS_CLIENTS.iter().any(|&client| imports.contains(client));
+        let may = [KEYSPACE, TESTKIT].contains(&package.name.as_str());
+        assert!(may || !speaks_redis, "{} depends on a Redis client", package.name);
+    }
+}
+
+#[test]
+fn every_crate_takes_the_lints_of_the_workspace() {
+    for package in metadata().workspace_packages() {
+        let manifest = std::fs::read_to_string(&package.manifest_path).unwrap();
+        assert!(manifest.contains("[lints]\nworkspace = true"), "{}", package.manifest_path);
+    }
+}

@@ -1,5 +1,7 @@
 //! The service as its callers see it: real gRPC, real Redis.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod harness;
 
 use harness::{

@@ -1,5 +1,7 @@
 //! What the service costs Redis, and what Redis lets it do.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod harness;
 
 use std::collections::BTreeSet;

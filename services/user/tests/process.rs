@@ -1,0 +1,161 @@
+//! The service as a process: killed, without its Redis, and in its log.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod harness;
+
+use std::time::{Duration, Instant};
+
+use harness::{
+    PASSWORD, PATIENCE, System, accounts, assert_sound, authenticate, connect, login,
+    on_each_store, refused, register, registration,
+};
+use microblog_proto::{common::ErrorReason as Reason, user as pb};
+use microblog_testkit::{Process, RedisServer, Store as Redis, Topology, eventually};
+use microblog_user::{Email, Hash};
+
+on_each_store! {
+    what_a_killed_process_answered_holds_and_the_rest_is_free
+}
+
+async fn what_a_killed_process_answered_holds_and_the_rest_is_free(topology: Topology) {
+    const TASKS: usize = 12;
+    let redis = Redis::start(topology).await;
+    let url = redis.url("user");
+    let program = env!("CARGO_BIN_EXE_microblog-user");
+    let flags = ["--redis-url", url.as_str(), "--threads", "1", "--write-budget-ms", "1000"];
+    let process = Process::start(program, &flags).await;
+    let client = connect(&process.address()).await;
+    let (answered, mut answers) = tokio::sync::mpsc::unbounded_channel();
+    let tasks = (0..TASKS).map(|task| {
+        let (mut client, answered) = (client.clone(), answered.clone());
+        tokio::spawn(async move {
+            for i in 0.. {
+                let request = registration(&format!("user_{task}_{i}"));
+                match client.register(request.clone()).await {
+                    Ok(answer) => answered.send(answer.into_inner().user.unwrap()).unwrap(),
+                    Err(_) => return request,
+                }
+            }
+            unreachable!("it is killed before")
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    drop(answered);
+    let mut acknowledged = Vec::new();
+    answers.recv_many(&mut acknowledged, 1).await;
+    while acknowledged.len() < 25 {
+        answers.recv_many(&mut acknowledged, 1).await;
+    }
+    process.kill9();
+    let mut unanswered = Vec::new();
+    for task in tasks {
+        unanswered.push(task.await.unwrap());
+    }
+    while let Some(user) = answers.recv().await {
+        acknowledged.push(user);
+    }
+    assert_eq!(unanswered.len(), TASKS);
+
+    let process = Process::start(program, &flags).await;
+    let client = connect(&process.address()).await;
+    for user in &acknowledged {
+        login(&client, &user.name, PASSWORD).await.unwrap();
+    }
+    for request in &unanswered {
+        // Another may take the name, unless the registration was done and only its answer lost.
+        let other = pb::RegisterRequest {
+            request_id: registration("x").request_id,
+            password: "another password".to_owned(),
+            ..request.clone()
+        };
+        eventually("the name can be registered", PATIENCE, async || {
+            let mut client = client.clone();
+            client.register(other.clone()).await.is_ok()
+                || client.register(request.clone()).await.is_ok()
+        })
+        .await;
+    }
+    assert_sound(&client, (acknowledged.len() + TASKS) as u64).await;
+}
+
+#[tokio::test]
+async fn without_redis_calls_end_in_time_and_it_recovers_by_itself() {
+    let system = System::start(Topology::Single).await;
+    let mut client = system.client.clone();
+    let ann = register(&client, "ann").await;
+    let token = login(&client, "ann", PASSWORD).await.unwrap();
+    system.redis.nodes()[0].kill();
+    let started = Instant::now();
+    let get = client.get_user(pb::GetUserRequest { user_id: ann.id }).await;
+    refused(get, Reason::StoreUnavailable);
+    refused(authenticate(&client, &token).await, Reason::StoreUnavailable);
+    refused(login(&client, "ann", PASSWORD).await, Reason::StoreUnavailable);
+    refused(client.register(registration("bob")).await, Reason::StoreUnavailable);
+    assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+
+    system.redis.nodes()[0].restart().await;
+    eventually("it answers again", PATIENCE, async || {
+        authenticate(&client, &token).await.is_ok_and(|id| id == ann.id)
+    })
+    .await;
+    register(&client, "bob").await;
+    assert_sound(&client, 2).await;
+}
+
+#[tokio::test]
+async fn nothing_secret_shows_in_the_log() {
+    let redis = RedisServer::start().await;
+    let url = redis.url("user");
+    let program = env!("CARGO_BIN_EXE_microblog-user");
+    let process = Process::start(program, &["--redis-url", &url, "--log", "debug"]).await;
+    let mut client = connect(&process.address()).await;
+    let ann = register(&client, "ann").await;
+    let token = login(&client, "ann", PASSWORD).await.unwrap();
+    authenticate(&client, &token).await.unwrap();
+    let change = pb::ChangePasswordRequest {
+        user_id: ann.id,
+        current_password: PASSWORD.to_owned(),
+        new_password: "battery staple".to_owned(),
+    };
+    client.change_password(change).await.unwrap();
+    refused(login(&client, "ann", PASSWORD).await, Reason::BadCredentials);
+    redis.kill();
+    refused(login(&client, "ann", PASSWORD).await, Reason::StoreUnavailable);
+    let log = process.log();
+    assert!(log.contains("UserService/Login") || log.contains("Login"), "calls are logged: {log}");
+    let redis_password = microblog_testkit::password("user");
+    for secret in [PASSWORD, "battery staple", &token, "@example.org", "argon2", &redis_password] {
+        assert!(!log.contains(secret), "{secret:?} shows in the log: {log}");
+    }
+}
+
+#[tokio::test]
+async fn the_oldest_of_too_many_sessions_ends() {
+    use microblog_user::{Token, store::SESSIONS_MAX};
+    let system = harness::System::start(Topology::Single).await;
+    let (store, accounts) = accounts(&system.redis).await;
+    let ann = register(&system.client, "ann").await;
+    let id = microblog_domain::UserId::new(ann.id).unwrap();
+    let record = accounts.get_own(id).await.unwrap();
+    let email = Email::parse("email", &record.email).unwrap();
+    let mut tokens = Vec::new();
+    for i in 0..=SESSIONS_MAX as u64 {
+        let token = Token::issue(id).unwrap();
+        let end = std::time::SystemTime::now() + Duration::from_secs(100 + i);
+        // Twice, as when an answer was lost.
+        for _ in 0..2 {
+            let opened =
+                store.open_session(id, &email, &record.password, token.fingerprint(), end).await;
+            assert!(opened.unwrap());
+        }
+        tokens.push(token.reveal());
+    }
+    assert!(harness::authenticate(&system.client, &tokens[0]).await.is_err());
+    for token in &tokens[1..] {
+        assert_eq!(harness::authenticate(&system.client, token).await.unwrap(), ann.id);
+    }
+    let end = std::time::SystemTime::now() + Duration::from_secs(100);
+    let late = Token::issue(id).unwrap().fingerprint();
+    assert!(!store.open_session(id, &email, &Hash::none(), late, end).await.unwrap());
+}

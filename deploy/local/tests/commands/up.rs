@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
+use microblog_proto::gateway::{LoginRequest, gateway_service_client::GatewayServiceClient};
 use nix::sys::signal::{Signal, kill};
+use tonic::transport::Endpoint;
 
 use crate::launcher::{Launcher, PROGRAM, eventually, gone, run};
 
@@ -158,6 +160,38 @@ fn a_redis_server_that_dies_is_started_again() {
     assert!(kept(&launcher.import(EDGES)));
     launcher.signal(Signal::SIGINT);
     assert!(launcher.ended(STOP).success(), "{}", launcher.said());
+}
+
+#[test]
+fn a_second_interrupt_ends_it_although_redis_server_is_stuck() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut launcher = Launcher::start(&dir.path().join("data"), &[]);
+    let redis = launcher.redis();
+    kill(redis, Signal::SIGSTOP).unwrap();
+    launcher.signal(Signal::SIGINT);
+    launcher.wait_to_say("a second Ctrl-C ends it at once");
+    launcher.signal(Signal::SIGINT);
+    assert!(!launcher.ended(Duration::from_secs(5)).success());
+    kill(redis, Signal::SIGCONT).unwrap();
+    gone(redis);
+}
+
+#[test]
+fn imported_accounts_can_log_in_with_the_password_that_they_were_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = Launcher::start(&dir.path().join("data"), &[]);
+    let urls = ["--user-url", &launcher.url(1), "--relation-url", &launcher.url(2)];
+    let given = ["--password", "opensesame", "--email-domain", "example.org"];
+    let ended = run(&[&["import", "-"], &urls[..], &given[..]].concat(), EDGES);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let user = runtime.block_on(async {
+        let channel = Endpoint::from_shared(launcher.url(0)).unwrap().connect().await.unwrap();
+        let email = "cleo@example.org".to_owned();
+        let request = LoginRequest { email, password: "opensesame".to_owned() };
+        GatewayServiceClient::new(channel).login(request).await.unwrap().into_inner().user
+    });
+    assert_eq!(user.unwrap().name, "cleo");
 }
 
 #[test]

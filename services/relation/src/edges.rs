@@ -59,14 +59,12 @@ impl Edges {
         if edge.from == edge.to {
             return Err(Error::SelfRelation("target_id"));
         }
-        for truth in self.store.follow(&[Targets::one(edge)]).await? {
-            accepted(truth.outcome, Error::FollowingLimit)?;
-            if self.settle(&[truth], true).await? > 0 {
-                return Err(Error::Forgotten);
-            }
-            return Ok((truth.version, State::of(true, truth.is_follower)));
+        let truth = self.store.follow_one(edge).await?;
+        accepted(truth.outcome, Error::FollowingLimit)?;
+        if self.settle(&[truth], true).await? > 0 {
+            return Err(Error::Forgotten);
         }
-        Err(Error::Forgotten)
+        Ok((truth.version, State::of(true, truth.is_follower)))
     }
 
     /// Makes an account follow another no more. Returns how the target stands to it.

@@ -58,27 +58,35 @@ pub struct Truth {
 }
 
 impl Store {
+    /// Makes an account follow a target: the truth alone.
+    pub async fn follow_one(&self, edge: Edge) -> Result<Truth, Error> {
+        let call = self.follow_call(edge.from).arg(edge.to.get());
+        read_truth(edge, self.keyspace.call(call).await?)
+    }
+
     /// Makes accounts follow their targets: the truth alone. All groups go out together.
     pub async fn follow(&self, groups: &[Targets]) -> Result<Vec<Truth>, Error> {
-        let call = |group: &Targets| {
-            let (user, partition) = (group.user, group.user.partition());
-            Call::new("relation_follow")
-                .key(keys::clock(partition))
-                .key(keys::pending(partition))
-                .key(keys::forgotten(partition))
-                .key(keys::users(partition))
-                .key(keys::following(user))
-                .key(keys::following_ids(user))
-                .key(keys::followers(user))
-                .key(keys::follower_ids(user))
-                .key(keys::mutual(user))
-                .key(keys::blocks(user))
-                .key(keys::blocked_by(user))
-                .arg(partition.number())
-                .arg(user.get())
-                .arg(self.following_limit)
-        };
-        self.truths(groups, call).await
+        self.truths(groups, |group| self.follow_call(group.user)).await
+    }
+
+    // Lacks the targets.
+    fn follow_call(&self, user: UserId) -> Call {
+        let partition = user.partition();
+        Call::new("relation_follow")
+            .key(keys::clock(partition))
+            .key(keys::pending(partition))
+            .key(keys::forgotten(partition))
+            .key(keys::users(partition))
+            .key(keys::following(user))
+            .key(keys::following_ids(user))
+            .key(keys::followers(user))
+            .key(keys::follower_ids(user))
+            .key(keys::mutual(user))
+            .key(keys::blocks(user))
+            .key(keys::blocked_by(user))
+            .arg(partition.number())
+            .arg(user.get())
+            .arg(self.following_limit)
     }
 
     /// Makes accounts follow their targets no more: the truth alone. All groups go out together.
@@ -115,13 +123,8 @@ impl Store {
         let mut truths = Vec::with_capacity(groups.iter().map(|group| group.targets.len()).sum());
         for (group, answer) in groups.iter().zip(self.keyspace.send(batch).await?) {
             let numbers: Vec<i64> = decode(answer)?;
-            for (&to, fields) in group.targets.iter().zip(numbers.as_chunks::<3>().0) {
-                truths.push(Truth {
-                    edge: Edge { from: group.user, to },
-                    outcome: outcome(fields[0])?,
-                    version: version(fields[1])?,
-                    is_follower: fields[2] == 1,
-                });
+            for (&to, &fields) in group.targets.iter().zip(numbers.as_chunks::<3>().0) {
+                truths.push(read_truth(Edge { from: group.user, to }, fields)?);
             }
         }
         Ok(truths)
@@ -187,6 +190,15 @@ impl Store {
         self.keyspace.send(batch).await?;
         Ok(())
     }
+}
+
+fn read_truth(edge: Edge, fields: [i64; 3]) -> Result<Truth, Error> {
+    Ok(Truth {
+        edge,
+        outcome: outcome(fields[0])?,
+        version: version(fields[1])?,
+        is_follower: fields[2] == 1,
+    })
 }
 
 fn project(target: UserId, changes: &[Change]) -> Call {

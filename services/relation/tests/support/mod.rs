@@ -39,9 +39,18 @@ impl System {
     }
 
     pub(crate) async fn start_with(topology: testkit::Topology, flags: &[&str]) -> Self {
+        Self::start_as(Worker::ONLY, topology, flags).await
+    }
+
+    /// Starts the service without its background jobs, whose commands would be counted.
+    pub(crate) async fn start_without_jobs(topology: testkit::Topology) -> Self {
+        Self::start_as(Worker { index: 1, count: 2 }, topology, &[]).await
+    }
+
+    async fn start_as(worker: Worker, topology: testkit::Topology, flags: &[&str]) -> Self {
         let redis = testkit::Store::start(topology).await;
         let config = config(&redis.url("relation"), flags);
-        let service = microblog_relation::service(&config, Worker::ONLY).await.unwrap();
+        let service = microblog_relation::service(&config, worker).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let chassis = config.chassis.clone();

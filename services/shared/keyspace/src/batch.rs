@@ -11,8 +11,9 @@ use crate::{Call, Error, library::Composed, links::Links, route::of_partition};
 // milliseconds.
 const PIPELINE_MAX: usize = 1000;
 
-// The commands of one batch that Redis has at a time: its time-out counts from when they are sent.
-const IN_FLIGHT_MAX: usize = 8000;
+// The commands of one batch that Redis has at a time: one pipeline is made while another is worked
+// on. More would only keep the calls of others waiting, and count against the time-out.
+const IN_FLIGHT_MAX: usize = 2 * PIPELINE_MAX;
 
 /// Commands and calls to many partitions, to be sent together.
 #[derive(Default)]

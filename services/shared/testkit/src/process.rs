@@ -25,7 +25,13 @@ impl Process {
     /// Starts a program (`env!("CARGO_BIN_EXE_…")`) with `--listen 127.0.0.1:<free port>` and
     /// further arguments, and waits until its health is SERVING.
     pub async fn start(program: &str, args: &[&str]) -> Self {
-        let process = Self::spawn(program, args);
+        Self::start_on(free_port(), program, args).await
+    }
+
+    /// Starts a program like [`Self::start`], on a port of one's choice: again on the same one,
+    /// after it was killed.
+    pub async fn start_on(port: u16, program: &str, args: &[&str]) -> Self {
+        let process = Self::spawn_on(port, program, args);
         eventually("the server is SERVING", START, async || {
             let ended = process.running.ended();
             assert!(ended.is_none(), "{program} ended: {ended:?}\n{}", process.log());
@@ -37,7 +43,10 @@ impl Process {
 
     /// Starts a program like [`Self::start`], without waiting.
     pub fn spawn(program: &str, args: &[&str]) -> Self {
-        let port = free_port();
+        Self::spawn_on(free_port(), program, args)
+    }
+
+    fn spawn_on(port: u16, program: &str, args: &[&str]) -> Self {
         let directory = TempDir::with_prefix("microblog-process-").expect("make a directory");
         let listen = ["--listen".to_owned(), format!("127.0.0.1:{port}")];
         let args: Vec<String> =

@@ -1,0 +1,373 @@
+//! The relation service from outside: real gRPC, real Redis.
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use microblog_proto::{
+    common::ErrorReason,
+    relation::{self as pb, RelationState},
+};
+use microblog_testkit::Topology::{Cluster, Single};
+use support::{System, id, names_field, refused};
+use tonic::Code;
+
+const NONE: i32 = RelationState::None as i32;
+const FOLLOWING: i32 = RelationState::Following as i32;
+const FOLLOWER: i32 = RelationState::Follower as i32;
+const MUTUAL: i32 = RelationState::Mutual as i32;
+
+#[tokio::test]
+async fn a_follow_shows_everywhere_at_once() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let (alice, bob) = (id(1), id(2));
+        assert_eq!(system.relation(alice, bob).await.state, NONE);
+
+        assert_eq!(system.follow(alice, bob).await.unwrap(), FOLLOWING);
+        assert_eq!(system.relation(alice, bob).await.state, FOLLOWING);
+        assert_eq!(system.relation(bob, alice).await.state, FOLLOWER);
+        assert_eq!(system.counts(alice).await, (1, 0, 0));
+        assert_eq!(system.counts(bob).await, (0, 1, 0));
+
+        assert_eq!(system.follow(bob, alice).await.unwrap(), MUTUAL);
+        assert_eq!(system.relation(alice, bob).await.state, MUTUAL);
+        assert_eq!(system.counts(alice).await, (1, 1, 1));
+        assert_eq!(system.counts(bob).await, (1, 1, 1));
+
+        assert_eq!(system.unfollow(alice, bob).await.unwrap(), FOLLOWER);
+        assert_eq!(system.relation(bob, alice).await.state, FOLLOWING);
+        assert_eq!(system.counts(bob).await, (1, 0, 0));
+        assert_eq!(system.unfollow(alice, bob).await.unwrap(), FOLLOWER);
+
+        let request = pb::RemoveFollowerRequest { user_id: alice, follower_id: bob };
+        let response = system.client.clone().remove_follower(request).await.unwrap();
+        assert_eq!(response.into_inner().state, NONE);
+        assert_eq!(system.counts(alice).await, (0, 0, 0));
+        assert_eq!(system.counts(bob).await, (0, 0, 0));
+        assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_follow_keeps_the_first_time() {
+    let system = System::start(Single).await;
+    let request = pb::FollowRequest { follower_id: id(1), target_id: id(2) };
+    let first = system.client.clone().follow(request).await.unwrap().into_inner();
+    let second = system.client.clone().follow(request).await.unwrap().into_inner();
+    assert_eq!(first, second);
+    assert_eq!(system.counts(id(1)).await, (1, 0, 0));
+}
+
+#[tokio::test]
+async fn refusals_have_reasons_and_change_nothing() {
+    let system = System::start_with(Single, &["--following-limit", "2"]).await;
+    let refusal = system.follow(id(1), id(1)).await;
+    refused(refusal.clone(), Code::InvalidArgument, ErrorReason::SelfRelation);
+    names_field(refusal, "target_id");
+    refused(system.block(id(1), id(1)).await, Code::InvalidArgument, ErrorReason::SelfRelation);
+
+    system.follow(id(1), id(2)).await.unwrap();
+    system.follow(id(1), id(3)).await.unwrap();
+    let refusal = system.follow(id(1), id(4)).await;
+    refused(refusal, Code::FailedPrecondition, ErrorReason::FollowingLimit);
+    // What is there already does not count against the limit.
+    system.follow(id(1), id(3)).await.unwrap();
+
+    system.block(id(5), id(6)).await.unwrap();
+    let refusal = system.follow(id(6), id(5)).await;
+    refused(refusal, Code::PermissionDenied, ErrorReason::BlockedByTarget);
+    let refusal = system.follow(id(5), id(6)).await;
+    refused(refusal, Code::FailedPrecondition, ErrorReason::TargetBlocked);
+
+    for (user, counts) in [(1, (2, 0, 0)), (4, (0, 0, 0)), (5, (0, 0, 0)), (6, (0, 0, 0))] {
+        assert_eq!(system.counts(id(user)).await, counts, "user {user}");
+    }
+}
+
+#[tokio::test]
+async fn a_block_ends_both_follows_and_unblocking_allows_new_ones() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let (alice, bob) = (id(1), id(2));
+        system.follow(alice, bob).await.unwrap();
+        system.follow(bob, alice).await.unwrap();
+
+        system.block(alice, bob).await.unwrap();
+        system.block(alice, bob).await.unwrap();
+        let seen = system.relation(bob, alice).await;
+        assert_eq!((seen.state, seen.blocking, seen.blocked_by), (NONE, false, true));
+        let seen = system.relation(alice, bob).await;
+        assert_eq!((seen.state, seen.blocking, seen.blocked_by), (NONE, true, false));
+        for user in [alice, bob] {
+            assert_eq!(system.counts(user).await, (0, 0, 0));
+        }
+        let request = pb::ListBlocksRequest { user_id: alice, ..Default::default() };
+        let blocks = system.client.clone().list_blocks(request).await.unwrap().into_inner();
+        assert_eq!(blocks.edges.iter().map(|edge| edge.user_id).collect::<Vec<_>>(), [bob]);
+
+        let request = pb::UnblockRequest { user_id: alice, target_id: bob };
+        system.client.clone().unblock(request).await.unwrap();
+        system.client.clone().unblock(request).await.unwrap();
+        assert_eq!(system.relation(alice, bob).await.state, NONE);
+        assert_eq!(system.follow(bob, alice).await.unwrap(), FOLLOWING);
+        assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn a_mute_is_seen_by_the_muter_alone() {
+    let system = System::start_with(Single, &["--blocks-limit", "1"]).await;
+    let mute = |target_id| pb::MuteRequest { user_id: id(1), target_id };
+    system.client.clone().mute(mute(id(2))).await.unwrap();
+    system.client.clone().mute(mute(id(2))).await.unwrap();
+    let refusal = system.client.clone().mute(mute(id(3))).await;
+    refused(refusal, Code::FailedPrecondition, ErrorReason::ListLimit);
+    assert!(system.relation(id(1), id(2)).await.muting);
+    assert!(!system.relation(id(2), id(1)).await.muting);
+
+    let request = pb::ListMutesRequest { user_id: id(1), ..Default::default() };
+    let mutes = system.client.clone().list_mutes(request.clone()).await.unwrap().into_inner();
+    assert_eq!(mutes.edges.len(), 1);
+    assert!(mutes.edges[0].since.is_some());
+    let unmute = pb::UnmuteRequest { user_id: id(1), target_id: id(2) };
+    system.client.clone().unmute(unmute).await.unwrap();
+    let mutes = system.client.clone().list_mutes(request).await.unwrap().into_inner();
+    assert!(mutes.edges.is_empty());
+}
+
+#[tokio::test]
+async fn a_batch_of_relations_keeps_its_order_and_tells_only_what_was_asked() {
+    let system = System::start(Single).await;
+    system.import(&[(id(1), id(2)), (id(3), id(1)), (id(1), id(4)), (id(4), id(1))]).await;
+    system.block(id(1), id(5)).await.unwrap();
+    let mut request = pb::BatchGetRelationsRequest {
+        viewer_id: id(1),
+        target_ids: [5, 4, 3, 2, 1, 4].map(id).to_vec(),
+        ..Default::default()
+    };
+    let response = system.client.clone().batch_get_relations(request.clone()).await.unwrap();
+    let response = response.into_inner();
+    let states: Vec<_> = response.relations.iter().map(|relation| relation.state).collect();
+    assert_eq!(states, [NONE, MUTUAL, FOLLOWER, FOLLOWING, NONE, MUTUAL]);
+    assert!(!response.relations[0].blocking);
+    assert_eq!(response.newest_following_version, 0);
+
+    request.include_blocks = true;
+    request.include_newest_following_version = true;
+    let response = system.client.clone().batch_get_relations(request.clone()).await.unwrap();
+    let response = response.into_inner();
+    assert!(response.relations[0].blocking);
+    let newest = response.newest_following_version;
+    assert!(newest > 0);
+    system.follow(id(1), id(6)).await.unwrap();
+    request.target_ids.clear();
+    let response = system.client.clone().batch_get_relations(request).await.unwrap().into_inner();
+    assert!(response.newest_following_version > newest);
+    assert!(response.relations.is_empty());
+}
+
+async fn all_followers(system: &System, user_id: u64, page_size: i32) -> Vec<pb::Edge> {
+    let mut request = pb::ListFollowersRequest { user_id, page_size, page_token: String::new() };
+    let mut edges = Vec::new();
+    loop {
+        let page = system.client.clone().list_followers(request.clone()).await.unwrap();
+        let page = page.into_inner();
+        edges.extend(page.edges);
+        if page.next_page_token.is_empty() {
+            return edges;
+        }
+        request.page_token = page.next_page_token;
+    }
+}
+
+#[tokio::test]
+async fn a_list_is_paged_newest_first_without_gaps_while_it_grows() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        assert!(all_followers(&system, id(1), 10).await.is_empty());
+        let follows: Vec<_> = (2..=95).map(|n| (id(n), id(1))).collect();
+        system.import(&follows).await;
+
+        let mut seen = Vec::new();
+        let mut request =
+            pb::ListFollowersRequest { user_id: id(1), page_size: 7, page_token: String::new() };
+        loop {
+            let page = system.client.clone().list_followers(request.clone()).await.unwrap();
+            let page = page.into_inner();
+            seen.extend(page.edges);
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            assert_eq!(seen.len() % 7, 0, "only the last page is short");
+            request.page_token = page.next_page_token;
+            // Somebody new at the top, and somebody gone that was on the page.
+            system.follow(id(1000 + seen.len() as u64), id(1)).await.unwrap();
+            system.unfollow(seen.last().unwrap().user_id, id(1)).await.unwrap();
+        }
+        assert!(seen.is_sorted_by(|a, b| a.version > b.version), "newest first");
+        let ids: BTreeSet<_> = seen.iter().map(|edge| edge.user_id).collect();
+        assert_eq!(ids, (2..=95).map(id).collect());
+        assert_eq!(seen.len(), 94);
+    }
+}
+
+#[tokio::test]
+async fn an_import_keeps_each_followers_order_and_can_be_repeated() {
+    for topology in [Single, Cluster] {
+        let system = System::start_with(topology, &["--following-limit", "600"]).await;
+        system.block(id(7), id(1)).await.unwrap();
+        let mut follows: Vec<_> = (2..=650).map(|n| (id(1), id(n))).collect();
+        follows.push((id(1), id(1)));
+        follows.push((id(1), id(2)));
+        let first = system.import(&follows).await;
+        assert_eq!((first.created, first.unchanged), (600, 1));
+        assert_eq!((first.refused_self, first.refused_blocked), (1, 1));
+        assert_eq!(first.refused_limit, 648 - 600);
+        let second = system.import(&follows).await;
+        assert_eq!((second.created, second.unchanged), (0, 601));
+
+        let request =
+            pb::ListFollowingRequest { user_id: id(1), page_size: 200, ..Default::default() };
+        let page = system.client.clone().list_following(request).await.unwrap().into_inner();
+        let expected: Vec<_> = (2..=602).rev().filter(|n| *n != 7).map(id).take(200).collect();
+        let ids: Vec<_> = page.edges.iter().map(|edge| edge.user_id).collect();
+        assert_eq!(ids, expected);
+
+        let version = page.edges[9].version;
+        let request = pb::ListFollowingRequest {
+            user_id: id(1),
+            newer_than_version: version,
+            ..Default::default()
+        };
+        let page = system.client.clone().list_following(request).await.unwrap().into_inner();
+        assert_eq!(page.edges.len(), 9);
+        assert_eq!(page.next_page_token, "");
+        assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn common_followings_and_followers_i_follow_are_paged_whole() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let (alice, bob) = (id(1), id(2));
+        // Alice follows 100..1400, Bob every third of 1000..2500.
+        let mut follows: Vec<_> = (100..1400).map(|n| (alice, id(n))).collect();
+        follows.extend((1000..2500).step_by(3).map(|n| (bob, id(n))));
+        // Of Bob's followers, Alice follows those below 1400.
+        follows.extend((1300..1500).map(|n| (id(n), bob)));
+        system.import(&follows).await;
+
+        let mut request = pb::ListCommonFollowingRequest {
+            user_id: alice,
+            other_id: bob,
+            page_size: 50,
+            ..Default::default()
+        };
+        let mut common = Vec::new();
+        loop {
+            let page = system.client.clone().list_common_following(request.clone()).await.unwrap();
+            let page = page.into_inner();
+            common.extend(page.edges.iter().map(|edge| edge.user_id));
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            request.page_token = page.next_page_token;
+        }
+        let expected: Vec<_> = (1000..1400).filter(|n| (n - 1000) % 3 == 0).map(id).rev().collect();
+        assert_eq!(common, expected);
+
+        let request = pb::CountCommonFollowingRequest { user_id: alice, other_id: bob };
+        let count = system.client.clone().count_common_following(request).await.unwrap();
+        assert_eq!(count.into_inner().count, expected.len() as u64);
+
+        let request = pb::ListFollowersIFollowRequest {
+            user_id: bob,
+            viewer_id: alice,
+            page_size: 200,
+            ..Default::default()
+        };
+        let page = system.client.clone().list_followers_i_follow(request).await.unwrap();
+        let page = page.into_inner();
+        assert_eq!(page.edges.len(), 100);
+        let followers = all_followers(&system, bob, 200).await;
+        for edge in page.edges {
+            assert!(followers.contains(&edge), "since when they follow Bob, not Alice them");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_followers_goes_on_where_it_broke_off() {
+    let system = System::start(Single).await;
+    let follows: Vec<_> = (2..=1001).map(|n| (id(n), id(1))).collect();
+    system.import(&follows).await;
+    let mut request =
+        pb::StreamFollowersRequest { user_id: id(1), batch_size: 300, ..Default::default() };
+    let mut stream =
+        system.client.clone().stream_followers(request.clone()).await.unwrap().into_inner();
+    let first = stream.message().await.unwrap().unwrap();
+    assert_eq!(first.user_ids.len(), 300);
+    drop(stream);
+
+    request.page_token = first.next_page_token;
+    let mut stream = system.client.clone().stream_followers(request).await.unwrap().into_inner();
+    let mut ids = first.user_ids;
+    while let Some(batch) = stream.message().await.unwrap() {
+        ids.extend(batch.user_ids);
+    }
+    let expected: Vec<_> = all_followers(&system, id(1), 200).await;
+    assert_eq!(ids, expected.iter().map(|edge| edge.user_id).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn rubbish_is_refused_by_the_name_of_its_field() {
+    let system = System::start(Single).await;
+    for rubbish in [0, 1 << 53, 1 << 63, u64::MAX] {
+        names_field(system.follow(rubbish, id(1)).await, "follower_id");
+        names_field(system.follow(id(1), rubbish).await, "target_id");
+        names_field(system.block(rubbish, id(1)).await, "user_id");
+        let request = pb::ListFollowersRequest { user_id: rubbish, ..Default::default() };
+        names_field(system.client.clone().list_followers(request).await, "user_id");
+        let follows = vec![
+            pb::Follow { follower_id: id(1), target_id: id(2) },
+            pb::Follow { follower_id: id(1), target_id: rubbish },
+        ];
+        let request = pb::ImportFollowsRequest { follows };
+        names_field(system.client.clone().import_follows(request).await, "follows[1].target_id");
+    }
+    assert_eq!(system.counts(id(1)).await, (0, 0, 0), "nothing was written");
+
+    let request = pb::BatchGetCountsRequest { user_ids: vec![id(1); 501] };
+    names_field(system.client.clone().batch_get_counts(request).await, "user_ids");
+    let request = pb::BatchGetRelationsRequest {
+        viewer_id: id(1),
+        target_ids: vec![id(2); 501],
+        ..Default::default()
+    };
+    names_field(system.client.clone().batch_get_relations(request).await, "target_ids");
+    let request =
+        pb::ListFollowersRequest { user_id: id(1), page_size: -1, page_token: String::new() };
+    names_field(system.client.clone().list_followers(request).await, "page_size");
+}
+
+#[tokio::test]
+async fn foreign_and_forged_page_tokens_are_refused() {
+    let system = System::start(Single).await;
+    system.import(&[(id(2), id(1)), (id(3), id(1)), (id(2), id(4)), (id(3), id(4))]).await;
+    let mut request =
+        pb::ListFollowersRequest { user_id: id(1), page_size: 1, page_token: String::new() };
+    let page = system.client.clone().list_followers(request.clone()).await.unwrap().into_inner();
+
+    request.user_id = id(4);
+    request.page_token = page.next_page_token.clone();
+    let refusal = system.client.clone().list_followers(request.clone()).await;
+    refused(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+
+    request.user_id = id(1);
+    request.page_token = format!("B{}", &page.next_page_token[1..]);
+    let refusal = system.client.clone().list_followers(request).await.map(|_| ());
+    refused(refusal.clone(), Code::InvalidArgument, ErrorReason::PageTokenInvalid);
+    names_field(refusal, "page_token");
+}

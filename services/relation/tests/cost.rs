@@ -1,0 +1,91 @@
+//! What reads cost, counted in commands: the same however long the lists are.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use microblog_proto::relation as pb;
+use microblog_testkit::{RedisServer, Store as Redis, Topology, redis};
+use support::{System, id};
+
+/// The commands that a service sends for its calls.
+const COUNTED: [&str; 8] =
+    ["zrange", "zcard", "zscore", "zmscore", "smismember", "scard", "fcall", "get"];
+
+/// How often each call is made: the probe of readiness, once a second, must not show.
+const TIMES: u64 = 50;
+
+fn server(system: &System) -> &RedisServer {
+    match &system.redis {
+        Redis::Single(server) => server,
+        Redis::Cluster(_) => panic!("counted on a single server"),
+    }
+}
+
+/// How often the server has read from a connection, which is once for each round trip.
+async fn reads(server: &RedisServer) -> u64 {
+    let mut admin = server.admin().await;
+    let info: String = redis::cmd("INFO").arg("stats").query_async(&mut admin).await.unwrap();
+    let line = info.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// Makes a call many times. Returns what each time costs: the commands, and the round trips.
+async fn cost(system: &System, mut call: impl AsyncFnMut()) -> (BTreeMap<String, u64>, u64) {
+    let server = server(system);
+    server.reset_commandstats().await;
+    let before = reads(server).await;
+    for _ in 0..TIMES {
+        call().await;
+    }
+    let round_trips = (reads(server).await - before) / TIMES;
+    let mut stats: BTreeMap<_, _> = server.commandstats().await.into_iter().collect();
+    stats.retain(|name, _| COUNTED.contains(&name.as_str()));
+    (stats.into_iter().map(|(name, calls)| (name, calls / TIMES)).collect(), round_trips)
+}
+
+fn one_round_trip(commands: &[(&str, u64)]) -> (BTreeMap<String, u64>, u64) {
+    (commands.iter().map(|&(name, calls)| (name.to_owned(), calls)).collect(), 1)
+}
+
+#[tokio::test]
+async fn reads_cost_the_same_for_a_hundred_entries_and_for_a_hundred_thousand() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let (small, large, viewer) = (id(1), id(2), id(3));
+    let small_list: Vec<_> = (1_000..1_100).map(|n| (id(n), small)).collect();
+    let large_list: Vec<_> = (1_000..101_000).map(|n| (id(n), large)).collect();
+    let viewers_list: Vec<_> = (1_000..3_000).map(|n| (viewer, id(n))).collect();
+    for list in [small_list, large_list, viewers_list] {
+        system.import(&list).await;
+    }
+
+    for user_id in [small, large] {
+        let mut request = pb::ListFollowersRequest { user_id, page_size: 50, ..Default::default() };
+        let mut page = pb::ListFollowersResponse::default();
+        for which in ["the first page", "the second page"] {
+            let cost = cost(&system, async || {
+                let response = system.client.clone().list_followers(request.clone()).await;
+                page = response.unwrap().into_inner();
+                assert_eq!(page.edges.len(), 50);
+            })
+            .await;
+            assert_eq!(cost, one_round_trip(&[("zrange", 1)]), "{which} of {user_id}");
+            request.page_token.clone_from(&page.next_page_token);
+        }
+
+        let target_ids: Vec<_> = page.edges.iter().map(|edge| edge.user_id).collect();
+        let request =
+            pb::BatchGetRelationsRequest { viewer_id: viewer, target_ids, ..Default::default() };
+        let annotate = cost(&system, async || {
+            let response = system.client.clone().batch_get_relations(request.clone()).await;
+            assert_eq!(response.unwrap().into_inner().relations.len(), 50);
+        });
+        assert_eq!(annotate.await, one_round_trip(&[("smismember", 2)]));
+
+        let request = pb::BatchGetCountsRequest { user_ids: vec![user_id] };
+        let counts = cost(&system, async || {
+            system.client.clone().batch_get_counts(request.clone()).await.unwrap();
+        });
+        assert_eq!(counts.await, one_round_trip(&[("zcard", 3)]));
+    }
+}

@@ -1,0 +1,145 @@
+//! Processes killed under load: what was acknowledged holds, and the two sides agree again.
+
+mod support;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use microblog_proto::relation as pb;
+use microblog_testkit::{self as testkit, Process, RedisServer, Topology};
+use support::{Client, PATIENCE, id};
+use tonic::{Code, Request};
+
+const USERS: u64 = 12;
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// What callers know of each edge: whether it exists, or that it may be either.
+type Known = Arc<Mutex<HashMap<(u64, u64), Option<bool>>>>;
+
+/// Follows and unfollows at random pairs, until told to stop. Edges of one follower are changed
+/// by one caller only, so that it knows what became of them.
+async fn caller(client: Client, follower: u64, known: Known, stop: Arc<AtomicBool>) {
+    let mut step = follower;
+    while !stop.load(Ordering::Relaxed) {
+        step = step.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let target = 1 + (step >> 33) % USERS;
+        if target == follower {
+            continue;
+        }
+        let follows = (step >> 20) % 3 > 0;
+        let began = Instant::now();
+        let (follower_id, target_id) = (id(follower), id(target));
+        let result = if follows {
+            let mut request = Request::new(pb::FollowRequest { follower_id, target_id });
+            request.set_timeout(DEADLINE);
+            client.clone().follow(request).await.map(|_| ())
+        } else {
+            let mut request = Request::new(pb::UnfollowRequest { follower_id, target_id });
+            request.set_timeout(DEADLINE);
+            client.clone().unfollow(request).await.map(|_| ())
+        };
+        assert!(began.elapsed() < DEADLINE + Duration::from_secs(1), "outlived its deadline");
+        let outcome = match &result {
+            Ok(()) => Some(follows),
+            Err(status) => {
+                let may_be_done =
+                    [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled, Code::Unknown];
+                assert!(may_be_done.contains(&status.code()), "{status:?}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                None
+            }
+        };
+        known.lock().unwrap().insert((follower, target), outcome);
+    }
+}
+
+struct Load {
+    known: Known,
+    stop: Arc<AtomicBool>,
+    callers: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(client: &Client) -> Self {
+        let (known, stop) = (Known::default(), Arc::new(AtomicBool::new(false)));
+        let call = |user| tokio::spawn(caller(client.clone(), user, known.clone(), stop.clone()));
+        let callers = (1..=USERS).map(call).collect();
+        Self { known, stop, callers }
+    }
+
+    fn acknowledged(&self) -> usize {
+        self.known.lock().unwrap().values().flatten().count()
+    }
+
+    async fn goes_well(&self) {
+        self.known.lock().unwrap().clear();
+        testkit::eventually("calls succeed", PATIENCE, async || self.acknowledged() > 60).await;
+    }
+
+    /// Ends the load, waits until the graph is whole, and compares it with what callers know.
+    async fn ends_whole(self, client: &Client) {
+        self.stop.store(true, Ordering::Relaxed);
+        for caller in self.callers {
+            caller.await.unwrap();
+        }
+        testkit::eventually("the graph is whole", PATIENCE, async || {
+            support::violations(client).await.is_empty()
+        })
+        .await;
+        let known = self.known.lock().unwrap().clone();
+        for ((follower, target), exists) in known {
+            let request = pb::GetRelationRequest { viewer_id: id(follower), target_id: id(target) };
+            let response = client.clone().get_relation(request).await.unwrap().into_inner();
+            let state = response.relation.unwrap().state();
+            let follows = matches!(state, pb::RelationState::Following | pb::RelationState::Mutual);
+            if let Some(exists) = exists {
+                assert_eq!(follows, exists, "{follower} follows {target}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_service_killed_again_and_again_leaves_no_half_follow() {
+    let redis = testkit::Store::start(Topology::Single).await;
+    let program = env!("CARGO_BIN_EXE_microblog-relation");
+    let url = redis.url("relation");
+    let args = ["--redis-url", url.as_str()];
+    let port = testkit::free_port();
+    let start = || Process::start_on(port, program, &args);
+    let mut process = start().await;
+    let client = support::client(&process.address()).await;
+    let load = Load::start(&client);
+    for _ in 0..5 {
+        load.goes_well().await;
+        process.kill9();
+        process = start().await;
+    }
+    load.goes_well().await;
+    load.ends_whole(&client).await;
+    drop(process);
+}
+
+#[tokio::test]
+async fn redis_killed_under_load_loses_nothing_and_the_service_recovers_unaided() {
+    let redis = RedisServer::start().await;
+    let url = redis.url("relation");
+    let program = env!("CARGO_BIN_EXE_microblog-relation");
+    let process = Process::start(program, &["--redis-url", url.as_str()]).await;
+    let client = support::client(&process.address()).await;
+    let load = Load::start(&client);
+    load.goes_well().await;
+
+    redis.kill();
+    testkit::eventually("health notices", PATIENCE, async || !process.is_serving().await).await;
+    redis.restart().await;
+    load.goes_well().await;
+    testkit::eventually("health recovers", PATIENCE, async || process.is_serving().await).await;
+    load.ends_whole(&client).await;
+}

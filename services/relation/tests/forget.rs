@@ -1,0 +1,90 @@
+//! Deleted accounts: all their edges end, whatever crashes, and none begins any more.
+
+mod support;
+
+use microblog_proto::{common::ErrorReason, relation as pb};
+use microblog_relation::{Edge, List, Outcome, Targets, forget_marked};
+use microblog_testkit::{self as testkit, Topology};
+use support::{PATIENCE, System, id, refused, user};
+use tonic::Code;
+
+#[tokio::test]
+async fn a_forgotten_account_is_on_no_list_and_cannot_come_back() {
+    for topology in [Topology::Single, Topology::Cluster] {
+        let system = System::start(topology).await;
+        let gone = id(1);
+        let mut follows: Vec<_> = (2..700).map(|n| (id(n), gone)).collect();
+        follows.extend((500..900).map(|n| (gone, id(n))));
+        system.import(&follows).await;
+        system.block(gone, id(1000)).await.unwrap();
+        system.block(id(1001), gone).await.unwrap();
+        let request = pb::MuteRequest { user_id: gone, target_id: id(2) };
+        system.client.clone().mute(request).await.unwrap();
+
+        let request = pb::ForgetUserRequest { user_id: gone };
+        system.client.clone().forget_user(request).await.unwrap();
+        system.client.clone().forget_user(request).await.unwrap();
+        system.settles().await;
+
+        assert_eq!(system.counts(gone).await, (0, 0, 0));
+        for n in [2, 600, 899] {
+            assert_eq!(system.counts(id(n)).await, (0, 0, 0), "user {n}");
+        }
+        for list in [List::Blocks, List::BlockedBy, List::Mutes] {
+            for n in [1, 1000, 1001] {
+                let page = system.store.page(list, user(n), None, None, 10).await.unwrap();
+                assert!(page.entries.is_empty(), "{list:?} of {n}");
+            }
+        }
+        for (from, to) in [(gone, id(2)), (id(2), gone)] {
+            let refusal = system.follow(from, to).await;
+            refused(refusal, Code::NotFound, ErrorReason::UserNotFound);
+            let refusal = system.block(from, to).await;
+            refused(refusal, Code::NotFound, ErrorReason::UserNotFound);
+        }
+        let imported = system.import(&[(id(2), gone), (gone, id(2)), (id(2), id(3))]).await;
+        assert_eq!((imported.created, imported.refused_forgotten), (1, 2));
+        system.settles().await;
+        assert_eq!(system.counts(id(2)).await, (1, 0, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_follow_that_was_under_way_when_its_target_was_forgotten_ends_too() {
+    let system = System::start(Topology::Single).await;
+    let edge = Edge { from: user(2), to: user(1) };
+    let truth = system.store.follow(&[Targets::one(edge)]).await.unwrap()[0];
+    assert_eq!(truth.outcome, Outcome::Done);
+    // Killed here. Then the target is deleted, and wholly forgotten, before anybody sweeps.
+    system.store.forget(edge.to).await.unwrap();
+    forget_marked(&system.store).await.unwrap();
+
+    system.settles().await;
+    assert_eq!(system.counts(id(1)).await, (0, 0, 0));
+    assert_eq!(system.counts(id(2)).await, (0, 0, 0));
+}
+
+#[tokio::test]
+async fn forgetting_goes_on_after_a_crash() {
+    let redis = testkit::Store::start(Topology::Single).await;
+    let program = env!("CARGO_BIN_EXE_microblog-relation");
+    let url = redis.url("relation");
+    let args = ["--redis-url", url.as_str()];
+    let process = testkit::Process::start(program, &args).await;
+    let client = support::client(&process.address()).await;
+    let follows = (2..20_000).map(|n| pb::Follow { follower_id: id(n), target_id: id(1) });
+    let request = pb::ImportFollowsRequest { follows: follows.collect() };
+    client.clone().import_follows(request).await.unwrap();
+    client.clone().forget_user(pb::ForgetUserRequest { user_id: id(1) }).await.unwrap();
+    process.kill9();
+
+    let process = testkit::Process::start(program, &args).await;
+    let client = support::client(&process.address()).await;
+    testkit::eventually("the account is forgotten", PATIENCE, async || {
+        support::violations(&client).await.is_empty()
+    })
+    .await;
+    let request = pb::BatchGetCountsRequest { user_ids: vec![id(1), id(2)] };
+    let counts = client.clone().batch_get_counts(request).await.unwrap().into_inner().counts;
+    assert!(counts.iter().all(|counts| counts.followers + counts.following == 0), "{counts:?}");
+}

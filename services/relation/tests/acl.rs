@@ -1,5 +1,7 @@
 //! The service's Redis user may do what the service does, and nothing else.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
 mod support;
 
 use microblog_testkit::{

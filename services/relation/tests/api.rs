@@ -1,5 +1,7 @@
 //! The relation service from outside: real gRPC, real Redis.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
 mod support;
 
 use std::collections::BTreeSet;

@@ -1,5 +1,7 @@
 //! What reads cost, counted in commands: the same however long the lists are.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
 mod support;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,7 @@
 //! Deleted accounts: all their edges end, whatever crashes, and none begins any more.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
 mod support;
 
 use microblog_proto::{common::ErrorReason, relation as pb};

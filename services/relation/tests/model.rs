@@ -6,6 +6,8 @@
 //! Operations on one pair of users run one after the other, so that the model knows the outcome;
 //! different pairs run at once, and share the lists.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
 mod support;
 
 use std::{

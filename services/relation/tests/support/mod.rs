@@ -1,5 +1,6 @@
 //! A relation service on a store of its own, and what tests need to call it.
 #![allow(dead_code, reason = "no test file uses all of it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
 use std::{net::TcpListener, time::Duration};
 

@@ -93,7 +93,8 @@ async fn a_sweep_that_stops_anywhere_is_taken_up_again(topology: Topology) {
         let ids = [begin(&store, &name, 3).await[0].id];
         let aborted = store.abort(&ids).await.unwrap();
         assert_eq!(aborted.len(), 1);
-        // Its claims are worth nothing from the first step on.
+        // It cannot become an account any more, and its claims are worth nothing.
+        assert_eq!(store.activate(&ids).await.unwrap(), [false]);
         assert_free(&accounts, &name, true).await;
         if steps == 2 {
             store.release(&aborted).await.unwrap();

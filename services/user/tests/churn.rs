@@ -1,0 +1,102 @@
+//! Registrations, deletions and sweeps of the same few names and addresses, all at once, by a
+//! sweeper without patience that gives up registrations at any point.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod harness;
+
+use std::{collections::HashSet, time::Duration};
+
+use futures::future::join_all;
+use harness::{accounts, on_each_store};
+use microblog_domain::Partition;
+use microblog_testkit::{Store as Redis, Topology};
+use microblog_user::{
+    Accounts, Email, Error, Hash, Name, Store, Sweeper,
+    import::{Imported, Person},
+};
+
+const NAMES: u8 = 5;
+const TASKS: usize = 8;
+const ROUNDS: usize = 40;
+
+on_each_store! {
+    names_and_addresses_stay_unique_whatever_is_given_up_or_deleted
+}
+
+fn name(i: u8) -> Name {
+    Name::parse("name", &format!("name{i}")).unwrap()
+}
+
+fn email(i: u8) -> Email {
+    Email::parse("email", &format!("address{i}@example.org")).unwrap()
+}
+
+fn any() -> u8 {
+    rand::random_range(0..NAMES)
+}
+
+/// Registers two names with any addresses.
+async fn some_register(accounts: &Accounts) -> Result<Imported, Error> {
+    let (first, second) = (any(), any());
+    let mut people = vec![Person { name: name(first), email: email(any()) }];
+    if first != second {
+        people.push(Person { name: name(second), email: email(any()) });
+    }
+    accounts.import(people, None).await
+}
+
+async fn work(store: Store, accounts: Accounts) -> HashSet<u64> {
+    let mut made = HashSet::new();
+    for _ in 0..ROUNDS {
+        match rand::random_range(0..4) {
+            0 | 1 => match some_register(&accounts).await {
+                Ok(imported) => made.extend(imported.ids.into_iter().flatten().map(|id| id.get())),
+                // The sweeper was in the way each time.
+                Err(Error::RegistrationInProgress) => {}
+                Err(error) => panic!("{error:?}"),
+            },
+            2 => {
+                if let Ok(user) = accounts.get_by_name(&name(any())).await {
+                    store.delete(user.id, &Hash::none()).await.unwrap();
+                    if rand::random() {
+                        accounts.confirm_deletion(user.id).await.unwrap();
+                    }
+                }
+            }
+            _ => {
+                Sweeper::new(accounts.clone(), Duration::ZERO).sweep().await.unwrap();
+            }
+        }
+    }
+    made
+}
+
+async fn names_and_addresses_stay_unique_whatever_is_given_up_or_deleted(topology: Topology) {
+    let redis = Redis::start(topology).await;
+    let (store, accounts) = accounts(&redis).await;
+    let tasks = (0..TASKS).map(|_| tokio::spawn(work(store.clone(), accounts.clone())));
+    let made: HashSet<u64> =
+        join_all(tasks).await.into_iter().flat_map(|made| made.unwrap()).collect();
+    assert!(made.len() > TASKS, "only {} accounts were made", made.len());
+    Sweeper::new(accounts.clone(), Duration::ZERO).sweep().await.unwrap();
+
+    let mut alive = 0;
+    for partition in Partition::all() {
+        let findings = accounts.verify(partition).await.unwrap();
+        assert!(findings.violations.is_empty(), "{:?}", findings.violations);
+        alive += findings.checked;
+    }
+    let (mut named, mut addresses) = (0, HashSet::new());
+    for i in 0..NAMES {
+        if let Ok(user) = accounts.get_by_name(&name(i)).await {
+            named += 1;
+            addresses.insert(accounts.get_own(user.id).await.unwrap().email);
+            store.delete(user.id, &Hash::none()).await.unwrap();
+        }
+    }
+    assert_eq!((named, addresses.len() as u64), (alive, alive), "each has its own");
+    // Everything is free in the end, whatever stale claims there are.
+    let people = (0..NAMES).map(|i| Person { name: name(i), email: email(i) }).collect();
+    assert_eq!(accounts.import(people, None).await.unwrap().created, usize::from(NAMES));
+}

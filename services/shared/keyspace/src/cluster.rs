@@ -2,22 +2,38 @@
 
 use std::collections::HashSet;
 
-use redis::{Value, cluster_routing::Slot};
+use futures::future::try_join_all;
+use redis::{Cmd, Value, cluster_routing::Slot};
 
 use crate::{
     Error,
     address::Node,
     keyspace::{accept, decode},
     links::Links,
+    route,
 };
 
 const SLOTS: usize = 16_384;
+
+/// Sends a command to the one node, or to every primary of a cluster, and returns all answers, some
+/// of which may be refusals.
+///
+/// Who is a primary is asked each time: the client may go on for long with what it knew before a
+/// failover, since it reaches the new primary as the replica that it was.
+pub(crate) async fn everywhere(links: &Links, command: &Cmd) -> Result<Vec<Value>, Error> {
+    if !links.is_cluster() {
+        return Ok(vec![links.command(command.clone(), None).await?]);
+    }
+    let primaries = primaries(links).await?;
+    let send = |node| links.command(command.clone(), Some(route::to_node(node)));
+    try_join_all(primaries.iter().map(send)).await
+}
 
 /// Returns once every primary sees the cluster whole: otherwise it refuses commands about keys.
 pub(crate) async fn serves(links: &Links) -> Result<(), Error> {
     let mut question = redis::cmd("CLUSTER");
     question.arg("INFO");
-    for answer in links.everywhere(&question).await? {
+    for answer in everywhere(links, &question).await? {
         let info: String = decode(answer)?;
         if !info.lines().any(|line| line == "cluster_state:ok") {
             return Err(Error::unavailable("a primary of the cluster sees a part of it missing"));
@@ -26,14 +42,16 @@ pub(crate) async fn serves(links: &Links) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns how many primaries the cluster has, once every slot has one.
-pub(crate) async fn primaries(links: &Links) -> Result<usize, Error> {
+// All primaries, once every slot has one.
+async fn primaries(links: &Links) -> Result<HashSet<Node>, Error> {
     let ranges = ranges(links).await?;
     let covered: usize = ranges.iter().map(|range| usize::from(range.end - range.start) + 1).sum();
     if covered < SLOTS {
         return Err(Error::unavailable("the cluster has slots without a primary"));
     }
-    Ok(ranges.iter().map(|range| &range.primary).collect::<HashSet<_>>().len())
+    let primaries = ranges.into_iter().map(|range| range.primary).collect();
+    links.learn_primaries(&primaries);
+    Ok(primaries)
 }
 
 /// Returns the primary that holds a slot.

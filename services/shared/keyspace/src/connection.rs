@@ -5,7 +5,7 @@ use redis::{
     Cmd, Pipeline, RedisResult, Value,
     aio::{ConnectionLike as _, MultiplexedConnection},
     cluster_async::ClusterConnection,
-    cluster_routing::{MultipleNodeRoutingInfo, Route, RoutingInfo, SingleNodeRoutingInfo},
+    cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
 };
 
 /// A connection that may be cloned and used by many at once.
@@ -30,18 +30,18 @@ pub(crate) trait Request: Send {
 /// One command; without a route, a cluster finds the node by the command's keys.
 pub(crate) struct One {
     pub(crate) command: Cmd,
-    pub(crate) route: Option<Route>,
+    pub(crate) route: Option<SingleNodeRoutingInfo>,
 }
 
 impl Request for One {
     type Answer = Value;
 
     async fn send(&mut self, connection: &mut Connection) -> RedisResult<Value> {
-        match (connection, self.route) {
+        match (connection, &self.route) {
             (Connection::Node(node), _) => node.send_packed_command(&self.command).await,
             (Connection::Cluster(cluster), Some(route)) => {
-                let node = SingleNodeRoutingInfo::SpecificNode(route);
-                cluster.route_command(self.command.take(), RoutingInfo::SingleNode(node)).await
+                let route = RoutingInfo::SingleNode(route.clone());
+                cluster.route_command(self.command.take(), route).await
             }
             (Connection::Cluster(cluster), None) => cluster.req_packed_command(&self.command).await,
         }
@@ -51,7 +51,7 @@ impl Request for One {
 /// Commands of one partition, of one slot of a cluster.
 pub(crate) struct Many {
     pub(crate) commands: Pipeline,
-    pub(crate) route: Route,
+    pub(crate) route: SingleNodeRoutingInfo,
 }
 
 impl Request for Many {
@@ -63,29 +63,8 @@ impl Request for Many {
             Connection::Node(node) => node.send_packed_commands(&self.commands, 0, count).await,
             Connection::Cluster(cluster) => {
                 let commands = std::mem::take(&mut self.commands);
-                let node = SingleNodeRoutingInfo::SpecificNode(self.route);
-                cluster.route_pipeline(commands, 0, count, node).await
+                cluster.route_pipeline(commands, 0, count, self.route.clone()).await
             }
-        }
-    }
-}
-
-/// A command to the one node, or to every primary of a cluster, with the answer of each.
-pub(crate) struct Everywhere<'a>(pub(crate) &'a Cmd);
-
-impl Request for Everywhere<'_> {
-    type Answer = Vec<Value>;
-
-    async fn send(&mut self, connection: &mut Connection) -> RedisResult<Vec<Value>> {
-        let cluster = match connection {
-            Connection::Node(node) => return Ok(vec![node.send_packed_command(self.0).await?]),
-            Connection::Cluster(cluster) => cluster,
-        };
-        // Without a policy, the answers come as they are, by node.
-        let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-        match cluster.route_command(self.0.clone(), everywhere).await? {
-            Value::Map(answers) => Ok(answers.into_iter().map(|(_node, answer)| answer).collect()),
-            answer => Ok(vec![answer]),
         }
     }
 }

@@ -65,14 +65,14 @@ impl Keyspace {
     /// Calls one function, in one round trip.
     pub async fn call<T: FromRedisValue>(&self, call: Call) -> Result<T, Error> {
         let inner = &*self.inner;
-        let route = call.first_key().map(route::of_key);
+        let route = || call.first_key().map(route::of_key);
         let loads = inner.loads.load(Ordering::Acquire);
-        let answer = inner.links.command(call.command(&inner.library), route).await?;
+        let answer = inner.links.command(call.command(&inner.library), route()).await?;
         if !is_general(&answer) {
             return decode(answer);
         }
         Box::pin(inner.load_after(loads)).await?;
-        decode(inner.links.command(call.command(&inner.library), route).await?)
+        decode(inner.links.command(call.command(&inner.library), route()).await?)
     }
 
     /// Sends a batch, all of it together, and returns the answers in the order added.
@@ -129,7 +129,7 @@ impl Inner {
         }
         let mut load = redis::cmd("FUNCTION");
         load.arg("LOAD").arg(&self.library.code);
-        let answers = self.links.everywhere(&load).await?;
+        let answers = cluster::everywhere(&self.links, &load).await?;
         tracing::info!(
             library = self.library.name,
             nodes = answers.len(),
@@ -148,10 +148,7 @@ impl Inner {
     async fn is_loaded(&self) -> Result<bool, Error> {
         let mut list = redis::cmd("FUNCTION");
         list.arg("LIST").arg("LIBRARYNAME").arg(&self.library.name);
-        let answers = self.links.everywhere(&list).await?;
-        if self.links.is_cluster() && answers.len() < cluster::primaries(&self.links).await? {
-            return Err(Error::unavailable("a primary of the cluster is away"));
-        }
+        let answers = cluster::everywhere(&self.links, &list).await?;
         let mut is_loaded = true;
         for answer in answers {
             is_loaded &=

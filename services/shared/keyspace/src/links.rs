@@ -2,6 +2,7 @@
 //! many calls share one, and a broken one is replaced. Knows no function and no batch.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -11,12 +12,15 @@ use std::{
 
 use deadpool::managed::{Manager, Metrics, Pool, PoolError, RecycleError, RecycleResult};
 use futures::future::join_all;
-use redis::{Cmd, Pipeline, RedisError, RedisResult, Value, cluster_routing::Route};
+use redis::{
+    Cmd, Pipeline, RedisError, RedisResult, Value, cluster_routing::SingleNodeRoutingInfo,
+};
 use tokio::time::{Instant, error::Elapsed, timeout_at};
 
 use crate::{
     Error,
-    connection::{Connection, Everywhere, Many, One, Request},
+    address::Node,
+    connection::{Connection, Many, One, Request},
     endpoint::Endpoint,
     error::TimedOut,
 };
@@ -34,6 +38,8 @@ pub(crate) struct Links {
     timeout: Duration,
     // After a restart of Redis every link is dead, and each is found out in turn.
     attempts: usize,
+    // The primaries of the cluster as last asked.
+    primaries: Arc<Mutex<HashSet<Node>>>,
 }
 
 impl Links {
@@ -46,7 +52,7 @@ impl Links {
         // First in, first out: the calls take turns among the links.
         let pool = Pool::builder(maker).max_size(links).build();
         let pool = pool.map_err(|error| Error::Config(error.into()))?;
-        Ok(Self { pool, timeout, attempts: links + 1 })
+        Ok(Self { pool, timeout, attempts: links + 1, primaries: Arc::default() })
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -71,8 +77,25 @@ impl Links {
         links.into_iter().try_for_each(|link| link.map(drop)).map_err(Error::from)
     }
 
+    /// Learns who the primaries of the cluster are. If others than before, links are made anew:
+    /// their client reaches a new primary as the replica that it was, so that nothing tells it of
+    /// the failover, and it goes back to the old primary as soon as that is up again.
+    pub(crate) fn learn_primaries(&self, primaries: &HashSet<Node>) {
+        let mut known = self.primaries.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != *primaries {
+            if !known.is_empty() {
+                self.pool.retain(|_, _| false);
+            }
+            known.clone_from(primaries);
+        }
+    }
+
     /// Sends one command and returns the answer, which may be a refusal.
-    pub(crate) async fn command(&self, command: Cmd, route: Option<Route>) -> Result<Value, Error> {
+    pub(crate) async fn command(
+        &self,
+        command: Cmd,
+        route: Option<SingleNodeRoutingInfo>,
+    ) -> Result<Value, Error> {
         let answer = self.send(One { command, route }).await?;
         self.look_for_replicas(std::slice::from_ref(&answer));
         Ok(answer)
@@ -83,17 +106,11 @@ impl Links {
     pub(crate) async fn commands(
         &self,
         commands: Pipeline,
-        route: Route,
+        route: SingleNodeRoutingInfo,
     ) -> Result<Vec<Value>, Error> {
         let answers = self.send(Many { commands, route }).await?;
         self.look_for_replicas(&answers);
         Ok(answers)
-    }
-
-    /// Sends a command to the one node, or to every primary, and returns all answers, some of
-    /// which may be refusals.
-    pub(crate) async fn everywhere(&self, command: &Cmd) -> Result<Vec<Value>, Error> {
-        self.send(Everywhere(command)).await
     }
 
     // Sends something on a link, and again on the next one when a connection was dropped: every

@@ -26,7 +26,13 @@ async fn recovers(keyspace: &Keyspace) {
     })
     .await;
     eventually("the keyspace is ready", RECOVERY, async || keyspace.ready().await.is_ok()).await;
-    send(keyspace, 300, "back").await.unwrap();
+    // A node that comes back may refuse for a moment yet.
+    eventually("every partition answers", RECOVERY, async || {
+        let answer = send(keyspace, 300, "back").await;
+        assert!(answer.is_ok() || is_unavailable(&answer), "{answer:?}");
+        answer.is_ok()
+    })
+    .await;
 }
 
 fn is_unavailable<T>(answer: &Result<T, microblog_keyspace::Error>) -> bool {

@@ -127,6 +127,22 @@ async fn a_call_is_one_command_and_a_batch_one_write() {
 }
 
 #[tokio::test]
+async fn a_ready_keyspace_has_all_its_links_and_shares_them() {
+    let Any::Single(server) = single().await else { unreachable!() };
+    let keyspace = open_ready(server.url(support::USER)).await;
+    let puts = (0..500).map(|number| {
+        let (keyspace, key) = (&keyspace, key(number, "shared"));
+        async move { put(keyspace, &key, "x").await.unwrap() }
+    });
+    futures::future::join_all(puts).await;
+    let mut list = redis::cmd("CLIENT");
+    list.arg("LIST");
+    let clients: String = list.query_async(&mut server.admin().await).await.unwrap();
+    let user = format!(" user={} ", support::USER);
+    assert_eq!(clients.lines().filter(|line| line.contains(&user)).count(), 2);
+}
+
+#[tokio::test]
 async fn two_versions_of_a_library_live_side_by_side() {
     let Any::Single(server) = single().await else { unreachable!() };
     let url = server.url(support::USER);

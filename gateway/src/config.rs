@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use microblog_chassis as chassis;
 
-/// Composes the services' calls into what applications call.
+/// The gateway of microblog: composes the services' calls into what applications call
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "microblog-gateway", version)]
 pub struct Config {

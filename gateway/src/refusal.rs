@@ -3,7 +3,7 @@
 use microblog_chassis::status;
 use microblog_domain::{Invalid, UserId};
 use microblog_proto::common::ErrorReason;
-use tonic::Status;
+use tonic::{Code, Status};
 use tonic_types::{FieldViolation, StatusExt as _};
 
 /// Fields of a peer's request that come from the caller's: the peer's path, and the caller's.
@@ -18,13 +18,15 @@ pub(crate) type Fields = &'static [(&'static str, &'static str)];
 ///
 /// The peer's metadata never passes: they are headers of another answer.
 pub(crate) fn pass_on(status: Status, fields: Fields) -> Status {
-    let passed = match status::reason_of(&status) {
-        None
-        | Some(ErrorReason::Unspecified | ErrorReason::Internal | ErrorReason::MalformedMessage) => {
-            None
+    use ErrorReason::{Internal, MalformedMessage, PeerUnavailable, Unspecified};
+    let passed = match (status::reason_of(&status), status.code()) {
+        // Said by something in between, such as a proxy.
+        (None, Code::Unavailable) => {
+            Some(status::refuse(Code::Unavailable, PeerUnavailable, "a service does not answer"))
         }
-        Some(ErrorReason::InvalidField) => renamed_fields(&status, fields),
-        Some(_) => Some(with_renamed_fields(&status, fields)),
+        (None, Code::DeadlineExceeded) => Some(status::deadline_exceeded()),
+        (None | Some(Unspecified | Internal | MalformedMessage), _) => None,
+        (Some(_), _) => renamed(&status, fields),
     };
     passed.unwrap_or_else(|| {
         let (code, message) = (status.code(), status.message());
@@ -46,26 +48,22 @@ pub(crate) fn sent_id(id: u64) -> Result<UserId, Status> {
     sent(UserId::new(id))
 }
 
-/// Says the fields in the caller's terms, or nothing if one of them is none of the caller's.
-fn renamed_fields(status: &Status, fields: Fields) -> Option<Status> {
-    let violations = status.get_details_bad_request()?.field_violations;
-    let renamed = violations.into_iter().map(|violation| {
-        Some(Invalid::new(rename(&violation.field, fields)?, violation.description))
-    });
-    renamed.collect::<Option<Vec<_>>>().map(status::invalid)
-}
-
-/// Keeps code, text and details, with the fields that are the caller's renamed.
-fn with_renamed_fields(status: &Status, fields: Fields) -> Status {
+/// Says the same in the caller's terms, or nothing if a field is none of the caller's.
+fn renamed(status: &Status, fields: Fields) -> Option<Status> {
     let mut details = status.get_error_details();
-    if let Some(bad_request) = details.bad_request() {
-        let renamed = bad_request.field_violations.iter().filter_map(|violation| {
-            Some(FieldViolation::new(rename(&violation.field, fields)?, &violation.description))
-        });
-        let renamed: Vec<_> = renamed.collect();
-        details.set_bad_request(renamed);
-    }
-    Status::with_error_details(status.code(), status.message(), details)
+    let Some(bad_request) = details.bad_request() else {
+        return Some(Status::with_error_details(status.code(), status.message(), details));
+    };
+    let violations = bad_request.field_violations.iter();
+    let invalids = violations
+        .map(|violation| {
+            Some(Invalid::new(rename(&violation.field, fields)?, &violation.description))
+        })
+        .collect::<Option<Vec<_>>>()?;
+    let text = invalids.iter().map(Invalid::to_string).collect::<Vec<_>>().join("; ");
+    let violation = |invalid: Invalid| FieldViolation::new(invalid.field, invalid.problem);
+    details.set_bad_request(invalids.into_iter().map(violation).collect::<Vec<_>>());
+    Some(Status::with_error_details(status.code(), text, details))
 }
 
 fn rename(field: &str, fields: Fields) -> Option<&'static str> {
@@ -76,7 +74,7 @@ fn rename(field: &str, fields: Fields) -> Option<&'static str> {
 mod tests {
     use std::time::Duration;
 
-    use tonic::Code;
+    use microblog_domain::TokenError;
 
     use super::*;
 
@@ -88,6 +86,7 @@ mod tests {
         let passed = pass_on(status, FIELDS);
         assert_eq!(passed.code(), Code::InvalidArgument);
         assert_eq!(passed.message(), "user: is odd");
+        assert_eq!(status::reason_of(&passed), Some(ErrorReason::InvalidField));
         assert_eq!(passed.get_details_bad_request().unwrap().field_violations[0].field, "user");
     }
 
@@ -112,10 +111,23 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_page_token_keeps_its_reason() {
+        let passed =
+            pass_on(status::page_token(TokenError::Mismatch), &[("page_token", "page_token")]);
+        assert_eq!(status::reason_of(&passed), Some(ErrorReason::PageTokenMismatch));
+        let fields = passed.get_details_bad_request().unwrap().field_violations;
+        assert_eq!(fields[0].field, "page_token");
+    }
+
+    #[test]
     fn an_outage_passes() {
         let passed = pass_on(status::store_unavailable(), FIELDS);
         assert_eq!(passed.code(), Code::Unavailable);
         assert_eq!(status::reason_of(&passed), Some(ErrorReason::StoreUnavailable));
+
+        let passed = pass_on(Status::unavailable("no healthy upstream"), FIELDS);
+        assert_eq!(passed.code(), Code::Unavailable);
+        assert_eq!(status::reason_of(&passed), Some(ErrorReason::PeerUnavailable));
     }
 
     #[test]

@@ -1,0 +1,140 @@
+//! The end of an account, and what finishes it when a gateway dies half-way.
+
+use std::time::Duration;
+
+use microblog_chassis::{Peer, Worker, status};
+use microblog_gateway::Peers;
+use microblog_proto::{
+    common::ErrorReason,
+    gateway, relation,
+    user::{self, user_service_client::UserServiceClient},
+};
+use microblog_testkit::{Topology, eventually, free_port};
+use tonic::Code;
+
+use crate::system::{Jobs, Member, PASSWORD, System, by_id, by_name, config, email, registration};
+
+const SOON: Duration = Duration::from_secs(20);
+
+async fn deletions(system: &System) -> Vec<u64> {
+    let request = user::ListDeletionsRequest::default();
+    system.user().list_deletions(request).await.unwrap().into_inner().user_ids
+}
+
+async fn followers_count(system: &System, user: &Member) -> u64 {
+    let request = relation::BatchGetCountsRequest { user_ids: vec![user.id] };
+    let counts = system.relation().batch_get_counts(request).await.unwrap().into_inner().counts;
+    counts[0].followers
+}
+
+#[tokio::test]
+async fn a_deleted_account_leaves_nothing_behind() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    system.follows([(ann.id, bob.id), (bob.id, ann.id)]).await;
+
+    let wrong = gateway::DeleteAccountRequest { password: "not this one".to_owned() };
+    let refusal = system.gateway().delete_account(ann.asks(wrong)).await.unwrap_err();
+    assert_eq!(status::reason_of(&refusal), Some(ErrorReason::BadCredentials));
+    let request = gateway::DeleteAccountRequest { password: PASSWORD.to_owned() };
+    system.gateway().delete_account(ann.asks(request)).await.unwrap();
+
+    assert!(deletions(&system).await.is_empty());
+    let refusal = system.gateway().me(ann.asks(gateway::MeRequest {})).await.unwrap_err();
+    assert_eq!(status::reason_of(&refusal), Some(ErrorReason::TokenInvalid));
+    for user in [by_id(ann.id), by_name("ann")] {
+        let request = gateway::ViewUserRequest { user: user.clone() };
+        let refusal = system.gateway().view_user(request).await.unwrap_err();
+        assert_eq!(refusal.code(), Code::NotFound);
+        let request = bob.asks(gateway::FollowRequest { user });
+        let refusal = system.gateway().follow(request).await.unwrap_err();
+        assert_eq!(status::reason_of(&refusal), Some(ErrorReason::UserNotFound));
+    }
+    assert!(system.followers(None, bob.id, 0, "").await.users.is_empty());
+    eventually("the follows end", SOON, async || followers_count(&system, &bob).await == 0).await;
+    // Who is gone can still be unfollowed, and name and e-mail address are free.
+    let request = bob.asks(gateway::UnfollowRequest { user: by_id(ann.id) });
+    system.gateway().unfollow(request).await.unwrap();
+    system.gateway().register(registration("ann")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_deletion_whose_caller_hangs_up_is_done_wholly_or_not_at_all() {
+    // No relay: what is finished, the call itself has finished.
+    let system = System::start_on(Topology::Single, Jobs::Rest, &[]).await;
+    let mut cut_short = Vec::new();
+    for wait_ms in [0, 1, 2, 4, 8, 16, 32, 5_000] {
+        let leaving = system.join(&format!("leaving{wait_ms}")).await;
+        let request = gateway::DeleteAccountRequest { password: PASSWORD.to_owned() };
+        let mut gateway = system.gateway();
+        let call = gateway.delete_account(leaving.asks(request));
+        let _ = tokio::time::timeout(Duration::from_millis(wait_ms), call).await;
+        cut_short.push(leaving.id);
+    }
+    eventually("every deletion that was begun is finished", SOON, async || {
+        deletions(&system).await.is_empty()
+    })
+    .await;
+    let request = user::BatchGetUsersRequest { user_ids: cut_short.clone() };
+    let left = system.user().batch_get_users(request).await.unwrap().into_inner().users;
+    assert!(left.len() < cut_short.len(), "the last one was not cut short");
+}
+
+#[tokio::test]
+async fn a_deletion_that_was_left_half_done_is_finished() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    system.follows([(ann.id, bob.id)]).await;
+    // As if the gateway had died right after this call.
+    let request = user::DeleteUserRequest { user_id: ann.id, password: PASSWORD.to_owned() };
+    system.user().delete_user(request).await.unwrap();
+    eventually("the relay takes it off the list", SOON, async || {
+        deletions(&system).await.is_empty()
+    })
+    .await;
+    eventually("the follow ends", SOON, async || followers_count(&system, &bob).await == 0).await;
+}
+
+#[tokio::test]
+async fn an_account_is_deleted_although_the_relation_service_is_away() {
+    let system = System::start_on(Topology::Single, Jobs::Rest, &[]).await;
+    let ann = system.join("ann").await;
+    let nowhere = format!("http://127.0.0.1:{}", free_port());
+    let relation = Peer::remote(&nowhere, &config().chassis).unwrap();
+    let peers = Peers { user: system.peers.user.clone(), relation };
+    let mut service = microblog_gateway::service(&config(), peers, Worker::ONLY);
+    let relay = tokio::spawn(service.background.pop().unwrap());
+    let gateway = Peer::local(&service, &config().chassis);
+    let mut gateway = gateway::gateway_service_client::GatewayServiceClient::new(gateway);
+
+    let request = gateway::DeleteAccountRequest { password: PASSWORD.to_owned() };
+    gateway.delete_account(ann.asks(request)).await.unwrap();
+    let login = gateway::LoginRequest { email: email("ann"), password: PASSWORD.to_owned() };
+    assert_eq!(gateway.login(login).await.unwrap_err().code(), Code::Unauthenticated);
+    assert_eq!(deletions(&system).await, [ann.id]);
+    relay.abort();
+
+    // Another gateway, that reaches both, goes on.
+    let service = microblog_gateway::service(&config(), system.peers.clone(), Worker::ONLY);
+    let relay = tokio::spawn(futures::future::join_all(service.background));
+    let mut user = UserServiceClient::new(system.peers.user.clone());
+    eventually("another gateway finishes it", SOON, async || {
+        let list = user.list_deletions(user::ListDeletionsRequest::default()).await.unwrap();
+        list.into_inner().user_ids.is_empty()
+    })
+    .await;
+    relay.abort();
+}
+
+#[test]
+fn only_the_first_worker_of_a_process_relays() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _entered = runtime.enter();
+    for (index, jobs) in [(0, 1), (1, 0)] {
+        let peers = Peers::remote(&config()).unwrap();
+        let worker = Worker { index, count: 2 };
+        assert_eq!(microblog_gateway::service(&config(), peers, worker).background.len(), jobs);
+    }
+}

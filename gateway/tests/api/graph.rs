@@ -1,0 +1,241 @@
+//! Follows, blocks and mutes, and how accounts and lists look through their viewers' eyes.
+
+use microblog_chassis::status;
+use microblog_proto::{
+    common::ErrorReason,
+    gateway,
+    relation::{Counts, RelationState},
+};
+use microblog_testkit::Topology;
+use tonic::{Code, Request};
+
+use crate::system::{Jobs, Member, System, by_id, by_name, names};
+
+async fn follow(system: &System, viewer: &Member, target: &Member) -> RelationState {
+    let request = gateway::FollowRequest { user: by_id(target.id) };
+    let response = system.gateway().follow(viewer.asks(request)).await.unwrap().into_inner();
+    assert!(response.since.is_some());
+    response.relation()
+}
+
+async fn see(system: &System, viewer: &Member, target: u64) -> gateway::ViewUserResponse {
+    let request = gateway::ViewUserRequest { user: by_id(target) };
+    system.gateway().view_user(viewer.asks(request)).await.unwrap().into_inner()
+}
+
+/// The star is followed by four; of them the viewer follows two and is followed by two.
+async fn every_relation_shows(topology: Topology) {
+    let system = System::start_on(topology, Jobs::Run, &[]).await;
+    let star = system.join("Star").await;
+    let viewer = system.join("viewer").await;
+    let mut fans = Vec::new();
+    for name in ["stranger", "followed", "follower", "friend"] {
+        let fan = system.join(name).await;
+        assert_eq!(follow(&system, &fan, &star).await, RelationState::Following);
+        fans.push(fan);
+    }
+    assert_eq!(follow(&system, &viewer, &fans[1]).await, RelationState::Following);
+    assert_eq!(follow(&system, &fans[2], &viewer).await, RelationState::Following);
+    assert_eq!(follow(&system, &viewer, &fans[3]).await, RelationState::Following);
+    assert_eq!(follow(&system, &fans[3], &viewer).await, RelationState::Mutual);
+
+    let expected = ["friend", "follower", "followed", "stranger"];
+    let states = |page: &gateway::ViewFollowersResponse| {
+        page.users.iter().map(gateway::ListedUser::relation).collect::<Vec<_>>()
+    };
+    let page = system.followers(Some(&viewer), star.id, 0, "").await;
+    assert_eq!(names(&page.users), expected);
+    assert_eq!(
+        states(&page),
+        [
+            RelationState::Mutual,
+            RelationState::Follower,
+            RelationState::Following,
+            RelationState::None
+        ]
+    );
+    assert_eq!(page.next_page_token, "");
+    let times: Vec<_> = page.users.iter().map(|user| user.since.unwrap()).collect();
+    assert!(times.is_sorted_by_key(|time| std::cmp::Reverse((time.seconds, time.nanos))));
+
+    // By name, in any case, it is the same; to the owner of the list all are followers.
+    let request = gateway::ViewFollowersRequest { user: by_name("sTaR"), ..Default::default() };
+    let by_name = system.gateway().view_followers(viewer.asks(request)).await.unwrap();
+    assert_eq!(by_name.into_inner(), page);
+    let own = system.followers(Some(&star), star.id, 0, "").await;
+    assert_eq!(states(&own), [RelationState::Follower; 4]);
+    let anonymous = system.followers(None, star.id, 0, "").await;
+    assert_eq!(names(&anonymous.users), expected);
+    assert_eq!(states(&anonymous), [RelationState::None; 4]);
+}
+
+#[tokio::test]
+async fn every_relation_shows_in_anybodys_list() {
+    every_relation_shows(Topology::Single).await;
+}
+
+#[tokio::test]
+async fn every_relation_shows_in_anybodys_list_on_a_cluster() {
+    every_relation_shows(Topology::Cluster).await;
+}
+
+#[tokio::test]
+async fn each_list_is_what_its_name_says() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let cleo = system.join("cleo").await;
+    let dora = system.join("dora").await;
+    // ann and bob both follow cleo, bob and cleo follow each other, dora follows bob, ann dora.
+    for (follower, target) in [(&ann, &cleo), (&bob, &cleo), (&cleo, &bob), (&dora, &bob)] {
+        follow(&system, follower, target).await;
+    }
+    follow(&system, &ann, &dora).await;
+
+    let request = gateway::ViewFollowingRequest { user: by_id(ann.id), ..Default::default() };
+    let page = system.gateway().view_following(Request::new(request)).await.unwrap().into_inner();
+    assert_eq!(names(&page.users), ["dora", "cleo"]);
+
+    let request = gateway::ViewMutualsRequest { user: by_id(bob.id), ..Default::default() };
+    let page = system.gateway().view_mutuals(ann.asks(request)).await.unwrap().into_inner();
+    assert_eq!(names(&page.users), ["cleo"]);
+    assert_eq!(page.users[0].relation(), RelationState::Following);
+
+    let user = by_name("bob");
+    let request = gateway::ViewCommonFollowingRequest { user, ..Default::default() };
+    let page = system.gateway().view_common_following(ann.asks(request)).await.unwrap();
+    assert_eq!(names(&page.into_inner().users), ["cleo"]);
+
+    let request =
+        gateway::ViewFollowersIFollowRequest { user: by_id(bob.id), ..Default::default() };
+    let page = system.gateway().view_followers_i_follow(ann.asks(request)).await.unwrap();
+    // Two who followed within a millisecond come in the order of their partitions.
+    let page = page.into_inner();
+    let mut followers = names(&page.users);
+    followers.sort_unstable();
+    assert_eq!(followers, ["cleo", "dora"]);
+}
+
+#[tokio::test]
+async fn an_account_is_shown_with_what_the_viewer_has_to_do_with_it() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let cleo = system.join("cleo").await;
+    for (follower, target) in [(&ann, &bob), (&ann, &cleo), (&bob, &cleo), (&bob, &ann)] {
+        follow(&system, follower, target).await;
+    }
+    let view = see(&system, &ann, bob.id).await;
+    assert_eq!(view.user.as_ref().unwrap().name, "bob");
+    assert_eq!(
+        view.counts,
+        Some(Counts { user_id: bob.id, following: 2, followers: 1, mutuals: 1 })
+    );
+    let relation = view.relation.unwrap();
+    assert_eq!((relation.user_id, relation.state()), (bob.id, RelationState::Mutual));
+    assert_eq!(view.common_following, 1);
+
+    let request = gateway::ViewUserRequest { user: by_name("BOB") };
+    let anonymous = system.gateway().view_user(Request::new(request.clone())).await.unwrap();
+    let anonymous = anonymous.into_inner();
+    assert_eq!((&anonymous.user, anonymous.counts), (&view.user, view.counts));
+    assert_eq!(anonymous.relation.unwrap().state(), RelationState::None);
+    assert_eq!(anonymous.common_following, 0);
+    let named = system.gateway().view_user(ann.asks(request)).await.unwrap().into_inner();
+    assert_eq!(named, view);
+
+    // Oneself is nothing special.
+    let own = see(&system, &ann, ann.id).await;
+    assert_eq!(own.relation.unwrap().state(), RelationState::None);
+    let me = system.gateway().me(ann.asks(gateway::MeRequest {})).await.unwrap().into_inner();
+    assert_eq!(me.account.as_ref().unwrap().user, own.user);
+    assert_eq!(me.account.unwrap().email, "ann@example.com");
+    assert_eq!(me.counts, own.counts);
+}
+
+#[tokio::test]
+async fn a_follow_can_be_repeated_and_ended_from_both_sides() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let request = || ann.asks(gateway::FollowRequest { user: by_name("bob") });
+    let first = system.gateway().follow(request()).await.unwrap().into_inner();
+    let second = system.gateway().follow(request()).await.unwrap().into_inner();
+    assert_eq!(first, second);
+    follow(&system, &bob, &ann).await;
+
+    for _ in 0..2 {
+        let request = ann.asks(gateway::UnfollowRequest { user: by_name("bob") });
+        let response = system.gateway().unfollow(request).await.unwrap().into_inner();
+        assert_eq!(response.relation(), RelationState::Follower);
+        let request = ann.asks(gateway::RemoveFollowerRequest { user: by_id(bob.id) });
+        let response = system.gateway().remove_follower(request).await.unwrap().into_inner();
+        assert_eq!(response.relation(), RelationState::None);
+        follow(&system, &bob, &ann).await;
+    }
+}
+
+#[tokio::test]
+async fn a_block_ends_follows_and_keeps_them_from_coming_back() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    follow(&system, &ann, &bob).await;
+    follow(&system, &bob, &ann).await;
+
+    let request = ann.asks(gateway::BlockRequest { user: by_id(bob.id) });
+    system.gateway().block(request).await.unwrap();
+    let relation = see(&system, &ann, bob.id).await.relation.unwrap();
+    assert_eq!(relation.state(), RelationState::None);
+    assert!(relation.blocking && !relation.blocked_by);
+    let blocks = ann.asks(gateway::ViewBlocksRequest::default());
+    let blocks = system.gateway().view_blocks(blocks).await.unwrap().into_inner();
+    assert_eq!(names(&blocks.users), ["bob"]);
+
+    for (follower, target, code, reason) in [
+        (&bob, &ann, Code::PermissionDenied, ErrorReason::BlockedByTarget),
+        (&ann, &bob, Code::FailedPrecondition, ErrorReason::TargetBlocked),
+    ] {
+        let request = follower.asks(gateway::FollowRequest { user: by_id(target.id) });
+        let refusal = system.gateway().follow(request).await.unwrap_err();
+        assert_eq!((refusal.code(), status::reason_of(&refusal)), (code, Some(reason)));
+    }
+    let request = ann.asks(gateway::UnblockRequest { user: by_name("bob") });
+    system.gateway().unblock(request).await.unwrap();
+    assert_eq!(follow(&system, &bob, &ann).await, RelationState::Following);
+}
+
+#[tokio::test]
+async fn a_mute_is_seen_by_the_muter_only() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    follow(&system, &ann, &bob).await;
+    let request = ann.asks(gateway::MuteRequest { user: by_name("bob") });
+    system.gateway().mute(request).await.unwrap();
+
+    assert!(see(&system, &ann, bob.id).await.relation.unwrap().muting);
+    assert!(!see(&system, &bob, ann.id).await.relation.unwrap().muting);
+    let mutes = ann.asks(gateway::ViewMutesRequest::default());
+    let mutes = system.gateway().view_mutes(mutes).await.unwrap().into_inner();
+    assert_eq!(names(&mutes.users), ["bob"]);
+    assert_eq!(mutes.users[0].relation(), RelationState::Following);
+
+    let request = ann.asks(gateway::UnmuteRequest { user: by_id(bob.id) });
+    system.gateway().unmute(request).await.unwrap();
+    assert!(!see(&system, &ann, bob.id).await.relation.unwrap().muting);
+}
+
+#[tokio::test]
+async fn the_limit_of_follows_is_said_with_its_own_reason() {
+    let flags = ["--following-limit", "1"];
+    let system = System::start_on(Topology::Single, Jobs::Run, &flags).await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let cleo = system.join("cleo").await;
+    follow(&system, &ann, &bob).await;
+    let request = ann.asks(gateway::FollowRequest { user: by_id(cleo.id) });
+    let refusal = system.gateway().follow(request).await.unwrap_err();
+    assert_eq!(refusal.code(), Code::FailedPrecondition);
+    assert_eq!(status::reason_of(&refusal), Some(ErrorReason::FollowingLimit));
+}

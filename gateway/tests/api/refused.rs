@@ -1,0 +1,33 @@
+//! What a refusal must say.
+
+use std::fmt::Debug;
+
+use microblog_chassis::status;
+use microblog_proto::common::ErrorReason;
+use tonic::{Code, Response, Status};
+use tonic_types::StatusExt as _;
+
+/// What is expected of a refusal: its code, its reason, the fields it names.
+pub(crate) type Refusal<'a> = (Code, ErrorReason, &'a [&'a str]);
+
+pub(crate) const TOKEN_MISSING: Refusal = (Code::Unauthenticated, ErrorReason::TokenMissing, &[]);
+pub(crate) const TOKEN_INVALID: Refusal = (Code::Unauthenticated, ErrorReason::TokenInvalid, &[]);
+pub(crate) const USER_NOT_FOUND: Refusal = (Code::NotFound, ErrorReason::UserNotFound, &[]);
+
+pub(crate) const fn invalid<'a>(fields: &'a [&'a str]) -> Refusal<'a> {
+    (Code::InvalidArgument, ErrorReason::InvalidField, fields)
+}
+
+#[track_caller]
+pub(crate) fn assert_refused<T: Debug>(
+    what: &str,
+    answer: Result<Response<T>, Status>,
+    expected: Refusal,
+) {
+    let status = answer.expect_err(what);
+    let fields = status.get_details_bad_request().map(|details| details.field_violations);
+    let fields: Vec<&str> =
+        fields.iter().flatten().map(|violation| violation.field.as_str()).collect();
+    let found = (status.code(), status::reason_of(&status), fields);
+    assert_eq!(found, (expected.0, Some(expected.1), expected.2.to_vec()), "{what}: {status:?}");
+}

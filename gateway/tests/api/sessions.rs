@@ -1,0 +1,105 @@
+//! Accounts and sessions through the gateway.
+
+use microblog_chassis::status;
+use microblog_proto::{common::ErrorReason, gateway};
+use tonic::{Code, Status};
+
+use crate::system::{Member, PASSWORD, System, by_id, email, registration, with_token};
+
+async fn me(system: &System, member: &Member) -> Result<gateway::MeResponse, Status> {
+    let response = system.gateway().me(member.asks(gateway::MeRequest {})).await;
+    response.map(tonic::Response::into_inner)
+}
+
+fn is_invalid_token(outcome: Result<gateway::MeResponse, Status>) -> bool {
+    let status = outcome.unwrap_err();
+    status.code() == Code::Unauthenticated
+        && status::reason_of(&status) == Some(ErrorReason::TokenInvalid)
+}
+
+#[tokio::test]
+async fn a_registration_can_be_repeated_and_its_name_is_taken() {
+    let system = System::start().await;
+    let ask = async |name: Option<&str>, email: Option<String>| {
+        let name = name.map(str::to_owned);
+        let request = gateway::CheckAvailabilityRequest { name, email };
+        system.gateway().check_availability(request).await.unwrap().into_inner()
+    };
+    let free = ask(Some("ann"), Some(email("ann"))).await;
+    assert_eq!((free.name_available, free.email_available), (Some(true), Some(true)));
+
+    let request = registration("ann");
+    let first = system.gateway().register(request.clone()).await.unwrap().into_inner();
+    let again = system.gateway().register(request).await.unwrap().into_inner();
+    assert_eq!(first, again);
+
+    let taken = ask(Some("ANN"), None).await;
+    assert_eq!((taken.name_available, taken.email_available), (Some(false), None));
+    let taken = ask(None, Some(email("ann"))).await;
+    assert_eq!((taken.name_available, taken.email_available), (None, Some(false)));
+}
+
+#[tokio::test]
+async fn a_profile_changes_in_the_parts_that_are_given() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let request = gateway::UpdateProfileRequest {
+        display_name: Some("Ann".to_owned()),
+        bio: Some("one\ntwo".to_owned()),
+        ..Default::default()
+    };
+    system.gateway().update_profile(ann.asks(request)).await.unwrap();
+    let request = gateway::UpdateProfileRequest { bio: Some(String::new()), ..Default::default() };
+    let response = system.gateway().update_profile(ann.asks(request)).await.unwrap();
+    let user = response.into_inner().user.unwrap();
+    assert_eq!((user.display_name.as_str(), user.bio.as_str()), ("Ann", ""));
+    assert_eq!(me(&system, &ann).await.unwrap().account.unwrap().user, Some(user));
+}
+
+#[tokio::test]
+async fn a_session_ends_with_logout_and_logout_can_be_repeated() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    me(&system, &ann).await.unwrap();
+    for _ in 0..2 {
+        system.gateway().logout(ann.asks(gateway::LogoutRequest {})).await.unwrap();
+        assert!(is_invalid_token(me(&system, &ann).await));
+    }
+}
+
+#[tokio::test]
+async fn a_new_password_ends_every_session() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let login = gateway::LoginRequest { email: email("ann"), password: PASSWORD.to_owned() };
+    let second = system.gateway().login(login.clone()).await.unwrap().into_inner().token;
+    let request = gateway::ChangePasswordRequest {
+        current_password: PASSWORD.to_owned(),
+        new_password: "another good one".to_owned(),
+    };
+    system.gateway().change_password(with_token(&second, request)).await.unwrap();
+    assert!(is_invalid_token(me(&system, &ann).await));
+    let refusal = system.gateway().login(login).await.unwrap_err();
+    assert_eq!(status::reason_of(&refusal), Some(ErrorReason::BadCredentials));
+}
+
+#[tokio::test]
+async fn a_stale_token_is_refused_even_where_none_is_needed() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let request = || gateway::ViewUserRequest { user: by_id(ann.id) };
+    system.gateway().view_user(ann.asks(request())).await.unwrap();
+    system.gateway().logout(ann.asks(gateway::LogoutRequest {})).await.unwrap();
+    let refusal = system.gateway().view_user(ann.asks(request())).await.unwrap_err();
+    assert_eq!(status::reason_of(&refusal), Some(ErrorReason::TokenInvalid));
+    system.gateway().view_user(request()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_of_another_system_is_not_one_of_this() {
+    let here = System::start().await;
+    let there = System::start().await;
+    here.join("ann").await;
+    let ann_there = there.join("ann").await;
+    assert!(is_invalid_token(me(&here, &ann_there).await));
+}

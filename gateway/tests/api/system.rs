@@ -1,0 +1,192 @@
+//! A whole system in the test's own process, and the people in it.
+
+use clap::Parser as _;
+use microblog_chassis::{Peer, Service, Worker};
+use microblog_gateway::{Config, Peers};
+use microblog_proto::{
+    gateway::{self, UserRef, gateway_service_client::GatewayServiceClient, user_ref::Ref},
+    relation::{self, relation_service_client::RelationServiceClient},
+    user::{self, user_service_client::UserServiceClient},
+};
+use microblog_testkit::{Store, Topology};
+use tokio::task::JoinSet;
+use tonic::Request;
+
+pub(crate) const PASSWORD: &str = "correct horse battery";
+
+/// Which of the services' background jobs run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Jobs {
+    /// All of them.
+    Run,
+    /// None, so that nothing happens but what the test does.
+    Rest,
+}
+
+pub(crate) struct System {
+    pub(crate) store: Store,
+    pub(crate) peers: Peers,
+    gateway: Peer,
+    _jobs: JoinSet<()>,
+}
+
+/// Somebody with a session.
+pub(crate) struct Member {
+    pub(crate) id: u64,
+    pub(crate) token: String,
+}
+
+impl System {
+    /// Starts one on a single redis-server.
+    pub(crate) async fn start() -> Self {
+        Self::start_on(Topology::Single, Jobs::Run, &[]).await
+    }
+
+    /// Starts one with further flags for the relation service.
+    pub(crate) async fn start_on(topology: Topology, jobs: Jobs, relation_flags: &[&str]) -> Self {
+        let store = Store::start(topology).await;
+        let mut running = JoinSet::new();
+        let user = local(user_service(&store.url("user")).await, jobs, &mut running);
+        let relation = relation_service(&store.url("relation"), relation_flags).await;
+        let relation = local(relation, jobs, &mut running);
+        let peers = Peers { user, relation };
+        let service = microblog_gateway::service(&config(), peers.clone(), Worker::ONLY);
+        let gateway = local(service, jobs, &mut running);
+        Self { store, peers, gateway, _jobs: running }
+    }
+
+    pub(crate) fn gateway(&self) -> GatewayServiceClient<Peer> {
+        GatewayServiceClient::new(self.gateway.clone())
+    }
+
+    pub(crate) fn user(&self) -> UserServiceClient<Peer> {
+        UserServiceClient::new(self.peers.user.clone())
+    }
+
+    pub(crate) fn relation(&self) -> RelationServiceClient<Peer> {
+        RelationServiceClient::new(self.peers.relation.clone())
+    }
+
+    /// Registers somebody and logs them in.
+    pub(crate) async fn join(&self, name: &str) -> Member {
+        let registration = registration(name);
+        let user = self.gateway().register(registration).await.unwrap().into_inner().user.unwrap();
+        let login = gateway::LoginRequest { email: email(name), password: PASSWORD.to_owned() };
+        let session = self.gateway().login(login).await.unwrap().into_inner();
+        assert_eq!(session.user.unwrap(), user);
+        Member { id: user.id, token: session.token }
+    }
+
+    /// Makes accounts `<prefix>0`, `<prefix>1`, … that nobody can log in to, and returns their ids.
+    pub(crate) async fn crowd(&self, prefix: &str, size: usize) -> Vec<u64> {
+        let names: Vec<String> = (0..size).map(|i| format!("{prefix}{i}")).collect();
+        let mut ids = Vec::new();
+        for names in names.chunks(5_000) {
+            let request = user::ImportUsersRequest {
+                names: names.to_vec(),
+                email_domain: "example.org".to_owned(),
+                password: String::new(),
+            };
+            ids.extend(self.user().import_users(request).await.unwrap().into_inner().user_ids);
+        }
+        ids
+    }
+
+    /// Makes follows, each of a follower and a target.
+    pub(crate) async fn follows(&self, follows: impl IntoIterator<Item = (u64, u64)>) {
+        let follow = |(follower_id, target_id)| relation::Follow { follower_id, target_id };
+        let request =
+            relation::ImportFollowsRequest { follows: follows.into_iter().map(follow).collect() };
+        let expected = request.follows.len() as u64;
+        let response = self.relation().import_follows(request).await.unwrap().into_inner();
+        assert_eq!(response.created, expected);
+    }
+
+    /// Returns a page of an account's followers, through somebody's eyes.
+    pub(crate) async fn followers(
+        &self,
+        viewer: Option<&Member>,
+        of: u64,
+        page_size: i32,
+        page_token: &str,
+    ) -> gateway::ViewFollowersResponse {
+        let page_token = page_token.to_owned();
+        let request = gateway::ViewFollowersRequest { user: by_id(of), page_size, page_token };
+        let request = match viewer {
+            Some(viewer) => viewer.asks(request),
+            None => Request::new(request),
+        };
+        self.gateway().view_followers(request).await.unwrap().into_inner()
+    }
+}
+
+impl Member {
+    /// Returns a request with this session's token.
+    pub(crate) fn asks<T>(&self, message: T) -> Request<T> {
+        with_token(&self.token, message)
+    }
+}
+
+pub(crate) fn with_token<T>(token: &str, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    request
+}
+
+pub(crate) fn by_id(id: u64) -> Option<UserRef> {
+    Some(UserRef { r#ref: Some(Ref::Id(id)) })
+}
+
+pub(crate) fn by_name(name: &str) -> Option<UserRef> {
+    Some(UserRef { r#ref: Some(Ref::Name(name.to_owned())) })
+}
+
+pub(crate) fn email(name: &str) -> String {
+    format!("{name}@example.com")
+}
+
+pub(crate) fn registration(name: &str) -> gateway::RegisterRequest {
+    gateway::RegisterRequest {
+        request_id: uuid::Uuid::new_v4().to_string(),
+        email: email(name),
+        name: name.to_owned(),
+        password: PASSWORD.to_owned(),
+        display_name: String::new(),
+    }
+}
+
+/// Returns the names on a page, in its order.
+pub(crate) fn names(users: &[gateway::ListedUser]) -> Vec<&str> {
+    users.iter().map(|listed| listed.user.as_ref().unwrap().name.as_str()).collect()
+}
+
+/// Returns the ids on a page, in its order.
+pub(crate) fn ids(users: &[gateway::ListedUser]) -> Vec<u64> {
+    users.iter().map(|listed| listed.user.as_ref().unwrap().id).collect()
+}
+
+pub(crate) fn config() -> Config {
+    Config::try_parse_from(["gateway"]).unwrap()
+}
+
+pub(crate) async fn user_service(redis_url: &str) -> Service {
+    let config = microblog_user::Config::try_parse_from(["user", "--redis-url", redis_url]);
+    microblog_user::service(&config.unwrap(), Worker::ONLY).await.unwrap()
+}
+
+pub(crate) async fn relation_service(redis_url: &str, flags: &[&str]) -> Service {
+    let args = ["relation", "--redis-url", redis_url].into_iter().chain(flags.iter().copied());
+    let config = microblog_relation::Config::try_parse_from(args).unwrap();
+    microblog_relation::service(&config, Worker::ONLY).await.unwrap()
+}
+
+/// Returns a way to call a service in this process, and starts its jobs.
+fn local(mut service: Service, jobs: Jobs, running: &mut JoinSet<()>) -> Peer {
+    let background = std::mem::take(&mut service.background);
+    if jobs == Jobs::Run {
+        for job in background {
+            running.spawn(job);
+        }
+    }
+    Peer::local(&service, &config().chassis)
+}

@@ -5,7 +5,9 @@ use std::{future::Future, time::Duration};
 
 use microblog_domain::UserId;
 
-use crate::{Claim, Email, Error, Hasher, Name, Part, Password, Record, State, Store, User};
+use crate::{
+    Claim, Email, Error, Hasher, Name, Part, Password, Record, State, Store, User, store::intact,
+};
 
 /// What is free to register, for what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +94,7 @@ impl Accounts {
             if !accounts.store.delete(id, &record.password).await? {
                 return Err(Error::BadCredentials);
             }
-            let deleted = record.claims()?;
+            let deleted = intact(record.claims(), "an account")?;
             accounts.store.release(std::slice::from_ref(&deleted)).await?;
             accounts.store.forget_attempts(&deleted.email).await
         })

@@ -5,7 +5,7 @@ use microblog_domain::UserId;
 use crate::{
     Accounts, Email, Error, Password, Record, State,
     accounts::write,
-    store::{Attempt, decoy},
+    store::{Attempt, decoy, intact},
 };
 
 impl Accounts {
@@ -33,7 +33,7 @@ impl Accounts {
         password: &Password,
     ) -> Result<Record, Error> {
         let record = self.get_own(id).await?;
-        self.announce(Email::parse("email", &record.email)?).await?;
+        self.announce(intact(record.claims(), "an account")?.email).await?;
         self.compare(Some(record), password).await
     }
 

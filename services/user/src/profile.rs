@@ -70,8 +70,8 @@ impl Record {
         self.email.eq_ignore_ascii_case(email.as_str())
     }
 
-    /// Returns what it claims.
-    pub fn claims(&self) -> Result<Registration, Invalid> {
+    /// Returns what it claims; `None` where that is damaged.
+    pub fn claims(&self) -> Option<Registration> {
         Registration::of(self.user.id, &self.user.name, &self.email)
     }
 }
@@ -112,9 +112,10 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Returns the registration of what was stored.
-    pub fn of(id: UserId, name: &str, email: &str) -> Result<Self, Invalid> {
-        Ok(Self { id, name: Name::parse("name", name)?, email: Email::parse("email", email)? })
+    /// Returns the registration of what was stored; `None` where that is damaged.
+    pub fn of(id: UserId, name: &str, email: &str) -> Option<Self> {
+        let (name, email) = (Name::parse("name", name).ok()?, Email::parse("email", email).ok()?);
+        Some(Self { id, name, email })
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use microblog_domain::UserId;
 
-use crate::{Accounts, Email, Error, Password, Token, User, accounts::write};
+use crate::{Accounts, Email, Error, Password, Token, User, accounts::write, store::intact};
 
 /// A session that was opened.
 #[derive(Debug)]
@@ -59,12 +59,13 @@ impl Accounts {
     ) -> Result<(), Error> {
         let record = self.check_password(id, &current).await?;
         let new = self.hasher.hash(new).await?;
+        let email = intact(record.claims(), "an account")?.email;
         let store = self.store.clone();
         write(async move {
             if !store.change_password(id, &record.password, &new).await? {
                 return Err(Error::BadCredentials);
             }
-            store.forget_attempts(&Email::parse("email", &record.email)?).await
+            store.forget_attempts(&email).await
         })
         .await
     }

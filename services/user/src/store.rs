@@ -89,7 +89,7 @@ pub(crate) fn decoy() -> Option<UserId> {
 }
 
 /// Returns what was read, or says what in the store has another form than this service writes.
-fn malformed<T>(value: Option<T>, what: &'static str) -> Result<T, crate::Error> {
+pub(crate) fn intact<T>(value: Option<T>, what: &'static str) -> Result<T, crate::Error> {
     value.ok_or(crate::Error::Damaged(what))
 }
 

@@ -50,9 +50,9 @@ impl Accounts {
         let mut sound: Vec<Registration> = Vec::new();
         for (id, record) in ids.iter().zip(self.store.read(ids).await?) {
             match record.as_ref().map(|record| (record.state, record.claims())) {
-                Some((State::Active, Ok(claims))) => sound.push(claims),
-                Some((State::Active, Err(error))) => {
-                    violations.push(format!("account {id} has a bad profile: {error}"));
+                Some((State::Active, Some(claims))) => sound.push(claims),
+                Some((State::Active, None)) => {
+                    violations.push(format!("account {id} has a bad name or e-mail address"));
                 }
                 Some(_) => violations.push(format!("account {id} is no account any more")),
                 None => violations.push(format!("account {id} has no profile")),

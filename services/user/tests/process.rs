@@ -7,12 +7,11 @@ mod harness;
 use std::time::{Duration, Instant};
 
 use harness::{
-    PASSWORD, PATIENCE, System, accounts, assert_sound, authenticate, connect, login,
-    on_each_store, refused, register, registration,
+    PASSWORD, PATIENCE, System, assert_sound, authenticate, connect, login, on_each_store, refused,
+    register, registration,
 };
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::{Process, RedisServer, Store as Redis, Topology, eventually};
-use microblog_user::{Email, Hash};
 
 on_each_store! {
     what_a_killed_process_answered_holds_and_the_rest_is_free
@@ -128,34 +127,4 @@ async fn nothing_secret_shows_in_the_log() {
     for secret in [PASSWORD, "battery staple", &token, "@example.org", "argon2", &redis_password] {
         assert!(!log.contains(secret), "{secret:?} shows in the log: {log}");
     }
-}
-
-#[tokio::test]
-async fn the_oldest_of_too_many_sessions_ends() {
-    use microblog_user::{Token, store::SESSIONS_MAX};
-    let system = harness::System::start(Topology::Single).await;
-    let (store, accounts) = accounts(&system.redis).await;
-    let ann = register(&system.client, "ann").await;
-    let id = microblog_domain::UserId::new(ann.id).unwrap();
-    let record = accounts.get_own(id).await.unwrap();
-    let email = Email::parse("email", &record.email).unwrap();
-    let mut tokens = Vec::new();
-    for i in 0..=SESSIONS_MAX as u64 {
-        let token = Token::issue(id).unwrap();
-        let end = std::time::SystemTime::now() + Duration::from_secs(100 + i);
-        // Twice, as when an answer was lost.
-        for _ in 0..2 {
-            let opened =
-                store.open_session(id, &email, &record.password, token.fingerprint(), end).await;
-            assert!(opened.unwrap());
-        }
-        tokens.push(token.reveal());
-    }
-    assert!(harness::authenticate(&system.client, &tokens[0]).await.is_err());
-    for token in &tokens[1..] {
-        assert_eq!(harness::authenticate(&system.client, token).await.unwrap(), ann.id);
-    }
-    let end = std::time::SystemTime::now() + Duration::from_secs(100);
-    let late = Token::issue(id).unwrap().fingerprint();
-    assert!(!store.open_session(id, &email, &Hash::none(), late, end).await.unwrap());
 }

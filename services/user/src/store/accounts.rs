@@ -3,7 +3,7 @@
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 
-use super::Store;
+use super::{Store, intact};
 use crate::{Error, Hash, Part, Record, Registration, State, User, keys};
 
 // The order in which profiles are read; the first six are what everybody may see.
@@ -78,7 +78,7 @@ impl Store {
         let texts: Texts = self.query(read).await?;
         match texts.as_slice() {
             [Some(state), Some(name), Some(email)] if state == "deleted" => {
-                Ok(Some(Registration::of(id, name, email)?))
+                intact(Registration::of(id, name, email), "a deleted account").map(Some)
             }
             _ => Ok(None),
         }

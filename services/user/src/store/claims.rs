@@ -4,7 +4,7 @@
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 
-use super::{Store, by_partition, malformed};
+use super::{Store, by_partition, intact};
 use crate::{Email, Error, Name, Registration, keys};
 
 /// What is claimed.
@@ -61,7 +61,7 @@ impl Store {
         let answers = self.send(batch).await?;
         let read = |answer| match keyspace::decode::<Option<u64>>(answer)? {
             None => Ok(None),
-            Some(id) => malformed(UserId::new(id), "a claim").map(Some),
+            Some(id) => intact(UserId::new(id), "a claim").map(Some),
         };
         answers.into_iter().map(read).collect()
     }
@@ -132,6 +132,6 @@ impl Store {
                 holders[*place] = UserId::new(id);
             }
         }
-        holders.into_iter().map(|holder| malformed(holder, "a claim")).collect()
+        holders.into_iter().map(|holder| intact(holder, "a claim")).collect()
     }
 }

@@ -3,7 +3,7 @@
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 
-use super::{Store, by_partition, malformed};
+use super::{Store, by_partition, intact};
 use crate::{Draft, Error, Registration, keys};
 
 // So many accounts go to one partition together: fewer calls, and still spread evenly.
@@ -25,7 +25,7 @@ impl Store {
             ids.extend(keyspace::decode::<Vec<u64>>(answer)?);
         }
         let begun = |(draft, id): (&Draft, u64)| {
-            let id = malformed(UserId::new(id), "an issued id")?;
+            let id = intact(UserId::new(id), "an issued id")?;
             Ok(Registration { id, name: draft.name.clone(), email: draft.email.clone() })
         };
         drafts.iter().zip(ids).map(begun).collect()
@@ -68,7 +68,7 @@ impl Store {
             let claims: Vec<Vec<String>> = keyspace::decode(answer)?;
             for ((_, id), claims) in group.iter().zip(claims) {
                 if let [name, email] = claims.as_slice() {
-                    aborted.push(Registration::of(*id, name, email)?);
+                    aborted.push(intact(Registration::of(*id, name, email), "a registration")?);
                 }
             }
         }

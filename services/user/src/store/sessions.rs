@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use microblog_domain::UserId;
 use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 
-use super::{Store, malformed};
+use super::{Store, intact};
 use crate::{Email, Error, Hash, keys, throttle, token::Fingerprint};
 
 /// The most sessions of one account; a further one ends the oldest.
@@ -39,7 +39,7 @@ impl Store {
             return Ok(Attempt::Allowed(None));
         }
         let id = holder.parse().ok().and_then(UserId::new);
-        malformed(id, "a claim").map(|id| Attempt::Allowed(Some(id)))
+        intact(id, "a claim").map(|id| Attempt::Allowed(Some(id)))
     }
 
     /// Forgets failed log-ins. One round trip.
@@ -70,7 +70,7 @@ impl Store {
         batch.call(id.partition(), call);
         batch.query(email.partition(), forget_attempts(email));
         let opened = self.send(batch).await?.into_iter().next();
-        let opened: u64 = keyspace::decode(malformed(opened, "no answer")?)?;
+        let opened: u64 = keyspace::decode(intact(opened, "no answer")?)?;
         Ok(opened == 1)
     }
 

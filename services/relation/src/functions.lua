@@ -205,39 +205,36 @@ local function unfollow(keys, args)
   return answer
 end
 
--- The projection of follows: what a user's followers list hears of the followers' sides.
---
--- KEYS: forgotten, users; of the target: followers, follower_ids, lost, following, following_ids,
---       mutual.
--- ARGV: target, then for each change: follower, version, 1 if it follows and 0 if it does not.
---       Each follower once.
--- Returns for each change: CREATED if it was applied, UNCHANGED if it was not newer, FORGOTTEN if
--- the target takes no followers any more.
-local function project(keys, args)
-  local forgotten, users, followers, follower_ids = keys[1], keys[2], keys[3], keys[4]
-  local lost, following, following_ids, mutual = keys[5], keys[6], keys[7], keys[8]
-  local target = args[1]
+-- Applies changes to one target's followers. `fresh` and `forgotten` say that the target has no
+-- tombstones, and that it takes no followers any more. Appends an outcome for each change.
+local function project_one(lists, changes, fresh, forgotten, outcomes)
+  local followers, follower_ids, lost = lists[1], lists[2], lists[3]
   local peers = {}
-  for i = 2, #args, 3 do
-    peers[#peers + 1] = args[i]
+  for i, change in ipairs(changes) do
+    peers[i] = change[1]
   end
 
-  local is_forgotten = redis.call('SISMEMBER', forgotten, target) == 1
-  local known, gone = call_with('ZMSCORE', followers, peers), {}
-  if redis.call('EXISTS', lost) == 1 then
+  -- Most are new, and the set is faster than the list.
+  local known, gone = {}, {}
+  for i, is_follower in ipairs(call_with('SMISMEMBER', follower_ids, peers)) do
+    if is_follower == 1 then
+      known[i] = redis.call('ZSCORE', followers, peers[i])
+    end
+  end
+  if not fresh then
     gone = call_with('ZMSCORE', lost, peers)
   end
 
-  local outcomes, begun, begun_at, entries, ended, tombstones, risen = {}, {}, {}, {}, {}, {}, {}
-  for i, peer in ipairs(peers) do
-    local version, follows = args[3 * i], args[3 * i + 1] == '1'
+  local begun, begun_at, entries, ended, tombstones, risen = {}, {}, {}, {}, {}, {}
+  for i, change in ipairs(changes) do
+    local peer, version, follows = change[1], change[2], change[3] == '1'
     local seen = known[i] or gone[i]
+    local outcome = CREATED
     if seen and tonumber(version) <= tonumber(seen) then
-      outcomes[i] = UNCHANGED
-    elseif follows and is_forgotten then
-      outcomes[i] = FORGOTTEN
+      outcome = UNCHANGED
+    elseif follows and forgotten then
+      outcome = FORGOTTEN
     elseif follows then
-      outcomes[i] = CREATED
       begun[#begun + 1], begun_at[#begun_at + 1] = peer, version
       entries[#entries + 1] = version
       entries[#entries + 1] = peer
@@ -245,17 +242,17 @@ local function project(keys, args)
         risen[#risen + 1] = peer
       end
     else
-      outcomes[i] = CREATED
       ended[#ended + 1] = peer
       tombstones[#tombstones + 1] = version
       tombstones[#tombstones + 1] = peer
     end
+    outcomes[#outcomes + 1] = outcome
   end
 
+  local following, following_ids, mutual = lists[4], lists[5], lists[6]
   if #begun > 0 then
     call_with('ZADD', followers, entries)
     call_with('SADD', follower_ids, begun)
-    redis.call('SADD', users, target)
     if #risen > 0 then
       call_with('ZREM', lost, risen)
     end
@@ -267,6 +264,43 @@ local function project(keys, args)
     call_with('ZREM', mutual, ended)
     bury(lost, tombstones)
   end
+end
+
+-- The projection of follows: what the followers lists of a partition's users hear of the
+-- followers' sides.
+--
+-- KEYS: forgotten, users; of each target: followers, follower_ids, lost, following,
+--       following_ids, mutual.
+-- ARGV: for each target: target, number of its changes; for each of these: follower, version, 1 if
+--       it follows and 0 if it does not. Each follower once for a target.
+-- Returns for each change: CREATED if it was applied, UNCHANGED if it was not newer, FORGOTTEN if
+-- the target takes no followers any more.
+local function project(keys, args)
+  local targets, changes, at = {}, {}, 1
+  while at < #args do
+    local of_target = {}
+    for i = 1, tonumber(args[at + 1]) do
+      local from = at + 3 * i - 1
+      of_target[i] = { args[from], args[from + 1], args[from + 2] }
+    end
+    targets[#targets + 1], changes[#changes + 1] = args[at], of_target
+    at = at + 2 + 3 * #of_target
+  end
+
+  local lists, lost = {}, {}
+  for i = 1, #targets do
+    local first = 6 * i - 3
+    lists[i] = { unpack(keys, first, first + 5) }
+    lost[i] = lists[i][3]
+  end
+  local fresh = redis.call('EXISTS', unpack(lost)) == 0
+  local forgotten = call_with('SMISMEMBER', keys[1], targets)
+
+  local outcomes = {}
+  for i = 1, #targets do
+    project_one(lists[i], changes[i], fresh, forgotten[i] == 1, outcomes)
+  end
+  call_with('SADD', keys[2], targets)
   return outcomes
 end
 

@@ -16,7 +16,7 @@ use crate::{
 pub struct Targets {
     /// Who is to follow, or to follow no more.
     pub user: UserId,
-    /// Whom, at most 200.
+    /// Whom, at most 100.
     pub targets: Vec<UserId>,
 }
 
@@ -26,7 +26,7 @@ impl Targets {
         Self { user: edge.from, targets: vec![edge.to] }
     }
 
-    /// Groups edges by who they start from, in their order, at most 200 a group; groups of the
+    /// Groups edges by who they start from, in their order, at most 100 a group; groups of the
     /// same account stand in the order of their edges.
     pub fn group(edges: impl IntoIterator<Item = Edge>) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
@@ -134,20 +134,17 @@ impl Store {
     ///
     /// Returns those changes that a side refuses because its account is deleted.
     pub async fn project(&self, changes: &[Change]) -> Result<Vec<Change>, Error> {
-        let mut by_target: BTreeMap<UserId, Vec<Change>> = BTreeMap::new();
-        for change in changes {
-            by_target.entry(change.edge.to).or_default().push(*change);
-        }
-        let chunks: Vec<(UserId, &[Change])> = by_target
-            .iter()
-            .flat_map(|(&target, changes)| changes.chunks(CHUNK).map(move |chunk| (target, chunk)))
-            .collect();
+        let mut changes = changes.to_vec();
+        changes.sort_by_key(|change| (change.edge.to.partition(), change.edge.to));
+        let same_partition =
+            |a: &Change, b: &Change| a.edge.to.partition() == b.edge.to.partition();
+        let chunks = || changes.chunk_by(same_partition).flat_map(|all| all.chunks(CHUNK));
         let mut batch = Batch::new();
-        for (target, chunk) in &chunks {
-            batch.call(target.partition(), project(*target, chunk));
+        for chunk in chunks() {
+            batch.call(chunk[0].edge.to.partition(), project(chunk));
         }
         let mut refused = Vec::new();
-        for ((_, chunk), answer) in chunks.iter().zip(self.keyspace.send(batch).await?) {
+        for (chunk, answer) in chunks().zip(self.keyspace.send(batch).await?) {
             let numbers: Vec<i64> = decode(answer)?;
             for (change, number) in chunk.iter().zip(numbers) {
                 if outcome(number)? == Outcome::Forgotten {
@@ -201,21 +198,28 @@ fn read_truth(edge: Edge, fields: [i64; 3]) -> Result<Truth, Error> {
     })
 }
 
-fn project(target: UserId, changes: &[Change]) -> Call {
-    let partition = target.partition();
-    let call = Call::new("relation_project")
-        .key(keys::forgotten(partition))
-        .key(keys::users(partition))
-        .key(keys::followers(target))
-        .key(keys::follower_ids(target))
-        .key(keys::lost(target))
-        .key(keys::following(target))
-        .key(keys::following_ids(target))
-        .key(keys::mutual(target))
-        .arg(target.get());
-    changes.iter().fold(call, |call, change| {
-        call.arg(change.edge.from.get()).arg(change.version).arg(u8::from(change.exists))
-    })
+// Projects changes of targets of one partition, ordered by target.
+fn project(changes: &[Change]) -> Call {
+    let partition = changes[0].edge.to.partition();
+    let mut call =
+        Call::new("relation_project").key(keys::forgotten(partition)).key(keys::users(partition));
+    for of_target in changes.chunk_by(|a, b| a.edge.to == b.edge.to) {
+        let target = of_target[0].edge.to;
+        call = call
+            .key(keys::followers(target))
+            .key(keys::follower_ids(target))
+            .key(keys::lost(target))
+            .key(keys::following(target))
+            .key(keys::following_ids(target))
+            .key(keys::mutual(target))
+            .arg(target.get())
+            .arg(of_target.len());
+        for change in of_target {
+            call =
+                call.arg(change.edge.from.get()).arg(change.version).arg(u8::from(change.exists));
+        }
+    }
+    call
 }
 
 #[cfg(test)]
@@ -228,7 +232,8 @@ mod tests {
         let edges = (1..=450).map(|n| Edge { from: id(1 + n % 2), to: id(1000 + n) });
         let groups = Targets::group(edges);
         let sizes: Vec<_> = groups.iter().map(|g| (g.user.get(), g.targets.len())).collect();
-        assert_eq!(sizes, [(2, 200), (1, 200), (2, 25), (1, 25)]);
+        let expected = [(2, 100), (1, 100), (2, 100), (1, 100), (2, 25), (1, 25)];
+        assert_eq!(sizes, expected);
         assert!(groups.iter().all(|group| group.targets.is_sorted()));
     }
 }

@@ -41,7 +41,7 @@ impl Waiting {
 }
 
 impl Store {
-    /// Returns up to 200 of what waits in each of some partitions, from a rank on: what waits, and
+    /// Returns up to 100 of what waits in each of some partitions, from a rank on: what waits, and
     /// the version of the change.
     pub async fn waiting(
         &self,

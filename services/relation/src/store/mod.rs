@@ -20,7 +20,7 @@ const LIBRARY: Library = Library { name: "relation", source: include_str!("../fu
 
 /// How many members one function call or variadic command carries, so that it takes well under a
 /// millisecond of the server's only thread.
-const CHUNK: usize = 200;
+const CHUNK: usize = 100;
 
 /// The relation service's keyspace.
 #[derive(Clone)]

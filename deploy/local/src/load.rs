@@ -21,9 +21,8 @@ use crate::{
 };
 
 const USERS_PER_CALL: usize = 5_000;
-// Larger calls are hardly faster: the store is what takes the time. But all that is in flight waits
-// for it together, and has to be through within its time-out.
-const FOLLOWS_PER_CALL: usize = 20_000;
+// As many as a call takes: the more of them go to the same target, the less each costs the store.
+const FOLLOWS_PER_CALL: usize = 100_000;
 // Calls in flight, each over a connection of its own: while one is encoded or sorted, the store
 // works on another.
 const LANES: usize = 2;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use microblog_domain::{Partition, UserId};
-use microblog_keyspace::{Batch, Call, Error, decode};
+use microblog_keyspace::{Call, Error, decode};
 
 use super::{CHUNK, Store, outcome, version};
 use crate::{
@@ -115,13 +115,13 @@ impl Store {
         groups: &[Targets],
         call: impl Fn(&Targets) -> Call,
     ) -> Result<Vec<Truth>, Error> {
-        let mut batch = Batch::new();
-        for group in groups {
-            let targets = group.targets.iter().fold(call(group), |call, to| call.arg(to.get()));
-            batch.call(group.user.partition(), targets);
-        }
+        let calls = groups.iter().map(|group| {
+            let call = group.targets.iter().fold(call(group), |call, to| call.arg(to.get()));
+            (group.user.partition(), call, group.targets.len())
+        });
+        let answers = self.send_windows(calls.collect()).await?;
         let mut truths = Vec::with_capacity(groups.iter().map(|group| group.targets.len()).sum());
-        for (group, answer) in groups.iter().zip(self.keyspace.send(batch).await?) {
+        for (group, answer) in groups.iter().zip(answers) {
             let numbers: Vec<i64> = decode(answer)?;
             for (&to, &fields) in group.targets.iter().zip(numbers.as_chunks::<3>().0) {
                 truths.push(read_truth(Edge { from: group.user, to }, fields)?);
@@ -139,12 +139,11 @@ impl Store {
         let same_partition =
             |a: &Change, b: &Change| a.edge.to.partition() == b.edge.to.partition();
         let chunks = || changes.chunk_by(same_partition).flat_map(|all| all.chunks(CHUNK));
-        let mut batch = Batch::new();
-        for chunk in chunks() {
-            batch.call(chunk[0].edge.to.partition(), project(chunk));
-        }
+        let calls =
+            chunks().map(|chunk| (chunk[0].edge.to.partition(), project(chunk), chunk.len()));
+        let answers = self.send_windows(calls.collect()).await?;
         let mut refused = Vec::new();
-        for (chunk, answer) in chunks().zip(self.keyspace.send(batch).await?) {
+        for (chunk, answer) in chunks().zip(answers) {
             let numbers: Vec<i64> = decode(answer)?;
             for (change, number) in chunk.iter().zip(numbers) {
                 if outcome(number)? == Outcome::Forgotten {
@@ -174,17 +173,16 @@ impl Store {
         for (partition, member, version) in entries {
             by_partition.entry(partition).or_default().push((member, version));
         }
-        let mut batch = Batch::new();
-        for (&partition, entries) in &by_partition {
-            for chunk in entries.chunks(CHUNK) {
+        let calls = by_partition.iter().flat_map(|(&partition, entries)| {
+            entries.chunks(CHUNK).map(move |chunk| {
                 let call = Call::new("relation_confirm").key(keys::pending(partition));
-                let call = chunk
-                    .iter()
-                    .fold(call, |call, (member, version)| call.arg(member.as_str()).arg(*version));
-                batch.call(partition, call);
-            }
-        }
-        self.keyspace.send(batch).await?;
+                let add = |call: Call, (member, version): &(String, u64)| {
+                    call.arg(member.as_str()).arg(*version)
+                };
+                (partition, chunk.iter().fold(call, add), chunk.len())
+            })
+        });
+        self.send_windows(calls.collect()).await?;
         Ok(())
     }
 }

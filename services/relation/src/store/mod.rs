@@ -7,8 +7,9 @@ mod follows;
 mod jobs;
 mod lists;
 
-use microblog_domain::UserId;
-use microblog_keyspace::{self as keyspace, Keyspace, Library};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use microblog_domain::{Partition, UserId};
+use microblog_keyspace::{self as keyspace, Batch, Call, Keyspace, Library, redis::Value};
 
 pub use follows::{Targets, Truth};
 pub use jobs::Waiting;
@@ -21,6 +22,10 @@ const LIBRARY: Library = Library { name: "relation", source: include_str!("../fu
 /// How many members one function call or variadic command carries, so that it takes well under a
 /// millisecond of the server's only thread.
 const CHUNK: usize = 100;
+
+/// How many members the calls have together that Redis is given at once: tens of milliseconds of
+/// its time, so that neither they nor the calls of others run into their time-outs.
+const WINDOW: usize = 5_000;
 
 /// The relation service's keyspace.
 #[derive(Clone)]
@@ -38,6 +43,33 @@ impl Store {
             following_limit: config.following_limit,
             blocks_limit: config.blocks_limit,
         })
+    }
+
+    /// Sends any number of calls, each with the number of members that it carries, and returns
+    /// their answers in order: two windows at a time, one on its way while Redis works on another.
+    async fn send_windows(
+        &self,
+        calls: Vec<(Partition, Call, usize)>,
+    ) -> Result<Vec<Value>, keyspace::Error> {
+        let mut windows = Vec::new();
+        let mut room = 0;
+        for (partition, call, members) in calls {
+            if room < members {
+                windows.push(Batch::new());
+                room = WINDOW;
+            }
+            room = room.saturating_sub(members);
+            if let Some(window) = windows.last_mut() {
+                window.call(partition, call);
+            }
+        }
+        let send = |window| {
+            let keyspace = self.keyspace.clone();
+            async move { keyspace.send(window).await }
+        };
+        let answers: Vec<_> =
+            stream::iter(windows.into_iter().map(send)).buffered(2).try_collect().await?;
+        Ok(answers.into_iter().flatten().collect())
     }
 
     /// Returns whether the store answers and knows the service's functions.

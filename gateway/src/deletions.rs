@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use microblog_proto::{relation, user};
 use tokio::time::{sleep, timeout};
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::Peers;
 
@@ -47,13 +47,18 @@ pub(crate) async fn relay(peers: Peers) {
 }
 
 /// Goes once through what is left to do. One deletion that fails does not keep the others from
-/// being finished; the first failure is returned.
+/// being finished, unless a service is away: then all would. The first failure is returned.
 async fn finish_all(peers: &Peers) -> Result<(), Status> {
     let list = user::ListDeletionsRequest { page_size: BATCH };
     let left = in_time(peers.user().list_deletions(list)).await?.into_inner().user_ids;
     let mut outcome = Ok(());
     for user_id in left {
         let finished = in_time(finish(peers, user_id)).await;
+        let is_away =
+            |status: &Status| matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded);
+        if finished.as_ref().is_err_and(is_away) {
+            return finished;
+        }
         outcome = outcome.and(finished);
     }
     outcome

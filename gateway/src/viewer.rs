@@ -3,7 +3,7 @@
 use microblog_chassis::status;
 use microblog_domain::UserId;
 use microblog_proto::{common::ErrorReason, user};
-use tonic::{Code, Status, metadata::MetadataMap};
+use tonic::{Status, metadata::MetadataMap};
 
 use crate::{refusal, rpc::Gateway};
 
@@ -50,13 +50,8 @@ impl Gateway {
     /// Returns whose token it is, or TOKEN_INVALID. One call: user.Authenticate.
     pub(crate) async fn viewer(&self, token: Token) -> Result<UserId, Status> {
         let request = user::AuthenticateRequest { token: token.into_inner() };
-        let response = self.peers.user().authenticate(request).await.map_err(|status| {
-            match status.code() {
-                // To the caller of the gateway the token is no field of a request.
-                Code::InvalidArgument => refused(),
-                _ => refusal::pass_on(status, &[]),
-            }
-        })?;
+        let response = self.peers.user().authenticate(request).await;
+        let response = response.map_err(|status| refusal::pass_on(status, &[]))?;
         refusal::sent_id(response.into_inner().user_id)
     }
 
@@ -78,6 +73,8 @@ fn refused() -> Status {
 
 #[cfg(test)]
 mod tests {
+    use tonic::Code;
+
     use super::*;
 
     fn read(headers: &[&'static str]) -> Result<Option<String>, ErrorReason> {

@@ -1,7 +1,10 @@
 //! How many calls the whole process works on at once. tonic's own limit is per connection, so
 //! that many connections would get past it.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 /// Counts the calls under way in a process, over all of its workers and services.
 #[derive(Debug)]
@@ -15,22 +18,26 @@ impl Admission {
         Self { limit, under_way: AtomicUsize::new(0) }
     }
 
-    /// Takes a call in, unless there are as many as may be. Who was let in must [`leave`].
-    ///
-    /// [`leave`]: Self::leave
-    pub(crate) fn enter(&self) -> bool {
-        let admitted = self.under_way.fetch_add(1, Ordering::Relaxed) < self.limit;
-        if !admitted {
-            self.leave();
-        }
-        admitted
-    }
-
-    pub(crate) fn leave(&self) {
-        self.under_way.fetch_sub(1, Ordering::Relaxed);
+    /// Takes a call in, unless there are as many as may be.
+    pub(crate) fn enter(self: &Arc<Self>) -> Option<Arc<Permit>> {
+        let before = self.under_way.fetch_add(1, Ordering::Relaxed);
+        // Dropped at once where there is no room.
+        let permit = Permit(self.clone());
+        (before < self.limit).then(|| Arc::new(permit))
     }
 
     pub(crate) fn under_way(&self) -> usize {
         self.under_way.load(Ordering::Relaxed)
+    }
+}
+
+/// A call's place among those under way. The call shares it with the writes that it began, which
+/// may outlive it; the place is free when the last of them is done.
+#[derive(Debug)]
+pub(crate) struct Permit(Arc<Admission>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }

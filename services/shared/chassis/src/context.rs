@@ -6,7 +6,10 @@ use std::{future::Future, sync::Arc, time::Duration};
 use tokio::{task::futures::TaskLocalFuture, time::Instant};
 use tokio_util::task::TaskTracker;
 
-use crate::{Config, admission::Admission};
+use crate::{
+    Config,
+    admission::{Admission, Permit},
+};
 
 pub use crate::trace::Trace;
 
@@ -49,6 +52,8 @@ pub(crate) struct Context {
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: Trace,
     pub(crate) shared: Arc<Shared>,
+    /// The call's place among those under way. `None` for what is not counted.
+    pub(crate) permit: Option<Arc<Permit>>,
 }
 
 impl Context {

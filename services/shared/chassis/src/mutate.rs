@@ -18,7 +18,8 @@ const BUDGET: Duration = Duration::from_secs(10);
 
 /// Runs a write in a task of its own and returns its result. The write goes on when the caller
 /// hangs up, until its own time budget is used up (`--write-budget-ms`); the drain of the server
-/// waits for it. Calls made by it have the budget as their deadline, and the trace of the call.
+/// waits for it, and until then it keeps the call's place among those under way (`--max-calls`).
+/// Calls made by it have the budget as their deadline, and the trace of the call.
 ///
 /// Returns DEADLINE_EXCEEDED when the budget is used up, and INTERNAL when the write panics.
 pub async fn mutate<T, F>(work: F) -> Result<T, Status>

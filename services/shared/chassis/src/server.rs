@@ -148,7 +148,7 @@ fn spawn(jobs: Vec<BoxFuture<'static, ()>>, shared: &Arc<Shared>) -> JoinSet<()>
     let mut background = JoinSet::new();
     for job in jobs {
         let shared = shared.clone();
-        let context = Context { deadline: None, trace: Trace::begin(false), shared };
+        let context = Context { deadline: None, trace: Trace::begin(false), shared, permit: None };
         background.spawn(context.scope(job));
     }
     background

@@ -50,6 +50,30 @@ async fn a_write_goes_on_when_its_caller_hangs_up() {
 }
 
 #[tokio::test]
+async fn a_write_whose_caller_has_left_still_counts_as_a_call() {
+    let (stub, gate, begun, done) = writer();
+    let inner = Peer::local(&stub.clone().service(), &config());
+    let relay = Stub::new().get(move |_| get(inner.clone(), "inner").boxed());
+    let mut limited = config();
+    limited.max_calls = 1;
+    for (writes, stub) in [stub, relay].into_iter().enumerate() {
+        let server = Server::start(stub.service(), limited.clone());
+        let mut client = server.client();
+        let call = tokio::spawn(async move { client.get_user_by_name(request(None)).await });
+        eventually("the write has begun", async || begun.load(SeqCst) == writes + 1).await;
+        call.abort();
+        let _ = call.await;
+        // Sent after the reset, on a connection of its own, often enough for the reset to arrive.
+        for _ in 0..20 {
+            let status = server.client().get_user_by_name(request(None)).await.unwrap_err();
+            assert_eq!(code_and_reason(&status).1, "ERROR_REASON_OVERLOADED");
+        }
+        gate.add_permits(1);
+        eventually("the write is done", async || done.load(SeqCst) == writes + 1).await;
+    }
+}
+
+#[tokio::test]
 async fn the_caller_hears_of_its_deadline_while_the_write_goes_on() {
     let (stub, gate, _, done) = writer();
     let mut short = config();

@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep_until};
 use tonic::{Status, body::Body};
 
 use super::running::Running;
-use crate::{context::Context, status};
+use crate::status;
 
 pin_project! {
     /// What a handler answers, watched to its end.
@@ -98,10 +98,8 @@ fn poll_handler(
     if !running.method.streaming {
         return Pin::new(inner).poll_frame(waker);
     }
-    let Running { deadline, trace, shared, span, .. } = running;
-    let context = Context { deadline: *deadline, trace: trace.clone(), shared: shared.clone() };
-    let _entered = span.enter();
-    context.enter(|| Pin::new(inner).poll_frame(waker))
+    let _entered = running.span.enter();
+    running.context().enter(|| Pin::new(inner).poll_frame(waker))
 }
 
 fn trailers(status: &Status) -> Option<Result<Frame<Bytes>, Status>> {

@@ -41,8 +41,8 @@ impl Calls {
     }
 
     /// Takes a call from within the process. It works for the call that made it, if there is one:
-    /// by its trace, and among the writes of its server. It is not counted again, since a call
-    /// that was let in must not be refused half-way.
+    /// by its trace, in its place, and among the writes of its server. It is not counted again,
+    /// since a call that was let in must not be refused half-way.
     pub(crate) fn call_inside(
         &mut self,
         request: Request<Body>,
@@ -50,12 +50,13 @@ impl Calls {
         caller: Option<Context>,
         deadline: Option<Instant>,
     ) -> CallFuture {
-        let (shared, incoming) = match caller {
-            Some(Context { shared, trace, .. }) => (shared, Some(trace)),
-            None => (self.shared.clone(), None),
+        let (shared, incoming, permit) = match caller {
+            Some(Context { shared, trace, permit, .. }) => (shared, Some(trace), permit),
+            None => (self.shared.clone(), None, None),
         };
         let mut running = begin(method, shared, incoming);
         running.deadline = deadline;
+        running.permit = permit;
         running.quiet = true;
         self.work(request, running)
     }
@@ -66,9 +67,7 @@ impl Calls {
         }
         // Making the future may run a handler's code already.
         let routes = &mut self.routes;
-        let Running { deadline, trace, shared, .. } = &running;
-        let context = Context { deadline: *deadline, trace: trace.clone(), shared: shared.clone() };
-        CallFuture::working(context.scope(routes.call(request)), running)
+        CallFuture::working(running.context().scope(routes.call(request)), running)
     }
 }
 
@@ -87,8 +86,8 @@ impl Service<Request<Body>> for Calls {
         let mut running = begin(method, self.shared.clone(), Trace::read(headers));
         running.caller = request.extensions().get().and_then(TcpConnectInfo::remote_addr);
         if !method.inspection {
-            running.admitted = self.shared.admission.enter();
-            if !running.admitted {
+            running.permit = self.shared.admission.enter();
+            if running.permit.is_none() {
                 return CallFuture::refused(overloaded(), running);
             }
         }
@@ -109,7 +108,7 @@ fn begin(method: &'static Method, shared: Arc<Shared>, incoming: Option<Trace>) 
         span,
         shared,
         caller: None,
-        admitted: false,
+        permit: None,
         quiet: method.inspection,
         started: Instant::now(),
         code: None,

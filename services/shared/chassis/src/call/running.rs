@@ -9,7 +9,8 @@ use tonic::Code;
 use tracing::Span;
 
 use crate::{
-    context::{Shared, Trace},
+    admission::Permit,
+    context::{Context, Shared, Trace},
     methods::Method,
 };
 
@@ -25,8 +26,8 @@ pub(super) struct Running {
     pub(super) shared: Arc<Shared>,
     /// `None` for a call from within the process.
     pub(super) caller: Option<SocketAddr>,
-    /// Whether it counts among the calls of the process.
-    pub(super) admitted: bool,
+    /// Its place among the calls of the process. `None` for what is not counted.
+    pub(super) permit: Option<Arc<Permit>>,
     /// Whether its line is for debugging only: the caller has one of its own, or asks often.
     pub(super) quiet: bool,
     pub(super) started: Instant,
@@ -34,6 +35,16 @@ pub(super) struct Running {
 }
 
 impl Running {
+    /// Returns what the handler knows of its call.
+    pub(super) fn context(&self) -> Context {
+        Context {
+            deadline: self.deadline,
+            trace: self.trace.clone(),
+            shared: self.shared.clone(),
+            permit: self.permit.clone(),
+        }
+    }
+
     /// Takes the call's code from the headers or trailers that carry it.
     pub(super) fn note(&mut self, headers: &HeaderMap) {
         if let Some(code) = headers.get(GRPC_STATUS).map(HeaderValue::as_bytes) {
@@ -59,9 +70,6 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.admitted {
-            self.shared.admission.leave();
-        }
         let code = self.final_code();
         if !self.span.is_none() {
             self.span.record("rpc.grpc.status_code", code as i32);

@@ -41,7 +41,8 @@ pub struct Imported {
     pub refused_forgotten: u64,
 }
 
-/// Changes the follow graph, each change on both of its sides.
+/// Changes the follow graph, each change on both of its sides. The two ends of an edge must be
+/// different accounts; only an import may have others, and refuses them.
 #[derive(Clone)]
 pub struct Edges {
     store: Store,
@@ -56,12 +57,9 @@ impl Edges {
     /// Makes an account follow another. Returns since which version, which is the first one if
     /// it did already, and how the target stands to the follower.
     pub async fn follow(&self, edge: Edge) -> Result<(u64, State), Error> {
-        if edge.from == edge.to {
-            return Err(Error::SelfRelation("target_id"));
-        }
         let truth = self.store.follow_one(edge).await?;
         accepted(truth.outcome, Error::FollowingLimit)?;
-        if self.settle(&[truth], true).await? > 0 {
+        if !self.settle(&[truth], true).await?.is_empty() {
             return Err(Error::Forgotten);
         }
         Ok((truth.version, State::of(true, truth.is_follower)))
@@ -69,9 +67,6 @@ impl Edges {
 
     /// Makes an account follow another no more. Returns how the target stands to it.
     pub async fn unfollow(&self, edge: Edge) -> Result<State, Error> {
-        if edge.from == edge.to {
-            return Err(Error::SelfRelation("target_id"));
-        }
         let truths = self.store.unfollow(&[Targets::one(edge)], false).await?;
         self.settle(&truths, false).await?;
         Ok(State::of(false, truths.first().is_some_and(|truth| truth.is_follower)))
@@ -97,11 +92,12 @@ impl Edges {
             let mut in_this_round = HashSet::new();
             let (round, later): (Vec<_>, Vec<_>) =
                 groups.into_iter().partition(|group| in_this_round.insert(group.user));
-            let truths = self.store.follow(&round).await?;
+            let mut truths = self.store.follow(&round).await?;
+            let refused: HashSet<Edge> = self.settle(&truths, true).await?.into_iter().collect();
+            for truth in truths.iter_mut().filter(|truth| refused.contains(&truth.edge)) {
+                truth.outcome = Outcome::Forgotten;
+            }
             imported.count(&truths);
-            let forgotten = self.settle(&truths, true).await? as u64;
-            imported.created -= forgotten;
-            imported.refused_forgotten += forgotten;
             groups = later;
         }
         Ok(imported)
@@ -117,9 +113,6 @@ impl Edges {
 
     /// Makes an account block another, and ends the follows between them.
     pub async fn block(&self, edge: Edge) -> Result<(), Error> {
-        if edge.from == edge.to {
-            return Err(Error::SelfRelation("target_id"));
-        }
         let (outcome, version, ended_at) = self.store.block(edge).await?;
         accepted(outcome, Error::ListLimit)?;
         if outcome == Outcome::Unchanged {
@@ -138,9 +131,6 @@ impl Edges {
     /// Makes an account block another no more. `always` tells the other side also where there is
     /// no block.
     pub async fn unblock(&self, edge: Edge, always: bool) -> Result<(), Error> {
-        if edge.from == edge.to {
-            return Err(Error::SelfRelation("target_id"));
-        }
         let (outcome, version) = self.store.unblock(edge, always).await?;
         if outcome != Outcome::Nothing {
             self.complete_block(&Change { edge, version, exists: false }).await?;
@@ -149,14 +139,15 @@ impl Edges {
     }
 
     /// Carries out the second and third steps of changes of follows, each edge once. Follows of
-    /// deleted accounts are ended again. Returns how many those are.
-    pub async fn complete(&self, changes: &[Change]) -> Result<usize, Error> {
+    /// deleted accounts are ended again. Returns which those are.
+    pub async fn complete(&self, changes: &[Change]) -> Result<Vec<Edge>, Error> {
         let refused = self.store.project(changes).await?;
         if refused.is_empty() {
             self.store.confirm(changes).await?;
-            return Ok(0);
+            return Ok(Vec::new());
         }
-        let groups = Targets::group(refused.iter().map(|change| change.edge));
+        let refused: Vec<Edge> = refused.iter().map(|change| change.edge).collect();
+        let groups = Targets::group(refused.iter().copied());
         let ends: Vec<Change> = self
             .store
             .unfollow(&groups, false)
@@ -168,7 +159,7 @@ impl Edges {
         self.store.project(&ends).await?;
         // Of a refused follow, the end is pending, with a version of its own.
         self.store.confirm(&[changes, &ends].concat()).await?;
-        Ok(refused.len())
+        Ok(refused)
     }
 
     /// Carries out the second and third steps of a change of a block, and all steps of the end of
@@ -192,12 +183,12 @@ impl Edges {
         Ok(true)
     }
 
-    // Completes what the truths leave to be told. Returns how many targets are deleted accounts.
-    async fn settle(&self, truths: &[Truth], exists: bool) -> Result<usize, Error> {
+    // Completes what the truths leave to be told. Returns those edges whose targets are deleted.
+    async fn settle(&self, truths: &[Truth], exists: bool) -> Result<Vec<Edge>, Error> {
         let open = |truth: &&Truth| matches!(truth.outcome, Outcome::Done | Outcome::Pending);
         let changes: Vec<Change> =
             truths.iter().filter(open).map(|truth| change(truth, exists)).collect();
-        if changes.is_empty() { Ok(0) } else { self.complete(&changes).await }
+        if changes.is_empty() { Ok(Vec::new()) } else { self.complete(&changes).await }
     }
 }
 

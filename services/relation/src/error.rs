@@ -9,9 +9,9 @@ use tonic::{Code, Status};
 /// Why a call is refused or fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A field of the request is wrong.
-    #[error(transparent)]
-    Invalid(#[from] Invalid),
+    /// Fields of the request are wrong.
+    #[error("the request is not valid")]
+    Invalid(Vec<Invalid>),
     /// The page token is not one of this list.
     #[error(transparent)]
     Token(#[from] TokenError),
@@ -38,10 +38,16 @@ pub enum Error {
     Store(#[from] keyspace::Error),
 }
 
+impl From<Invalid> for Error {
+    fn from(invalid: Invalid) -> Self {
+        Self::Invalid(vec![invalid])
+    }
+}
+
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let (code, reason) = match &error {
-            Error::Invalid(invalid) => return status::invalid([invalid.clone()]),
+            Error::Invalid(fields) => return status::invalid(fields.clone()),
             Error::Token(token) => return status::page_token(*token),
             Error::SelfRelation(field) => {
                 let invalid = Invalid::new(*field, "must be another account");

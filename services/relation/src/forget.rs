@@ -2,7 +2,7 @@
 //!
 //! The account is marked first, and for good: from then on its side refuses to hear of new
 //! followers or blockers, and its own follows are refused, so that the lists only shrink. Each
-//! step here can be repeated, so a crash only means that a sweeper begins again at what is left.
+//! step here can be repeated, so a crash only means that a job begins again at what is left.
 
 use microblog_domain::UserId;
 
@@ -15,50 +15,44 @@ use crate::{
 
 const PAGE: usize = 200;
 
-/// Ends everything that the marked accounts take part in.
+/// Ends everything that the marked accounts take part in. What fails for one does not keep the
+/// others waiting; the first failure is returned.
 pub async fn forget_marked(store: &Store) -> Result<(), Error> {
     let edges = Edges::new(store.clone());
+    let mut outcome = Ok(());
     for user in store.forgetting().await? {
-        forget(store, &edges, user).await?;
+        outcome = outcome.and(forget(store, &edges, user).await);
     }
-    Ok(())
+    outcome
 }
 
 async fn forget(store: &Store, edges: &Edges, user: UserId) -> Result<(), Error> {
-    loop {
-        for list in [List::Following, List::Followers, List::Blocks, List::BlockedBy] {
-            end_list(store, edges, list, user).await?;
-        }
-        if store.forgot(user).await? {
-            return Ok(());
+    let from_user = |peer| Edge { from: user, to: peer };
+    let to_user = |peer| Edge { from: peer, to: user };
+    while let Some(peers) = peers(store, List::Following, user).await? {
+        edges.end_all(peers.into_iter().map(from_user)).await?;
+    }
+    while let Some(peers) = peers(store, List::Followers, user).await? {
+        edges.end_all(peers.into_iter().map(to_user)).await?;
+    }
+    while let Some(peers) = peers(store, List::Blocks, user).await? {
+        for peer in peers {
+            edges.unblock(from_user(peer), true).await?;
         }
     }
-}
-
-async fn end_list(store: &Store, edges: &Edges, list: List, user: UserId) -> Result<(), Error> {
-    loop {
-        let page = store.page(list, user, None, None, PAGE).await?;
-        let peers: Vec<UserId> =
-            page.entries.iter().filter_map(|entry| UserId::new(entry.member)).collect();
-        if peers.is_empty() {
-            return Ok(());
-        }
-        let from_user = peers.iter().map(|&peer| Edge { from: user, to: peer });
-        let to_user = peers.iter().map(|&peer| Edge { from: peer, to: user });
-        match list {
-            List::Following => edges.end_all(from_user).await?,
-            List::Followers => edges.end_all(to_user).await?,
-            List::Blocks => unblock(edges, from_user).await?,
-            List::BlockedBy => unblock(edges, to_user).await?,
-            // Mutuals end with the follows; mutes are one-sided, and go at the end.
-            List::Mutuals | List::Mutes => return Ok(()),
+    while let Some(peers) = peers(store, List::BlockedBy, user).await? {
+        for peer in peers {
+            edges.unblock(to_user(peer), true).await?;
         }
     }
-}
-
-async fn unblock(edges: &Edges, blocks: impl Iterator<Item = Edge>) -> Result<(), Error> {
-    for edge in blocks {
-        edges.unblock(edge, true).await?;
-    }
+    // If something came in meanwhile, the account stays marked, and the next round goes on.
+    store.forgot(user).await?;
     Ok(())
+}
+
+async fn peers(store: &Store, list: List, user: UserId) -> Result<Option<Vec<UserId>>, Error> {
+    let page = store.page(list, user, None, None, PAGE).await?;
+    let peers: Vec<UserId> =
+        page.entries.iter().filter_map(|entry| UserId::new(entry.member)).collect();
+    Ok((!peers.is_empty()).then_some(peers))
 }

@@ -230,10 +230,10 @@ local function project_one(lists, changes, fresh, forgotten, outcomes)
     local peer, version, follows = change[1], change[2], change[3] == '1'
     local seen = known[i] or gone[i]
     local outcome = CREATED
-    if seen and tonumber(version) <= tonumber(seen) then
-      outcome = UNCHANGED
-    elseif follows and forgotten then
+    if follows and forgotten then
       outcome = FORGOTTEN
+    elseif seen and tonumber(version) <= tonumber(seen) then
+      outcome = UNCHANGED
     elseif follows then
       begun[#begun + 1], begun_at[#begun_at + 1] = peer, version
       entries[#entries + 1] = version
@@ -262,7 +262,10 @@ local function project_one(lists, changes, fresh, forgotten, outcomes)
     call_with('ZREM', followers, ended)
     call_with('SREM', follower_ids, ended)
     call_with('ZREM', mutual, ended)
-    bury(lost, tombstones)
+    -- A forgotten target refuses every follow, so it need not know which were before an end.
+    if not forgotten then
+      bury(lost, tombstones)
+    end
   end
 end
 
@@ -398,6 +401,9 @@ local function project_block(keys, args)
   local mutual = keys[9]
   local partition, target, user, version = tonumber(args[1]), args[2], args[3], args[4]
 
+  if args[5] == '1' and redis.call('SISMEMBER', forgotten, target) == 1 then
+    return { FORGOTTEN, 0 }
+  end
   local seen = redis.call('ZSCORE', blocked_by, user) or redis.call('ZSCORE', unblocked, user)
   if seen and tonumber(version) <= tonumber(seen) then
     local ended = false
@@ -410,9 +416,6 @@ local function project_block(keys, args)
     redis.call('ZREM', blocked_by, user)
     bury(unblocked, { version, user })
     return { CREATED, 0 }
-  end
-  if redis.call('SISMEMBER', forgotten, target) == 1 then
-    return { FORGOTTEN, 0 }
   end
 
   redis.call('ZADD', blocked_by, version, user)

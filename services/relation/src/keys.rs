@@ -15,7 +15,7 @@
 //! | `rel:{p}:mutes:<u>` | zset | whom `u` mutes → version | for ever |
 //! | `rel:{p}:pending` | zset | `A>B` a follow, `A!B` a block whose other side may not know it → version | until confirmed |
 //! | `rel:{p}:clock` | string | the last tick of the partition's clock | for ever |
-//! | `rel:{p}:users` | set (intset) | the partition's users that have lists, for `Verify` | for ever |
+//! | `rel:{p}:users` | set (intset) | the partition's users that have lists, for `Verify` alone | for ever |
 //! | `rel:{p}:forgotten` | set (intset) | deleted accounts of the partition | for ever |
 //! | `rel:{p}:forgetting` | zset | those of them whose entries are still being ended → since | until done |
 

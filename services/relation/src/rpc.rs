@@ -94,8 +94,7 @@ fn name(list: List) -> &'static str {
 }
 
 fn user_and_target(user_id: u64, target_id: u64) -> Result<Edge, Error> {
-    let edge = wire::edge(("user_id", user_id), ("target_id", target_id))?;
-    if edge.from == edge.to { Err(Error::SelfRelation("target_id")) } else { Ok(edge) }
+    wire::proper_edge(("user_id", user_id), ("target_id", target_id))
 }
 
 #[tonic::async_trait]
@@ -106,7 +105,7 @@ impl RelationService for Rpc {
     async fn follow(&self, request: Request<pb::FollowRequest>) -> Answer<pb::FollowResponse> {
         let request = request.into_inner();
         let ids = (("follower_id", request.follower_id), ("target_id", request.target_id));
-        let edge = wire::edge(ids.0, ids.1).map_err(Error::from)?;
+        let edge = wire::proper_edge(ids.0, ids.1)?;
         let (version, state) = self.write(|edges| async move { edges.follow(edge).await }).await?;
         let edge = Some(wire::entry(request.target_id, version));
         Ok(Response::new(pb::FollowResponse { edge, state: wire::state(state).into() }))
@@ -118,7 +117,7 @@ impl RelationService for Rpc {
     ) -> Answer<pb::UnfollowResponse> {
         let request = request.into_inner();
         let ids = (("follower_id", request.follower_id), ("target_id", request.target_id));
-        let edge = wire::edge(ids.0, ids.1).map_err(Error::from)?;
+        let edge = wire::proper_edge(ids.0, ids.1)?;
         let state = self.write(|edges| async move { edges.unfollow(edge).await }).await?;
         Ok(Response::new(pb::UnfollowResponse { state: wire::state(state).into() }))
     }
@@ -128,15 +127,13 @@ impl RelationService for Rpc {
         request: Request<pb::RemoveFollowerRequest>,
     ) -> Answer<pb::RemoveFollowerResponse> {
         let request = request.into_inner();
-        let ids = (("follower_id", request.follower_id), ("user_id", request.user_id));
-        let edge = wire::edge(ids.0, ids.1).map_err(Error::from)?;
-        if edge.from == edge.to {
-            return Err(Error::SelfRelation("follower_id").into());
-        }
+        let ids = (("user_id", request.user_id), ("follower_id", request.follower_id));
+        let Edge { from: user, to: follower } = wire::proper_edge(ids.0, ids.1)?;
+        let edge = Edge { from: follower, to: user };
         self.write(|edges| async move { edges.unfollow(edge).await }).await?;
         let (relations, _) = self
             .store
-            .relations(edge.to, &[edge.from], Include::default())
+            .relations(user, &[follower], Include::default())
             .await
             .map_err(Error::from)?;
         let state = relations.first().map_or(pb::RelationState::None, |r| wire::state(r.state));
@@ -180,7 +177,7 @@ impl RelationService for Rpc {
     ) -> Answer<pb::GetRelationResponse> {
         let request = request.into_inner();
         let ids = (("viewer_id", request.viewer_id), ("target_id", request.target_id));
-        let Edge { from, to } = wire::edge(ids.0, ids.1).map_err(Error::from)?;
+        let Edge { from, to } = wire::edge(ids.0, ids.1)?;
         let include = Include { blocks: true, mutes: true, newest_following: false };
         let (relations, _) =
             self.store.relations(from, &[to], include).await.map_err(Error::from)?;
@@ -213,10 +210,11 @@ impl RelationService for Rpc {
         let request = request.into_inner();
         let user = UserId::parse("user_id", request.user_id).map_err(Error::from)?;
         let count = PageSize::parse(request.page_size).map_err(Error::from)?.get();
-        let newer_than = request.newer_than_version;
-        let scope = Scope::new(name(List::Following)).with(request.user_id).with(newer_than);
+        let newer_than = wire::newer_than(request.newer_than_version).map_err(Error::from)?;
+        let scope = Scope::new(name(List::Following))
+            .with(request.user_id)
+            .with(request.newer_than_version);
         let after = wire::position(scope, &request.page_token).map_err(Error::from)?;
-        let newer_than = (newer_than > 0).then_some(newer_than);
         let page = self.store.page(List::Following, user, after, newer_than, count).await;
         let page = page.map_err(Error::from)?;
         let next_page_token = wire::next_page_token(scope, &page);
@@ -250,7 +248,7 @@ impl RelationService for Rpc {
     ) -> Answer<pb::ListCommonFollowingResponse> {
         let r = request.into_inner();
         let ids = (("user_id", r.user_id), ("other_id", r.other_id));
-        let Edge { from, to } = wire::edge(ids.0, ids.1).map_err(Error::from)?;
+        let Edge { from, to } = wire::edge(ids.0, ids.1)?;
         let scope = Scope::new("ListCommonFollowing").with(r.user_id).with(r.other_id);
         let pair = Pair::following(from, to);
         let (edges, next_page_token) =
@@ -264,7 +262,7 @@ impl RelationService for Rpc {
     ) -> Answer<pb::CountCommonFollowingResponse> {
         let r = request.into_inner();
         let ids = (("user_id", r.user_id), ("other_id", r.other_id));
-        let Edge { from, to } = wire::edge(ids.0, ids.1).map_err(Error::from)?;
+        let Edge { from, to } = wire::edge(ids.0, ids.1)?;
         let count = Pair::following(from, to).count(&self.store).await? as u64;
         Ok(Response::new(pb::CountCommonFollowingResponse { count }))
     }
@@ -275,7 +273,7 @@ impl RelationService for Rpc {
     ) -> Answer<pb::ListFollowersIFollowResponse> {
         let r = request.into_inner();
         let ids = (("user_id", r.user_id), ("viewer_id", r.viewer_id));
-        let Edge { from, to } = wire::edge(ids.0, ids.1).map_err(Error::from)?;
+        let Edge { from, to } = wire::edge(ids.0, ids.1)?;
         let scope = Scope::new("ListFollowersIFollow").with(r.user_id).with(r.viewer_id);
         let pair = Pair::followers_followed(from, to);
         let (edges, next_page_token) =

@@ -26,63 +26,86 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 pub struct Sweeper {
     store: Store,
     edges: Edges,
-    first_seen: HashMap<(Waiting, u64), Instant>,
-    // Where to go on in each partition, so that changes that cannot be completed while their
-    // other side is away do not hide those behind them.
-    ranks: Vec<usize>,
+    partitions: Vec<Watched>,
+}
+
+/// What a sweeper has seen wait in one partition, which it looks at a page at a time: changes that
+/// cannot be completed while their other side is away must not hide those behind them.
+#[derive(Default)]
+struct Watched {
+    // Where the next page begins.
+    rank: usize,
+    // Since when what was seen on the pages before this one has been waiting, and what was seen
+    // the last time through all pages.
+    seen: HashMap<(Waiting, u64), Instant>,
+    seen_before: HashMap<(Waiting, u64), Instant>,
+}
+
+impl Watched {
+    /// Takes note of a page, and returns what has been waiting for so long.
+    fn note(
+        &mut self,
+        page: Vec<(Waiting, u64)>,
+        now: Instant,
+        patience: Duration,
+    ) -> Vec<(Waiting, u64)> {
+        let is_full = page.len() == Store::WAITING_MAX;
+        let mut left_behind = Vec::new();
+        for entry in page {
+            let known = self.seen.get(&entry).or_else(|| self.seen_before.get(&entry));
+            let since = known.copied().unwrap_or(now);
+            self.seen.insert(entry, since);
+            if now.duration_since(since) >= patience {
+                left_behind.push(entry);
+            }
+        }
+        if is_full {
+            self.rank += Store::WAITING_MAX;
+        } else {
+            self.rank = 0;
+            self.seen_before = std::mem::take(&mut self.seen);
+        }
+        left_behind
+    }
 }
 
 impl Sweeper {
     /// Returns a sweeper that has seen nothing yet.
     pub fn new(store: Store) -> Self {
-        let ranks = vec![0; Partition::all().len()];
-        Self { edges: Edges::new(store.clone()), store, first_seen: HashMap::new(), ranks }
+        let partitions = Partition::all().map(|_| Watched::default()).collect();
+        Self { edges: Edges::new(store.clone()), store, partitions }
     }
 
-    /// Looks at every partition once, and completes what has been waiting for longer than
-    /// `patience` since this sweeper first saw it.
+    /// Looks at every partition once, a page of each, and completes what has been waiting for
+    /// longer than `patience` since this sweeper first saw it. What fails does not keep the rest
+    /// from being done; the first failure is returned.
     pub async fn sweep(&mut self, patience: Duration) -> Result<(), Error> {
-        let left_behind = self.left_behind(patience).await?;
+        let places: Vec<_> =
+            Partition::all().zip(self.partitions.iter().map(|watched| watched.rank)).collect();
+        let pages = self.store.waiting(&places).await?;
+        let now = Instant::now();
+        let left_behind: Vec<_> = self
+            .partitions
+            .iter_mut()
+            .zip(pages)
+            .flat_map(|(watched, page)| watched.note(page, now, patience))
+            .collect();
+
+        let mut outcome = Ok(());
+        let (mut follows, mut blocks): (Vec<Change>, Vec<Change>) = (Vec::new(), Vec::new());
         let changes = self.store.truth(&left_behind).await?;
-        let mut follows: Vec<Change> = Vec::new();
-        for ((waiting, version), change) in left_behind.into_iter().zip(changes) {
-            self.first_seen.remove(&(waiting, version));
+        for ((waiting, _), change) in left_behind.iter().zip(changes) {
             match waiting {
                 Waiting::Follow(_) => follows.push(change),
-                Waiting::Block(_) => {
-                    self.edges.complete_block(&change).await?;
-                }
+                Waiting::Block(_) => blocks.push(change),
             }
         }
         if !follows.is_empty() {
-            self.edges.complete(&follows).await?;
+            outcome = outcome.and(self.edges.complete(&follows).await.map(|_| ()));
         }
-        Ok(())
-    }
-
-    async fn left_behind(&mut self, patience: Duration) -> Result<Vec<(Waiting, u64)>, Error> {
-        let places: Vec<_> = Partition::all().zip(self.ranks.iter().copied()).collect();
-        let pages = self.store.waiting(&places).await?;
-        let now = Instant::now();
-        let mut still_waiting = HashMap::new();
-        let mut left_behind = Vec::new();
-        for (rank, page) in self.ranks.iter_mut().zip(pages) {
-            let is_full = page.len() == Store::WAITING_MAX;
-            *rank = if is_full { *rank + page.len() } else { 0 };
-            for entry in page {
-                let since = self.first_seen.get(&entry).copied().unwrap_or(now);
-                still_waiting.insert(entry, since);
-                if now.duration_since(since) >= patience {
-                    left_behind.push(entry);
-                }
-            }
+        for block in blocks {
+            outcome = outcome.and(self.edges.complete_block(&block).await.map(|_| ()));
         }
-        // While pages rotate, those not seen this time keep their age.
-        if self.ranks.iter().all(|&rank| rank == 0) {
-            self.first_seen = still_waiting;
-        } else {
-            self.first_seen.extend(still_waiting);
-        }
-        Ok(left_behind)
+        outcome
     }
 }

@@ -1,4 +1,4 @@
-//! Between the wire's types and the domain's: what comes in is checked here, and nowhere else.
+//! Between the wire's types and the domain's, with the checks of what comes in.
 
 use microblog_domain::{BATCH_MAX, Invalid, Scope, Stamp, TokenError, UserId};
 use microblog_keyspace::{Entry, Page};
@@ -7,6 +7,7 @@ use microblog_proto::relation as pb;
 use crate::{
     common::{Found, Place},
     edges::Imported,
+    error::Error,
     graph::{Counts, Edge, Relation, State},
     verify::Report,
 };
@@ -15,8 +16,28 @@ use crate::{
 const IMPORT_MAX: usize = 100_000;
 
 /// Reads the two accounts of an edge.
-pub(crate) fn edge(from: (&str, u64), to: (&str, u64)) -> Result<Edge, Invalid> {
-    Ok(Edge { from: UserId::parse(from.0, from.1)?, to: UserId::parse(to.0, to.1)? })
+pub(crate) fn edge(from: (&str, u64), to: (&str, u64)) -> Result<Edge, Error> {
+    match (UserId::parse(from.0, from.1), UserId::parse(to.0, to.1)) {
+        (Ok(from), Ok(to)) => Ok(Edge { from, to }),
+        (from, to) => Err(Error::Invalid([from.err(), to.err()].into_iter().flatten().collect())),
+    }
+}
+
+/// Reads the two accounts of an edge that may not be one and the same.
+pub(crate) fn proper_edge(
+    from: (&'static str, u64),
+    to: (&'static str, u64),
+) -> Result<Edge, Error> {
+    let edge = edge(from, to)?;
+    if edge.from == edge.to { Err(Error::SelfRelation(to.0)) } else { Ok(edge) }
+}
+
+/// Reads the version after which a list is to begin; 0 means all of it.
+pub(crate) fn newer_than(version: u64) -> Result<Option<u64>, Invalid> {
+    if Stamp::new(version).is_none() {
+        return Err(Invalid::new("newer_than_version", "must be a version: below 2^53"));
+    }
+    Ok((version > 0).then_some(version))
 }
 
 /// Reads a batch of accounts.

@@ -118,6 +118,42 @@ async fn a_block_ends_both_follows_and_unblocking_allows_new_ones() {
 }
 
 #[tokio::test]
+async fn blocks_have_a_limit() {
+    let system = System::start_with(Single, &["--blocks-limit", "1"]).await;
+    system.block(id(1), id(2)).await.unwrap();
+    system.block(id(1), id(2)).await.unwrap();
+    let refusal = system.block(id(1), id(3)).await;
+    refused(refusal, Code::FailedPrecondition, ErrorReason::ListLimit);
+}
+
+#[tokio::test]
+async fn a_common_page_that_ends_with_a_chunk_is_not_the_end() {
+    let system = System::start(Single).await;
+    // The walked list is 1519..=1000, newest first: its first 500 entries end at 1020.
+    let mut follows: Vec<_> = (1000..1520).map(|n| (id(1), id(n))).collect();
+    follows.extend((1000..1040).map(|n| (id(2), id(n))));
+    follows.extend((2000..2600).map(|n| (id(2), id(n))));
+    system.import(&follows).await;
+    let mut request = pb::ListCommonFollowingRequest {
+        user_id: id(1),
+        other_id: id(2),
+        page_size: 20,
+        ..Default::default()
+    };
+    let mut ids = Vec::new();
+    loop {
+        let page = system.client.clone().list_common_following(request.clone()).await.unwrap();
+        let page = page.into_inner();
+        ids.extend(page.edges.iter().map(|edge| edge.user_id));
+        if page.next_page_token.is_empty() {
+            break;
+        }
+        request.page_token = page.next_page_token;
+    }
+    assert_eq!(ids, (1000..1040).rev().map(id).collect::<Vec<_>>());
+}
+
+#[tokio::test]
 async fn a_mute_is_seen_by_the_muter_alone() {
     let system = System::start_with(Single, &["--blocks-limit", "1"]).await;
     let mute = |target_id| pb::MuteRequest { user_id: id(1), target_id };
@@ -341,6 +377,16 @@ async fn rubbish_is_refused_by_the_name_of_its_field() {
     }
     assert_eq!(system.counts(id(1)).await, (0, 0, 0), "nothing was written");
 
+    let refusal = system.follow(0, 0).await.unwrap_err();
+    for field in ["follower_id: ", "target_id: "] {
+        assert!(refusal.message().contains(field), "both are named: {refusal:?}");
+    }
+    let request = pb::ListFollowingRequest {
+        user_id: id(1),
+        newer_than_version: 1 << 53,
+        ..Default::default()
+    };
+    names_field(system.client.clone().list_following(request).await, "newer_than_version");
     let request = pb::BatchGetCountsRequest { user_ids: vec![id(1); 501] };
     names_field(system.client.clone().batch_get_counts(request).await, "user_ids");
     let request = pb::BatchGetRelationsRequest {
@@ -365,6 +411,14 @@ async fn foreign_and_forged_page_tokens_are_refused() {
     request.user_id = id(4);
     request.page_token = page.next_page_token.clone();
     let refusal = system.client.clone().list_followers(request.clone()).await;
+    refused(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+
+    let mut following =
+        pb::ListFollowingRequest { user_id: id(2), page_size: 1, ..Default::default() };
+    let first = system.client.clone().list_following(following.clone()).await.unwrap();
+    following.page_token = first.into_inner().next_page_token;
+    following.newer_than_version = 1;
+    let refusal = system.client.clone().list_following(following).await;
     refused(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
 
     request.user_id = id(1);

@@ -7,7 +7,7 @@ mod support;
 use microblog_proto::{common::ErrorReason, relation as pb};
 use microblog_relation::{Edge, List, Outcome, Targets, forget_marked};
 use microblog_testkit::{self as testkit, Topology};
-use support::{PATIENCE, System, id, refused, user};
+use support::{System, id, refused, user};
 use tonic::Code;
 
 #[tokio::test]
@@ -82,10 +82,7 @@ async fn forgetting_goes_on_after_a_crash() {
 
     let process = testkit::Process::start(program, &args).await;
     let client = support::client(&process.address()).await;
-    testkit::eventually("the account is forgotten", PATIENCE, async || {
-        support::violations(&client).await.is_empty()
-    })
-    .await;
+    support::settles(&client).await;
     let request = pb::BatchGetCountsRequest { user_ids: vec![id(1), id(2)] };
     let counts = client.clone().batch_get_counts(request).await.unwrap().into_inner().counts;
     assert!(counts.iter().all(|counts| counts.followers + counts.following == 0), "{counts:?}");

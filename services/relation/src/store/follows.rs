@@ -115,11 +115,11 @@ impl Store {
         groups: &[Targets],
         call: impl Fn(&Targets) -> Call,
     ) -> Result<Vec<Truth>, Error> {
-        let calls = groups.iter().map(|group| {
+        let with_targets = |group: &Targets| {
             let call = group.targets.iter().fold(call(group), |call, to| call.arg(to.get()));
-            (group.user.partition(), call, group.targets.len())
-        });
-        let answers = self.send_windows(calls.collect()).await?;
+            (group.user.partition(), call)
+        };
+        let answers = self.in_windows(groups, |group| group.targets.len(), with_targets).await?;
         let mut truths = Vec::with_capacity(groups.iter().map(|group| group.targets.len()).sum());
         for (group, answer) in groups.iter().zip(answers) {
             let numbers: Vec<i64> = decode(answer)?;
@@ -138,12 +138,12 @@ impl Store {
         changes.sort_by_key(|change| (change.edge.to.partition(), change.edge.to));
         let same_partition =
             |a: &Change, b: &Change| a.edge.to.partition() == b.edge.to.partition();
-        let chunks = || changes.chunk_by(same_partition).flat_map(|all| all.chunks(CHUNK));
-        let calls =
-            chunks().map(|chunk| (chunk[0].edge.to.partition(), project(chunk), chunk.len()));
-        let answers = self.send_windows(calls.collect()).await?;
+        let chunks: Vec<&[Change]> =
+            changes.chunk_by(same_partition).flat_map(|all| all.chunks(CHUNK)).collect();
+        let call = |chunk: &&[Change]| (chunk[0].edge.to.partition(), project(chunk));
+        let answers = self.in_windows(&chunks, |chunk| chunk.len(), call).await?;
         let mut refused = Vec::new();
-        for (chunk, answer) in chunks().zip(answers) {
+        for (chunk, answer) in chunks.into_iter().zip(answers) {
             let numbers: Vec<i64> = decode(answer)?;
             for (change, number) in chunk.iter().zip(numbers) {
                 if outcome(number)? == Outcome::Forgotten {
@@ -173,16 +173,20 @@ impl Store {
         for (partition, member, version) in entries {
             by_partition.entry(partition).or_default().push((member, version));
         }
-        let calls = by_partition.iter().flat_map(|(&partition, entries)| {
-            entries.chunks(CHUNK).map(move |chunk| {
-                let call = Call::new("relation_confirm").key(keys::pending(partition));
-                let add = |call: Call, (member, version): &(String, u64)| {
-                    call.arg(member.as_str()).arg(*version)
-                };
-                (partition, chunk.iter().fold(call, add), chunk.len())
+        let chunks: Vec<(Partition, &[(String, u64)])> = by_partition
+            .iter()
+            .flat_map(|(&partition, entries)| {
+                entries.chunks(CHUNK).map(move |chunk| (partition, chunk))
             })
-        });
-        self.send_windows(calls.collect()).await?;
+            .collect();
+        let call = |(partition, chunk): &(Partition, &[(String, u64)])| {
+            let call = Call::new("relation_confirm").key(keys::pending(*partition));
+            let add = |call: Call, (member, version): &(String, u64)| {
+                call.arg(member.as_str()).arg(*version)
+            };
+            (*partition, chunk.iter().fold(call, add))
+        };
+        self.in_windows(&chunks, |(_, chunk)| chunk.len(), call).await?;
         Ok(())
     }
 }

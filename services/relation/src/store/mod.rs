@@ -7,7 +7,6 @@ mod follows;
 mod jobs;
 mod lists;
 
-use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, Keyspace, Library, redis::Value};
 
@@ -45,31 +44,28 @@ impl Store {
         })
     }
 
-    /// Sends any number of calls, each with the number of members that it carries, and returns
-    /// their answers in order: two windows at a time, one on its way while Redis works on another.
-    async fn send_windows(
+    /// Makes a call of each item, which carries so many members, and returns the answers in order.
+    /// Any number of them go out in windows, made one after the other, so that the thread is free
+    /// for other calls in between.
+    async fn in_windows<T>(
         &self,
-        calls: Vec<(Partition, Call, usize)>,
+        items: &[T],
+        members: impl Fn(&T) -> usize,
+        call: impl Fn(&T) -> (Partition, Call),
     ) -> Result<Vec<Value>, keyspace::Error> {
-        let mut windows = Vec::new();
-        let mut room = 0;
-        for (partition, call, members) in calls {
-            if room < members {
-                windows.push(Batch::new());
-                room = WINDOW;
-            }
-            room = room.saturating_sub(members);
-            if let Some(window) = windows.last_mut() {
+        let mut answers = Vec::with_capacity(items.len());
+        let mut rest = items.iter().peekable();
+        while rest.peek().is_some() {
+            let mut window = Batch::new();
+            let mut room = WINDOW;
+            while let Some(item) = rest.next_if(|item| window.is_empty() || members(item) <= room) {
+                room = room.saturating_sub(members(item));
+                let (partition, call) = call(item);
                 window.call(partition, call);
             }
+            answers.extend(self.keyspace.send(window).await?);
         }
-        let send = |window| {
-            let keyspace = self.keyspace.clone();
-            async move { keyspace.send(window).await }
-        };
-        let answers: Vec<_> =
-            stream::iter(windows.into_iter().map(send)).buffered(2).try_collect().await?;
-        Ok(answers.into_iter().flatten().collect())
+        Ok(answers)
     }
 
     /// Returns whether the store answers and knows the service's functions.

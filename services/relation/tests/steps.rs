@@ -1,0 +1,114 @@
+//! What a crash between two steps leaves, and what takes it up: a sweeper, or the call repeated.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use std::time::Duration;
+
+use microblog_relation::{Edge, Store, Sweeper, Targets};
+use microblog_testkit::{Store as Redis, Topology, redis};
+use support::{System, id, user};
+
+const ONE: Edge = Edge { from: user(1), to: user(2) };
+
+async fn sweep(system: &System) {
+    Sweeper::new(system.store.clone()).sweep(Duration::ZERO).await.unwrap();
+}
+
+async fn nothing_is_wrong(system: &System) {
+    assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_block_killed_after_its_truth_is_swept() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    system.follow(id(2), id(1)).await.unwrap();
+    system.store.block(ONE).await.unwrap();
+    sweep(&system).await;
+    assert!(system.relation(id(2), id(1)).await.blocked_by);
+    assert_eq!(system.counts(id(1)).await, (0, 0, 0));
+    nothing_is_wrong(&system).await;
+}
+
+#[tokio::test]
+async fn an_unblock_killed_after_its_truth_is_swept() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    system.block(id(1), id(2)).await.unwrap();
+    system.store.unblock(ONE, false).await.unwrap();
+    sweep(&system).await;
+    assert!(!system.relation(id(2), id(1)).await.blocked_by);
+    system.follow(id(2), id(1)).await.unwrap();
+    nothing_is_wrong(&system).await;
+}
+
+#[tokio::test]
+async fn a_repeat_completes_what_a_crash_left() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    system.store.follow_one(ONE).await.unwrap();
+    system.follow(id(1), id(2)).await.unwrap();
+    assert_eq!(system.counts(id(2)).await, (0, 1, 0));
+    system.store.unfollow(&[Targets::one(ONE)], false).await.unwrap();
+    system.unfollow(id(1), id(2)).await.unwrap();
+    assert_eq!(system.counts(id(2)).await, (0, 0, 0));
+    nothing_is_wrong(&system).await;
+}
+
+#[tokio::test]
+async fn more_than_a_page_left_behind_in_one_partition_is_swept() {
+    // Exactly a page, and more than two.
+    for left in [Store::WAITING_MAX as u64, 2 * Store::WAITING_MAX as u64 + 50] {
+        let system = System::start(Topology::Single).await;
+        for targets in (2..2 + left).map(user).collect::<Vec<_>>().chunks(100) {
+            let group = Targets { user: user(1), targets: targets.to_vec() };
+            system.store.follow(&[group]).await.unwrap();
+        }
+        system.settles().await;
+        assert_eq!(system.counts(id(1 + left)).await, (0, 1, 0));
+    }
+}
+
+#[tokio::test]
+async fn an_import_counts_a_pending_follow_of_a_forgotten_account_as_refused() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    system.store.follow_one(ONE).await.unwrap();
+    system.store.forget(ONE.to).await.unwrap();
+    let imported = system.import(&[(id(1), id(2))]).await;
+    assert_eq!((imported.created, imported.unchanged, imported.refused_forgotten), (0, 0, 1));
+}
+
+#[tokio::test]
+async fn a_follow_that_is_made_again_leaves_no_tombstone() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    for _ in 0..2 {
+        system.follow(id(1), id(2)).await.unwrap();
+        system.unfollow(id(1), id(2)).await.unwrap();
+    }
+    system.follow(id(1), id(2)).await.unwrap();
+    let Redis::Single(server) = &system.redis else { panic!("it is a single server") };
+    let key = format!("rel:{{{}}}:lost:{}", ONE.to.partition(), ONE.to);
+    let mut admin = server.admin().await;
+    let left: u64 = redis::cmd("ZCARD").arg(key).query_async(&mut admin).await.unwrap();
+    assert_eq!(left, 0);
+}
+
+#[tokio::test]
+async fn versions_grow_though_the_machines_clock_went_back() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    system.follow(id(1), id(2)).await.unwrap();
+    let Redis::Single(server) = &system.redis else { panic!("it is a single server") };
+    let mut admin = server.admin().await;
+    // As if the last stamp had been issued by a clock an hour ahead of now.
+    let key = format!("rel:{{{}}}:clock", ONE.from.partition());
+    let last: u64 = redis::cmd("GET").arg(&key).query_async(&mut admin).await.unwrap();
+    let ahead = last + 3_600_000 * 4;
+    let () = redis::cmd("SET").arg(&key).arg(ahead).query_async(&mut admin).await.unwrap();
+
+    system.unfollow(id(1), id(2)).await.unwrap();
+    system.store.follow_one(ONE).await.unwrap();
+    sweep(&system).await;
+    assert_eq!(system.counts(id(2)).await, (0, 1, 0));
+    let last: u64 = redis::cmd("GET").arg(&key).query_async(&mut admin).await.unwrap();
+    assert_eq!(last, ahead + 2);
+    nothing_is_wrong(&system).await;
+}

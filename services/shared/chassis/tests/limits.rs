@@ -15,6 +15,7 @@ use futures::{StreamExt as _, future::join_all, stream};
 use microblog_chassis::Peer;
 use microblog_proto::user::{
     GetUserByNameRequest, GetUserByNameResponse, GetUserRequest, VerifyRequest, VerifyResponse,
+    user_service_client::UserServiceClient,
 };
 use support::{Server, Stub, code_and_reason, config, eventually, get, request};
 use tokio::sync::Semaphore;
@@ -190,4 +191,56 @@ async fn a_call_ends_for_the_limit_when_its_caller_hangs_up() {
         second.is_ok()
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_caller_that_does_not_read_its_answer_takes_nobodys_place() {
+    let (stub, gate, under_way) = gated();
+    let mut limited = config();
+    limited.max_calls = 1;
+    let server = Server::start(stub.service(), limited);
+    let mut reader = UserServiceClient::new(server.unread_channel(0));
+    let unread = tokio::spawn(async move { reader.get_user_by_name(request(None)).await });
+    eventually("the call is under way", async || under_way.load(SeqCst) == 1).await;
+    gate.add_permits(100);
+    let mut client = server.client();
+    eventually("another call is taken", async || {
+        client.get_user_by_name(request(None)).await.is_ok()
+    })
+    .await;
+    assert!(!unread.is_finished(), "the answer was read");
+    unread.abort();
+}
+
+#[tokio::test]
+async fn a_stream_whose_caller_does_not_read_ends_at_its_deadline() {
+    struct Count(Arc<AtomicUsize>);
+    impl Drop for Count {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let count = dropped.clone();
+    let stub = Stub::new().verify(move || {
+        let handler = Count(count.clone());
+        let endless = stream::repeat_with(move || {
+            let _ = &handler;
+            Ok(VerifyResponse::default())
+        });
+        endless.boxed()
+    });
+    let mut limited = config();
+    (limited.max_calls, limited.max_timeout_ms) = (1, 100);
+    let server = Server::start(stub.service(), limited);
+    let mut request = Request::new(VerifyRequest {});
+    request.set_timeout(Duration::from_secs(30));
+    let mut reader = UserServiceClient::new(server.unread_channel(1000));
+    let mut answers = reader.verify(request).await.unwrap().into_inner();
+    eventually("the handler is dropped", async || dropped.load(SeqCst) == 1).await;
+    let mut client = server.client();
+    client.get_user_by_name(support::request(None)).await.unwrap();
+    let end = async { while answers.next().await.unwrap().is_ok() {} };
+    // Who reads on after all is told so.
+    tokio::time::timeout(Duration::from_secs(5), end).await.expect("the stream ends");
 }

@@ -4,6 +4,7 @@ use std::{
     future::Future as _,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
     task::{Context as Waker, Poll},
 };
 
@@ -11,34 +12,53 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tokio::time::{Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
 use tonic::{Status, body::Body};
+use tracing::Span;
 
 use super::running::Running;
-use crate::status;
+use crate::{context::Context, status};
+
+type Polled = Poll<Option<Result<Frame<Bytes>, Status>>>;
 
 pin_project! {
     /// What a handler answers, watched to its end.
     pub(crate) struct CallBody {
         // Dropped before the call, whose context its destructor may still use.
-        inner: Option<Body>,
-        // Of a stream only: a unary answer is there as a whole. Polled, and so registered with the
-        // runtime's timer, only while the handler has nothing.
+        answer: Answer,
+        // Of a stream only. Polled, and so registered with the runtime's timer, only while the
+        // handler has nothing.
         #[pin]
         timer: Option<Sleep>,
         running: Option<Running>,
     }
 }
 
+enum Answer {
+    /// Of a unary call: there as a whole.
+    Whole(Body),
+    Stream(Stream),
+    Ended,
+}
+
 impl CallBody {
-    pub(super) fn new(inner: Body, running: Running) -> Self {
-        let timer = running.deadline.filter(|_| running.method.streaming).map(sleep_until);
-        Self { inner: Some(inner), timer, running: Some(running) }
+    pub(super) fn new(body: Body, mut running: Running) -> Self {
+        let (answer, timer) = if running.method.streaming {
+            let stream = Stream::new(body, &running);
+            (Answer::Stream(stream), running.deadline.map(sleep_until))
+        } else {
+            (Answer::Whole(body), None)
+        };
+        // Of a unary call the work is done, and a stream has it now: a caller that reads slowly,
+        // or not at all, takes nobody's place.
+        running.permit = None;
+        Self { answer, timer, running: Some(running) }
     }
 
     /// The body of an answer that is all in its headers.
     pub(super) fn empty(running: Running) -> Self {
-        Self { inner: None, timer: None, running: Some(running) }
+        Self { answer: Answer::Ended, timer: None, running: Some(running) }
     }
 }
 
@@ -46,32 +66,28 @@ impl http_body::Body for CallBody {
     type Data = Bytes;
     type Error = Status;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        waker: &mut Waker<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Polled {
         let this = self.project();
-        let (Some(inner), Some(running)) = (this.inner.as_mut(), this.running.as_mut()) else {
-            return Poll::Ready(None);
-        };
-        let polled = catch_unwind(AssertUnwindSafe(|| poll_handler(inner, running, waker)));
+        let Some(running) = this.running.as_mut() else { return Poll::Ready(None) };
+        let polled = catch_unwind(AssertUnwindSafe(|| match this.answer {
+            Answer::Whole(body) => Pin::new(body).poll_frame(waker),
+            Answer::Stream(stream) => stream.poll_frame(waker),
+            Answer::Ended => Poll::Ready(None),
+        }));
         let frame = match polled {
             Ok(Poll::Ready(frame)) => frame,
             Ok(Poll::Pending) => {
                 let Some(timer) = this.timer.as_pin_mut() else { return Poll::Pending };
                 std::task::ready!(timer.poll(waker));
-                *this.inner = None;
                 trailers(&status::deadline_exceeded())
             }
-            Err(_panic) => {
-                *this.inner = None;
-                trailers(&status::internal())
-            }
+            Err(_panic) => trailers(&status::internal()),
         };
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(trailers) = frame.trailers_ref() {
                     running.note(trailers);
+                    *this.answer = Answer::Ended;
                 }
             }
             Some(Err(status)) => running.code = Some(status.code()),
@@ -81,25 +97,66 @@ impl http_body::Body for CallBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.as_ref().is_none_or(Body::is_end_stream)
+        match &self.answer {
+            Answer::Whole(body) => body.is_end_stream(),
+            Answer::Stream(stream) => stream.is_end_stream(),
+            Answer::Ended => true,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
+        match &self.answer {
+            Answer::Whole(body) => body.size_hint(),
+            Answer::Stream(_) => SizeHint::default(),
+            Answer::Ended => SizeHint::with_exact(0),
+        }
     }
 }
 
-/// Lets the handler's stream work, which for a unary call is done already.
-fn poll_handler(
-    inner: &mut Body,
-    running: &Running,
-    waker: &mut Waker<'_>,
-) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-    if !running.method.streaming {
-        return Pin::new(inner).poll_frame(waker);
+/// A handler that answers with a stream. It is polled only while its caller reads, so its end at
+/// the deadline is seen to by a task of its own.
+struct Stream {
+    handler: Arc<Mutex<Option<Handler>>>,
+    _end: Option<AbortOnDropHandle<()>>,
+}
+
+struct Handler {
+    body: Body,
+    context: Context,
+    span: Span,
+}
+
+impl Stream {
+    fn new(body: Body, running: &Running) -> Self {
+        let handler = Handler { body, context: running.context(), span: running.span.clone() };
+        let handler = Arc::new(Mutex::new(Some(handler)));
+        let end = running.deadline.map(|deadline| {
+            let end = end_at(deadline, handler.clone());
+            AbortOnDropHandle::new(tokio::spawn(end))
+        });
+        Self { handler, _end: end }
     }
-    let _entered = running.span.enter();
-    running.context().enter(|| Pin::new(inner).poll_frame(waker))
+
+    fn poll_frame(&self, waker: &mut Waker<'_>) -> Polled {
+        let mut handler = self.handler.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Handler { body, context, span }) = handler.as_mut() else {
+            return Poll::Ready(trailers(&status::deadline_exceeded()));
+        };
+        let _entered = span.enter();
+        context.clone().enter(|| Pin::new(body).poll_frame(waker))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let handler = self.handler.lock().unwrap_or_else(PoisonError::into_inner);
+        handler.as_ref().is_some_and(|handler| handler.body.is_end_stream())
+    }
+}
+
+/// Ends a handler at its deadline, which frees the call's place.
+async fn end_at(deadline: Instant, handler: Arc<Mutex<Option<Handler>>>) {
+    sleep_until(deadline).await;
+    let late = handler.lock().unwrap_or_else(PoisonError::into_inner).take();
+    drop(late);
 }
 
 fn trailers(status: &Status) -> Option<Result<Frame<Bytes>, Status>> {

@@ -185,6 +185,12 @@ impl Server {
         UserServiceClient::new(self.channel()).max_decoding_message_size(usize::MAX)
     }
 
+    /// A connection whose caller takes so many bytes of each answer, and then reads no further.
+    pub(crate) fn unread_channel(&self, bytes: u32) -> Channel {
+        let endpoint = Endpoint::from_shared(self.url()).unwrap();
+        endpoint.initial_stream_window_size(bytes).connect_lazy()
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }

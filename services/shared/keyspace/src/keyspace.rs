@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use redis::{Cmd, FromRedisValue, Value};
+use redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::sync::Mutex;
 
 use crate::{
@@ -46,14 +46,14 @@ impl Keyspace {
     }
 
     /// Returns once every primary answers, serves its slots, and has the library, which is loaded
-    /// where it is missing.
+    /// where it is missing. A single server must be a primary.
     pub async fn ready(&self) -> Result<(), Error> {
         self.inner.links.warm_up().await?;
         self.inner.load().await?;
         if self.inner.links.is_cluster() {
             cluster::serves(&self.inner.links).await
         } else {
-            Ok(())
+            self.inner.is_primary().await
         }
     }
 
@@ -121,6 +121,27 @@ impl Inner {
         let longest = self.links.timeout();
         let loaded = tokio::time::timeout(longest, load).await;
         loaded.unwrap_or_else(|_| Err(Error::unavailable(TimedOut(longest))))
+    }
+
+    // A replica answers and has the library of its primary, but refuses every write.
+    async fn is_primary(&self) -> Result<(), Error> {
+        let answer = accept(self.links.command(redis::cmd("ROLE"), None).await?);
+        let role = match answer {
+            // Users from before the question was asked: a write will tell.
+            Err(Error::Refused { code, .. }) if code == "NOPERM" => return Ok(()),
+            answer => answer?,
+        };
+        match role {
+            Value::Array(facts) if facts.first() == Some(&Value::BulkString("master".into())) => {
+                Ok(())
+            }
+            _ => {
+                let error: RedisError =
+                    (ServerErrorKind::ReadOnly.into(), "the server is no primary").into();
+                self.links.leave(error.clone());
+                Err(error.into())
+            }
+        }
     }
 
     async fn load(&self) -> Result<(), Error> {

@@ -131,9 +131,14 @@ impl Links {
     fn look_for_replicas(&self, answers: &[Value]) {
         let is_from_replica = |answer: &&Value| matches!(answer, Value::ServerError(error) if error.code() == "READONLY");
         if let Some(Value::ServerError(error)) = answers.iter().find(is_from_replica) {
-            self.pool.retain(|_, _| false);
-            self.pool.manager().failed(error.clone().into());
+            self.leave(error.clone().into());
         }
+    }
+
+    /// Drops all links; new ones are made after a pause.
+    pub(crate) fn leave(&self, error: RedisError) {
+        self.pool.retain(|_, _| false);
+        self.pool.manager().failed(error);
     }
 
     async fn link(&self, deadline: Instant) -> Result<Link, Error> {

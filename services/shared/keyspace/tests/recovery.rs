@@ -129,6 +129,38 @@ async fn a_primary_that_becomes_a_replica_is_left() {
     recovers(&keyspace).await;
 }
 
+#[tokio::test]
+async fn a_server_that_takes_no_writes_is_not_ready() {
+    let (server, other) = (RedisServer::start().await, RedisServer::start().await);
+    let keyspace = open_ready(server.url(USER)).await;
+    follow(&server, "127.0.0.1", &other.port().to_string()).await;
+    // Reads are answered, and the functions are there: nothing but the role tells.
+    get(&keyspace, &key(1, "a")).await.unwrap();
+    for _ in 0..5 {
+        let answer = keyspace.ready().await;
+        assert!(is_unavailable(&answer), "{answer:?}");
+    }
+    // Behind Sentinels the next ones lead to the new primary.
+    eventually("the links to it are dropped", RECOVERY, async || {
+        let mut list = redis::cmd("CLIENT");
+        list.arg("LIST");
+        let clients: String = list.query_async(&mut server.admin().await).await.unwrap();
+        !clients.contains(&format!(" user={USER} "))
+    })
+    .await;
+    follow(&server, "NO", "ONE").await;
+    recovers(&keyspace).await;
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_ask_for_the_role_is_ready_on_a_primary() {
+    let server = RedisServer::start().await;
+    let mut command = redis::cmd("ACL");
+    command.arg("SETUSER").arg(USER).arg("-role");
+    command.exec_async(&mut server.admin().await).await.unwrap();
+    open_ready(server.url(USER)).await;
+}
+
 async fn follow(server: &RedisServer, host: &str, port: &str) {
     let mut command = redis::cmd("REPLICAOF");
     command.arg(host).arg(port).exec_async(&mut server.admin().await).await.unwrap();

@@ -4,15 +4,16 @@
 mod support;
 
 use std::{
-    net::TcpListener,
+    net::{SocketAddr, TcpListener, TcpStream},
     time::{Duration, Instant},
 };
 
-use futures::{StreamExt as _, stream};
+use futures::{StreamExt as _, future::join_all, stream};
 use microblog_chassis::Peer;
 use microblog_proto::user::{
     VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
 };
+use socket2::{Domain, Socket, Type};
 use support::{Server, Stub, code_and_reason, config, eventually, get, request};
 use tonic::{Code, Status};
 
@@ -54,6 +55,38 @@ async fn the_caller_of_a_service_behind_is_told_that_it_is_away() {
     });
     let outer = Server::start(outer.service(), config());
     is_unavailable(&outer.client().get_user_by_name(request(None)).await.unwrap_err());
+}
+
+/// A port whose host does not answer: the kernel drops the packets that begin a connection, since
+/// those that nobody accepts are as many as may be.
+async fn silent_port() -> (TcpListener, Vec<TcpStream>) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    socket.listen(0).unwrap();
+    let listener = TcpListener::from(socket);
+    let address = listener.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    let attempt = || tokio::net::TcpStream::connect(address);
+    while let Ok(taken) = tokio::time::timeout(Duration::from_millis(200), attempt()).await {
+        waiting.push(taken.unwrap().into_std().unwrap());
+    }
+    (listener, waiting)
+}
+
+#[tokio::test]
+async fn all_calls_to_a_host_that_is_gone_fail_soon_and_it_is_found_again() {
+    let (listener, waiting) = silent_port().await;
+    let address = listener.local_addr().unwrap();
+    let peer = Peer::remote(&format!("http://{address}"), &config()).unwrap();
+    let started = Instant::now();
+    let calls = join_all((0..20).map(|_| get(peer.clone(), ""))).await;
+    for result in calls {
+        is_unavailable(&result.unwrap_err());
+    }
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    let _server = Server::start_on(listener, Stub::new().service(), config());
+    drop(waiting);
+    eventually("the peer answers", async || get(peer.clone(), "").await.is_ok()).await;
 }
 
 #[tokio::test]

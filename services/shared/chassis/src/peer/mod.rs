@@ -1,6 +1,8 @@
 //! How one service calls another: over the network, or in the same process, with the deadline and
 //! the trace of the call that it works for.
 
+mod connector;
+
 use std::{
     error::Error as StdError,
     future::Future,
@@ -21,6 +23,7 @@ use tonic::{
 };
 use tower::{Service as TowerService, ServiceExt as _, util::Oneshot};
 
+use self::connector::Connector;
 use crate::{
     Config, Service,
     admission::Admission,
@@ -30,8 +33,6 @@ use crate::{
     status,
 };
 
-// Longer than any handshake inside a data centre takes.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 // A connection that a partition cut off is found out within the sum of these two.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -74,12 +75,10 @@ impl Peer {
         }
         let channel = Endpoint::new(uri)
             .map_err(|source| error(Some(source)))?
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true)
-            .connect_lazy();
+            .connect_with_connector_lazy(Connector::new());
         Ok(Self::new(Target::Remote(channel), config))
     }
 

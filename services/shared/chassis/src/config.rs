@@ -35,6 +35,12 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_MAX_CALLS", value_name = "COUNT", default_value_t = 1024)]
     pub max_calls: usize,
 
+    /// Connections to each service behind, per worker thread, used in turn; each carries as many
+    /// calls at once as its --max-streams
+    #[arg(long, env = "MICROBLOG_PEER_CONNECTIONS", value_name = "COUNT", default_value_t = 4,
+          value_parser = positive)]
+    pub peer_connections: usize,
+
     /// Time for a call whose caller sets no deadline, in milliseconds; a streaming call without
     /// a deadline has no limit
     #[arg(long, env = "MICROBLOG_DEFAULT_TIMEOUT_MS", value_name = "MS", default_value_t = 10_000)]
@@ -93,6 +99,14 @@ impl Config {
 
     pub(crate) fn drain_timeout(&self) -> Duration {
         Duration::from_millis(self.drain_timeout_ms)
+    }
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(format!("{error}")),
     }
 }
 

@@ -5,6 +5,10 @@ mod support;
 
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
     time::{Duration, Instant},
 };
 
@@ -100,6 +104,38 @@ async fn a_peer_that_takes_connections_and_says_nothing_costs_the_deadline() {
     let status = get(peer, "").await.unwrap_err();
     assert_eq!(code_and_reason(&status).1, "ERROR_REASON_DEADLINE_EXCEEDED");
     assert!(started.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn slow_calls_that_fill_a_connection_do_not_hold_up_others() {
+    let slow = Arc::new(AtomicUsize::new(0));
+    let count = slow.clone();
+    let stub = Stub::new().get(move |request| {
+        let count = count.clone();
+        async move {
+            if request.into_inner().name == "slow" {
+                count.fetch_add(1, SeqCst);
+                futures::future::pending::<()>().await;
+            }
+            Ok(String::new())
+        }
+    });
+    let mut limited = config();
+    limited.max_streams = 10;
+    let server = Server::start(stub.service(), limited);
+    let peer = server.peer();
+    // By their end the client knows the server's settings on each connection.
+    for _ in 0..4 {
+        get(peer.clone(), "").await.unwrap();
+    }
+    let calls = join_all((0..10).map(|_| get(peer.clone(), "slow")));
+    let calls = tokio::spawn(calls);
+    eventually("the slow calls are under way", async || slow.load(SeqCst) == 10).await;
+    for _ in 0..4 {
+        let fast = tokio::time::timeout(Duration::from_secs(5), get(peer.clone(), "")).await;
+        fast.expect("it is not held up").unwrap();
+    }
+    calls.abort();
 }
 
 #[tokio::test]

@@ -7,6 +7,10 @@ use std::{
     error::Error as StdError,
     future::Future,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context as Waker, Poll},
     time::Duration,
 };
@@ -60,26 +64,44 @@ pub struct Peer {
 
 #[derive(Clone, Debug)]
 enum Target {
-    Remote(Channel),
+    Remote(Remote),
     Local(Calls),
+}
+
+/// Connections used in turn: on one alone, calls that are slow could take all the places that a
+/// connection has, and hold up all others.
+#[derive(Clone, Debug)]
+struct Remote {
+    channels: Arc<[Channel]>,
+    turn: Arc<AtomicUsize>,
+}
+
+impl Remote {
+    fn next(&self) -> Channel {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        self.channels[turn % self.channels.len()].clone()
+    }
 }
 
 impl Peer {
     /// Returns a service at an `http` URL. Connects when it is first called, and again whenever
-    /// the connection is lost. Must be called inside a runtime.
+    /// a connection is lost; there are `--peer-connections` of them, used in turn. Must be called inside a runtime.
     pub fn remote(address: &str, config: &Config) -> Result<Self, AddressError> {
         let error = |source| AddressError { address: address.to_owned(), source };
         let uri: Uri = address.parse().map_err(|_| error(None))?;
         if uri.scheme_str() != Some("http") || uri.host().is_none() {
             return Err(error(None));
         }
-        let channel = Endpoint::new(uri)
+        let endpoint = Endpoint::new(uri)
             .map_err(|source| error(Some(source)))?
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-            .keep_alive_while_idle(true)
-            .connect_with_connector_lazy(Connector::new());
-        Ok(Self::new(Target::Remote(channel), config))
+            .keep_alive_while_idle(true);
+        let connector = Connector::new();
+        let channels = (0..config.peer_connections.max(1))
+            .map(|_| endpoint.connect_with_connector_lazy(connector.clone()))
+            .collect();
+        Ok(Self::new(Target::Remote(Remote { channels, turn: Arc::default() }), config))
     }
 
     /// Returns a service of this process. Its handlers run as part of the caller's task, behind
@@ -132,7 +154,7 @@ impl TowerService<Request<Body>> for Peer {
             Target::Local(calls) => {
                 PeerFuture::Local { call: calls.call_inside(request, method, caller, deadline) }
             }
-            Target::Remote(channel) => {
+            Target::Remote(remote) => {
                 let headers = request.headers_mut();
                 if let Some(deadline) = deadline {
                     timeout::write(headers, deadline.saturating_duration_since(Instant::now()));
@@ -140,7 +162,7 @@ impl TowerService<Request<Body>> for Peer {
                 if let Some(caller) = caller {
                     caller.trace.write(headers);
                 }
-                let call = channel.clone().oneshot(request);
+                let call = remote.next().oneshot(request);
                 let timer = deadline.map(sleep_until);
                 PeerFuture::Remote { call, timer, method, deadline }
             }

@@ -4,14 +4,14 @@
 use std::{
     collections::HashSet,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use deadpool::managed::{Manager, Metrics, Pool, PoolError, RecycleError, RecycleResult};
-use futures::future::join_all;
+use futures::{FutureExt as _, future::join_all};
 use redis::{
     Cmd, Pipeline, RedisError, RedisResult, Value, cluster_routing::SingleNodeRoutingInfo,
 };
@@ -48,9 +48,8 @@ impl Links {
         links: usize,
         timeout: Duration,
     ) -> Result<Self, Error> {
-        let maker = Maker { endpoint, failure: Mutex::new(None) };
         // First in, first out: the calls take turns among the links.
-        let pool = Pool::builder(maker).max_size(links).build();
+        let pool = Pool::builder(Maker::new(endpoint)).max_size(links).build();
         let pool = pool.map_err(|error| Error::Config(error.into()))?;
         Ok(Self { pool, timeout, attempts: links + 1, primaries: Arc::default() })
     }
@@ -69,19 +68,36 @@ impl Links {
     }
 
     /// Makes the links that there are not yet: an ordinary call makes one only if there is none.
+    ///
+    /// They are made outside of the pool, so that calls go on over those that there are.
     pub(crate) async fn warm_up(&self) -> Result<(), Error> {
-        let deadline = Instant::now() + self.timeout;
-        let links = (0..self.pool.status().max_size).map(|_| self.pool.get());
-        let links = timeout_at(deadline, join_all(links)).await;
-        let links = links.map_err(|_| Error::unavailable(TimedOut(self.timeout)))?;
-        links.into_iter().try_for_each(|link| link.map(drop)).map_err(Error::from)
+        self.pool.retain(|link, _| !link.health.is_broken());
+        let status = self.pool.status();
+        let maker = self.pool.manager();
+        let missing = (status.size..status.max_size).map(|_| maker.connect());
+        let mut result = Ok(());
+        for link in join_all(missing).await {
+            match link {
+                Ok(link) => maker.keep(link),
+                Err(error) => result = Err(error.into()),
+            }
+        }
+        // The pool makes a link only while all others are out: for this moment, without waiting.
+        let mut out = Vec::new();
+        while maker.has_made()
+            && let Some(Ok(link)) = self.pool.get().now_or_never()
+        {
+            out.push(link);
+        }
+        maker.forget_made();
+        result
     }
 
     /// Learns who the primaries of the cluster are. If others than before, links are made anew:
     /// their client reaches a new primary as the replica that it was, so that nothing tells it of
     /// the failover, and it goes back to the old primary as soon as that is up again.
     pub(crate) fn learn_primaries(&self, primaries: &HashSet<Node>) {
-        let mut known = self.primaries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.primaries);
         if *known != *primaries {
             if !known.is_empty() {
                 self.pool.retain(|_, _| false);
@@ -192,6 +208,10 @@ struct Health {
 }
 
 impl Health {
+    fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+
     fn answered(&self) {
         // Written seldom, so that the cache line stays shared.
         if self.failures_in_a_row.load(Ordering::Relaxed) != 0 {
@@ -210,21 +230,17 @@ struct Maker {
     endpoint: Arc<Endpoint>,
     // The last failure to connect and its time.
     failure: Mutex<Option<(Instant, RedisError)>>,
+    // Links on their way into the pool.
+    made: Mutex<Vec<Link>>,
 }
 
 impl Maker {
-    fn failed(&self, error: RedisError) {
-        let failure = Some((Instant::now(), error));
-        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    fn new(endpoint: Arc<Endpoint>) -> Self {
+        Self { endpoint, failure: Mutex::default(), made: Mutex::default() }
     }
-}
 
-impl Manager for Maker {
-    type Type = Link;
-    type Error = RedisError;
-
-    async fn create(&self) -> Result<Link, RedisError> {
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    async fn connect(&self) -> Result<Link, RedisError> {
+        let failure = lock(&self.failure).clone();
         if let Some((_, error)) = failure.filter(|(at, _)| at.elapsed() < PAUSE) {
             return Err(error);
         }
@@ -237,8 +253,41 @@ impl Manager for Maker {
         }
     }
 
+    fn failed(&self, error: RedisError) {
+        *lock(&self.failure) = Some((Instant::now(), error));
+    }
+
+    fn keep(&self, link: Link) {
+        lock(&self.made).push(link);
+    }
+
+    fn has_made(&self) -> bool {
+        !lock(&self.made).is_empty()
+    }
+
+    fn forget_made(&self) {
+        lock(&self.made).clear();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Manager for Maker {
+    type Type = Link;
+    type Error = RedisError;
+
+    async fn create(&self) -> Result<Link, RedisError> {
+        let made = lock(&self.made).pop();
+        match made {
+            Some(link) => Ok(link),
+            None => self.connect().await,
+        }
+    }
+
     async fn recycle(&self, link: &mut Link, _: &Metrics) -> RecycleResult<RedisError> {
-        if link.health.broken.load(Ordering::Relaxed) {
+        if link.health.is_broken() {
             return Err(RecycleError::message("broken"));
         }
         Ok(())

@@ -141,15 +141,19 @@ async fn a_server_that_takes_no_writes_is_not_ready() {
         assert!(is_unavailable(&answer), "{answer:?}");
     }
     // Behind Sentinels the next ones lead to the new primary.
-    eventually("the links to it are dropped", RECOVERY, async || {
-        let mut list = redis::cmd("CLIENT");
-        list.arg("LIST");
-        let clients: String = list.query_async(&mut server.admin().await).await.unwrap();
-        !clients.contains(&format!(" user={USER} "))
-    })
-    .await;
+    eventually("the links to it are dropped", RECOVERY, async || clients(&server).await.is_empty())
+        .await;
     follow(&server, "NO", "ONE").await;
     recovers(&keyspace).await;
+}
+
+// Returns the connections of the keyspaces.
+async fn clients(server: &RedisServer) -> Vec<u64> {
+    let mut list = redis::cmd("CLIENT");
+    let list = list.arg("LIST").query_async(&mut server.admin().await).await;
+    let list: String = list.unwrap();
+    let ours = list.lines().filter(|line| line.contains(&format!(" user={USER} ")));
+    ours.filter_map(|line| line.strip_prefix("id=")?.split(' ').next()?.parse().ok()).collect()
 }
 
 #[tokio::test]
@@ -193,6 +197,33 @@ async fn a_frozen_primary_is_failed_over() {
     recovers(&keyspace).await;
     group.primary().resume();
     recovers(&keyspace).await;
+}
+
+#[tokio::test]
+async fn calls_go_on_over_one_link_while_another_cannot_be_made() {
+    let group = Sentinels::start().await;
+    let config = Config { redis_timeout_ms: 4000, ..Config::at(group.url(USER)) };
+    let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
+    keyspace.ready().await.unwrap();
+    group.pause_sentinels();
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg("KILL").arg("ID").arg(clients(group.primary()).await[0]);
+    kill.exec_async(&mut group.primary().admin().await).await.unwrap();
+    // Whoever uses the link finds out, and goes to the other one.
+    for _ in 0..4 {
+        put(&keyspace, &key(1, "a"), "x").await.unwrap();
+    }
+    let (ready, slowest) = tokio::join!(timed(keyspace.ready()), async {
+        let mut slowest = Duration::ZERO;
+        for _ in 0..20 {
+            let (answer, took) = timed(put(&keyspace, &key(1, "a"), "x")).await;
+            answer.unwrap();
+            slowest = slowest.max(took);
+        }
+        slowest
+    });
+    assert!(is_unavailable(&ready.0), "{:?}", ready.0);
+    assert!(slowest < ready.1 / 2, "{slowest:?} of {:?}", ready.1);
 }
 
 // Waits until the replica has all that was written.

@@ -2,6 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::{
@@ -63,6 +64,11 @@ impl Sentinels {
     /// Returns what was the replica at the start.
     pub fn replica(&self) -> &RedisServer {
         &self.replica
+    }
+
+    /// Freezes the three Sentinels (SIGSTOP): they take connections, and never answer.
+    pub fn pause_sentinels(&self) {
+        self.sentinels.iter().for_each(|(_, running)| running.signal(Signal::SIGSTOP));
     }
 
     /// Kills one of the three Sentinels.

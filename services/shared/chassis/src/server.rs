@@ -47,6 +47,10 @@ pub enum ServeError {
     /// The transport failed.
     #[error("the transport failed")]
     Transport(#[source] tonic::transport::Error),
+    /// A job that runs beside the service ended, which none does by itself, or panicked. What the
+    /// panic says is left out, since it may tell of users.
+    #[error("a background job ended")]
+    Background,
 }
 
 /// Serves one service on a socket until `stop` resolves and the drain is over: what a test calls
@@ -76,7 +80,7 @@ pub(crate) async fn serve_in(
     let shared = Arc::new(Shared::new(config, admission));
     let routes = reflection::add(service.routes, service.name).map_err(ServeError::Reflection)?;
     let calls = Calls::new(routes.add_service(board.server()), shared.clone());
-    let background = spawn(service.background, &shared);
+    let mut background = spawn(service.background, &shared);
     let closing = CancellationToken::new();
     let transport = transport(config).serve_with_incoming_shutdown(
         calls,
@@ -88,6 +92,8 @@ pub(crate) async fn serve_in(
     tokio::select! {
         ended = &mut transport => return ended.map_err(ServeError::Transport),
         never = watch(&service.ready, &board, worker) => match never {},
+        // To go on without it would leave its work undone, and nobody would know.
+        Some(_ended) = background.join_next() => return Err(ServeError::Background),
         () = stop => {}
     }
     board.drain();

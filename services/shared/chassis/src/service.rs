@@ -17,8 +17,9 @@ pub struct Service {
     pub routes: Routes,
     /// Whether it can do its work.
     pub ready: Probe,
-    /// Jobs that run beside it, dropped when the process is to stop. They may call peers and
-    /// [`mutate`](crate::mutate()).
+    /// Jobs that run beside it for ever, dropped when the process is to stop. They may call peers
+    /// and [`mutate`](crate::mutate()). When one ends or panics, the server fails, and so does the
+    /// process, to be started again.
     pub background: Vec<BoxFuture<'static, ()>>,
 }
 

@@ -14,7 +14,7 @@ use std::{
 };
 
 use futures::FutureExt as _;
-use microblog_chassis::{Peer, context, mutate};
+use microblog_chassis::{Peer, ServeError, context, mutate, serve};
 use support::{Server, Stub, code_and_reason, config, eventually, get, request};
 use tokio::sync::Semaphore;
 use tonic::{Code, Status};
@@ -193,6 +193,21 @@ async fn a_silent_connection_does_not_hold_up_the_drain() {
     server.stop();
     tokio::time::timeout(Duration::from_secs(5), server.ended()).await.expect("the drain ends");
     assert!(started.elapsed() >= Duration::from_millis(300), "the connection was not open");
+}
+
+#[tokio::test]
+async fn a_background_job_that_ends_or_panics_fails_the_server() {
+    for ends in [true, false] {
+        let mut service = Stub::new().service();
+        service.background.push(futures::future::pending().boxed());
+        service.background.push(async move { assert!(ends, "a bug") }.boxed());
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let config = config();
+        let server = serve(listener, service, &config, futures::future::pending());
+        let result = tokio::time::timeout(Duration::from_secs(5), server).await;
+        let error = result.expect("the server ends").unwrap_err();
+        assert!(matches!(error, ServeError::Background), "{error}");
+    }
 }
 
 #[tokio::test]

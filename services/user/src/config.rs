@@ -18,7 +18,8 @@ pub struct Config {
     pub listen: SocketAddr,
 
     /// Passwords that the process hashes at once, all workers together; each takes 20 to 45 ms of
-    /// a core and 19 MiB. The others wait for their turn
+    /// a core and 19 MiB. Sixteen times as many wait for their turn, and calls beyond are refused:
+    /// raise --max-streams with it, so that those who wait do not fill a connection
     #[arg(long, env = "MICROBLOG_HASHING_THREADS", value_name = "COUNT", default_value_t = 2,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub hashing_threads: u16,

@@ -39,7 +39,7 @@ impl Accounts {
 
     async fn compare(&self, found: Option<Record>, password: &Password) -> Result<Record, Error> {
         let hash = found.as_ref().map(|record| &record.password);
-        let matches = self.hasher.verify(password, hash).await?;
+        let matches = self.hasher.permit().await?.verify(password, hash).await?;
         found.filter(|_| matches).ok_or(Error::BadCredentials)
     }
 

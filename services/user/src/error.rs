@@ -75,6 +75,11 @@ impl From<Error> for Status {
             Error::Throttled(wait) => status::throttled(Reason::LoginThrottled, text, wait),
             Error::TokenInvalid => status::unauthenticated(Reason::TokenInvalid, text),
             Error::UserNotFound => status::not_found(Reason::UserNotFound, text),
+            Error::Hash(HashError::Full) => status::refuse(
+                Code::ResourceExhausted,
+                Reason::Overloaded,
+                HashError::Full.to_string(),
+            ),
             Error::Cut(status) => *status,
             Error::Store(cause) if cause.is_unavailable() => {
                 tracing::warn!(error = chain(&cause), "store unavailable");

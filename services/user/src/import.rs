@@ -59,7 +59,7 @@ impl Accounts {
         password: Option<Password>,
     ) -> Result<Imported, Error> {
         let password = match password {
-            Some(password) => self.hasher.hash(password).await?,
+            Some(password) => self.hasher.permit().await?.hash(password).await?,
             None => Hash::none(),
         };
         let mut import = Import {

@@ -41,7 +41,7 @@ pub use config::Config;
 pub use email::Email;
 pub use error::Error;
 pub use name::Name;
-pub use password::{Hash, HashError, Hasher, Password};
+pub use password::{Hash, HashError, Hasher, Password, Permit};
 pub use profile::{Draft, Part, Record, Registration, State, User};
 pub use sessions::Session;
 pub use store::{Claim, Kind, Store};

@@ -8,13 +8,17 @@ use std::{
 
 use argon2::{Algorithm, Argon2, Params, PasswordHasher as _, PasswordVerifier as _, Version};
 use microblog_domain::Invalid;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use unicode_normalization::UnicodeNormalization as _;
 
 const CHARACTERS_MIN: usize = 8;
 const CHARACTERS_MAX: usize = 128;
 // Before normalisation, which is not run on more.
 const BYTES_MAX: usize = 4096;
+
+// So many calls wait for each that hashes: less than a second's work, and at the default of two far
+// fewer than a connection has streams, so that waiting log-ins do not stop its other calls.
+const WAITING_PER_TURN: usize = 16;
 
 /// A password as somebody sent it, normalised to NFC, so that it is the same from every keyboard.
 /// Nothing is trimmed and no case is changed.
@@ -91,16 +95,27 @@ pub enum HashError {
     /// The blocking thread ended early.
     #[error("password hashing was cut off")]
     Thread(#[source] tokio::task::JoinError),
+    /// As many wait for their turn as may.
+    #[error("too many passwords wait to be hashed")]
+    Full,
     /// The process is going down.
     #[error("password hashing has stopped")]
     Stopped(#[source] tokio::sync::AcquireError),
 }
 
 /// Hashes passwords off the async threads, so many at once in the whole process: it takes 20 to 45
-/// ms and 19 MiB each, and must leave the CPU to other calls. Who waits is let go with the call.
+/// ms and 19 MiB each, and must leave the CPU to other calls. So many wait for their turn, and are
+/// let go with their calls; all others are refused.
 #[derive(Clone)]
 pub struct Hasher {
-    permits: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
+    places: Arc<Semaphore>,
+}
+
+/// A turn at hashing, until it is dropped and the work begun under it is done.
+#[derive(Clone, Debug)]
+pub struct Permit {
+    _turn: Arc<OwnedSemaphorePermit>,
 }
 
 // Of one password that nobody knows: work for addresses that no account has.
@@ -111,9 +126,33 @@ impl Hasher {
     /// passwords are hashed at once.
     pub fn of_process(at_once: usize) -> Self {
         static SHARED: OnceLock<Hasher> = OnceLock::new();
-        SHARED.get_or_init(|| Self { permits: Arc::new(Semaphore::new(at_once)) }).clone()
+        let hasher = || Self {
+            turns: Arc::new(Semaphore::new(at_once)),
+            places: Arc::new(Semaphore::new(at_once * WAITING_PER_TURN)),
+        };
+        SHARED.get_or_init(hasher).clone()
     }
 
+    /// Waits for a turn. Fails at once with [`HashError::Full`] if too many wait already.
+    pub async fn permit(&self) -> Result<Permit, HashError> {
+        let _place = self.places.try_acquire().map_err(|_| HashError::Full)?;
+        self.turn().await
+    }
+
+    /// Makes what the first comparison would otherwise have to make, so that an unknown address
+    /// takes the same time as any other from the first call on. Takes as long as one hash; waits
+    /// however many wait, since every worker thread of a process does it at its start.
+    pub async fn warm_up(&self) -> Result<(), HashError> {
+        self.turn().await?.run(|| decoy().map(drop)).await
+    }
+
+    async fn turn(&self) -> Result<Permit, HashError> {
+        let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(HashError::Stopped)?;
+        Ok(Permit { _turn: Arc::new(turn) })
+    }
+}
+
+impl Permit {
     /// Returns the hash of a password with a salt of its own.
     pub async fn hash(&self, password: Password) -> Result<Hash, HashError> {
         self.run(move || hash(&password.0)).await.map(Hash)
@@ -135,21 +174,14 @@ impl Hasher {
         .await
     }
 
-    /// Makes what the first comparison would otherwise have to make, so that an unknown address
-    /// takes the same time as any other from the first call on. Takes as long as one hash.
-    pub async fn warm_up(&self) -> Result<(), HashError> {
-        self.run(|| decoy().map(drop)).await
-    }
-
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, argon2::password_hash::Error> + Send + 'static,
     ) -> Result<T, HashError> {
-        let permits = Arc::clone(&self.permits);
-        let permit = permits.acquire_owned().await.map_err(HashError::Stopped)?;
-        // The permit goes along: a caller who gives up does not make room while the work goes on.
+        // The turn goes along: a caller who gives up does not make room while the work goes on.
+        let turn = self.clone();
         let work = move || {
-            let _permit = permit;
+            let _turn = turn;
             work()
         };
         let done = tokio::task::spawn_blocking(work).await.map_err(HashError::Thread)?;
@@ -188,8 +220,8 @@ fn decoy() -> Result<&'static str, argon2::password_hash::Error> {
 mod tests {
     use super::*;
 
-    fn hasher() -> Hasher {
-        Hasher::of_process(2)
+    async fn permit() -> Permit {
+        Hasher::of_process(2).permit().await.unwrap()
     }
 
     #[test]
@@ -216,19 +248,19 @@ mod tests {
     async fn a_password_is_the_same_from_every_keyboard() {
         let composed = Password::parse_new("password", "caf\u{e9} 1234").unwrap();
         let decomposed = Password::parse_given("password", "cafe\u{301} 1234").unwrap();
-        let hash = hasher().hash(composed).await.unwrap();
+        let hash = permit().await.hash(composed).await.unwrap();
         assert!(hash.as_str().starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "the parameters");
-        assert!(hasher().verify(&decomposed, Some(&hash)).await.unwrap());
+        assert!(permit().await.verify(&decomposed, Some(&hash)).await.unwrap());
     }
 
     #[tokio::test]
     async fn no_hash_has_no_password() {
-        hasher().warm_up().await.unwrap();
+        Hasher::of_process(2).warm_up().await.unwrap();
         let password = Password::parse_given("password", "anything").unwrap();
-        assert!(!hasher().verify(&password, None).await.unwrap());
-        assert!(!hasher().verify(&password, Some(&Hash::none())).await.unwrap());
+        assert!(!permit().await.verify(&password, None).await.unwrap());
+        assert!(!permit().await.verify(&password, Some(&Hash::none())).await.unwrap());
         let other = Password::parse_new("password", "something else").unwrap();
-        let hash = hasher().hash(other).await.unwrap();
-        assert!(!hasher().verify(&password, Some(&hash)).await.unwrap());
+        let hash = permit().await.hash(other).await.unwrap();
+        assert!(!permit().await.verify(&password, Some(&hash)).await.unwrap());
     }
 }

@@ -70,7 +70,7 @@ impl Accounts {
         let draft = Draft {
             name: application.name.clone(),
             email: application.email.clone(),
-            password: self.hasher.hash(application.password.clone()).await?,
+            password: self.hasher.permit().await?.hash(application.password.clone()).await?,
             display_name: application.display_name.clone(),
             request: application.request.clone(),
         };
@@ -100,7 +100,8 @@ impl Accounts {
         if rival.state == State::Pending {
             return Err(Error::RegistrationInProgress);
         }
-        let known = self.hasher.verify(&application.password, Some(&rival.password)).await?;
+        let permit = self.hasher.permit().await?;
+        let known = permit.verify(&application.password, Some(&rival.password)).await?;
         if known { Ok(rival.user.clone()) } else { Err(taken(kind)) }
     }
 

@@ -58,7 +58,7 @@ impl Accounts {
         new: Password,
     ) -> Result<(), Error> {
         let record = self.check_password(id, &current).await?;
-        let new = self.hasher.hash(new).await?;
+        let new = self.hasher.permit().await?.hash(new).await?;
         let email = intact(record.claims(), "an account")?.email;
         let store = self.store.clone();
         write(async move {

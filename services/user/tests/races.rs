@@ -8,7 +8,8 @@ use std::collections::HashSet;
 
 use futures::future::join_all;
 use harness::{
-    Client, PASSWORD, System, assert_sound, login, on_each_store, register, registration,
+    Client, PASSWORD, System, assert_sound, login, on_each_store, patiently, register,
+    registration, try_register,
 };
 use microblog_chassis::status::reason_of;
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
@@ -29,14 +30,11 @@ async fn race(
     client: &Client,
     requests: impl IntoIterator<Item = pb::RegisterRequest>,
 ) -> (Vec<pb::User>, Vec<Option<Reason>>) {
-    let calls = requests.into_iter().map(|request| {
-        let mut client = client.clone();
-        async move { client.register(request).await }
-    });
+    let calls = requests.into_iter().map(|request| try_register(client, request));
     let (mut won, mut lost) = (Vec::new(), Vec::new());
     for answer in join_all(calls).await {
         match answer {
-            Ok(answer) => won.push(answer.into_inner().user.unwrap()),
+            Ok(user) => won.push(user),
             Err(status) => lost.push(reason_of(&status)),
         }
     }
@@ -121,7 +119,7 @@ async fn imports_and_registrations_of_the_same_names_agree(topology: Topology) {
     };
     let imports = join_all((0..3).map(|_| {
         let (mut client, import) = (system.client.clone(), import.clone());
-        async move { client.import_users(import).await }
+        async move { patiently(async || client.import_users(import.clone()).await).await }
     }));
     let registered = race(&system.client, (0..40).map(|i| registration(&format!("USER{i}"))));
     let (imports, (won, lost)) = futures::future::join(imports, registered).await;

@@ -1,0 +1,59 @@
+//! What happens while more passwords are to be hashed than the process can.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod harness;
+
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use harness::{Client, PASSWORD, PATIENCE, System, authenticate, login, register};
+use microblog_chassis::status::reason_of;
+use microblog_proto::{common::ErrorReason as Reason, user as pb};
+use microblog_testkit::Topology;
+use microblog_user::{Hasher, Permit};
+use tonic::Request;
+
+// More than the streams of the connection that all of a test's calls share.
+const FLOOD: usize = 150;
+const HASHING_THREADS: usize = 2;
+const WAITING: usize = 16 * HASHING_THREADS;
+
+/// Occupies the hasher, which is the process's, so that nobody gets a turn.
+async fn occupy() -> Vec<Permit> {
+    let hasher = Hasher::of_process(HASHING_THREADS);
+    vec![hasher.permit().await.unwrap(), hasher.permit().await.unwrap()]
+}
+
+/// Logs in once, without a second try, and returns why not.
+async fn try_login(client: &Client, name: String, timeout: Duration) -> Option<Reason> {
+    let email = format!("{name}@example.org");
+    let mut request = Request::new(pb::LoginRequest { email, password: PASSWORD.to_owned() });
+    request.set_timeout(timeout);
+    let answer = client.clone().login(request).await;
+    answer.err().and_then(|status| reason_of(&status))
+}
+
+#[tokio::test]
+async fn log_ins_that_wait_do_not_stop_other_calls() {
+    let system = System::start(Topology::Single).await;
+    let client = system.client.clone();
+    let ann = register(&client, "ann").await;
+    let token = login(&client, "ann", PASSWORD).await.unwrap();
+    let occupied = occupy().await;
+    // Of the flood, some wait, and the rest is refused at once.
+    let flood = (0..FLOOD).map(|i| try_login(&client, format!("nobody{i}"), PATIENCE));
+    let mut flood = flood.collect::<FuturesUnordered<_>>();
+    for _ in 0..FLOOD - WAITING {
+        assert_eq!(flood.next().await, Some(Some(Reason::Overloaded)));
+    }
+    let late = try_login(&client, "late".to_owned(), PATIENCE).await;
+    assert_eq!(late, Some(Reason::Overloaded));
+    assert_eq!(authenticate(&client, &token).await.unwrap(), ann.id);
+
+    drop(occupied);
+    while let Some(answer) = flood.next().await {
+        assert_eq!(answer, Some(Reason::BadCredentials));
+    }
+    assert!(login(&client, "ann", PASSWORD).await.is_ok());
+}

@@ -62,6 +62,34 @@ pub(crate) async fn primary(links: &Links, slot: Slot) -> Result<Node, Error> {
     range.map(|range| range.primary).ok_or_else(|| Error::unavailable("the slot has no primary"))
 }
 
+/// The primaries of a cluster as its nodes last told.
+#[derive(Default)]
+pub(crate) struct Primaries {
+    known: HashSet<Node>,
+    // What the last answer said, if that was different.
+    doubted: Option<HashSet<Node>>,
+}
+
+impl Primaries {
+    /// Takes in an answer, and returns whether the primaries are others than before.
+    ///
+    /// Any node may have answered, and for a while after a change not all of them agree: only a
+    /// second answer in a row counts.
+    pub(crate) fn learn(&mut self, answer: &HashSet<Node>) -> bool {
+        if self.known == *answer {
+            self.doubted = None;
+            return false;
+        }
+        let is_first = self.known.is_empty();
+        if !is_first && self.doubted.as_ref() != Some(answer) {
+            self.doubted = Some(answer.clone());
+            return false;
+        }
+        *self = Self { known: answer.clone(), doubted: None };
+        !is_first
+    }
+}
+
 struct Range {
     start: u16,
     end: u16,
@@ -97,4 +125,31 @@ fn range(value: Value) -> Result<Range, Error> {
             port: redis::from_redis_value(port)?,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn primaries(ports: [u16; 2]) -> HashSet<Node> {
+        ports.into_iter().map(|port| Node { host: "h".to_owned(), port }).collect()
+    }
+
+    #[test]
+    fn primaries_change_with_the_second_equal_answer_in_a_row() {
+        let (before, after, other) = (primaries([1, 2]), primaries([1, 3]), primaries([1, 4]));
+        let mut known = Primaries::default();
+        assert!(!known.learn(&before));
+        for _ in 0..3 {
+            // Nodes that disagree.
+            assert!(!known.learn(&after));
+            assert!(!known.learn(&before));
+        }
+        assert!(!known.learn(&other));
+        assert!(!known.learn(&after));
+        assert!(known.learn(&after));
+        assert!(!known.learn(&after));
+        assert!(!known.learn(&before));
+        assert!(known.learn(&before));
+    }
 }

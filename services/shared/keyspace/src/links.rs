@@ -20,6 +20,7 @@ use tokio::time::{Instant, error::Elapsed, timeout_at};
 use crate::{
     Error,
     address::Node,
+    cluster::Primaries,
     connection::{Connection, Many, One, Request},
     endpoint::Endpoint,
     error::TimedOut,
@@ -39,7 +40,7 @@ pub(crate) struct Links {
     // After a restart of Redis every link is dead, and each is found out in turn.
     attempts: usize,
     // The primaries of the cluster as last asked.
-    primaries: Arc<Mutex<HashSet<Node>>>,
+    primaries: Arc<Mutex<Primaries>>,
 }
 
 impl Links {
@@ -97,12 +98,8 @@ impl Links {
     /// their client reaches a new primary as the replica that it was, so that nothing tells it of
     /// the failover, and it goes back to the old primary as soon as that is up again.
     pub(crate) fn learn_primaries(&self, primaries: &HashSet<Node>) {
-        let mut known = lock(&self.primaries);
-        if *known != *primaries {
-            if !known.is_empty() {
-                self.pool.retain(|_, _| false);
-            }
-            known.clone_from(primaries);
+        if lock(&self.primaries).learn(primaries) {
+            self.pool.retain(|_, _| false);
         }
     }
 

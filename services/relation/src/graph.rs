@@ -22,7 +22,7 @@ pub struct Change {
     pub exists: bool,
 }
 
-/// What an atomic step did. The numbers are those of `functions.lua`.
+/// What an atomic step did. `functions.lua` has the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The change was made.

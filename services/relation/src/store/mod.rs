@@ -16,7 +16,15 @@ pub use jobs::Waiting;
 use crate::graph::Outcome;
 
 /// The service's atomic steps.
-const LIBRARY: Library = Library { name: "relation", source: include_str!("../functions.lua") };
+const LIBRARY: Library = Library {
+    name: "relation",
+    source: concat!(
+        include_str!("../functions.lua"),
+        include_str!("../functions/follows.lua"),
+        include_str!("../functions/blocks.lua"),
+        include_str!("../functions/forget.lua"),
+    ),
+};
 
 /// How many members one function call or variadic command carries, so that it takes well under a
 /// millisecond of the server's only thread.

@@ -1,0 +1,257 @@
+-- Follows: the truth in the follower's partition, the projection in the target's.
+
+-- Adds to `mutual` those of `peers` (peer, version, peer, version, …) that stand in the opposite
+-- list as well, each with the later of its two versions.
+local function add_mutuals(mutual, opposite_ids, opposite, peers, versions)
+  local known = call_with('SMISMEMBER', opposite_ids, peers)
+  local both, at = {}, {}
+  for i, is_member in ipairs(known) do
+    if is_member == 1 then
+      both[#both + 1] = peers[i]
+      at[#at + 1] = versions[i]
+    end
+  end
+  if #both == 0 then
+    return
+  end
+  local entries = {}
+  for i, version in ipairs(call_with('ZMSCORE', opposite, both)) do
+    entries[#entries + 1] = integer(math.max(tonumber(version), tonumber(at[i])))
+    entries[#entries + 1] = both[i]
+  end
+  call_with('ZADD', mutual, entries)
+end
+
+-- The truth of follows: makes a user follow targets.
+--
+-- KEYS: clock, pending, forgotten, users; of the follower: following, following_ids, followers,
+--       follower_ids, mutual, blocks, blocked_by.
+-- ARGV: partition, follower, limit of following, targets…: each once, none the follower itself.
+-- Returns for each target: outcome, version (0 if refused), whether it follows the follower.
+local function follow(keys, args)
+  local clock, pending, forgotten, users = keys[1], keys[2], keys[3], keys[4]
+  local following, following_ids, followers, follower_ids = keys[5], keys[6], keys[7], keys[8]
+  local mutual, blocks, blocked_by = keys[9], keys[10], keys[11]
+  local partition, follower, limit = tonumber(args[1]), args[2], tonumber(args[3])
+  local targets = rest(args, 4)
+
+  local is_forgotten = redis.call('SISMEMBER', forgotten, follower) == 1
+  local follows = call_with('SMISMEMBER', following_ids, targets)
+  local is_follower = call_with('SMISMEMBER', follower_ids, targets)
+  local has_blocked, was_blocked = {}, {}
+  if redis.call('EXISTS', blocks, blocked_by) > 0 then
+    has_blocked = call_with('ZMSCORE', blocks, targets)
+    was_blocked = call_with('ZMSCORE', blocked_by, targets)
+  end
+  local room = limit - redis.call('ZCARD', following)
+
+  local outcomes, new = {}, {}
+  for i = 1, #targets do
+    if is_forgotten then
+      outcomes[i] = FORGOTTEN
+    elseif follows[i] == 1 then
+      outcomes[i] = UNCHANGED
+    elseif was_blocked[i] then
+      outcomes[i] = BLOCKED_BY_TARGET
+    elseif has_blocked[i] then
+      outcomes[i] = TARGET_BLOCKED
+    elseif room <= 0 then
+      outcomes[i] = LIMIT
+    else
+      outcomes[i] = DONE
+      room = room - 1
+      new[#new + 1] = targets[i]
+    end
+  end
+
+  local versions = {}
+  if #new > 0 then
+    versions = issue(clock, partition, #new)
+    local entries, changes = {}, {}
+    for i, target in ipairs(new) do
+      entries[2 * i - 1], entries[2 * i] = versions[i], target
+      changes[2 * i - 1], changes[2 * i] = versions[i], arrow(follower, target)
+    end
+    call_with('ZADD', following, entries)
+    call_with('SADD', following_ids, new)
+    call_with('ZADD', pending, changes)
+    redis.call('SADD', users, follower)
+    add_mutuals(mutual, follower_ids, followers, new, versions)
+  end
+
+  local answer, issued = {}, 0
+  for i, target in ipairs(targets) do
+    local version = 0
+    if outcomes[i] == DONE then
+      issued = issued + 1
+      version = tonumber(versions[issued])
+    elseif outcomes[i] == UNCHANGED then
+      version = tonumber(redis.call('ZSCORE', following, target))
+      if redis.call('ZSCORE', pending, arrow(follower, target)) then
+        outcomes[i] = PENDING
+      end
+    end
+    answer[3 * i - 2], answer[3 * i - 1], answer[3 * i] = outcomes[i], version, is_follower[i]
+  end
+  return answer
+end
+
+-- The truth of follows: makes a user follow targets no more.
+--
+-- KEYS: clock, pending; of the follower: following, following_ids, follower_ids, mutual.
+-- ARGV: partition, follower, 1 to note an end also of what was not there (so that the target's
+--       side hears of it), targets…: each once.
+-- Returns for each target: outcome, version of the end (0 if NOTHING), whether it follows the
+-- follower.
+local function unfollow(keys, args)
+  local clock, pending, following, following_ids = keys[1], keys[2], keys[3], keys[4]
+  local follower_ids, mutual = keys[5], keys[6]
+  local partition, follower, always = tonumber(args[1]), args[2], args[3] == '1'
+  local targets = rest(args, 4)
+
+  local is_follower = call_with('SMISMEMBER', follower_ids, targets)
+  local outcomes, versions, ended = {}, {}, {}
+  for i, follows in ipairs(call_with('SMISMEMBER', following_ids, targets)) do
+    outcomes[i], versions[i] = NOTHING, 0
+    if follows == 0 then
+      local version = redis.call('ZSCORE', pending, arrow(follower, targets[i]))
+      if version then
+        outcomes[i], versions[i] = PENDING, tonumber(version)
+      end
+    end
+    if follows == 1 or (always and outcomes[i] == NOTHING) then
+      outcomes[i] = DONE
+      ended[#ended + 1] = targets[i]
+    end
+  end
+
+  if #ended > 0 then
+    local issued, changes = issue(clock, partition, #ended), {}
+    for i, target in ipairs(ended) do
+      changes[2 * i - 1], changes[2 * i] = issued[i], arrow(follower, target)
+    end
+    call_with('ZREM', following, ended)
+    call_with('SREM', following_ids, ended)
+    call_with('ZREM', mutual, ended)
+    call_with('ZADD', pending, changes)
+    local n = 0
+    for i = 1, #targets do
+      if outcomes[i] == DONE then
+        n = n + 1
+        versions[i] = tonumber(issued[n])
+      end
+    end
+  end
+
+  local answer = {}
+  for i = 1, #targets do
+    answer[3 * i - 2], answer[3 * i - 1], answer[3 * i] = outcomes[i], versions[i], is_follower[i]
+  end
+  return answer
+end
+
+-- Applies changes to one target's followers. `fresh` and `forgotten` say that the target has no
+-- tombstones, and that it takes no followers any more. Appends an outcome for each change.
+local function project_one(lists, changes, fresh, forgotten, outcomes)
+  local followers, follower_ids, lost = lists[1], lists[2], lists[3]
+  local peers = {}
+  for i, change in ipairs(changes) do
+    peers[i] = change[1]
+  end
+
+  -- Most are new, and the set is faster than the list.
+  local known, gone = {}, {}
+  for i, is_follower in ipairs(call_with('SMISMEMBER', follower_ids, peers)) do
+    if is_follower == 1 then
+      known[i] = redis.call('ZSCORE', followers, peers[i])
+    end
+  end
+  if not fresh then
+    gone = call_with('ZMSCORE', lost, peers)
+  end
+
+  local begun, begun_at, entries, ended, tombstones, risen = {}, {}, {}, {}, {}, {}
+  for i, change in ipairs(changes) do
+    local peer, version, follows = change[1], change[2], change[3] == '1'
+    local seen = known[i] or gone[i]
+    local outcome = DONE
+    if follows and forgotten then
+      outcome = FORGOTTEN
+    elseif seen and tonumber(version) <= tonumber(seen) then
+      outcome = UNCHANGED
+    elseif follows then
+      begun[#begun + 1], begun_at[#begun_at + 1] = peer, version
+      entries[#entries + 1] = version
+      entries[#entries + 1] = peer
+      if gone[i] then
+        risen[#risen + 1] = peer
+      end
+    else
+      ended[#ended + 1] = peer
+      tombstones[#tombstones + 1] = version
+      tombstones[#tombstones + 1] = peer
+    end
+    outcomes[#outcomes + 1] = outcome
+  end
+
+  local following, following_ids, mutual = lists[4], lists[5], lists[6]
+  if #begun > 0 then
+    call_with('ZADD', followers, entries)
+    call_with('SADD', follower_ids, begun)
+    if #risen > 0 then
+      call_with('ZREM', lost, risen)
+    end
+    add_mutuals(mutual, following_ids, following, begun, begun_at)
+  end
+  if #ended > 0 then
+    call_with('ZREM', followers, ended)
+    call_with('SREM', follower_ids, ended)
+    call_with('ZREM', mutual, ended)
+    -- A forgotten target refuses every follow, so it need not know which were before an end.
+    if not forgotten then
+      bury(lost, tombstones)
+    end
+  end
+end
+
+-- The projection of follows: what the followers lists of a partition's users hear of the
+-- followers' sides.
+--
+-- KEYS: forgotten, users; of each target: followers, follower_ids, lost, following,
+--       following_ids, mutual.
+-- ARGV: for each target: target, number of its changes; for each of these: follower, version, 1 if
+--       it follows and 0 if it does not. Each follower once for a target.
+-- Returns for each change: DONE if it was applied, UNCHANGED if it was not newer, FORGOTTEN if
+-- the target takes no followers any more.
+local function project(keys, args)
+  local targets, changes, at = {}, {}, 1
+  while at < #args do
+    local of_target = {}
+    for i = 1, tonumber(args[at + 1]) do
+      local from = at + 3 * i - 1
+      of_target[i] = { args[from], args[from + 1], args[from + 2] }
+    end
+    targets[#targets + 1], changes[#changes + 1] = args[at], of_target
+    at = at + 2 + 3 * #of_target
+  end
+
+  local lists, lost = {}, {}
+  for i = 1, #targets do
+    local first = 6 * i - 3
+    lists[i] = { unpack(keys, first, first + 5) }
+    lost[i] = lists[i][3]
+  end
+  local fresh = redis.call('EXISTS', unpack(lost)) == 0
+  local forgotten = call_with('SMISMEMBER', keys[1], targets)
+
+  local outcomes = {}
+  for i = 1, #targets do
+    project_one(lists[i], changes[i], fresh, forgotten[i] == 1, outcomes)
+  end
+  call_with('SADD', keys[2], targets)
+  return outcomes
+end
+
+redis.register_function('relation_follow' .. suffix, follow)
+redis.register_function('relation_unfollow' .. suffix, unfollow)
+redis.register_function('relation_project' .. suffix, project)

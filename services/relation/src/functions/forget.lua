@@ -1,0 +1,30 @@
+-- Forgetting deleted accounts.
+
+-- Records that a user is to be forgotten: it takes part in nothing any more, and what it took
+-- part in is to be ended.
+--
+-- KEYS: clock, forgotten, forgetting. ARGV: partition, user.
+local function forget(keys, args)
+  local clock, forgotten, forgetting = keys[1], keys[2], keys[3]
+  if redis.call('SADD', forgotten, args[2]) == 1 then
+    redis.call('ZADD', forgetting, issue(clock, tonumber(args[1]), 1)[1], args[2])
+  end
+end
+
+-- Ends the forgetting of a user whose lists are empty, with what only it could see.
+--
+-- KEYS: forgetting, users; of the user: following, followers, blocks, blocked_by, mutes, lost,
+--       unblocked. ARGV: user.
+-- Returns 1 if it is done, 0 if there are entries left.
+local function forgot(keys, args)
+  if redis.call('EXISTS', keys[3], keys[4], keys[5], keys[6]) > 0 then
+    return 0
+  end
+  redis.call('UNLINK', keys[7], keys[8], keys[9])
+  redis.call('SREM', keys[2], args[1])
+  redis.call('ZREM', keys[1], args[1])
+  return 1
+end
+
+redis.register_function('relation_forget' .. suffix, forget)
+redis.register_function('relation_forgot' .. suffix, forgot)

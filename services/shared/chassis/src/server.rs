@@ -4,7 +4,11 @@ use std::{
     convert::Infallible, future::Future, io, net::TcpListener, pin::pin, sync::Arc, time::Duration,
 };
 
-use futures::{StreamExt as _, future::BoxFuture};
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::{self, BoxFuture},
+    stream,
+};
 use tokio::{
     net::TcpStream,
     task::JoinSet,
@@ -32,6 +36,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 // Callers that hang up at once are no attack yet: a gateway that dies cancels all of its calls.
 const PENDING_RESETS_MAX: usize = 1024;
+// A caller of HTTP/2 speaks first, and at once.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
 // When the process is out of file descriptors, accepting fails until a connection ends.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -123,21 +129,40 @@ fn transport(config: &Config) -> Server {
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
 }
 
-/// Returns the connections of a listener, with TCP_NODELAY: tonic sets it only on listeners that
-/// it opens itself, and without it answers wait 40 ms for an acknowledgement.
+/// Returns the connections of a listener whose callers say something, each as soon as it does: to
+/// the transport, a silent one is under way for ever, and its drain waits for it.
+///
+/// They have TCP_NODELAY: tonic sets it only on listeners that it opens itself, and without it
+/// answers wait 40 ms for an acknowledgement.
 fn accept(
     listener: TcpListener,
 ) -> Result<impl futures::Stream<Item = io::Result<TcpStream>>, ServeError> {
     listener.set_nonblocking(true).map_err(ServeError::Listener)?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(ServeError::Listener)?;
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    Ok(incoming.then(|accepted| async {
+    let accepted = incoming.then(|accepted| async {
         if let Err(error) = &accepted {
             tracing::warn!(%error, "cannot accept a connection");
             sleep(ACCEPT_PAUSE).await;
         }
         accepted
-    }))
+    });
+    // All of them are listened to at once, without a limit of its own beside that of the process's
+    // file descriptors.
+    let speaking = accepted.map(|accepted| stream::once(speaking(accepted).boxed()));
+    Ok(speaking.flatten_unordered(None).filter_map(future::ready))
+}
+
+/// Waits for the first byte of a connection. Returns `None` when there is none.
+async fn speaking(accepted: io::Result<TcpStream>) -> Option<io::Result<TcpStream>> {
+    let connection = match accepted {
+        Ok(connection) => connection,
+        Err(error) => return Some(Err(error)),
+    };
+    match timeout(SILENCE_MAX, connection.peek(&mut [0])).await {
+        Ok(Ok(1..)) => Some(Ok(connection)),
+        Ok(Ok(0) | Err(_)) | Err(_) => None,
+    }
 }
 
 /// Asks a service over and over whether it can do its work.

@@ -16,7 +16,7 @@ use std::{
 use futures::FutureExt as _;
 use microblog_chassis::{Peer, ServeError, context, mutate, serve};
 use support::{Server, Stub, code_and_reason, config, eventually, get, request};
-use tokio::sync::Semaphore;
+use tokio::{io::AsyncReadExt as _, sync::Semaphore};
 use tonic::{Code, Status};
 
 /// A service whose writes need a permit before they count.
@@ -177,7 +177,34 @@ async fn a_call_under_way_is_finished_while_draining() {
 }
 
 #[tokio::test]
-async fn a_silent_connection_does_not_hold_up_the_drain() {
+async fn connections_that_never_say_a_word_are_closed_and_hold_up_no_other() {
+    let server = Server::start(Stub::new().service(), config());
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(tokio::net::TcpStream::connect(server.address).await.unwrap());
+    }
+    let started = Instant::now();
+    server.client().get_user_by_name(request(None)).await.unwrap();
+    assert!(started.elapsed() < Duration::from_secs(3), "the call had to wait");
+    for connection in &mut silent {
+        let mut byte = [0];
+        let heard = tokio::time::timeout(Duration::from_secs(15), connection.read(&mut byte)).await;
+        assert_eq!(heard.expect("it is closed").unwrap_or(0), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_never_says_a_word_does_not_hold_up_the_drain() {
+    let mut server = Server::start(Stub::new().service(), config());
+    let _silent = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    // Accepted after the silent one.
+    server.client().get_user_by_name(request(None)).await.unwrap();
+    server.stop();
+    tokio::time::timeout(Duration::from_secs(3), server.ended()).await.expect("the drain ends");
+}
+
+#[tokio::test]
+async fn a_connection_that_falls_silent_does_not_hold_up_the_drain() {
     let mut bounded = config();
     bounded.drain_timeout_ms = 300;
     let mut server = Server::start(Stub::new().service(), bounded);

@@ -88,7 +88,9 @@ impl Accounts {
 
     /// Deletes an account, once its password is checked: its name and address are free again.
     pub async fn delete(&self, id: UserId, password: &Password) -> Result<(), Error> {
-        let record = self.check_password(id, password).await?;
+        let permit = self.hasher.permit().await?;
+        let record = self.check_password(&permit, id, password).await?;
+        drop(permit);
         let accounts = self.clone();
         write(async move {
             if !accounts.store.delete(id, &record.password).await? {

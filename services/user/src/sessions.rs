@@ -57,8 +57,10 @@ impl Accounts {
         current: Password,
         new: Password,
     ) -> Result<(), Error> {
-        let record = self.check_password(id, &current).await?;
-        let new = self.hasher.permit().await?.hash(new).await?;
+        let permit = self.hasher.permit().await?;
+        let record = self.check_password(&permit, id, &current).await?;
+        let new = permit.hash(new).await?;
+        drop(permit);
         let email = intact(record.claims(), "an account")?.email;
         let store = self.store.clone();
         write(async move {

@@ -10,7 +10,8 @@ const WAIT_MAX: Duration = Duration::from_secs(15 * 60);
 /// For how long failures are remembered once they cost something.
 pub(crate) const MEMORY: Duration = Duration::from_secs(24 * 3600);
 /// For how long a few failures are remembered: four an hour are no more than the slowed-down guesser
-/// gets, and addresses made up by an attacker do not fill the memory for a day.
+/// gets, and what an attacker fills the memory with, by made-up addresses at the speed of hashing (up
+/// to 100 a second by default), is gone in an hour instead of a day.
 pub(crate) const MEMORY_WHILE_FREE: Duration = Duration::from_secs(3600);
 
 /// Returns how long to wait after so many failures in a row: nothing after the first four, 1 s after

@@ -6,18 +6,22 @@ mod harness;
 
 use std::time::Duration;
 
-use futures::{StreamExt as _, stream::FuturesUnordered};
+use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use harness::{Client, PASSWORD, PATIENCE, System, authenticate, login, register};
 use microblog_chassis::status::reason_of;
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
-use microblog_testkit::Topology;
+use microblog_testkit::{Topology, redis};
 use microblog_user::{Hasher, Permit};
+use tokio::sync::Mutex;
 use tonic::Request;
 
 // More than the streams of the connection that all of a test's calls share.
 const FLOOD: usize = 150;
 const HASHING_THREADS: usize = 2;
 const WAITING: usize = 16 * HASHING_THREADS;
+
+// The tests share the process's hasher.
+static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// Occupies the hasher, which is the process's, so that nobody gets a turn.
 async fn occupy() -> Vec<Permit> {
@@ -36,6 +40,7 @@ async fn try_login(client: &Client, name: String, timeout: Duration) -> Option<R
 
 #[tokio::test]
 async fn log_ins_that_wait_do_not_stop_other_calls() {
+    let _alone = ALONE.lock().await;
     let system = System::start(Topology::Single).await;
     let client = system.client.clone();
     let ann = register(&client, "ann").await;
@@ -56,4 +61,19 @@ async fn log_ins_that_wait_do_not_stop_other_calls() {
         assert_eq!(answer, Some(Reason::BadCredentials));
     }
     assert!(login(&client, "ann", PASSWORD).await.is_ok());
+}
+
+#[tokio::test]
+async fn an_attempt_that_was_given_up_waiting_has_not_failed() {
+    let _alone = ALONE.lock().await;
+    let system = System::start(Topology::Single).await;
+    let _occupied = occupy().await;
+    let timeout = Duration::from_millis(500);
+    let waits = (0..FLOOD).map(|_| try_login(&system.client, "ann".to_owned(), timeout));
+    let answers = join_all(waits).await;
+    assert!(answers.contains(&Some(Reason::Overloaded)), "{answers:?}");
+    let counted = harness::attempts("ann@example.org");
+    let counted = redis::cmd("EXISTS").arg(counted).to_owned();
+    let mut admin = system.redis.nodes()[0].admin().await;
+    assert_eq!(counted.query_async::<u64>(&mut admin).await.unwrap(), 0);
 }

@@ -7,6 +7,7 @@ use std::{net::TcpListener, time::Duration};
 
 use clap::Parser as _;
 use microblog_chassis::{Worker, status::reason_of};
+use microblog_domain::Partition;
 use microblog_keyspace::Keyspace;
 use microblog_proto::{
     common::ErrorReason,
@@ -124,6 +125,11 @@ pub async fn login(client: &Client, name: &str, password: &str) -> Result<String
 pub async fn authenticate(client: &Client, token: &str) -> Result<u64, Status> {
     let request = pb::AuthenticateRequest { token: token.to_owned() };
     client.clone().authenticate(request).await.map(|answer| answer.into_inner().user_id)
+}
+
+/// Returns the key of the failed log-ins of an address.
+pub fn attempts(email: &str) -> String {
+    format!("user:{{{}}}:attempts:{email}", Partition::of_text(email))
 }
 
 /// Asserts that a call was refused for a reason.

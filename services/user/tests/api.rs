@@ -15,7 +15,7 @@ use microblog_proto::{
     common::ErrorReason as Reason,
     user::{self as pb},
 };
-use microblog_testkit::{Topology, eventually};
+use microblog_testkit::{Topology, eventually, redis};
 use tonic_types::StatusExt as _;
 
 on_each_store! {
@@ -230,4 +230,41 @@ async fn many_guesses_at_once_are_no_way_around_the_waits() {
         reason_of(status) == Some(Reason::BadCredentials)
     });
     assert_eq!(heard.count(), 5);
+}
+
+#[tokio::test]
+async fn every_call_that_takes_a_password_counts_for_the_same_address() {
+    let system = System::start(Topology::Single).await;
+    let mut client = system.client.clone();
+    let ann = register(&client, "ann").await;
+    let change = |current: &str| pb::ChangePasswordRequest {
+        user_id: ann.id,
+        current_password: current.to_owned(),
+        new_password: "battery staple".to_owned(),
+    };
+    let delete =
+        |password: &str| pb::DeleteUserRequest { user_id: ann.id, password: password.to_owned() };
+    let key = harness::attempts("ann@example.org");
+    let mut admin = system.redis.nodes()[0].admin().await;
+
+    refused(client.change_password(change("wrong")).await, Reason::BadCredentials);
+    refused(client.delete_user(delete("wrong")).await, Reason::BadCredentials);
+    refused(login(&client, "ann", "wrong").await, Reason::BadCredentials);
+    let failures = redis::cmd("HGET").arg(&key).arg("failures").to_owned();
+    assert_eq!(failures.query_async::<u64>(&mut admin).await.unwrap(), 3);
+    client.change_password(change(PASSWORD)).await.unwrap();
+    let counted = redis::cmd("EXISTS").arg(&key).to_owned();
+    assert_eq!(
+        counted.query_async::<u64>(&mut admin).await.unwrap(),
+        0,
+        "success clears the count"
+    );
+
+    // So many failures that the next one costs minutes.
+    let set = redis::cmd("HSET").arg(&key).arg("failures").arg(11).to_owned();
+    set.query_async::<()>(&mut admin).await.unwrap();
+    refused(client.change_password(change("wrong")).await, Reason::BadCredentials);
+    refused(client.change_password(change("battery staple")).await, Reason::LoginThrottled);
+    refused(client.delete_user(delete("battery staple")).await, Reason::LoginThrottled);
+    refused(login(&client, "ann", "battery staple").await, Reason::LoginThrottled);
 }

@@ -64,8 +64,11 @@ impl Sweeper {
         if stale.is_empty() {
             return Ok(0);
         }
-        let accounts = self.accounts.clone();
-        write(async move { accounts.give_up(&stale).await }).await
+        let (accounts, ids) = (self.accounts.clone(), stale.clone());
+        let count = write(async move { accounts.give_up(&ids).await }).await?;
+        // What could not be given up, being damaged, has all its time again: it is seldom logged.
+        self.seen.extend(stale.into_iter().map(|id| (id, now)));
+        Ok(count)
     }
 }
 

@@ -213,3 +213,20 @@ async fn a_registration_is_not_given_up_before_its_time() {
         .await;
     assert_free(&accounts, "slow", true).await;
 }
+
+#[tokio::test]
+async fn a_damaged_registration_does_not_keep_others_from_being_given_up() {
+    let redis = Redis::start(Topology::Single).await;
+    let (store, accounts) = accounts(&redis).await;
+    let mut admin = redis.nodes()[0].admin().await;
+    for (name, damage) in [("odd", &["HSET", "name", "a b"][..]), ("torn", &["HDEL", "email"])] {
+        let id = begin(&store, name, 3).await[0].id;
+        let mut command = microblog_testkit::redis::cmd(damage[0]);
+        command.arg(format!("user:{{{}}}:profile:{id}", id.partition())).arg(&damage[1..]);
+        command.query_async::<()>(&mut admin).await.unwrap();
+    }
+    begin(&store, "sound", 3).await;
+    assert_eq!(sweep(&accounts).await, 1);
+    assert_free(&accounts, "sound", true).await;
+    assert_eq!(sweep(&accounts).await, 0);
+}

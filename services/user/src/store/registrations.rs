@@ -54,7 +54,8 @@ impl Store {
     }
 
     /// Gives registrations up, so that they can become accounts no more, and returns those whose
-    /// claims are to be released before they are dropped. One round trip.
+    /// claims are to be released before they are dropped. One round trip. A damaged one is logged
+    /// and left out, so that it does not keep the others from being given up.
     pub async fn abort(&self, ids: &[UserId]) -> Result<Vec<Registration>, Error> {
         let groups = by_partition(ids.iter().copied(), UserId::partition);
         let mut batch = Batch::new();
@@ -65,10 +66,16 @@ impl Store {
         let mut aborted = Vec::new();
         let answers = self.send(batch).await?;
         for ((_, group), answer) in groups.iter().zip(answers) {
-            let claims: Vec<Vec<String>> = keyspace::decode(answer)?;
+            let claims: Vec<Vec<Option<String>>> = keyspace::decode(answer)?;
             for ((_, id), claims) in group.iter().zip(claims) {
-                if let [name, email] = claims.as_slice() {
-                    aborted.push(intact(Registration::of(*id, name, email), "a registration")?);
+                let registration = match claims.as_slice() {
+                    [] => continue,
+                    [Some(name), Some(email)] => Registration::of(*id, name, email),
+                    _ => None,
+                };
+                match registration {
+                    Some(registration) => aborted.push(registration),
+                    None => tracing::error!(id = id.get(), "a registration is damaged"),
                 }
             }
         }

@@ -108,16 +108,22 @@ impl Accounts {
         self.store.deletions(max).await
     }
 
-    /// Forgets a deleted account for good. Its claims are released before, in case the deletion was
-    /// cut short. What is not deleted is left alone.
+    /// Forgets a deleted account for good, whatever is left of it. Its claims are released and its
+    /// failed log-ins forgotten before, in case the deletion was cut short. Accounts are left alone.
     pub async fn confirm_deletion(&self, id: UserId) -> Result<(), Error> {
         let store = self.store.clone();
         write(async move {
-            if let Some(deleted) = store.deleted(id).await? {
-                store.release(&[deleted]).await?;
-                store.confirm_deletion(id).await?;
+            match store.deleted(id).await {
+                Ok(Some(deleted)) => {
+                    store.release(std::slice::from_ref(&deleted)).await?;
+                    store.forget_attempts(&deleted.email).await?;
+                }
+                Ok(None) => {}
+                // Its claims cannot be told, but are worth nothing: whoever wants them takes them.
+                Err(Error::Damaged(what)) => tracing::error!(id = id.get(), "{what} is damaged"),
+                Err(error) => return Err(error),
             }
-            Ok(())
+            store.confirm_deletion(id).await
         })
         .await
     }

@@ -230,3 +230,39 @@ async fn a_damaged_registration_does_not_keep_others_from_being_given_up() {
     assert_free(&accounts, "sound", true).await;
     assert_eq!(sweep(&accounts).await, 0);
 }
+
+#[tokio::test]
+async fn a_deletion_is_confirmed_whatever_is_left_of_the_account() {
+    let redis = Redis::start(Topology::Single).await;
+    let (_, accounts) = accounts(&redis).await;
+    let password = Password::parse_given("password", PASSWORD).unwrap();
+    let mut admin = redis.nodes()[0].admin().await;
+    for damage in [&["HSET", "name", "a b"][..], &["HDEL", "email"], &["DEL"]] {
+        let user = register_directly(&accounts, "ann").await;
+        accounts.delete(user.id, &password).await.unwrap();
+        let mut command = microblog_testkit::redis::cmd(damage[0]);
+        let profile = format!("user:{{{}}}:profile:{}", user.id.partition(), user.id);
+        command.arg(profile).arg(&damage[1..]);
+        command.query_async::<()>(&mut admin).await.unwrap();
+        assert_eq!(accounts.deletions(20).await.unwrap(), [user.id]);
+        accounts.confirm_deletion(user.id).await.unwrap();
+        assert!(accounts.deletions(20).await.unwrap().is_empty(), "{damage:?}");
+    }
+    assert_checked(&accounts, 0).await;
+}
+
+#[tokio::test]
+async fn a_confirmed_deletion_leaves_no_failed_log_ins() {
+    let redis = Redis::start(Topology::Single).await;
+    let (store, accounts) = accounts(&redis).await;
+    let user = register_directly(&accounts, "ann").await;
+    let record = accounts.get_own(user.id).await.unwrap();
+    // Cut short after its first step.
+    assert!(store.delete(user.id, &record.password).await.unwrap());
+    store.attempt(&draft("ann").email).await.unwrap();
+    accounts.confirm_deletion(user.id).await.unwrap();
+    let mut admin = redis.nodes()[0].admin().await;
+    let mut counted = microblog_testkit::redis::cmd("EXISTS");
+    counted.arg(harness::attempts("ann@example.org"));
+    assert_eq!(counted.query_async::<u64>(&mut admin).await.unwrap(), 0);
+}

@@ -77,8 +77,10 @@ impl Store {
         read.arg(keys::profile(id)).arg(&["state", "name", "email"]);
         let texts: Texts = self.query(read).await?;
         match texts.as_slice() {
-            [Some(state), Some(name), Some(email)] if state == "deleted" => {
-                intact(Registration::of(id, name, email), "a deleted account").map(Some)
+            [Some(state), name, email] if state == "deleted" => {
+                let claims = name.as_ref().zip(email.as_ref());
+                let claims = claims.and_then(|(name, email)| Registration::of(id, name, email));
+                intact(claims, "a deleted account").map(Some)
             }
             _ => Ok(None),
         }

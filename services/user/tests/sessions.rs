@@ -43,15 +43,19 @@ async fn the_oldest_of_too_many_sessions_ends() {
 }
 
 #[tokio::test]
-async fn the_sixth_attempt_has_to_wait() {
+async fn five_attempts_are_free_and_others_have_to_wait() {
     let redis = Redis::start(Topology::Single).await;
     let (store, _) = accounts(&redis).await;
     let email = Email::parse("email", "ann@example.org").unwrap();
     for _ in 0..5 {
         assert_eq!(store.attempt(&email).await.unwrap(), Attempt::Allowed(None));
     }
+    store.forget_attempts(&email).await.unwrap();
+    harness::set_failures(&redis, email.as_str(), 11).await;
+    assert_eq!(store.attempt(&email).await.unwrap(), Attempt::Allowed(None));
     let refused = store.attempt(&email).await.unwrap();
-    assert!(matches!(refused, Attempt::Refused(wait) if wait <= Duration::from_secs(1)));
+    // 1 s after the fifth failure, and twice as long after each of the next seven.
+    assert!(matches!(refused, Attempt::Refused(wait) if wait <= Duration::from_secs(128)));
     store.forget_attempts(&email).await.unwrap();
     assert_eq!(store.attempt(&email).await.unwrap(), Attempt::Allowed(None));
 }

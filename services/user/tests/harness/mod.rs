@@ -13,7 +13,7 @@ use microblog_proto::{
     common::ErrorReason,
     user::{self as pb, user_service_client::UserServiceClient},
 };
-use microblog_testkit::{Store as Redis, Topology, eventually};
+use microblog_testkit::{Store as Redis, Topology, eventually, redis};
 use microblog_user::{Accounts, Config, Hasher, Store, store};
 use tonic::{
     Status,
@@ -130,6 +130,13 @@ pub async fn authenticate(client: &Client, token: &str) -> Result<u64, Status> {
 /// Returns the key of the failed log-ins of an address.
 pub fn attempts(email: &str) -> String {
     format!("user:{{{}}}:attempts:{email}", Partition::of_text(email))
+}
+
+/// Makes as many log-ins of an address have failed, on a single server. From 11 on, the next failure
+/// costs a wait of minutes, which no machine is slow enough to sit out.
+pub async fn set_failures(redis: &Redis, email: &str, failures: u64) {
+    let set = redis::cmd("HSET").arg(attempts(email)).arg("failures").arg(failures).to_owned();
+    set.query_async::<()>(&mut redis.nodes()[0].admin().await).await.unwrap();
 }
 
 /// Asserts that a call was refused for a reason.

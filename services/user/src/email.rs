@@ -14,15 +14,15 @@ pub struct Email(String);
 
 impl Email {
     /// Reads the address in a request's field: after RFC 5321, in ASCII (an international domain is
-    /// written in its `xn--` form), with a dot in its domain, without a display name, up to 254
-    /// bytes.
+    /// written in its `xn--` form), with a dot in its domain, without quotes or a display name, up
+    /// to 254 bytes.
     pub fn parse(field: &str, text: &str) -> Result<Self, Invalid> {
         if text.len() > LENGTH_MAX {
             return Err(Invalid::new(field, format!("must have at most {LENGTH_MAX} bytes")));
         }
         // Beyond ASCII, two spellings of one address would be two accounts, and RFC 6531 leaves
-        // their comparison open.
-        let plain = text.bytes().all(|b| b.is_ascii_graphic());
+        // their comparison open. A quoted first part has many spellings as well: "ann" is ann.
+        let plain = text.bytes().all(|b| b.is_ascii_graphic() && b != b'"');
         let options =
             Options::default().with_required_tld().without_domain_literal().without_display_text();
         match EmailAddress::parse_with_options(text, options) {
@@ -85,6 +85,8 @@ mod tests {
             "ann@localhost",
             "ann@[127.0.0.1]",
             "Ann <ann@example.org>",
+            "\"ann\"@example.org",
+            "\"ann@home\"@example.org",
             " ann@example.org",
             "ann@example.org\n",
             "ann\0@example.org",

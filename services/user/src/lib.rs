@@ -8,7 +8,7 @@
 //! how names and addresses stay unique all the same, and [`sweeper`] who sweeps up.
 //!
 //! What is secret (passwords, their hashes, tokens, addresses) has types whose `Debug` does not
-//! show it.
+//! show it, from where `rpc` has decoded it. The wire's own types show it: they go to no log.
 
 mod accounts;
 mod config;

@@ -14,7 +14,7 @@ use microblog_user::{
 };
 
 #[tokio::test]
-async fn the_oldest_of_too_many_sessions_ends() {
+async fn of_too_many_sessions_the_one_that_would_end_first_ends() {
     let system = harness::System::start(Topology::Single).await;
     let (store, accounts) = accounts(&system.redis).await;
     let ann = register(&system.client, "ann").await;

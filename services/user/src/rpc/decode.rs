@@ -1,4 +1,5 @@
-//! From the wire's types to the domain's. Says of every field what is wrong with it, all at once.
+//! From the wire's types to the domain's. Says of every field what is wrong with it, all at once;
+//! of an import, which has thousands, only of the first.
 
 use std::collections::HashSet;
 

@@ -20,7 +20,7 @@ const FIELDS: [&str; 9] = [
 ];
 const PUBLIC_FIELDS: usize = 6;
 
-/// So many deletions of one partition are listed at once.
+// Deletions are looked for in so many partitions at once, until there are enough.
 const PARTITIONS_PER_BATCH: usize = 256;
 
 /// Some accounts of a partition.

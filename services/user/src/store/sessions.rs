@@ -8,7 +8,7 @@ use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 use super::{Store, intact};
 use crate::{Email, Error, Hash, keys, throttle, token::Fingerprint};
 
-/// The most sessions of one account; a further one ends the oldest.
+/// The most sessions of one account; a further one ends the one that would end first.
 pub const SESSIONS_MAX: usize = 50;
 
 /// What came of announcing a log-in.

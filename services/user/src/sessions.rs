@@ -5,7 +5,11 @@ use std::time::SystemTime;
 
 use microblog_domain::UserId;
 
-use crate::{Accounts, Email, Error, Password, Token, User, accounts::write, store::intact};
+use crate::{
+    Accounts, Email, Error, Password, Token, User,
+    accounts::write,
+    store::{self, intact},
+};
 
 /// A session that was opened.
 #[derive(Debug)]
@@ -23,7 +27,7 @@ impl Accounts {
     pub async fn login(&self, email: Email, password: Password) -> Result<Session, Error> {
         let record = self.check_credentials(&email, &password).await?;
         let token = Token::issue(record.user.id)?;
-        let expires_at = SystemTime::now() + self.session_ttl;
+        let expires_at = store::whole_ms(SystemTime::now() + self.session_ttl);
         let (store, id, fingerprint) = (self.store.clone(), record.user.id, token.fingerprint());
         let open = async move {
             store.open_session(id, &email, &record.password, fingerprint, expires_at).await

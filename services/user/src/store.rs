@@ -34,6 +34,7 @@ use microblog_keyspace::{
 
 pub use accounts::AccountsPage;
 pub use claims::{Claim, Kind};
+pub(crate) use sessions::whole_ms;
 pub use sessions::{Attempt, SESSIONS_MAX};
 
 /// The functions that this store calls.

@@ -121,6 +121,12 @@ async fn a_session_lives_until_it_is_ended(topology: Topology) {
         login(&client, "ann", PASSWORD).await.unwrap(),
     );
     assert_ne!(first, second);
+    let request =
+        pb::LoginRequest { email: "ann@example.org".to_owned(), password: PASSWORD.to_owned() };
+    let opened = client.login(request).await.unwrap().into_inner();
+    let shown = pb::AuthenticateRequest { token: opened.token };
+    let shown = client.authenticate(shown).await.unwrap().into_inner();
+    assert_eq!(shown.expires_at, opened.expires_at);
     assert_eq!(authenticate(&client, &first).await.unwrap(), ann.id);
 
     for _ in 0..2 {

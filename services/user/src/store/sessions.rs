@@ -117,6 +117,11 @@ fn forget_attempts(email: &Email) -> redis::Cmd {
     forget
 }
 
+/// Returns a time as it is kept: in whole milliseconds.
+pub(crate) fn whole_ms(time: SystemTime) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(unix_ms(time))
+}
+
 fn unix_ms(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }

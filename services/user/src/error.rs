@@ -22,7 +22,8 @@ pub enum Error {
     /// Another account has this e-mail address.
     #[error("the e-mail address is taken")]
     EmailTaken,
-    /// The same registration is under way, or was given up for taking too long.
+    /// The same registration is under way, or was given up for taking too long or because others
+    /// kept coming in between.
     #[error("the registration is under way")]
     RegistrationInProgress,
     /// No account has this e-mail address and this password.

@@ -20,7 +20,7 @@ use crate::{
 };
 
 // A worthless claim that I could not take over was taken by somebody else in that moment. This often
-// in a row, it is as good as taken.
+// in a row, others are to come to an end first.
 const TAKE_OVER_TRIES: usize = 3;
 
 /// A request to register.
@@ -51,7 +51,9 @@ pub(crate) enum Claimed {
 
 enum Outcome {
     Registered(User),
-    Lost(Kind, Option<Box<Record>>),
+    Lost(Kind, Box<Record>),
+    /// Given up by the sweeper, or by itself since others kept coming in between: who they are is
+    /// unknown, and may be the same request.
     Aborted,
 }
 
@@ -77,8 +79,7 @@ impl Accounts {
         let accounts = self.clone();
         match write(async move { accounts.carry_out(draft).await }).await? {
             Outcome::Registered(user) => Ok(user),
-            Outcome::Lost(kind, Some(rival)) => self.replay(&application, kind, &rival).await,
-            Outcome::Lost(kind, None) => Err(taken(kind)),
+            Outcome::Lost(kind, rival) => self.replay(&application, kind, &rival).await,
             Outcome::Aborted => Err(Error::RegistrationInProgress),
         }
     }
@@ -110,13 +111,13 @@ impl Accounts {
         let registrations = self.store.create(&drafts).await?;
         for kind in [Kind::Name, Kind::Email] {
             let claimed = self.acquire(kind, &registrations).await?.pop();
-            let rival = match claimed {
+            let outcome = match claimed {
                 Some(Claimed::Mine) => continue,
-                Some(Claimed::By(rival)) => Some(rival),
-                Some(Claimed::Contested) | None => None,
+                Some(Claimed::By(rival)) => Outcome::Lost(kind, rival),
+                Some(Claimed::Contested) | None => Outcome::Aborted,
             };
             self.discard(&registrations).await?;
-            return Ok(Outcome::Lost(kind, rival));
+            return Ok(outcome);
         }
         let ids: Vec<_> = registrations.iter().map(|registration| registration.id).collect();
         if self.store.activate(&ids).await?.as_slice() != [true] {

@@ -94,8 +94,34 @@ impl From<Error> for Status {
     }
 }
 
-/// Returns an error with all its causes, for a log line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
+/// Returns an error with its causes, for a log line. Ends where an answer of the store could not be
+/// read: what lies below may show it, and it may be an address or a hash.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(cause(error), |&error| cause(error));
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+fn cause<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> Option<&'a (dyn std::error::Error + 'static)> {
+    match error.downcast_ref() {
+        Some(keyspace::Error::Malformed(_)) => None,
+        _ => error.source(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keyspace::redis::Value;
+
+    use super::*;
+
+    #[test]
+    fn what_is_stored_does_not_show_in_a_log() {
+        let answer = Value::Array(vec![Value::BulkString(b"ann@example.org".to_vec())]);
+        let malformed = keyspace::decode::<Vec<u64>>(answer).unwrap_err();
+        assert!(matches!(malformed, keyspace::Error::Malformed(_)));
+        let text = chain(&Error::from(malformed));
+        assert_eq!(text, "the store failed: redis answered in an unexpected form");
+    }
 }

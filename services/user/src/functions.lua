@@ -11,7 +11,8 @@
 -- No profile: there is no such account, and as ids are never issued twice, there never will be.
 
 -- Begins registrations in one partition.
--- KEYS: clock, registrations, prefix of the profiles' keys (the ids that follow are issued here)
+-- KEYS: clock, registrations, prefix of the profiles' keys. The profiles' own keys cannot be named:
+--   their ids, which end them, are issued here. With the prefix's hash tag they lie in the same slot.
 -- ARGV: partition, then for each: name, email, password, display_name, request
 -- Returns the ids.
 local function create(keys, args)

@@ -2,10 +2,13 @@
 //! whether the process lives (`liveness`), which Kubernetes must ask for apart: a server whose
 //! Redis is away is not to be restarted.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use futures::stream::{BoxStream, StreamExt as _};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::{
@@ -16,6 +19,9 @@ use tonic_health::pb::{
 
 /// The name by which to ask whether the process lives.
 const LIVENESS: &str = "liveness";
+
+// Longer than a worker that is not stuck takes between two reports, slow probe included.
+const REPORT_AGE_MAX: Duration = Duration::from_secs(5);
 
 /// What all workers know of one service. tonic-health's own reporter starts as SERVING, and its
 /// streams would hold up the drain.
@@ -30,8 +36,17 @@ pub(crate) struct Board {
 
 #[derive(Debug)]
 struct Workers {
-    ready: Vec<bool>,
+    /// When each worker last found itself ready. `None` for one that is not.
+    ready: Vec<Option<Instant>>,
     draining: bool,
+}
+
+impl Workers {
+    /// Returns whether all are ready. The word of a worker that is stuck does not count for ever.
+    fn are_ready(&self, now: Instant) -> bool {
+        let counts = |at: Instant| now.saturating_duration_since(at) <= REPORT_AGE_MAX;
+        !self.draining && self.ready.iter().all(|&ready| ready.is_some_and(counts))
+    }
 }
 
 impl Board {
@@ -39,7 +54,7 @@ impl Board {
     pub(crate) fn new(name: &'static str, workers: usize) -> Arc<Self> {
         Arc::new(Self {
             name,
-            workers: Mutex::new(Workers { ready: vec![false; workers], draining: false }),
+            workers: Mutex::new(Workers { ready: vec![None; workers], draining: false }),
             serving: watch::Sender::new(false),
             closing: CancellationToken::new(),
         })
@@ -52,16 +67,20 @@ impl Board {
 
     /// Notes what a worker's probe said.
     pub(crate) fn set_ready(&self, worker: usize, ready: bool) {
-        self.update(|workers| {
+        self.set_ready_at(Instant::now(), worker, ready);
+    }
+
+    fn set_ready_at(&self, now: Instant, worker: usize, ready: bool) {
+        self.update(now, |workers| {
             if let Some(known) = workers.ready.get_mut(worker) {
-                *known = ready;
+                *known = ready.then_some(now);
             }
         });
     }
 
     /// Reports NOT_SERVING from now on.
     pub(crate) fn drain(&self) {
-        self.update(|workers| workers.draining = true);
+        self.update(Instant::now(), |workers| workers.draining = true);
     }
 
     /// Ends the streams of those who watch.
@@ -69,11 +88,12 @@ impl Board {
         self.closing.cancel();
     }
 
-    fn update(&self, change: impl FnOnce(&mut Workers)) {
+    // Each worker reports so often that the others' silence is found out in time.
+    fn update(&self, now: Instant, change: impl FnOnce(&mut Workers)) {
         // Held while the news is sent, so that no older one overtakes it.
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut workers);
-        let serving = !workers.draining && workers.ready.iter().all(|&ready| ready);
+        let serving = workers.are_ready(now);
         let changed =
             self.serving.send_if_modified(|known| std::mem::replace(known, serving) != serving);
         if changed {
@@ -171,5 +191,22 @@ mod tests {
         board.drain();
         board.set_ready(1, true);
         assert!(!*serving.borrow_and_update(), "a draining service is never ready again");
+    }
+
+    #[test]
+    fn the_word_of_a_worker_that_is_stuck_does_not_count_for_ever() {
+        let board = Board::new("service", 2);
+        let serving = board.serving.subscribe();
+        let start = Instant::now();
+        board.set_ready_at(start, 0, true);
+        board.set_ready_at(start, 1, true);
+        for second in 1..=4 {
+            board.set_ready_at(start + Duration::from_secs(second), 0, true);
+            assert!(*serving.borrow(), "it may be between two probes");
+        }
+        board.set_ready_at(start + Duration::from_secs(6), 0, true);
+        assert!(!*serving.borrow());
+        board.set_ready_at(start + Duration::from_secs(7), 1, true);
+        assert!(*serving.borrow());
     }
 }

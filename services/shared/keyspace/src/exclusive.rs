@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use deadpool_redis::{Connection, Manager, Pool};
+use deadpool_redis::{Connection, Manager, Pool, Status};
 use redis::{
     Cmd, ConnectionInfo, FromRedisValue, RedisResult, aio::ConnectionLike as _,
     cluster_routing::Slot,
@@ -39,8 +39,7 @@ impl ExclusiveLinks {
             };
             let name = node.addr().to_string();
             let connection = self.pool(&name, node, endpoint)?.get().await.map_err(|error| {
-                // A node that has gone for ever leaves nothing behind.
-                self.lock().remove(&name);
+                self.forget_unused(&name);
                 Error::unavailable(error)
             })?;
             Ok(Exclusive { connection: Some(connection) })
@@ -60,6 +59,16 @@ impl ExclusiveLinks {
         Ok(pool)
     }
 
+    // A node that has gone for ever leaves nothing behind. A pool of which somebody has a connection,
+    // or is about to, stays: its successor would not count that one.
+    fn forget_unused(&self, name: &str) {
+        let mut pools = self.lock();
+        let is_unused = |status: Status| status.size == 0 && status.waiting == 0;
+        if pools.get(name).is_some_and(|pool| is_unused(pool.status())) {
+            pools.remove(name);
+        }
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Pool>> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,14 +84,15 @@ impl Exclusive {
     /// Sends a command and waits for its answer up to `longest`, which must be more than the
     /// command's own BLOCK or time-out.
     ///
-    /// After [`Error::Unavailable`], a time-out among others, the connection is closed: take another
-    /// one. No function is loaded here, and no command repeated.
+    /// After [`Error::Unavailable`], a time-out among others, and when dropped before its end, the
+    /// connection is closed: take another one. No function is loaded here, and no command repeated.
     pub async fn query<T: FromRedisValue>(
         &mut self,
         command: &Cmd,
         longest: Duration,
     ) -> Result<T, Error> {
-        let Some(mut connection) = self.connection.take() else {
+        let mut on = InFlight { place: &mut self.connection, is_answered: false };
+        let Some(connection) = on.place else {
             return Err(Error::unavailable("the exclusive connection is closed"));
         };
         let answer = async {
@@ -91,11 +101,22 @@ impl Exclusive {
         };
         let answer = timeout(longest, answer).await;
         let answer = answer.unwrap_or_else(|_| Err(Error::unavailable(TimedOut(longest))));
-        match &answer {
-            // Out of the pool: an answer may still be under way on it, or it is at a wrong node.
-            Err(error) if error.is_unavailable() => drop(Connection::take(connection)),
-            _ => self.connection = Some(connection),
-        }
+        on.is_answered = !answer.as_ref().is_err_and(Error::is_unavailable);
         answer
+    }
+}
+
+// A connection with a command on it. Out of the pool when dropped before the answer, as by a caller
+// who leaves: it would come on it yet, to somebody else's surprise, or it is at a wrong node.
+struct InFlight<'a> {
+    place: &'a mut Option<Connection>,
+    is_answered: bool,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            drop(self.place.take().map(Connection::take));
+        }
     }
 }

@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 
 use microblog_keyspace::{Config, Keyspace, redis};
-use microblog_testkit::{ADMIN, RedisServer, Sentinels, Store, Topology};
+use microblog_testkit::{ADMIN, RedisServer, Sentinels, Store, Topology, eventually};
 use support::{LIBRARY, key, open, put, timed};
 
 const BLOCK: Duration = Duration::from_secs(1);
@@ -88,4 +88,61 @@ async fn exclusive_connections_are_bounded_and_come_back() {
     assert!(third.query::<()>(&redis::cmd("PING"), LONGEST).await.unwrap_err().is_unavailable());
     let mut fourth = keyspace.exclusive(&list).await.unwrap();
     assert_eq!(fourth.query::<String>(&redis::cmd("PING"), LONGEST).await.unwrap(), "PONG");
+}
+
+#[tokio::test]
+async fn a_read_that_is_given_up_takes_nothing_and_hinders_nobody() {
+    let server = RedisServer::start().await;
+    let config = Config { redis_exclusive_links: 1, ..Config::at(server.url(ADMIN)) };
+    let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
+    let list = key(5, "list");
+    let mut exclusive = keyspace.exclusive(&list).await.unwrap();
+    let mut read = redis::cmd("BLPOP");
+    read.arg(&list).arg(60);
+    tokio::select! {
+        answer = exclusive.query::<()>(&read, 6 * LONGEST) => panic!("{answer:?}"),
+        () = eventually("the read blocks", LONGEST, async || blocked(&server).await == 1) => {}
+    }
+    eventually("the read is given up", LONGEST, async || blocked(&server).await == 0).await;
+    let closed = exclusive.query::<()>(&redis::cmd("PING"), LONGEST).await;
+    assert!(closed.is_err_and(|error| error.is_unavailable()));
+
+    let mut next = keyspace.exclusive(&list).await.unwrap();
+    let (mut push, mut length) = (redis::cmd("RPUSH"), redis::cmd("LLEN"));
+    keyspace.query::<()>(push.arg(&list).arg("item").clone()).await.unwrap();
+    assert_eq!(next.query::<u64>(length.arg(&list), LONGEST).await.unwrap(), 1);
+}
+
+async fn blocked(server: &RedisServer) -> u32 {
+    let mut question = redis::cmd("INFO");
+    let info = question.arg("clients").query_async(&mut server.admin().await).await;
+    let info: String = info.unwrap();
+    let line = info.lines().find_map(|line| line.strip_prefix("blocked_clients:"));
+    line.unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_failure_to_connect_leaves_the_bound_as_it_is() {
+    let server = RedisServer::start().await;
+    let config =
+        Config { redis_exclusive_links: 2, redis_timeout_ms: 500, ..Config::at(server.url(ADMIN)) };
+    let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
+    let list = key(5, "list");
+    let _first = keyspace.exclusive(&list).await.unwrap();
+    let mut admin = server.admin().await;
+    let mut clients_max = async |number: u32| {
+        let mut command = redis::cmd("CONFIG");
+        command.arg("SET").arg("maxclients").arg(number);
+        command.exec_async(&mut admin).await.unwrap();
+    };
+    clients_max(1).await;
+    assert!(keyspace.exclusive(&list).await.is_err_and(|error| error.is_unavailable()));
+    clients_max(1000).await;
+    let mut second = None;
+    eventually("there is room for a second one", LONGEST, async || {
+        second = keyspace.exclusive(&list).await.ok();
+        second.is_some()
+    })
+    .await;
+    assert!(keyspace.exclusive(&list).await.is_err_and(|error| error.is_unavailable()));
 }

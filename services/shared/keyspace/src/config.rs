@@ -36,7 +36,7 @@ pub struct Config {
     pub redis_exclusive_links: usize,
 
     /// Longest wait for an answer of Redis, in milliseconds; a connection is given half of it to
-    /// come up.
+    /// come up, to a node of a cluster a quarter.
     #[arg(
         long,
         env = "MICROBLOG_REDIS_TIMEOUT_MS",

@@ -18,8 +18,9 @@ use crate::{
 ///
 /// Cheap to clone. It belongs to the runtime that first uses it: each worker thread opens its own.
 /// Connects lazily and recovers by itself; while Redis is away, every call ends with
-/// [`Error::Unavailable`] within the time-out. A call may run twice when a connection drops, so
-/// whatever it does must be repeatable.
+/// [`Error::Unavailable`]. The time-out holds for each step: a command is one; a call is one, and up
+/// to three where its function is missing; a page, a batch and readiness have as many as they need.
+/// A call may run twice when a connection drops, so whatever it does must be repeatable.
 #[derive(Clone)]
 pub struct Keyspace {
     inner: Arc<Inner>,

@@ -12,7 +12,9 @@ pub struct Config {
     /// Address of Redis: `redis://[user:password@]host:port[/database]`,
     /// `redis+sentinel://[user:password@]host:port,host:port/master-name` or
     /// `redis-cluster://[user:password@]host:port,host:port`; with `rediss` in place of `redis`
-    /// over TLS. User and password are percent-encoded and are those of the Redis nodes.
+    /// over TLS. User and password are percent-encoded and are those of the Redis nodes. Each node
+    /// of a cluster must announce its own host (`cluster-announce-ip`, or `-hostname` with
+    /// `cluster-preferred-endpoint-type hostname`): one that announces none is never ready.
     #[arg(
         long,
         env = "MICROBLOG_REDIS_URL",

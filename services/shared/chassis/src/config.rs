@@ -1,6 +1,6 @@
 //! The flags that every server has, and their environment variables.
 
-use std::{num::NonZeroUsize, thread, time::Duration};
+use std::{fmt, num::NonZeroUsize, thread, time::Duration};
 
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -12,7 +12,7 @@ pub enum LogFormat {
 }
 
 /// The part of a server's configuration that does not depend on what it serves.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, clap::Args)]
 #[command(next_help_heading = "Server")]
 // Flattened into other structs named `Config`: the groups of two would clash.
 #[group(skip)]
@@ -23,16 +23,19 @@ pub struct Config {
 
     /// Largest message taken from a caller, in bytes; larger ones are answered with
     /// RESOURCE_EXHAUSTED
-    #[arg(long, env = "MICROBLOG_MAX_MESSAGE_BYTES", value_name = "BYTES", default_value_t = 4 << 20)]
+    #[arg(long, env = "MICROBLOG_MAX_MESSAGE_BYTES", value_name = "BYTES", default_value_t = 4 << 20,
+          value_parser = positive)]
     pub max_message_bytes: usize,
 
     /// Calls that one connection may have under way; the caller's side holds back more
-    #[arg(long, env = "MICROBLOG_MAX_STREAMS", value_name = "COUNT", default_value_t = 100)]
+    #[arg(long, env = "MICROBLOG_MAX_STREAMS", value_name = "COUNT", default_value_t = 100,
+          value_parser = clap::value_parser!(u32).range(1..))]
     pub max_streams: u32,
 
     /// Calls that the whole process may have under way; more are answered with
     /// RESOURCE_EXHAUSTED. Health checks and reflection do not count
-    #[arg(long, env = "MICROBLOG_MAX_CALLS", value_name = "COUNT", default_value_t = 1024)]
+    #[arg(long, env = "MICROBLOG_MAX_CALLS", value_name = "COUNT", default_value_t = 1024,
+          value_parser = positive)]
     pub max_calls: usize,
 
     /// Connections to each service behind, per worker thread, used in turn; each carries as many
@@ -43,16 +46,19 @@ pub struct Config {
 
     /// Time for a call whose caller sets no deadline, in milliseconds; a streaming call without
     /// a deadline has no limit
-    #[arg(long, env = "MICROBLOG_DEFAULT_TIMEOUT_MS", value_name = "MS", default_value_t = 10_000)]
+    #[arg(long, env = "MICROBLOG_DEFAULT_TIMEOUT_MS", value_name = "MS", default_value_t = 10_000,
+          value_parser = clap::value_parser!(u64).range(1..))]
     pub default_timeout_ms: u64,
 
     /// Longest time a caller may ask for, in milliseconds; a deadline further off is cut to it
-    #[arg(long, env = "MICROBLOG_MAX_TIMEOUT_MS", value_name = "MS", default_value_t = 60_000)]
+    #[arg(long, env = "MICROBLOG_MAX_TIMEOUT_MS", value_name = "MS", default_value_t = 60_000,
+          value_parser = clap::value_parser!(u64).range(1..))]
     pub max_timeout_ms: u64,
 
     /// Time in which a write that was begun runs to its end although its caller hung up, in
     /// milliseconds
-    #[arg(long, env = "MICROBLOG_WRITE_BUDGET_MS", value_name = "MS", default_value_t = 10_000)]
+    #[arg(long, env = "MICROBLOG_WRITE_BUDGET_MS", value_name = "MS", default_value_t = 10_000,
+          value_parser = clap::value_parser!(u64).range(1..))]
     pub write_budget_ms: u64,
 
     /// Time between reporting NOT_SERVING and refusing new connections when the process is to
@@ -62,7 +68,8 @@ pub struct Config {
 
     /// Time for calls and writes under way to end when the process is to stop, in milliseconds;
     /// what is left then is cut off
-    #[arg(long, env = "MICROBLOG_DRAIN_TIMEOUT_MS", value_name = "MS", default_value_t = 20_000)]
+    #[arg(long, env = "MICROBLOG_DRAIN_TIMEOUT_MS", value_name = "MS", default_value_t = 20_000,
+          value_parser = clap::value_parser!(u64).range(1..))]
     pub drain_timeout_ms: u64,
 
     /// What is logged: a level (error, warn, info, debug, trace), or a list of target=level;
@@ -76,7 +83,7 @@ pub struct Config {
 
     /// Address of an OpenTelemetry collector (gRPC) to send traces to, such as
     /// http://127.0.0.1:4317; without one, trace context is passed on but nothing is recorded
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL", hide_env_values = true)]
     pub otlp_endpoint: Option<String>,
 
     /// Share of the calls to record, from 0 to 1, where the caller's trace context does not
@@ -84,6 +91,27 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_TRACE_SAMPLING", value_name = "RATIO", default_value_t = 0.01,
           value_parser = parse_ratio)]
     pub trace_sampling: f64,
+}
+
+// The collector's address may carry a password: it never shows.
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("threads", &self.threads)
+            .field("max_message_bytes", &self.max_message_bytes)
+            .field("max_streams", &self.max_streams)
+            .field("max_calls", &self.max_calls)
+            .field("peer_connections", &self.peer_connections)
+            .field("default_timeout_ms", &self.default_timeout_ms)
+            .field("max_timeout_ms", &self.max_timeout_ms)
+            .field("write_budget_ms", &self.write_budget_ms)
+            .field("drain_delay_ms", &self.drain_delay_ms)
+            .field("drain_timeout_ms", &self.drain_timeout_ms)
+            .field("log", &self.log)
+            .field("log_format", &self.log_format)
+            .field("trace_sampling", &self.trace_sampling)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Config {
@@ -113,4 +141,46 @@ fn positive(text: &str) -> Result<usize, String> {
 fn parse_ratio(text: &str) -> Result<f64, String> {
     let ratio: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if (0.0..=1.0).contains(&ratio) { Ok(ratio) } else { Err("must be from 0 to 1".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser};
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Flags {
+        #[command(flatten)]
+        config: Config,
+    }
+
+    #[test]
+    fn limits_of_nothing_are_refused() {
+        for flag in [
+            "max-message-bytes",
+            "max-streams",
+            "max-calls",
+            "peer-connections",
+            "default-timeout-ms",
+            "max-timeout-ms",
+            "write-budget-ms",
+            "drain-timeout-ms",
+        ] {
+            let set = |value: u8| Flags::try_parse_from(["test", &format!("--{flag}={value}")]);
+            assert!(set(0).is_err(), "{flag}");
+            assert!(set(1).is_ok(), "{flag}");
+        }
+    }
+
+    #[test]
+    fn the_collectors_address_never_shows() {
+        let secret = "--otlp-endpoint=http://user:secret@localhost";
+        let flags = Flags::try_parse_from(["test", secret]).unwrap();
+        assert!(flags.config.otlp_endpoint.is_some());
+        assert!(!format!("{flags:?}").contains("secret"));
+        let command = Flags::command();
+        let endpoint = command.get_arguments().find(|flag| flag.get_id() == "otlp_endpoint");
+        assert!(endpoint.unwrap().is_hide_env_values_set(), "the help shows the environment's");
+    }
 }

@@ -65,7 +65,7 @@ impl Calls {
         if running.deadline.is_some_and(|deadline| deadline <= running.started) {
             return CallFuture::refused(status::deadline_exceeded(), running);
         }
-        // Making the future may run a handler's code already.
+        // Made here, and run when it is polled: as part of the call.
         let routes = &mut self.routes;
         CallFuture::working(running.context().scope(routes.call(request)), running)
     }

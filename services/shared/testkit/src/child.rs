@@ -118,7 +118,9 @@ fn spawn(command: Command) -> std::io::Result<Child> {
 
 // Where the kernel has no death signal: a shell that outlives the test and then kills the child.
 fn watch(child: u32) {
-    const SCRIPT: &str = "while kill -0 $0 && kill -0 $1; do sleep 1; done; kill -9 $1";
+    // If the child is gone, its number may be somebody else's by now.
+    const SCRIPT: &str =
+        "while kill -0 $0 && kill -0 $1; do sleep 1; done; kill -0 $0 || kill -9 $1";
     let mut command = Command::new("sh");
     command.args(["-c", SCRIPT, &std::process::id().to_string(), &child.to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -70,11 +70,9 @@ impl Telemetry {
             }
         }
         panic::set_hook(Box::new(|panic| {
+            // Not what it says, which may be a user's: an assertion shows the values it compared.
             let location = panic.location().map(ToString::to_string);
-            let payload = panic.payload();
-            let text = payload.downcast_ref::<String>().map(String::as_str);
-            let message = text.or_else(|| payload.downcast_ref::<&str>().copied());
-            tracing::error!(location, message, "panic");
+            tracing::error!(location, "panic");
         }));
         Ok(Self { provider })
     }

@@ -55,6 +55,7 @@ fn the_process_that_the_other_tests_start() {
                         tokio::time::sleep(Duration::from_millis(1500)).await;
                         eprintln!(r#"{{"written":true}}"#);
                     }
+                    "private" => panic!("what {name} wrote"),
                     "stuck" => futures::future::pending().await,
                     _ => {}
                 }
@@ -171,6 +172,15 @@ async fn a_signal_ends_the_process_after_the_writes_under_way() {
         process.wait(|line| line["written"] == true);
         assert!(process.ended().success());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_is_logged_by_its_place_and_not_by_what_it_says() {
+    let process = Process::start("127.0.0.1:0", "");
+    get(peer(process.address()), "private").await.unwrap_err();
+    let line = process.wait(|line| line["message"] == "panic");
+    assert!(line["location"].as_str().unwrap().contains("process.rs"), "{line}");
+    assert!(!line.to_string().contains("private"), "{line}");
 }
 
 async fn get_answered(address: SocketAddr) {

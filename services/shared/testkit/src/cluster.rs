@@ -24,7 +24,7 @@ impl RedisCluster {
         let mut bus_ports = Vec::new();
         for _ in 0..primaries * (1 + replicas_each) {
             let bus_port = free_port();
-            nodes.push(start_node(bus_port).await);
+            nodes.push(start_node(bus_port, replicas_each > 0).await);
             bus_ports.push(bus_port);
         }
         let cluster = Self { nodes };
@@ -126,12 +126,14 @@ impl RedisCluster {
     }
 }
 
-async fn start_node(bus_port: u16) -> RedisServer {
+async fn start_node(bus_port: u16, fails_over: bool) -> RedisServer {
+    // Milliseconds. Short, so that a failover takes two or three seconds; where there is nobody to
+    // take over, so long that a busy machine's stall does not take the cluster down.
+    let node_timeout = if fails_over { "1000" } else { "10000" };
     RedisServer::start_with(&[
         ("cluster-enabled", "yes"),
         ("cluster-port", &bus_port.to_string()),
-        // Short, so that a failover takes two or three seconds.
-        ("cluster-node-timeout", "1000"),
+        ("cluster-node-timeout", node_timeout),
         ("cluster-replica-validity-factor", "0"),
         ("repl-diskless-sync-delay", "0"),
         ("masteruser", ADMIN),

@@ -26,8 +26,19 @@ pub struct Sentinels {
 }
 
 impl Sentinels {
-    /// Starts all and waits until the Sentinels know each other and the replica.
+    /// Starts all and waits until the Sentinels know each other and the replica. A primary counts
+    /// as dead so late that a busy machine's stall fails nothing over.
     pub async fn start() -> Self {
+        Self::start_after(20_000).await
+    }
+
+    /// Starts all like [`Self::start`]; after half a second without an answer a primary counts as
+    /// dead, for tests of a failover.
+    pub async fn start_with_quick_failover() -> Self {
+        Self::start_after(500).await
+    }
+
+    async fn start_after(down_after_ms: u32) -> Self {
         let secret = password(ADMIN);
         let auth = [("masteruser", ADMIN), ("masterauth", secret.as_str())];
         let quick = [("repl-diskless-sync-delay", "0")];
@@ -36,7 +47,7 @@ impl Sentinels {
         let follow = [("replicaof", place.as_str())];
         let replica = RedisServer::start_with(&[auth.as_slice(), &quick, &follow].concat()).await;
         let directory = TempDir::with_prefix("microblog-sentinels-").expect("make a directory");
-        let start = |_| start_sentinel(directory.path(), &place);
+        let start = |_| start_sentinel(directory.path(), &place, down_after_ms);
         let sentinels: Vec<_> = (0..3).map(start).collect();
         let group = Self { primary, replica, sentinels, _directory: directory };
         for (port, running) in &group.sentinels {
@@ -77,15 +88,15 @@ impl Sentinels {
     }
 }
 
-fn start_sentinel(directory: &Path, place: &str) -> (u16, Running) {
+fn start_sentinel(directory: &Path, place: &str, down_after_ms: u32) -> (u16, Running) {
     let port = free_port();
     let config = directory.join(format!("{port}.conf"));
     let secret = password(ADMIN);
-    // After half a second without an answer a primary counts as dead.
     let text = format!(
         "bind 127.0.0.1\nport {port}\ndir {}\nsentinel monitor {MASTER} {place} 2\n\
          sentinel auth-user {MASTER} {ADMIN}\nsentinel auth-pass {MASTER} {secret}\n\
-         sentinel down-after-milliseconds {MASTER} 500\nsentinel failover-timeout {MASTER} 3000\n",
+         sentinel down-after-milliseconds {MASTER} {down_after_ms}\n\
+         sentinel failover-timeout {MASTER} 3000\n",
         directory.display()
     );
     std::fs::write(&config, text).expect("write the sentinel's configuration");

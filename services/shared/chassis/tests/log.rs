@@ -12,7 +12,7 @@ use std::{
 use futures::{StreamExt as _, stream};
 use microblog_chassis::Peer;
 use microblog_proto::user::{VerifyRequest, VerifyResponse};
-use support::{Server, Stub, config, eventually, get, request};
+use support::{Port, Server, Stub, config, eventually, get, request};
 use tokio::sync::Notify;
 use tonic::Status;
 use tracing::{
@@ -29,7 +29,7 @@ use tracing_subscriber::{
 const GET: &str = "/microblog.user.v1.UserService/GetUserByName";
 const VERIFY: &str = "/microblog.user.v1.UserService/Verify";
 
-/// The lines that calls wrote in this thread, by the names of their fields.
+/// The lines that calls, or peers, wrote in this thread, by the names of their fields.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<Line>>>);
 
@@ -61,9 +61,10 @@ impl Visit for Fields {
 
 impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        if event.metadata().target() == "microblog::call" {
-            let mut fields = Fields(BTreeMap::new());
-            event.record(&mut fields);
+        let mut fields = Fields(BTreeMap::new());
+        event.record(&mut fields);
+        let is_about_peer = fields.0.contains_key("peer");
+        if is_about_peer || event.metadata().target() == "microblog::call" {
             self.0.lock().unwrap().push((*event.metadata().level(), fields.0));
         }
     }
@@ -151,4 +152,32 @@ async fn a_call_within_the_process_is_a_line_for_debugging_only() {
         assert_eq!(lines.len(), expected);
         assert_eq!(lines.last(), Some(&line(Level::INFO, GET, "Ok")));
     }
+}
+
+#[tokio::test]
+async fn a_peer_that_is_away_is_a_line_when_it_leaves_and_one_when_it_is_back() {
+    let (lines, _guard) = Lines::record(LevelFilter::INFO);
+    let messages = || {
+        let lines = lines.0.lock().unwrap();
+        let about_peer = lines.iter().filter(|(_, fields)| fields.contains_key("peer"));
+        about_peer.map(|(level, fields)| (*level, fields["message"].clone())).collect::<Vec<_>>()
+    };
+    let port = Port::take();
+    let mut server = Server::start_on(port.listen(), Stub::new().service(), config());
+    let peer = server.peer();
+    get(peer.clone(), "").await.unwrap();
+    server.stop();
+    server.ended().await;
+    for _ in 0..20 {
+        get(peer.clone(), "").await.unwrap_err();
+    }
+    let left = (Level::WARN, "a peer does not answer".to_owned());
+    assert_eq!(messages(), std::slice::from_ref(&left));
+    let _server = Server::start_on(port.listen(), Stub::new().service(), config());
+    eventually("the peer is back", async || {
+        let _ = get(peer.clone(), "").await;
+        messages().len() > 1
+    })
+    .await;
+    assert_eq!(messages(), [left, (Level::INFO, "a peer answers again".to_owned())]);
 }

@@ -2,6 +2,7 @@
 //! the trace of the call that it works for.
 
 mod connector;
+mod outage;
 
 use std::{
     error::Error as StdError,
@@ -27,7 +28,7 @@ use tonic::{
 };
 use tower::{Service as TowerService, ServiceExt as _, util::Oneshot};
 
-use self::connector::Connector;
+use self::{connector::Connector, outage::Outage};
 use crate::{
     Config, Service,
     admission::Admission,
@@ -74,6 +75,7 @@ enum Target {
 struct Remote {
     channels: Arc<[Channel]>,
     turn: Arc<AtomicUsize>,
+    outage: Arc<Outage>,
 }
 
 impl Remote {
@@ -92,6 +94,9 @@ impl Peer {
         if uri.scheme_str() != Some("http") || uri.host().is_none() {
             return Err(error(None));
         }
+        let host = uri.host().unwrap_or_default();
+        let name = uri.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+        let outage = Arc::new(Outage::none(name));
         let endpoint = Endpoint::new(uri)
             .map_err(|source| error(Some(source)))?
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
@@ -101,7 +106,7 @@ impl Peer {
         let channels = (0..config.peer_connections.max(1))
             .map(|_| endpoint.connect_with_connector_lazy(connector.clone()))
             .collect();
-        Ok(Self::new(Target::Remote(Remote { channels, turn: Arc::default() }), config))
+        Ok(Self::new(Target::Remote(Remote { channels, turn: Arc::default(), outage }), config))
     }
 
     /// Returns a service of this process. Its handlers run as part of the caller's task, behind
@@ -164,7 +169,8 @@ impl TowerService<Request<Body>> for Peer {
                 }
                 let call = remote.next().oneshot(request);
                 let timer = deadline.map(sleep_until);
-                PeerFuture::Remote { call, timer, method, deadline }
+                let outage = remote.outage.clone();
+                PeerFuture::Remote { call, timer, method, deadline, outage }
             }
         }
     }
@@ -183,6 +189,7 @@ pin_project! {
             timer: Option<Sleep>,
             method: &'static Method,
             deadline: Option<Instant>,
+            outage: Arc<Outage>,
         },
         #[doc(hidden)]
         Local {
@@ -200,12 +207,13 @@ impl Future for PeerFuture {
             PeerFutureProjection::Local { call } => {
                 call.poll(waker).map(|Ok(response)| Ok(response.map(Body::new)))
             }
-            PeerFutureProjection::Remote { call, timer, method, deadline } => {
+            PeerFutureProjection::Remote { call, timer, method, deadline, outage } => {
                 match call.poll(waker) {
                     Poll::Ready(Ok(response)) => {
+                        outage.answered();
                         Poll::Ready(Ok(response.map(|body| PeerBody::wrap(body, *deadline))))
                     }
-                    Poll::Ready(Err(error)) => Poll::Ready(Err(failure(&error, method))),
+                    Poll::Ready(Err(error)) => Poll::Ready(Err(failure(&error, method, outage))),
                     Poll::Pending => {
                         let Some(timer) = timer.as_pin_mut() else { return Poll::Pending };
                         timer.poll(waker).map(|()| Err(status::deadline_exceeded()))
@@ -217,7 +225,7 @@ impl Future for PeerFuture {
 }
 
 /// Says why a call did not reach its handler.
-fn failure(error: &tonic::transport::Error, method: &Method) -> Status {
+fn failure(error: &tonic::transport::Error, method: &Method, outage: &Outage) -> Status {
     let causes = || {
         let first: &(dyn StdError + 'static) = error;
         std::iter::successors(Some(first), |&error| error.source())
@@ -226,7 +234,7 @@ fn failure(error: &tonic::transport::Error, method: &Method) -> Status {
         return status::deadline_exceeded();
     }
     let cause = causes().map(ToString::to_string).collect::<Vec<_>>().join(": ");
-    tracing::warn!(method = method.path, cause, "a peer does not answer");
+    outage.failed(&method.path, &cause);
     status::peer_unavailable()
 }
 

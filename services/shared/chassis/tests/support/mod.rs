@@ -22,6 +22,7 @@ use microblog_proto::user::{
     GetUserByNameRequest, GetUserByNameResponse, User, VerifyRequest, VerifyResponse,
     user_service_client::UserServiceClient,
 };
+use socket2::{Domain, Socket, Type};
 use tokio::{sync::oneshot, task::JoinHandle};
 use tonic::{
     Code, Request, Response, Status,
@@ -142,6 +143,33 @@ pub(crate) fn config() -> Config {
         config: Config,
     }
     Flags::parse_from(["test"]).config
+}
+
+/// A port that stays the test's own while nobody listens on it.
+pub(crate) struct Port(Socket);
+
+impl Port {
+    pub(crate) fn take() -> Self {
+        Self(Self::bind(SocketAddr::from(([127, 0, 0, 1], 0))))
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.local_addr().unwrap().as_socket().unwrap()
+    }
+
+    pub(crate) fn listen(&self) -> TcpListener {
+        let socket = Self::bind(self.address());
+        socket.listen(128).unwrap();
+        socket.into()
+    }
+
+    fn bind(address: SocketAddr) -> Socket {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket.set_reuse_port(true).unwrap();
+        socket.bind(&address.into()).unwrap();
+        socket
+    }
 }
 
 /// A server on a free port.

@@ -18,7 +18,7 @@ use microblog_proto::user::{
     VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
 };
 use socket2::{Domain, Socket, Type};
-use support::{Server, Stub, code_and_reason, config, eventually, get, request};
+use support::{Port, Server, Stub, code_and_reason, config, eventually, get, request};
 use tonic::{Code, Status};
 
 fn is_unavailable(status: &Status) {
@@ -28,19 +28,15 @@ fn is_unavailable(status: &Status) {
 
 #[tokio::test]
 async fn a_peer_that_is_away_is_unavailable_and_found_again_when_it_is_back() {
-    let address = {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        free.local_addr().unwrap()
-    };
-    let peer = Peer::remote(&format!("http://{address}"), &config()).unwrap();
+    let port = Port::take();
+    let peer = Peer::remote(&format!("http://{}", port.address()), &config()).unwrap();
     for _ in 0..3 {
         let started = Instant::now();
         is_unavailable(&get(peer.clone(), "").await.unwrap_err());
         assert!(started.elapsed() < Duration::from_secs(2));
     }
     for _ in 0..2 {
-        let listener = TcpListener::bind(address).unwrap();
-        let mut server = Server::start_on(listener, Stub::new().service(), config());
+        let mut server = Server::start_on(port.listen(), Stub::new().service(), config());
         eventually("the peer answers", async || get(peer.clone(), "").await.is_ok()).await;
         server.stop();
         server.ended().await;
@@ -51,8 +47,8 @@ async fn a_peer_that_is_away_is_unavailable_and_found_again_when_it_is_back() {
 
 #[tokio::test]
 async fn the_caller_of_a_service_behind_is_told_that_it_is_away() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let peer = Peer::remote(&format!("http://{nobody}"), &config()).unwrap();
+    let nobody = Port::take();
+    let peer = Peer::remote(&format!("http://{}", nobody.address()), &config()).unwrap();
     let outer = Stub::new().get(move |_| {
         let peer = peer.clone();
         async move { get(peer, "").await }

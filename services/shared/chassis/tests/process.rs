@@ -28,6 +28,7 @@ use opentelemetry_proto::tonic::{
 };
 use serde_json::Value;
 use support::{Server, Stub, eventually, get, request};
+use tokio::signal::unix::{SignalKind, signal};
 use tonic::{Request, Response, Status, body::Body, server::NamedService, service::Routes};
 use tonic_prost::ProstCodec;
 
@@ -49,10 +50,17 @@ fn the_process_that_the_other_tests_start() {
         let stub = Stub::new().get(move |request| {
             mutate(async move {
                 let name = request.into_inner().name;
+                let mut terminate = signal(SignalKind::terminate()).unwrap();
+                let mut interrupt = signal(SignalKind::interrupt()).unwrap();
                 eprintln!(r#"{{"begun":"{name}"}}"#);
                 match name.as_str() {
                     "slow" => {
-                        tokio::time::sleep(Duration::from_millis(1500)).await;
+                        // Until the process is told to end, and a while longer.
+                        tokio::select! {
+                            _ = terminate.recv() => {}
+                            _ = interrupt.recv() => {}
+                        }
+                        tokio::time::sleep(Duration::from_millis(500)).await;
                         eprintln!(r#"{{"written":true}}"#);
                     }
                     "private" => panic!("what {name} wrote"),
@@ -197,9 +205,8 @@ async fn a_second_signal_ends_the_process_at_once() {
     process.signal(Signal::SIGTERM);
     process.wait(|line| line["message"] == "stopping");
     process.signal(Signal::SIGTERM);
-    let started = Instant::now();
+    // This waits for less than the drain would take.
     assert!(!process.ended().success());
-    assert!(started.elapsed() < Duration::from_secs(2));
     write.abort();
 }
 

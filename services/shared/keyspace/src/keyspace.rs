@@ -49,8 +49,9 @@ impl Keyspace {
     /// Returns once every primary answers, serves its slots, and has the library, which is loaded
     /// where it is missing. A single server must be a primary.
     pub async fn ready(&self) -> Result<(), Error> {
-        self.inner.links.warm_up().await?;
-        self.inner.load().await?;
+        // Boxed, as the types of the futures would grow beyond measure.
+        Box::pin(self.inner.links.warm_up()).await?;
+        Box::pin(self.inner.load()).await?;
         if self.inner.links.is_cluster() {
             cluster::serves(&self.inner.links).await
         } else {

@@ -35,12 +35,13 @@ local function rest(args, from)
   return values
 end
 
-local function arrow(follower, target)
-  return follower .. '>' .. target
+-- What waits in `pending`: a change of a follow, a change of a block.
+local function waiting_follow(follower, target)
+  return 'follow:' .. follower .. '>' .. target
 end
 
-local function bar(user, target)
-  return user .. '!' .. target
+local function waiting_block(user, target)
+  return 'block:' .. user .. '>' .. target
 end
 
 -- Notes ended entries (version, peer, version, peer, …) in a zset of tombstones, and clears away up

@@ -13,7 +13,7 @@
 //! | `rel:{p}:blocked_by:<u>` | zset | who blocks `u` → version: a projection | for ever |
 //! | `rel:{p}:unblocked:<u>` | zset | former blockers → version of the end | 24 h |
 //! | `rel:{p}:mutes:<u>` | zset | whom `u` mutes → version | for ever |
-//! | `rel:{p}:pending` | zset | `A>B` a follow, `A!B` a block whose other side may not know it → version | until confirmed |
+//! | `rel:{p}:pending` | zset | `follow:A>B`, `block:A>B`: changes that the other side may not know → version | until confirmed |
 //! | `rel:{p}:clock` | string | the last tick of the partition's clock | for ever |
 //! | `rel:{p}:users` | set (intset) | the partition's users that have lists, for `Verify` alone | for ever |
 //! | `rel:{p}:forgotten` | set (intset) | deleted accounts of the partition | for ever |

@@ -70,6 +70,7 @@ fn the_acl_file_allows_what_the_sources_use_and_nothing_else() {
 
     let of_the_keyspace = [
         "ping",
+        "role",
         "cluster|slots",
         "cluster|info",
         "asking",

@@ -16,8 +16,8 @@ local function block(keys, args)
   end
   local version = redis.call('ZSCORE', blocks, target)
   if version then
-    local waiting = redis.call('ZSCORE', pending, bar(user, target))
-    local ended = redis.call('ZSCORE', pending, arrow(user, target))
+    local waiting = redis.call('ZSCORE', pending, waiting_block(user, target))
+    local ended = redis.call('ZSCORE', pending, waiting_follow(user, target))
     local outcome = (waiting or ended) and PENDING or UNCHANGED
     return { outcome, tonumber(version), tonumber(ended or 0) }
   end
@@ -28,7 +28,7 @@ local function block(keys, args)
   local follows = redis.call('SISMEMBER', following_ids, target) == 1
   local issued = issue(clock, partition, 2)
   redis.call('ZADD', blocks, issued[1], target)
-  redis.call('ZADD', pending, issued[1], bar(user, target))
+  redis.call('ZADD', pending, issued[1], waiting_block(user, target))
   redis.call('SADD', users, user)
   if not follows then
     return { DONE, tonumber(issued[1]), 0 }
@@ -36,7 +36,7 @@ local function block(keys, args)
   redis.call('ZREM', following, target)
   redis.call('SREM', following_ids, target)
   redis.call('ZREM', mutual, target)
-  redis.call('ZADD', pending, issued[2], arrow(user, target))
+  redis.call('ZADD', pending, issued[2], waiting_follow(user, target))
   return { DONE, tonumber(issued[1]), tonumber(issued[2]) }
 end
 
@@ -49,7 +49,7 @@ local function unblock(keys, args)
   local clock, pending, blocks = keys[1], keys[2], keys[3]
   local partition, user, target, always = tonumber(args[1]), args[2], args[3], args[4] == '1'
   if not redis.call('ZSCORE', blocks, target) then
-    local version = redis.call('ZSCORE', pending, bar(user, target))
+    local version = redis.call('ZSCORE', pending, waiting_block(user, target))
     if version then
       return { PENDING, tonumber(version) }
     elseif not always then
@@ -58,7 +58,7 @@ local function unblock(keys, args)
   end
   local version = issue(clock, partition, 1)[1]
   redis.call('ZREM', blocks, target)
-  redis.call('ZADD', pending, version, bar(user, target))
+  redis.call('ZADD', pending, version, waiting_block(user, target))
   return { DONE, tonumber(version) }
 end
 
@@ -82,7 +82,7 @@ local function project_block(keys, args)
   if seen and tonumber(version) <= tonumber(seen) then
     local ended = false
     if redis.call('SISMEMBER', following_ids, user) == 0 then
-      ended = redis.call('ZSCORE', pending, arrow(target, user))
+      ended = redis.call('ZSCORE', pending, waiting_follow(target, user))
     end
     return { UNCHANGED, tonumber(ended or 0) }
   end
@@ -102,7 +102,7 @@ local function project_block(keys, args)
   redis.call('ZREM', following, user)
   redis.call('SREM', following_ids, user)
   redis.call('ZREM', mutual, user)
-  redis.call('ZADD', pending, ended, arrow(target, user))
+  redis.call('ZADD', pending, ended, waiting_follow(target, user))
   return { DONE, tonumber(ended) }
 end
 

@@ -1,23 +1,15 @@
 -- Follows: the truth in the follower's partition, the projection in the target's.
 
--- Adds to `mutual` those of `peers` (peer, version, peer, version, …) that stand in the opposite
--- list as well, each with the later of its two versions.
-local function add_mutuals(mutual, opposite_ids, opposite, peers, versions)
-  local known = call_with('SMISMEMBER', opposite_ids, peers)
-  local both, at = {}, {}
-  for i, is_member in ipairs(known) do
-    if is_member == 1 then
-      both[#both + 1] = peers[i]
-      at[#at + 1] = versions[i]
-    end
-  end
-  if #both == 0 then
+-- Notes peers that stand in both of a user's lists as mutual, each with the later of its two
+-- versions: that of the one list, and the one that `opposite` has.
+local function add_mutuals(mutual, opposite, peers, versions)
+  if #peers == 0 then
     return
   end
   local entries = {}
-  for i, version in ipairs(call_with('ZMSCORE', opposite, both)) do
-    entries[#entries + 1] = integer(math.max(tonumber(version), tonumber(at[i])))
-    entries[#entries + 1] = both[i]
+  for i, version in ipairs(call_with('ZMSCORE', opposite, peers)) do
+    entries[2 * i - 1] = integer(math.max(tonumber(version), tonumber(versions[i])))
+    entries[2 * i] = peers[i]
   end
   call_with('ZADD', mutual, entries)
 end
@@ -45,7 +37,7 @@ local function follow(keys, args)
   end
   local room = limit - redis.call('ZCARD', following)
 
-  local outcomes, new = {}, {}
+  local outcomes, new, new_is_follower = {}, {}, {}
   for i = 1, #targets do
     if is_forgotten then
       outcomes[i] = FORGOTTEN
@@ -61,22 +53,26 @@ local function follow(keys, args)
       outcomes[i] = DONE
       room = room - 1
       new[#new + 1] = targets[i]
+      new_is_follower[#new] = is_follower[i] == 1
     end
   end
 
   local versions = {}
   if #new > 0 then
     versions = issue(clock, partition, #new)
-    local entries, changes = {}, {}
+    local entries, changes, both, both_at = {}, {}, {}, {}
     for i, target in ipairs(new) do
       entries[2 * i - 1], entries[2 * i] = versions[i], target
-      changes[2 * i - 1], changes[2 * i] = versions[i], arrow(follower, target)
+      changes[2 * i - 1], changes[2 * i] = versions[i], waiting_follow(follower, target)
+      if new_is_follower[i] then
+        both[#both + 1], both_at[#both_at + 1] = target, versions[i]
+      end
     end
     call_with('ZADD', following, entries)
     call_with('SADD', following_ids, new)
     call_with('ZADD', pending, changes)
     redis.call('SADD', users, follower)
-    add_mutuals(mutual, follower_ids, followers, new, versions)
+    add_mutuals(mutual, followers, both, both_at)
   end
 
   local answer, issued = {}, 0
@@ -87,7 +83,7 @@ local function follow(keys, args)
       version = tonumber(versions[issued])
     elseif outcomes[i] == UNCHANGED then
       version = tonumber(redis.call('ZSCORE', following, target))
-      if redis.call('ZSCORE', pending, arrow(follower, target)) then
+      if redis.call('ZSCORE', pending, waiting_follow(follower, target)) then
         outcomes[i] = PENDING
       end
     end
@@ -114,7 +110,7 @@ local function unfollow(keys, args)
   for i, follows in ipairs(call_with('SMISMEMBER', following_ids, targets)) do
     outcomes[i], versions[i] = NOTHING, 0
     if follows == 0 then
-      local version = redis.call('ZSCORE', pending, arrow(follower, targets[i]))
+      local version = redis.call('ZSCORE', pending, waiting_follow(follower, targets[i]))
       if version then
         outcomes[i], versions[i] = PENDING, tonumber(version)
       end
@@ -128,7 +124,7 @@ local function unfollow(keys, args)
   if #ended > 0 then
     local issued, changes = issue(clock, partition, #ended), {}
     for i, target in ipairs(ended) do
-      changes[2 * i - 1], changes[2 * i] = issued[i], arrow(follower, target)
+      changes[2 * i - 1], changes[2 * i] = issued[i], waiting_follow(follower, target)
     end
     call_with('ZREM', following, ended)
     call_with('SREM', following_ids, ended)
@@ -150,58 +146,68 @@ local function unfollow(keys, args)
   return answer
 end
 
--- Applies changes to one target's followers. `fresh` and `forgotten` say that the target has no
--- tombstones, and that it takes no followers any more. Appends an outcome for each change.
-local function project_one(lists, changes, fresh, forgotten, outcomes)
-  local followers, follower_ids, lost = lists[1], lists[2], lists[3]
-  local peers = {}
-  for i, change in ipairs(changes) do
-    peers[i] = change[1]
-  end
-
-  -- Most are new, and the set is faster than the list.
-  local known, gone = {}, {}
-  for i, is_follower in ipairs(call_with('SMISMEMBER', follower_ids, peers)) do
-    if is_follower == 1 then
-      known[i] = redis.call('ZSCORE', followers, peers[i])
+-- Takes the followers `begun` since `versions` into a target's lists; `entries` are both, as for
+-- ZADD. Their ids are in the id set already.
+local function begin(lists, begun, versions, entries)
+  local followers, following, following_ids, mutual = lists[1], lists[4], lists[5], lists[6]
+  call_with('ZADD', followers, entries)
+  local both, both_at = {}, {}
+  for i, follows in ipairs(call_with('SMISMEMBER', following_ids, begun)) do
+    if follows == 1 then
+      both[#both + 1], both_at[#both_at + 1] = begun[i], versions[i]
     end
   end
+  add_mutuals(mutual, following, both, both_at)
+end
+
+-- Applies changes to one target's followers: `peers` follow it since `versions`, or where
+-- `follows` is false, no more. `fresh` and `forgotten` say that the target has no tombstones, and
+-- that it takes no followers any more. Appends an outcome for each change.
+local function project_one(lists, changes, fresh, forgotten, outcomes)
+  local followers, follower_ids, lost, mutual = lists[1], lists[2], lists[3], lists[6]
+  local peers, versions, follows = changes.peers, changes.versions, changes.follows
+
+  -- Mostly all are new. The set tells, and is where they belong: nothing can refuse them.
+  if fresh and not forgotten and changes.all_follow
+    and call_with('SADD', follower_ids, peers) == #peers then
+    begin(lists, peers, versions, changes.entries)
+    for _ = 1, #peers do
+      outcomes[#outcomes + 1] = DONE
+    end
+    return
+  end
+
+  local known, gone = call_with('ZMSCORE', followers, peers), {}
   if not fresh then
     gone = call_with('ZMSCORE', lost, peers)
   end
-
   local begun, begun_at, entries, ended, tombstones, risen = {}, {}, {}, {}, {}, {}
-  for i, change in ipairs(changes) do
-    local peer, version, follows = change[1], change[2], change[3] == '1'
+  for i, peer in ipairs(peers) do
     local seen = known[i] or gone[i]
     local outcome = DONE
-    if follows and forgotten then
+    if follows[i] and forgotten then
       outcome = FORGOTTEN
-    elseif seen and tonumber(version) <= tonumber(seen) then
+    elseif seen and tonumber(versions[i]) <= tonumber(seen) then
       outcome = UNCHANGED
-    elseif follows then
-      begun[#begun + 1], begun_at[#begun_at + 1] = peer, version
-      entries[#entries + 1] = version
-      entries[#entries + 1] = peer
+    elseif follows[i] then
+      begun[#begun + 1], begun_at[#begun_at + 1] = peer, versions[i]
+      entries[2 * #begun - 1], entries[2 * #begun] = versions[i], peer
       if gone[i] then
         risen[#risen + 1] = peer
       end
     else
       ended[#ended + 1] = peer
-      tombstones[#tombstones + 1] = version
-      tombstones[#tombstones + 1] = peer
+      tombstones[2 * #ended - 1], tombstones[2 * #ended] = versions[i], peer
     end
     outcomes[#outcomes + 1] = outcome
   end
 
-  local following, following_ids, mutual = lists[4], lists[5], lists[6]
   if #begun > 0 then
-    call_with('ZADD', followers, entries)
     call_with('SADD', follower_ids, begun)
     if #risen > 0 then
       call_with('ZREM', lost, risen)
     end
-    add_mutuals(mutual, following_ids, following, begun, begun_at)
+    begin(lists, begun, begun_at, entries)
   end
   if #ended > 0 then
     call_with('ZREM', followers, ended)
@@ -212,6 +218,25 @@ local function project_one(lists, changes, fresh, forgotten, outcomes)
       bury(lost, tombstones)
     end
   end
+end
+
+-- Reads the changes of one target from the arguments, `count` of them from `at` on.
+local function read_changes(args, at, count)
+  local peers, versions, follows, entries, all_follow = {}, {}, {}, {}, true
+  for i = 1, count do
+    local peer, version = args[at], args[at + 1]
+    peers[i], versions[i], follows[i] = peer, version, args[at + 2] == '1'
+    entries[2 * i - 1], entries[2 * i] = version, peer
+    all_follow = all_follow and follows[i]
+    at = at + 3
+  end
+  return {
+    peers = peers,
+    versions = versions,
+    follows = follows,
+    entries = entries,
+    all_follow = all_follow,
+  }
 end
 
 -- The projection of follows: what the followers lists of a partition's users hear of the
@@ -226,13 +251,10 @@ end
 local function project(keys, args)
   local targets, changes, at = {}, {}, 1
   while at < #args do
-    local of_target = {}
-    for i = 1, tonumber(args[at + 1]) do
-      local from = at + 3 * i - 1
-      of_target[i] = { args[from], args[from + 1], args[from + 2] }
-    end
-    targets[#targets + 1], changes[#changes + 1] = args[at], of_target
-    at = at + 2 + 3 * #of_target
+    local count = tonumber(args[at + 1])
+    targets[#targets + 1] = args[at]
+    changes[#targets] = read_changes(args, at + 2, count)
+    at = at + 2 + 3 * count
   end
 
   local lists, lost = {}, {}

@@ -3,7 +3,7 @@
 use microblog_domain::UserId;
 use microblog_keyspace::{Call, Error};
 
-use super::{Store, outcome, version};
+use super::{Store, Waiting, outcome, version};
 use crate::{
     graph::{Change, Edge, Outcome},
     keys,
@@ -80,8 +80,7 @@ impl Store {
     /// Takes a change of a block off the list of those that the other side may not know, unless a
     /// newer one has come in.
     pub async fn confirm_block(&self, change: &Change) -> Result<(), Error> {
-        let Edge { from, to } = change.edge;
-        let entry = (from.partition(), format!("{from}!{to}"), change.version);
+        let entry = (Waiting::Block(change.edge), change.version);
         self.confirm_entries([entry].into_iter()).await
     }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{Call, Error, decode};
 
-use super::{CHUNK, Store, outcome, version};
+use super::{CHUNK, Store, Waiting, outcome, version};
 use crate::{
     graph::{Change, Edge, Outcome},
     keys,
@@ -157,21 +157,19 @@ impl Store {
     /// Takes changes of follows off the list of those that the other side may not know, unless
     /// newer ones of the same edges have come in. All go out together.
     pub async fn confirm(&self, changes: &[Change]) -> Result<(), Error> {
-        let entries = changes.iter().map(|change| {
-            let Edge { from, to } = change.edge;
-            (from.partition(), format!("{from}>{to}"), change.version)
-        });
+        let entries = changes.iter().map(|change| (Waiting::Follow(change.edge), change.version));
         self.confirm_entries(entries).await
     }
 
     /// Takes entries out of `pending`, each unless it has another version by now.
     pub(super) async fn confirm_entries(
         &self,
-        entries: impl Iterator<Item = (Partition, String, u64)>,
+        entries: impl Iterator<Item = (Waiting, u64)>,
     ) -> Result<(), Error> {
         let mut by_partition: BTreeMap<Partition, Vec<(String, u64)>> = BTreeMap::new();
-        for (partition, member, version) in entries {
-            by_partition.entry(partition).or_default().push((member, version));
+        for (waiting, version) in entries {
+            let partition = waiting.edge().from.partition();
+            by_partition.entry(partition).or_default().push((waiting.member(), version));
         }
         let chunks: Vec<(Partition, &[(String, u64)])> = by_partition
             .iter()

@@ -24,11 +24,22 @@ pub enum Waiting {
 
 impl Waiting {
     fn parse(member: &str) -> Option<Self> {
+        let (kind, ids) = member.split_once(':')?;
+        let (from, to) = ids.split_once('>')?;
         let id = |text: &str| UserId::new(text.parse().ok()?);
-        let edge = |(from, to)| Some(Edge { from: id(from)?, to: id(to)? });
-        match member.split_once('>') {
-            Some(ids) => Some(Self::Follow(edge(ids)?)),
-            None => Some(Self::Block(edge(member.split_once('!')?)?)),
+        let edge = Edge { from: id(from)?, to: id(to)? };
+        match kind {
+            "follow" => Some(Self::Follow(edge)),
+            "block" => Some(Self::Block(edge)),
+            _ => None,
+        }
+    }
+
+    /// Returns the member of `pending`, as the functions write it.
+    pub(super) fn member(self) -> String {
+        match self {
+            Self::Follow(Edge { from, to }) => format!("follow:{from}>{to}"),
+            Self::Block(Edge { from, to }) => format!("block:{from}>{to}"),
         }
     }
 

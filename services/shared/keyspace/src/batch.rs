@@ -21,11 +21,13 @@ pub struct Batch {
     items: Vec<Item>,
 }
 
+#[derive(Clone)]
 struct Item {
     partition: Partition,
     request: Request,
 }
 
+#[derive(Clone)]
 enum Request {
     Query(Cmd),
     Call(Call),
@@ -62,10 +64,18 @@ impl Batch {
         self.items.is_empty()
     }
 
-    /// Returns whether this answer can mean that a node does not know the function.
-    pub(crate) fn may_miss_a_function(&self, answers: &[Value]) -> bool {
-        let mut pairs = self.items.iter().zip(answers);
-        pairs.any(|(item, answer)| matches!(item.request, Request::Call(_)) && is_general(answer))
+    /// Returns which calls have answers that can mean that a node does not know the function.
+    pub(crate) fn missed(&self, answers: &[Value]) -> Vec<usize> {
+        let may_be_missed = |(index, (item, answer)): (usize, (&Item, &Value))| {
+            let missed = matches!(item.request, Request::Call(_)) && is_general(answer);
+            missed.then_some(index)
+        };
+        self.items.iter().zip(answers).enumerate().filter_map(may_be_missed).collect()
+    }
+
+    /// Returns a batch of some of this one's commands.
+    pub(crate) fn pick(&self, indices: &[usize]) -> Self {
+        Self { items: indices.iter().map(|&index| self.items[index].clone()).collect() }
     }
 
     /// Sends everything and returns the answers in the order added, some may be refusals.

@@ -77,7 +77,8 @@ impl Keyspace {
         decode(inner.links.command(call.command(&inner.library), route()).await?)
     }
 
-    /// Sends a batch, all of it together, and returns the answers in the order added.
+    /// Sends a batch, all of it together, and returns the answers in the order added. Calls of a
+    /// function that a node did not know are sent again once it does, behind the others.
     ///
     /// The time-out holds for each thousand commands. The first refusal is the error of the whole;
     /// what else ran is unknown then.
@@ -86,9 +87,15 @@ impl Keyspace {
         let loads = inner.loads.load(Ordering::Acquire);
         // Boxed, as are the rare ways: the types of the futures would grow beyond measure.
         let mut answers = Box::pin(batch.send(&inner.links, &inner.library)).await?;
-        if batch.may_miss_a_function(&answers) {
+        let missed = batch.missed(&answers);
+        if !missed.is_empty() {
             Box::pin(inner.load_after(loads)).await?;
-            answers = Box::pin(batch.send(&inner.links, &inner.library)).await?;
+            // Those alone: what ran on nodes that know the functions need not run twice.
+            let again = batch.pick(&missed);
+            let again = Box::pin(again.send(&inner.links, &inner.library)).await?;
+            for (index, answer) in missed.into_iter().zip(again) {
+                answers[index] = answer;
+            }
         }
         answers.into_iter().map(accept).collect()
     }

@@ -113,6 +113,29 @@ async fn flush_functions(store: &Any) {
 }
 
 #[tokio::test]
+async fn calls_that_a_node_knew_do_not_run_again_for_one_that_did_not() {
+    let store = cluster().await;
+    let keyspace = open_ready(store.url()).await;
+    for server in store.servers() {
+        server.reset_commandstats().await;
+    }
+    let mut flush = redis::cmd("FUNCTION");
+    flush.arg("FLUSH").exec_async(&mut store.servers()[0].admin().await).await.unwrap();
+
+    let mut batch = Batch::new();
+    for number in 0..300 {
+        let partition = Partition::new(number);
+        batch.call(partition, Call::new("test_put").key(key(number, "a")).arg(1));
+    }
+    assert_eq!(keyspace.send(batch).await.unwrap().len(), 300);
+    let mut puts = 0;
+    for server in store.servers() {
+        puts += server.commandstats().await["set"];
+    }
+    assert_eq!(puts, 300);
+}
+
+#[tokio::test]
 async fn a_call_is_one_command_and_a_batch_one_write() {
     let Any::Single(server) = single().await else { unreachable!() };
     let keyspace = open_ready(server.url(support::USER)).await;

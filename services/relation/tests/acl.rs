@@ -25,7 +25,7 @@ async fn other_services_keys_and_unused_commands_are_refused() {
             assert_eq!(error.code(), Some("NOPERM"), "{command} {key}");
         }
     }
-    let unused: [&[&str]; 11] = [
+    let unused: [&[&str]; 13] = [
         &["KEYS", "*"],
         &["SCAN", "0"],
         &["RANDOMKEY"],
@@ -37,6 +37,8 @@ async fn other_services_keys_and_unused_commands_are_refused() {
         &["SMEMBERS", "rel:{1}:following_ids:4"],
         &["HGETALL", "rel:{1}:following:4"],
         &["DEL", "rel:{1}:following:4"],
+        &["ZCOUNT", "rel:{1}:following:4", "-inf", "+inf"],
+        &["ZREMRANGEBYSCORE", "rel:{1}:following:4", "-inf", "+inf"],
     ];
     for words in unused {
         let mut command = redis::cmd(words[0]);

@@ -4,7 +4,11 @@
 use microblog_domain::UserId;
 use microblog_keyspace::Entry;
 
-use crate::{error::Error, graph::List, store::Store};
+use crate::{
+    error::Error,
+    graph::List,
+    store::{Store, ids},
+};
 
 const CHUNK: usize = 500;
 
@@ -103,8 +107,4 @@ impl Pair {
         }
         Ok(Found { entries, next: next(after) })
     }
-}
-
-fn ids(entries: &[Entry]) -> Vec<UserId> {
-    entries.iter().filter_map(|entry| UserId::new(entry.member)).collect()
 }

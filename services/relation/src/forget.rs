@@ -10,7 +10,7 @@ use crate::{
     edges::Edges,
     error::Error,
     graph::{Edge, List},
-    store::Store,
+    store::{Store, ids},
 };
 
 const PAGE: usize = 200;
@@ -52,7 +52,6 @@ async fn forget(store: &Store, edges: &Edges, user: UserId) -> Result<(), Error>
 
 async fn peers(store: &Store, list: List, user: UserId) -> Result<Option<Vec<UserId>>, Error> {
     let page = store.page(list, user, None, None, PAGE).await?;
-    let peers: Vec<UserId> =
-        page.entries.iter().filter_map(|entry| UserId::new(entry.member)).collect();
+    let peers = ids(&page.entries);
     Ok((!peers.is_empty()).then_some(peers))
 }

@@ -11,7 +11,11 @@ use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::Entry;
 
-use crate::{error::Error, graph::List, store::Store};
+use crate::{
+    error::Error,
+    graph::List,
+    store::{Store, ids},
+};
 
 /// The most violations that one report names.
 const VIOLATIONS_MAX: usize = 100;
@@ -182,8 +186,4 @@ async fn check_blocked(
         }
     }
     Ok(())
-}
-
-fn ids(entries: &[Entry]) -> Vec<UserId> {
-    entries.iter().filter_map(|entry| UserId::new(entry.member)).collect()
 }

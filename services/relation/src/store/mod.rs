@@ -8,7 +8,7 @@ mod jobs;
 mod lists;
 
 use microblog_domain::{Partition, UserId};
-use microblog_keyspace::{self as keyspace, Batch, Call, Keyspace, Library, redis::Value};
+use microblog_keyspace::{self as keyspace, Batch, Call, Entry, Keyspace, Library, redis::Value};
 
 pub use follows::{Targets, Truth};
 pub use jobs::Waiting;
@@ -80,6 +80,11 @@ impl Store {
     pub async fn is_ready(&self) -> bool {
         self.keyspace.ready().await.is_ok()
     }
+}
+
+/// Returns the accounts of a page's entries.
+pub(crate) fn ids(entries: &[Entry]) -> Vec<UserId> {
+    entries.iter().filter_map(|entry| UserId::new(entry.member)).collect()
 }
 
 fn outcome(number: i64) -> Result<Outcome, keyspace::Error> {

@@ -22,6 +22,16 @@ mod microblog {
             tonic::include_proto!("microblog.relation.v1");
         }
     }
+    pub mod post {
+        pub mod v1 {
+            tonic::include_proto!("microblog.post.v1");
+        }
+    }
+    pub mod timeline {
+        pub mod v1 {
+            tonic::include_proto!("microblog.timeline.v1");
+        }
+    }
     pub mod gateway {
         pub mod v1 {
             tonic::include_proto!("microblog.gateway.v1");
@@ -31,7 +41,9 @@ mod microblog {
 
 pub use microblog::common::v1 as common;
 pub use microblog::gateway::v1 as gateway;
+pub use microblog::post::v1 as post;
 pub use microblog::relation::v1 as relation;
+pub use microblog::timeline::v1 as timeline;
 pub use microblog::user::v1 as user;
 
 /// All of the above and what they import as an encoded `FileDescriptorSet`, for server reflection.

@@ -2,16 +2,18 @@
 //! tokens, and the rules for text that people write. Pure: knows neither tonic nor Redis, and
 //! does no input or output.
 
+mod id;
 mod invalid;
 mod page;
 mod partition;
 mod stamp;
 pub mod text;
 
+pub use id::{CommentId, PostId, UserId};
 pub use invalid::Invalid;
 pub use page::{PageSize, Scope, TokenError};
 pub use partition::Partition;
-pub use stamp::{Stamp, UserId};
+pub use stamp::Stamp;
 
 /// The most ids that a batch read takes.
 pub const BATCH_MAX: usize = 500;

@@ -1,12 +1,11 @@
-//! Stamps and the ids made of them.
+//! Stamps: moments in a partition, of which all ids are made.
 
 use std::{
-    fmt,
     num::NonZeroU64,
     time::{Duration, SystemTime},
 };
 
-use crate::{Invalid, Partition};
+use crate::Partition;
 
 /// A moment in a partition: 41 bits of milliseconds since 2024-01-01T00:00:00Z, 10 bits of
 /// partition, 2 bits of sequence. Below 2^53, hence exact as a sorted-set score and in JSON.
@@ -35,6 +34,11 @@ impl Stamp {
         Self((ms << 12) | (u64::from(partition.number()) << 2))
     }
 
+    /// Returns the stamp that an id is.
+    pub(crate) const fn of_id(id: NonZeroU64) -> Self {
+        Self(id.get())
+    }
+
     /// Returns the number itself.
     pub const fn get(self) -> u64 {
         self.0
@@ -51,63 +55,6 @@ impl Stamp {
     }
 }
 
-/// Identifies an account: a stamp, and never 0.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct UserId(NonZeroU64);
-
-impl UserId {
-    /// Returns the id with this value, or `None` for 0 and from 2^53 up.
-    pub const fn new(value: u64) -> Option<Self> {
-        match NonZeroU64::new(value) {
-            Some(id) if value < Stamp::END => Some(Self(id)),
-            _ => None,
-        }
-    }
-
-    /// Reads the id in a request's field.
-    pub fn parse(field: &str, value: u64) -> Result<Self, Invalid> {
-        Self::new(value)
-            .ok_or_else(|| Invalid::new(field, "must be an account id: from 1 to 2^53 - 1"))
-    }
-
-    /// Reads a list of up to `max` ids in a request's field.
-    pub fn parse_list(field: &str, values: &[u64], max: usize) -> Result<Vec<Self>, Invalid> {
-        if values.len() > max {
-            let problem = format!("must have at most {max} items, has {}", values.len());
-            return Err(Invalid::new(field, problem));
-        }
-        let parse = |(i, &value)| Self::parse(&format!("{field}[{i}]"), value);
-        values.iter().enumerate().map(parse).collect()
-    }
-
-    /// Returns the number itself.
-    pub const fn get(self) -> u64 {
-        self.0.get()
-    }
-
-    /// Returns the partition in which all of the account's own data lies.
-    pub const fn partition(self) -> Partition {
-        Partition::of_id(self.get())
-    }
-
-    /// Returns when the account was made.
-    pub fn created_at(self) -> SystemTime {
-        Stamp(self.get()).time()
-    }
-}
-
-impl fmt::Display for UserId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
-
-impl fmt::Debug for UserId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "UserId({})", self.0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,22 +66,5 @@ mod tests {
         assert_eq!(stamp.time(), time);
         assert_eq!(stamp.partition(), Partition::new(1023));
         assert!(stamp.get() < Stamp::END);
-    }
-
-    #[test]
-    fn ids_are_from_1_to_below_2_to_the_53() {
-        assert!(UserId::new(0).is_none());
-        assert!(UserId::new(1).is_some());
-        assert!(UserId::new((1 << 53) - 1).is_some());
-        assert!(UserId::new(1 << 53).is_none());
-        assert!(UserId::new(1 << 63).is_none());
-    }
-
-    #[test]
-    fn a_bad_id_in_a_list_is_named() {
-        let error = UserId::parse_list("user_ids", &[1, 0], 500).unwrap_err();
-        assert_eq!(error.field, "user_ids[1]");
-        let error = UserId::parse_list("user_ids", &[1; 501], 500).unwrap_err();
-        assert_eq!(error.problem, "must have at most 500 items, has 501");
     }
 }

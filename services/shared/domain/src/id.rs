@@ -1,0 +1,105 @@
+//! Ids: stamps that name something, each kind a type of its own.
+
+use std::{fmt, num::NonZeroU64, time::SystemTime};
+
+use crate::{Invalid, Partition, Stamp};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(NonZeroU64);
+
+        impl $name {
+            /// Returns the id with this value, or `None` for 0 and from 2^53 up.
+            pub const fn new(value: u64) -> Option<Self> {
+                match NonZeroU64::new(value) {
+                    Some(id) if value < Stamp::END => Some(Self(id)),
+                    _ => None,
+                }
+            }
+
+            /// Reads the id in a request's field.
+            pub fn parse(field: &str, value: u64) -> Result<Self, Invalid> {
+                let problem = concat!("must be ", $what, " id: from 1 to 2^53 - 1");
+                Self::new(value).ok_or_else(|| Invalid::new(field, problem))
+            }
+
+            /// Reads a list of up to `max` ids in a request's field.
+            pub fn parse_list(
+                field: &str,
+                values: &[u64],
+                max: usize,
+            ) -> Result<Vec<Self>, Invalid> {
+                if values.len() > max {
+                    let problem = format!("must have at most {max} items, has {}", values.len());
+                    return Err(Invalid::new(field, problem));
+                }
+                let parse = |(i, &value)| Self::parse(&format!("{field}[{i}]"), value);
+                values.iter().enumerate().map(parse).collect()
+            }
+
+            /// Returns the number itself.
+            pub const fn get(self) -> u64 {
+                self.0.get()
+            }
+
+            /// Returns the partition in which it lies, with all that belongs to it.
+            pub const fn partition(self) -> Partition {
+                Partition::of_id(self.get())
+            }
+
+            /// Returns when it was made, to the millisecond.
+            pub fn created_at(self) -> SystemTime {
+                Stamp::of_id(self.0).time()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({})", stringify!($name), self.0)
+            }
+        }
+    };
+}
+
+id! {
+    /// Identifies an account: a stamp, and never 0.
+    UserId, "an account"
+}
+id! {
+    /// Identifies a post: a stamp of its author's partition, and never 0.
+    PostId, "a post"
+}
+id! {
+    /// Identifies a comment: a stamp of its post's partition, and never 0.
+    CommentId, "a comment"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_from_1_to_below_2_to_the_53() {
+        assert!(UserId::new(0).is_none());
+        assert!(UserId::new(1).is_some());
+        assert!(UserId::new((1 << 53) - 1).is_some());
+        assert!(UserId::new(1 << 53).is_none());
+        assert!(UserId::new(1 << 63).is_none());
+    }
+
+    #[test]
+    fn a_bad_id_in_a_list_is_named() {
+        let error = UserId::parse_list("user_ids", &[1, 0], 500).unwrap_err();
+        assert_eq!(error.field, "user_ids[1]");
+        let error = UserId::parse_list("user_ids", &[1; 501], 500).unwrap_err();
+        assert_eq!(error.problem, "must have at most 500 items, has 501");
+    }
+}

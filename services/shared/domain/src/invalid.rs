@@ -17,3 +17,19 @@ impl Invalid {
         Self { field: field.into(), problem: problem.into() }
     }
 }
+
+/// Collects what is wrong with the fields of a request, so that all of it is told at once.
+#[derive(Debug, Default)]
+pub struct Fields(Vec<Invalid>);
+
+impl Fields {
+    /// Returns what was read from a field, or keeps what is wrong with it.
+    pub fn read<T>(&mut self, parsed: Result<T, Invalid>) -> Option<T> {
+        parsed.map_err(|invalid| self.0.push(invalid)).ok()
+    }
+
+    /// Returns what was made of all fields, which is there if none was wrong.
+    pub fn finish<T>(self, made: Option<T>) -> Result<T, Vec<Invalid>> {
+        made.filter(|_| self.0.is_empty()).ok_or(self.0)
+    }
+}

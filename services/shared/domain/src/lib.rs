@@ -6,13 +6,15 @@ mod id;
 mod invalid;
 mod page;
 mod partition;
+mod request;
 mod stamp;
 pub mod text;
 
 pub use id::{CommentId, PostId, UserId};
-pub use invalid::Invalid;
+pub use invalid::{Fields, Invalid};
 pub use page::{PageSize, Scope, TokenError};
 pub use partition::Partition;
+pub use request::RequestId;
 pub use stamp::Stamp;
 
 /// The most ids that a batch read takes.

@@ -3,48 +3,31 @@
 
 use std::collections::HashSet;
 
-use microblog_domain::{Invalid, UserId};
+use microblog_domain::{Fields, Invalid, RequestId, UserId};
 use microblog_proto::user as pb;
-use uuid::Uuid;
 
 use crate::{Email, Error, Name, Part, Password, import::Person, registration::Application};
 
 /// The most names that an import takes.
 const IMPORT_MAX: usize = 5000;
 
-/// Collects what is wrong with the fields of a request.
-#[derive(Default)]
-struct Fields(Vec<Invalid>);
-
-impl Fields {
-    /// Returns what was read from a field, or keeps what is wrong with it.
-    fn read<T>(&mut self, parsed: Result<T, Invalid>) -> Option<T> {
-        parsed.map_err(|invalid| self.0.push(invalid)).ok()
-    }
-
-    /// Returns what was made of all fields, which is there if none was wrong.
-    fn finish<T>(self, made: Option<T>) -> Result<T, Error> {
-        made.filter(|_| self.0.is_empty()).ok_or(Error::Invalid(self.0))
-    }
-}
-
 pub(super) fn register(request: pb::RegisterRequest) -> Result<Application, Error> {
     let mut fields = Fields::default();
-    let id = fields.read(request_id(&request.request_id));
+    let id = fields.read(RequestId::parse("request_id", &request.request_id));
     let name = fields.read(Name::parse("name", &request.name));
     let email = fields.read(Email::parse("email", &request.email));
     let password = fields.read(Password::parse_new("password", &request.password));
     let display_name = fields.read(Part::DisplayName.parse(&request.display_name));
     let application = id.zip(name).zip(email).zip(password).zip(display_name).map(
         |((((request, name), email), password), display_name)| Application {
-            request,
+            request: request.to_string(),
             name,
             email,
             password,
             display_name,
         },
     );
-    fields.finish(application)
+    fields.finish(application).map_err(Error::Invalid)
 }
 
 pub(super) fn check_availability(
@@ -57,7 +40,7 @@ pub(super) fn check_availability(
     let name = request.name.as_deref().and_then(|name| fields.read(Name::parse("name", name)));
     let email =
         request.email.as_deref().and_then(|email| fields.read(Email::parse("email", email)));
-    fields.finish(Some((name, email)))
+    fields.finish(Some((name, email))).map_err(Error::Invalid)
 }
 
 pub(super) fn import_users(
@@ -93,7 +76,7 @@ pub(super) fn login(request: &pb::LoginRequest) -> Result<(Email, Password), Err
     let mut fields = Fields::default();
     let email = fields.read(Email::parse("email", &request.email));
     let password = fields.read(Password::parse_given("password", &request.password));
-    fields.finish(email.zip(password))
+    fields.finish(email.zip(password)).map_err(Error::Invalid)
 }
 
 pub(super) fn change_password(
@@ -104,14 +87,16 @@ pub(super) fn change_password(
     let given = Password::parse_given("current_password", &request.current_password);
     let current = fields.read(given);
     let new = fields.read(Password::parse_new("new_password", &request.new_password));
-    fields.finish(id.zip(current).zip(new).map(|((id, current), new)| (id, current, new)))
+    fields
+        .finish(id.zip(current).zip(new).map(|((id, current), new)| (id, current, new)))
+        .map_err(Error::Invalid)
 }
 
 pub(super) fn delete_user(request: &pb::DeleteUserRequest) -> Result<(UserId, Password), Error> {
     let mut fields = Fields::default();
     let id = fields.read(UserId::parse("user_id", request.user_id));
     let password = fields.read(Password::parse_given("password", &request.password));
-    fields.finish(id.zip(password))
+    fields.finish(id.zip(password)).map_err(Error::Invalid)
 }
 
 pub(super) fn update_profile(
@@ -131,14 +116,9 @@ pub(super) fn update_profile(
             changes.push((part, text));
         }
     }
-    fields.finish(id.map(|id| (id, changes)))
+    fields.finish(id.map(|id| (id, changes))).map_err(Error::Invalid)
 }
 
 pub(super) fn user_id(value: u64) -> Result<UserId, Error> {
     Ok(UserId::parse("user_id", value)?)
-}
-
-fn request_id(text: &str) -> Result<String, Invalid> {
-    let id = Uuid::parse_str(text).ok().filter(|id| !id.is_nil());
-    id.map(|id| id.to_string()).ok_or_else(|| Invalid::new("request_id", "must be a UUID"))
 }

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use tokio::time::{Interval, MissedTickBehavior};
+use microblog_chassis::Rounds;
 
 use crate::{
-    error::Error,
     forget,
     store::Store,
     sweeper::{PATIENCE, Sweeper},
@@ -22,7 +21,7 @@ pub(crate) fn jobs(store: &Store) -> Vec<BoxFuture<'static, ()>> {
 
 async fn sweep(store: Store) {
     let mut sweeper = Sweeper::new(store);
-    let mut rounds = Rounds::new("sweeping");
+    let mut rounds = Rounds::new("sweeping", PERIOD);
     loop {
         rounds.next().await;
         rounds.note(sweeper.sweep(PATIENCE).await);
@@ -30,40 +29,9 @@ async fn sweep(store: Store) {
 }
 
 async fn forget(store: Store) {
-    let mut rounds = Rounds::new("forgetting");
+    let mut rounds = Rounds::new("forgetting", PERIOD);
     loop {
         rounds.next().await;
         rounds.note(forget::forget_marked(&store).await);
-    }
-}
-
-/// The rounds of a job. A failure is logged when it begins and when it ends, not each time.
-struct Rounds {
-    job: &'static str,
-    ticks: Interval,
-    is_failing: bool,
-}
-
-impl Rounds {
-    fn new(job: &'static str) -> Self {
-        let mut ticks = tokio::time::interval(PERIOD);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { job, ticks, is_failing: false }
-    }
-
-    async fn next(&mut self) {
-        self.ticks.tick().await;
-    }
-
-    fn note(&mut self, result: Result<(), Error>) {
-        match &result {
-            Ok(()) if self.is_failing => tracing::info!(job = self.job, "the job works again"),
-            Err(error) if !self.is_failing => {
-                let error = error as &dyn std::error::Error;
-                tracing::warn!(job = self.job, error, "the job cannot work");
-            }
-            Ok(()) | Err(_) => {}
-        }
-        self.is_failing = result.is_err();
     }
 }

@@ -1,5 +1,6 @@
 //! What every server of microblog needs: listen, health, reflection, limits, deadlines, trace
-//! context, telemetry, a bounded drain, and the way one service calls another.
+//! context, telemetry, a bounded drain, the rounds of jobs beside the calls, and the way one
+//! service calls another.
 //!
 //! Knows the wire contract, but neither any service's rules nor Redis: what "ready" means, a
 //! service tells by its [`Probe`].
@@ -19,6 +20,7 @@ mod peer;
 mod ports;
 mod process;
 mod reflection;
+mod rounds;
 mod server;
 mod service;
 mod signals;
@@ -30,5 +32,6 @@ pub use config::{Config, LogFormat};
 pub use mutate::mutate;
 pub use peer::{AddressError, Peer};
 pub use process::run;
+pub use rounds::Rounds;
 pub use server::{ServeError, serve};
 pub use service::{Listening, Probe, Service, Worker};

@@ -1,0 +1,109 @@
+//! The rounds of a job that runs beside the calls, and what the log says of one that fails: a line
+//! when that begins and one when it ends, and not one for each round.
+
+use std::{error::Error, time::Duration};
+
+use tokio::time::{Interval, MissedTickBehavior};
+
+/// The rounds of a job, which goes on for ever:
+///
+/// ```no_run
+/// # use std::{io, time::Duration};
+/// # async fn sweep() -> Result<(), io::Error> { Ok(()) }
+/// # async fn job() {
+/// let mut rounds = microblog_chassis::Rounds::new("sweeping", Duration::from_secs(1));
+/// loop {
+///     rounds.next().await;
+///     rounds.note(sweep().await);
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Rounds {
+    job: &'static str,
+    ticks: Interval,
+    is_failing: bool,
+}
+
+impl Rounds {
+    /// Returns the rounds of the job that the log calls by this name, one each `period`. Must be
+    /// called inside a runtime, and the period must not be zero.
+    pub fn new(job: &'static str, period: Duration) -> Self {
+        let mut ticks = tokio::time::interval(period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { job, ticks, is_failing: false }
+    }
+
+    /// Waits until it is time for a round. The first one is at once; one that took longer than the
+    /// period is followed at once, and what was missed meanwhile is not made up for.
+    pub async fn next(&mut self) {
+        self.ticks.tick().await;
+    }
+
+    /// Takes note of what became of a round. An error goes to the log with all its causes.
+    pub fn note(&mut self, result: Result<(), impl Error + 'static>) {
+        match &result {
+            Ok(()) if self.is_failing => tracing::info!(job = self.job, "the job works again"),
+            Err(error) if !self.is_failing => {
+                let error = error as &dyn Error;
+                tracing::warn!(job = self.job, error, "the job cannot work");
+            }
+            Ok(()) | Err(_) => {}
+        }
+        self.is_failing = result.is_err();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        sync::{Arc, Mutex},
+        time::Instant,
+    };
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_job_that_fails_is_a_line_when_that_begins_and_one_when_it_ends() {
+        let (written, log) = (Written::default(), tracing_subscriber::fmt().without_time());
+        let writer = written.clone();
+        let log = log.with_target(false).with_ansi(false).with_writer(move || writer.clone());
+        let mut rounds = Rounds::new("testing", Duration::from_secs(1));
+        tracing::subscriber::with_default(log.finish(), || {
+            for works in [true, false, false, true, true, false] {
+                rounds.note(if works { Ok(()) } else { Err(io::Error::other("broken")) });
+            }
+        });
+        let lines = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let lines: Vec<_> = lines.lines().map(str::trim).collect();
+        let failing = "WARN the job cannot work job=\"testing\" error=broken";
+        let works = "INFO the job works again job=\"testing\"";
+        assert_eq!(lines, [failing, works, failing]);
+    }
+
+    #[tokio::test]
+    async fn the_first_round_is_at_once_and_the_next_a_period_later() {
+        let period = Duration::from_millis(50);
+        let begin = Instant::now();
+        let mut rounds = Rounds::new("testing", period);
+        let mut long = Rounds::new("testing", Duration::from_secs(3600));
+        long.next().await;
+        rounds.next().await;
+        rounds.next().await;
+        assert!(begin.elapsed() >= period);
+    }
+}

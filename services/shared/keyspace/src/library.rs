@@ -6,7 +6,7 @@ use std::io::Write as _;
 use redis::{Cmd, RedisWrite as _};
 use sha2::{Digest as _, Sha256};
 
-/// What every library begins with: the clock of a partition, and how numbers are written.
+/// What every library begins with: what the functions of all services share.
 const PRELUDE: &str = include_str!("prelude.lua");
 
 /// A service's Redis Functions.

@@ -1,5 +1,8 @@
--- What the functions of every service share: a partition's clock, and how numbers are written.
+-- What the functions of every service share: a partition's clock, how numbers are written, lists of
+-- arguments, and what changes of two sides leave: tombstones, and what waits to be confirmed.
 -- Stands before each library's own text; knows no key names.
+--
+-- What needs commands says which: those that a service uses, its Redis user must be allowed.
 
 -- 2024-01-01T00:00:00Z in milliseconds since the Unix epoch.
 local EPOCH_MS = 1704067200000
@@ -9,7 +12,7 @@ local function integer(number)
   return string.format('%.0f', number)
 end
 
--- Returns the server's time in milliseconds since the epoch of stamps.
+-- Returns the server's time in milliseconds since the epoch of stamps. Needs TIME.
 local function now_ms()
   local time = redis.call('TIME')
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) - EPOCH_MS
@@ -31,5 +34,55 @@ local function issue(clock, partition, count)
     stamps[i] = integer(math.floor(tick / 4) * 4096 + partition * 4 + tick % 4)
   end
   return stamps
+end
+
+-- Calls a command that takes any number of arguments after its key. Needs that command.
+local function call_with(command, key, arguments)
+  return redis.call(command, key, unpack(arguments))
+end
+
+-- Returns those arguments that stand at `from` and after.
+local function rest(args, from)
+  local values = {}
+  for i = from, #args do
+    values[#values + 1] = args[i]
+  end
+  return values
+end
+
+-- Tombstones are kept for 24 hours: far longer than any message can be on its way.
+local TOMBSTONE_SECONDS = 86400
+
+-- Notes ended entries (version, member, version, member, …) in a zset of tombstones, and clears
+-- away up to twice as many old ones. Versions are stamps. Needs EXPIRE, TIME, ZADD, ZRANGE, ZREM.
+local function bury(tombstones, entries)
+  call_with('ZADD', tombstones, entries)
+  redis.call('EXPIRE', tombstones, TOMBSTONE_SECONDS)
+  local cutoff = integer((now_ms() - TOMBSTONE_SECONDS * 1000) * 4096)
+  local old = redis.call('ZRANGE', tombstones, '-inf', cutoff, 'BYSCORE', 'LIMIT', 0, #entries)
+  if #old > 0 then
+    call_with('ZREM', tombstones, old)
+  end
+end
+
+-- Takes entries out of `pending`, a zset of changes by their versions, each unless it has another
+-- version by now, a newer change having come in. A service registers it. Needs ZMSCORE and ZREM.
+--
+-- KEYS: pending. ARGV: member, version, member, version, …
+-- Returns how many it took out.
+local function confirm(keys, args)
+  local members, done = {}, {}
+  for i = 1, #args, 2 do
+    members[#members + 1] = args[i]
+  end
+  for i, version in ipairs(call_with('ZMSCORE', keys[1], members)) do
+    if version and tonumber(version) == tonumber(args[2 * i]) then
+      done[#done + 1] = members[i]
+    end
+  end
+  if #done > 0 then
+    call_with('ZREM', keys[1], done)
+  end
+  return #done
 end
 

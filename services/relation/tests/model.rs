@@ -245,7 +245,7 @@ impl Case {
         let partitions: Vec<_> = self.users.iter().map(|user| (user.partition(), 0)).collect();
         let waiting = self.store.waiting(&partitions).await.unwrap();
         let ours = |waiting: &(Waiting, u64)| self.users.contains(&waiting.0.edge().from);
-        !waiting.iter().flatten().any(ours)
+        !waiting.iter().flatten().flatten().any(ours)
     }
 }
 

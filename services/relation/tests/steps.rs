@@ -69,6 +69,27 @@ async fn more_than_a_page_left_behind_in_one_partition_is_swept() {
 }
 
 #[tokio::test]
+async fn an_entry_that_cannot_be_read_does_not_hide_the_pages_behind_it() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let Redis::Single(server) = &system.redis else { panic!("it is a single server") };
+    let mut admin = server.admin().await;
+    // A whole page, older than any change.
+    let mut damage = redis::cmd("ZADD");
+    damage.arg(format!("rel:{{{}}}:pending", ONE.from.partition()));
+    for n in 0..Store::WAITING_MAX {
+        damage.arg(0).arg(format!("damaged:{n}"));
+    }
+    let () = damage.query_async(&mut admin).await.unwrap();
+
+    system.store.follow_one(ONE).await.unwrap();
+    let mut sweeper = Sweeper::new(system.store.clone());
+    for _ in 0..2 {
+        sweeper.sweep(Duration::ZERO).await.unwrap();
+    }
+    assert_eq!(system.counts(id(2)).await, (0, 1, 0));
+}
+
+#[tokio::test]
 async fn an_import_counts_a_pending_follow_of_a_forgotten_account_as_refused() {
     let system = System::start_without_jobs(Topology::Single).await;
     system.store.follow_one(ONE).await.unwrap();

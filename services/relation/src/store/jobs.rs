@@ -53,11 +53,11 @@ impl Waiting {
 
 impl Store {
     /// Returns up to 100 of what waits in each of some partitions, from a rank on: what waits, and
-    /// the version of the change.
+    /// the version of the change. `None` stands for what cannot be read.
     pub async fn waiting(
         &self,
         partitions: &[(Partition, usize)],
-    ) -> Result<Vec<Vec<(Waiting, u64)>>, Error> {
+    ) -> Result<Vec<Vec<Option<(Waiting, u64)>>>, Error> {
         let mut batch = Batch::new();
         for &(partition, from) in partitions {
             let mut command = cmd("ZRANGE");
@@ -74,7 +74,7 @@ impl Store {
                 }
                 Some((waiting?, version as u64))
             };
-            Ok(members.into_iter().filter_map(entry).collect())
+            Ok(members.into_iter().map(entry).collect())
         };
         answers.map(entries).collect()
     }

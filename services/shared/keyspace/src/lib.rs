@@ -6,6 +6,7 @@
 //! freezes; meanwhile each call ends in time with [`Error::Unavailable`].
 
 mod address;
+mod backlog;
 mod batch;
 mod call;
 mod cluster;
@@ -20,6 +21,7 @@ mod links;
 mod page;
 mod route;
 
+pub use backlog::Backlog;
 pub use batch::Batch;
 pub use call::Call;
 pub use config::Config;

@@ -1,7 +1,7 @@
 //! Accounts: finding, changing and deleting them. The rules of this service are methods of
 //! [`Accounts`], one file for each group. They know the store's steps, but no key and no wire type.
 
-use std::{future::Future, time::Duration};
+use std::{collections::HashSet, future::Future, time::Duration};
 
 use microblog_domain::UserId;
 
@@ -39,7 +39,7 @@ impl Accounts {
 
     /// Returns what everybody may see of those ids that are accounts, each once, in their order.
     pub async fn get_many(&self, mut ids: Vec<UserId>) -> Result<Vec<User>, Error> {
-        let mut seen = std::collections::HashSet::with_capacity(ids.len());
+        let mut seen = HashSet::with_capacity(ids.len());
         ids.retain(|&id| seen.insert(id));
         self.store.users(&ids).await
     }
@@ -51,6 +51,28 @@ impl Accounts {
             Some(record) if record.state == State::Active => Ok(record.user),
             _ => Err(Error::UserNotFound),
         }
+    }
+
+    /// Returns those names that accounts have, each once, in their order, and whose they are. Two
+    /// round trips; one where nobody claims any of them.
+    pub async fn resolve(&self, mut names: Vec<Name>) -> Result<Vec<(Name, UserId)>, Error> {
+        let mut seen = HashSet::with_capacity(names.len());
+        names.retain(|name| seen.insert(name.clone()));
+        let claims: Vec<_> = names.iter().map(Claim::Name).collect();
+        let holders = self.store.holders(&claims).await?;
+        let mut ids: Vec<UserId> = holders.iter().copied().flatten().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let users = self.store.users(&ids).await?;
+        // What a claim is worth, the profile says.
+        let is_worth = |holder: &UserId, name: &Name| {
+            let found = users.binary_search_by_key(holder, |user| user.id);
+            found.is_ok_and(|at| users[at].has_name(name))
+        };
+        let named = |(name, holder): (Name, Option<UserId>)| {
+            holder.filter(|holder| is_worth(holder, &name)).map(|id| (name, id))
+        };
+        Ok(names.into_iter().zip(holders).filter_map(named).collect())
     }
 
     /// Returns an account with what only its owner may see.

@@ -8,7 +8,7 @@ use microblog_domain::{Invalid, Partition};
 const LENGTH_MAX: usize = 30;
 
 /// An account's unique name, as its owner writes it. Unique without regard to case.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Name(String);
 
 impl Name {

@@ -59,10 +59,17 @@ pub struct Record {
     pub request: String,
 }
 
+impl User {
+    /// Returns whether a name is this account's.
+    pub fn has_name(&self, name: &Name) -> bool {
+        self.name.eq_ignore_ascii_case(name.as_str())
+    }
+}
+
 impl Record {
     /// Returns whether a claim on a name is this account's or registration's.
     pub fn has_name(&self, name: &Name) -> bool {
-        self.user.name.eq_ignore_ascii_case(name.as_str())
+        self.user.has_name(name)
     }
 
     /// Returns whether a claim on an address is this account's or registration's.

@@ -124,6 +124,16 @@ impl UserService for Rpc {
         Ok(Response::new(pb::GetUserByNameResponse { user: Some(encode::user(user)) }))
     }
 
+    async fn batch_resolve_names(
+        &self,
+        request: Request<pb::BatchResolveNamesRequest>,
+    ) -> Answer<pb::BatchResolveNamesResponse> {
+        let names = decode::possible_names(&request.get_ref().names)?;
+        let found = self.accounts.resolve(names).await?;
+        let users = found.into_iter().map(encode::named_user).collect();
+        Ok(Response::new(pb::BatchResolveNamesResponse { users }))
+    }
+
     async fn get_account(
         &self,
         request: Request<pb::GetAccountRequest>,

@@ -6,11 +6,11 @@ mod harness;
 
 use std::time::Duration;
 
-use harness::{PASSWORD, PATIENCE, accounts, on_each_store};
+use harness::{PASSWORD, PATIENCE, accounts, draft, on_each_store};
 use microblog_domain::Partition;
 use microblog_testkit::{Store as Redis, Topology, eventually};
 use microblog_user::{
-    Accounts, Draft, Email, Hash, Kind, Name, Password, Registration, Store, Sweeper, User,
+    Accounts, Draft, Hash, Kind, Name, Password, Registration, Store, Sweeper, User,
     registration::Application,
 };
 
@@ -19,16 +19,6 @@ on_each_store! {
     a_sweep_that_stops_anywhere_is_taken_up_again
     who_stalls_until_he_is_given_up_cannot_come_back
     a_deletion_that_stops_anywhere_frees_the_name
-}
-
-fn draft(name: &str) -> Draft {
-    Draft {
-        name: Name::parse("name", name).unwrap(),
-        email: Email::parse("email", &format!("{name}@example.org")).unwrap(),
-        password: Hash::none(),
-        display_name: String::new(),
-        request: uuid::Uuid::new_v4().to_string(),
-    }
 }
 
 async fn register_directly(accounts: &Accounts, name: &str) -> User {

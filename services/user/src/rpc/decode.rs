@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use microblog_domain::{Fields, Invalid, RequestId, UserId};
+use microblog_domain::{BATCH_MAX, Fields, Invalid, RequestId, UserId};
 use microblog_proto::user as pb;
 
 use crate::{Email, Error, Name, Part, Password, import::Person, registration::Application};
@@ -47,10 +47,7 @@ pub(super) fn import_users(
     request: &pb::ImportUsersRequest,
 ) -> Result<(Vec<Person>, Option<Password>), Error> {
     let names = &request.names;
-    if names.len() > IMPORT_MAX {
-        let problem = format!("must have at most {IMPORT_MAX} items, has {}", names.len());
-        return Err(Invalid::new("names", problem).into());
-    }
+    at_most(IMPORT_MAX, names)?;
     let mut seen = HashSet::with_capacity(names.len());
     let mut people = Vec::with_capacity(names.len());
     for (i, name) in names.iter().enumerate() {
@@ -70,6 +67,13 @@ pub(super) fn import_users(
         text => Some(Password::parse_new("password", text)?),
     };
     Ok((people, password))
+}
+
+/// Reads names of a text, which come from where nobody checks them: those that nobody can have are
+/// nobody's, and no fault of the request.
+pub(super) fn possible_names(names: &[String]) -> Result<Vec<Name>, Error> {
+    at_most(BATCH_MAX, names)?;
+    Ok(names.iter().filter_map(|name| Name::parse("names", name).ok()).collect())
 }
 
 pub(super) fn login(request: &pb::LoginRequest) -> Result<(Email, Password), Error> {
@@ -121,4 +125,12 @@ pub(super) fn update_profile(
 
 pub(super) fn user_id(value: u64) -> Result<UserId, Error> {
     Ok(UserId::parse("user_id", value)?)
+}
+
+fn at_most(max: usize, names: &[String]) -> Result<(), Invalid> {
+    if names.len() > max {
+        let problem = format!("must have at most {max} items, has {}", names.len());
+        return Err(Invalid::new("names", problem));
+    }
+    Ok(())
 }

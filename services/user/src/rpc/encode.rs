@@ -1,8 +1,9 @@
 //! From the domain's types to the wire's.
 
+use microblog_domain::UserId;
 use microblog_proto::user as pb;
 
-use crate::{Record, User};
+use crate::{Name, Record, User};
 
 pub(super) fn user(user: User) -> pb::User {
     pb::User {
@@ -18,4 +19,8 @@ pub(super) fn user(user: User) -> pb::User {
 
 pub(super) fn account(record: Record) -> pb::Account {
     pb::Account { user: Some(user(record.user)), email: record.email }
+}
+
+pub(super) fn named_user((name, id): (Name, UserId)) -> pb::NamedUser {
+    pb::NamedUser { name: name.as_str().to_owned(), user_id: id.get() }
 }

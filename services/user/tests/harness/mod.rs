@@ -17,7 +17,7 @@ use microblog_proto::{
     user::{self as pb, user_service_client::UserServiceClient},
 };
 use microblog_testkit::{Store as Redis, Topology, eventually, redis};
-use microblog_user::{Accounts, Config, Hasher, Store, store};
+use microblog_user::{Accounts, Config, Draft, Email, Hash, Hasher, Name, Store, store};
 use tonic::{
     Status,
     transport::{Channel, Endpoint},
@@ -85,6 +85,17 @@ pub async fn accounts(redis: &Redis) -> (Store, Accounts) {
     store.ready().await.unwrap();
     let day = Duration::from_secs(24 * 3600);
     (store.clone(), Accounts::new(store, Hasher::of_process(2), day))
+}
+
+/// Returns what a registration begins with, of a name with an address that goes with it.
+pub fn draft(name: &str) -> Draft {
+    Draft {
+        name: Name::parse("name", name).unwrap(),
+        email: Email::parse("email", &format!("{name}@example.org")).unwrap(),
+        password: Hash::none(),
+        display_name: String::new(),
+        request: Uuid::new_v4().to_string(),
+    }
 }
 
 /// Returns a request to register a name, with an address that goes with it.

@@ -8,6 +8,7 @@ use futures::{
 };
 use microblog_chassis as chassis;
 use microblog_domain::{PageSize, Partition, Scope, UserId};
+use microblog_keyspace::Entry;
 use microblog_proto::relation::{self as pb, relation_service_server::RelationService};
 use tonic::{Request, Response, Status};
 
@@ -48,9 +49,9 @@ impl Rpc {
         let user = UserId::parse("user_id", user_id)?;
         let count = PageSize::parse(page_size)?.get();
         let scope = Scope::new(name(list)).with(user_id);
-        let after = wire::position(scope, page_token)?;
+        let after = Entry::from_token(scope, page_token)?;
         let page = self.store.page(list, user, after, None, count).await?;
-        Ok((wire::entries(&page.entries), wire::next_page_token(scope, &page)))
+        Ok((wire::entries(&page.entries), page.next_token(scope)))
     }
 
     async fn list_common(
@@ -214,10 +215,10 @@ impl RelationService for Rpc {
         let scope = Scope::new(name(List::Following))
             .with(request.user_id)
             .with(request.newer_than_version);
-        let after = wire::position(scope, &request.page_token).map_err(Error::from)?;
+        let after = Entry::from_token(scope, &request.page_token).map_err(Error::from)?;
         let page = self.store.page(List::Following, user, after, newer_than, count).await;
         let page = page.map_err(Error::from)?;
-        let next_page_token = wire::next_page_token(scope, &page);
+        let next_page_token = page.next_token(scope);
         let edges = wire::entries(&page.entries);
         Ok(Response::new(pb::ListFollowingResponse { edges, next_page_token }))
     }
@@ -326,7 +327,7 @@ impl RelationService for Rpc {
         );
         let count = size.map_err(Error::from)?.get();
         let scope = Scope::new("StreamFollowers").with(request.user_id);
-        let after = wire::position(scope, &request.page_token).map_err(Error::from)?;
+        let after = Entry::from_token(scope, &request.page_token).map_err(Error::from)?;
         let store = self.store.clone();
         let batches = stream::try_unfold(Some(after), move |place| {
             let store = store.clone();
@@ -335,7 +336,7 @@ impl RelationService for Rpc {
                 let page = store.page(List::Followers, user, after, None, count).await;
                 let page = page.map_err(Error::from)?;
                 let next = page.more.then(|| page.entries.last().copied());
-                let next_page_token = wire::next_page_token(scope, &page);
+                let next_page_token = page.next_token(scope);
                 let user_ids = page.entries.iter().map(|entry| entry.member).collect();
                 Ok(Some((pb::StreamFollowersResponse { user_ids, next_page_token }, next)))
             }

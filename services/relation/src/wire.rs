@@ -1,7 +1,7 @@
 //! Between the wire's types and the domain's, with the checks of what comes in.
 
 use microblog_domain::{BATCH_MAX, Invalid, Scope, Stamp, TokenError, UserId};
-use microblog_keyspace::{Entry, Page};
+use microblog_keyspace::Entry;
 use microblog_proto::relation as pb;
 
 use crate::{
@@ -63,26 +63,12 @@ pub(crate) fn follows(follows: &[pb::Follow]) -> Result<Vec<Edge>, Invalid> {
     follows.iter().enumerate().map(edge).collect()
 }
 
-/// Reads the page token of a list.
-pub(crate) fn position(scope: Scope, token: &str) -> Result<Option<Entry>, TokenError> {
-    let position = scope.read(token)?;
-    Ok(position.map(|[score, member]| Entry { score, member }))
-}
-
 /// Reads the page token of what two lists have in common.
 pub(crate) fn place(scope: Scope, token: &str) -> Result<Option<Place>, TokenError> {
     let Some([walked, score, member]) = scope.read(token)? else { return Ok(None) };
     let walked = usize::try_from(walked).ok().filter(|&side| side < 2);
     let after = Some(Entry { score, member });
     walked.map(|walked| Some(Place { walked, after })).ok_or(TokenError::Invalid)
-}
-
-/// Writes the token of the next page of a list.
-pub(crate) fn next_page_token(scope: Scope, page: &Page) -> String {
-    match page.entries.last() {
-        Some(last) if page.more => scope.token([last.score, last.member]),
-        Some(_) | None => String::new(),
-    }
 }
 
 /// Writes the token of the next page of what two lists have in common.

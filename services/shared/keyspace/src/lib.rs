@@ -20,6 +20,7 @@ mod library;
 mod links;
 mod page;
 mod route;
+mod token;
 
 pub use backlog::Backlog;
 pub use batch::Batch;

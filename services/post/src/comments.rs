@@ -1,0 +1,103 @@
+//! How a comment is added and deleted.
+//!
+//! A comment lies in its post's partition, its author's limit in the author's. So there are two
+//! steps: the request is let through in the author's partition, which is remembered with it; then
+//! the comment is made in the post's, with its count. A request that stopped in between has used
+//! up a place of the limit and done nothing else; repeated, it is let through and makes the comment.
+
+use microblog_domain::{CommentId, PostId, RequestId, UserId};
+
+use crate::{
+    error::Error,
+    post::{Comment, CommentContent, Reply},
+    store::{Added, Admitted, Store},
+};
+
+/// Adds and deletes comments.
+#[derive(Clone)]
+pub struct Comments {
+    store: Store,
+}
+
+impl Comments {
+    /// Returns the means to change what is in a store.
+    pub fn new(store: Store) -> Self {
+        Self { store }
+    }
+
+    /// Adds a comment, or returns the one that the same request added.
+    pub async fn add(
+        &self,
+        author: UserId,
+        request: RequestId,
+        post: PostId,
+        text: String,
+        in_reply_to: Option<CommentId>,
+    ) -> Result<Comment, Error> {
+        match self.store.admit_comment(post, author, request).await? {
+            Admitted::Yes => {}
+            Admitted::Elsewhere => return Err(Error::RequestReused),
+            Admitted::Throttled(wait) => return Err(Error::CommentsThrottled(wait)),
+            Admitted::Forgotten => return Err(Error::Forgotten),
+        }
+        let in_reply_to = match in_reply_to {
+            None => None,
+            Some(to) => match self.store.comments(post, &[to]).await?.pop() {
+                Some(answered) => Some(Reply { to, author: answered.content.author }),
+                None => {
+                    // A request that is known may answer what is deleted by now.
+                    let made = self.store.comment_made_by(post, author, request).await?;
+                    let Some(id) = made else { return Err(self.what_is_missing(post).await?) };
+                    return self.known(post, id, author, &text, Some(to)).await;
+                }
+            },
+        };
+        let content = CommentContent { author, text, in_reply_to };
+        match self.store.add_comment(post, &content, request).await? {
+            Added::New(id) => Ok(Comment { id, post, content }),
+            Added::Known(id) => {
+                let to = in_reply_to.map(|reply| reply.to);
+                self.known(post, id, author, &content.text, to).await
+            }
+            Added::NoPost => Err(Error::PostNotFound),
+            Added::NoComment => Err(Error::CommentNotFound),
+        }
+    }
+
+    async fn what_is_missing(&self, post: PostId) -> Result<Error, Error> {
+        let exists = self.store.exist(&[post]).await? == [true];
+        Ok(if exists { Error::CommentNotFound } else { Error::PostNotFound })
+    }
+
+    // The comment that a request made before, if that request was the same.
+    async fn known(
+        &self,
+        post: PostId,
+        id: CommentId,
+        author: UserId,
+        text: &str,
+        in_reply_to: Option<CommentId>,
+    ) -> Result<Comment, Error> {
+        let known = self.store.comments(post, &[id]).await?.pop().ok_or(Error::CommentNotFound)?;
+        let content = &known.content;
+        let answered = content.in_reply_to.map(|reply| reply.to);
+        if (content.author, content.text.as_str(), answered) == (author, text, in_reply_to) {
+            Ok(known)
+        } else {
+            Err(Error::RequestReused)
+        }
+    }
+
+    /// Deletes a comment on behalf of its author or its post's; nothing where there is none.
+    pub async fn delete(&self, user: UserId, post: PostId, id: CommentId) -> Result<(), Error> {
+        let Some(comment) = self.store.comments(post, &[id]).await?.pop() else { return Ok(()) };
+        if comment.content.author != user {
+            let post = self.store.post(post, None).await?;
+            if post.is_some_and(|post| post.content.author != user) {
+                return Err(Error::NotTheAuthor);
+            }
+        }
+        self.store.delete_comment(post, id).await?;
+        Ok(())
+    }
+}

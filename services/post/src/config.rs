@@ -1,0 +1,36 @@
+//! How the post service is configured: by flags, or by the environment.
+
+use std::net::SocketAddr;
+
+use microblog_chassis as chassis;
+use microblog_keyspace as keyspace;
+
+/// The post service of microblog: posts, reposts, likes and comments.
+#[derive(Clone, Debug, clap::Parser)]
+#[command(name = "microblog-post", version)]
+pub struct Config {
+    /// Address and port to serve gRPC on
+    #[arg(
+        long,
+        env = "MICROBLOG_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:50053"
+    )]
+    pub listen: SocketAddr,
+    /// Where the timeline service is, which is told of every post; without it, nobody is
+    #[arg(long, env = "MICROBLOG_TIMELINE_URL", value_name = "URL")]
+    pub timeline_url: Option<String>,
+    /// Posts and reposts of an account per minute: so many at once, and then one each so many parts
+    /// of a minute; 0 for any number
+    #[arg(long, env = "MICROBLOG_POSTS_PER_MINUTE", value_name = "COUNT", default_value_t = 60)]
+    pub posts_per_minute: u32,
+    /// Comments of an account per minute, likewise
+    #[arg(long, env = "MICROBLOG_COMMENTS_PER_MINUTE", value_name = "COUNT", default_value_t = 60)]
+    pub comments_per_minute: u32,
+    /// Limits, deadlines, logs and telemetry.
+    #[command(flatten)]
+    pub chassis: chassis::Config,
+    /// Where the store is.
+    #[command(flatten)]
+    pub redis: keyspace::Config,
+}

@@ -1,0 +1,215 @@
+//! Mentions and hashtags, found in a text. Pure: does not know whether anybody has a name.
+
+use std::ops::Range;
+
+use unicode_segmentation::UnicodeSegmentation as _;
+
+/// The longest name that an account has, in bytes.
+const NAME_MAX: usize = 30;
+
+/// The longest topic, in characters (grapheme clusters): longer ones are none.
+const TAG_MAX: usize = 100;
+
+/// A part of a text that points to something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entity {
+    /// Where it is, sign included, in Unicode code points.
+    pub(crate) range: Range<u32>,
+    /// What it points to.
+    pub(crate) target: Target,
+}
+
+/// What a part of a text points to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// `@name`: the account with this name, as written.
+    Mention(String),
+    /// `#topic#` or `#topic`: the topic, in lower case.
+    Hashtag(String),
+}
+
+/// Returns the mentions and hashtags of a text, in their order. They do not overlap.
+///
+/// A mention is `@` and a name: A-Z, a-z, 0-9 and underscore, up to 30 of them. A hashtag is
+/// `#topic#`, as on Weibo: any characters of one line, the first and last of which is no space; or
+/// `#topic`, as elsewhere: letters, digits and underscores, not digits alone. Where both can be
+/// read, it is the former. Neither sign counts within a word of ASCII, so that e-mail addresses
+/// and the fragments of URLs are left alone; full-width signs count like the narrow ones.
+pub(crate) fn find(text: &str) -> Vec<Entity> {
+    let mut found = Vec::new();
+    // How much of the text has been passed, in bytes and in code points.
+    let (mut at, mut code_points) = (0, 0);
+    while let Some(offset) = text[at..].find(['@', '＠', '#', '＃']) {
+        let start = at + offset;
+        let sign = text[start..].chars().next().unwrap_or_default();
+        code_points += text[at..start].chars().count();
+        let after = &text[start + sign.len_utf8()..];
+        let matched = if is_within_word(&text[..start]) {
+            None
+        } else if matches!(sign, '@' | '＠') {
+            mention(after)
+        } else {
+            topic(after).or_else(|| tag(after))
+        };
+        let (length, target) = matched.map_or((0, None), |(length, target)| (length, Some(target)));
+        let end = start + sign.len_utf8() + length;
+        let length = text[start..end].chars().count();
+        if let Some(target) = target {
+            // Texts are far shorter than 2^32.
+            let range = code_points as u32..(code_points + length) as u32;
+            found.push(Entity { range, target });
+        }
+        (at, code_points) = (end, code_points + length);
+    }
+    found
+}
+
+fn is_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+// Whether a sign that follows this text belongs to an address or a URL.
+fn is_within_word(before: &str) -> bool {
+    before.chars().next_back().is_some_and(|c| is_name(c) || matches!(c, '/' | '&' | '@' | '＠'))
+}
+
+// Each of these returns how many bytes it takes of what follows the sign.
+
+fn mention(after: &str) -> Option<(usize, Target)> {
+    let length = after.find(|c| !is_name(c)).unwrap_or(after.len());
+    let is_address = after[length..].starts_with(['@', '＠']);
+    let is_mention = (1..=NAME_MAX).contains(&length) && !is_address;
+    is_mention.then(|| (length, Target::Mention(after[..length].to_owned())))
+}
+
+fn topic(after: &str) -> Option<(usize, Target)> {
+    let length = after.find(['#', '＃', '\n'])?;
+    let (topic, closing) = (&after[..length], after[length..].chars().next()?);
+    let is_topic = closing != '\n'
+        && !topic.is_empty()
+        && !topic.starts_with(char::is_whitespace)
+        && !topic.ends_with(char::is_whitespace)
+        && topic.graphemes(true).nth(TAG_MAX).is_none();
+    is_topic.then(|| (length + closing.len_utf8(), hashtag(topic)))
+}
+
+fn tag(after: &str) -> Option<(usize, Target)> {
+    // By grapheme clusters: the marks that belong to a letter go with it.
+    let is_letter = |cluster: &&str| cluster.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+    let letters = || after.graphemes(true).take_while(is_letter);
+    let length = letters().map(str::len).sum();
+    let tag = &after[..length];
+    let is_tag = letters().nth(TAG_MAX).is_none() && tag.contains(|c: char| !c.is_numeric());
+    is_tag.then(|| (length, hashtag(tag)))
+}
+
+fn hashtag(topic: &str) -> Target {
+    Target::Hashtag(topic.to_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    // What is found, each as it stands in the text and what it points to.
+    fn targets(text: &str) -> Vec<(String, String)> {
+        let part = |range: &Range<u32>| {
+            let (skip, take) = (range.start as usize, range.len());
+            text.chars().skip(skip).take(take).collect()
+        };
+        let target = |entity: Entity| match entity.target {
+            Target::Mention(name) => (part(&entity.range), format!("@{name}")),
+            Target::Hashtag(tag) => (part(&entity.range), format!("#{tag}")),
+        };
+        find(text).into_iter().map(target).collect()
+    }
+
+    fn check(text: &str, expected: &[(&str, &str)]) {
+        let expected: Vec<_> =
+            expected.iter().map(|&(part, target)| (part.to_owned(), target.to_owned())).collect();
+        assert_eq!(targets(text), expected, "{text}");
+    }
+
+    #[test]
+    fn mentions_are_names_after_the_sign() {
+        check("@bob", &[("@bob", "@bob")]);
+        check("hi @Bob_1, (@cleo).", &[("@Bob_1", "@Bob_1"), ("@cleo", "@cleo")]);
+        check("你好@bob再见＠cleo", &[("@bob", "@bob"), ("＠cleo", "@cleo")]);
+        check(
+            &format!("@{}", "a".repeat(30)),
+            &[(&format!("@{0}", "a".repeat(30)), &format!("@{0}", "a".repeat(30)))],
+        );
+    }
+
+    #[test]
+    fn addresses_and_urls_mention_nobody() {
+        for text in [
+            "ann@example.com",
+            "https://example.com/@ann",
+            "@@ann",
+            "@ann@example.com",
+            "@",
+            "@ ann",
+            "@张三",
+        ] {
+            check(text, &[]);
+        }
+        check(&format!("@{}", "a".repeat(31)), &[]);
+    }
+
+    #[test]
+    fn topics_stand_between_two_signs() {
+        check("#你好，世界#后面", &[("#你好，世界#", "#你好，世界")]);
+        check("a #two words# b", &[("#two words#", "#two words")]);
+        check("#520#", &[("#520#", "#520")]);
+        check("＃宽＃", &[("＃宽＃", "#宽")]);
+        check("#a##b#", &[("#a#", "#a"), ("#b#", "#b")]);
+    }
+
+    #[test]
+    fn tags_follow_one_sign() {
+        check("I like #Rust, and #tokio!", &[("#Rust", "#rust"), ("#tokio", "#tokio")]);
+        check("#one #two\n#three", &[("#one", "#one"), ("#two", "#two"), ("#three", "#three")]);
+        check("#v2 #2024 #١٢", &[("#v2", "#v2")]);
+        check("中文#标签", &[("#标签", "#标签")]);
+        check("#हिन्दी है", &[("#हिन्दी", "#हिन्दी")]);
+        check("#Straße", &[("#Straße", "#straße")]);
+    }
+
+    #[test]
+    fn what_only_looks_like_a_topic_is_none() {
+        for text in ["#", "##", "# #", "C#", "&#39;", "https://example.com/#top", "a#b", "#-"] {
+            check(text, &[]);
+        }
+        check(&format!("#{}", "a".repeat(101)), &[]);
+        check(&format!("#{}#", "a".repeat(101)), &[]);
+        check(
+            &format!("#{0}", "a".repeat(100)),
+            &[(&format!("#{0}", "a".repeat(100)), &format!("#{0}", "a".repeat(100)))],
+        );
+    }
+
+    #[test]
+    fn ranges_are_in_code_points() {
+        let found = find("👍🏽é @bob #标签#");
+        let ranges: Vec<_> = found.into_iter().map(|entity| entity.range).collect();
+        assert_eq!(ranges, [4..8, 9..13]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_and_nothing_overlaps(text in "[@#＠＃ a1_字é\n👍.]{0,60}") {
+            let mut end = 0;
+            let length = text.chars().count() as u32;
+            for entity in find(&text) {
+                prop_assert!(entity.range.start >= end && entity.range.start < entity.range.end);
+                prop_assert!(entity.range.end <= length);
+                let sign = text.chars().nth(entity.range.start as usize);
+                prop_assert!(sign.is_some_and(|c| "@＠#＃".contains(c)));
+                end = entity.range.end;
+            }
+        }
+    }
+}

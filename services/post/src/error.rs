@@ -1,0 +1,91 @@
+//! What can go wrong in the post service, and the one place that turns it into a status.
+
+use std::time::Duration;
+
+use microblog_chassis::status;
+use microblog_domain::{Invalid, TokenError};
+use microblog_keyspace as keyspace;
+use microblog_proto::common::ErrorReason;
+use tonic::{Code, Status};
+
+/// Why a call is refused or fails.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Fields of the request are wrong.
+    #[error("the request is not valid")]
+    Invalid(Vec<Invalid>),
+    /// The page token is not one of this list.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// There is no such post.
+    #[error("no such post")]
+    PostNotFound,
+    /// The post has no such comment.
+    #[error("no such comment")]
+    CommentNotFound,
+    /// The post or comment is somebody else's.
+    #[error("only the author may do that")]
+    NotTheAuthor,
+    /// Something else was made with this request id.
+    #[error("another call was made with this request_id")]
+    RequestReused,
+    /// The author posts too fast.
+    #[error("too many posts within a minute")]
+    PostsThrottled(Duration),
+    /// The author comments too fast.
+    #[error("too many comments within a minute")]
+    CommentsThrottled(Duration),
+    /// The author's account is deleted.
+    #[error("no such account")]
+    Forgotten,
+    /// The store failed.
+    #[error("the store failed")]
+    Store(#[from] keyspace::Error),
+    /// The timeline service failed.
+    #[error("the timeline service does not take posts: {}", .0.message())]
+    Timeline(#[source] Status),
+}
+
+impl From<Invalid> for Error {
+    fn from(invalid: Invalid) -> Self {
+        Self::Invalid(vec![invalid])
+    }
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        let text = error.to_string();
+        match error {
+            Error::Invalid(fields) => status::invalid(fields),
+            Error::Token(token) => status::page_token(token),
+            Error::PostNotFound => status::not_found(ErrorReason::PostNotFound, text),
+            Error::CommentNotFound => status::not_found(ErrorReason::CommentNotFound, text),
+            Error::Forgotten => status::not_found(ErrorReason::UserNotFound, text),
+            Error::NotTheAuthor => {
+                status::refuse(Code::PermissionDenied, ErrorReason::NotTheAuthor, text)
+            }
+            Error::RequestReused => {
+                let problem = "another post or comment was made with it";
+                let invalid = Invalid::new("request_id", problem);
+                status::bad_request(ErrorReason::RequestIdReused, [invalid])
+            }
+            Error::PostsThrottled(wait) => {
+                status::throttled(ErrorReason::PostsThrottled, text, wait)
+            }
+            Error::CommentsThrottled(wait) => {
+                status::throttled(ErrorReason::CommentsThrottled, text, wait)
+            }
+            Error::Store(store @ keyspace::Error::Unavailable(_)) => {
+                let error = &store as &dyn std::error::Error;
+                tracing::warn!(error, "the store does not answer");
+                status::store_unavailable()
+            }
+            Error::Store(store) => {
+                tracing::error!(error = &store as &dyn std::error::Error, "the store failed");
+                status::internal()
+            }
+            // No call waits for a delivery: the relay alone meets this.
+            Error::Timeline(status) => status,
+        }
+    }
+}

@@ -1,0 +1,47 @@
+-- The atomic steps of the post service. Each runs in one partition and touches nothing else.
+-- This is the beginning of the library, which the files in functions/ share; they follow it.
+--
+-- What must hold, whatever is repeated, reordered or lost between the steps (see posts.rs):
+--   * a post exists if its hash does, and nothing that belongs to it outlives the hash but the
+--     memory of requests;
+--   * the hash's counts are the lengths of likes, comments and reposts; what is 0 is not kept;
+--   * each comment of a post has a content, and none else has;
+--   * a repost that came or went, of which a post in another partition may not know, is in `pending`;
+--   * a post that may not have been delivered is in `outbox`.
+--
+-- Functions do not roll back: nothing is written before every check is made.
+
+-- What a step did; post.rs has the same numbers.
+local DONE, UNCHANGED, OPEN, NOT_FOUND, THROTTLED, FORGOTTEN = 0, 1, 2, 3, 4, 5
+
+local MINUTE_MS = 60000
+
+-- Changes one of a post's counts and returns it.
+local function count(post, field, change)
+  local now = redis.call('HINCRBY', post, field, change)
+  if now == 0 then
+    redis.call('HDEL', post, field)
+  end
+  return now
+end
+
+-- Takes one of the places that an account has per minute, of which it may use all at once. Returns
+-- 0, or how many milliseconds to wait for one. (The generic cell rate algorithm of ITU-T I.371:
+-- the key holds when all so far would be done, were they done at an even pace.)
+local function admit(pace, limit)
+  if limit == 0 then
+    return 0
+  end
+  local now, interval = now_ms(), MINUTE_MS / limit
+  local busy_until = tonumber(redis.call('GET', pace) or 0)
+  -- Never further ahead than a minute, even where the clock was set back.
+  busy_until = math.max(now, math.min(busy_until, now + MINUTE_MS))
+  local wait = busy_until + interval - MINUTE_MS - now
+  if wait > 0 then
+    return math.ceil(wait)
+  end
+  redis.call('SET', pace, integer(busy_until + interval), 'PX', MINUTE_MS)
+  return 0
+end
+
+redis.register_function('post_confirm' .. suffix, confirm)

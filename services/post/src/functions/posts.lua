@@ -1,0 +1,119 @@
+-- Posts: made, deleted, and forgotten with their author.
+
+-- Makes a post.
+--
+-- KEYS: clock, request, pace, forgotten, authors, outbox, pending; the author's posts; what the
+--       keys of the partition's posts begin with.
+-- ARGV: partition, author, content, limit per minute, seconds for which the request is
+--       remembered, posts… that are told, if it is a repost.
+-- Returns the outcome, and: the id (DONE; UNCHANGED, OPEN: of the post that the request made
+-- before), or the milliseconds to wait (THROTTLED).
+local function publish(keys, args)
+  local clock, request, pace, forgotten, authors = keys[1], keys[2], keys[3], keys[4], keys[5]
+  local outbox, pending, posts, prefix = keys[6], keys[7], keys[8], keys[9]
+  local partition, author, content, limit = tonumber(args[1]), args[2], args[3], tonumber(args[4])
+  local targets = rest(args, 6)
+
+  local known = redis.call('GET', request)
+  if known then
+    local is_open = redis.call('ZSCORE', outbox, known)
+    for _, target in ipairs(targets) do
+      is_open = is_open or redis.call('ZSCORE', pending, known .. '>' .. target)
+    end
+    return { is_open and OPEN or UNCHANGED, tonumber(known) }
+  end
+  if redis.call('SISMEMBER', forgotten, author) == 1 then
+    return { FORGOTTEN, 0 }
+  end
+  local wait = admit(pace, limit)
+  if wait > 0 then
+    return { THROTTLED, wait }
+  end
+
+  local id = issue(clock, partition, 1)[1]
+  redis.call('HSET', prefix .. id, 'b', content)
+  redis.call('ZADD', posts, id, id)
+  redis.call('SADD', authors, author)
+  redis.call('ZADD', outbox, id, id)
+  for _, target in ipairs(targets) do
+    redis.call('ZADD', pending, id, id .. '>' .. target)
+  end
+  redis.call('SET', request, id, 'EX', args[5])
+  return { DONE, tonumber(id) }
+end
+
+-- Deletes a post with all that belongs to it.
+--
+-- KEYS: clock, outbox, pending; the author's posts; of the post: post, likes, comments,
+--       comment_bodies, reposts, unreposted. ARGV: partition, id, posts… that were told of it.
+-- Returns the outcome (DONE, NOT_FOUND) and the version of its end.
+local function delete(keys, args)
+  local clock, outbox, pending, posts = keys[1], keys[2], keys[3], keys[4]
+  local partition, id = tonumber(args[1]), args[2]
+  if redis.call('EXISTS', keys[5]) == 0 then
+    return { NOT_FOUND, 0 }
+  end
+  local version = issue(clock, partition, 1)[1]
+  call_with('UNLINK', keys[5], rest(keys, 6))
+  redis.call('ZREM', posts, id)
+  redis.call('ZREM', outbox, id)
+  for _, target in ipairs(rest(args, 3)) do
+    redis.call('ZADD', pending, version, id .. '>' .. target)
+  end
+  return { DONE, tonumber(version) }
+end
+
+-- Tells a post of a repost of it that came, or went. Order and repetition do not matter: what has
+-- gone does not come back.
+--
+-- KEYS: of the post: post, reposts, unreposted. ARGV: repost, version, 1 if it exists.
+-- Returns the outcome: DONE, UNCHANGED, NOT_FOUND.
+local function tell(keys, args)
+  local post, reposts, unreposted = keys[1], keys[2], keys[3]
+  local repost, version, exists = args[1], args[2], args[3] == '1'
+  if redis.call('EXISTS', post) == 0 then
+    return NOT_FOUND
+  end
+  if exists then
+    if redis.call('ZSCORE', unreposted, repost)
+      or redis.call('ZADD', reposts, 'NX', repost, repost) == 0 then
+      return UNCHANGED
+    end
+    count(post, 'r', 1)
+    return DONE
+  end
+  bury(unreposted, { version, repost })
+  if redis.call('ZREM', reposts, repost) == 0 then
+    return UNCHANGED
+  end
+  count(post, 'r', -1)
+  return DONE
+end
+
+-- Records that an account is to be forgotten: it posts and comments no more, and its posts are to
+-- be deleted.
+--
+-- KEYS: clock, forgotten, forgetting. ARGV: partition, account.
+local function forget(keys, args)
+  if redis.call('SADD', keys[2], args[2]) == 1 then
+    redis.call('ZADD', keys[3], issue(keys[1], tonumber(args[1]), 1)[1], args[2])
+  end
+end
+
+-- Ends the forgetting of an account that has no posts any more.
+--
+-- KEYS: forgetting, authors, the author's posts. ARGV: account. Returns 1 if it is done.
+local function forgot(keys, args)
+  if redis.call('EXISTS', keys[3]) == 1 then
+    return 0
+  end
+  redis.call('SREM', keys[2], args[1])
+  redis.call('ZREM', keys[1], args[1])
+  return 1
+end
+
+redis.register_function('post_publish' .. suffix, publish)
+redis.register_function('post_delete' .. suffix, delete)
+redis.register_function('post_tell' .. suffix, tell)
+redis.register_function('post_forget' .. suffix, forget)
+redis.register_function('post_forgot' .. suffix, forgot)

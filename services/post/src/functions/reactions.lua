@@ -1,0 +1,109 @@
+-- What people do to a post: likes and comments.
+
+-- Returns the time as a stamp that others may have, too, without the partition's clock: where nobody
+-- needs it to be unique, thousands a second must not drive that clock ahead.
+local function plain_stamp(partition)
+  local quarter = math.floor(redis.call('TIME')[2] % 1000 / 250)
+  return now_ms() * 4096 + partition * 4 + quarter
+end
+
+-- Makes an account like a post.
+--
+-- KEYS: of the post: post, likes. ARGV: partition, account.
+-- Returns the outcome (DONE, UNCHANGED, NOT_FOUND), since when, and how many like it.
+local function like(keys, args)
+  local post, likes = keys[1], keys[2]
+  local partition, account = tonumber(args[1]), args[2]
+  if redis.call('EXISTS', post) == 0 then
+    return { NOT_FOUND, 0, 0 }
+  end
+  local since = redis.call('ZSCORE', likes, account)
+  if since then
+    return { UNCHANGED, tonumber(since), tonumber(redis.call('HGET', post, 'l') or 0) }
+  end
+  local now = plain_stamp(partition)
+  redis.call('ZADD', likes, integer(now), account)
+  return { DONE, now, count(post, 'l', 1) }
+end
+
+-- Takes a like back.
+--
+-- KEYS: of the post: post, likes. ARGV: account. Returns how many like the post.
+local function unlike(keys, args)
+  local post, likes = keys[1], keys[2]
+  if redis.call('ZREM', likes, args[1]) == 0 then
+    return tonumber(redis.call('HGET', post, 'l') or 0)
+  end
+  return count(post, 'l', -1)
+end
+
+-- Lets an account comment, or makes it wait: in its own partition, before the comment is made in
+-- the post's. A request that was let through once is let through again, to the same post.
+--
+-- KEYS: comment_admission, comment_pace, forgotten. ARGV: account, post, limit per minute, seconds
+-- for which the request is remembered.
+-- Returns the outcome (DONE; UNCHANGED, NOT_FOUND: let through before, to this or another post;
+-- THROTTLED, FORGOTTEN) and the milliseconds to wait.
+local function admit_comment(keys, args)
+  local admission, pace, forgotten = keys[1], keys[2], keys[3]
+  local admitted = redis.call('GET', admission)
+  if admitted then
+    return { admitted == args[2] and UNCHANGED or NOT_FOUND, 0 }
+  end
+  if redis.call('SISMEMBER', forgotten, args[1]) == 1 then
+    return { FORGOTTEN, 0 }
+  end
+  local wait = admit(pace, tonumber(args[3]))
+  if wait > 0 then
+    return { THROTTLED, wait }
+  end
+  redis.call('SET', admission, args[2], 'EX', args[4])
+  return { DONE, 0 }
+end
+
+-- Adds a comment to a post.
+--
+-- KEYS: clock, comment_request; of the post: post, comments, comment_bodies.
+-- ARGV: partition, content, the comment that it answers (0 for none), seconds for which the
+--       request is remembered.
+-- Returns the outcome and: the id (DONE; UNCHANGED: of the comment that the request made before),
+-- or what is missing (NOT_FOUND: 0 the post, 1 the comment that it answers).
+local function comment(keys, args)
+  local clock, request, post, comments, bodies = keys[1], keys[2], keys[3], keys[4], keys[5]
+  local partition, content, in_reply_to = tonumber(args[1]), args[2], args[3]
+  local known = redis.call('GET', request)
+  if known then
+    return { UNCHANGED, tonumber(known) }
+  end
+  if redis.call('EXISTS', post) == 0 then
+    return { NOT_FOUND, 0 }
+  end
+  if in_reply_to ~= '0' and redis.call('HEXISTS', bodies, in_reply_to) == 0 then
+    return { NOT_FOUND, 1 }
+  end
+  local id = issue(clock, partition, 1)[1]
+  redis.call('HSET', bodies, id, content)
+  redis.call('ZADD', comments, id, id)
+  count(post, 'c', 1)
+  redis.call('SET', request, id, 'EX', args[4])
+  return { DONE, tonumber(id) }
+end
+
+-- Deletes a comment.
+--
+-- KEYS: of the post: post, comments, comment_bodies. ARGV: comment. Returns DONE or NOT_FOUND.
+local function uncomment(keys, args)
+  local post, comments, bodies = keys[1], keys[2], keys[3]
+  if redis.call('ZREM', comments, args[1]) == 0 then
+    return NOT_FOUND
+  end
+  redis.call('HDEL', bodies, args[1])
+  count(post, 'c', -1)
+  return DONE
+end
+
+redis.register_function('post_like' .. suffix, like)
+redis.register_function('post_unlike' .. suffix, unlike)
+redis.register_function('post_admit_comment' .. suffix, admit_comment)
+redis.register_function('post_comment' .. suffix, comment)
+redis.register_function('post_uncomment' .. suffix, uncomment)

@@ -1,0 +1,85 @@
+//! The post service: posts, reposts, likes and comments.
+//!
+//! A post lies in its author's partition, which its id names, with all that belongs to it: one
+//! atomic step changes a list and its count. What reaches beyond the partition, such as a repost
+//! that another post counts and the delivery to timelines, [survives a crash](Posts) in between.
+//! The service calls the timeline service alone, to tell it of new posts. It does not know whether
+//! an account exists, nor who blocks whom; an account that it was told to [forget](Store::forget)
+//! posts no more.
+
+mod background;
+mod comments;
+mod config;
+mod delivery;
+mod entities;
+mod error;
+mod forget;
+mod keys;
+mod post;
+mod posts;
+mod rpc;
+mod store;
+mod sweeper;
+mod verify;
+mod wire;
+
+use std::sync::Arc;
+
+use microblog_chassis::{AddressError, Listening, Peer, Service, Worker};
+use microblog_keyspace as keyspace;
+use microblog_proto::post::post_service_server::{PostServiceServer, SERVICE_NAME};
+use tonic::service::Routes;
+
+pub use comments::Comments;
+pub use config::Config;
+pub use delivery::Delivery;
+pub use error::Error;
+pub use forget::forget_marked;
+pub use post::{
+    Change, Comment, CommentContent, Content, Counts, Origin, Outcome, Post, Reply, Telling,
+    WithRoot,
+};
+pub use posts::Posts;
+pub use store::{Added, Admitted, Gathered, Published, Store};
+pub use sweeper::Sweeper;
+pub use verify::{Report, author as verify_author, partition as verify_partition};
+
+/// Why the service does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address of the store makes no sense.
+    #[error("the store cannot be opened")]
+    Store(#[from] keyspace::Error),
+    /// The address of the timeline service makes no sense.
+    #[error("the address of the timeline service is not valid")]
+    Timeline(#[from] AddressError),
+}
+
+/// Returns the service as one worker of a process runs it, with the timeline service that it
+/// delivers to, if there is one. Succeeds while the store is away.
+pub async fn service(
+    config: &Config,
+    timeline: Option<Peer>,
+    worker: Worker,
+) -> Result<Service, keyspace::Error> {
+    let store = Store::open(config)?;
+    let delivery = Delivery::new(store.clone(), timeline);
+    let posts = Posts::new(store.clone(), delivery.clone());
+    let server = PostServiceServer::new(rpc::Rpc::new(store.clone(), posts))
+        .max_decoding_message_size(config.chassis.max_message_bytes);
+    let background =
+        if worker.is_first() { background::jobs(&store, &delivery) } else { Vec::new() };
+    let ready = Arc::new(move || {
+        let store = store.clone();
+        Box::pin(async move { store.is_ready().await }) as _
+    });
+    Ok(Service { name: SERVICE_NAME, routes: Routes::new(server), ready, background })
+}
+
+/// Returns what the process of this service listens for.
+pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, StartError> {
+    let timeline = config.timeline_url.as_deref();
+    let timeline = timeline.map(|url| Peer::remote(url, &config.chassis)).transpose()?;
+    let service = service(&config, timeline, worker).await?;
+    Ok(vec![Listening { address: config.listen, service }])
+}

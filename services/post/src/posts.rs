@@ -1,0 +1,207 @@
+//! How a post is made, reposted and deleted, so that it survives a crash at any moment.
+//!
+//! A post lies in its author's partition. Two others may have to hear of it: the timeline service,
+//! and, of a repost, the posts that count it (its root, and the one that was reposted), which lie
+//! in partitions of their own. No transaction spans them. So:
+//!
+//! 1. *Truth*, one atomic step in the author's partition: the post is written under its request's
+//!    id, with a note in `outbox`, and one in `pending` for each post that counts it. (Of a deletion
+//!    likewise: all of the post goes, and what is left is a note that it went.)
+//! 2. *Telling*, one atomic step in the partition of each post that counts it: the repost is put on
+//!    its list, or taken off, and its count changed with it. What was told to have gone does not
+//!    come back, and what is told twice changes nothing. *Delivery*, one call of the timeline
+//!    service, beside it.
+//! 3. *Confirmation* in the author's partition: the notes are struck out, `pending`'s unless there
+//!    is a newer one of the same repost.
+//!
+//! A call answers after step 3, whether or not the delivery succeeded. What a crash leaves in
+//! `pending` or `outbox`, a sweeper of any replica takes up after some seconds, from the truth as it
+//! then is. Steps 2 and 3 may be repeated and reordered in any way; they end in the same state.
+//!
+//! Invariants, at any quiet moment: a repost is on the list of each existing post that counts it,
+//! and no other is; a post's counts are the lengths of its lists; `pending` and `outbox` are empty.
+
+use std::collections::{HashMap, HashSet};
+
+use microblog_domain::{PostId, RequestId, UserId};
+
+use crate::{
+    delivery::Delivery,
+    error::Error,
+    post::{Change, Content, Counts, Origin, Post, Telling, WithRoot},
+    store::{Published, Store},
+};
+
+/// Makes, reads and deletes posts.
+#[derive(Clone)]
+pub struct Posts {
+    store: Store,
+    delivery: Delivery,
+}
+
+impl Posts {
+    /// Returns the means to change what is in a store, and to tell timelines.
+    pub fn new(store: Store, delivery: Delivery) -> Self {
+        Self { store, delivery }
+    }
+
+    /// Makes a post, or returns the one that the same request made.
+    pub async fn create(
+        &self,
+        author: UserId,
+        request: RequestId,
+        text: String,
+    ) -> Result<Post, Error> {
+        self.publish(Content { author, text, origin: None }, request).await
+    }
+
+    /// Makes a repost, or returns the one that the same request made.
+    pub async fn repost(
+        &self,
+        author: UserId,
+        request: RequestId,
+        reposted: PostId,
+        text: String,
+    ) -> Result<WithRoot, Error> {
+        // Known requests first: what they repeated may be deleted by now.
+        let made = self.store.made_by(author, request);
+        let (made, target) = futures::join!(made, self.store.post(reposted, None));
+        let content = match made? {
+            Some(id) => {
+                let known = self.store.post(id, None).await?.ok_or(Error::PostNotFound)?.content;
+                let same = |origin: Origin| origin.reposted == reposted && known.text == text;
+                if known.origin.is_some_and(same) {
+                    known
+                } else {
+                    return Err(Error::RequestReused);
+                }
+            }
+            None => {
+                let target = target?.ok_or(Error::PostNotFound)?;
+                let root = target.content.origin.map_or(reposted, |origin| origin.root);
+                if root != reposted && self.store.exist(&[root]).await? != [true] {
+                    return Err(Error::PostNotFound);
+                }
+                Content { author, text, origin: Some(Origin { root, reposted }) }
+            }
+        };
+        let post = self.publish(content, request).await?;
+        self.with_root(post, Some(author)).await
+    }
+
+    async fn publish(&self, content: Content, request: RequestId) -> Result<Post, Error> {
+        match self.store.publish(&content, request).await? {
+            Published::New(id) => {
+                self.spread(id, &content).await?;
+                Ok(Post { id, content, counts: Counts::default(), liked: false })
+            }
+            Published::Known { id, is_open } => {
+                let post = self.store.post(id, Some(content.author)).await?;
+                let post = post.ok_or(Error::PostNotFound)?;
+                if post.content != content {
+                    return Err(Error::RequestReused);
+                }
+                if is_open {
+                    self.spread(id, &content).await?;
+                }
+                Ok(post)
+            }
+            Published::Throttled(wait) => Err(Error::PostsThrottled(wait)),
+            Published::Forgotten => Err(Error::Forgotten),
+        }
+    }
+
+    // The second and third steps of a new post.
+    async fn spread(&self, id: PostId, content: &Content) -> Result<(), Error> {
+        let changes = changes(id, content, id.get(), true);
+        let (told, ()) =
+            futures::join!(self.complete(&changes), self.delivery.attempt(id, content));
+        told
+    }
+
+    /// Deletes a post on behalf of its author; nothing where there is none.
+    pub async fn delete(&self, author: UserId, id: PostId) -> Result<(), Error> {
+        let Some(post) = self.store.post(id, None).await? else { return Ok(()) };
+        if post.content.author != author {
+            return Err(Error::NotTheAuthor);
+        }
+        self.remove(id, &post.content).await
+    }
+
+    /// Deletes a post whose content is known.
+    pub(crate) async fn remove(&self, id: PostId, content: &Content) -> Result<(), Error> {
+        match self.store.delete(id, content).await? {
+            Some(version) => self.complete(&changes(id, content, version, false)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Carries out the second and third steps of reposts that came or went.
+    pub async fn complete(&self, changes: &[Change]) -> Result<(), Error> {
+        if !changes.is_empty() {
+            self.store.tell(changes).await?;
+            self.store.confirm(changes).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns a post with its root.
+    pub async fn get(&self, id: PostId, viewer: Option<UserId>) -> Result<WithRoot, Error> {
+        let post = self.store.post(id, viewer).await?.ok_or(Error::PostNotFound)?;
+        self.with_root(post, viewer).await
+    }
+
+    /// Returns those of some posts that exist, each once, in the order asked for, with their roots.
+    /// Roots that are not asked for themselves cost a second round trip.
+    pub async fn batch(
+        &self,
+        ids: &[PostId],
+        viewer: Option<UserId>,
+    ) -> Result<Vec<WithRoot>, Error> {
+        let mut seen = HashSet::with_capacity(ids.len());
+        let ids: Vec<_> = ids.iter().copied().filter(|&id| seen.insert(id)).collect();
+        let posts = self.store.posts(&ids, viewer).await?.into_iter().flatten().collect();
+        self.with_roots(posts, viewer).await
+    }
+
+    /// Returns posts with their roots, read where they are not among the posts.
+    pub(crate) async fn with_roots(
+        &self,
+        posts: Vec<Post>,
+        viewer: Option<UserId>,
+    ) -> Result<Vec<WithRoot>, Error> {
+        let root_of = |post: &Post| post.content.origin.map(|origin| origin.root);
+        let present: HashSet<_> = posts.iter().map(|post| post.id).collect();
+        let missing: HashSet<_> =
+            posts.iter().filter_map(root_of).filter(|root| !present.contains(root)).collect();
+        let missing: Vec<_> = missing.into_iter().collect();
+        let read = if missing.is_empty() {
+            Vec::new()
+        } else {
+            self.store.posts(&missing, viewer).await?
+        };
+        let wanted: HashSet<_> = posts.iter().filter_map(root_of).collect();
+        let among = posts.iter().filter(|post| wanted.contains(&post.id)).cloned();
+        let roots: HashMap<PostId, Post> =
+            read.into_iter().flatten().chain(among).map(|root| (root.id, root)).collect();
+        let with_root = |post: Post| {
+            let root = root_of(&post).and_then(|root| roots.get(&root).cloned());
+            WithRoot { post, root }
+        };
+        Ok(posts.into_iter().map(with_root).collect())
+    }
+
+    async fn with_root(&self, post: Post, viewer: Option<UserId>) -> Result<WithRoot, Error> {
+        let root = match post.content.origin {
+            Some(origin) => self.store.post(origin.root, viewer).await?,
+            None => None,
+        };
+        Ok(WithRoot { post, root })
+    }
+}
+
+// What the posts that count a repost are to be told of it.
+fn changes(repost: PostId, content: &Content, version: u64, exists: bool) -> Vec<Change> {
+    let change = |target| Change { telling: Telling { repost, target }, version, exists };
+    content.counted_by().map(change).collect()
+}

@@ -1,0 +1,101 @@
+//! The lists: a page each, by (score, member).
+
+use microblog_domain::{CommentId, PageSize, PostId, Scope, UserId};
+use microblog_keyspace::{Entry, Page};
+use microblog_proto::post as pb;
+
+use super::Rpc;
+use crate::{
+    error::Error,
+    post::{Post, WithRoot},
+    store::post_ids,
+    wire,
+};
+
+impl Rpc {
+    pub(super) async fn likers(
+        &self,
+        request: pb::ListLikersRequest,
+    ) -> Result<pb::ListLikersResponse, Error> {
+        let (id, size) = wire::both(
+            PostId::parse("post_id", request.post_id),
+            PageSize::parse(request.page_size),
+        )?;
+        let scope = Scope::new("ListLikers").with(request.post_id);
+        let after = Entry::from_token(scope, &request.page_token)?;
+        let page = self.store.likers(id, after, size.get()).await?;
+        self.exists_unless_listed(id, &page).await?;
+        let next_page_token = page.next_token(scope);
+        Ok(pb::ListLikersResponse { likes: wire::likes(&page.entries), next_page_token })
+    }
+
+    pub(super) async fn comments_of(
+        &self,
+        request: pb::ListCommentsRequest,
+    ) -> Result<pb::ListCommentsResponse, Error> {
+        let ((id, order), size) = wire::three(
+            PostId::parse("post_id", request.post_id),
+            wire::order(request.order),
+            PageSize::parse(request.page_size),
+        )?;
+        let order_number = u64::from(order == microblog_keyspace::Order::Newest);
+        let scope = Scope::new("ListComments").with(request.post_id).with(order_number);
+        let after = Entry::from_token(scope, &request.page_token)?;
+        let page = self.store.comment_ids(id, order, after, size.get()).await?;
+        self.exists_unless_listed(id, &page).await?;
+        let ids: Vec<_> =
+            page.entries.iter().filter_map(|entry| CommentId::new(entry.member)).collect();
+        let comments = self.store.comments(id, &ids).await?;
+        let comments = comments.into_iter().map(wire::comment).collect();
+        Ok(pb::ListCommentsResponse { comments, next_page_token: page.next_token(scope) })
+    }
+
+    pub(super) async fn reposts_of(
+        &self,
+        request: pb::ListRepostsRequest,
+    ) -> Result<pb::ListRepostsResponse, Error> {
+        let ((id, viewer), size) = wire::three(
+            PostId::parse("post_id", request.post_id),
+            wire::viewer(request.viewer_id),
+            PageSize::parse(request.page_size),
+        )?;
+        let scope = Scope::new("ListReposts").with(request.post_id);
+        let after = Entry::from_token(scope, &request.page_token)?;
+        let page = self.store.reposts(id, after, size.get()).await?;
+        self.exists_unless_listed(id, &page).await?;
+        let posts = self.posts_on(&page, viewer).await?;
+        let posts = posts.into_iter().map(wire::post).collect();
+        Ok(pb::ListRepostsResponse { posts, next_page_token: page.next_token(scope) })
+    }
+
+    pub(super) async fn posts_of(
+        &self,
+        request: pb::ListUserPostsRequest,
+    ) -> Result<pb::ListUserPostsResponse, Error> {
+        let ((author, viewer), size) = wire::three(
+            UserId::parse("author_id", request.author_id),
+            wire::viewer(request.viewer_id),
+            PageSize::parse(request.page_size),
+        )?;
+        let scope = Scope::new("ListUserPosts").with(request.author_id);
+        let after = Entry::from_token(scope, &request.page_token)?;
+        let page = self.store.posts_of(author, after, size.get()).await?;
+        let posts = self.posts_on(&page, viewer).await?;
+        let posts: Vec<WithRoot> = self.posts.with_roots(posts, viewer).await?;
+        let posts = posts.into_iter().map(wire::with_root).collect();
+        Ok(pb::ListUserPostsResponse { posts, next_page_token: page.next_token(scope) })
+    }
+
+    async fn posts_on(&self, page: &Page, viewer: Option<UserId>) -> Result<Vec<Post>, Error> {
+        let posts = self.store.posts(&post_ids(&page.entries), viewer).await?;
+        Ok(posts.into_iter().flatten().collect())
+    }
+
+    // What belongs to a post goes with it: only an empty list leaves open whether there is one.
+    async fn exists_unless_listed(&self, id: PostId, page: &Page) -> Result<(), Error> {
+        if page.entries.is_empty() && self.store.exist(&[id]).await? != [true] {
+            return Err(Error::PostNotFound);
+        }
+        Ok(())
+    }
+}

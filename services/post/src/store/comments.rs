@@ -1,0 +1,153 @@
+//! Comments on posts.
+
+use std::time::Duration;
+
+use microblog_domain::{CommentId, PostId, RequestId, UserId};
+use microblog_keyspace::{Call, Entry, Error, Order, Page, redis::cmd};
+
+use super::{REQUEST_TTL, Store, body::CommentBody, malformed, outcome, unexpected, wait};
+use crate::{
+    keys,
+    post::{Comment, CommentContent, Outcome},
+};
+
+/// What became of a request to add a comment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// It was added.
+    New(CommentId),
+    /// The same request added one before.
+    Known(CommentId),
+    /// There is no such post.
+    NoPost,
+    /// There is no such comment to answer.
+    NoComment,
+}
+
+/// Whether an account may comment now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admitted {
+    /// It may.
+    Yes,
+    /// Not with this request, which was for a comment on another post.
+    Elsewhere,
+    /// It has to wait for so long.
+    Throttled(Duration),
+    /// It is deleted.
+    Forgotten,
+}
+
+impl Store {
+    /// Lets an account comment, or not now. The first step, in the author's partition; once let
+    /// through, a request is let through whenever it is repeated.
+    pub async fn admit_comment(
+        &self,
+        post: PostId,
+        author: UserId,
+        request: RequestId,
+    ) -> Result<Admitted, Error> {
+        let partition = author.partition();
+        let call = Call::new("post_admit_comment")
+            .key(keys::comment_admission(author, request))
+            .key(keys::comment_pace(author))
+            .key(keys::forgotten(partition))
+            .arg(author.get())
+            .arg(post.get())
+            .arg(self.comments_per_minute)
+            .arg(REQUEST_TTL.as_secs());
+        let (done, milliseconds): (i64, i64) = self.call(call).await?;
+        match outcome(done)? {
+            Outcome::Done | Outcome::Unchanged => Ok(Admitted::Yes),
+            Outcome::NotFound => Ok(Admitted::Elsewhere),
+            Outcome::Throttled => Ok(Admitted::Throttled(wait(milliseconds))),
+            Outcome::Forgotten => Ok(Admitted::Forgotten),
+            other @ Outcome::Open => Err(unexpected(other)),
+        }
+    }
+
+    /// Returns the comment that a request made on a post.
+    pub async fn comment_made_by(
+        &self,
+        post: PostId,
+        author: UserId,
+        request: RequestId,
+    ) -> Result<Option<CommentId>, Error> {
+        let get = cmd("GET").arg(keys::comment_request(post, author, request)).take();
+        let made: Option<u64> = self.query(get).await?;
+        made.map(|id| CommentId::new(id).ok_or_else(|| malformed("comment id"))).transpose()
+    }
+
+    /// Adds a comment to a post: the second step, in the post's partition.
+    pub async fn add_comment(
+        &self,
+        id: PostId,
+        content: &CommentContent,
+        request: RequestId,
+    ) -> Result<Added, Error> {
+        let partition = id.partition();
+        let call = Call::new("post_comment")
+            .key(keys::clock(partition))
+            .key(keys::comment_request(id, content.author, request))
+            .key(keys::post(id))
+            .key(keys::comments(id))
+            .key(keys::comment_bodies(id))
+            .arg(partition.number())
+            .arg(CommentBody::write(content))
+            .arg(content.in_reply_to.map_or(0, |reply| reply.to.get()))
+            .arg(REQUEST_TTL.as_secs());
+        let (done, number): (i64, i64) = self.call(call).await?;
+        let made = || {
+            let id = u64::try_from(number).ok().and_then(CommentId::new);
+            id.ok_or_else(|| malformed("comment id"))
+        };
+        match outcome(done)? {
+            Outcome::Done => Ok(Added::New(made()?)),
+            Outcome::Unchanged => Ok(Added::Known(made()?)),
+            Outcome::NotFound if number == 0 => Ok(Added::NoPost),
+            Outcome::NotFound => Ok(Added::NoComment),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Deletes a comment. Returns whether it was there.
+    pub async fn delete_comment(&self, post: PostId, id: CommentId) -> Result<bool, Error> {
+        let call = Call::new("post_uncomment")
+            .key(keys::post(post))
+            .key(keys::comments(post))
+            .key(keys::comment_bodies(post))
+            .arg(id.get());
+        match outcome(self.call(call).await?)? {
+            Outcome::Done => Ok(true),
+            Outcome::NotFound => Ok(false),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Returns those of some comments on a post that exist, in the order asked for.
+    pub async fn comments(&self, post: PostId, ids: &[CommentId]) -> Result<Vec<Comment>, Error> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut read = cmd("HMGET");
+        read.arg(keys::comment_bodies(post));
+        for id in ids {
+            read.arg(id.get());
+        }
+        let bodies: Vec<Option<Vec<u8>>> = self.query(read).await?;
+        let present = ids.iter().zip(bodies).filter_map(|(&id, body)| Some((id, body?)));
+        present
+            .map(|(id, body)| Ok(Comment { id, post, content: CommentBody::read(&body)? }))
+            .collect()
+    }
+
+    /// Returns a page of a post's comments.
+    pub async fn comment_ids(
+        &self,
+        post: PostId,
+        order: Order,
+        after: Option<Entry>,
+        count: usize,
+    ) -> Result<Page, Error> {
+        self.page(keys::comments(post), order, after, count).await
+    }
+}

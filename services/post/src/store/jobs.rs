@@ -1,0 +1,138 @@
+//! What outlives a call: reposts that others may not know, posts that may not be delivered, and
+//! accounts that are being forgotten.
+
+use microblog_domain::{Partition, PostId, UserId};
+use microblog_keyspace::{
+    Batch, Call, Error, decode,
+    redis::{Cmd, cmd},
+};
+
+use super::{Store, user};
+use crate::{
+    keys,
+    post::{Change, Telling},
+};
+
+impl Store {
+    /// How many entries [`Self::waiting`] and [`Self::undelivered`] return at most for a partition.
+    pub const WAITING_MAX: usize = 100;
+
+    /// Returns up to 100 of what waits in each of some partitions, from a rank on: reposts that
+    /// came or went, and the versions of the changes; `None` for what cannot be understood.
+    pub async fn waiting(
+        &self,
+        places: &[(Partition, usize)],
+    ) -> Result<Vec<Vec<Option<(Telling, u64)>>>, Error> {
+        let command =
+            |(partition, rank)| ranks(keys::pending(partition), rank).arg("WITHSCORES").take();
+        let entry = |(member, version): (String, f64)| {
+            let telling = Telling::parse(&member);
+            if telling.is_none() {
+                tracing::error!("what waits is no repost");
+            }
+            Some((telling?, version as u64))
+        };
+        let mut pages = Vec::with_capacity(places.len());
+        for answer in self.of_places(places, command).await? {
+            let members: Vec<(String, f64)> = decode(answer)?;
+            pages.push(members.into_iter().map(entry).collect());
+        }
+        Ok(pages)
+    }
+
+    /// Returns up to 100 posts that may not be delivered in each of some partitions, from a rank
+    /// on; `None` for what is no post.
+    pub async fn undelivered(
+        &self,
+        places: &[(Partition, usize)],
+    ) -> Result<Vec<Vec<Option<PostId>>>, Error> {
+        let command = |(partition, rank)| ranks(keys::outbox(partition), rank);
+        let mut pages = Vec::with_capacity(places.len());
+        for answer in self.of_places(places, command).await? {
+            let ids: Vec<u64> = decode(answer)?;
+            pages.push(ids.into_iter().map(PostId::new).collect());
+        }
+        Ok(pages)
+    }
+
+    async fn of_places(
+        &self,
+        places: &[(Partition, usize)],
+        command: impl Fn((Partition, usize)) -> Cmd,
+    ) -> Result<Vec<microblog_keyspace::redis::Value>, Error> {
+        let mut batch = Batch::with_capacity(places.len());
+        for &place in places {
+            batch.query(place.0, command(place));
+        }
+        self.send(batch).await
+    }
+
+    /// Returns what is to be told of reposts that wait, as their own partitions now know.
+    pub async fn truth(&self, waiting: &[(Telling, u64)]) -> Result<Vec<Change>, Error> {
+        let reposts: Vec<_> = waiting.iter().map(|(telling, _)| telling.repost).collect();
+        let exist = self.exist(&reposts).await?;
+        let change = |(&(telling, version), exists): (&(Telling, u64), bool)| Change {
+            telling,
+            version,
+            exists,
+        };
+        Ok(waiting.iter().zip(exist).map(change).collect())
+    }
+
+    /// Takes posts out of the outbox. All go out together.
+    pub async fn delivered(&self, ids: &[PostId]) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(ids.len());
+        for id in ids {
+            let partition = id.partition();
+            batch.query(partition, cmd("ZREM").arg(keys::outbox(partition)).arg(id.get()).take());
+        }
+        for answer in self.send(batch).await? {
+            decode::<i64>(answer)?;
+        }
+        Ok(())
+    }
+
+    /// Records that an account is to be forgotten.
+    pub async fn forget(&self, user: UserId) -> Result<(), Error> {
+        let partition = user.partition();
+        let call = Call::new("post_forget")
+            .key(keys::clock(partition))
+            .key(keys::forgotten(partition))
+            .key(keys::forgetting(partition))
+            .arg(partition.number())
+            .arg(user.get());
+        self.call(call).await
+    }
+
+    /// Returns accounts that are being forgotten, up to 10 of each partition.
+    pub async fn forgetting(&self) -> Result<Vec<UserId>, Error> {
+        let mut batch = Batch::new();
+        for partition in Partition::all() {
+            let mut command = cmd("ZRANGE");
+            batch.query(partition, command.arg(keys::forgetting(partition)).arg(0).arg(9).take());
+        }
+        let mut users = Vec::new();
+        for answer in self.send(batch).await? {
+            for id in decode::<Vec<u64>>(answer)? {
+                users.push(user(id)?);
+            }
+        }
+        Ok(users)
+    }
+
+    /// Ends the forgetting of an account that has no posts any more. Returns whether that is so.
+    pub async fn forgot(&self, user: UserId) -> Result<bool, Error> {
+        let partition = user.partition();
+        let call = Call::new("post_forgot")
+            .key(keys::forgetting(partition))
+            .key(keys::authors(partition))
+            .key(keys::posts(user))
+            .arg(user.get());
+        self.call(call).await
+    }
+}
+
+// A page of a list by rank: entries only ever leave it, or are added at its end.
+fn ranks(key: String, rank: usize) -> Cmd {
+    cmd("ZRANGE").arg(key).arg(rank).arg(rank + Store::WAITING_MAX - 1).take()
+}

@@ -1,0 +1,42 @@
+//! Likes of posts.
+
+use microblog_domain::{PostId, UserId};
+use microblog_keyspace::{Call, Entry, Error, Order, Page};
+
+use super::{Store, outcome, stamp, unexpected};
+use crate::{keys, post::Outcome};
+
+impl Store {
+    /// Makes an account like a post. Returns since when (stamp), which is the first time if it did
+    /// already, and how many like it; `None` where there is no such post.
+    pub async fn like(&self, user: UserId, id: PostId) -> Result<Option<(u64, u64)>, Error> {
+        let partition = id.partition();
+        let call = Call::new("post_like")
+            .key(keys::post(id))
+            .key(keys::likes(id))
+            .arg(partition.number())
+            .arg(user.get());
+        let (done, since, likes): (i64, i64, u64) = self.call(call).await?;
+        match outcome(done)? {
+            Outcome::Done | Outcome::Unchanged => Ok(Some((stamp(since)?, likes))),
+            Outcome::NotFound => Ok(None),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Takes a like back. Returns how many like the post, which is 0 where there is none.
+    pub async fn unlike(&self, user: UserId, id: PostId) -> Result<u64, Error> {
+        let call = Call::new("post_unlike").key(keys::post(id)).key(keys::likes(id));
+        self.call(call.arg(user.get())).await
+    }
+
+    /// Returns a page of who likes a post, newest first.
+    pub async fn likers(
+        &self,
+        id: PostId,
+        after: Option<Entry>,
+        count: usize,
+    ) -> Result<Page, Error> {
+        self.page(keys::likes(id), Order::Newest, after, count).await
+    }
+}

@@ -1,0 +1,131 @@
+//! The only part of the post service that speaks Redis: the atomic steps and the reads, one method
+//! each. Knows nothing of what the steps are good for together (that is [`Posts`](crate::Posts)
+//! and [`Comments`](crate::Comments)), so that a test can stop between any two of them.
+
+mod body;
+mod comments;
+mod jobs;
+mod likes;
+mod posts;
+mod reposts;
+mod scrutiny;
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use microblog_domain::{PostId, UserId};
+use microblog_keyspace::{
+    self as keyspace, Batch, Call, Entry, Keyspace, Library, Order, Page, Range,
+    redis::{Cmd, FromRedisValue, Value},
+};
+
+pub use comments::{Added, Admitted};
+pub use posts::Published;
+pub use scrutiny::Gathered;
+
+use crate::post::Outcome;
+
+/// The service's atomic steps.
+const LIBRARY: Library = Library {
+    name: "post",
+    source: concat!(
+        include_str!("../functions.lua"),
+        include_str!("../functions/posts.lua"),
+        include_str!("../functions/reactions.lua"),
+    ),
+};
+
+/// For how long a request is known again when it is repeated.
+const REQUEST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The post service's keyspace.
+#[derive(Clone)]
+pub struct Store {
+    keyspace: Keyspace,
+    posts_per_minute: u32,
+    comments_per_minute: u32,
+}
+
+impl Store {
+    /// Opens the store, without waiting for it: it may be away now and come back later.
+    pub fn open(config: &crate::Config) -> Result<Self, keyspace::Error> {
+        Ok(Self {
+            keyspace: Keyspace::open(&config.redis, LIBRARY)?,
+            posts_per_minute: config.posts_per_minute,
+            comments_per_minute: config.comments_per_minute,
+        })
+    }
+
+    /// Returns whether the store answers and knows the service's functions.
+    pub async fn is_ready(&self) -> bool {
+        self.keyspace.ready().await.is_ok()
+    }
+
+    // Futures of a round trip are deep and large: on the heap and without their types, they do not
+    // add to those of the rules above, which the compiler would have to lay out in one.
+
+    async fn query<T: FromRedisValue + Send>(&self, command: Cmd) -> Result<T, keyspace::Error> {
+        let sent: BoxFuture<'_, _> = Box::pin(self.keyspace.query(command));
+        sent.await
+    }
+
+    async fn call<T: FromRedisValue + Send>(&self, call: Call) -> Result<T, keyspace::Error> {
+        let sent: BoxFuture<'_, _> = Box::pin(self.keyspace.call(call));
+        sent.await
+    }
+
+    async fn send(&self, batch: Batch) -> Result<Vec<Value>, keyspace::Error> {
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sent: BoxFuture<'_, _> = Box::pin(self.keyspace.send(batch));
+        sent.await
+    }
+
+    // A page of a list; one round trip.
+    async fn page(
+        &self,
+        key: String,
+        order: Order,
+        after: Option<Entry>,
+        count: usize,
+    ) -> Result<Page, keyspace::Error> {
+        let range = Range { order, after, above: None, count };
+        let read: BoxFuture<'_, _> = Box::pin(self.keyspace.page(&key, range));
+        read.await
+    }
+}
+
+/// Returns the posts of a page's entries.
+pub(crate) fn post_ids(entries: &[Entry]) -> Vec<PostId> {
+    entries.iter().filter_map(|entry| PostId::new(entry.member)).collect()
+}
+
+fn outcome(number: i64) -> Result<Outcome, keyspace::Error> {
+    Outcome::from_number(number).ok_or_else(|| malformed("outcome"))
+}
+
+fn stamp(number: i64) -> Result<u64, keyspace::Error> {
+    u64::try_from(number).map_err(|_| malformed("stamp"))
+}
+
+fn post(number: i64) -> Result<PostId, keyspace::Error> {
+    u64::try_from(number).ok().and_then(PostId::new).ok_or_else(|| malformed("post id"))
+}
+
+fn user(number: u64) -> Result<UserId, keyspace::Error> {
+    UserId::new(number).ok_or_else(|| malformed("account id"))
+}
+
+fn wait(milliseconds: i64) -> Duration {
+    Duration::from_millis(u64::try_from(milliseconds).unwrap_or_default())
+}
+
+// What a step cannot have answered.
+fn unexpected(outcome: Outcome) -> keyspace::Error {
+    keyspace::Error::Malformed(format!("an unexpected outcome: {outcome:?}").into())
+}
+
+fn malformed(what: &'static str) -> keyspace::Error {
+    keyspace::Error::Malformed(what.into())
+}

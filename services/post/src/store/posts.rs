@@ -1,0 +1,185 @@
+//! Posts: made, read and deleted.
+
+use std::time::Duration;
+
+use microblog_domain::{PostId, RequestId, UserId};
+use microblog_keyspace::{
+    Batch, Call, Entry, Error, Order, Page, decode,
+    redis::{Value, cmd},
+};
+
+use super::{REQUEST_TTL, Store, body::PostBody, outcome, post, stamp, unexpected, wait};
+use crate::{
+    keys,
+    post::{Content, Counts, Outcome, Post},
+};
+
+/// What became of a request to make a post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Published {
+    /// It was made.
+    New(PostId),
+    /// The same request made one before. `is_open` where it may not have been told to all yet.
+    Known {
+        /// The post that it made.
+        id: PostId,
+        /// Whether the steps that follow may have to be done.
+        is_open: bool,
+    },
+    /// The author has to wait for so long.
+    Throttled(Duration),
+    /// The author's account is deleted.
+    Forgotten,
+}
+
+impl Store {
+    /// Makes a post: writes it down, and that others are to be told of it.
+    pub async fn publish(&self, content: &Content, request: RequestId) -> Result<Published, Error> {
+        let (author, partition) = (content.author, content.author.partition());
+        let call = Call::new("post_publish")
+            .key(keys::clock(partition))
+            .key(keys::request(author, request))
+            .key(keys::pace(author))
+            .key(keys::forgotten(partition))
+            .key(keys::authors(partition))
+            .key(keys::outbox(partition))
+            .key(keys::pending(partition))
+            .key(keys::posts(author))
+            .key(keys::post_prefix(partition))
+            .arg(partition.number())
+            .arg(author.get())
+            .arg(PostBody::write(content))
+            .arg(self.posts_per_minute)
+            .arg(REQUEST_TTL.as_secs());
+        let call = content.counted_by().fold(call, |call, target| call.arg(target.get()));
+        let (done, number): (i64, i64) = self.call(call).await?;
+        Ok(match outcome(done)? {
+            Outcome::Done => Published::New(post(number)?),
+            Outcome::Unchanged => Published::Known { id: post(number)?, is_open: false },
+            Outcome::Open => Published::Known { id: post(number)?, is_open: true },
+            Outcome::Throttled => Published::Throttled(wait(number)),
+            Outcome::Forgotten => Published::Forgotten,
+            other @ Outcome::NotFound => return Err(unexpected(other)),
+        })
+    }
+
+    /// Returns the post that a request made.
+    pub async fn made_by(
+        &self,
+        author: UserId,
+        request: RequestId,
+    ) -> Result<Option<PostId>, Error> {
+        let get = cmd("GET").arg(keys::request(author, request)).take();
+        let made: Option<i64> = self.query(get).await?;
+        made.map(post).transpose()
+    }
+
+    /// Returns posts as a viewer sees them, in the order asked for; `None` where there is none.
+    ///
+    /// One round trip to each partition, all sent together: a command for each post, and another
+    /// for whether the viewer likes it.
+    pub async fn posts(
+        &self,
+        ids: &[PostId],
+        viewer: Option<UserId>,
+    ) -> Result<Vec<Option<Post>>, Error> {
+        let mut batch = Batch::with_capacity(2 * ids.len());
+        for &id in ids {
+            let mut read = cmd("HMGET");
+            read.arg(keys::post(id)).arg(&["b", "l", "c", "r"]);
+            batch.query(id.partition(), read);
+            if let Some(viewer) = viewer {
+                batch.query(id.partition(), liked(id, viewer));
+            }
+        }
+        let mut answers = self.send(batch).await?.into_iter();
+        let mut posts = Vec::with_capacity(ids.len());
+        for &id in ids {
+            let fields = answers.next().unwrap_or(Value::Nil);
+            let liked = match viewer {
+                Some(_) => is_liked(answers.next().unwrap_or(Value::Nil))?,
+                None => false,
+            };
+            posts.push(read(id, fields, liked)?);
+        }
+        Ok(posts)
+    }
+
+    /// Returns one post as a viewer sees it.
+    pub async fn post(&self, id: PostId, viewer: Option<UserId>) -> Result<Option<Post>, Error> {
+        Ok(self.posts(&[id], viewer).await?.pop().flatten())
+    }
+
+    /// Returns which posts an account likes, in the order asked for. One round trip to each
+    /// partition, all sent together.
+    pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<Vec<bool>, Error> {
+        let mut batch = Batch::with_capacity(ids.len());
+        for &id in ids {
+            batch.query(id.partition(), liked(id, user));
+        }
+        self.send(batch).await?.into_iter().map(is_liked).collect()
+    }
+
+    /// Returns which posts exist, in the order asked for.
+    pub async fn exist(&self, ids: &[PostId]) -> Result<Vec<bool>, Error> {
+        let mut batch = Batch::with_capacity(ids.len());
+        for &id in ids {
+            batch.query(id.partition(), cmd("EXISTS").arg(keys::post(id)).take());
+        }
+        self.send(batch).await?.into_iter().map(decode).collect()
+    }
+
+    /// Returns a page of an author's posts, newest first.
+    pub async fn posts_of(
+        &self,
+        author: UserId,
+        after: Option<Entry>,
+        count: usize,
+    ) -> Result<Page, Error> {
+        self.page(keys::posts(author), Order::Newest, after, count).await
+    }
+
+    /// Deletes a post with all that belongs to it, and notes that those who count it are to be
+    /// told. Returns the version of its end, or `None` where there is no such post.
+    pub async fn delete(&self, id: PostId, content: &Content) -> Result<Option<u64>, Error> {
+        let partition = id.partition();
+        let call = Call::new("post_delete")
+            .key(keys::clock(partition))
+            .key(keys::outbox(partition))
+            .key(keys::pending(partition))
+            .key(keys::posts(content.author))
+            .key(keys::post(id))
+            .key(keys::likes(id))
+            .key(keys::comments(id))
+            .key(keys::comment_bodies(id))
+            .key(keys::reposts(id))
+            .key(keys::unreposted(id))
+            .arg(partition.number())
+            .arg(id.get());
+        let call = content.counted_by().fold(call, |call, target| call.arg(target.get()));
+        let (done, version): (i64, i64) = self.call(call).await?;
+        match outcome(done)? {
+            Outcome::Done => Ok(Some(stamp(version)?)),
+            Outcome::NotFound => Ok(None),
+            other => Err(unexpected(other)),
+        }
+    }
+}
+
+fn liked(id: PostId, user: UserId) -> microblog_keyspace::redis::Cmd {
+    cmd("ZSCORE").arg(keys::likes(id)).arg(user.get()).take()
+}
+
+fn is_liked(answer: Value) -> Result<bool, Error> {
+    // The time is not needed, so the number is not read.
+    Ok(!matches!(decode::<Value>(answer)?, Value::Nil))
+}
+
+fn read(id: PostId, fields: Value, liked: bool) -> Result<Option<Post>, Error> {
+    type Fields = (Option<Vec<u8>>, Option<u64>, Option<u64>, Option<u64>);
+    let (body, likes, comments, reposts): Fields = decode(fields)?;
+    let Some(body) = body else { return Ok(None) };
+    let [likes, comments, reposts] = [likes, comments, reposts].map(Option::unwrap_or_default);
+    let content = PostBody::read(&body)?;
+    Ok(Some(Post { id, content, counts: Counts { likes, comments, reposts }, liked }))
+}

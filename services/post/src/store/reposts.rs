@@ -1,0 +1,74 @@
+//! Telling a post of its reposts, which lie in other partitions.
+
+use microblog_domain::PostId;
+use microblog_keyspace::{Batch, Call, Entry, Error, Order, Page, decode};
+
+use super::{Store, outcome};
+use crate::{
+    keys,
+    post::{Change, Telling},
+};
+
+impl Telling {
+    /// Returns the member of `pending`, as the functions write it.
+    pub(super) fn member(self) -> String {
+        format!("{}>{}", self.repost, self.target)
+    }
+
+    /// Reads a member of `pending`.
+    pub(super) fn parse(member: &str) -> Option<Self> {
+        let (repost, target) = member.split_once('>')?;
+        let id = |text: &str| PostId::new(text.parse().ok()?);
+        Some(Self { repost: id(repost)?, target: id(target)? })
+    }
+}
+
+impl Store {
+    /// Tells posts of reposts that came or went. All go out together. A post that does not exist
+    /// need not know.
+    pub async fn tell(&self, changes: &[Change]) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(changes.len());
+        for Change { telling: Telling { repost, target }, version, exists } in changes {
+            let call = Call::new("post_tell")
+                .key(keys::post(*target))
+                .key(keys::reposts(*target))
+                .key(keys::unreposted(*target))
+                .arg(repost.get())
+                .arg(*version)
+                .arg(u8::from(*exists));
+            batch.call(target.partition(), call);
+        }
+        for answer in self.send(batch).await? {
+            outcome(decode(answer)?)?;
+        }
+        Ok(())
+    }
+
+    /// Takes changes off the list of those that others may not know, unless newer ones of the same
+    /// reposts have come in. All go out together.
+    pub async fn confirm(&self, changes: &[Change]) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(changes.len());
+        for Change { telling, version, .. } in changes {
+            let partition = telling.repost.partition();
+            let call = Call::new("post_confirm")
+                .key(keys::pending(partition))
+                .arg(telling.member())
+                .arg(*version);
+            batch.call(partition, call);
+        }
+        for answer in self.send(batch).await? {
+            decode::<i64>(answer)?;
+        }
+        Ok(())
+    }
+
+    /// Returns a page of a post's reposts, newest first.
+    pub async fn reposts(
+        &self,
+        id: PostId,
+        after: Option<Entry>,
+        count: usize,
+    ) -> Result<Page, Error> {
+        self.page(keys::reposts(id), Order::Newest, after, count).await
+    }
+}

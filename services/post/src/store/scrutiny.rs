@@ -1,0 +1,83 @@
+//! Reads that only `Verify` needs.
+
+use microblog_domain::{Partition, PostId, UserId};
+use microblog_keyspace::{
+    Batch, Error, decode,
+    redis::{Cmd, cmd},
+};
+
+use super::{Store, user};
+use crate::{keys, post::Counts};
+
+/// How many entries a post's lists have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gathered {
+    /// Likes, comments and reposts.
+    pub counts: Counts,
+    /// Contents of comments.
+    pub comment_bodies: u64,
+}
+
+impl Store {
+    /// Returns some of a partition's authors, and where to go on; 0 is both the beginning and the
+    /// end. An author may come twice. Up to 100,000 authors, which Redis keeps as one array, come
+    /// at once; that takes it some milliseconds.
+    pub async fn authors(
+        &self,
+        partition: Partition,
+        cursor: u64,
+    ) -> Result<(u64, Vec<UserId>), Error> {
+        let mut command = cmd("SSCAN");
+        command.arg(keys::authors(partition)).arg(cursor).arg("COUNT").arg(100);
+        let (cursor, ids): (u64, Vec<u64>) = self.query(command).await?;
+        Ok((cursor, ids.into_iter().map(user).collect::<Result<_, _>>()?))
+    }
+
+    /// Returns how many reposts wait to be told, how many posts wait to be delivered, and how many
+    /// accounts are being forgotten, in a partition.
+    pub async fn unfinished(&self, partition: Partition) -> Result<[u64; 3], Error> {
+        let keys = [keys::pending(partition), keys::outbox(partition), keys::forgetting(partition)];
+        let mut batch = Batch::new();
+        for key in keys {
+            batch.query(partition, length("ZCARD", key));
+        }
+        let mut answers = self.send(batch).await?.into_iter();
+        let mut next = || answers.next().map_or(Ok(0), decode);
+        Ok([next()?, next()?, next()?])
+    }
+
+    /// Returns how many entries the lists of posts have.
+    pub async fn gathered(&self, ids: &[PostId]) -> Result<Vec<Gathered>, Error> {
+        let mut batch = Batch::with_capacity(4 * ids.len());
+        for &id in ids {
+            batch.query(id.partition(), length("ZCARD", keys::likes(id)));
+            batch.query(id.partition(), length("ZCARD", keys::comments(id)));
+            batch.query(id.partition(), length("ZCARD", keys::reposts(id)));
+            batch.query(id.partition(), length("HLEN", keys::comment_bodies(id)));
+        }
+        let mut answers = self.send(batch).await?.into_iter();
+        let mut next = || answers.next().map_or(Ok(0), decode);
+        ids.iter()
+            .map(|_| {
+                let counts = Counts { likes: next()?, comments: next()?, reposts: next()? };
+                Ok(Gathered { counts, comment_bodies: next()? })
+            })
+            .collect()
+    }
+
+    /// Returns for each repost and a post that counts it whether it is on that post's list.
+    pub async fn are_listed(&self, reposts: &[(PostId, PostId)]) -> Result<Vec<bool>, Error> {
+        let mut batch = Batch::with_capacity(reposts.len());
+        for &(repost, target) in reposts {
+            let mut command = cmd("ZSCORE");
+            command.arg(keys::reposts(target)).arg(repost.get());
+            batch.query(target.partition(), command);
+        }
+        let is_listed = |answer| Ok(decode::<Option<f64>>(answer)?.is_some());
+        self.send(batch).await?.into_iter().map(is_listed).collect()
+    }
+}
+
+fn length(command: &str, key: String) -> Cmd {
+    cmd(command).arg(key).take()
+}

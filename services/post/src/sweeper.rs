@@ -1,0 +1,56 @@
+//! Takes up what crashes and outages left half done: reposts that those who count them may not
+//! know, and posts that were not delivered. Runs in every replica; what two of them do at once is
+//! done once.
+
+use std::time::Duration;
+
+use microblog_domain::PostId;
+use microblog_keyspace::Backlog;
+
+use crate::{delivery::Delivery, error::Error, post::Telling, posts::Posts, store::Store};
+
+/// How long something waits before it is taken for left behind: longer than calls take in all but
+/// bad moments. Taking it up too early does no harm.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Looks for what was left half done, and does the rest.
+pub struct Sweeper {
+    store: Store,
+    posts: Posts,
+    delivery: Delivery,
+    pending: Backlog<Option<(Telling, u64)>>,
+    outbox: Backlog<Option<PostId>>,
+}
+
+impl Sweeper {
+    /// Returns a sweeper that has seen nothing yet.
+    pub fn new(store: Store, delivery: Delivery) -> Self {
+        let posts = Posts::new(store.clone(), delivery.clone());
+        let pending = Backlog::new(Store::WAITING_MAX);
+        let outbox = Backlog::new(Store::WAITING_MAX);
+        Self { store, posts, delivery, pending, outbox }
+    }
+
+    /// Looks at the reposts that wait in every partition, a page of each, and tells those who count
+    /// them of what has been waiting for longer than `patience` since this sweeper first saw it.
+    pub async fn tell(&mut self, patience: Duration) -> Result<(), Error> {
+        let pages = self.store.waiting(&self.pending.places()).await?;
+        let left_behind: Vec<_> =
+            self.pending.left_behind(pages, patience).into_iter().flatten().collect();
+        let changes = self.store.truth(&left_behind).await?;
+        self.posts.complete(&changes).await
+    }
+
+    /// Looks at the outbox of every partition, a page of each, and delivers what has been waiting
+    /// for longer than `patience` since this sweeper first saw it.
+    pub async fn deliver(&mut self, patience: Duration) -> Result<(), Error> {
+        let pages = self.store.undelivered(&self.outbox.places()).await?;
+        let left_behind: Vec<_> =
+            self.outbox.left_behind(pages, patience).into_iter().flatten().collect();
+        let posts = self.store.posts(&left_behind, None).await?;
+        // What was deleted meanwhile left the outbox with it.
+        let posts: Vec<_> =
+            posts.into_iter().flatten().map(|post| (post.id, post.content)).collect();
+        self.delivery.deliver(&posts).await
+    }
+}

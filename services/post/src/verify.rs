@@ -1,0 +1,142 @@
+//! Checks the invariants of posts, read-only. What it finds while writes are under way may be a
+//! moment in between; at a quiet time it is a fault.
+//!
+//! * what an author's list names exists, and is the author's;
+//! * each count of a post is the length of its list, and each comment has a content;
+//! * a post's reposts exist and repeat it, and a repost is on the list of each post that counts it;
+//! * nothing waits to be told or delivered, and no account is being forgotten.
+
+use microblog_domain::{Partition, PostId, UserId};
+
+use crate::{
+    error::Error,
+    post::Post,
+    store::{Gathered, Store, post_ids},
+};
+
+/// The most violations that one report names.
+const VIOLATIONS_MAX: usize = 100;
+const PAGE: usize = 500;
+
+/// What was checked, and what is wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// How many posts were checked.
+    pub posts: u64,
+    /// How many entries of their lists were counted.
+    pub entries: u64,
+    /// What is wrong, in words, with the ids it is about; at most 100.
+    pub violations: Vec<String>,
+}
+
+impl Report {
+    fn add(&mut self, other: Self) {
+        self.posts += other.posts;
+        self.entries += other.entries;
+        let room = VIOLATIONS_MAX.saturating_sub(self.violations.len());
+        self.violations.extend(other.violations.into_iter().take(room));
+    }
+
+    fn check(&mut self, holds: bool, violation: impl FnOnce() -> String) {
+        if !holds && self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(violation());
+        }
+    }
+}
+
+/// Checks all posts of a partition.
+pub async fn partition(store: &Store, partition: Partition) -> Result<Report, Error> {
+    let mut report = Report::default();
+    let unfinished = store.unfinished(partition).await?;
+    let kinds = ["reposts wait to be told", "posts wait to be delivered", "accounts are forgotten"];
+    for (count, kind) in unfinished.into_iter().zip(kinds) {
+        report.check(count == 0, || format!("partition {partition}: {count} {kind}"));
+    }
+    let mut cursor = 0;
+    loop {
+        let (next, authors) = store.authors(partition, cursor).await?;
+        for author in authors {
+            report.add(self::author(store, author).await?);
+        }
+        if next == 0 {
+            return Ok(report);
+        }
+        cursor = next;
+    }
+}
+
+/// Checks one author's posts.
+pub async fn author(store: &Store, author: UserId) -> Result<Report, Error> {
+    let mut report = Report::default();
+    let mut after = None;
+    loop {
+        let page = store.posts_of(author, after, PAGE).await?;
+        let ids = post_ids(&page.entries);
+        let (posts, gathered) = futures::try_join!(store.posts(&ids, None), store.gathered(&ids))?;
+        for (&id, (post, gathered)) in ids.iter().zip(posts.iter().zip(gathered)) {
+            let is_authors = post.as_ref().is_some_and(|post| post.content.author == author);
+            report.check(is_authors, || {
+                format!("{author} has {id} listed, which is none of its posts")
+            });
+            if let Some(post) = post {
+                check_counts(post, gathered, &mut report);
+            }
+        }
+        let posts: Vec<Post> = posts.into_iter().flatten().collect();
+        for post in posts.iter().filter(|post| post.counts.reposts > 0) {
+            check_reposts(store, post.id, &mut report).await?;
+        }
+        check_is_listed(store, &posts, &mut report).await?;
+        after = page.entries.last().copied();
+        if !page.more {
+            return Ok(report);
+        }
+    }
+}
+
+fn check_counts(post: &Post, gathered: Gathered, report: &mut Report) {
+    let Gathered { counts, comment_bodies } = gathered;
+    report.posts += 1;
+    report.entries += counts.likes + counts.comments + counts.reposts;
+    report.check(post.counts == counts, || {
+        format!("{} counts {:?}, its lists have {counts:?}", post.id, post.counts)
+    });
+    report.check(comment_bodies == counts.comments, || {
+        format!("{} has {comment_bodies} contents of {} comments", post.id, counts.comments)
+    });
+}
+
+// What is on the list of a post's reposts repeats it.
+async fn check_reposts(store: &Store, id: PostId, report: &mut Report) -> Result<(), Error> {
+    let mut after = None;
+    loop {
+        let page = store.reposts(id, after, PAGE).await?;
+        let ids = post_ids(&page.entries);
+        for (repost, found) in ids.iter().zip(store.posts(&ids, None).await?) {
+            let repeats =
+                found.is_some_and(|found| found.content.counted_by().any(|target| target == id));
+            report.check(repeats, || format!("{id} lists {repost}, which does not repeat it"));
+        }
+        after = page.entries.last().copied();
+        if !page.more {
+            return Ok(());
+        }
+    }
+}
+
+// A repost is on the lists of those posts that count it and exist.
+async fn check_is_listed(store: &Store, posts: &[Post], report: &mut Report) -> Result<(), Error> {
+    let counted =
+        |post: &Post| post.content.counted_by().map(|target| (post.id, target)).collect::<Vec<_>>();
+    let pairs: Vec<(PostId, PostId)> = posts.iter().flat_map(counted).collect();
+    let targets: Vec<PostId> = pairs.iter().map(|&(_, target)| target).collect();
+    let (listed, exist) = futures::try_join!(store.are_listed(&pairs), store.exist(&targets))?;
+    for ((repost, target), (is_listed, exists)) in
+        pairs.into_iter().zip(listed.into_iter().zip(exist))
+    {
+        report.check(is_listed == exists, || {
+            format!("{repost} repeats {target}: listed there {is_listed}, which exists {exists}")
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! Between the wire's types and the domain's, with the checks of what comes in.
+
+use microblog_domain::{
+    BATCH_MAX, CommentId, Fields, Invalid, PostId, RequestId, Stamp, UserId,
+    text::{self, Lines},
+};
+use microblog_keyspace::{Entry, Order};
+use microblog_proto::post as pb;
+
+use crate::{
+    entities::{self, Entity, Target},
+    error::Error,
+    post::{Comment, Post, WithRoot},
+    verify::Report,
+};
+
+/// The longest text of a post or comment, in characters as a person counts them.
+const TEXT_MAX: usize = 2_000;
+
+/// What is to be posted.
+pub(crate) struct NewPost {
+    pub(crate) author: UserId,
+    pub(crate) request: RequestId,
+    pub(crate) text: String,
+}
+
+/// What is to be reposted.
+pub(crate) struct NewRepost {
+    pub(crate) author: UserId,
+    pub(crate) request: RequestId,
+    pub(crate) reposted: PostId,
+    pub(crate) text: String,
+}
+
+/// What is to be commented.
+pub(crate) struct NewComment {
+    pub(crate) author: UserId,
+    pub(crate) request: RequestId,
+    pub(crate) post: PostId,
+    pub(crate) text: String,
+    pub(crate) in_reply_to: Option<CommentId>,
+}
+
+/// Reads a new post.
+pub(crate) fn new_post(request: &pb::CreatePostRequest) -> Result<NewPost, Error> {
+    let mut fields = Fields::default();
+    let author = fields.read(UserId::parse("author_id", request.author_id));
+    let id = fields.read(RequestId::parse("request_id", &request.request_id));
+    let text = fields.read(written(&request.text));
+    let made = author.zip(id).zip(text);
+    let made = made.map(|((author, request), text)| NewPost { author, request, text });
+    fields.finish(made).map_err(Error::Invalid)
+}
+
+/// Reads a new repost, which may have no text.
+pub(crate) fn new_repost(request: &pb::RepostRequest) -> Result<NewRepost, Error> {
+    let mut fields = Fields::default();
+    let author = fields.read(UserId::parse("author_id", request.author_id));
+    let id = fields.read(RequestId::parse("request_id", &request.request_id));
+    let reposted = fields.read(PostId::parse("post_id", request.post_id));
+    let text = fields.read(clean(&request.text));
+    let made =
+        author.zip(id).zip(reposted).zip(text).map(|(((author, request), reposted), text)| {
+            NewRepost { author, request, reposted, text }
+        });
+    fields.finish(made).map_err(Error::Invalid)
+}
+
+/// Reads a new comment.
+pub(crate) fn new_comment(request: &pb::AddCommentRequest) -> Result<NewComment, Error> {
+    let mut fields = Fields::default();
+    let author = fields.read(UserId::parse("author_id", request.author_id));
+    let id = fields.read(RequestId::parse("request_id", &request.request_id));
+    let post = fields.read(PostId::parse("post_id", request.post_id));
+    let text = fields.read(written(&request.text));
+    let in_reply_to = fields.read(match request.in_reply_to_id {
+        0 => Ok(None),
+        id => CommentId::parse("in_reply_to_id", id).map(Some),
+    });
+    let made = author.zip(id).zip(post).zip(text).zip(in_reply_to).map(
+        |((((author, request), post), text), in_reply_to)| NewComment {
+            author,
+            request,
+            post,
+            text,
+            in_reply_to,
+        },
+    );
+    fields.finish(made).map_err(Error::Invalid)
+}
+
+/// Reads two fields, and says what is wrong with each.
+pub(crate) fn both<A, B>(
+    first: Result<A, Invalid>,
+    second: Result<B, Invalid>,
+) -> Result<(A, B), Error> {
+    let mut fields = Fields::default();
+    let made = fields.read(first).zip(fields.read(second));
+    fields.finish(made).map_err(Error::Invalid)
+}
+
+/// Reads three fields, and says what is wrong with each.
+pub(crate) fn three<A, B, C>(
+    first: Result<A, Invalid>,
+    second: Result<B, Invalid>,
+    third: Result<C, Invalid>,
+) -> Result<((A, B), C), Error> {
+    let mut fields = Fields::default();
+    let made = fields.read(first).zip(fields.read(second));
+    let made = made.zip(fields.read(third));
+    fields.finish(made).map_err(Error::Invalid)
+}
+
+/// Reads who is looking; 0 is nobody.
+pub(crate) fn viewer(id: u64) -> Result<Option<UserId>, Invalid> {
+    if id == 0 { Ok(None) } else { UserId::parse("viewer_id", id).map(Some) }
+}
+
+/// Reads a batch of posts.
+pub(crate) fn batch(ids: &[u64]) -> Result<Vec<PostId>, Invalid> {
+    PostId::parse_list("post_ids", ids, BATCH_MAX)
+}
+
+/// Reads the order of comments.
+pub(crate) fn order(order: i32) -> Result<Order, Invalid> {
+    match pb::CommentOrder::try_from(order) {
+        Ok(pb::CommentOrder::Unspecified | pb::CommentOrder::OldestFirst) => Ok(Order::Oldest),
+        Ok(pb::CommentOrder::NewestFirst) => Ok(Order::Newest),
+        Err(_) => Err(Invalid::new("order", "must be one of the orders")),
+    }
+}
+
+fn clean(text: &str) -> Result<String, Invalid> {
+    text::clean("text", text, TEXT_MAX, Lines::Many)
+}
+
+fn written(text: &str) -> Result<String, Invalid> {
+    let text = clean(text)?;
+    if text.is_empty() {
+        return Err(Invalid::new("text", "must not be empty"));
+    }
+    Ok(text)
+}
+
+/// Writes a post with its root.
+pub(crate) fn with_root(found: WithRoot) -> pb::Post {
+    let WithRoot { post, root } = found;
+    let root_deleted = post.content.origin.is_some() && root.is_none();
+    pb::Post { root: root.map(|root| Box::new(self::post(root))), root_deleted, ..self::post(post) }
+}
+
+/// Writes a post without its root.
+pub(crate) fn post(post: Post) -> pb::Post {
+    let Post { id, content, counts, liked } = post;
+    let (root_id, reposted_id) =
+        content.origin.map_or((0, 0), |origin| (origin.root.get(), origin.reposted.get()));
+    pb::Post {
+        id: id.get(),
+        author_id: content.author.get(),
+        entities: entities(&content.text),
+        text: content.text,
+        created_at: Some(id.created_at().into()),
+        likes: counts.likes,
+        comments: counts.comments,
+        reposts: counts.reposts,
+        liked,
+        root_id,
+        reposted_id,
+        root: None,
+        root_deleted: false,
+    }
+}
+
+/// Writes a comment.
+pub(crate) fn comment(comment: Comment) -> pb::Comment {
+    let Comment { id, post, content } = comment;
+    let (in_reply_to_id, in_reply_to_author_id) =
+        content.in_reply_to.map_or((0, 0), |reply| (reply.to.get(), reply.author.get()));
+    pb::Comment {
+        id: id.get(),
+        post_id: post.get(),
+        author_id: content.author.get(),
+        entities: entities(&content.text),
+        text: content.text,
+        created_at: Some(id.created_at().into()),
+        in_reply_to_id,
+        in_reply_to_author_id,
+    }
+}
+
+fn entities(text: &str) -> Vec<pb::Entity> {
+    let entity = |Entity { range, target }| {
+        let target = match target {
+            Target::Mention(name) => pb::entity::Target::Mention(pb::Mention { name, user_id: 0 }),
+            Target::Hashtag(tag) => pb::entity::Target::Hashtag(pb::Hashtag { tag }),
+        };
+        pb::Entity { start: range.start, end: range.end, target: Some(target) }
+    };
+    entities::find(text).into_iter().map(entity).collect()
+}
+
+/// Writes a like.
+pub(crate) fn like(user_id: u64, since: u64) -> pb::Like {
+    pb::Like { user_id, liked_at: Stamp::new(since).map(|stamp| stamp.time().into()) }
+}
+
+/// Writes the likes of a page.
+pub(crate) fn likes(entries: &[Entry]) -> Vec<pb::Like> {
+    entries.iter().map(|entry| like(entry.member, entry.score)).collect()
+}
+
+/// Writes what a check found.
+pub(crate) fn report(report: Report) -> pb::VerifyResponse {
+    pb::VerifyResponse {
+        posts_checked: report.posts,
+        entries_checked: report.entries,
+        violations: report.violations,
+    }
+}

@@ -1,0 +1,218 @@
+//! A post service on a store of its own, the timelines that it delivers to, and what tests need to
+//! call it.
+#![allow(dead_code, reason = "no test file uses all of it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+pub(crate) mod timelines;
+
+use std::{
+    net::TcpListener,
+    time::{Duration, Instant},
+};
+
+use clap::Parser as _;
+use microblog_chassis::{Peer, Service, Worker, serve};
+use microblog_domain::{PostId, UserId};
+use microblog_post::{Config, Store};
+use microblog_proto::{
+    common::ErrorReason,
+    post::{self as pb, post_service_client::PostServiceClient},
+};
+use microblog_testkit as testkit;
+use timelines::Timelines;
+use tonic::{
+    Code, Status,
+    transport::{Channel, Endpoint},
+};
+use uuid::Uuid;
+
+pub(crate) type Client = PostServiceClient<Channel>;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A configuration for a store, without limits per minute but for those of further flags.
+pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
+    let own = ["post", "--redis-url", url, "--threads", "1"];
+    let limits = ["--posts-per-minute=0", "--comments-per-minute=0"];
+    let limits = limits.iter().filter(|limit| {
+        let name = limit.trim_end_matches("=0");
+        !flags.iter().any(|flag| flag.starts_with(name))
+    });
+    Config::parse_from(own.iter().chain(limits).chain(flags))
+}
+
+/// A store whose service runs on a free port, with its background jobs.
+pub(crate) struct System {
+    pub(crate) redis: testkit::Store,
+    pub(crate) client: Client,
+    pub(crate) store: Store,
+    pub(crate) timelines: Timelines,
+}
+
+impl System {
+    pub(crate) async fn start(topology: testkit::Topology) -> Self {
+        Self::start_with(topology, &[]).await
+    }
+
+    pub(crate) async fn start_with(topology: testkit::Topology, flags: &[&str]) -> Self {
+        Self::start_as(Worker::ONLY, topology, flags).await
+    }
+
+    /// Starts the service without its background jobs, whose commands would be counted.
+    pub(crate) async fn start_without_jobs(topology: testkit::Topology) -> Self {
+        Self::start_as(Worker { index: 1, count: 2 }, topology, &[]).await
+    }
+
+    async fn start_as(worker: Worker, topology: testkit::Topology, flags: &[&str]) -> Self {
+        let redis = testkit::Store::start(topology).await;
+        let config = config(&redis.url("post"), flags);
+        let timelines = Timelines::default();
+        let peer = Peer::local(&timelines.service(), &config.chassis);
+        let service = microblog_post::service(&config, Some(peer), worker).await.unwrap();
+        let client = client(&run(service, &config));
+        Self { redis, client, store: Store::open(&config).unwrap(), timelines }
+    }
+
+    pub(crate) async fn create(&self, author_id: u64, text: &str) -> Result<pb::Post, Status> {
+        let (request_id, text) = (request_id(), text.to_owned());
+        let request = pb::CreatePostRequest { author_id, request_id, text };
+        Ok(self.client.clone().create_post(request).await?.into_inner().post.unwrap())
+    }
+
+    pub(crate) async fn repost(&self, author_id: u64, post_id: u64) -> Result<pb::Post, Status> {
+        let (request_id, text) = (request_id(), String::new());
+        let request = pb::RepostRequest { author_id, request_id, post_id, text };
+        Ok(self.client.clone().repost(request).await?.into_inner().post.unwrap())
+    }
+
+    pub(crate) async fn get(&self, post_id: u64, viewer_id: u64) -> Result<pb::Post, Status> {
+        let request = pb::GetPostRequest { post_id, viewer_id };
+        Ok(self.client.clone().get_post(request).await?.into_inner().post.unwrap())
+    }
+
+    pub(crate) async fn delete(&self, author_id: u64, post_id: u64) -> Result<(), Status> {
+        let request = pb::DeletePostRequest { author_id, post_id };
+        self.client.clone().delete_post(request).await.map(|_| ())
+    }
+
+    pub(crate) async fn like(&self, user_id: u64, post_id: u64) -> Result<u64, Status> {
+        let request = pb::LikeRequest { user_id, post_id };
+        Ok(self.client.clone().like(request).await?.into_inner().likes)
+    }
+
+    pub(crate) async fn unlike(&self, user_id: u64, post_id: u64) -> Result<u64, Status> {
+        let request = pb::UnlikeRequest { user_id, post_id };
+        Ok(self.client.clone().unlike(request).await?.into_inner().likes)
+    }
+
+    pub(crate) async fn comment(
+        &self,
+        author_id: u64,
+        post_id: u64,
+        text: &str,
+        in_reply_to_id: u64,
+    ) -> Result<pb::Comment, Status> {
+        let (request_id, text) = (request_id(), text.to_owned());
+        let request =
+            pb::AddCommentRequest { author_id, request_id, post_id, text, in_reply_to_id };
+        Ok(self.client.clone().add_comment(request).await?.into_inner().comment.unwrap())
+    }
+
+    pub(crate) async fn uncomment(
+        &self,
+        user_id: u64,
+        post_id: u64,
+        comment_id: u64,
+    ) -> Result<(), Status> {
+        let request = pb::DeleteCommentRequest { user_id, post_id, comment_id };
+        self.client.clone().delete_comment(request).await.map(|_| ())
+    }
+
+    /// Waits until nothing waits and all invariants hold.
+    pub(crate) async fn settles(&self) {
+        settles(&self.client).await;
+    }
+}
+
+/// Runs a service on a free port and returns its address.
+pub(crate) fn run(service: Service, config: &Config) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let chassis = config.chassis.clone();
+    tokio::spawn(async move {
+        serve(listener, service, &chassis, std::future::pending()).await.unwrap();
+    });
+    address
+}
+
+/// Returns a client of a server that listens, or will.
+pub(crate) fn client(address: &str) -> Client {
+    let endpoint = Endpoint::from_shared(address.to_owned()).unwrap();
+    Client::new(endpoint.tcp_nodelay(true).connect_lazy())
+}
+
+/// Returns the id of a request that was not made before.
+pub(crate) fn request_id() -> String {
+    Uuid::new_v4().to_string()
+}
+
+/// Returns what `Verify` says of everything.
+pub(crate) async fn violations(client: &Client) -> Vec<String> {
+    let request = pb::VerifyRequest { user_id: 0 };
+    let mut reports = client.clone().verify(request).await.unwrap().into_inner();
+    let mut violations = Vec::new();
+    while let Some(report) = reports.message().await.unwrap() {
+        violations.extend(report.violations);
+    }
+    violations
+}
+
+/// Waits until nothing waits and all invariants hold; panics with what does not.
+pub(crate) async fn settles(client: &Client) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let violations = violations(client).await;
+        if violations.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{violations:#?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Returns the id of the n-th user of a test; they lie in different partitions.
+pub(crate) const fn id(n: u64) -> u64 {
+    (n << 12) + ((n * 37) % 1024) * 4
+}
+
+pub(crate) const fn user(n: u64) -> UserId {
+    UserId::new(id(n)).unwrap()
+}
+
+pub(crate) const fn post(id: u64) -> PostId {
+    PostId::new(id).unwrap()
+}
+
+/// Asserts how a call was refused.
+#[track_caller]
+pub(crate) fn refused<T: std::fmt::Debug>(
+    result: Result<T, Status>,
+    code: Code,
+    reason: ErrorReason,
+) -> Status {
+    let status = result.expect_err("a refusal");
+    assert_eq!(status.code(), code, "{status:?}");
+    assert_eq!(microblog_chassis::status::reason_of(&status), Some(reason), "{status:?}");
+    status
+}
+
+/// Asserts that a call was refused for some fields.
+#[track_caller]
+pub(crate) fn names_fields<T: std::fmt::Debug>(result: Result<T, Status>, fields: &[&str]) {
+    use tonic_types::StatusExt as _;
+    let status = result.expect_err("a refusal");
+    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+    let violations = status.get_details_bad_request().expect("a BadRequest").field_violations;
+    let named: Vec<_> = violations.iter().map(|violation| violation.field.as_str()).collect();
+    assert_eq!(named, fields, "{status:?}");
+}

@@ -1,0 +1,99 @@
+//! What a timeline service hears: every delivery is kept, and the test says how it answers.
+
+use std::{
+    future,
+    net::TcpListener,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU8, Ordering},
+    },
+};
+
+use microblog_chassis::{Service, serve};
+use microblog_post::Config;
+use microblog_proto::timeline::{
+    DeliverRequest, DeliverResponse, Delivery,
+    timeline_service_server::{SERVICE_NAME, TimelineService, TimelineServiceServer},
+};
+use tonic::{Request, Response, Status, service::Routes};
+
+/// How it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Mood {
+    /// As it should.
+    Well,
+    /// It is away.
+    Away,
+    /// It takes what it is told, and does not answer.
+    Hanging,
+    /// It takes what it is told, and answers that it failed.
+    Failing,
+}
+
+/// Timelines that only listen.
+#[derive(Clone, Default)]
+pub(crate) struct Timelines {
+    heard: Arc<Mutex<Vec<Delivery>>>,
+    mood: Arc<AtomicU8>,
+}
+
+impl Timelines {
+    /// Returns every delivery so far, in order, repeated ones too.
+    pub(crate) fn heard(&self) -> Vec<Delivery> {
+        self.heard.lock().unwrap().clone()
+    }
+
+    /// Returns how often a post was delivered.
+    pub(crate) fn times(&self, post_id: u64) -> usize {
+        self.heard.lock().unwrap().iter().filter(|heard| heard.post_id == post_id).count()
+    }
+
+    pub(crate) fn answer(&self, mood: Mood) {
+        self.mood.store(mood as u8, Ordering::SeqCst);
+    }
+
+    /// Returns it as a service, to be called in this process or served.
+    pub(crate) fn service(&self) -> Service {
+        Service {
+            name: SERVICE_NAME,
+            routes: Routes::new(TimelineServiceServer::new(self.clone())),
+            ready: Arc::new(|| Box::pin(future::ready(true))),
+            background: Vec::new(),
+        }
+    }
+
+    /// Serves it on a free port and returns its address.
+    pub(crate) fn listen(&self, config: &Config) -> String {
+        super::run(self.service(), config)
+    }
+
+    /// Serves it on a port that was taken before.
+    pub(crate) fn listen_on(&self, listener: TcpListener, config: &Config) {
+        let (service, chassis) = (self.service(), config.chassis.clone());
+        tokio::spawn(async move {
+            serve(listener, service, &chassis, future::pending()).await.unwrap();
+        });
+    }
+}
+
+#[tonic::async_trait]
+impl TimelineService for Timelines {
+    async fn deliver(
+        &self,
+        request: Request<DeliverRequest>,
+    ) -> Result<Response<DeliverResponse>, Status> {
+        let mood = self.mood.load(Ordering::SeqCst);
+        if mood == Mood::Away as u8 {
+            return Err(Status::unavailable("away"));
+        }
+        self.heard.lock().unwrap().extend(request.into_inner().deliveries);
+        if mood == Mood::Hanging as u8 {
+            future::pending::<()>().await;
+        }
+        if mood == Mood::Failing as u8 {
+            return Err(Status::internal("failed"));
+        }
+        Ok(Response::new(DeliverResponse {}))
+    }
+}

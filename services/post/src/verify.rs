@@ -6,7 +6,7 @@
 //! * a post's reposts exist and repeat it, and a repost is on the list of each post that counts it;
 //! * nothing waits to be told or delivered, and no account is being forgotten.
 
-use microblog_domain::{Partition, PostId, UserId};
+use microblog_domain::{Partition, PostId, UserId, Violations};
 
 use crate::{
     error::Error,
@@ -14,8 +14,6 @@ use crate::{
     store::{Gathered, Store, post_ids},
 };
 
-/// The most violations that one report names.
-const VIOLATIONS_MAX: usize = 100;
 const PAGE: usize = 500;
 
 /// What was checked, and what is wrong.
@@ -25,22 +23,15 @@ pub struct Report {
     pub posts: u64,
     /// How many entries of their lists were counted.
     pub entries: u64,
-    /// What is wrong, in words, with the ids it is about; at most 100.
-    pub violations: Vec<String>,
+    /// What is wrong.
+    pub violations: Violations,
 }
 
 impl Report {
     fn add(&mut self, other: Self) {
         self.posts += other.posts;
         self.entries += other.entries;
-        let room = VIOLATIONS_MAX.saturating_sub(self.violations.len());
-        self.violations.extend(other.violations.into_iter().take(room));
-    }
-
-    fn check(&mut self, holds: bool, violation: impl FnOnce() -> String) {
-        if !holds && self.violations.len() < VIOLATIONS_MAX {
-            self.violations.push(violation());
-        }
+        self.violations.add(other.violations);
     }
 }
 
@@ -50,7 +41,7 @@ pub async fn partition(store: &Store, partition: Partition) -> Result<Report, Er
     let unfinished = store.unfinished(partition).await?;
     let kinds = ["reposts wait to be told", "posts wait to be delivered", "accounts are forgotten"];
     for (count, kind) in unfinished.into_iter().zip(kinds) {
-        report.check(count == 0, || format!("partition {partition}: {count} {kind}"));
+        report.violations.check(count == 0, || format!("partition {partition}: {count} {kind}"));
     }
     let mut cursor = 0;
     loop {
@@ -75,7 +66,7 @@ pub async fn author(store: &Store, author: UserId) -> Result<Report, Error> {
         let (posts, gathered) = futures::try_join!(store.posts(&ids, None), store.gathered(&ids))?;
         for (&id, (post, gathered)) in ids.iter().zip(posts.iter().zip(gathered)) {
             let is_authors = post.as_ref().is_some_and(|post| post.content.author == author);
-            report.check(is_authors, || {
+            report.violations.check(is_authors, || {
                 format!("{author} has {id} listed, which is none of its posts")
             });
             if let Some(post) = post {
@@ -98,10 +89,10 @@ fn check_counts(post: &Post, gathered: Gathered, report: &mut Report) {
     let Gathered { counts, comment_bodies } = gathered;
     report.posts += 1;
     report.entries += counts.likes + counts.comments + counts.reposts;
-    report.check(post.counts == counts, || {
+    report.violations.check(post.counts == counts, || {
         format!("{} counts {:?}, its lists have {counts:?}", post.id, post.counts)
     });
-    report.check(comment_bodies == counts.comments, || {
+    report.violations.check(comment_bodies == counts.comments, || {
         format!("{} has {comment_bodies} contents of {} comments", post.id, counts.comments)
     });
 }
@@ -115,7 +106,9 @@ async fn check_reposts(store: &Store, id: PostId, report: &mut Report) -> Result
         for (repost, found) in ids.iter().zip(store.posts(&ids, None).await?) {
             let repeats =
                 found.is_some_and(|found| found.content.counted_by().any(|target| target == id));
-            report.check(repeats, || format!("{id} lists {repost}, which does not repeat it"));
+            report
+                .violations
+                .check(repeats, || format!("{id} lists {repost}, which does not repeat it"));
         }
         after = page.entries.last().copied();
         if !page.more {
@@ -134,7 +127,7 @@ async fn check_is_listed(store: &Store, posts: &[Post], report: &mut Report) -> 
     for ((repost, target), (is_listed, exists)) in
         pairs.into_iter().zip(listed.into_iter().zip(exist))
     {
-        report.check(is_listed == exists, || {
+        report.violations.check(is_listed == exists, || {
             format!("{repost} repeats {target}: listed there {is_listed}, which exists {exists}")
         });
     }

@@ -214,6 +214,6 @@ pub(crate) fn report(report: Report) -> pb::VerifyResponse {
     pb::VerifyResponse {
         posts_checked: report.posts,
         entries_checked: report.entries,
-        violations: report.violations,
+        violations: report.violations.into_vec(),
     }
 }

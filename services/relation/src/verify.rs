@@ -8,7 +8,7 @@
 //! * nothing is pending, and no account is being forgotten.
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use microblog_domain::{Partition, UserId};
+use microblog_domain::{Partition, UserId, Violations};
 use microblog_keyspace::Entry;
 
 use crate::{
@@ -17,8 +17,6 @@ use crate::{
     store::{Store, ids},
 };
 
-/// The most violations that one report names.
-const VIOLATIONS_MAX: usize = 100;
 const PAGE: usize = 500;
 // How many users are checked at once.
 const CONCURRENCY: usize = 32;
@@ -30,22 +28,15 @@ pub struct Report {
     pub users: u64,
     /// How many follows were seen from their followers' side.
     pub follows: u64,
-    /// What is wrong, in words, with the ids it is about; at most 100.
-    pub violations: Vec<String>,
+    /// What is wrong.
+    pub violations: Violations,
 }
 
 impl Report {
     fn add(&mut self, other: Self) {
         self.users += other.users;
         self.follows += other.follows;
-        let room = VIOLATIONS_MAX.saturating_sub(self.violations.len());
-        self.violations.extend(other.violations.into_iter().take(room));
-    }
-
-    fn check(&mut self, holds: bool, violation: impl FnOnce() -> String) {
-        if !holds && self.violations.len() < VIOLATIONS_MAX {
-            self.violations.push(violation());
-        }
+        self.violations.add(other.violations);
     }
 }
 
@@ -53,8 +44,10 @@ impl Report {
 pub async fn partition(store: &Store, partition: Partition) -> Result<Report, Error> {
     let mut report = Report::default();
     let (pending, forgetting) = store.unfinished(partition).await?;
-    report.check(pending == 0, || format!("partition {partition}: {pending} changes are pending"));
-    report.check(forgetting == 0, || {
+    report
+        .violations
+        .check(pending == 0, || format!("partition {partition}: {pending} changes are pending"));
+    report.violations.check(forgetting == 0, || {
         format!("partition {partition}: {forgetting} accounts are being forgotten")
     });
     let mut cursor = 0;
@@ -100,7 +93,7 @@ pub async fn user(store: &Store, user: UserId) -> Result<Report, Error> {
         }
     }
     let sizes = store.sizes(user).await?;
-    report.check(
+    report.violations.check(
         sizes.following == sizes.following_ids
             && sizes.followers == sizes.follower_ids
             && sizes.mutuals == mutuals,
@@ -127,7 +120,7 @@ async fn check_other_sides(
     let peers = ids(entries);
     let places: Vec<_> = peers.iter().map(|&peer| (other, peer, user)).collect();
     for (entry, version) in entries.iter().zip(store.entries(&places).await?) {
-        report.check(version == entry.score, || {
+        report.violations.check(version == entry.score, || {
             let (peer, expected) = (entry.member, entry.score);
             format!("{list:?} of {user} has {peer} at {expected}, the other side at {version}")
         });
@@ -148,7 +141,7 @@ async fn check_mutuals(
     for ((entry, back), mutual) in following.iter().zip(back).zip(mutual) {
         let expected = if back > 0 { back.max(entry.score) } else { 0 };
         count += u64::from(expected > 0);
-        report.check(mutual == expected, || {
+        report.violations.check(mutual == expected, || {
             format!("mutual of {user} has {} at {mutual}, not {expected}", entry.member)
         });
     }
@@ -164,7 +157,7 @@ async fn check_id_set(
 ) -> Result<(), Error> {
     let is_member = store.in_id_set(list, user, &ids(entries)).await?;
     for (entry, is_member) in entries.iter().zip(is_member) {
-        report.check(is_member, || {
+        report.violations.check(is_member, || {
             format!("{list:?} of {user} has {}, its id set has not", entry.member)
         });
     }
@@ -180,7 +173,7 @@ async fn check_blocked(
     let peers = ids(blocks);
     for list in [List::Following, List::Followers] {
         for (peer, version) in peers.iter().zip(store.versions(list, user, &peers).await?) {
-            report.check(version == 0, || {
+            report.violations.check(version == 0, || {
                 format!("{user} blocks {peer}, who is still on its list {list:?}")
             });
         }

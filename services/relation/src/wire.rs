@@ -138,6 +138,6 @@ pub(crate) fn report(report: Report) -> pb::VerifyResponse {
     pb::VerifyResponse {
         users_checked: report.users,
         follows_checked: report.follows,
-        violations: report.violations,
+        violations: report.violations.into_vec(),
     }
 }

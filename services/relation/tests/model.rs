@@ -236,7 +236,7 @@ impl Case {
             assert_eq!(self.members(List::Blocks, user).await?, targets(blocks, user));
             assert_eq!(self.members(List::BlockedBy, user).await?, sources(blocks, user));
             let report = verify_user(&self.store, self.users[user]).await?;
-            assert_eq!(report.violations, Vec::<String>::new());
+            assert_eq!(report.violations.into_vec(), Vec::<String>::new());
         }
         Ok(())
     }

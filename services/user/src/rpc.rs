@@ -190,7 +190,7 @@ impl UserService for Rpc {
                 let found = accounts.verify(partition).await?;
                 Ok(pb::VerifyResponse {
                     users_checked: found.checked,
-                    violations: found.violations,
+                    violations: found.violations.into_vec(),
                 })
             }
         });

@@ -9,6 +9,7 @@ mod partition;
 mod request;
 mod stamp;
 pub mod text;
+mod violations;
 
 pub use id::{CommentId, PostId, UserId};
 pub use invalid::{Fields, Invalid};
@@ -16,6 +17,7 @@ pub use page::{PageSize, Scope, TokenError};
 pub use partition::Partition;
 pub use request::RequestId;
 pub use stamp::Stamp;
+pub use violations::Violations;
 
 /// The most ids that a batch read takes.
 pub const BATCH_MAX: usize = 500;

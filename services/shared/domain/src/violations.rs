@@ -1,0 +1,55 @@
+//! What a check of a service's invariants found wrong.
+
+/// What is wrong, in words, with the ids it is about: the first hundred findings, since a fault
+/// seldom comes alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Violations(Vec<String>);
+
+impl Violations {
+    /// The most that are kept.
+    pub const MAX: usize = 100;
+
+    /// Keeps a violation where something does not hold.
+    pub fn check(&mut self, holds: bool, violation: impl FnOnce() -> String) {
+        if !holds && self.0.len() < Self::MAX {
+            self.0.push(violation());
+        }
+    }
+
+    /// Adds what another check found.
+    pub fn add(&mut self, other: Self) {
+        let room = Self::MAX.saturating_sub(self.0.len());
+        self.0.extend(other.0.into_iter().take(room));
+    }
+
+    /// Returns whether all is well.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns them as they are told.
+    pub fn into_vec(self) -> Vec<String> {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_is_no_violation_and_a_hundred_are_enough() {
+        let mut found = Violations::default();
+        found.check(true, || unreachable!("it holds"));
+        let mut more = Violations::default();
+        for n in 0..80 {
+            found.check(false, || format!("first {n}"));
+            more.check(false, || format!("second {n}"));
+        }
+        found.add(more);
+        found.check(false, || unreachable!("there are enough"));
+        let found = found.into_vec();
+        assert_eq!(found.len(), Violations::MAX);
+        assert_eq!((found[0].as_str(), found[99].as_str()), ("first 0", "second 19"));
+    }
+}

@@ -4,14 +4,16 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost::Message as _;
 
-const FILES: [&str; 7] = [
+const FILES: [&str; 9] = [
     "microblog/common/v1/error.proto",
     "microblog/user/v1/user.proto",
     "microblog/relation/v1/relation.proto",
     "microblog/post/v1/post.proto",
     "microblog/post/v1/post_service.proto",
     "microblog/timeline/v1/timeline.proto",
+    "microblog/gateway/v1/accounts.proto",
     "microblog/gateway/v1/gateway.proto",
+    "microblog/gateway/v1/posts.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

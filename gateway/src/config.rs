@@ -35,6 +35,15 @@ pub struct Config {
     )]
     pub relation_url: String,
 
+    /// Where the post service is
+    #[arg(
+        long,
+        env = "MICROBLOG_POST_URL",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:50053"
+    )]
+    pub post_url: String,
+
     /// What every server has
     #[command(flatten)]
     pub chassis: chassis::Config,

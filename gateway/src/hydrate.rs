@@ -1,54 +1,107 @@
-//! The second step of a list view: the profiles of its accounts, and how they stand to the viewer.
+//! The second step of a view: what belongs to its entries, asked of all services at once, as the
+//! viewer sees it; and the third: what is not for the viewer is left out.
+
+use std::collections::HashSet;
 
 use microblog_domain::UserId;
 use microblog_proto::{
-    gateway::ListedUser,
-    relation::{self, Edge, Relation},
-    user,
+    gateway::{ListedUser, ViewedComment, ViewedPost},
+    post::{self, Comment, Post},
 };
 use tonic::Status;
 
-use crate::{present, refusal, rpc::Gateway};
+use crate::{
+    mentions::Mentioned,
+    people::{Detail, People, Visit},
+    present, refusal,
+    rpc::Gateway,
+    skeleton::Entry,
+};
+
+/// What is known about posts and their roots besides themselves.
+pub(crate) struct Scene {
+    /// Who wrote them.
+    pub(crate) people: People,
+    /// Whom they mention.
+    pub(crate) mentioned: Mentioned,
+    /// Which of them the viewer likes.
+    pub(crate) liked: HashSet<u64>,
+}
 
 impl Gateway {
-    /// Returns the entries as they are shown, without those whose accounts are gone. Two calls at
-    /// once: user.BatchGetUsers, relation.BatchGetRelations (not for an anonymous viewer); none if
-    /// there are no entries.
-    pub(crate) async fn hydrate(
+    /// Returns accounts as they are shown, without those that are gone. Two calls at once:
+    /// user.BatchGetUsers, relation.BatchGetRelations (not for an anonymous viewer); none if there
+    /// are neither entries nor a host.
+    pub(crate) async fn hydrate_accounts(
         &self,
-        viewer: Option<UserId>,
-        edges: Vec<Edge>,
+        visit: Visit,
+        entries: Vec<Entry>,
     ) -> Result<Vec<ListedUser>, Status> {
-        if edges.is_empty() {
-            return Ok(Vec::new());
-        }
-        let ids: Vec<u64> = edges.iter().map(|edge| edge.user_id).collect();
-        let (users, relations) =
-            tokio::join!(self.profiles(ids.clone()), self.relations(viewer, ids));
-        Ok(present::listed(edges, users?, &relations?))
+        let ids = entries.iter().map(|entry| entry.user_id).collect();
+        let mut people = self.people(visit, ids, Detail::Follows).await?;
+        Ok(entries.into_iter().filter_map(|entry| present::listed(entry, &mut people)).collect())
     }
 
-    async fn profiles(&self, user_ids: Vec<u64>) -> Result<Vec<user::User>, Status> {
-        let request = user::BatchGetUsersRequest { user_ids };
-        let response = self.peers.user().batch_get_users(request).await;
-        Ok(response.map_err(|status| refusal::pass_on(status, &[]))?.into_inner().users)
+    /// Returns comments as they are shown, without those by accounts that are gone, and by whom the
+    /// viewer mutes, blocks or is blocked by. Three calls at once: user.BatchGetUsers,
+    /// relation.BatchGetRelations (not for an anonymous viewer), user.BatchResolveNames (not where
+    /// nobody is mentioned).
+    pub(crate) async fn hydrate_comments(
+        &self,
+        visit: Visit,
+        mut comments: Vec<Comment>,
+    ) -> Result<Vec<ViewedComment>, Status> {
+        let authors = comments.iter().map(|comment| comment.author_id).collect();
+        let (people, mentioned) = tokio::join!(
+            self.people(visit, authors, Detail::BlocksAndMutes),
+            self.mentioned(&comments)
+        );
+        let (people, mentioned) = (people?, mentioned?);
+        comments.retain(|comment| !people.is_hidden(comment.author_id));
+        let shown = |comment| present::comment(comment, &people, &mentioned);
+        Ok(comments.into_iter().filter_map(shown).collect())
     }
 
-    async fn relations(
+    /// Returns posts as they are shown, without those by accounts that are gone, and by whom the
+    /// viewer mutes, blocks or is blocked by. The calls of [`Gateway::scene`].
+    pub(crate) async fn hydrate_posts(
+        &self,
+        visit: Visit,
+        mut posts: Vec<Post>,
+    ) -> Result<Vec<ViewedPost>, Status> {
+        let scene = self.scene(visit, &posts).await?;
+        posts.retain(|post| !scene.people.is_hidden(post.author_id));
+        Ok(posts.into_iter().filter_map(|post| present::post(post, &scene)).collect())
+    }
+
+    /// Returns what is known about posts and their roots. Four calls at once: user.BatchGetUsers,
+    /// relation.BatchGetRelations and post.BatchGetLiked (not for an anonymous viewer),
+    /// user.BatchResolveNames (not where nobody is mentioned).
+    pub(crate) async fn scene(&self, visit: Visit, posts: &[Post]) -> Result<Scene, Status> {
+        let with_roots = || posts.iter().flat_map(|post| [Some(post), post.root.as_deref()]);
+        let authors = with_roots().flatten().map(|post| post.author_id).collect();
+        let ids = with_roots().flatten().map(|post| post.id).collect();
+        let (people, mentioned, liked) = tokio::join!(
+            self.people(visit, authors, Detail::BlocksAndMutes),
+            self.mentioned(posts),
+            self.liked(visit.viewer, ids)
+        );
+        Ok(Scene { people: people?, mentioned: mentioned?, liked: liked? })
+    }
+
+    /// Returns which of the posts the viewer likes. One call; none for an anonymous viewer or where
+    /// there are no posts.
+    async fn liked(
         &self,
         viewer: Option<UserId>,
-        target_ids: Vec<u64>,
-    ) -> Result<Vec<Relation>, Status> {
-        let Some(viewer) = viewer else { return Ok(Vec::new()) };
-        let request = relation::BatchGetRelationsRequest {
-            viewer_id: viewer.get(),
-            target_ids,
-            // A list shows follows only. What is not asked for costs nothing.
-            include_blocks: false,
-            include_mutes: false,
-            include_newest_following_version: false,
+        post_ids: Vec<u64>,
+    ) -> Result<HashSet<u64>, Status> {
+        let Some(viewer) = viewer.filter(|_| !post_ids.is_empty()) else {
+            return Ok(HashSet::new());
         };
-        let response = self.peers.relation().batch_get_relations(request).await;
-        Ok(response.map_err(|status| refusal::pass_on(status, &[]))?.into_inner().relations)
+        let request = post::BatchGetLikedRequest { user_id: viewer.get(), post_ids };
+        let response = self.peers.post().batch_get_liked(request).await;
+        let response = response.map_err(|status| refusal::pass_on(status, &[]))?;
+        Ok(response.into_inner().post_ids.into_iter().collect())
     }
 }

@@ -1,14 +1,16 @@
 //! The front door: what applications call, composed of the services' calls.
 //!
-//! A view is made in four steps, each in a file of its own: the skeleton (which ids, in which
-//! order; `skeleton.rs`), hydration (their profiles, and the viewer's relations to them;
-//! `hydrate.rs`), filtering with a refill of the page (`lists.rs`), and presentation
-//! (`present.rs`). Steps that do not depend on each other run at once. The number of calls behind
-//! a call is fixed and stated at each handler: it never grows with anybody's lists.
+//! A view is made in four steps: the skeleton (which entries, in which order; `skeleton/`),
+//! hydration (profiles, the viewer's relations to them, what mentions point to; `hydrate.rs`, with
+//! `people.rs` and `mentions.rs`), filtering (there as well) with a refill of the page (`pages.rs`),
+//! and presentation (`present.rs`). Steps that do not depend on each other run at once. The number
+//! of calls behind a call is fixed and stated at each handler: it never grows with anybody's lists.
 //!
-//! The gateway keeps nothing and decides nothing about the domain. It checks what it must read
-//! itself (the session token, references to accounts, page sizes) and leaves every other rule to
-//! the service that owns it, whose refusals it passes on with field names of its own contract.
+//! The gateway keeps nothing, and decides about the domain only what takes the knowledge of several
+//! services: which posts and comments a viewer is shown, and acts on, past blocks, mutes and
+//! accounts that are gone (`people.rs`, `blocks.rs`). It checks what it must read itself (the
+//! session token, references to accounts, page sizes) and leaves every other rule to the service
+//! that owns it, whose refusals it passes on with field names of its own contract.
 //! Where several calls of one step fail, the error that is told is the first in the order in which
 //! a reader of the handler meets them, so that it does not depend on which came back first.
 //!
@@ -17,18 +19,25 @@
 //! service at once, and calls that do not need that peer, and clear UNAVAILABLE answers, with them.
 
 mod accounts;
+mod blocks;
 mod config;
 mod deletions;
 mod follows;
 mod hydrate;
 mod lists;
+mod mentions;
+mod pages;
 mod peers;
+mod people;
+mod posts;
 mod present;
 mod profile;
+mod reactions;
 mod reference;
 mod refusal;
 mod rpc;
 mod skeleton;
+mod view_posts;
 mod viewer;
 
 use futures::{FutureExt as _, future};

@@ -2,6 +2,7 @@
 
 use microblog_chassis::Peer;
 use microblog_proto::{
+    post::post_service_client::PostServiceClient,
     relation::relation_service_client::RelationServiceClient,
     user::user_service_client::UserServiceClient,
 };
@@ -15,6 +16,8 @@ pub struct Peers {
     pub user: Peer,
     /// The follow graph.
     pub relation: Peer,
+    /// Posts, and what belongs to them.
+    pub post: Peer,
 }
 
 impl Peers {
@@ -26,6 +29,8 @@ impl Peers {
                 .map_err(|source| Error { peer: "user", source })?,
             relation: Peer::remote(&config.relation_url, &config.chassis)
                 .map_err(|source| Error { peer: "relation", source })?,
+            post: Peer::remote(&config.post_url, &config.chassis)
+                .map_err(|source| Error { peer: "post", source })?,
         })
     }
 
@@ -35,5 +40,9 @@ impl Peers {
 
     pub(crate) fn relation(&self) -> RelationServiceClient<Peer> {
         RelationServiceClient::new(self.relation.clone())
+    }
+
+    pub(crate) fn post(&self) -> PostServiceClient<Peer> {
+        PostServiceClient::new(self.post.clone())
     }
 }

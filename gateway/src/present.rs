@@ -1,32 +1,66 @@
 //! The last step of a view: its parts put together. Pure.
 
-use std::collections::HashMap;
-
 use microblog_domain::UserId;
 use microblog_proto::{
-    gateway::ListedUser,
-    relation::{Edge, Relation, RelationState},
-    user::User,
+    gateway::{Author, ListedUser, RootState, ViewedComment, ViewedPost},
+    post::{Comment, Post},
+    relation::{Relation, RelationState},
 };
 
-/// Returns the entries of a list in their order, each with its profile and its relation to the
-/// viewer, NONE where no relation is known. Entries without a profile are left out: those accounts
-/// are gone.
-pub(crate) fn listed(
-    edges: Vec<Edge>,
-    users: Vec<User>,
-    relations: &[Relation],
-) -> Vec<ListedUser> {
-    let mut users: HashMap<u64, User> = users.into_iter().map(|user| (user.id, user)).collect();
-    let states: HashMap<u64, i32> =
-        relations.iter().map(|relation| (relation.user_id, relation.state)).collect();
-    let listed = edges.into_iter().filter_map(|edge| {
-        let user = users.remove(&edge.user_id)?;
-        let state = states.get(&edge.user_id).copied();
-        let relation = state.unwrap_or(RelationState::None.into());
-        Some(ListedUser { user: Some(user), relation, since: edge.since })
-    });
-    listed.collect()
+use crate::{hydrate::Scene, mentions::Mentioned, people::People, skeleton::Entry};
+
+/// Returns an entry of a list of accounts with its profile and its relation to the viewer, NONE
+/// where no relation is known; `None` without a profile: the account is gone.
+pub(crate) fn listed(entry: Entry, people: &mut People) -> Option<ListedUser> {
+    let user = people.take_user(entry.user_id)?;
+    let relation = people.relation(entry.user_id).into();
+    Some(ListedUser { user: Some(user), relation, since: entry.since })
+}
+
+/// Returns a comment with its author; `None` where its author is gone.
+pub(crate) fn comment(
+    mut comment: Comment,
+    people: &People,
+    mentioned: &Mentioned,
+) -> Option<ViewedComment> {
+    let author = author(comment.author_id, people)?;
+    mentioned.fill(&mut comment);
+    Some(ViewedComment { comment: Some(comment), author: Some(author) })
+}
+
+/// Returns a post with its author and its root; `None` where its author is gone.
+pub(crate) fn post(mut post: Post, scene: &Scene) -> Option<ViewedPost> {
+    let author = author(post.author_id, &scene.people)?;
+    let (root_state, root) = match post.root.take() {
+        Some(root) => self::root(*root, scene),
+        None if post.root_deleted => (RootState::Deleted, None),
+        None if post.root_id != 0 => (RootState::Omitted, None),
+        None => (RootState::None, None),
+    };
+    post.root_deleted = root_state == RootState::Deleted;
+    post.liked = scene.liked.contains(&post.id);
+    scene.mentioned.fill(&mut post);
+    Some(ViewedPost {
+        post: Some(post),
+        author: Some(author),
+        root_state: root_state.into(),
+        root: root.map(Box::new),
+    })
+}
+
+/// Returns what becomes of a root: its author may be gone, or apart from the viewer.
+fn root(root: Post, scene: &Scene) -> (RootState, Option<ViewedPost>) {
+    let is_hidden = scene.people.is_hidden(root.author_id);
+    match post(root, scene) {
+        None => (RootState::Deleted, None),
+        Some(_) if is_hidden => (RootState::Hidden, None),
+        shown => (RootState::Shown, shown),
+    }
+}
+
+fn author(id: u64, people: &People) -> Option<Author> {
+    let user = people.user(id)?.clone();
+    Some(Author { user: Some(user), relation: people.relation(id).into() })
 }
 
 /// Returns how an account stands to somebody who has nothing to do with it.
@@ -44,12 +78,9 @@ pub(crate) fn stranger(user: UserId) -> Relation {
 mod tests {
     use prost_types::Timestamp;
 
-    use super::*;
+    use microblog_proto::user::User;
 
-    fn edge(user_id: u64) -> Edge {
-        let since = Timestamp { seconds: user_id as i64, nanos: 0 };
-        Edge { user_id, since: Some(since), version: user_id }
-    }
+    use super::*;
 
     fn user(id: u64) -> User {
         User { id, name: format!("n{id}"), ..User::default() }
@@ -59,28 +90,68 @@ mod tests {
         Relation { user_id, state: state.into(), ..Relation::default() }
     }
 
-    #[test]
-    fn the_order_is_the_lists_whatever_order_the_parts_came_in() {
-        let relations = [relation(1, RelationState::Mutual), relation(2, RelationState::Follower)];
-        let listed = listed(vec![edge(2), edge(1)], vec![user(1), user(2)], &relations);
-        let names: Vec<_> = listed.iter().map(|l| l.user.clone().unwrap().name).collect();
-        assert_eq!(names, ["n2", "n1"]);
-        assert_eq!(listed[0].relation(), RelationState::Follower);
-        assert_eq!(listed[1].relation(), RelationState::Mutual);
-        assert_eq!(listed[1].since.unwrap().seconds, 1);
+    fn entry(user_id: u64) -> Entry {
+        Entry { user_id, since: Some(Timestamp { seconds: user_id as i64, nanos: 0 }) }
+    }
+
+    /// A repost by 1 of a post by 2.
+    fn repost() -> Post {
+        let root = Post { id: 20, author_id: 2, text: "root".to_owned(), ..Post::default() };
+        let root_id = root.id;
+        Post { id: 10, author_id: 1, root_id, root: Some(Box::new(root)), ..Post::default() }
+    }
+
+    fn scene(users: &[u64], relations: Vec<Relation>) -> Scene {
+        let people = People::new(users.iter().copied().map(user).collect(), relations);
+        Scene { people, mentioned: Mentioned::default(), liked: [20].into() }
     }
 
     #[test]
-    fn an_account_that_is_gone_is_left_out() {
-        let listed = listed(vec![edge(3), edge(2), edge(1)], vec![user(1), user(3)], &[]);
-        let ids: Vec<_> = listed.iter().map(|l| l.user.clone().unwrap().id).collect();
-        assert_eq!(ids, [3, 1]);
-    }
-
-    #[test]
-    fn without_a_viewer_nobody_is_related() {
-        let listed = listed(vec![edge(1)], vec![user(1)], &[]);
-        assert_eq!(listed[0].relation(), RelationState::None);
+    fn an_entry_has_the_parts_that_are_its_own() {
+        let relations = vec![relation(1, RelationState::Mutual)];
+        let mut people = People::new(vec![user(1), user(2)], relations);
+        let first = listed(entry(1), &mut people).unwrap();
+        assert_eq!(first.user.as_ref().unwrap().name, "n1");
+        assert_eq!((first.relation(), first.since.unwrap().seconds), (RelationState::Mutual, 1));
+        assert_eq!(listed(entry(2), &mut people).unwrap().relation(), RelationState::None);
+        assert!(listed(entry(3), &mut people).is_none(), "the account is gone");
         assert_eq!(stranger(UserId::new(1).unwrap()).state(), RelationState::None);
+    }
+
+    #[test]
+    fn a_root_is_shown_beside_its_repost() {
+        let shown = post(repost(), &scene(&[1, 2], Vec::new())).unwrap();
+        assert_eq!(shown.root_state(), RootState::Shown);
+        let own = shown.post.unwrap();
+        assert!(own.root.is_none() && !own.root_deleted && !own.liked);
+        let root = shown.root.unwrap();
+        assert_eq!(root.root_state(), RootState::None);
+        assert_eq!(root.author.unwrap().user.unwrap().name, "n2");
+        assert!(root.post.unwrap().liked);
+    }
+
+    #[test]
+    fn a_root_that_is_not_shown_says_why() {
+        let muting = Relation { muting: true, ..relation(2, RelationState::Following) };
+        let deleted = Post { root: None, root_deleted: true, ..repost() };
+        let omitted = Post { root: None, ..repost() };
+        for (repost, scene, state) in [
+            (repost(), scene(&[1, 2], vec![muting]), RootState::Hidden),
+            (repost(), scene(&[1], vec![muting]), RootState::Deleted),
+            (deleted, scene(&[1], Vec::new()), RootState::Deleted),
+            (omitted, scene(&[1], Vec::new()), RootState::Omitted),
+        ] {
+            let shown = post(repost, &scene).unwrap();
+            assert_eq!((shown.root_state(), shown.root), (state, None));
+            let post = shown.post.unwrap();
+            assert_eq!((post.root, post.root_deleted), (None, state == RootState::Deleted));
+        }
+    }
+
+    #[test]
+    fn nothing_is_shown_of_an_author_who_is_gone() {
+        assert!(post(repost(), &scene(&[2], Vec::new())).is_none());
+        let orphan = Comment { author_id: 3, ..Comment::default() };
+        assert!(comment(orphan, &People::default(), &Mentioned::default()).is_none());
     }
 }

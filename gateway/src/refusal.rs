@@ -48,6 +48,11 @@ pub(crate) fn sent_id(id: u64) -> Result<UserId, Status> {
     sent(UserId::new(id))
 }
 
+/// Returns the refusal of what is about a post that there is not, or not any more.
+pub(crate) fn post_not_found() -> Status {
+    status::not_found(ErrorReason::PostNotFound, "no such post")
+}
+
 /// Says the same in the caller's terms, or nothing if a field is none of the caller's.
 fn renamed(status: &Status, fields: Fields) -> Option<Status> {
     let mut details = status.get_error_details();

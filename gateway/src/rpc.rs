@@ -4,7 +4,9 @@
 use microblog_proto::gateway::{self as pb, gateway_service_server::GatewayService};
 use tonic::{Request, Response, Status};
 
-use crate::{Peers, skeleton::List, viewer::Token};
+use crate::{Peers, pages::Page, skeleton::List, viewer::Token};
+
+type Answer<T> = Result<Response<T>, Status>;
 
 /// The gateway in one worker: no state but the way to its peers.
 #[derive(Clone)]
@@ -23,36 +25,27 @@ impl GatewayService for Gateway {
     async fn register(
         &self,
         request: Request<pb::RegisterRequest>,
-    ) -> Result<Response<pb::RegisterResponse>, Status> {
+    ) -> Answer<pb::RegisterResponse> {
         Gateway::register(self, request.into_inner()).await.map(Response::new)
     }
 
     async fn check_availability(
         &self,
         request: Request<pb::CheckAvailabilityRequest>,
-    ) -> Result<Response<pb::CheckAvailabilityResponse>, Status> {
+    ) -> Answer<pb::CheckAvailabilityResponse> {
         Gateway::check_availability(self, request.into_inner()).await.map(Response::new)
     }
 
-    async fn login(
-        &self,
-        request: Request<pb::LoginRequest>,
-    ) -> Result<Response<pb::LoginResponse>, Status> {
+    async fn login(&self, request: Request<pb::LoginRequest>) -> Answer<pb::LoginResponse> {
         Gateway::login(self, request.into_inner()).await.map(Response::new)
     }
 
-    async fn logout(
-        &self,
-        request: Request<pb::LogoutRequest>,
-    ) -> Result<Response<pb::LogoutResponse>, Status> {
+    async fn logout(&self, request: Request<pb::LogoutRequest>) -> Answer<pb::LogoutResponse> {
         let token = Token::required(request.metadata())?;
         Gateway::logout(self, token).await.map(Response::new)
     }
 
-    async fn me(
-        &self,
-        request: Request<pb::MeRequest>,
-    ) -> Result<Response<pb::MeResponse>, Status> {
+    async fn me(&self, request: Request<pb::MeRequest>) -> Answer<pb::MeResponse> {
         let token = Token::required(request.metadata())?;
         Gateway::me(self, token).await.map(Response::new)
     }
@@ -60,7 +53,7 @@ impl GatewayService for Gateway {
     async fn update_profile(
         &self,
         request: Request<pb::UpdateProfileRequest>,
-    ) -> Result<Response<pb::UpdateProfileResponse>, Status> {
+    ) -> Answer<pb::UpdateProfileResponse> {
         let token = Token::required(request.metadata())?;
         Gateway::update_profile(self, token, request.into_inner()).await.map(Response::new)
     }
@@ -68,7 +61,7 @@ impl GatewayService for Gateway {
     async fn change_password(
         &self,
         request: Request<pb::ChangePasswordRequest>,
-    ) -> Result<Response<pb::ChangePasswordResponse>, Status> {
+    ) -> Answer<pb::ChangePasswordResponse> {
         let token = Token::required(request.metadata())?;
         Gateway::change_password(self, token, request.into_inner()).await.map(Response::new)
     }
@@ -76,7 +69,7 @@ impl GatewayService for Gateway {
     async fn delete_account(
         &self,
         request: Request<pb::DeleteAccountRequest>,
-    ) -> Result<Response<pb::DeleteAccountResponse>, Status> {
+    ) -> Answer<pb::DeleteAccountResponse> {
         let token = Token::required(request.metadata())?;
         Gateway::delete_account(self, token, request.into_inner()).await.map(Response::new)
     }
@@ -84,15 +77,12 @@ impl GatewayService for Gateway {
     async fn view_user(
         &self,
         request: Request<pb::ViewUserRequest>,
-    ) -> Result<Response<pb::ViewUserResponse>, Status> {
+    ) -> Answer<pb::ViewUserResponse> {
         let token = Token::optional(request.metadata())?;
         Gateway::view_user(self, token, request.into_inner()).await.map(Response::new)
     }
 
-    async fn follow(
-        &self,
-        request: Request<pb::FollowRequest>,
-    ) -> Result<Response<pb::FollowResponse>, Status> {
+    async fn follow(&self, request: Request<pb::FollowRequest>) -> Answer<pb::FollowResponse> {
         let token = Token::required(request.metadata())?;
         Gateway::follow(self, token, request.into_inner().user).await.map(Response::new)
     }
@@ -100,39 +90,27 @@ impl GatewayService for Gateway {
     async fn unfollow(
         &self,
         request: Request<pb::UnfollowRequest>,
-    ) -> Result<Response<pb::UnfollowResponse>, Status> {
+    ) -> Answer<pb::UnfollowResponse> {
         let token = Token::required(request.metadata())?;
         Gateway::unfollow(self, token, request.into_inner().user).await.map(Response::new)
     }
 
-    async fn block(
-        &self,
-        request: Request<pb::BlockRequest>,
-    ) -> Result<Response<pb::BlockResponse>, Status> {
+    async fn block(&self, request: Request<pb::BlockRequest>) -> Answer<pb::BlockResponse> {
         let token = Token::required(request.metadata())?;
         Gateway::block(self, token, request.into_inner().user).await.map(Response::new)
     }
 
-    async fn unblock(
-        &self,
-        request: Request<pb::UnblockRequest>,
-    ) -> Result<Response<pb::UnblockResponse>, Status> {
+    async fn unblock(&self, request: Request<pb::UnblockRequest>) -> Answer<pb::UnblockResponse> {
         let token = Token::required(request.metadata())?;
         Gateway::unblock(self, token, request.into_inner().user).await.map(Response::new)
     }
 
-    async fn mute(
-        &self,
-        request: Request<pb::MuteRequest>,
-    ) -> Result<Response<pb::MuteResponse>, Status> {
+    async fn mute(&self, request: Request<pb::MuteRequest>) -> Answer<pb::MuteResponse> {
         let token = Token::required(request.metadata())?;
         Gateway::mute(self, token, request.into_inner().user).await.map(Response::new)
     }
 
-    async fn unmute(
-        &self,
-        request: Request<pb::UnmuteRequest>,
-    ) -> Result<Response<pb::UnmuteResponse>, Status> {
+    async fn unmute(&self, request: Request<pb::UnmuteRequest>) -> Answer<pb::UnmuteResponse> {
         let token = Token::required(request.metadata())?;
         Gateway::unmute(self, token, request.into_inner().user).await.map(Response::new)
     }
@@ -140,7 +118,7 @@ impl GatewayService for Gateway {
     async fn remove_follower(
         &self,
         request: Request<pb::RemoveFollowerRequest>,
-    ) -> Result<Response<pb::RemoveFollowerResponse>, Status> {
+    ) -> Answer<pb::RemoveFollowerResponse> {
         let token = Token::required(request.metadata())?;
         Gateway::remove_follower(self, token, request.into_inner().user).await.map(Response::new)
     }
@@ -148,79 +126,152 @@ impl GatewayService for Gateway {
     async fn view_following(
         &self,
         request: Request<pb::ViewFollowingRequest>,
-    ) -> Result<Response<pb::ViewFollowingResponse>, Status> {
+    ) -> Answer<pb::ViewFollowingResponse> {
         let token = Token::optional(request.metadata())?;
         let pb::ViewFollowingRequest { user, page_size, page_token } = request.into_inner();
         let page = self.view_list(List::Following, token, user, page_size, page_token).await?;
-        let (users, next_page_token) = (page.users, page.next_page_token);
+        let Page { entries: users, next_page_token } = page;
         Ok(Response::new(pb::ViewFollowingResponse { users, next_page_token }))
     }
 
     async fn view_followers(
         &self,
         request: Request<pb::ViewFollowersRequest>,
-    ) -> Result<Response<pb::ViewFollowersResponse>, Status> {
+    ) -> Answer<pb::ViewFollowersResponse> {
         let token = Token::optional(request.metadata())?;
         let pb::ViewFollowersRequest { user, page_size, page_token } = request.into_inner();
         let page = self.view_list(List::Followers, token, user, page_size, page_token).await?;
-        let (users, next_page_token) = (page.users, page.next_page_token);
+        let Page { entries: users, next_page_token } = page;
         Ok(Response::new(pb::ViewFollowersResponse { users, next_page_token }))
     }
 
     async fn view_mutuals(
         &self,
         request: Request<pb::ViewMutualsRequest>,
-    ) -> Result<Response<pb::ViewMutualsResponse>, Status> {
+    ) -> Answer<pb::ViewMutualsResponse> {
         let token = Token::optional(request.metadata())?;
         let pb::ViewMutualsRequest { user, page_size, page_token } = request.into_inner();
         let page = self.view_list(List::Mutuals, token, user, page_size, page_token).await?;
-        let (users, next_page_token) = (page.users, page.next_page_token);
+        let Page { entries: users, next_page_token } = page;
         Ok(Response::new(pb::ViewMutualsResponse { users, next_page_token }))
     }
 
     async fn view_common_following(
         &self,
         request: Request<pb::ViewCommonFollowingRequest>,
-    ) -> Result<Response<pb::ViewCommonFollowingResponse>, Status> {
+    ) -> Answer<pb::ViewCommonFollowingResponse> {
         let token = Token::required(request.metadata())?;
         let pb::ViewCommonFollowingRequest { user, page_size, page_token } = request.into_inner();
         let list = List::CommonFollowing;
         let page = self.view_shared_list(list, token, user, page_size, page_token).await?;
-        let (users, next_page_token) = (page.users, page.next_page_token);
+        let Page { entries: users, next_page_token } = page;
         Ok(Response::new(pb::ViewCommonFollowingResponse { users, next_page_token }))
     }
 
     async fn view_followers_i_follow(
         &self,
         request: Request<pb::ViewFollowersIFollowRequest>,
-    ) -> Result<Response<pb::ViewFollowersIFollowResponse>, Status> {
+    ) -> Answer<pb::ViewFollowersIFollowResponse> {
         let token = Token::required(request.metadata())?;
         let pb::ViewFollowersIFollowRequest { user, page_size, page_token } = request.into_inner();
         let list = List::FollowersIFollow;
         let page = self.view_shared_list(list, token, user, page_size, page_token).await?;
-        let (users, next_page_token) = (page.users, page.next_page_token);
+        let Page { entries: users, next_page_token } = page;
         Ok(Response::new(pb::ViewFollowersIFollowResponse { users, next_page_token }))
     }
 
     async fn view_blocks(
         &self,
         request: Request<pb::ViewBlocksRequest>,
-    ) -> Result<Response<pb::ViewBlocksResponse>, Status> {
+    ) -> Answer<pb::ViewBlocksResponse> {
         let token = Token::required(request.metadata())?;
         let pb::ViewBlocksRequest { page_size, page_token } = request.into_inner();
         let page = self.view_own_list(List::Blocks, token, page_size, page_token).await?;
-        let (users, next_page_token) = (page.users, page.next_page_token);
+        let Page { entries: users, next_page_token } = page;
         Ok(Response::new(pb::ViewBlocksResponse { users, next_page_token }))
     }
 
     async fn view_mutes(
         &self,
         request: Request<pb::ViewMutesRequest>,
-    ) -> Result<Response<pb::ViewMutesResponse>, Status> {
+    ) -> Answer<pb::ViewMutesResponse> {
         let token = Token::required(request.metadata())?;
         let pb::ViewMutesRequest { page_size, page_token } = request.into_inner();
         let page = self.view_own_list(List::Mutes, token, page_size, page_token).await?;
-        let (users, next_page_token) = (page.users, page.next_page_token);
+        let Page { entries: users, next_page_token } = page;
         Ok(Response::new(pb::ViewMutesResponse { users, next_page_token }))
+    }
+
+    async fn publish(&self, request: Request<pb::PublishRequest>) -> Answer<pb::PublishResponse> {
+        let token = Token::required(request.metadata())?;
+        Gateway::publish(self, token, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn repost(&self, request: Request<pb::RepostRequest>) -> Answer<pb::RepostResponse> {
+        let token = Token::required(request.metadata())?;
+        Gateway::repost(self, token, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn delete_post(
+        &self,
+        request: Request<pb::DeletePostRequest>,
+    ) -> Answer<pb::DeletePostResponse> {
+        let token = Token::required(request.metadata())?;
+        Gateway::delete_post(self, token, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn view_post(
+        &self,
+        request: Request<pb::ViewPostRequest>,
+    ) -> Answer<pb::ViewPostResponse> {
+        let token = Token::optional(request.metadata())?;
+        Gateway::view_post(self, token, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn like(&self, request: Request<pb::LikeRequest>) -> Answer<pb::LikeResponse> {
+        let token = Token::required(request.metadata())?;
+        Gateway::like(self, token, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn unlike(&self, request: Request<pb::UnlikeRequest>) -> Answer<pb::UnlikeResponse> {
+        let token = Token::required(request.metadata())?;
+        Gateway::unlike(self, token, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn view_likers(
+        &self,
+        request: Request<pb::ViewLikersRequest>,
+    ) -> Answer<pb::ViewLikersResponse> {
+        let token = Token::optional(request.metadata())?;
+        Gateway::view_likers(self, token, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn comment(&self, request: Request<pb::CommentRequest>) -> Answer<pb::CommentResponse> {
+        let token = Token::required(request.metadata())?;
+        Gateway::comment(self, token, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn delete_comment(
+        &self,
+        request: Request<pb::DeleteCommentRequest>,
+    ) -> Answer<pb::DeleteCommentResponse> {
+        let token = Token::required(request.metadata())?;
+        Gateway::delete_comment(self, token, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn view_comments(
+        &self,
+        request: Request<pb::ViewCommentsRequest>,
+    ) -> Answer<pb::ViewCommentsResponse> {
+        let token = Token::optional(request.metadata())?;
+        Gateway::view_comments(self, token, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn view_reposts(
+        &self,
+        request: Request<pb::ViewRepostsRequest>,
+    ) -> Answer<pb::ViewRepostsResponse> {
+        let token = Token::optional(request.metadata())?;
+        Gateway::view_reposts(self, token, request.into_inner()).await.map(Response::new)
     }
 }

@@ -1,90 +1,64 @@
-//! The first step of a list view: which accounts, in which order, since when. Asks the relation
-//! service only.
+//! The first step of a view: which entries a list has, in which order. The same to everybody.
 
-use microblog_domain::UserId;
-use microblog_proto::relation::{self, Edge};
+mod accounts;
+mod posts;
+
+use microblog_proto::{post::Like, relation::Edge};
+use prost_types::Timestamp;
 use tonic::Status;
 
-use crate::{refusal, rpc::Gateway};
+use crate::{people::Visit, rpc::Gateway};
 
-/// A list of accounts that the relation service keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum List {
-    /// Whom an account follows.
-    Following(UserId),
-    /// Who follows an account.
-    Followers(UserId),
-    /// Both at once.
-    Mutuals(UserId),
-    /// Whom the viewer (first) and an account both follow, since when the viewer does.
-    CommonFollowing(UserId, UserId),
-    /// The followers of an account (second) whom the viewer (first) follows.
-    FollowersIFollow(UserId, UserId),
-    /// Whom the viewer blocks.
-    Blocks(UserId),
-    /// Whom the viewer mutes.
-    Mutes(UserId),
-}
+pub(crate) use accounts::List;
+pub(crate) use posts::{Comments, Likers, Reposts};
 
 /// A part of a list.
-pub(crate) struct Slice {
+pub(crate) struct Slice<Entry> {
     /// Its entries.
-    pub(crate) edges: Vec<Edge>,
+    pub(crate) entries: Vec<Entry>,
     /// From where to go on; empty at the end of the list.
     pub(crate) next_page_token: String,
 }
 
-impl Gateway {
-    /// Returns up to `size` entries of a list from a token on; fewer do not mean that the list
+/// A list that is shown in pages.
+pub(crate) trait Listing: Sync {
+    /// What the skeleton has of an entry.
+    type Entry: Send;
+    /// An entry as it is shown.
+    type Shown: Send;
+
+    /// Returns up to `size` entries of the list from a token on; fewer do not mean that the list
     /// ends, an empty token does. One call.
-    pub(crate) async fn slice(
+    fn slice(
         &self,
-        list: List,
+        gateway: &Gateway,
         size: usize,
         page_token: String,
-    ) -> Result<Slice, Status> {
-        // The relation service calls the accounts differently from list to list; to the caller of
-        // the gateway there is only one.
-        const FIELDS: refusal::Fields =
-            &[("user_id", "user"), ("other_id", "user"), ("page_token", "page_token")];
-        self.ask(list, size as i32, page_token)
-            .await
-            .map_err(|status| refusal::pass_on(status, FIELDS))
-    }
+    ) -> impl Future<Output = Result<Slice<Self::Entry>, Status>> + Send;
 
-    async fn ask(&self, list: List, page_size: i32, page_token: String) -> Result<Slice, Status> {
-        let mut client = self.peers.relation();
-        // The lists' messages have the same parts, but are types of their own.
-        macro_rules! slice {
-            ($method:ident, $request:ident { $($field:ident: $value:expr),* }) => {{
-                let request = relation::$request { $($field: $value,)* page_size, page_token };
-                let response = client.$method(request).await?.into_inner();
-                Slice { edges: response.edges, next_page_token: response.next_page_token }
-            }};
-        }
-        Ok(match list {
-            List::Following(user) => slice!(
-                list_following,
-                ListFollowingRequest { user_id: user.get(), newer_than_version: 0 }
-            ),
-            List::Followers(user) => {
-                slice!(list_followers, ListFollowersRequest { user_id: user.get() })
-            }
-            List::Mutuals(user) => {
-                slice!(list_mutuals, ListMutualsRequest { user_id: user.get() })
-            }
-            List::CommonFollowing(viewer, other) => slice!(
-                list_common_following,
-                ListCommonFollowingRequest { user_id: viewer.get(), other_id: other.get() }
-            ),
-            List::FollowersIFollow(viewer, user) => slice!(
-                list_followers_i_follow,
-                ListFollowersIFollowRequest { user_id: user.get(), viewer_id: viewer.get() }
-            ),
-            List::Blocks(viewer) => {
-                slice!(list_blocks, ListBlocksRequest { user_id: viewer.get() })
-            }
-            List::Mutes(viewer) => slice!(list_mutes, ListMutesRequest { user_id: viewer.get() }),
-        })
+    /// Returns those of the entries that the viewer is shown, in their order.
+    fn hydrate(
+        &self,
+        gateway: &Gateway,
+        visit: Visit,
+        entries: Vec<Self::Entry>,
+    ) -> impl Future<Output = Result<Vec<Self::Shown>, Status>> + Send;
+}
+
+/// An account on a list, and since when.
+pub(crate) struct Entry {
+    pub(crate) user_id: u64,
+    pub(crate) since: Option<Timestamp>,
+}
+
+impl From<Edge> for Entry {
+    fn from(edge: Edge) -> Self {
+        Self { user_id: edge.user_id, since: edge.since }
+    }
+}
+
+impl From<Like> for Entry {
+    fn from(like: Like) -> Self {
+        Self { user_id: like.user_id, since: like.liked_at }
     }
 }

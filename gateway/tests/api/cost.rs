@@ -2,9 +2,13 @@
 
 use std::collections::HashMap;
 
+use microblog_proto::post;
 use microblog_testkit::{RedisServer, Topology, redis};
 
-use crate::system::{Jobs, Member, System};
+use crate::{
+    acts::request_id,
+    system::{Flags, Jobs, Member, System},
+};
 
 /// What a call cost.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,7 +28,8 @@ async fn info(server: &RedisServer, section: &str, name: &str) -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-async fn costs(system: &System, viewer: &Member, star: u64, token: &str) -> Cost {
+/// Returns what a call costs, with nothing else going on.
+async fn costs(system: &System, call: impl AsyncFn()) -> Cost {
     let server = &system.store.nodes()[0];
     let mut cheapest = None;
     // What was read in two pieces by chance is not a round trip more: the fewest count.
@@ -32,10 +37,9 @@ async fn costs(system: &System, viewer: &Member, star: u64, token: &str) -> Cost
         server.reset_commandstats().await;
         let before = server.commandstats().await;
         let reads_before = info(server, "stats", "total_reads_processed").await;
-        let page = system.followers(Some(viewer), star, 50, token).await;
+        call().await;
         let reads = info(server, "stats", "total_reads_processed").await - reads_before;
         let after = server.commandstats().await;
-        assert_eq!(page.users.len(), 50);
 
         let own = ["info", "auth", "hello", "client|setinfo", "config|resetstat", "select", "ping"];
         let counted = |(name, calls): (&String, &u64)| {
@@ -50,9 +54,17 @@ async fn costs(system: &System, viewer: &Member, star: u64, token: &str) -> Cost
     cheapest.unwrap()
 }
 
+async fn costs_of_followers(system: &System, viewer: &Member, star: u64, token: &str) -> Cost {
+    let call = async || {
+        let page = system.followers(Some(viewer), star, 50, token).await;
+        assert_eq!(page.users.len(), 50);
+    };
+    costs(system, call).await
+}
+
 #[tokio::test]
 async fn a_page_costs_the_same_in_a_list_of_100_and_in_one_of_20_000() {
-    let system = System::start_on(Topology::Single, Jobs::Rest, &[]).await;
+    let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let viewer = system.join("viewer").await;
     let crowd = system.crowd("fan", 20_000).await;
     let few = system.join("few").await;
@@ -61,13 +73,53 @@ async fn a_page_costs_the_same_in_a_list_of_100_and_in_one_of_20_000() {
     system.follows(crowd.iter().map(|&fan| (fan, many.id))).await;
     system.follows(crowd[..4_000].iter().map(|&fan| (viewer.id, fan))).await;
 
-    let short = costs(&system, &viewer, few.id, "").await;
-    let long = costs(&system, &viewer, many.id, "").await;
+    let short = costs_of_followers(&system, &viewer, few.id, "").await;
+    let long = costs_of_followers(&system, &viewer, many.id, "").await;
     assert_eq!(short, long);
     // The viewer's relations to a page: one membership question to each of the viewer's id sets.
     assert_eq!(long.commands.get("smismember"), Some(&2));
 
     let next = system.followers(Some(&viewer), many.id, 50, "").await.next_page_token;
-    let further = costs(&system, &viewer, many.id, &next).await;
+    let further = costs_of_followers(&system, &viewer, many.id, &next).await;
     assert_eq!(further, long);
+}
+
+#[tokio::test]
+async fn a_page_of_comments_costs_the_same_under_10_and_under_2_000() {
+    let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
+    let viewer = system.join("viewer").await;
+    let host = system.join("host").await;
+    let crowd = system.crowd("friend", 2_000).await;
+    // Who comments is followed, with many others; some strangers are muted.
+    system.follows(crowd.iter().map(|&friend| (viewer.id, friend))).await;
+    let few = system.publish(&host, "few will answer").await.id;
+    let many = system.publish(&host, "many will answer").await.id;
+    for (post_id, count) in [(few, 10), (many, 2_000)] {
+        for &author_id in &crowd[..count] {
+            let request = post::AddCommentRequest {
+                author_id,
+                request_id: request_id(),
+                post_id,
+                text: "as @viewer says".to_owned(),
+                in_reply_to_id: 0,
+            };
+            system.post().add_comment(request).await.unwrap();
+        }
+    }
+    let costs = async |post_id: u64, token: &str| {
+        let call = async || {
+            let page = system.comments(Some(&viewer), post_id, 10, token).await;
+            assert_eq!(page.comments.len(), 10);
+        };
+        costs(&system, call).await
+    };
+    let short = costs(few, "").await;
+    let long = costs(many, "").await;
+    assert_eq!(short, long);
+    // One membership question to each of the viewer's id sets, and the name, asked for once.
+    assert_eq!(long.commands.get("smismember"), Some(&2));
+    assert_eq!(long.commands.get("get"), Some(&1));
+
+    let next = system.comments(Some(&viewer), many, 10, "").await.next_page_token;
+    assert_eq!(costs(many, &next).await, long);
 }

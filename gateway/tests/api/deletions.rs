@@ -12,7 +12,9 @@ use microblog_proto::{
 use microblog_testkit::{Topology, eventually, free_port};
 use tonic::Code;
 
-use crate::system::{Jobs, Member, PASSWORD, System, by_id, by_name, config, email, registration};
+use crate::system::{
+    Flags, Jobs, Member, PASSWORD, System, by_id, by_name, config, email, registration,
+};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -62,7 +64,7 @@ async fn a_deleted_account_leaves_nothing_behind() {
 #[tokio::test]
 async fn a_deletion_whose_caller_hangs_up_is_done_wholly_or_not_at_all() {
     // No relay: what is finished, the call itself has finished.
-    let system = System::start_on(Topology::Single, Jobs::Rest, &[]).await;
+    let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let mut cut_short = Vec::new();
     for wait_ms in [0, 1, 2, 4, 8, 16, 32, 5_000] {
         let leaving = system.join(&format!("leaving{wait_ms}")).await;
@@ -99,11 +101,11 @@ async fn a_deletion_that_was_left_half_done_is_finished() {
 
 #[tokio::test]
 async fn an_account_is_deleted_although_the_relation_service_is_away() {
-    let system = System::start_on(Topology::Single, Jobs::Rest, &[]).await;
+    let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let ann = system.join("ann").await;
     let nowhere = format!("http://127.0.0.1:{}", free_port());
     let relation = Peer::remote(&nowhere, &config().chassis).unwrap();
-    let peers = Peers { user: system.peers.user.clone(), relation };
+    let peers = Peers { relation, ..system.peers.clone() };
     let mut service = microblog_gateway::service(&config(), peers, Worker::ONLY);
     let relay = tokio::spawn(service.background.pop().unwrap());
     let gateway = Peer::local(&service, &config().chassis);

@@ -9,7 +9,7 @@ use microblog_proto::{
 use microblog_testkit::Topology;
 use tonic::{Code, Request};
 
-use crate::system::{Jobs, Member, System, by_id, by_name, names};
+use crate::system::{Flags, Jobs, Member, System, by_id, by_name, names};
 
 async fn follow(system: &System, viewer: &Member, target: &Member) -> RelationState {
     let request = gateway::FollowRequest { user: by_id(target.id) };
@@ -25,7 +25,7 @@ async fn see(system: &System, viewer: &Member, target: u64) -> gateway::ViewUser
 
 /// The star is followed by four; of them the viewer follows two and is followed by two.
 async fn every_relation_shows(topology: Topology) {
-    let system = System::start_on(topology, Jobs::Run, &[]).await;
+    let system = System::start_on(topology, Jobs::Run, Flags::default()).await;
     let star = system.join("Star").await;
     let viewer = system.join("viewer").await;
     let mut fans = Vec::new();
@@ -228,8 +228,8 @@ async fn a_mute_is_seen_by_the_muter_only() {
 
 #[tokio::test]
 async fn the_limit_of_follows_is_said_with_its_own_reason() {
-    let flags = ["--following-limit", "1"];
-    let system = System::start_on(Topology::Single, Jobs::Run, &flags).await;
+    let flags = Flags { relation: &["--following-limit", "1"], ..Flags::default() };
+    let system = System::start_on(Topology::Single, Jobs::Run, flags).await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     let cleo = system.join("cleo").await;

@@ -1,15 +1,23 @@
-//! The system end to end: the gateway before the real user and relation services, on real Redis.
+//! The system end to end: the gateway before the real user, relation and post services, on real Redis.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
 mod account_refusals;
+mod acts;
+mod blocked;
 mod cost;
 mod deletions;
 mod graph;
+mod mentions;
 mod outages;
 mod paging;
+mod post_pages;
+mod post_refusals;
+mod posts;
 mod process;
+mod reactions;
 mod refusals;
 mod refused;
+mod roots;
 mod sessions;
 mod system;

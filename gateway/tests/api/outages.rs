@@ -12,21 +12,28 @@ use microblog_testkit::{Topology, eventually, free_port};
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::system::{Jobs, System, by_id, config};
+use crate::{
+    acts::request_id,
+    system::{Flags, Jobs, System, by_id, config},
+};
 
-/// Returns a gateway that finds its peers at addresses.
-fn gateway_to(user: Peer, relation: &str) -> GatewayServiceClient<Peer> {
-    let relation = Peer::remote(relation, &config().chassis).unwrap();
-    let service = microblog_gateway::service(&config(), Peers { user, relation }, Worker::ONLY);
+fn peer_at(address: &str) -> Peer {
+    Peer::remote(address, &config().chassis).unwrap()
+}
+
+/// Returns another gateway before a system's services, one of them elsewhere.
+fn gateway_to(peers: Peers) -> GatewayServiceClient<Peer> {
+    let service = microblog_gateway::service(&config(), peers, Worker::ONLY);
     GatewayServiceClient::new(Peer::local(&service, &config().chassis))
 }
 
 #[tokio::test]
 async fn a_peer_that_is_away_is_said_at_once_and_hinders_no_other() {
-    let system = System::start_on(Topology::Single, Jobs::Rest, &[]).await;
+    let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let ann = system.join("ann").await;
     let nowhere = format!("http://127.0.0.1:{}", free_port());
-    let mut gateway = gateway_to(system.peers.user.clone(), &nowhere);
+    let peers = Peers { relation: peer_at(&nowhere), ..system.peers.clone() };
+    let mut gateway = gateway_to(peers);
 
     let begun = Instant::now();
     let request = gateway::ViewFollowersRequest { user: by_id(ann.id), ..Default::default() };
@@ -39,13 +46,55 @@ async fn a_peer_that_is_away_is_said_at_once_and_hinders_no_other() {
 }
 
 #[tokio::test]
+async fn accounts_and_follows_go_on_without_the_post_service() {
+    let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let post_id = system.publish(&ann, "hello").await.id;
+    let nowhere = format!("http://127.0.0.1:{}", free_port());
+    let mut gateway = gateway_to(Peers { post: peer_at(&nowhere), ..system.peers.clone() });
+
+    macro_rules! check {
+        ($method:ident, $request:expr) => {
+            let failure = gateway.$method(bob.asks($request)).await.unwrap_err();
+            let found = (failure.code(), status::reason_of(&failure));
+            let expected = (Code::Unavailable, Some(ErrorReason::PeerUnavailable));
+            assert_eq!(found, expected, stringify!($method));
+        };
+    }
+    let text = || "hello".to_owned();
+    check!(publish, gateway::PublishRequest { request_id: request_id(), text: text() });
+    let request = gateway::RepostRequest { request_id: request_id(), post_id, text: text() };
+    check!(repost, request);
+    check!(delete_post, gateway::DeletePostRequest { post_id });
+    check!(view_post, gateway::ViewPostRequest { post_id });
+    check!(like, gateway::LikeRequest { post_id });
+    check!(unlike, gateway::UnlikeRequest { post_id });
+    check!(view_likers, gateway::ViewLikersRequest { post_id, ..Default::default() });
+    let (request_id, text) = (request_id(), text());
+    check!(comment, gateway::CommentRequest { request_id, post_id, text, in_reply_to_id: 0 });
+    check!(delete_comment, gateway::DeleteCommentRequest { post_id, comment_id: 12 });
+    check!(view_comments, gateway::ViewCommentsRequest { post_id, ..Default::default() });
+    check!(view_reposts, gateway::ViewRepostsRequest { post_id, ..Default::default() });
+
+    gateway.me(bob.asks(gateway::MeRequest {})).await.unwrap();
+    gateway.follow(bob.asks(gateway::FollowRequest { user: by_id(ann.id) })).await.unwrap();
+    let request = gateway::ViewUserRequest { user: by_id(ann.id) };
+    let view = gateway.view_user(bob.asks(request)).await.unwrap().into_inner();
+    assert_eq!(view.counts.unwrap().followers, 1);
+    // With the service, all is as it was.
+    assert_eq!(system.like(&bob, post_id).await, 1);
+}
+
+#[tokio::test]
 async fn a_peer_that_hangs_does_not_hold_a_call_beyond_its_deadline() {
-    let system = System::start_on(Topology::Single, Jobs::Rest, &[]).await;
+    let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let ann = system.join("ann").await;
     // Accepts connections, in the kernel, and never says a word.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("http://{}", silent.local_addr().unwrap());
-    let mut gateway = gateway_to(system.peers.user.clone(), &silent);
+    let peers = Peers { relation: peer_at(&silent), ..system.peers.clone() };
+    let mut gateway = gateway_to(peers);
 
     let request = gateway::ViewFollowersRequest { user: by_id(ann.id), ..Default::default() };
     let mut request = ann.asks(request);

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use microblog_proto::{gateway, relation::RelationState, user};
 use microblog_testkit::Topology;
 
-use crate::system::{Jobs, PASSWORD, System, by_id, ids};
+use crate::system::{Flags, Jobs, PASSWORD, System, by_id, ids};
 
 #[tokio::test]
 async fn paging_shows_everybody_once_while_new_followers_arrive() {
@@ -49,7 +49,7 @@ async fn paging_shows_everybody_once_while_new_followers_arrive() {
 #[tokio::test]
 async fn a_deleted_account_is_skipped_and_the_page_is_full() {
     // No relay: the relation service does not hear of the deletions.
-    let system = System::start_on(Topology::Single, Jobs::Rest, &[]).await;
+    let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let star = system.join("star").await;
     let mut fans = Vec::new();
     for part in ["a", "b", "c"] {

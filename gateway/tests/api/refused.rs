@@ -13,6 +13,11 @@ pub(crate) type Refusal<'a> = (Code, ErrorReason, &'a [&'a str]);
 pub(crate) const TOKEN_MISSING: Refusal = (Code::Unauthenticated, ErrorReason::TokenMissing, &[]);
 pub(crate) const TOKEN_INVALID: Refusal = (Code::Unauthenticated, ErrorReason::TokenInvalid, &[]);
 pub(crate) const USER_NOT_FOUND: Refusal = (Code::NotFound, ErrorReason::UserNotFound, &[]);
+pub(crate) const POST_NOT_FOUND: Refusal = (Code::NotFound, ErrorReason::PostNotFound, &[]);
+pub(crate) const BLOCKED_BY_TARGET: Refusal =
+    (Code::PermissionDenied, ErrorReason::BlockedByTarget, &[]);
+pub(crate) const TARGET_BLOCKED: Refusal =
+    (Code::FailedPrecondition, ErrorReason::TargetBlocked, &[]);
 
 pub(crate) const fn invalid<'a>(fields: &'a [&'a str]) -> Refusal<'a> {
     (Code::InvalidArgument, ErrorReason::InvalidField, fields)

@@ -5,6 +5,7 @@ use microblog_chassis::{Peer, Service, Worker};
 use microblog_gateway::{Config, Peers};
 use microblog_proto::{
     gateway::{self, UserRef, gateway_service_client::GatewayServiceClient, user_ref::Ref},
+    post::post_service_client::PostServiceClient,
     relation::{self, relation_service_client::RelationServiceClient},
     user::{self, user_service_client::UserServiceClient},
 };
@@ -23,6 +24,14 @@ pub(crate) enum Jobs {
     Rest,
 }
 
+/// Further flags of the services.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Flags<'a> {
+    pub(crate) relation: &'a [&'a str],
+    /// None: anybody may post and comment as fast as they like.
+    pub(crate) post: &'a [&'a str],
+}
+
 pub(crate) struct System {
     pub(crate) store: Store,
     pub(crate) peers: Peers,
@@ -39,17 +48,19 @@ pub(crate) struct Member {
 impl System {
     /// Starts one on a single redis-server.
     pub(crate) async fn start() -> Self {
-        Self::start_on(Topology::Single, Jobs::Run, &[]).await
+        Self::start_on(Topology::Single, Jobs::Run, Flags::default()).await
     }
 
-    /// Starts one with further flags for the relation service.
-    pub(crate) async fn start_on(topology: Topology, jobs: Jobs, relation_flags: &[&str]) -> Self {
+    /// Starts one with further flags for its services.
+    pub(crate) async fn start_on(topology: Topology, jobs: Jobs, flags: Flags<'_>) -> Self {
         let store = Store::start(topology).await;
         let mut running = JoinSet::new();
         let user = local(user_service(&store.url("user")).await, jobs, &mut running);
-        let relation = relation_service(&store.url("relation"), relation_flags).await;
+        let relation = relation_service(&store.url("relation"), flags.relation).await;
         let relation = local(relation, jobs, &mut running);
-        let peers = Peers { user, relation };
+        let post = post_service(&store.url("post"), flags.post).await;
+        let post = local(post, jobs, &mut running);
+        let peers = Peers { user, relation, post };
         let service = microblog_gateway::service(&config(), peers.clone(), Worker::ONLY);
         let gateway = local(service, jobs, &mut running);
         Self { store, peers, gateway, _jobs: running }
@@ -65,6 +76,10 @@ impl System {
 
     pub(crate) fn relation(&self) -> RelationServiceClient<Peer> {
         RelationServiceClient::new(self.peers.relation.clone())
+    }
+
+    pub(crate) fn post(&self) -> PostServiceClient<Peer> {
+        PostServiceClient::new(self.peers.post.clone())
     }
 
     /// Registers somebody and logs them in.
@@ -178,6 +193,14 @@ pub(crate) async fn relation_service(redis_url: &str, flags: &[&str]) -> Service
     let args = ["relation", "--redis-url", redis_url].into_iter().chain(flags.iter().copied());
     let config = microblog_relation::Config::try_parse_from(args).unwrap();
     microblog_relation::service(&config, Worker::ONLY).await.unwrap()
+}
+
+pub(crate) async fn post_service(redis_url: &str, flags: &[&str]) -> Service {
+    const UNLIMITED: &[&str] = &["--posts-per-minute", "0", "--comments-per-minute", "0"];
+    let flags = if flags.is_empty() { UNLIMITED } else { flags };
+    let args = ["post", "--redis-url", redis_url].into_iter().chain(flags.iter().copied());
+    let config = microblog_post::Config::try_parse_from(args).unwrap();
+    microblog_post::service(&config, None, Worker::ONLY).await.unwrap()
 }
 
 /// Returns a way to call a service in this process, and starts its jobs.

@@ -65,6 +65,8 @@ pub(super) enum Error {
     User(#[source] microblog_user::Error),
     #[error("cannot start the relation service")]
     Relation(#[source] microblog_keyspace::Error),
+    #[error("cannot start the gateway")]
+    Gateway(#[source] microblog_gateway::Error),
 }
 
 impl Plan {
@@ -91,6 +93,7 @@ impl Plan {
         let peers = microblog_gateway::Peers {
             user: Peer::local(&user, chassis),
             relation: Peer::local(&relation, chassis),
+            ..microblog_gateway::Peers::remote(gateway).map_err(Error::Gateway)?
         };
         let gateway = microblog_gateway::service(gateway, peers, worker);
         let [gateway_at, user_at, relation_at] = SERVERS.map(|server| server.address(*port_base));

@@ -1,0 +1,141 @@
+//! Mentions in texts, and the accounts that they point to.
+
+use std::collections::{HashMap, HashSet};
+
+use microblog_domain::BATCH_MAX;
+use microblog_proto::{
+    post::{Comment, Entity, Mention, Post, entity::Target},
+    user,
+};
+use tonic::Status;
+
+use crate::{refusal, rpc::Gateway};
+
+/// Something with a text whose mentions and hashtags are known.
+pub(crate) trait Text {
+    /// Returns the texts of it, itself and what it contains, each as its entities.
+    fn texts(&self) -> impl Iterator<Item = &[Entity]>;
+    /// Returns the same to be changed.
+    fn texts_mut(&mut self) -> impl Iterator<Item = &mut [Entity]>;
+}
+
+impl Text for Post {
+    fn texts(&self) -> impl Iterator<Item = &[Entity]> {
+        let root = self.root.iter().map(|root| root.entities.as_slice());
+        std::iter::once(self.entities.as_slice()).chain(root)
+    }
+
+    fn texts_mut(&mut self) -> impl Iterator<Item = &mut [Entity]> {
+        let root = self.root.iter_mut().map(|root| root.entities.as_mut_slice());
+        std::iter::once(self.entities.as_mut_slice()).chain(root)
+    }
+}
+
+impl Text for Comment {
+    fn texts(&self) -> impl Iterator<Item = &[Entity]> {
+        std::iter::once(self.entities.as_slice())
+    }
+
+    fn texts_mut(&mut self) -> impl Iterator<Item = &mut [Entity]> {
+        std::iter::once(self.entities.as_mut_slice())
+    }
+}
+
+/// Whose the names are that texts mention.
+#[derive(Debug, Default)]
+pub(crate) struct Mentioned(HashMap<String, u64>);
+
+impl Mentioned {
+    /// Writes into the mentions of something which accounts they point to.
+    pub(crate) fn fill(&self, text: &mut impl Text) {
+        for entity in text.texts_mut().flatten() {
+            if let Some(Target::Mention(mention)) = &mut entity.target {
+                mention.user_id = self.0.get(&unique(mention)).copied().unwrap_or_default();
+            }
+        }
+    }
+}
+
+impl Gateway {
+    /// Returns whose the names are that texts mention. One call: user.BatchResolveNames; none where
+    /// nobody is mentioned.
+    pub(crate) async fn mentioned<T: Text>(&self, texts: &[T]) -> Result<Mentioned, Status> {
+        let names = names(texts);
+        if names.is_empty() {
+            return Ok(Mentioned::default());
+        }
+        let request = user::BatchResolveNamesRequest { names };
+        let response = self.peers.user().batch_resolve_names(request).await;
+        let users = response.map_err(|status| refusal::pass_on(status, &[]))?.into_inner().users;
+        Ok(Mentioned(users.into_iter().map(|named| (named.name, named.user_id)).collect()))
+    }
+}
+
+/// Returns the different names that texts mention, as many as one call takes. First come those that
+/// are first in their texts, then the second ones, so that no text with hundreds of mentions keeps
+/// those of its neighbours from being looked up.
+fn names<T: Text>(texts: &[T]) -> Vec<String> {
+    let mentions = texts.iter().flat_map(Text::texts).map(|entities| {
+        entities.iter().filter_map(|entity| match &entity.target {
+            Some(Target::Mention(mention)) => Some(mention),
+            _ => None,
+        })
+    });
+    let mut ranked: Vec<(usize, &Mention)> = mentions.flat_map(Iterator::enumerate).collect();
+    // Stable: within a rank, the order of the texts.
+    ranked.sort_by_key(|(rank, _)| *rank);
+    let mut seen = HashSet::new();
+    let names = ranked.into_iter().map(|(_, mention)| unique(mention));
+    names.filter(|name| seen.insert(name.clone())).take(BATCH_MAX).collect()
+}
+
+/// Returns the name in the one spelling in which it is asked for.
+fn unique(mention: &Mention) -> String {
+    mention.name.to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mention(name: &str) -> Entity {
+        let mention = Mention { name: name.to_owned(), user_id: 0 };
+        Entity { target: Some(Target::Mention(mention)), ..Entity::default() }
+    }
+
+    fn comment(names: &[&str]) -> Comment {
+        Comment { entities: names.iter().map(|name| mention(name)).collect(), ..Comment::default() }
+    }
+
+    #[test]
+    fn each_name_is_asked_for_once_in_whatever_case_it_is_written() {
+        let texts = [comment(&["Ann", "bob", "ANN"]), comment(&["aNN", "cleo"])];
+        assert_eq!(names(&texts), ["ann", "bob", "cleo"]);
+    }
+
+    #[test]
+    fn a_text_full_of_mentions_leaves_room_for_those_of_others() {
+        let many: Vec<String> = (0..600).map(|i| format!("n{i}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let names = names(&[comment(&many), comment(&["ann", "bob"])]);
+        assert_eq!(names.len(), BATCH_MAX);
+        assert_eq!(names[..4], ["n0", "ann", "n1", "bob"]);
+    }
+
+    #[test]
+    fn mentions_are_filled_in_in_a_post_and_in_its_root() {
+        let root = Post { entities: vec![mention("BOB"), mention("eve")], ..Post::default() };
+        let entities = vec![Entity::default(), mention("Ann")];
+        let mut post = Post { entities, root: Some(Box::new(root)), ..Post::default() };
+        Mentioned([("ann".to_owned(), 1), ("bob".to_owned(), 2)].into()).fill(&mut post);
+        let ids = |entities: &[Entity]| {
+            let id = |entity: &Entity| match &entity.target {
+                Some(Target::Mention(mention)) => Some(mention.user_id),
+                _ => None,
+            };
+            entities.iter().map(id).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(&post.entities), [None, Some(1)]);
+        assert_eq!(ids(&post.root.unwrap().entities), [Some(2), Some(0)]);
+    }
+}

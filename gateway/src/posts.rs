@@ -1,0 +1,71 @@
+//! What a viewer does with posts of their own: publish, repost, delete.
+//!
+//! Each is one call that writes, after calls that only read, so a caller who hangs up leaves it
+//! done or not done. What the gateway adds to the post service is that nobody reposts past a block,
+//! and which accounts a text mentions.
+
+use microblog_proto::{
+    gateway,
+    post::{self, Post},
+};
+use tonic::Status;
+
+use crate::{blocks, refusal, rpc::Gateway, viewer::Token};
+
+/// The fields of the post service's requests that come from the caller.
+const FIELDS: refusal::Fields =
+    &[("request_id", "request_id"), ("post_id", "post_id"), ("text", "text")];
+
+impl Gateway {
+    /// Makes a post. 2 calls: user.Authenticate, then post.CreatePost; then user.BatchResolveNames
+    /// if the text mentions anybody. Where that fails, the post is there, and the caller may repeat
+    /// the call.
+    pub(crate) async fn publish(
+        &self,
+        token: Token,
+        request: gateway::PublishRequest,
+    ) -> Result<gateway::PublishResponse, Status> {
+        let author_id = self.viewer(token).await?.get();
+        let gateway::PublishRequest { request_id, text } = request;
+        let request = post::CreatePostRequest { author_id, request_id, text };
+        let response = self.peers.post().create_post(request).await;
+        let response = response.map_err(|status| refusal::pass_on(status, FIELDS))?.into_inner();
+        let post = self.with_mentions(refusal::sent(response.post)?).await?;
+        Ok(gateway::PublishResponse { post: Some(post) })
+    }
+
+    /// Reposts a post. 4 calls: user.Authenticate ∥ post.GetPost, then relation.BatchGetRelations
+    /// (not where all is the viewer's own), then post.Repost; then user.BatchResolveNames, as
+    /// Publish.
+    pub(crate) async fn repost(
+        &self,
+        token: Token,
+        request: gateway::RepostRequest,
+    ) -> Result<gateway::RepostResponse, Status> {
+        let gateway::RepostRequest { request_id, post_id, text } = request;
+        let author_id = self.unblocked_viewer(token, post_id, blocks::authors).await?.get();
+        let request = post::RepostRequest { author_id, request_id, post_id, text };
+        let response = self.peers.post().repost(request).await;
+        let response = response.map_err(|status| refusal::pass_on(status, FIELDS))?.into_inner();
+        let post = self.with_mentions(refusal::sent(response.post)?).await?;
+        Ok(gateway::RepostResponse { post: Some(post) })
+    }
+
+    /// Deletes a post. 2 calls: user.Authenticate, then post.DeletePost.
+    pub(crate) async fn delete_post(
+        &self,
+        token: Token,
+        request: gateway::DeletePostRequest,
+    ) -> Result<gateway::DeletePostResponse, Status> {
+        let author_id = self.viewer(token).await?.get();
+        let request = post::DeletePostRequest { author_id, post_id: request.post_id };
+        let response = self.peers.post().delete_post(request).await;
+        response.map_err(|status| refusal::pass_on(status, FIELDS))?;
+        Ok(gateway::DeletePostResponse {})
+    }
+
+    async fn with_mentions(&self, mut post: Post) -> Result<Post, Status> {
+        self.mentioned(std::slice::from_ref(&post)).await?.fill(&mut post);
+        Ok(post)
+    }
+}

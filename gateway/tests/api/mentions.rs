@@ -1,0 +1,93 @@
+//! Mentions in posts and comments, and whom they point to.
+
+use microblog_proto::{
+    gateway,
+    post::{Entity, entity::Target},
+    user,
+};
+
+use crate::{
+    acts::request_id,
+    system::{PASSWORD, System},
+};
+
+/// Returns the names that a text mentions, as written, and whose they are.
+fn mentioned(entities: &[Entity]) -> Vec<(&str, u64)> {
+    let mentions = entities.iter().filter_map(|entity| match &entity.target {
+        Some(Target::Mention(mention)) => Some((mention.name.as_str(), mention.user_id)),
+        _ => None,
+    });
+    mentions.collect()
+}
+
+#[tokio::test]
+async fn mentions_point_to_accounts_wherever_a_text_is_shown() {
+    let system = System::start().await;
+    let ann = system.join("Ann").await;
+    let bob = system.join("bob").await;
+    let post = system.publish(&ann, "@BOB #and @nobody, @ann").await;
+    let expected = [("BOB", bob.id), ("nobody", 0), ("ann", ann.id)];
+    assert_eq!(mentioned(&post.entities), expected);
+    let comment = system.comment(&bob, post.id, "no, @Ann!").await;
+    assert_eq!(mentioned(&comment.entities), [("Ann", ann.id)]);
+    let repost = system.repost(&bob, post.id, "by @Ann").await;
+    assert_eq!(mentioned(&repost.entities), [("Ann", ann.id)]);
+    assert_eq!(mentioned(&repost.root.unwrap().entities), expected);
+
+    for viewer in [Some(&ann), None] {
+        let view = system.view(viewer, repost.id).await;
+        assert_eq!(mentioned(&view.post.unwrap().entities), [("Ann", ann.id)]);
+        let root = view.root.unwrap().post.unwrap();
+        assert_eq!(root.entities.len(), 4, "hashtags are left as they are");
+        assert_eq!(mentioned(&root.entities), expected);
+        let comments = system.comments(viewer, post.id, 0, "").await.comments;
+        let comment = comments[0].comment.as_ref().unwrap();
+        assert_eq!(mentioned(&comment.entities), [("Ann", ann.id)]);
+        let reposts = system.reposts(viewer, post.id, 0, "").await.posts;
+        let repost = reposts[0].post.as_ref().unwrap();
+        assert_eq!(mentioned(&repost.entities), [("Ann", ann.id)]);
+    }
+}
+
+#[tokio::test]
+async fn a_name_is_whose_it_is_when_the_text_is_read() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let post_id = system.publish(&ann, "dear @bob").await.id;
+    let whose = async || {
+        let post = system.view(None, post_id).await.post.unwrap();
+        mentioned(&post.entities)[0].1
+    };
+    assert_eq!(whose().await, bob.id);
+    let request = user::DeleteUserRequest { user_id: bob.id, password: PASSWORD.to_owned() };
+    system.user().delete_user(request).await.unwrap();
+    assert_eq!(whose().await, 0);
+    let next = system.join("BOB").await;
+    assert_eq!(whose().await, next.id);
+}
+
+#[tokio::test]
+async fn a_text_of_hundreds_of_mentions_is_answered() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    // 499 different names of one or two letters.
+    let letters = || ('a'..='z').chain('0'..='9');
+    let pairs = letters().flat_map(|a| letters().map(move |b| format!("@{a}{b}")));
+    let names = letters().map(|a| format!("@{a}")).chain(pairs).take(499);
+    let text = names.collect::<Vec<_>>().join(" ");
+    let post = system.publish(&ann, &format!("{text} @ann @bob")).await;
+    let resolved = mentioned(&post.entities);
+    assert_eq!(resolved.len(), 501);
+    assert_eq!(resolved[499..], [("ann", ann.id), ("bob", 0)], "the first 500 are looked up");
+    assert_eq!(system.view(None, post.id).await.post.unwrap().entities, post.entities);
+
+    let (request_id, text) = (request_id(), format!("{text} @bob"));
+    let request = gateway::CommentRequest { request_id, post_id: post.id, text, in_reply_to_id: 0 };
+    system.gateway().comment(bob.asks(request)).await.unwrap();
+    system.comment(&bob, post.id, "thanks, @ann").await;
+    let comments = system.comments(None, post.id, 0, "").await.comments;
+    let last = comments[1].comment.as_ref().unwrap();
+    assert_eq!(mentioned(&last.entities), [("ann", ann.id)], "it has its place among the 500");
+}

@@ -1,0 +1,196 @@
+//! Every way in which a call about a post can be wrong, each a clear error that names its field.
+
+use microblog_domain::Scope;
+use microblog_proto::{common::ErrorReason, gateway};
+use tonic::Code;
+
+use crate::{
+    acts::request_id,
+    refused::{TOKEN_INVALID, TOKEN_MISSING, assert_refused, invalid},
+    system::{System, with_token},
+};
+
+/// Expands to a check for each call that names a post.
+macro_rules! calls_on_a_post {
+    ($check:ident) => {
+        $check!(optional, view_post, ViewPostRequest);
+        $check!(optional, view_likers, ViewLikersRequest);
+        $check!(optional, view_comments, ViewCommentsRequest);
+        $check!(optional, view_reposts, ViewRepostsRequest);
+        $check!(required, like, LikeRequest);
+        $check!(required, unlike, UnlikeRequest);
+        $check!(required, delete_post, DeletePostRequest);
+        $check!(written, repost, RepostRequest);
+        $check!(written, comment, CommentRequest);
+        $check!(deleted, delete_comment, DeleteCommentRequest);
+    };
+}
+
+/// Expands to a request that is right but for its post.
+macro_rules! request {
+    (written, $request:ident, $post_id:expr) => {{
+        let (request_id, text) = (request_id(), "hello".to_owned());
+        gateway::$request { request_id, post_id: $post_id, text, ..Default::default() }
+    }};
+    (deleted, $request:ident, $post_id:expr) => {
+        gateway::$request { post_id: $post_id, comment_id: 12 }
+    };
+    ($kind:ident, $request:ident, $post_id:expr) => {
+        gateway::$request { post_id: $post_id, ..Default::default() }
+    };
+}
+
+#[tokio::test]
+async fn a_call_without_or_with_a_wrong_token_is_refused() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let post = system.publish(&ann, "hello").await.id;
+    macro_rules! check {
+        (missing, optional, $method:ident, $request:ident) => {
+            let answer = system.gateway().$method(request!(optional, $request, post)).await;
+            answer.expect(stringify!($method));
+        };
+        (missing, $kind:ident, $method:ident, $request:ident) => {
+            let answer = system.gateway().$method(request!($kind, $request, post)).await;
+            assert_refused(stringify!($method), answer, TOKEN_MISSING);
+        };
+        ($kind:ident, $method:ident, $request:ident) => {
+            check!(missing, $kind, $method, $request);
+            let request = with_token("not one", request!($kind, $request, post));
+            let answer = system.gateway().$method(request).await;
+            assert_refused(stringify!($method), answer, TOKEN_INVALID);
+        };
+    }
+    #[allow(clippy::needless_update, reason = "some of the requests have more fields")]
+    {
+        calls_on_a_post!(check);
+    }
+    let publish = || gateway::PublishRequest { request_id: request_id(), text: "hello".to_owned() };
+    assert_refused("publish", system.gateway().publish(publish()).await, TOKEN_MISSING);
+    let answer = system.gateway().publish(with_token("not one", publish())).await;
+    assert_refused("publish", answer, TOKEN_INVALID);
+}
+
+#[tokio::test]
+async fn an_id_that_no_post_can_have_is_refused_by_every_call() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    for post_id in [0, 1 << 53, 1 << 63, u64::MAX] {
+        macro_rules! check {
+            ($kind:ident, $method:ident, $request:ident) => {
+                let request = ann.asks(request!($kind, $request, post_id));
+                let answer = system.gateway().$method(request).await;
+                assert_refused(stringify!($method), answer, invalid(&["post_id"]));
+            };
+        }
+        #[allow(clippy::needless_update, reason = "some of the requests have more fields")]
+        {
+            calls_on_a_post!(check);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_names_its_fields() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let post_id = system.publish(&ann, "hello").await.id;
+    let long = "微".repeat(2_001);
+    for text in ["", " \n ", "\u{200b}", "a\0b", "\u{202e}olleh", long.as_str()] {
+        let (request_id, text) = (request_id(), text.to_owned());
+        let publish =
+            gateway::PublishRequest { request_id: request_id.clone(), text: text.clone() };
+        let answer = system.gateway().publish(ann.asks(publish)).await;
+        assert_refused(&text, answer, invalid(&["text"]));
+        let comment = gateway::CommentRequest {
+            request_id: request_id.clone(),
+            post_id,
+            text: text.clone(),
+            in_reply_to_id: 0,
+        };
+        let answer = system.gateway().comment(ann.asks(comment)).await;
+        assert_refused(&text, answer, invalid(&["text"]));
+        // Only a repost may go without words.
+        let repost = gateway::RepostRequest { request_id, post_id, text: text.clone() };
+        let answer = system.gateway().repost(ann.asks(repost)).await;
+        if text.trim_matches(|c: char| c.is_whitespace() || c == '\u{200b}').is_empty() {
+            answer.expect(&text);
+        } else {
+            assert_refused(&text, answer, invalid(&["text"]));
+        }
+    }
+    system.publish(&ann, &"微".repeat(2_000)).await;
+}
+
+#[tokio::test]
+async fn all_that_is_wrong_with_a_text_is_named_at_once() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let post_id = system.publish(&ann, "hello").await.id;
+    for request_id in ["", "1", "00000000-0000-0000-0000-000000000000"] {
+        let (request_id, text) = (request_id.to_owned(), "a\0".to_owned());
+        let publish =
+            gateway::PublishRequest { request_id: request_id.clone(), text: text.clone() };
+        let answer = system.gateway().publish(ann.asks(publish)).await;
+        assert_refused("publish", answer, invalid(&["request_id", "text"]));
+        let repost =
+            gateway::RepostRequest { request_id: request_id.clone(), post_id, text: text.clone() };
+        let answer = system.gateway().repost(ann.asks(repost)).await;
+        assert_refused("repost", answer, invalid(&["request_id", "text"]));
+        let in_reply_to_id = 1 << 53;
+        let comment = gateway::CommentRequest { request_id, post_id, text, in_reply_to_id };
+        let answer = system.gateway().comment(ann.asks(comment)).await;
+        assert_refused("comment", answer, invalid(&["request_id", "text", "in_reply_to_id"]));
+    }
+    let request = gateway::DeleteCommentRequest { post_id, comment_id: 0 };
+    let answer = system.gateway().delete_comment(ann.asks(request)).await;
+    assert_refused("delete_comment", answer, invalid(&["comment_id"]));
+    let request = gateway::ViewCommentsRequest { post_id, order: 7, ..Default::default() };
+    let answer = system.gateway().view_comments(request).await;
+    assert_refused("view_comments", answer, invalid(&["order"]));
+}
+
+#[tokio::test]
+async fn a_page_that_cannot_be_is_refused_by_every_list_of_a_post() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let post = system.publish(&ann, "hello").await.id;
+    let another = system.publish(&ann, "hello again").await.id;
+    for text in ["one", "two"] {
+        system.comment(&ann, another, text).await;
+    }
+    let anothers = system.comments(None, another, 1, "").await.next_page_token;
+    assert_ne!(anothers, "");
+    let elsewhere = Scope::new("SomeOtherList").with(post).token([1, 2]);
+    let token = |reason| (Code::InvalidArgument, reason, &["page_token"][..]);
+    let (mismatch, damaged) = (ErrorReason::PageTokenMismatch, ErrorReason::PageTokenInvalid);
+    for (post_id, page_size, page_token, expected) in [
+        (post, -1, "", invalid(&["page_size"])),
+        (0, i32::MIN, "", invalid(&["post_id", "page_size"])),
+        (post, 0, "\u{202e}?", token(damaged)),
+        (post, 0, elsewhere.as_str(), token(mismatch)),
+        (post, 0, anothers.as_str(), token(mismatch)),
+    ] {
+        macro_rules! check {
+            ($method:ident, $request:ident) => {
+                let page_token = page_token.to_owned();
+                let request =
+                    gateway::$request { post_id, page_size, page_token, ..Default::default() };
+                let answer = system.gateway().$method(ann.asks(request)).await;
+                assert_refused(stringify!($method), answer, expected);
+            };
+        }
+        #[allow(clippy::needless_update, reason = "one of the requests has more fields")]
+        {
+            check!(view_likers, ViewLikersRequest);
+            check!(view_comments, ViewCommentsRequest);
+            check!(view_reposts, ViewRepostsRequest);
+        }
+    }
+    // A token goes with the order in which it was made.
+    let order = microblog_proto::post::CommentOrder::NewestFirst.into();
+    let (page_size, page_token) = (1, anothers);
+    let request = gateway::ViewCommentsRequest { post_id: another, order, page_size, page_token };
+    let answer = system.gateway().view_comments(request).await;
+    assert_refused("the other order", answer, token(mismatch));
+}

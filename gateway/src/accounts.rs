@@ -85,11 +85,11 @@ impl Gateway {
         Ok(gateway::ChangePasswordResponse {})
     }
 
-    /// Deletes the viewer's account. 4 calls: user.Authenticate, user.DeleteUser,
-    /// relation.ForgetUser, user.ConfirmDeletion, one after the other; all but the first run to
+    /// Deletes the viewer's account. 5 calls: user.Authenticate, then user.DeleteUser, then
+    /// relation.ForgetUser ∥ post.ForgetUser, then user.ConfirmDeletion; all but the first run to
     /// their end though the caller hangs up.
     ///
-    /// From the second on the account is deleted and the answer is OK: where the other two fail,
+    /// From the second on the account is deleted and the answer is OK: where the other three fail,
     /// the relay of `deletions.rs` repeats them.
     pub(crate) async fn delete_account(
         &self,

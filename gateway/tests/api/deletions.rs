@@ -6,14 +6,15 @@ use microblog_chassis::{Peer, Worker, status};
 use microblog_gateway::Peers;
 use microblog_proto::{
     common::ErrorReason,
-    gateway, relation,
+    gateway, post, relation,
     user::{self, user_service_client::UserServiceClient},
 };
 use microblog_testkit::{Topology, eventually, free_port};
 use tonic::Code;
 
-use crate::system::{
-    Flags, Jobs, Member, PASSWORD, System, by_id, by_name, config, email, registration,
+use crate::{
+    refused::{POST_NOT_FOUND, assert_refused},
+    system::{Flags, Jobs, Member, PASSWORD, System, by_id, by_name, config, email, registration},
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -29,12 +30,23 @@ async fn followers_count(system: &System, user: &Member) -> u64 {
     counts[0].followers
 }
 
+/// Returns whether the post service knows no such post, whatever the gateway shows.
+async fn is_gone(system: &System, post_id: u64) -> bool {
+    let answer = system.post().get_post(post::GetPostRequest { post_id, viewer_id: 0 }).await;
+    let reason = answer.err().and_then(|status| status::reason_of(&status));
+    reason == Some(ErrorReason::PostNotFound)
+}
+
 #[tokio::test]
 async fn a_deleted_account_leaves_nothing_behind() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     system.follows([(ann.id, bob.id), (bob.id, ann.id)]).await;
+    let post_id = system.publish(&ann, "farewell").await.id;
+    let bobs = system.publish(&bob, "stay").await.id;
+    system.like(&ann, bobs).await;
+    system.comment(&ann, bobs, "no").await;
 
     let wrong = gateway::DeleteAccountRequest { password: "not this one".to_owned() };
     let refusal = system.gateway().delete_account(ann.asks(wrong)).await.unwrap_err();
@@ -55,6 +67,12 @@ async fn a_deleted_account_leaves_nothing_behind() {
     }
     assert!(system.followers(None, bob.id, 0, "").await.users.is_empty());
     eventually("the follows end", SOON, async || followers_count(&system, &bob).await == 0).await;
+    let request = gateway::ViewPostRequest { post_id };
+    let answer = system.gateway().view_post(bob.asks(request)).await;
+    assert_refused("the post", answer, POST_NOT_FOUND);
+    assert!(system.comments(Some(&bob), bobs, 0, "").await.comments.is_empty());
+    assert!(system.likers(Some(&bob), bobs, 0, "").await.users.is_empty());
+    eventually("the posts go", SOON, async || is_gone(&system, post_id).await).await;
     // Who is gone can still be unfollowed, and name and e-mail address are free.
     let request = bob.asks(gateway::UnfollowRequest { user: by_id(ann.id) });
     system.gateway().unfollow(request).await.unwrap();
@@ -89,6 +107,7 @@ async fn a_deletion_that_was_left_half_done_is_finished() {
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     system.follows([(ann.id, bob.id)]).await;
+    let post_id = system.publish(&ann, "farewell").await.id;
     // As if the gateway had died right after this call.
     let request = user::DeleteUserRequest { user_id: ann.id, password: PASSWORD.to_owned() };
     system.user().delete_user(request).await.unwrap();
@@ -97,16 +116,29 @@ async fn a_deletion_that_was_left_half_done_is_finished() {
     })
     .await;
     eventually("the follow ends", SOON, async || followers_count(&system, &bob).await == 0).await;
+    eventually("the post goes", SOON, async || is_gone(&system, post_id).await).await;
 }
 
 #[tokio::test]
 async fn an_account_is_deleted_although_the_relation_service_is_away() {
+    let away = |peers: &Peers| Peers { relation: nowhere(), ..peers.clone() };
+    an_account_is_deleted_although_a_service_is_away(away).await;
+}
+
+#[tokio::test]
+async fn an_account_is_deleted_although_the_post_service_is_away() {
+    let away = |peers: &Peers| Peers { post: nowhere(), ..peers.clone() };
+    an_account_is_deleted_although_a_service_is_away(away).await;
+}
+
+fn nowhere() -> Peer {
+    Peer::remote(&format!("http://127.0.0.1:{}", free_port()), &config().chassis).unwrap()
+}
+
+async fn an_account_is_deleted_although_a_service_is_away(away: impl Fn(&Peers) -> Peers) {
     let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let ann = system.join("ann").await;
-    let nowhere = format!("http://127.0.0.1:{}", free_port());
-    let relation = Peer::remote(&nowhere, &config().chassis).unwrap();
-    let peers = Peers { relation, ..system.peers.clone() };
-    let mut service = microblog_gateway::service(&config(), peers, Worker::ONLY);
+    let mut service = microblog_gateway::service(&config(), away(&system.peers), Worker::ONLY);
     let relay = tokio::spawn(service.background.pop().unwrap());
     let gateway = Peer::local(&service, &config().chassis);
     let mut gateway = gateway::gateway_service_client::GatewayServiceClient::new(gateway);
@@ -118,7 +150,7 @@ async fn an_account_is_deleted_although_the_relation_service_is_away() {
     assert_eq!(deletions(&system).await, [ann.id]);
     relay.abort();
 
-    // Another gateway, that reaches both, goes on.
+    // Another gateway, that reaches all, goes on.
     let service = microblog_gateway::service(&config(), system.peers.clone(), Worker::ONLY);
     let relay = tokio::spawn(futures::future::join_all(service.background));
     let mut user = UserServiceClient::new(system.peers.user.clone());

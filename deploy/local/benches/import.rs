@@ -91,7 +91,8 @@ async fn import(file: &str) -> anyhow::Result<Duration> {
         .args(["--port-base", &port.to_string()])
         .spawn()?;
     let url = |offset: u16| format!("http://127.0.0.1:{}", port + offset);
-    let verify = ["verify", "--user-url", &url(1), "--relation-url", &url(2)];
+    let verify =
+        ["verify", "--user-url", &url(1), "--relation-url", &url(2), "--post-url", &url(3)];
     let is_up = async || {
         Command::new(MICROBLOG).args(verify).output().is_ok_and(|output| output.status.success())
     };

@@ -18,6 +18,7 @@ use tonic_types::StatusExt as _;
 pub(crate) const GATEWAY_URL: &str = "http://127.0.0.1:50050";
 pub(crate) const USER_URL: &str = "http://127.0.0.1:50051";
 pub(crate) const RELATION_URL: &str = "http://127.0.0.1:50052";
+pub(crate) const POST_URL: &str = "http://127.0.0.1:50053";
 
 /// The longest wait for one answer; servers allow 60 s.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(60);

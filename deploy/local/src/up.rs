@@ -33,8 +33,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", env = "MICROBLOG_DATA_DIR")]
     data_dir: Option<PathBuf>,
 
-    /// First of ten ports on 127.0.0.1: the gateway's. The user service gets the next one,
-    /// relation the one after, redis-server the last
+    /// First of ten ports on 127.0.0.1: the gateway's. The next ones are those of the services
+    /// user, relation and post, the last is redis-server's
     #[arg(
         long,
         value_name = "PORT",

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::anyhow;
 use indicatif::HumanCount;
 use microblog_proto::{
+    post::{self, post_service_client::PostServiceClient},
     relation::{self, relation_service_client::RelationServiceClient},
     user::{self, user_service_client::UserServiceClient},
 };
@@ -12,19 +13,19 @@ use tonic::{Request, Status};
 
 use crate::{
     progress::Progress,
-    remote::{self, RELATION_URL, USER_URL},
+    remote::{self, POST_URL, RELATION_URL, USER_URL},
 };
 
 // A check of everything answers once per logical partition.
 const PARTITIONS: u64 = 1_024;
 
-/// Checks the invariants of accounts and of the follow graph, read-only.
+/// Checks the invariants of accounts, of the follow graph and of posts, read-only.
 ///
 /// Meaningful while nothing is being written. Exits with 1 if something is wrong, with 2 if it
 /// could not be checked.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The id of one account whose lists to check, or `all` for everything.
+    /// The id of one account whose lists and posts to check, or `all` for everything.
     #[arg(long, value_name = "ID|all", default_value = "all", value_parser = parse_user)]
     user: UserChoice,
     /// Where the user service listens.
@@ -33,6 +34,9 @@ pub(crate) struct Args {
     /// Where the relation service listens.
     #[arg(long, value_name = "URL", default_value = RELATION_URL, env = "MICROBLOG_RELATION_URL")]
     relation_url: String,
+    /// Where the post service listens.
+    #[arg(long, value_name = "URL", default_value = POST_URL, env = "MICROBLOG_POST_URL")]
+    post_url: String,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,10 +54,12 @@ fn parse_user(text: &str) -> Result<UserChoice, String> {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let violations = match args.user {
-        UserChoice::All => accounts(&args.user_url).await? + graph(&args.relation_url, 0).await?,
-        UserChoice::One(id) => graph(&args.relation_url, id).await?,
+    let (accounts, user_id) = match args.user {
+        UserChoice::All => (accounts(&args.user_url).await?, 0),
+        UserChoice::One(id) => (0, id),
     };
+    let graph = graph(&args.relation_url, user_id).await?;
+    let violations = accounts + graph + posts(&args.post_url, user_id).await?;
     if violations > 0 {
         println!("{} violations", HumanCount(violations));
         return Ok(ExitCode::from(1));
@@ -97,6 +103,28 @@ async fn graph(url: &str, user_id: u64) -> anyhow::Result<u64> {
         "graph      {} accounts' lists and {} follows checked",
         HumanCount(users),
         HumanCount(follows)
+    );
+    Ok(violations)
+}
+
+/// Checks the posts of one author, or of all for 0, and returns the number of violations.
+async fn posts(url: &str, user_id: u64) -> anyhow::Result<u64> {
+    let mut client = PostServiceClient::new(remote::serving(url).await?);
+    let progress = Progress::start("posts", if user_id == 0 { PARTITIONS } else { 1 });
+    let (mut posts, mut entries, mut violations) = (0, 0, 0);
+    let request = Request::new(post::VerifyRequest { user_id });
+    let mut answers = client.verify(request).await.map_err(failed)?.into_inner();
+    while let Some(answer) = answers.message().await.map_err(failed)? {
+        posts += answer.posts_checked;
+        entries += answer.entries_checked;
+        violations += print_all(&answer.violations);
+        progress.add(1);
+    }
+    progress.finish();
+    println!(
+        "posts      {} posts and {} entries of their lists checked",
+        HumanCount(posts),
+        HumanCount(entries)
     );
     Ok(violations)
 }

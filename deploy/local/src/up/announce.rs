@@ -23,7 +23,7 @@ pub(super) fn started(software: &Software, data: &DataDir, redis_port: u16, port
 
 /// Tells that all of it serves, and three commands to try.
 pub(super) fn ready(port_base: u16) {
-    let [gateway, user, relation] = SERVERS.each_ref().map(|server| server.url(port_base));
+    let [gateway, user, relation, _] = SERVERS.each_ref().map(|server| server.url(port_base));
     let program = program();
     let import = called(
         format!("{program} import"),

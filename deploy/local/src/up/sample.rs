@@ -34,7 +34,7 @@ type Client = UserServiceClient<Channel>;
 pub(super) async fn ensure(port_base: u16, mark: &Path) -> anyhow::Result<()> {
     let sample = Sample::generate()?;
     if !mark.exists() {
-        let [_, user_url, relation_url] = SERVERS.each_ref().map(|server| server.url(port_base));
+        let [_, user_url, relation_url, _] = SERVERS.each_ref().map(|server| server.url(port_base));
         let client = Client::new(remote::channel(&user_url)?);
         if !begun(client.clone(), &sample).await? && !empty(client.clone()).await? {
             println!("\nAccounts are stored already: no demo graph is made.");

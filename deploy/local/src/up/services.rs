@@ -23,10 +23,11 @@ pub(super) struct Server {
 }
 
 /// All servers, in the order of their ports.
-pub(super) const SERVERS: [Server; 3] = [
+pub(super) const SERVERS: [Server; 4] = [
     Server { name: "gateway", service: "microblog.gateway.v1.GatewayService", offset: 0 },
     Server { name: "user", service: "microblog.user.v1.UserService", offset: 1 },
     Server { name: "relation", service: "microblog.relation.v1.RelationService", offset: 2 },
+    Server { name: "post", service: "microblog.post.v1.PostService", offset: 3 },
 ];
 
 impl Server {
@@ -56,6 +57,7 @@ struct Configs {
     gateway: microblog_gateway::Config,
     user: microblog_user::Config,
     relation: microblog_relation::Config,
+    post: microblog_post::Config,
 }
 
 /// Why the servers of a worker cannot be started.
@@ -65,8 +67,8 @@ pub(super) enum Error {
     User(#[source] microblog_user::Error),
     #[error("cannot start the relation service")]
     Relation(#[source] microblog_keyspace::Error),
-    #[error("cannot start the gateway")]
-    Gateway(#[source] microblog_gateway::Error),
+    #[error("cannot start the post service")]
+    Post(#[source] microblog_keyspace::Error),
 }
 
 impl Plan {
@@ -77,29 +79,38 @@ impl Plan {
             configured("user", &["--redis-url", &access.url("user")?])?;
         let mut relation: microblog_relation::Config =
             configured("relation", &["--redis-url", &access.url("relation")?])?;
+        let mut post: microblog_post::Config =
+            configured("post", &["--redis-url", &access.url("post")?])?;
         let mut gateway: microblog_gateway::Config = configured("gateway", &[])?;
-        for own in [&mut user.chassis, &mut relation.chassis, &mut gateway.chassis] {
+        for own in
+            [&mut user.chassis, &mut relation.chassis, &mut post.chassis, &mut gateway.chassis]
+        {
             own.clone_from(chassis);
         }
-        Ok(Self(Arc::new(Configs { port_base, chassis: chassis.clone(), gateway, user, relation })))
+        let chassis = chassis.clone();
+        Ok(Self(Arc::new(Configs { port_base, chassis, gateway, user, relation, post })))
     }
 
     /// Makes the servers of one worker; they call each other within the process.
     pub(super) async fn listen(self, worker: Worker) -> Result<Vec<Listening>, Error> {
-        let Configs { port_base, chassis, gateway, user, relation } = &*self.0;
+        let Configs { port_base, chassis, gateway, user, relation, post } = &*self.0;
         let user = microblog_user::service(user, worker).await.map_err(Error::User)?;
         let relation =
             microblog_relation::service(relation, worker).await.map_err(Error::Relation)?;
+        // There are no timelines yet that it could tell of posts.
+        let post = microblog_post::service(post, None, worker).await.map_err(Error::Post)?;
         let peers = microblog_gateway::Peers {
             user: Peer::local(&user, chassis),
             relation: Peer::local(&relation, chassis),
-            ..microblog_gateway::Peers::remote(gateway).map_err(Error::Gateway)?
+            post: Peer::local(&post, chassis),
         };
         let gateway = microblog_gateway::service(gateway, peers, worker);
-        let [gateway_at, user_at, relation_at] = SERVERS.map(|server| server.address(*port_base));
+        let [gateway_at, user_at, relation_at, post_at] =
+            SERVERS.map(|server| server.address(*port_base));
         Ok(vec![
             Listening { address: user_at, service: user },
             Listening { address: relation_at, service: relation },
+            Listening { address: post_at, service: post },
             Listening { address: gateway_at, service: gateway },
         ])
     }

@@ -57,7 +57,7 @@ impl Launcher {
         launcher
     }
 
-    /// Returns the address of one of the servers: 0 gateway, 1 user, 2 relation.
+    /// Returns the address of one of the servers: 0 gateway, 1 user, 2 relation, 3 post.
     pub(crate) fn url(&self, server: u16) -> String {
         format!("http://127.0.0.1:{}", self.port_base + server)
     }
@@ -107,7 +107,8 @@ impl Launcher {
 
     /// Has everything verified.
     pub(crate) fn verify(&self) -> Ended {
-        run(&["verify", "--user-url", &self.url(1), "--relation-url", &self.url(2)], "")
+        let [user, relation, post] = [1, 2, 3].map(|server| self.url(server));
+        run(&["verify", "--user-url", &user, "--relation-url", &relation, "--post-url", &post], "")
     }
 }
 

@@ -22,6 +22,8 @@ pub(super) type Client = GatewayServiceClient<Channel>;
 pub(super) struct Person {
     /// The account's name: a given name and a random end.
     pub(super) name: String,
+    /// The account's id; 0 as long as there is none.
+    pub(super) id: u64,
     given_name: &'static str,
     password: String,
     registered: bool,
@@ -35,6 +37,7 @@ impl Person {
         let ending = Alphanumeric.sample_string(&mut rand::rng(), 8).to_lowercase();
         Self {
             name: format!("{given_name}_{ending}"),
+            id: 0,
             given_name,
             password: Alphanumeric.sample_string(&mut rand::rng(), 24),
             registered: false,
@@ -67,21 +70,21 @@ impl Person {
         Ok(answer)
     }
 
-    /// Makes a call that must be refused for this reason.
+    /// Makes a call that must be refused for this reason, and returns the refusal.
     pub(super) async fn refused<Q, A>(
         &self,
         what: &str,
         expected_reason: &str,
         message: Q,
         call: impl AsyncFnOnce(Client, Request<Q>) -> Result<Response<A>, Status>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Status> {
         println!("  {:5} {what}", self.given_name);
         match call(self.client.clone(), self.request(message)?).await {
             Ok(_) => Err(anyhow!("{what}: should have been refused with {expected_reason}")),
             Err(status) => {
                 println!("        → {}", told(&status));
                 ensure!(reason(&status) == expected_reason, "{what}: expected {expected_reason}");
-                Ok(())
+                Ok(status)
             }
         }
     }
@@ -106,6 +109,7 @@ impl Person {
         );
         let user = answer.await?.user.unwrap_or_default();
         ensure!(user.id != 0 && user.name == self.name, "the new account is not the one asked for");
+        self.id = user.id;
         Ok(())
     }
 

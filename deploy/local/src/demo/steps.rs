@@ -1,12 +1,19 @@
-//! The steps of the tour, each with what its answer must be.
+//! The steps of the tour, each with what its answer must be: accounts and sessions here, the rest
+//! by theme.
+
+mod graph;
+mod posts;
+mod reactions;
+mod reposts;
 
 use std::time::Duration;
 
 use anyhow::ensure;
 use microblog_proto::{
-    gateway::{self, ListedUser},
+    gateway::{self, Author, ListedUser},
     relation::RelationState,
 };
+use tokio::time;
 
 use super::person::Person;
 
@@ -20,28 +27,13 @@ pub(super) async fn tour(people: &mut [Person; 3]) -> anyhow::Result<()> {
     let [ada, bob, cleo] = people;
     name_is_taken(ada, bob).await?;
 
-    println!("\nThey follow each other; an answer says how the other now stands to the viewer");
-    follow(ada, bob, RelationState::Following).await?;
-    follow(bob, ada, RelationState::Mutual).await?;
-    follow(cleo, ada, RelationState::Following).await?;
-    follow(cleo, bob, RelationState::Following).await?;
-    let message = gateway::FollowRequest { user: ada.as_ref() };
-    ada.refused("follows herself", "SELF_RELATION", message, async |mut c, r| c.follow(r).await)
-        .await?;
-
-    println!("\nAnybody's list is seen through the viewer's eyes, newest first");
-    followers(bob, ada, &[(cleo, RelationState::Follower), (bob, RelationState::None)]).await?;
-    followers(ada, bob, &[(cleo, RelationState::Follower), (ada, RelationState::None)]).await?;
-    profile(cleo, ada).await?;
-
-    println!("\nA block ends the follows between two people, and no new one can begin");
-    block(bob, cleo).await?;
-    followers(ada, bob, &[(ada, RelationState::None)]).await?;
-    let message = gateway::FollowRequest { user: bob.as_ref() };
-    let what = format!("follows {}", bob.name);
-    cleo.refused(&what, "BLOCKED_BY_TARGET", message, async |mut c, r| c.follow(r).await).await?;
-    unblock(bob, cleo).await?;
-    follow(cleo, bob, RelationState::Following).await?;
+    graph::tour(ada, bob, cleo).await?;
+    let post = posts::publishing(ada, bob, cleo).await?;
+    reactions::likes(&post, ada, bob, cleo).await?;
+    reactions::comments(&post, ada, bob, cleo).await?;
+    let repost = reposts::reposts(&post, ada, bob, cleo).await?;
+    posts::blocking(&post, &repost, ada, cleo).await?;
+    posts::deleting(&post, &repost, ada, bob).await?;
 
     println!("\nA session ends when its owner says so");
     ada.call(
@@ -51,10 +43,10 @@ pub(super) async fn tour(people: &mut [Person; 3]) -> anyhow::Result<()> {
         |_| "the token is worth nothing now".to_owned(),
     )
     .await?;
-    ada.refused("asks who she is", "TOKEN_INVALID", gateway::MeRequest {}, async |mut c, r| {
-        c.me(r).await
-    })
-    .await
+    let message = gateway::MeRequest {};
+    ada.refused("asks who she is", "TOKEN_INVALID", message, async |mut c, r| c.me(r).await)
+        .await?;
+    Ok(())
 }
 
 async fn name_is_taken(owner: &Person, asker: &Person) -> anyhow::Result<()> {
@@ -74,78 +66,20 @@ async fn name_is_taken(owner: &Person, asker: &Person) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn follow(from: &Person, to: &Person, expected: RelationState) -> anyhow::Result<()> {
-    // Lists are in the order of time, to the millisecond.
-    tokio::time::sleep(Duration::from_millis(5)).await;
-    let what = format!("follows {}", to.name);
-    let message = gateway::FollowRequest { user: to.as_ref() };
-    let call = from.call(
-        &what,
-        message,
-        async |mut c, r| c.follow(r).await,
-        |a| word(a.relation()).to_owned(),
-    );
-    ensure!(call.await?.relation() == expected, "{what}: expected {}", word(expected));
-    Ok(())
+/// Lets time pass: lists are in its order, to the millisecond.
+async fn moment() {
+    time::sleep(Duration::from_millis(5)).await;
 }
 
-async fn followers(
-    viewer: &Person,
-    owner: &Person,
+/// Checks who is on a list, in which order, and how they stand to the viewer.
+fn ensure_listed(
+    what: &str,
+    listed: &[ListedUser],
     expected: &[(&Person, RelationState)],
 ) -> anyhow::Result<()> {
-    let whose = if viewer.name == owner.name { "own" } else { &format!("{}'s", owner.name) };
-    let what = format!("views {whose} followers");
-    let message = gateway::ViewFollowersRequest { user: owner.as_ref(), ..Default::default() };
-    let call = viewer.call(
-        &what,
-        message,
-        async |mut c, r| c.view_followers(r).await,
-        |a| a.users.iter().map(entry).collect::<Vec<_>>().join("\n"),
-    );
-    let listed = call.await?.users;
     let seen = listed.iter().map(|listed| (name(listed), listed.relation()));
     let expected = expected.iter().map(|(person, state)| (person.name.as_str(), *state));
-    ensure!(seen.eq(expected), "{what}: not the followers, states or order that there should be");
-    Ok(())
-}
-
-async fn profile(viewer: &Person, owner: &Person) -> anyhow::Result<()> {
-    let what = format!("views {}", owner.name);
-    let message = gateway::ViewUserRequest { user: owner.as_ref() };
-    let call = viewer.call(
-        &what,
-        message,
-        async |mut c, r| c.view_user(r).await,
-        |a| {
-            let counts = a.counts.unwrap_or_default();
-            format!(
-                "following {}, followers {}, mutuals {}; both of them follow {}",
-                counts.following, counts.followers, counts.mutuals, a.common_following
-            )
-        },
-    );
-    let answer = call.await?;
-    let counts = answer.counts.unwrap_or_default();
-    ensure!(
-        (counts.following, counts.followers, counts.mutuals) == (1, 2, 1),
-        "{what}: expected 1 following, 2 followers, 1 mutual"
-    );
-    ensure!(answer.common_following == 1, "{what}: expected one account that both follow");
-    Ok(())
-}
-
-async fn block(from: &Person, to: &Person) -> anyhow::Result<()> {
-    let message = gateway::BlockRequest { user: to.as_ref() };
-    let what = format!("blocks {}", to.name);
-    from.call(&what, message, async |mut c, r| c.block(r).await, |_| "done".to_owned()).await?;
-    Ok(())
-}
-
-async fn unblock(from: &Person, to: &Person) -> anyhow::Result<()> {
-    let message = gateway::UnblockRequest { user: to.as_ref() };
-    let what = format!("takes the block of {} back", to.name);
-    from.call(&what, message, async |mut c, r| c.unblock(r).await, |_| "done".to_owned()).await?;
+    ensure!(seen.eq(expected), "{what}: not the people, states or order that there should be");
     Ok(())
 }
 
@@ -155,6 +89,26 @@ fn name(listed: &ListedUser) -> &str {
 
 fn entry(listed: &ListedUser) -> String {
     format!("{}: {}", name(listed), word(listed.relation()))
+}
+
+/// Says each thing of a list in a line of its own; that there is nothing, of an empty one.
+fn lines<T>(listed: &[T], line: impl FnMut(&T) -> String) -> String {
+    if listed.is_empty() {
+        "nothing".to_owned()
+    } else {
+        listed.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Returns a text as it is shown; a repost may have none.
+fn quoted(text: &str) -> String {
+    if text.is_empty() { "no text".to_owned() } else { format!("`{text}`") }
+}
+
+/// Returns who wrote something, and how they stand to the viewer.
+fn written_by(author: Option<&Author>) -> (&str, RelationState) {
+    let Some(author) = author else { return ("", RelationState::Unspecified) };
+    (author.user.as_ref().map_or("", |user| &user.name), author.relation())
 }
 
 fn word(state: RelationState) -> &'static str {

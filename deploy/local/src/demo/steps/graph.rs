@@ -1,0 +1,105 @@
+//! Follows and blocks, and the lists that show them.
+
+use anyhow::ensure;
+use microblog_proto::{gateway, relation::RelationState};
+
+use super::{ensure_listed, entry, lines, moment, word};
+use crate::demo::person::Person;
+
+/// In the end two follow each other, and the third follows both.
+pub(super) async fn tour(ada: &Person, bob: &Person, cleo: &Person) -> anyhow::Result<()> {
+    println!("\nThey follow each other; an answer says how the other now stands to the viewer");
+    follow(ada, bob, RelationState::Following).await?;
+    follow(bob, ada, RelationState::Mutual).await?;
+    follow(cleo, ada, RelationState::Following).await?;
+    follow(cleo, bob, RelationState::Following).await?;
+    let message = gateway::FollowRequest { user: ada.as_ref() };
+    ada.refused("follows herself", "SELF_RELATION", message, async |mut c, r| c.follow(r).await)
+        .await?;
+
+    println!("\nAnybody's list is seen through the viewer's eyes, newest first");
+    followers(bob, ada, &[(cleo, RelationState::Follower), (bob, RelationState::None)]).await?;
+    followers(ada, bob, &[(cleo, RelationState::Follower), (ada, RelationState::None)]).await?;
+    profile(cleo, ada).await?;
+
+    println!("\nA block ends the follows between two people, and no new one can begin");
+    block(bob, cleo).await?;
+    followers(ada, bob, &[(ada, RelationState::None)]).await?;
+    let message = gateway::FollowRequest { user: bob.as_ref() };
+    let what = format!("follows {}", bob.name);
+    cleo.refused(&what, "BLOCKED_BY_TARGET", message, async |mut c, r| c.follow(r).await).await?;
+    unblock(bob, cleo).await?;
+    follow(cleo, bob, RelationState::Following).await
+}
+
+async fn follow(from: &Person, to: &Person, expected: RelationState) -> anyhow::Result<()> {
+    moment().await;
+    let what = format!("follows {}", to.name);
+    let message = gateway::FollowRequest { user: to.as_ref() };
+    let call = from.call(
+        &what,
+        message,
+        async |mut c, r| c.follow(r).await,
+        |a| word(a.relation()).to_owned(),
+    );
+    ensure!(call.await?.relation() == expected, "{what}: expected {}", word(expected));
+    Ok(())
+}
+
+async fn followers(
+    viewer: &Person,
+    owner: &Person,
+    expected: &[(&Person, RelationState)],
+) -> anyhow::Result<()> {
+    let whose = if viewer.name == owner.name { "own" } else { &format!("{}'s", owner.name) };
+    let what = format!("views {whose} followers");
+    let message = gateway::ViewFollowersRequest { user: owner.as_ref(), ..Default::default() };
+    let call = viewer.call(
+        &what,
+        message,
+        async |mut c, r| c.view_followers(r).await,
+        |a| lines(&a.users, entry),
+    );
+    ensure_listed(&what, &call.await?.users, expected)
+}
+
+async fn profile(viewer: &Person, owner: &Person) -> anyhow::Result<()> {
+    let what = format!("views {}", owner.name);
+    let message = gateway::ViewUserRequest { user: owner.as_ref() };
+    let call = viewer.call(
+        &what,
+        message,
+        async |mut c, r| c.view_user(r).await,
+        |a| {
+            let counts = a.counts.unwrap_or_default();
+            format!(
+                "following {}, followers {}, mutuals {}; both of them follow {}",
+                counts.following, counts.followers, counts.mutuals, a.common_following
+            )
+        },
+    );
+    let answer = call.await?;
+    let counts = answer.counts.unwrap_or_default();
+    ensure!(
+        (counts.following, counts.followers, counts.mutuals) == (1, 2, 1),
+        "{what}: expected 1 following, 2 followers, 1 mutual"
+    );
+    ensure!(answer.common_following == 1, "{what}: expected one account that both follow");
+    Ok(())
+}
+
+/// Makes one block the other.
+pub(super) async fn block(from: &Person, to: &Person) -> anyhow::Result<()> {
+    let message = gateway::BlockRequest { user: to.as_ref() };
+    let what = format!("blocks {}", to.name);
+    from.call(&what, message, async |mut c, r| c.block(r).await, |_| "done".to_owned()).await?;
+    Ok(())
+}
+
+/// Takes that back.
+pub(super) async fn unblock(from: &Person, to: &Person) -> anyhow::Result<()> {
+    let message = gateway::UnblockRequest { user: to.as_ref() };
+    let what = format!("takes the block of {} back", to.name);
+    from.call(&what, message, async |mut c, r| c.unblock(r).await, |_| "done".to_owned()).await?;
+    Ok(())
+}

@@ -49,8 +49,8 @@ Ctrl-C stops everything; the data stay."
     );
 }
 
-/// Tells how to look at the demo graph.
-pub(super) fn sample(port_base: u16, sample: &Sample) {
+/// Tells how to look at the demo graph, and at a post of the one with the most followers.
+pub(super) fn sample(port_base: u16, sample: &Sample, post_id: Option<u64>) {
     let gateway = SERVERS[0].url(port_base);
     let Sample { star, viewer, .. } = sample;
     println!(
@@ -61,6 +61,16 @@ The demo graph is there. To see the followers of {star} as {viewer} does:
     {gateway}/microblog.gateway.v1.GatewayService/Login | sed -n 's/.*\"token\": *\"\\(.*\\)\".*/\\1/p')
   {BUF_CURL} -H \"authorization: Bearer $token\" -d '{{\"user\": {{\"name\": \"{star}\"}}}}' \\
     {gateway}/microblog.gateway.v1.GatewayService/ViewFollowers"
+    );
+    let Some(post_id) = post_id else { return };
+    println!(
+        "
+And a post of {star}, with what is said about it:
+
+  {BUF_CURL} -H \"authorization: Bearer $token\" -d '{{\"post_id\": {post_id}}}' \\
+    {gateway}/microblog.gateway.v1.GatewayService/ViewPost
+  {BUF_CURL} -H \"authorization: Bearer $token\" -d '{{\"post_id\": {post_id}}}' \\
+    {gateway}/microblog.gateway.v1.GatewayService/ViewComments"
     );
 }
 

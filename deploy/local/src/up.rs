@@ -49,7 +49,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", env = "MICROBLOG_REDIS_SERVER")]
     redis_server: Option<PathBuf>,
 
-    /// If nothing is stored yet, makes a small follow graph to look at: 200 accounts
+    /// If nothing is stored yet, makes a small microblog to look at: 200 accounts, who follow
+    /// each other and post
     #[arg(long)]
     demo: bool,
 

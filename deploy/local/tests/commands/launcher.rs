@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use microblog_testkit::redis;
 use nix::{
     errno::Errno,
     sys::signal::{Signal, kill},
@@ -107,8 +108,22 @@ impl Launcher {
 
     /// Has everything verified.
     pub(crate) fn verify(&self) -> Ended {
-        let [user, relation, post] = [1, 2, 3].map(|server| self.url(server));
-        run(&["verify", "--user-url", &user, "--relation-url", &relation, "--post-url", &post], "")
+        self.verify_of("all")
+    }
+
+    /// Has one account verified, or `all`.
+    pub(crate) fn verify_of(&self, user: &str) -> Ended {
+        let [users, relation, post] = [1, 2, 3].map(|server| self.url(server));
+        let urls = ["--user-url", &users, "--relation-url", &relation, "--post-url", &post];
+        run(&[&["verify", "--user", user], &urls[..]].concat(), "")
+    }
+
+    /// Returns a connection to its redis-server that may do everything there.
+    pub(crate) fn admin(&self) -> redis::Connection {
+        let passwords = fs::read_to_string(self.data.join("redis/passwords")).unwrap();
+        let password = passwords.lines().find_map(|line| line.strip_prefix("admin ")).unwrap();
+        let url = format!("redis://admin:{password}@127.0.0.1:{}", self.port_base + 9);
+        redis::Client::open(url).unwrap().get_connection().unwrap()
     }
 }
 

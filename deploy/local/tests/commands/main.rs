@@ -6,3 +6,4 @@
 mod launcher;
 mod refusals;
 mod up;
+mod verify;

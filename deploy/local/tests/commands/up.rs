@@ -59,10 +59,12 @@ fn the_tour_passes_and_leaves_nothing_behind() {
     let tour = run(&["demo", "--gateway-url", &launcher.url(0)], "");
     assert_eq!(tour.code, Some(0), "{tour:?}");
     assert!(tour.stdout.contains("All answers were as they should be."), "{tour:?}");
-    // The follows of deleted accounts are ended soon, but not at once.
+    // The follows of deleted accounts are ended soon, and their posts deleted, but not at once.
     eventually("nothing is left", STOP, || {
         let verified = launcher.verify();
-        verified.code == Some(0) && verified.stdout.contains("accounts   0 checked")
+        verified.code == Some(0)
+            && verified.stdout.contains("accounts   0 checked")
+            && verified.stdout.contains("posts      0 posts and 0 entries")
     });
 }
 
@@ -72,12 +74,18 @@ fn the_demo_graph_is_made_once_and_only_where_nothing_is_stored() {
     let data = dir.path().join("data");
     let mut launcher = Launcher::start(&data, &["--demo"]);
     launcher.wait_to_say("The demo graph is there.");
-    let verified = launcher.verify();
-    assert!(verified.stdout.contains("accounts   200 checked"), "{verified:?}");
+    let made = launcher.verify();
+    assert_eq!(made.code, Some(0), "{made:?}");
+    assert!(made.stdout.contains("accounts   200 checked"), "{made:?}");
+    assert!(!made.stdout.contains("posts      0 posts"), "{made:?}");
+    // Interrupted before it is complete, it is gone on with, and nothing is made twice.
+    fs::remove_file(data.join("sample")).unwrap();
     launcher.signal(Signal::SIGINT);
     launcher.ended(STOP);
     let mut launcher = Launcher::start(&data, &["--demo"]);
     launcher.wait_to_say("The demo graph is there.");
+    launcher.wait_to_say("GatewayService/ViewComments");
+    assert_eq!(launcher.verify().stdout, made.stdout);
     drop(launcher);
 
     let other = dir.path().join("other");

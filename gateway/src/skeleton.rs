@@ -47,7 +47,9 @@ pub(crate) trait Listing: Sync {
 
 /// An account on a list, and since when.
 pub(crate) struct Entry {
+    /// The account, which may be gone.
     pub(crate) user_id: u64,
+    /// Since when.
     pub(crate) since: Option<Timestamp>,
 }
 

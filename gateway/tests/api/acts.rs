@@ -1,5 +1,7 @@
 //! What people do with posts, where nothing keeps them from it.
 
+use std::time::Duration;
+
 use microblog_proto::{
     gateway::{self, ViewedPost},
     post::{Comment, Post},
@@ -21,6 +23,12 @@ pub(crate) fn request_id() -> String {
     Uuid::new_v4().to_string()
 }
 
+/// Returns when the millisecond of the last act is over: likes and reposts of different accounts
+/// within one have no certain order.
+async fn next_millisecond() {
+    tokio::time::sleep(Duration::from_millis(2)).await;
+}
+
 impl System {
     pub(crate) async fn publish(&self, author: &Member, text: &str) -> Post {
         let request = gateway::PublishRequest { request_id: request_id(), text: text.to_owned() };
@@ -29,6 +37,7 @@ impl System {
     }
 
     pub(crate) async fn repost(&self, author: &Member, post_id: u64, text: &str) -> Post {
+        next_millisecond().await;
         let text = text.to_owned();
         let request = gateway::RepostRequest { request_id: request_id(), post_id, text };
         let response = self.gateway().repost(author.asks(request)).await.unwrap();
@@ -41,6 +50,7 @@ impl System {
     }
 
     pub(crate) async fn like(&self, viewer: &Member, post_id: u64) -> u64 {
+        next_millisecond().await;
         let request = viewer.asks(gateway::LikeRequest { post_id });
         self.gateway().like(request).await.unwrap().into_inner().likes
     }

@@ -6,6 +6,7 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "only tests use it")]
 
+pub mod acl;
 mod child;
 mod cluster;
 mod port;

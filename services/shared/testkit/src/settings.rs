@@ -1,6 +1,6 @@
 //! The settings of the tests' redis-servers: those of `deploy/redis`, with passwords.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 /// The user of servers among themselves, and of tests that look at what a service may not.
 pub const ADMIN: &str = "admin";
@@ -18,9 +18,30 @@ pub(crate) fn write_config(to: &Path) {
 
 /// Writes the users of `deploy/redis/users.acl`, and an administrator, as Redis reads them.
 pub(crate) fn write_acl(to: &Path) {
+    std::fs::write(to, acl(&users())).expect("write the ACL file");
+}
+
+/// What a user may do.
+pub(crate) struct Rights {
+    /// What its keys begin with.
+    pub(crate) keys: String,
+    /// Its commands, in small letters.
+    pub(crate) commands: BTreeSet<String>,
+}
+
+/// Returns what a user in `deploy/redis/users.acl` may do.
+pub(crate) fn rights(user: &str) -> Rights {
+    let users = acl(&users());
+    let mut lines = users.lines().map(|line| line.split(' '));
+    let rules = lines.find(|line| line.clone().nth(1) == Some(user)).expect("a user");
+    let keys = rules.clone().find_map(|rule| rule.strip_prefix('~')?.strip_suffix('*'));
+    let commands = rules.filter_map(|rule| rule.strip_prefix('+')).map(str::to_owned).collect();
+    Rights { keys: keys.expect("keys that begin alike").to_owned(), commands }
+}
+
+fn users() -> String {
     let path = format!("{}/users.acl", directory());
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    std::fs::write(to, acl(&text)).expect("write the ACL file");
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 fn directory() -> String {

@@ -90,7 +90,6 @@ async fn a_page_of_comments_costs_the_same_under_10_and_under_2_000() {
     let viewer = system.join("viewer").await;
     let host = system.join("host").await;
     let crowd = system.crowd("friend", 2_000).await;
-    // Who comments is followed, with many others; some strangers are muted.
     system.follows(crowd.iter().map(|&friend| (viewer.id, friend))).await;
     let few = system.publish(&host, "few will answer").await.id;
     let many = system.publish(&host, "many will answer").await.id;

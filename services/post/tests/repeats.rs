@@ -1,0 +1,249 @@
+//! Requests that come again, because a crash or a lost answer left their caller in doubt: what they
+//! make is made once, and an id that was used for something else is refused.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use microblog_domain::RequestId;
+use microblog_post::{Admitted, Content, Origin, Published};
+use microblog_proto::{common::ErrorReason, post as pb};
+use microblog_testkit::{Topology, redis};
+use support::{System, id, refused, request_id, timelines::Mood, user};
+use tonic::{Code, Status};
+
+/// A day, and what less may be left of it.
+const REMEMBERED_SECONDS: std::ops::RangeInclusive<i64> = 86_000..=86_400;
+
+async fn create(
+    system: &System,
+    author: u64,
+    request: &str,
+    text: &str,
+) -> Result<pb::Post, Status> {
+    let (request_id, text) = (request.to_owned(), text.to_owned());
+    let request = pb::CreatePostRequest { author_id: id(author), request_id, text };
+    Ok(system.client.clone().create_post(request).await?.into_inner().post.unwrap())
+}
+
+async fn repost(
+    system: &System,
+    author: u64,
+    request: &str,
+    post_id: u64,
+    text: &str,
+) -> Result<pb::Post, Status> {
+    let (request_id, text) = (request.to_owned(), text.to_owned());
+    let request = pb::RepostRequest { author_id: id(author), request_id, post_id, text };
+    Ok(system.client.clone().repost(request).await?.into_inner().post.unwrap())
+}
+
+async fn comment(
+    system: &System,
+    author: u64,
+    request: &str,
+    post_id: u64,
+    text: &str,
+    in_reply_to_id: u64,
+) -> Result<pb::Comment, Status> {
+    let (author_id, request_id, text) = (id(author), request.to_owned(), text.to_owned());
+    let request = pb::AddCommentRequest { author_id, request_id, post_id, text, in_reply_to_id };
+    Ok(system.client.clone().add_comment(request).await?.into_inner().comment.unwrap())
+}
+
+#[track_caller]
+fn is_reused<T: std::fmt::Debug>(answer: Result<T, Status>) {
+    let status = refused(answer, Code::InvalidArgument, ErrorReason::RequestIdReused);
+    support::names_fields::<()>(Err(status), &["request_id"]);
+}
+
+#[track_caller]
+fn is_missing<T: std::fmt::Debug>(answer: Result<T, Status>, reason: ErrorReason) {
+    refused(answer, Code::NotFound, reason);
+}
+
+fn parsed(request: &str) -> RequestId {
+    RequestId::parse("request_id", request).unwrap()
+}
+
+/// Makes a repost and stops.
+async fn publish(system: &System, request: &str, root: u64) -> (pb::Post, Content) {
+    let root = support::post(root);
+    let origin = Some(Origin { root, reposted: root });
+    let content = Content { author: user(2), text: "again".to_owned(), origin };
+    match system.store.publish(&content, parsed(request)).await.unwrap() {
+        Published::New(made) => (system.get(made.get(), 0).await.unwrap(), content),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_request_tells_and_delivers_what_a_stop_left() {
+    for was_delivered in [false, true] {
+        let system = System::start_without_jobs(Topology::Single).await;
+        let root = system.create(id(1), "root").await.unwrap();
+        let request = request_id();
+        let (made, content) = publish(&system, &request, root.id).await;
+        if was_delivered {
+            // Then only its root does not know of it.
+            system.store.delivered(&[support::post(made.id)]).await.unwrap();
+        }
+        assert_eq!(system.get(root.id, 0).await.unwrap().reposts, 0);
+
+        let repeated = repost(&system, 2, &request, root.id, &content.text).await.unwrap();
+        assert_eq!(repeated.id, made.id);
+        assert_eq!(system.get(root.id, 0).await.unwrap().reposts, 1);
+        assert_eq!(system.timelines.times(made.id), 1);
+        assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+        repost(&system, 2, &request, root.id, &content.text).await.unwrap();
+        assert_eq!(system.timelines.times(made.id), 1, "once is enough");
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_request_delivers_what_could_not_be_delivered() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    system.timelines.answer(Mood::Away);
+    let request = request_id();
+    let made = create(&system, 1, &request, "hello").await.unwrap();
+    assert_eq!(system.timelines.times(made.id), 0);
+    system.timelines.answer(Mood::Well);
+    assert_eq!(create(&system, 1, &request, "hello").await.unwrap(), made);
+    assert_eq!(system.timelines.times(made.id), 1);
+    assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn the_id_of_a_post_makes_no_other_post() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let [root, other] = ["root", "other"].map(|text| system.create(id(1), text));
+    let (root, other) = (root.await.unwrap(), other.await.unwrap());
+    let [plain, again] = [request_id(), request_id()];
+    let made = create(&system, 2, &plain, "hello").await.unwrap();
+    let repeated = repost(&system, 2, &again, root.id, "see").await.unwrap();
+
+    is_reused(create(&system, 2, &plain, "bye").await);
+    is_reused(repost(&system, 2, &plain, root.id, "hello").await);
+    is_reused(repost(&system, 2, &again, root.id, "look").await);
+    is_reused(repost(&system, 2, &again, other.id, "see").await);
+    is_reused(repost(&system, 2, &again, repeated.id, "see").await);
+    is_reused(repost(&system, 2, &again, id(99), "see").await);
+    is_reused(create(&system, 2, &again, "see").await);
+    let posts = system.store.posts_of(user(2), None, 10).await.unwrap();
+    assert_eq!(posts.entries.len(), 2);
+    assert_eq!(create(&system, 2, &plain, " hello\r\n").await.unwrap(), made, "it is the same");
+    // Others may have chosen the same id.
+    assert_ne!(create(&system, 3, &plain, "bye").await.unwrap().id, made.id);
+    assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn the_id_of_a_comment_makes_no_other_comment() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    // In one partition, and in different ones.
+    let posts = [system.create(id(1), "a"), system.create(id(1), "b"), system.create(id(2), "c")];
+    let [a, b, c] =
+        <[pb::Post; 3]>::try_from(futures::future::try_join_all(posts).await.unwrap()).unwrap();
+    let [first, second] = ["first", "second"].map(|text| system.comment(id(3), a.id, text, 0));
+    let (first, second) = (first.await.unwrap(), second.await.unwrap());
+    let [plain, answer] = [request_id(), request_id()];
+    let made = comment(&system, 4, &plain, a.id, "hello", 0).await.unwrap();
+    comment(&system, 4, &answer, a.id, "well", first.id).await.unwrap();
+
+    is_reused(comment(&system, 4, &plain, a.id, "bye", 0).await);
+    is_reused(comment(&system, 4, &plain, a.id, "hello", first.id).await);
+    is_reused(comment(&system, 4, &plain, b.id, "hello", 0).await);
+    is_reused(comment(&system, 4, &plain, c.id, "hello", 0).await);
+    is_reused(comment(&system, 4, &answer, a.id, "well", 0).await);
+    is_reused(comment(&system, 4, &answer, a.id, "well", second.id).await);
+    is_reused(comment(&system, 4, &answer, a.id, "well", id(99)).await);
+    assert_eq!(system.get(a.id, 0).await.unwrap().comments, 4);
+    assert_eq!(comment(&system, 4, &plain, a.id, "hello", 0).await.unwrap(), made);
+    assert_ne!(comment(&system, 5, &plain, a.id, "bye", 0).await.unwrap().id, made.id);
+    assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_repost_that_is_repeated_when_its_target_is_gone_answers_what_was_made() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let root = system.create(id(1), "root").await.unwrap();
+    let first = system.repost(id(2), root.id).await.unwrap();
+    let request = request_id();
+    let made = repost(&system, 3, &request, first.id, "see").await.unwrap();
+    system.delete(id(2), first.id).await.unwrap();
+    let repeated = repost(&system, 3, &request, first.id, "see").await.unwrap();
+    assert_eq!((repeated.id, repeated.root.unwrap().reposts), (made.id, 1));
+    is_missing(repost(&system, 4, &request, first.id, "see").await, ErrorReason::PostNotFound);
+
+    system.delete(id(1), root.id).await.unwrap();
+    let repeated = repost(&system, 3, &request, first.id, "see").await.unwrap();
+    assert_eq!((repeated.id, repeated.root_deleted), (made.id, true));
+    is_reused(repost(&system, 3, &request, first.id, "look").await);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_repeated_when_the_answered_is_gone_answers_what_was_made() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let post = system.create(id(1), "discuss").await.unwrap();
+    let first = system.comment(id(2), post.id, "first", 0).await.unwrap();
+    let request = request_id();
+    let made = comment(&system, 3, &request, post.id, "answer", first.id).await.unwrap();
+    system.uncomment(id(2), post.id, first.id).await.unwrap();
+    let repeated = comment(&system, 3, &request, post.id, "answer", first.id).await.unwrap();
+    assert_eq!(repeated, made);
+    is_reused(comment(&system, 3, &request, post.id, "question", first.id).await);
+    let late = comment(&system, 3, &request_id(), post.id, "answer", first.id).await;
+    is_missing(late, ErrorReason::CommentNotFound);
+    assert_eq!(system.get(post.id, 0).await.unwrap().comments, 1);
+}
+
+#[tokio::test]
+async fn what_was_made_and_deleted_is_not_made_again() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let post = system.create(id(1), "discuss").await.unwrap();
+    let [plain, again, remark] = [request_id(), request_id(), request_id()];
+    let made = create(&system, 2, &plain, "hello").await.unwrap();
+    let repeated = repost(&system, 2, &again, post.id, "").await.unwrap();
+    let said = comment(&system, 2, &remark, post.id, "hello", 0).await.unwrap();
+    system.delete(id(2), made.id).await.unwrap();
+    system.delete(id(2), repeated.id).await.unwrap();
+    system.uncomment(id(2), post.id, said.id).await.unwrap();
+
+    is_missing(create(&system, 2, &plain, "hello").await, ErrorReason::PostNotFound);
+    is_missing(repost(&system, 2, &again, post.id, "").await, ErrorReason::PostNotFound);
+    let late = comment(&system, 2, &remark, post.id, "hello", 0).await;
+    is_missing(late, ErrorReason::CommentNotFound);
+    let post = system.get(post.id, 0).await.unwrap();
+    assert_eq!((post.comments, post.reposts), (0, 0));
+    assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_comment_that_stopped_when_it_was_let_through_is_made_by_the_repeated_request() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let post = system.create(id(1), "discuss").await.unwrap();
+    let request = request_id();
+    let on = support::post(post.id);
+    let admitted = system.store.admit_comment(on, user(2), parsed(&request)).await.unwrap();
+    assert_eq!(admitted, Admitted::Yes);
+    assert_eq!(system.get(post.id, 0).await.unwrap().comments, 0);
+    let made = comment(&system, 2, &request, post.id, "hello", 0).await.unwrap();
+    assert_eq!(comment(&system, 2, &request, post.id, "hello", 0).await.unwrap(), made);
+    assert_eq!(system.get(post.id, 0).await.unwrap().comments, 1);
+}
+
+#[tokio::test]
+async fn requests_are_remembered_for_a_day() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let post = system.create(id(1), "discuss").await.unwrap();
+    system.comment(id(2), post.id, "hello", 0).await.unwrap();
+    let mut admin = system.redis.nodes()[0].admin().await;
+    for kind in ["request", "comment_admission", "comment_request"] {
+        let pattern = format!("*:{kind}:*");
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg(pattern).query_async(&mut admin).await.unwrap();
+        let [key] = &keys[..] else { panic!("{keys:?}") };
+        let left: i64 = redis::cmd("TTL").arg(key).query_async(&mut admin).await.unwrap();
+        assert!(REMEMBERED_SECONDS.contains(&left), "{key}: {left} s");
+    }
+}

@@ -1,0 +1,279 @@
+//! What a stop between two steps leaves, what takes it up, and what steps that come late do.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use std::time::Duration;
+
+use microblog_chassis::Peer;
+use microblog_domain::{PostId, RequestId, UserId};
+use microblog_post::{Change, Content, Delivery, Origin, Published, Sweeper, Telling};
+use microblog_testkit::{Topology, redis};
+use support::{System, id, timelines::Mood, user};
+
+async fn sweep(system: &System) {
+    let config = support::config(&system.redis.url("post"), &[]);
+    let peer = Peer::local(&system.timelines.service(), &config.chassis);
+    let delivery = Delivery::new(system.store.clone(), Some(peer));
+    let mut sweeper = Sweeper::new(system.store.clone(), delivery);
+    sweeper.tell(Duration::ZERO).await.unwrap();
+    sweeper.deliver(Duration::ZERO).await.unwrap();
+}
+
+async fn nothing_is_wrong(system: &System) {
+    assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+}
+
+async fn reposts(system: &System, post_id: u64) -> u64 {
+    system.get(post_id, 0).await.unwrap().reposts
+}
+
+/// How many reposts wait to be told, and how many posts wait to be delivered.
+async fn waiting(system: &System, author: UserId) -> [u64; 2] {
+    let [pending, outbox, _] = system.store.unfinished(author.partition()).await.unwrap();
+    [pending, outbox]
+}
+
+fn content(author: UserId, root: u64, reposted: u64) -> Content {
+    let [root, reposted] = [root, reposted].map(support::post);
+    Content { author, text: "again".to_owned(), origin: Some(Origin { root, reposted }) }
+}
+
+fn changes(id: PostId, content: &Content, version: u64, exists: bool) -> Vec<Change> {
+    let change = |target| Change { telling: Telling { repost: id, target }, version, exists };
+    content.counted_by().map(change).collect()
+}
+
+/// Makes a repost and stops.
+async fn publish(system: &System, content: &Content) -> PostId {
+    let request = RequestId::parse("request_id", &support::request_id()).unwrap();
+    match system.store.publish(content, request).await.unwrap() {
+        Published::New(id) => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Deletes a post and stops.
+async fn delete(system: &System, id: PostId, content: &Content) -> Vec<Change> {
+    let version = system.store.delete(id, content).await.unwrap().unwrap();
+    changes(id, content, version, false)
+}
+
+/// Returns the keys of a store that match a pattern, without their partition, in order.
+async fn keys(system: &System, pattern: &str) -> Vec<String> {
+    let mut keys = Vec::new();
+    for node in system.redis.nodes() {
+        let mut admin = node.admin().await;
+        let found: Vec<String> =
+            redis::cmd("KEYS").arg(pattern).query_async(&mut admin).await.unwrap();
+        keys.extend(found.iter().map(|key| key.split_once("}:").unwrap().1.to_owned()));
+    }
+    keys.sort();
+    keys
+}
+
+#[tokio::test]
+async fn a_repost_that_stopped_after_its_truth_is_told_and_delivered_by_the_sweeper() {
+    for topology in [Topology::Single, Topology::Cluster] {
+        let system = System::start_without_jobs(topology).await;
+        let root = system.create(id(1), "root").await.unwrap();
+        let first = publish(&system, &content(user(2), root.id, root.id)).await;
+        let second = publish(&system, &content(user(3), root.id, first.get())).await;
+        assert_eq!(reposts(&system, root.id).await, 0);
+        assert_eq!(waiting(&system, user(2)).await, [1, 1]);
+        assert_eq!(waiting(&system, user(3)).await, [2, 1], "its root, and what it reposts");
+
+        sweep(&system).await;
+        assert_eq!(reposts(&system, root.id).await, 2);
+        assert_eq!(reposts(&system, first.get()).await, 1);
+        for post in [first, second] {
+            let heard = system.timelines.heard();
+            let heard: Vec<_> = heard.iter().filter(|heard| heard.post_id == post.get()).collect();
+            let [heard] = heard[..] else { panic!("{heard:?}") };
+            assert_eq!(heard.root_id, root.id);
+        }
+        nothing_is_wrong(&system).await;
+    }
+}
+
+#[tokio::test]
+async fn a_repost_that_is_told_of_twice_counts_once() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let root = system.create(id(1), "root").await.unwrap();
+    let content = content(user(2), root.id, root.id);
+    let repost = publish(&system, &content).await;
+    let came = changes(repost, &content, repost.get(), true);
+    for _ in 0..2 {
+        system.store.tell(&came).await.unwrap();
+        assert_eq!(reposts(&system, root.id).await, 1);
+    }
+    let went = delete(&system, repost, &content).await;
+    for _ in 0..2 {
+        system.store.tell(&went).await.unwrap();
+        assert_eq!(reposts(&system, root.id).await, 0);
+    }
+    system.store.confirm(&went).await.unwrap();
+    nothing_is_wrong(&system).await;
+}
+
+#[tokio::test]
+async fn a_repost_that_was_deleted_does_not_come_back_when_it_is_told_of_late() {
+    for was_told_before in [true, false] {
+        let system = System::start_without_jobs(Topology::Single).await;
+        let root = system.create(id(1), "root").await.unwrap();
+        let content = content(user(2), root.id, root.id);
+        let repost = publish(&system, &content).await;
+        let came = changes(repost, &content, repost.get(), true);
+        if was_told_before {
+            system.store.tell(&came).await.unwrap();
+            system.store.confirm(&came).await.unwrap();
+        }
+        system.delete(id(2), repost.get()).await.unwrap();
+
+        system.store.tell(&came).await.unwrap();
+        system.store.confirm(&came).await.unwrap();
+        assert_eq!(reposts(&system, root.id).await, 0);
+        nothing_is_wrong(&system).await;
+    }
+}
+
+#[tokio::test]
+async fn a_deletion_that_stopped_after_its_truth_is_told_by_the_sweeper() {
+    for topology in [Topology::Single, Topology::Cluster] {
+        let system = System::start_without_jobs(topology).await;
+        let root = system.create(id(1), "root").await.unwrap();
+        let first = system.repost(id(2), root.id).await.unwrap();
+        let second = system.repost(id(3), first.id).await.unwrap();
+        let content = content(user(3), root.id, first.id);
+        delete(&system, support::post(second.id), &content).await;
+        assert_eq!(reposts(&system, root.id).await, 2);
+        assert_eq!(waiting(&system, user(3)).await, [2, 0]);
+
+        // The caller does not know that it was done, and repeats it.
+        system.delete(id(3), second.id).await.unwrap();
+        sweep(&system).await;
+        assert_eq!(reposts(&system, root.id).await, 1);
+        assert_eq!(reposts(&system, first.id).await, 0);
+        nothing_is_wrong(&system).await;
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_a_repost_waits_on_when_its_beginning_is_confirmed_late() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let root = system.create(id(1), "root").await.unwrap();
+    let content = content(user(2), root.id, root.id);
+    let repost = publish(&system, &content).await;
+    let came = changes(repost, &content, repost.get(), true);
+    system.store.tell(&came).await.unwrap();
+    let went = delete(&system, repost, &content).await;
+
+    system.store.confirm(&came).await.unwrap();
+    assert_eq!(waiting(&system, user(2)).await, [1, 0]);
+    system.store.tell(&went).await.unwrap();
+    system.store.confirm(&went).await.unwrap();
+    assert_eq!(waiting(&system, user(2)).await, [0, 0]);
+    nothing_is_wrong(&system).await;
+}
+
+#[tokio::test]
+async fn what_was_deleted_before_it_was_delivered_is_not_delivered() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    system.timelines.answer(Mood::Away);
+    let post = system.create(id(1), "hasty").await.unwrap();
+    assert_eq!(waiting(&system, user(1)).await, [0, 1]);
+    system.delete(id(1), post.id).await.unwrap();
+    assert_eq!(waiting(&system, user(1)).await, [0, 0]);
+    system.timelines.answer(Mood::Well);
+    sweep(&system).await;
+    assert_eq!(system.timelines.times(post.id), 0);
+    nothing_is_wrong(&system).await;
+}
+
+#[tokio::test]
+async fn a_repost_of_a_root_that_is_gone_tells_nobody_and_leaves_no_keys_there() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let root = system.create(id(1), "root").await.unwrap();
+    // It goes just after its reposter saw it.
+    let content = content(user(2), root.id, root.id);
+    system.delete(id(1), root.id).await.unwrap();
+    let repost = publish(&system, &content).await;
+    sweep(&system).await;
+    assert_eq!(keys(&system, &format!("*:{}", root.id)).await, Vec::<String>::new());
+    assert!(system.get(repost.get(), 0).await.unwrap().root_deleted);
+    nothing_is_wrong(&system).await;
+
+    system.delete(id(2), repost.get()).await.unwrap();
+    assert_eq!(keys(&system, &format!("*:{}", root.id)).await, Vec::<String>::new());
+    nothing_is_wrong(&system).await;
+}
+
+#[tokio::test]
+async fn a_deleted_post_leaves_the_memory_of_requests_alone() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let post = system.create(id(1), "rich").await.unwrap();
+    system.like(id(2), post.id).await.unwrap();
+    let comment = system.comment(id(2), post.id, "first", 0).await.unwrap();
+    system.comment(id(3), post.id, "answer", comment.id).await.unwrap();
+    let first = system.repost(id(2), post.id).await.unwrap();
+    let second = system.repost(id(3), post.id).await.unwrap();
+    system.delete(id(2), first.id).await.unwrap();
+    let of_post = keys(&system, &format!("*:{}", post.id)).await;
+    let kinds: Vec<_> = of_post.iter().map(|key| key.split_once(':').unwrap().0).collect();
+    let expected = ["comment_bodies", "comments", "likes", "post", "reposts", "unreposted"];
+    assert_eq!(kinds, expected);
+
+    system.delete(id(1), post.id).await.unwrap();
+    system.delete(id(3), second.id).await.unwrap();
+    let kinds: Vec<_> = keys(&system, "*").await;
+    let kinds: Vec<_> = kinds.iter().map(|key| key.split(':').next().unwrap()).collect();
+    let expected = [
+        &["authors"; 3][..],
+        &["clock"; 3],
+        &["comment_admission"; 2],
+        &["comment_request"; 2],
+        &["request"; 3],
+    ];
+    assert_eq!(kinds, expected.concat());
+    nothing_is_wrong(&system).await;
+}
+
+#[tokio::test]
+async fn counts_that_fall_to_nothing_take_no_room() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let post = system.create(id(1), "fleeting").await.unwrap();
+    system.like(id(2), post.id).await.unwrap();
+    let comment = system.comment(id(2), post.id, "first", 0).await.unwrap();
+    let repost = system.repost(id(2), post.id).await.unwrap();
+    let key = format!("post:{{{}}}:post:{}", user(1).partition(), post.id);
+    let fields = async || -> u64 {
+        let mut admin = system.redis.nodes()[0].admin().await;
+        redis::cmd("HLEN").arg(&key).query_async(&mut admin).await.unwrap()
+    };
+    assert_eq!(fields().await, 4);
+    system.unlike(id(2), post.id).await.unwrap();
+    system.uncomment(id(2), post.id, comment.id).await.unwrap();
+    system.delete(id(2), repost.id).await.unwrap();
+    assert_eq!(fields().await, 1, "what it says");
+}
+
+#[tokio::test]
+async fn ids_grow_though_the_machines_clock_went_back() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let first = system.create(id(1), "first").await.unwrap();
+    // As if the last stamp had been issued by a clock an hour ahead of now.
+    let key = format!("post:{{{}}}:clock", user(1).partition());
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let last: u64 = redis::cmd("GET").arg(&key).query_async(&mut admin).await.unwrap();
+    let ahead = last + 3_600_000 * 4;
+    let () = redis::cmd("SET").arg(&key).arg(ahead).query_async(&mut admin).await.unwrap();
+
+    let second = system.create(id(1), "second").await.unwrap();
+    let third = system.repost(id(1), second.id).await.unwrap();
+    assert!(first.id < second.id && second.id < third.id);
+    system.comment(id(2), third.id, "fourth", 0).await.unwrap();
+    let last: u64 = redis::cmd("GET").arg(&key).query_async(&mut admin).await.unwrap();
+    assert_eq!(last, ahead + 3, "two posts and a comment");
+    nothing_is_wrong(&system).await;
+}

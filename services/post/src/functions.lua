@@ -14,7 +14,7 @@
 -- What a step did; post.rs has the same numbers.
 local DONE, UNCHANGED, OPEN, NOT_FOUND, THROTTLED, FORGOTTEN = 0, 1, 2, 3, 4, 5
 
-local MINUTE_MS = 60000
+local MINUTE_US = 60000000
 
 -- Changes one of a post's counts and returns it.
 local function count(post, field, change)
@@ -27,20 +27,21 @@ end
 
 -- Takes one of the places that an account has per minute, of which it may use all at once. Returns
 -- 0, or how many milliseconds to wait for one. (The generic cell rate algorithm of ITU-T I.371:
--- the key holds when all so far would be done, were they done at an even pace.)
+-- the key holds when all so far would be done, were they done at an even pace. In whole
+-- microseconds: rounded up ever so little each time, the last places would never be free at once.)
 local function admit(pace, limit)
   if limit == 0 then
     return 0
   end
-  local now, interval = now_ms(), MINUTE_MS / limit
+  local now, interval = now_ms() * 1000, math.floor(MINUTE_US / limit)
   local busy_until = tonumber(redis.call('GET', pace) or 0)
   -- Never further ahead than a minute, even where the clock was set back.
-  busy_until = math.max(now, math.min(busy_until, now + MINUTE_MS))
-  local wait = busy_until + interval - MINUTE_MS - now
+  busy_until = math.max(now, math.min(busy_until, now + MINUTE_US))
+  local wait = busy_until + interval - MINUTE_US - now
   if wait > 0 then
-    return math.ceil(wait)
+    return math.ceil(wait / 1000)
   end
-  redis.call('SET', pace, integer(busy_until + interval), 'PX', MINUTE_MS)
+  redis.call('SET', pace, integer(busy_until + interval), 'EX', 60)
   return 0
 end
 

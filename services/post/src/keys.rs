@@ -16,7 +16,7 @@
 //! | `post:{p}:request:<author>:<uuid>` | string | the post that a request made | 24 h |
 //! | `post:{p}:comment_admission:<author>:<uuid>` | string | in the author's partition: the post on which a request may comment | 24 h |
 //! | `post:{p}:comment_request:<author>:<uuid>` | string | in the post's partition: the comment that a request made | 24 h |
-//! | `post:{p}:pace:<author>` · `comment_pace:<author>` | string | when the author's posts (comments) so far would be done at an even pace, in ms | a minute |
+//! | `post:{p}:pace:<author>` · `comment_pace:<author>` | string | when the author's posts (comments) so far would be done at an even pace, in µs | a minute |
 //! | `post:{p}:clock` | string | the last tick of the partition's clock | for ever |
 //! | `post:{p}:authors` | set (intset) | the partition's authors, for `Verify` alone | until forgotten |
 //! | `post:{p}:forgotten` | set (intset) | deleted accounts of the partition | for ever |

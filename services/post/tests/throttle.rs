@@ -1,0 +1,228 @@
+//! How many posts and comments an account makes in a minute.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use std::time::Duration;
+
+use microblog_domain::RequestId;
+use microblog_post::{Content, Published};
+use microblog_proto::{common::ErrorReason, post as pb};
+use microblog_testkit::{Topology, redis};
+use support::{System, id, refused, request_id, user};
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Far from now, in microseconds since the epoch of stamps.
+const FAR_AHEAD: u64 = 1 << 50;
+const LONG_AGO: u64 = 1;
+
+/// What a limit is on.
+#[derive(Clone, Copy, Debug)]
+enum Pace {
+    Posts,
+    Comments,
+}
+
+impl Pace {
+    fn limit(self, limit: u32) -> String {
+        match self {
+            Self::Posts => format!("--posts-per-minute={limit}"),
+            Self::Comments => format!("--comments-per-minute={limit}"),
+        }
+    }
+
+    fn reason(self) -> ErrorReason {
+        match self {
+            Self::Posts => ErrorReason::PostsThrottled,
+            Self::Comments => ErrorReason::CommentsThrottled,
+        }
+    }
+
+    fn key(self, author: u64) -> String {
+        let kind = match self {
+            Self::Posts => "pace",
+            Self::Comments => "comment_pace",
+        };
+        format!("post:{{{}}}:{kind}:{}", user(author).partition(), id(author))
+    }
+}
+
+/// A service with a limit, and a post to comment on.
+struct Limited {
+    system: System,
+    pace: Pace,
+    post: u64,
+}
+
+impl Limited {
+    async fn start(pace: Pace, limit: u32) -> Self {
+        let system = System::start_with(Topology::Single, &[&pace.limit(limit)]).await;
+        let post = system.create(id(99), "discuss").await.unwrap().id;
+        Self { system, pace, post }
+    }
+
+    /// Posts, or comments, with a request's id.
+    async fn write(&self, author: u64, request: &str) -> Result<u64, Status> {
+        let (author_id, request_id, text) = (id(author), request.to_owned(), "hello".to_owned());
+        let mut client = self.system.client.clone();
+        match self.pace {
+            Pace::Posts => {
+                let request = pb::CreatePostRequest { author_id, request_id, text };
+                Ok(client.create_post(request).await?.into_inner().post.unwrap().id)
+            }
+            Pace::Comments => {
+                let (post_id, in_reply_to_id) = (self.post, 0);
+                let request =
+                    pb::AddCommentRequest { author_id, request_id, post_id, text, in_reply_to_id };
+                Ok(client.add_comment(request).await?.into_inner().comment.unwrap().id)
+            }
+        }
+    }
+
+    async fn write_new(&self, author: u64) -> Result<u64, Status> {
+        self.write(author, &request_id()).await
+    }
+
+    /// Asserts that an account has to wait, at most so long.
+    async fn waits(&self, author: u64, longest: Duration) {
+        let status = self.write_new(author).await;
+        let status = refused(status, Code::ResourceExhausted, self.pace.reason());
+        let wait = status.get_details_retry_info().unwrap().retry_delay.unwrap();
+        assert!(wait > Duration::ZERO && wait <= longest, "{wait:?}");
+    }
+
+    /// Sets when an account's writes so far would be done, relative to what is set.
+    async fn set(&self, author: u64, change: impl Fn(u64) -> u64) {
+        let mut admin = self.system.redis.nodes()[0].admin().await;
+        let key = self.pace.key(author);
+        let busy_until: u64 = redis::cmd("GET").arg(&key).query_async(&mut admin).await.unwrap();
+        let set = redis::cmd("SET").arg(&key).arg(change(busy_until)).take();
+        set.exec_async(&mut admin).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn so_many_go_at_once_and_then_one_each_part_of_a_minute() {
+    for pace in [Pace::Posts, Pace::Comments] {
+        let limited = Limited::start(pace, 5).await;
+        let mut made = Vec::new();
+        for _ in 0..5 {
+            let request = request_id();
+            made.push((limited.write(1, &request).await.unwrap(), request));
+        }
+        limited.waits(1, MINUTE / 5).await;
+        limited.waits(1, MINUTE / 5).await;
+        // Others have limits of their own, and what was made is known again.
+        limited.write_new(2).await.unwrap();
+        for (id, request) in &made {
+            assert_eq!(limited.write(1, request).await.unwrap(), *id, "{pace:?}");
+        }
+        // As if so much time had passed.
+        limited.set(1, |busy_until| busy_until - 12_000_000).await;
+        limited.write_new(1).await.unwrap();
+        limited.waits(1, MINUTE / 5).await;
+        limited.set(1, |busy_until| busy_until - 24_000_000).await;
+        limited.write_new(1).await.unwrap();
+        limited.write_new(1).await.unwrap();
+        limited.waits(1, MINUTE / 5).await;
+    }
+}
+
+#[tokio::test]
+async fn who_was_made_to_wait_may_go_on_with_the_same_request() {
+    for pace in [Pace::Posts, Pace::Comments] {
+        let limited = Limited::start(pace, 1).await;
+        limited.write_new(1).await.unwrap();
+        let request = request_id();
+        for _ in 0..3 {
+            let status = limited.write(1, &request).await;
+            refused(status, Code::ResourceExhausted, pace.reason());
+        }
+        limited.set(1, |busy_until| busy_until - 60_000_000).await;
+        let made = limited.write(1, &request).await.unwrap();
+        assert_eq!(limited.write(1, &request).await.unwrap(), made);
+    }
+}
+
+#[tokio::test]
+async fn reposts_count_as_posts() {
+    let limited = Limited::start(Pace::Posts, 2).await;
+    let system = &limited.system;
+    let post = limited.write_new(1).await.unwrap();
+    system.repost(id(1), post).await.unwrap();
+    let refusal = system.repost(id(1), post).await;
+    refused(refusal, Code::ResourceExhausted, ErrorReason::PostsThrottled);
+    assert_eq!(system.get(post, 0).await.unwrap().reposts, 1);
+    // Comments have a limit of their own, and likes have none.
+    system.comment(id(1), post, "hello", 0).await.unwrap();
+    system.like(id(1), post).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_limit_that_does_not_divide_a_minute_is_kept_to_the_last_one() {
+    const LIMIT: usize = 1_100;
+    let flag = Pace::Posts.limit(1_100);
+    let system = System::start_with(Topology::Single, &[&flag]).await;
+    let content = Content { author: user(1), text: "hello".to_owned(), origin: None };
+    let publish = |_| async {
+        let request = RequestId::parse("request_id", &request_id()).unwrap();
+        system.store.publish(&content, request).await.unwrap()
+    };
+    // In a fraction of a second, in which some more places come free.
+    let published = futures::future::join_all((0..2 * LIMIT).map(publish)).await;
+    let made = published.iter().filter(|made| matches!(made, Published::New(_))).count();
+    assert!((LIMIT..LIMIT + LIMIT / 4).contains(&made), "{made}");
+}
+
+#[tokio::test]
+async fn a_machines_clock_that_went_back_makes_nobody_wait_for_long() {
+    for pace in [Pace::Posts, Pace::Comments] {
+        let limited = Limited::start(pace, 5).await;
+        limited.write_new(1).await.unwrap();
+        limited.set(1, |_| FAR_AHEAD).await;
+        limited.waits(1, MINUTE / 5).await;
+    }
+}
+
+#[tokio::test]
+async fn who_was_silent_for_long_may_not_write_more_at_once() {
+    for pace in [Pace::Posts, Pace::Comments] {
+        let limited = Limited::start(pace, 3).await;
+        limited.write_new(1).await.unwrap();
+        limited.set(1, |_| LONG_AGO).await;
+        for _ in 0..3 {
+            limited.write_new(1).await.unwrap();
+        }
+        limited.waits(1, MINUTE / 3).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_kept_of_a_pace_goes_after_a_minute() {
+    for pace in [Pace::Posts, Pace::Comments] {
+        let limited = Limited::start(pace, 5).await;
+        limited.write_new(1).await.unwrap();
+        let mut admin = limited.system.redis.nodes()[0].admin().await;
+        let pttl = redis::cmd("PTTL").arg(pace.key(1)).take();
+        let left: i64 = pttl.query_async(&mut admin).await.unwrap();
+        assert!((50_000..=60_000).contains(&left), "{left} ms");
+    }
+}
+
+#[tokio::test]
+async fn without_a_limit_nothing_is_kept() {
+    for pace in [Pace::Posts, Pace::Comments] {
+        let limited = Limited::start(pace, 0).await;
+        for _ in 0..70 {
+            limited.write_new(1).await.unwrap();
+        }
+        let mut admin = limited.system.redis.nodes()[0].admin().await;
+        let exists = redis::cmd("EXISTS").arg(pace.key(1)).take();
+        let exists: bool = exists.query_async(&mut admin).await.unwrap();
+        assert!(!exists);
+    }
+}

@@ -38,7 +38,8 @@ local function unlike(keys, args)
 end
 
 -- Lets an account comment, or makes it wait: in its own partition, before the comment is made in
--- the post's. A request that was let through once is let through again, to the same post.
+-- the post's. A request that was let through once is let through again, to the same post, as long
+-- as the account is there.
 --
 -- KEYS: comment_admission, comment_pace, forgotten. ARGV: account, post, limit per minute, seconds
 -- for which the request is remembered.
@@ -46,12 +47,12 @@ end
 -- THROTTLED, FORGOTTEN) and the milliseconds to wait.
 local function admit_comment(keys, args)
   local admission, pace, forgotten = keys[1], keys[2], keys[3]
+  if redis.call('SISMEMBER', forgotten, args[1]) == 1 then
+    return { FORGOTTEN, 0 }
+  end
   local admitted = redis.call('GET', admission)
   if admitted then
     return { admitted == args[2] and UNCHANGED or NOT_FOUND, 0 }
-  end
-  if redis.call('SISMEMBER', forgotten, args[1]) == 1 then
-    return { FORGOTTEN, 0 }
   end
   local wait = admit(pace, tonumber(args[3]))
   if wait > 0 then

@@ -1,0 +1,207 @@
+//! Deleted accounts: their posts go, with what others count of them, whatever crashes, and they
+//! post and comment no more.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use std::time::Duration;
+
+use microblog_domain::RequestId;
+use microblog_post::{
+    Admitted, Content, Delivery, Origin, Posts, Published, Sweeper, forget_marked,
+};
+use microblog_proto::{common::ErrorReason, post as pb};
+use microblog_testkit::{self as testkit, Topology, redis};
+use support::{System, id, refused, request_id, user};
+use tonic::{Code, Status};
+
+/// Two pages and a half.
+const MANY: usize = 450;
+
+async fn forget(system: &System, user_id: u64) {
+    let request = pb::ForgetUserRequest { user_id };
+    system.client.clone().forget_user(request).await.unwrap();
+}
+
+async fn forget_now(system: &System) {
+    let delivery = Delivery::new(system.store.clone(), None);
+    let posts = Posts::new(system.store.clone(), delivery);
+    forget_marked(&system.store, &posts).await.unwrap();
+}
+
+async fn posts_of(system: &System, author_id: u64) -> Vec<pb::Post> {
+    let request = pb::ListUserPostsRequest { author_id, ..Default::default() };
+    system.client.clone().list_user_posts(request).await.unwrap().into_inner().posts
+}
+
+async fn create(system: &System, author_id: u64, request: &str) -> Result<pb::Post, Status> {
+    let (request_id, text) = (request.to_owned(), "hello".to_owned());
+    let request = pb::CreatePostRequest { author_id, request_id, text };
+    Ok(system.client.clone().create_post(request).await?.into_inner().post.unwrap())
+}
+
+#[track_caller]
+fn is_no_account<T: std::fmt::Debug>(answer: Result<T, Status>) {
+    refused(answer, Code::NotFound, ErrorReason::UserNotFound);
+}
+
+#[tokio::test]
+async fn the_posts_of_a_forgotten_account_go_and_it_makes_no_more() {
+    for topology in [Topology::Single, Topology::Cluster] {
+        let system = System::start(topology).await;
+        let gone = id(1);
+        let request = request_id();
+        let own = create(&system, gone, &request).await.unwrap();
+        let others = system.create(id(2), "stays").await.unwrap();
+        let repost = system.repost(gone, others.id).await.unwrap();
+        let by_way_of_it = system.repost(id(3), repost.id).await.unwrap();
+        let of_own = system.repost(id(3), own.id).await.unwrap();
+        let comment = system.comment(gone, others.id, "stays, too", 0).await.unwrap();
+        system.like(gone, others.id).await.unwrap();
+        assert_eq!(system.get(others.id, 0).await.unwrap().reposts, 2);
+
+        forget(&system, gone).await;
+        forget(&system, gone).await;
+        system.settles().await;
+        assert_eq!(posts_of(&system, gone).await, []);
+        for post in [own.id, repost.id] {
+            refused(system.get(post, 0).await, Code::NotFound, ErrorReason::PostNotFound);
+        }
+        let others = system.get(others.id, 0).await.unwrap();
+        assert_eq!((others.reposts, others.comments, others.likes), (1, 1, 1));
+        assert!(system.get(of_own.id, 0).await.unwrap().root_deleted);
+        assert!(!system.get(by_way_of_it.id, 0).await.unwrap().root_deleted);
+
+        is_no_account(system.create(gone, "I am back").await);
+        is_no_account(system.repost(gone, others.id).await);
+        is_no_account(system.comment(gone, others.id, "hello", 0).await);
+        is_no_account(system.comment(gone, others.id, "hello", comment.id).await);
+        let repeated = create(&system, gone, &request).await;
+        refused(repeated, Code::NotFound, ErrorReason::PostNotFound);
+        assert_eq!(system.get(others.id, 0).await.unwrap(), others);
+        system.settles().await;
+    }
+}
+
+#[tokio::test]
+async fn an_account_that_never_posted_is_forgotten_for_good() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    for _ in 0..2 {
+        forget(&system, id(1)).await;
+        forget_now(&system).await;
+        assert_eq!(system.store.forgetting().await.unwrap(), []);
+        is_no_account(system.create(id(1), "I am back").await);
+    }
+    // Its neighbour in the same partition may.
+    system.create(id(1) + 4096, "hello").await.unwrap();
+    assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_comment_that_was_let_through_is_not_made_when_its_author_is_forgotten() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let post = system.create(id(2), "discuss").await.unwrap();
+    let request = request_id();
+    let parsed = RequestId::parse("request_id", &request).unwrap();
+    let on = support::post(post.id);
+    let admitted = system.store.admit_comment(on, user(1), parsed).await.unwrap();
+    assert_eq!(admitted, Admitted::Yes);
+    // Killed here; and before the caller repeats it, the account is deleted.
+    forget(&system, id(1)).await;
+    let request = pb::AddCommentRequest {
+        author_id: id(1),
+        request_id: request,
+        post_id: post.id,
+        text: "hello".to_owned(),
+        in_reply_to_id: 0,
+    };
+    is_no_account(system.client.clone().add_comment(request).await);
+    assert_eq!(system.get(post.id, 0).await.unwrap().comments, 0);
+}
+
+#[tokio::test]
+async fn an_account_is_being_forgotten_until_its_last_post_is_gone() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let post = system.create(id(1), "hello").await.unwrap();
+    forget(&system, id(1)).await;
+    assert!(!system.store.forgot(user(1)).await.unwrap());
+    assert_eq!(system.store.forgetting().await.unwrap(), [user(1)]);
+    let violations = support::violations(&system.client).await;
+    assert_eq!(violations.len(), 1, "{violations:?}");
+
+    system.delete(id(1), post.id).await.unwrap();
+    assert!(system.store.forgot(user(1)).await.unwrap());
+    assert_eq!(system.store.forgetting().await.unwrap(), []);
+    let authors = format!("post:{{{}}}:authors", user(1).partition());
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let left: bool = redis::cmd("EXISTS").arg(authors).query_async(&mut admin).await.unwrap();
+    assert!(!left, "nobody looks for its posts any more");
+    assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn many_posts_are_forgotten_though_the_first_attempt_stopped_half_way() {
+    for topology in [Topology::Single, Topology::Cluster] {
+        let system = System::start_without_jobs(topology).await;
+        let root = system.create(id(2), "root").await.unwrap();
+        let of_root = Origin { root: support::post(root.id), reposted: support::post(root.id) };
+        let contents: Vec<_> = (0..MANY)
+            .map(|n| Content {
+                author: user(1),
+                text: "hello".to_owned(),
+                // Every third one.
+                origin: (n % 3 == 0).then_some(of_root),
+            })
+            .collect();
+        let store = &system.store;
+        let publish = |content| async move {
+            let request = RequestId::parse("request_id", &request_id()).unwrap();
+            match store.publish(content, request).await.unwrap() {
+                Published::New(id) => id,
+                other => panic!("{other:?}"),
+            }
+        };
+        let made = futures::future::join_all(contents.iter().map(publish)).await;
+        forget(&system, id(1)).await;
+        // Deleted, and stopped before anybody was told: the newest and the oldest half page.
+        for n in (0..100).chain(MANY - 100..MANY) {
+            system.store.delete(made[n], &contents[n]).await.unwrap().unwrap();
+        }
+
+        forget_now(&system).await;
+        assert_eq!(posts_of(&system, id(1)).await, []);
+        assert_eq!(system.store.forgetting().await.unwrap(), []);
+        let delivery = Delivery::new(system.store.clone(), None);
+        let mut sweeper = Sweeper::new(system.store.clone(), delivery);
+        sweeper.tell(Duration::ZERO).await.unwrap();
+        assert_eq!(system.get(root.id, 0).await.unwrap().reposts, 0);
+        assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn forgetting_goes_on_after_a_crash() {
+    let redis = testkit::Store::start(Topology::Single).await;
+    let program = env!("CARGO_BIN_EXE_microblog-post");
+    let url = redis.url("post");
+    let args = ["--redis-url", url.as_str(), "--posts-per-minute=0"];
+    let process = testkit::Process::start(program, &args).await;
+    let client = support::client(&process.address());
+    let create = |_| {
+        let (author_id, request_id, text) = (id(1), request_id(), "hello".to_owned());
+        let mut client = client.clone();
+        let request = pb::CreatePostRequest { author_id, request_id, text };
+        async move { client.create_post(request).await }
+    };
+    futures::future::try_join_all((0..MANY).map(create)).await.unwrap();
+    client.clone().forget_user(pb::ForgetUserRequest { user_id: id(1) }).await.unwrap();
+    process.kill9();
+
+    let process = testkit::Process::start(program, &args).await;
+    let client = support::client(&process.address());
+    support::settles(&client).await;
+    let request = pb::ListUserPostsRequest { author_id: id(1), ..Default::default() };
+    let left = client.clone().list_user_posts(request).await.unwrap().into_inner().posts;
+    assert_eq!(left, []);
+}

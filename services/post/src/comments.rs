@@ -78,7 +78,9 @@ impl Comments {
         text: &str,
         in_reply_to: Option<CommentId>,
     ) -> Result<Comment, Error> {
-        let known = self.store.comments(post, &[id]).await?.pop().ok_or(Error::CommentNotFound)?;
+        let Some(known) = self.store.comments(post, &[id]).await?.pop() else {
+            return Err(self.what_is_missing(post).await?);
+        };
         let content = &known.content;
         let answered = content.in_reply_to.map(|reply| reply.to);
         if (content.author, content.text.as_str(), answered) == (author, text, in_reply_to) {

@@ -213,8 +213,11 @@ async fn what_was_made_and_deleted_is_not_made_again() {
     is_missing(repost(&system, 2, &again, post.id, "").await, ErrorReason::PostNotFound);
     let late = comment(&system, 2, &remark, post.id, "hello", 0).await;
     is_missing(late, ErrorReason::CommentNotFound);
-    let post = system.get(post.id, 0).await.unwrap();
-    assert_eq!((post.comments, post.reposts), (0, 0));
+    let seen = system.get(post.id, 0).await.unwrap();
+    assert_eq!((seen.comments, seen.reposts), (0, 0));
+    system.delete(id(1), post.id).await.unwrap();
+    let late = comment(&system, 2, &remark, post.id, "hello", 0).await;
+    is_missing(late, ErrorReason::PostNotFound);
     assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
 }
 

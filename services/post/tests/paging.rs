@@ -39,7 +39,9 @@ async fn add(system: &System, list: List, n: u64) -> u64 {
 
 async fn remove(system: &System, list: List, entry: u64) {
     match list {
-        List::Likers(post) => drop(system.unlike(entry, post).await.unwrap()),
+        List::Likers(post) => {
+            system.unlike(entry, post).await.unwrap();
+        }
         List::Comments(post, _) => system.uncomment(id(3), post, entry).await.unwrap(),
         List::Reposts(_) => {
             let author = system.get(entry, 0).await.unwrap().author_id;

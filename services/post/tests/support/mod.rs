@@ -45,6 +45,7 @@ pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
 /// A store whose service runs on a free port, with its background jobs.
 pub(crate) struct System {
     pub(crate) redis: testkit::Store,
+    pub(crate) address: String,
     pub(crate) client: Client,
     pub(crate) store: Store,
     pub(crate) timelines: Timelines,
@@ -70,8 +71,9 @@ impl System {
         let timelines = Timelines::default();
         let peer = Peer::local(&timelines.service(), &config.chassis);
         let service = microblog_post::service(&config, Some(peer), worker).await.unwrap();
-        let client = client(&run(service, &config));
-        Self { redis, client, store: Store::open(&config).unwrap(), timelines }
+        let address = run(service, &config);
+        let (client, store) = (client(&address), Store::open(&config).unwrap());
+        Self { redis, address, client, store, timelines }
     }
 
     pub(crate) async fn create(&self, author_id: u64, text: &str) -> Result<pb::Post, Status> {
@@ -135,6 +137,18 @@ impl System {
     }
 }
 
+/// Returns the keys that are named after a post.
+pub(crate) async fn keys_of(system: &System, post_id: u64) -> Vec<String> {
+    let mut found = Vec::new();
+    for node in system.redis.nodes() {
+        let mut keys = testkit::redis::cmd("KEYS");
+        let keys: Vec<String> =
+            keys.arg(format!("*:{post_id}")).query_async(&mut node.admin().await).await.unwrap();
+        found.extend(keys);
+    }
+    found
+}
+
 /// Runs a service on a free port and returns its address.
 pub(crate) fn run(service: Service, config: &Config) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -192,6 +206,12 @@ pub(crate) const fn user(n: u64) -> UserId {
 
 pub(crate) const fn post(id: u64) -> PostId {
     PostId::new(id).unwrap()
+}
+
+/// Returns when a post was made, in seconds since the Unix epoch.
+pub(crate) fn seconds(id: u64) -> i64 {
+    let made = post(id).created_at().duration_since(std::time::UNIX_EPOCH).unwrap();
+    i64::try_from(made.as_secs()).unwrap()
 }
 
 /// Asserts how a call was refused.

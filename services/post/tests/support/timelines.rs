@@ -5,7 +5,7 @@ use std::{
     net::TcpListener,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicUsize, Ordering},
     },
 };
 
@@ -35,6 +35,7 @@ pub(crate) enum Mood {
 #[derive(Clone, Default)]
 pub(crate) struct Timelines {
     heard: Arc<Mutex<Vec<Delivery>>>,
+    largest: Arc<AtomicUsize>,
     mood: Arc<AtomicU8>,
 }
 
@@ -47,6 +48,11 @@ impl Timelines {
     /// Returns how often a post was delivered.
     pub(crate) fn times(&self, post_id: u64) -> usize {
         self.heard.lock().unwrap().iter().filter(|heard| heard.post_id == post_id).count()
+    }
+
+    /// Returns how many posts the largest call so far delivered.
+    pub(crate) fn largest(&self) -> usize {
+        self.largest.load(Ordering::SeqCst)
     }
 
     pub(crate) fn answer(&self, mood: Mood) {
@@ -87,7 +93,9 @@ impl TimelineService for Timelines {
         if mood == Mood::Away as u8 {
             return Err(Status::unavailable("away"));
         }
-        self.heard.lock().unwrap().extend(request.into_inner().deliveries);
+        let deliveries = request.into_inner().deliveries;
+        self.largest.fetch_max(deliveries.len(), Ordering::SeqCst);
+        self.heard.lock().unwrap().extend(deliveries);
         if mood == Mood::Hanging as u8 {
             future::pending::<()>().await;
         }

@@ -1,0 +1,148 @@
+//! Many posts at once, and who likes them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use futures::future::join_all;
+use microblog_proto::post as pb;
+use microblog_testkit::Topology::{Cluster, Single};
+use support::{System, id, lists::ids, names_fields};
+use tonic::Status;
+
+async fn batch(system: &System, post_ids: &[u64], viewer: u64) -> Result<Vec<pb::Post>, Status> {
+    let request = pb::BatchGetPostsRequest { post_ids: post_ids.to_vec(), viewer_id: viewer };
+    Ok(system.client.clone().batch_get_posts(request).await?.into_inner().posts)
+}
+
+async fn liked(system: &System, user_id: u64, post_ids: &[u64]) -> Result<Vec<u64>, Status> {
+    let request = pb::BatchGetLikedRequest { user_id, post_ids: post_ids.to_vec() };
+    Ok(system.client.clone().batch_get_liked(request).await?.into_inner().post_ids)
+}
+
+#[tokio::test]
+async fn a_batch_has_each_post_once_in_the_order_asked_for() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let made = join_all((0..500).map(|n| system.create(id(n + 1), "one of many"))).await;
+        let made: Vec<_> = made.into_iter().map(Result::unwrap).collect();
+        let all = ids(&made);
+        assert_eq!(batch(&system, &all, 0).await.unwrap(), made);
+        assert_eq!(batch(&system, &[], 0).await.unwrap(), []);
+
+        let [a, b, c] = [all[7], all[3], all[400]];
+        let gone = all[5];
+        system.delete(id(6), gone).await.unwrap();
+        let found = batch(&system, &[a, id(999), b, a, gone, c, b], 0).await.unwrap();
+        assert_eq!(ids(&found), [a, b, c]);
+
+        let too_many: Vec<_> = all.iter().copied().chain([1]).collect();
+        names_fields(batch(&system, &too_many, 0).await, &["post_ids"]);
+        names_fields(batch(&system, &[a, 0, b], 1 << 53).await, &["post_ids[1]", "viewer_id"]);
+        let same = vec![a; 500];
+        assert_eq!(ids(&batch(&system, &same, 0).await.unwrap()), [a]);
+        system.settles().await;
+    }
+}
+
+#[tokio::test]
+async fn roots_come_with_a_batch_whether_or_not_they_are_asked_for() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let viewer = id(50);
+        let root = system.create(id(1), "root").await.unwrap();
+        let other = system.create(id(2), "other root").await.unwrap();
+        let lost = system.create(id(3), "lost root").await.unwrap();
+        let first = system.repost(id(4), root.id).await.unwrap();
+        let second = system.repost(id(5), first.id).await.unwrap();
+        let of_other = system.repost(id(6), other.id).await.unwrap();
+        let orphan = system.repost(id(7), lost.id).await.unwrap();
+        system.delete(id(3), lost.id).await.unwrap();
+        system.like(viewer, root.id).await.unwrap();
+        system.like(viewer, second.id).await.unwrap();
+        let root = system.get(root.id, viewer).await.unwrap();
+
+        let asked = [second.id, root.id, of_other.id, orphan.id, first.id];
+        let found = batch(&system, &asked, viewer).await.unwrap();
+        assert_eq!(ids(&found), asked);
+        let roots: Vec<_> = found.iter().map(|post| post.root.as_deref().cloned()).collect();
+        let other = system.get(other.id, viewer).await.unwrap();
+        assert_eq!(roots, [Some(root.clone()), None, Some(other), None, Some(root.clone())]);
+        let flags: Vec<_> = found.iter().map(|post| (post.liked, post.root_deleted)).collect();
+        let neither = (false, false);
+        assert_eq!(flags, [(true, false), (true, false), neither, (false, true), neither]);
+        assert_eq!((root.liked, root.reposts, root.likes), (true, 2, 1));
+        for post in found {
+            assert_eq!(system.get(post.id, viewer).await.unwrap(), post, "alone as in a batch");
+        }
+    }
+}
+
+#[tokio::test]
+async fn whether_a_post_is_liked_depends_on_who_looks() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let (fan, other, nobody) = (id(50), id(51), 0);
+        let post = system.create(id(1), "like me").await.unwrap().id;
+        let repost = system.repost(id(2), post).await.unwrap().id;
+        for liked_one in [post, repost] {
+            system.like(fan, liked_one).await.unwrap();
+        }
+        system.like(other, repost).await.unwrap();
+        for (viewer, likes_post, likes_repost) in
+            [(fan, true, true), (other, false, true), (nobody, false, false)]
+        {
+            let seen = system.get(repost, viewer).await.unwrap();
+            assert_eq!((seen.liked, seen.root.unwrap().liked), (likes_repost, likes_post));
+            let found = batch(&system, &[post, repost], viewer).await.unwrap();
+            let flags: Vec<_> = found.iter().map(|post| post.liked).collect();
+            assert_eq!(flags, [likes_post, likes_repost]);
+            let page = |author_id| {
+                let mut client = system.client.clone();
+                let request =
+                    pb::ListUserPostsRequest { author_id, viewer_id: viewer, ..Default::default() };
+                async move { client.list_user_posts(request).await.unwrap().into_inner().posts }
+            };
+            assert_eq!(page(id(1)).await[0].liked, likes_post);
+            let reposted = page(id(2)).await.remove(0);
+            assert_eq!((reposted.liked, reposted.root.unwrap().liked), (likes_repost, likes_post));
+            let request =
+                pb::ListRepostsRequest { post_id: post, viewer_id: viewer, ..Default::default() };
+            let listed = system.client.clone().list_reposts(request).await.unwrap().into_inner();
+            assert_eq!(listed.posts[0].liked, likes_repost);
+            assert_eq!(listed.posts[0].root, None, "reposts are listed without their root");
+        }
+
+        assert_eq!(liked(&system, fan, &[repost, id(9), post]).await.unwrap(), [repost, post]);
+        assert_eq!(liked(&system, other, &[post, repost]).await.unwrap(), [repost]);
+        assert_eq!(liked(&system, id(52), &[post, repost]).await.unwrap(), [0; 0]);
+        assert_eq!(liked(&system, fan, &[]).await.unwrap(), [0; 0]);
+        assert_eq!(liked(&system, fan, &[post; 500]).await.unwrap()[0], post);
+        names_fields(liked(&system, 0, &[1; 501]).await, &["user_id", "post_ids"]);
+        names_fields(liked(&system, fan, &[1, u64::MAX]).await, &["post_ids[1]"]);
+
+        system.unlike(fan, post).await.unwrap();
+        assert_eq!(liked(&system, fan, &[post, repost]).await.unwrap(), [repost]);
+        system.delete(id(2), repost).await.unwrap();
+        assert_eq!(liked(&system, fan, &[post, repost]).await.unwrap(), [0; 0]);
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_like_keeps_the_first_time() {
+    let system = System::start(Single).await;
+    let post_id = system.create(id(1), "like me").await.unwrap().id;
+    let like = async || {
+        let request = pb::LikeRequest { user_id: id(2), post_id };
+        system.client.clone().like(request).await.unwrap().into_inner()
+    };
+    let first = like().await;
+    assert_eq!((first.like.as_ref().unwrap().user_id, first.likes), (id(2), 1));
+    assert_eq!(like().await, first);
+    let request = pb::ListLikersRequest { post_id, ..Default::default() };
+    let listed = system.client.clone().list_likers(request).await.unwrap().into_inner();
+    assert_eq!(listed.likes, first.like.as_slice());
+    assert!(listed.likes[0].liked_at.unwrap().seconds >= support::seconds(post_id));
+    assert_eq!(system.unlike(id(2), post_id).await.unwrap(), 0);
+    assert_eq!(like().await.likes, 1);
+}

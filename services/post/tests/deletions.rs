@@ -1,0 +1,138 @@
+//! What is deleted is gone from every read at once, and leaves nothing in the store.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use microblog_proto::{common::ErrorReason, post as pb};
+use microblog_testkit::Topology::{Cluster, Single};
+use support::{System, id, keys_of, lists::List, refused};
+use tonic::Code;
+
+#[tokio::test]
+async fn a_deleted_post_is_gone_from_every_read_at_once() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let (author, fan) = (id(1), id(2));
+        let post = system.create(author, "short-lived").await.unwrap().id;
+        let repost = system.repost(fan, post).await.unwrap().id;
+        system.like(fan, post).await.unwrap();
+        let comment = system.comment(fan, post, "well", 0).await.unwrap().id;
+
+        let stranger = system.delete(fan, post).await;
+        refused(stranger, Code::PermissionDenied, ErrorReason::NotTheAuthor);
+        assert_eq!(system.get(post, fan).await.unwrap().likes, 1);
+        system.delete(author, post).await.unwrap();
+
+        let (code, reason) = (Code::NotFound, ErrorReason::PostNotFound);
+        refused(system.get(post, fan).await, code, reason);
+        refused(system.like(fan, post).await, code, reason);
+        refused(system.comment(fan, post, "late", 0).await, code, reason);
+        refused(system.comment(fan, post, "late", comment).await, code, reason);
+        refused(system.repost(fan, post).await, code, reason);
+        refused(system.repost(fan, repost).await, code, reason);
+        assert_eq!(system.unlike(fan, post).await.unwrap(), 0);
+        system.uncomment(fan, post, comment).await.unwrap();
+        let [of_the_post @ .., posts] = List::all_of(post, author);
+        for list in of_the_post {
+            refused(list.page(&system.client, 0, "").await, code, reason);
+        }
+        assert_eq!(posts.whole(&system.client, 20).await, [0; 0]);
+        let mut client = system.client.clone();
+        let batch = pb::BatchGetPostsRequest { post_ids: vec![post, repost], viewer_id: fan };
+        let found = client.batch_get_posts(batch).await.unwrap().into_inner().posts;
+        assert_eq!(found.len(), 1);
+        assert!(found[0].root_deleted && found[0].root.is_none() && found[0].root_id == post);
+        let liked = pb::BatchGetLikedRequest { user_id: fan, post_ids: vec![post] };
+        assert!(client.batch_get_liked(liked).await.unwrap().into_inner().post_ids.is_empty());
+
+        system.delete(author, post).await.unwrap();
+        system.delete(fan, post).await.unwrap();
+        system.delete(author, id(99)).await.unwrap();
+        system.settles().await;
+        assert_eq!(keys_of(&system, post).await, Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_repost_is_counted_no_more_by_those_it_repeats() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let root = system.create(id(1), "root").await.unwrap().id;
+        let first = system.repost(id(2), root).await.unwrap().id;
+        let second = system.repost(id(3), first).await.unwrap().id;
+        let third = system.repost(id(4), second).await.unwrap().id;
+        let listed = async |post| List::Reposts(post).whole(&system.client, 20).await;
+        let counted = async |post| system.get(post, 0).await.unwrap().reposts;
+        assert_eq!(listed(root).await, [third, second, first]);
+        assert_eq!(listed(first).await, [second]);
+        assert_eq!((counted(root).await, counted(second).await), (3, 1));
+
+        system.delete(id(3), second).await.unwrap();
+        assert_eq!(listed(root).await, [third, first]);
+        assert_eq!(listed(first).await, [0; 0]);
+        assert_eq!((counted(root).await, counted(first).await), (2, 0));
+        let seen = system.get(third, 0).await.unwrap();
+        assert_eq!((seen.root.unwrap().id, seen.reposted_id), (root, second), "it stays");
+        let answer = system.repost(id(5), second).await;
+        refused(answer, Code::NotFound, ErrorReason::PostNotFound);
+        system.settles().await;
+        assert_eq!(keys_of(&system, second).await, Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn a_comment_is_deleted_by_its_author_or_the_posts_and_its_answers_stay() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let (author, commenter, stranger) = (id(1), id(2), id(3));
+        let post = system.create(author, "discuss").await.unwrap().id;
+        let first = system.comment(commenter, post, "first", 0).await.unwrap();
+        let second = system.comment(commenter, post, "second", 0).await.unwrap();
+        let answer = system.comment(stranger, post, "answer", first.id).await.unwrap();
+        let comments = async || List::oldest(post).whole(&system.client, 20).await;
+
+        let denied = system.uncomment(stranger, post, first.id).await;
+        refused(denied, Code::PermissionDenied, ErrorReason::NotTheAuthor);
+        assert_eq!(comments().await, [first.id, second.id, answer.id]);
+        system.uncomment(commenter, post, first.id).await.unwrap();
+        assert_eq!(comments().await, [second.id, answer.id]);
+        system.uncomment(author, post, second.id).await.unwrap();
+        assert_eq!(comments().await, [answer.id]);
+        assert_eq!(system.get(post, 0).await.unwrap().comments, 1);
+
+        // Twice, by a stranger, of another post, and of none: nothing is there.
+        system.uncomment(stranger, post, first.id).await.unwrap();
+        system.uncomment(stranger, post, id(98)).await.unwrap();
+        system.uncomment(stranger, id(99), answer.id).await.unwrap();
+        assert_eq!(comments().await, [answer.id]);
+        let request = pb::ListCommentsRequest { post_id: post, ..Default::default() };
+        let listed = system.client.clone().list_comments(request).await.unwrap().into_inner();
+        assert_eq!(
+            listed.comments,
+            std::slice::from_ref(&answer),
+            "what it answers is still named"
+        );
+        assert_eq!(answer.in_reply_to_id, first.id);
+        system.settles().await;
+    }
+}
+
+#[tokio::test]
+async fn only_a_comment_that_is_there_can_be_answered() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let post = system.create(id(1), "discuss").await.unwrap().id;
+        let other = system.create(id(1), "something else").await.unwrap().id;
+        let elsewhere = system.comment(id(2), other, "elsewhere", 0).await.unwrap().id;
+        let deleted = system.comment(id(2), post, "deleted", 0).await.unwrap().id;
+        system.uncomment(id(2), post, deleted).await.unwrap();
+        for answered in [elsewhere, deleted, id(98), post] {
+            let answer = system.comment(id(3), post, "answer", answered).await;
+            refused(answer, Code::NotFound, ErrorReason::CommentNotFound);
+        }
+        assert_eq!(system.get(post, 0).await.unwrap().comments, 0);
+        assert_eq!(List::newest(post).whole(&system.client, 20).await, [0; 0]);
+        system.settles().await;
+    }
+}

@@ -1,0 +1,171 @@
+//! How timelines hear of posts: at once, or when they are back; never by a caller's waiting.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use std::{
+    net::TcpListener,
+    time::{Duration, Instant},
+};
+
+use futures::future::join_all;
+use microblog_chassis::{Peer, Worker};
+use microblog_proto::timeline::Delivery;
+use microblog_testkit::{
+    self as testkit, RedisServer,
+    Topology::{self, Cluster, Single},
+    eventually,
+};
+use support::{
+    PATIENCE, System, client, config, id, settles,
+    timelines::{Mood, Timelines},
+    violations,
+};
+
+/// For a call that publishes, whatever timelines do: the second for which it tries to deliver, and
+/// room for a busy machine.
+const PUBLISHED_WITHIN: Duration = Duration::from_millis(2_500);
+
+#[tokio::test]
+async fn a_delivery_says_what_the_post_is() {
+    let system = System::start(Single).await;
+    let root = system.create(id(1), "root").await.unwrap().id;
+    let first = system.repost(id(2), root).await.unwrap().id;
+    let second = system.repost(id(3), first).await.unwrap().id;
+    let expected = [(root, id(1), 0), (first, id(2), root), (second, id(3), root)];
+    let expected =
+        expected.map(|(post_id, author_id, root_id)| Delivery { post_id, author_id, root_id });
+    assert_eq!(system.timelines.heard(), expected);
+    assert_eq!(violations(&system.client).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_timelines_miss_is_delivered_when_they_are_back() {
+    let places = [
+        (Single, Mood::Away),
+        (Single, Mood::Hanging),
+        (Single, Mood::Failing),
+        (Cluster, Mood::Away),
+    ];
+    join_all(places.map(|(topology, mood)| missed(topology, mood))).await;
+}
+
+async fn missed(topology: Topology, mood: Mood) {
+    let system = System::start(topology).await;
+    system.timelines.answer(mood);
+    let began = Instant::now();
+    let made = join_all((1..4).map(|n| system.create(id(n), "published"))).await;
+    let took = began.elapsed();
+    assert!(took < PUBLISHED_WITHIN, "{mood:?}: {took:?}");
+    let made: Vec<_> = made.into_iter().map(|post| post.unwrap().id).collect();
+    for &post in &made {
+        system.get(post, 0).await.unwrap();
+    }
+    assert!(!violations(&system.client).await.is_empty(), "{mood:?}: they wait");
+
+    let before = system.timelines.heard().len();
+    system.timelines.answer(Mood::Well);
+    system.settles().await;
+    let heard = system.timelines.heard();
+    let later: Vec<_> = heard[before..].iter().map(|heard| heard.post_id).collect();
+    assert!(made.iter().all(|post| later.contains(post)), "{mood:?}: {later:?}");
+}
+
+#[tokio::test]
+async fn a_post_deleted_before_its_delivery_is_not_delivered() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        system.timelines.answer(Mood::Away);
+        let root = system.create(id(1), "root").await.unwrap().id;
+        let deleted = system.create(id(1), "deleted").await.unwrap().id;
+        let repost = system.repost(id(2), deleted).await.unwrap().id;
+        let deleted_repost = system.repost(id(3), root).await.unwrap().id;
+        system.delete(id(1), deleted).await.unwrap();
+        system.delete(id(3), deleted_repost).await.unwrap();
+        system.timelines.answer(Mood::Well);
+        system.settles().await;
+        let delivered =
+            [root, deleted, repost, deleted_repost].map(|post| system.timelines.times(post) > 0);
+        assert_eq!(delivered, [true, false, true, false]);
+    }
+}
+
+#[tokio::test]
+async fn any_number_of_waiting_posts_is_delivered_many_at_once() {
+    let system = System::start(Single).await;
+    system.timelines.answer(Mood::Away);
+    // One author has more than a page of the sweeper's.
+    let authors = (0..650).map(|n| id(1 + n % 65)).chain(std::iter::repeat_n(id(99), 150));
+    let made = join_all(authors.map(|author| system.create(author, "waits"))).await;
+    let made: Vec<_> = made.into_iter().map(|post| post.unwrap().id).collect();
+    assert_eq!(system.timelines.heard(), []);
+
+    system.timelines.answer(Mood::Well);
+    system.settles().await;
+    let heard = system.timelines.heard();
+    for post in made {
+        assert!(heard.iter().any(|heard| heard.post_id == post), "{post} is not delivered");
+    }
+    let largest = system.timelines.largest();
+    assert!((50..=500).contains(&largest), "up to 500 fit into a call: {largest}");
+}
+
+#[tokio::test]
+async fn posts_that_wait_do_not_keep_new_ones_waiting() {
+    let system = System::start(Single).await;
+    system.timelines.answer(Mood::Away);
+    let old = system.create(id(1), "old").await.unwrap().id;
+    system.timelines.answer(Mood::Well);
+    let new = system.create(id(1), "new").await.unwrap().id;
+    assert_eq!(system.timelines.times(new), 1, "delivered before the call answers");
+    system.settles().await;
+    assert!(system.timelines.times(old) >= 1);
+    assert_eq!(system.timelines.times(new), 1);
+}
+
+#[tokio::test]
+async fn without_a_timeline_service_nothing_piles_up() {
+    let redis = RedisServer::start().await;
+    let config = config(&redis.url("post"), &[]);
+    let service = microblog_post::service(&config, None, Worker::ONLY).await.unwrap();
+    let address = support::run(service, &config);
+    let posts = (1..50).map(|n| {
+        let mut client = client(&address);
+        async move {
+            let (request_id, text) = (support::request_id(), "nobody is told".to_owned());
+            let request =
+                microblog_proto::post::CreatePostRequest { author_id: id(n), request_id, text };
+            client.create_post(request).await.unwrap();
+        }
+    });
+    join_all(posts).await;
+    assert_eq!(violations(&client(&address)).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_timeline_service_that_comes_up_later_hears_of_all_posts() {
+    let redis = RedisServer::start().await;
+    let config = config(&redis.url("post"), &[]);
+    let port = testkit::free_port();
+    let peer = Peer::remote(&format!("http://127.0.0.1:{port}"), &config.chassis).unwrap();
+    let service = microblog_post::service(&config, Some(peer), Worker::ONLY).await.unwrap();
+    let client = client(&support::run(service, &config));
+    let mut made = Vec::new();
+    for n in 1..=5 {
+        let (request_id, text) = (support::request_id(), "early".to_owned());
+        let request =
+            microblog_proto::post::CreatePostRequest { author_id: id(n), request_id, text };
+        let began = Instant::now();
+        let post = client.clone().create_post(request).await.unwrap().into_inner().post.unwrap();
+        assert!(began.elapsed() < PUBLISHED_WITHIN, "{:?}", began.elapsed());
+        made.push(post.id);
+    }
+    let timelines = Timelines::default();
+    timelines.listen_on(TcpListener::bind(("127.0.0.1", port)).unwrap(), &config);
+    eventually("all are delivered", PATIENCE, async || {
+        made.iter().all(|&post| timelines.times(post) > 0)
+    })
+    .await;
+    settles(&client).await;
+}

@@ -1,0 +1,227 @@
+//! What calls cost, counted in commands and round trips: the same however many like a post.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use futures::future::join_all;
+use microblog_proto::post as pb;
+use microblog_testkit::{
+    Topology,
+    redis::{self, aio::MultiplexedConnection, cmd},
+};
+use support::{System, id, lists::List, request_id};
+
+/// How often each call is made: what was read in two pieces by chance must not show.
+const TIMES: u64 = 20;
+
+/// What a call cost.
+#[derive(Debug, PartialEq, Eq)]
+struct Cost {
+    /// How often each command ran, those inside functions too.
+    commands: BTreeMap<String, u64>,
+    /// How often the server read from a connection. With nothing else going on, commands that go
+    /// out together are read together.
+    round_trips: u64,
+}
+
+fn cost(round_trips: u64, commands: &[(&str, u64)]) -> Cost {
+    let commands = commands.iter().map(|&(name, calls)| (name.to_owned(), calls)).collect();
+    Cost { commands, round_trips }
+}
+
+/// What the server has done so far.
+struct Counter(MultiplexedConnection);
+
+impl Counter {
+    async fn of(system: &System) -> Self {
+        Self(system.redis.nodes()[0].admin().await)
+    }
+
+    async fn count(&mut self) -> (BTreeMap<String, u64>, u64) {
+        let mut question = cmd("INFO");
+        question.arg("stats").arg("commandstats");
+        let info: String = question.query_async(&mut self.0).await.unwrap();
+        let reads = info.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
+        let calls = |line: &str| {
+            let (name, statistics) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            Some((name.to_owned(), statistics.split(',').next()?.parse().ok()?))
+        };
+        (info.lines().filter_map(calls).collect(), reads.unwrap().trim().parse().unwrap())
+    }
+
+    /// Makes a call so many times. Returns what each of them costs.
+    async fn cost_of(&mut self, times: u64, mut call: impl AsyncFnMut(u64)) -> Cost {
+        let (before, reads_before) = self.count().await;
+        for n in 0..times {
+            call(n).await;
+        }
+        let (mut commands, reads) = self.count().await;
+        commands.iter_mut().for_each(|(name, calls)| *calls -= before.get(name).unwrap_or(&0));
+        // The second question itself, and the probe of readiness.
+        let others =
+            1 + commands.remove("ping").unwrap_or(0) + commands.remove("role").unwrap_or(0);
+        commands.remove("info");
+        commands.values_mut().for_each(|calls| *calls /= times);
+        commands.retain(|_, calls| *calls > 0);
+        Cost { commands, round_trips: (reads - reads_before - others) / times }
+    }
+
+    async fn cost(&mut self, call: impl AsyncFnMut(u64)) -> Cost {
+        self.cost_of(TIMES, call).await
+    }
+}
+
+/// Makes a post that so many like, who are written down directly.
+async fn liked_post(system: &System, author: u64, likes: u64) -> u64 {
+    const CHUNK: u64 = 10_000;
+    let post = system.create(author, "like me").await.unwrap().id;
+    let partition = support::post(post).partition();
+    let key = |kind: &str| format!("post:{{{partition}}}:{kind}:{post}");
+    let mut admin = system.redis.nodes()[0].admin().await;
+    for from in (0..likes).step_by(CHUNK as usize) {
+        let mut add = redis::cmd("ZADD");
+        add.arg(key("likes"));
+        for n in from..likes.min(from + CHUNK) {
+            add.arg(post + n * 4096).arg(id(1_000 + n));
+        }
+        add.exec_async(&mut admin).await.unwrap();
+    }
+    cmd("HSET").arg(key("post")).arg("l").arg(likes).exec_async(&mut admin).await.unwrap();
+    post
+}
+
+#[tokio::test]
+async fn a_post_that_a_million_like_costs_what_one_costs_that_ten_like() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let mut counter = Counter::of(&system).await;
+    for likes in [10, 1_000_000] {
+        let post = liked_post(&system, id(1), likes).await;
+        assert_eq!(system.get(post, 0).await.unwrap().likes, likes);
+        let fan = |n| id(5_000_000 + n);
+
+        let like = counter
+            .cost(async |n| assert!(system.like(fan(n), post).await.unwrap() <= likes + TIMES))
+            .await;
+        let commands =
+            [("exists", 1), ("fcall", 1), ("hincrby", 1), ("time", 2), ("zadd", 1), ("zscore", 1)];
+        assert_eq!(like, cost(1, &commands), "a like");
+        let again = counter
+            .cost(async |n| assert!(system.like(fan(n), post).await.unwrap() <= likes + TIMES))
+            .await;
+        let commands = [("exists", 1), ("fcall", 1), ("hget", 1), ("zscore", 1)];
+        assert_eq!(again, cost(1, &commands), "a repeated like");
+        let unlike = counter
+            .cost(async |n| assert!(system.unlike(fan(n), post).await.unwrap() <= likes + TIMES));
+        let commands = [("fcall", 1), ("hincrby", 1), ("zrem", 1)];
+        assert_eq!(unlike.await, cost(1, &commands), "its end");
+
+        let liked = pb::BatchGetLikedRequest { user_id: id(1_000), post_ids: vec![post] };
+        let liked = counter.cost(async |_| {
+            let found = system.client.clone().batch_get_liked(liked.clone()).await.unwrap();
+            assert_eq!(found.into_inner().post_ids, [post]);
+        });
+        assert_eq!(liked.await, cost(1, &[("zscore", 1)]), "who asks whether they like it");
+        let get = counter.cost(async |_| drop(system.get(post, 0).await.unwrap()));
+        assert_eq!(get.await, cost(1, &[("hmget", 1)]), "the post with its counts");
+        let get = counter.cost(async |_| drop(system.get(post, id(1_000)).await.unwrap()));
+        assert_eq!(get.await, cost(1, &[("hmget", 1), ("zscore", 1)]), "as somebody sees it");
+
+        let list = List::Likers(post);
+        let mut token = String::new();
+        for which in ["the first page", "a later page"] {
+            let mut next = String::new();
+            let page = counter.cost(async |_| {
+                let (page, after) = list.page(&system.client, 4, &token).await.unwrap();
+                assert_eq!(page.len(), 4);
+                next = after;
+            });
+            assert_eq!(page.await, cost(1, &[("zrange", 1)]), "{which} of {likes} likes");
+            token = next;
+        }
+
+        let delete = counter.cost_of(1, async |_| system.delete(id(1), post).await.unwrap());
+        let commands = [
+            ("exists", 1),
+            ("fcall", 1),
+            ("get", 1),
+            ("hmget", 1),
+            ("set", 1),
+            ("time", 1),
+            ("unlink", 1),
+            ("zrem", 2),
+        ];
+        assert_eq!(delete.await, cost(2, &commands), "the end of a post that {likes} like");
+    }
+}
+
+#[tokio::test]
+async fn a_batch_is_one_round_trip_and_another_one_for_roots() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let mut counter = Counter::of(&system).await;
+    let roots = join_all((0..50).map(|n| system.create(id(100 + n), "root"))).await;
+    let roots: Vec<_> = roots.into_iter().map(|post| post.unwrap().id).collect();
+    let reposts = roots.iter().zip(200..).map(|(&root, n)| system.repost(id(n), root));
+    let reposts: Vec<_> =
+        join_all(reposts).await.into_iter().map(|post| post.unwrap().id).collect();
+    let both = [&reposts[..25], &roots[..25]].concat();
+    for (post_ids, viewer_id, expected) in [
+        (&roots, 0, cost(1, &[("hmget", 50)])),
+        (&roots, id(1), cost(1, &[("hmget", 50), ("zscore", 50)])),
+        (&reposts, id(1), cost(2, &[("hmget", 100), ("zscore", 100)])),
+        (&both, id(1), cost(1, &[("hmget", 50), ("zscore", 50)])),
+    ] {
+        let request = pb::BatchGetPostsRequest { post_ids: post_ids.clone(), viewer_id };
+        let batch = counter.cost(async |_| {
+            let found = system.client.clone().batch_get_posts(request.clone()).await.unwrap();
+            assert_eq!(found.into_inner().posts.len(), 50);
+        });
+        assert_eq!(batch.await, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_posts_is_two_round_trips_however_many_there_are() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let mut counter = Counter::of(&system).await;
+    for (author, posts) in [(id(1), 25), (id(2), 1_000)] {
+        join_all((0..posts).map(|_| system.create(author, "one of many"))).await;
+        let list = List::UserPosts(author);
+        let page = counter.cost(async |_| {
+            assert_eq!(list.page(&system.client, 20, "").await.unwrap().0.len(), 20);
+        });
+        assert_eq!(page.await, cost(2, &[("hmget", 20), ("zrange", 1)]));
+    }
+}
+
+#[tokio::test]
+async fn writes_cost_what_their_steps_cost() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let mut counter = Counter::of(&system).await;
+    let create = counter.cost(async |_| drop(system.create(id(1), "a post").await.unwrap()));
+    let step = [("fcall", 1), ("get", 2), ("hset", 1), ("sadd", 1), ("set", 2), ("sismember", 1)];
+    let delivered = [("time", 1), ("zadd", 2), ("zrem", 1)];
+    assert_eq!(create.await, cost(2, &[&step[..], &delivered].concat()), "made, and delivered");
+
+    let post = system.create(id(1), "discuss").await.unwrap().id;
+    let comment =
+        counter.cost(async |_| drop(system.comment(id(2), post, "well", 0).await.unwrap()));
+    let made = comment.await;
+    assert_eq!((made.round_trips, made.commands["fcall"]), (2, 2), "let through, and made");
+    let answered = system.comment(id(2), post, "well", 0).await.unwrap().id;
+    let answer = counter
+        .cost(async |_| drop(system.comment(id(3), post, "answer", answered).await.unwrap()))
+        .await;
+    assert_eq!(answer.round_trips, 3, "what it answers is read between");
+
+    // A repeated request makes nothing, and is known by one read of its memory.
+    let request =
+        pb::CreatePostRequest { author_id: id(1), request_id: request_id(), text: "once".into() };
+    let repeated =
+        async |_| drop(system.client.clone().create_post(request.clone()).await.unwrap());
+    repeated(0).await;
+    let commands = [("fcall", 1), ("get", 1), ("hmget", 1), ("zscore", 2)];
+    assert_eq!(counter.cost(repeated).await, cost(2, &commands), "a repeated post");
+}

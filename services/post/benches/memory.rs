@@ -1,0 +1,215 @@
+//! What a post takes of Redis' memory, beside the same posts kept in the usual way: a hash with
+//! named fields for each, and a sorted set of each author's posts.
+//!
+//! `cargo bench -p microblog-post --bench memory`
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that fails panics")]
+
+use clap::Parser as _;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use microblog_domain::{PostId, RequestId, UserId};
+use microblog_post::{Config, Content, Published, Store};
+use microblog_testkit::{
+    RedisServer,
+    redis::{self, aio::MultiplexedConnection, cmd},
+};
+use uuid::Uuid;
+
+const AUTHORS: u64 = 200;
+const POSTS_EACH: u64 = 100;
+const POSTS: u64 = AUTHORS * POSTS_EACH;
+
+/// The characters of a text.
+const CHARACTERS: usize = 140;
+
+/// Writes under way at once.
+const AT_ONCE: usize = 32;
+
+/// What Redis has where nobody configures it.
+const DEFAULTS: [(&str, &str); 4] = [
+    ("hash-max-listpack-value", "64"),
+    ("zset-max-listpack-entries", "128"),
+    ("zset-max-listpack-value", "64"),
+    ("set-max-intset-entries", "512"),
+];
+
+const ENGLISH: &str = "the quick brown fox jumps over a lazy dog while people write about weather \
+     music food travel work football cats politics books and their day in a few short words";
+
+const CHINESE: &str = "今天天气很好我们一起去公园散步然后吃了一顿火锅晚上回家看了一部电影觉得非常有意思\
+     希望明天也能这么开心大家都在微博上分享自己的生活照片和心情";
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        println!("{POSTS} posts of {AUTHORS} authors, {CHARACTERS} characters each\n");
+        measure("English", english).await;
+        measure("Chinese", chinese).await;
+    });
+}
+
+async fn measure(language: &str, text: fn(u64) -> String) {
+    let ours = ours(text).await;
+    let same = plain(&[], text).await;
+    let defaults = plain(&DEFAULTS, text).await;
+    println!("{language:<44} bytes/post   ours/this   MEMORY USAGE of a post");
+    let row = |name: &str, held: &Held| {
+        let (bytes, ratio) = (held.bytes_per_post, ours.held.bytes_per_post / held.bytes_per_post);
+        println!("  {name:<42} {bytes:>10.1} {ratio:>11.2} {:>24}", held.key_bytes);
+    };
+    row("this service", &ours.held);
+    row("plain hash, the same configuration", &same);
+    row("plain hash, Redis' own configuration", &defaults);
+    let Ours { held, request, pace, index, .. } = ours;
+    let key_bytes = held.key_bytes as f64;
+    println!(
+        "  of this service's: the post's key {key_bytes:.0}, its place in the author's list {index:.1},"
+    );
+    println!(
+        "    the rest (the table of keys; clocks, authors) {:.1}",
+        held.bytes_per_post - key_bytes - index
+    );
+    println!("  beside, for 24 hours: the request's key {request:.1}");
+    println!("  beside, for a minute: an author's pace {pace:.1}\n");
+}
+
+/// What posts take.
+struct Held {
+    bytes_per_post: f64,
+    /// What Redis says of one post's key.
+    key_bytes: u64,
+}
+
+struct Ours {
+    held: Held,
+    /// For each post.
+    index: f64,
+    request: f64,
+    /// For each author.
+    pace: f64,
+}
+
+async fn ours(text: fn(u64) -> String) -> Ours {
+    let server = RedisServer::start().await;
+    let url = server.url("post");
+    // The limit is never reached, but kept.
+    let flags = ["post", "--redis-url", &url, "--posts-per-minute", "1000000"];
+    let store = Store::open(&Config::parse_from(flags)).unwrap();
+    let mut admin = server.admin().await;
+    // Connections, buffers and functions are there before the measurement begins.
+    publish(&store, author(AUTHORS), "first".to_owned()).await;
+    remove(&mut admin, "*:request:*").await;
+    let before = used(&mut admin).await;
+
+    let (mut requests, mut last) = (0, None);
+    for round in 0..POSTS_EACH {
+        let posts = (0..AUTHORS).map(|n| publish(&store, author(n), text(round * AUTHORS + n)));
+        let ids: Vec<_> = stream::iter(posts).buffer_unordered(AT_ONCE).collect().await;
+        store.delivered(&ids).await.unwrap();
+        last = ids.last().copied();
+        // At once, so that the table of keys grows as it would if most posts were old.
+        let with_requests = used(&mut admin).await;
+        assert_eq!(remove(&mut admin, "*:request:*").await, AUTHORS);
+        requests += with_requests - used(&mut admin).await;
+    }
+    let with_pace = used(&mut admin).await;
+    assert_eq!(remove(&mut admin, "*:pace:*").await, AUTHORS + 1);
+    let after = used(&mut admin).await;
+
+    let id = last.unwrap();
+    let (partition, owner) = (id.partition(), author(0));
+    let key = format!("post:{{{partition}}}:post:{id}");
+    let list = format!("post:{{{}}}:posts:{owner}", owner.partition());
+    Ours {
+        held: Held {
+            bytes_per_post: (after - before) as f64 / POSTS as f64,
+            key_bytes: usage(&mut admin, &key).await,
+        },
+        index: usage(&mut admin, &list).await as f64 / POSTS_EACH as f64,
+        request: requests as f64 / POSTS as f64,
+        pace: (with_pace - after) as f64 / AUTHORS as f64,
+    }
+}
+
+async fn publish(store: &Store, author: UserId, text: String) -> PostId {
+    let request = RequestId::parse("request_id", &Uuid::new_v4().to_string()).unwrap();
+    let content = Content { author, text, origin: None };
+    match store.publish(&content, request).await.unwrap() {
+        Published::New(id) => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn plain(options: &[(&str, &str)], text: fn(u64) -> String) -> Held {
+    let server = RedisServer::start_with(options).await;
+    let admin = server.admin().await;
+    let before = used(&mut admin.clone()).await;
+    let writes = (0..POSTS).map(|n| {
+        let mut admin = admin.clone();
+        async move {
+            let (id, author) = (plain_id(n), author(n % AUTHORS).get());
+            let mut pipeline = redis::pipe();
+            pipeline.cmd("HSET").arg(format!("post:{id}"));
+            pipeline.arg("id").arg(id).arg("author_id").arg(author).arg("text").arg(text(n));
+            pipeline.arg("created_at").arg(1_700_000_000_000 + n);
+            pipeline.arg("likes").arg(0).arg("comments").arg(0).arg("reposts").arg(0);
+            pipeline.cmd("ZADD").arg(format!("user:{author}:posts")).arg(id).arg(id);
+            pipeline.exec_async(&mut admin).await
+        }
+    });
+    stream::iter(writes).buffer_unordered(AT_ONCE).try_collect::<()>().await.unwrap();
+    let mut admin = admin;
+    let after = used(&mut admin).await;
+    let key_bytes = usage(&mut admin, &format!("post:{}", plain_id(7))).await;
+    Held { bytes_per_post: (after - before) as f64 / POSTS as f64, key_bytes }
+}
+
+/// An account as its service makes them, two years in, each in a partition of its own.
+fn author(n: u64) -> UserId {
+    UserId::new(((60_000_000_000 + n * 7919) << 12) | ((n * 37 % 1024) << 2)).unwrap()
+}
+
+fn plain_id(n: u64) -> u64 {
+    ((62_000_000_000 + n * 13) << 12) | ((n * 37 % 1024) << 2)
+}
+
+/// Returns words in an order that depends on `n`.
+fn english(n: u64) -> String {
+    let words: Vec<_> = ENGLISH.split_whitespace().collect();
+    let mut text = String::new();
+    for index in indices(n, words.len()) {
+        text.push_str(words[index]);
+        text.push(' ');
+        if text.len() > CHARACTERS {
+            break;
+        }
+    }
+    text.truncate(CHARACTERS - 1);
+    text + "."
+}
+
+fn chinese(n: u64) -> String {
+    let characters: Vec<_> = CHINESE.chars().filter(|c| !c.is_whitespace()).collect();
+    indices(n, characters.len()).take(CHARACTERS).map(|index| characters[index]).collect()
+}
+
+fn indices(n: u64, below: usize) -> impl Iterator<Item = usize> {
+    let step = |state: &u64| Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+    std::iter::successors(Some(n + 1), step).map(move |state| (state >> 33) as usize % below)
+}
+
+async fn used(admin: &mut MultiplexedConnection) -> i64 {
+    let info: String = cmd("INFO").arg("memory").query_async(admin).await.unwrap();
+    let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+async fn usage(admin: &mut MultiplexedConnection, key: &str) -> u64 {
+    cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0).query_async(admin).await.unwrap()
+}
+
+/// Deletes keys; returns how many.
+async fn remove(admin: &mut MultiplexedConnection, pattern: &str) -> u64 {
+    let keys: Vec<String> = cmd("KEYS").arg(pattern).query_async(admin).await.unwrap();
+    cmd("DEL").arg(keys).query_async(admin).await.unwrap()
+}

@@ -15,13 +15,18 @@ pub enum Lines {
     Many,
 }
 
-// Room for accents and emoji sequences, but not for a mark stacked a thousand times on one letter.
+// What a text may have for each character that it may have: room for accents and emoji sequences.
 const BYTES_PER_CHARACTER_MAX: usize = 16;
+
+// What one character may have: room for the longest emoji sequences, but not for a mark stacked a
+// thousand times on one letter.
+const BYTES_OF_CHARACTER_MAX: usize = 64;
 
 /// Returns a text normalised to NFC and trimmed, or what is wrong with it: more than `max_characters`
 /// characters (grapheme clusters, as Unicode's UAX #29 counts them), or more than 16 bytes for each
-/// of them, a control character, a bidirectional override, or a character that Unicode reserves.
-/// An empty text is fine.
+/// that it may have, or 64 in one; a control character, a bidirectional override, or a character
+/// that Unicode reserves. An empty text is fine. What keyboards insert unasked is mended: a tab is a
+/// space, and isolates, which phones put around names between scripts, are left out.
 pub fn clean(
     field: &str,
     text: &str,
@@ -32,12 +37,22 @@ pub fn clean(
     if text.len() > 2 * bytes_max {
         return Err(too_long(field, max_characters));
     }
-    let text: String = text.nfc().collect::<String>().trim().replace("\r\n", "\n");
+    let is_isolate = |c: &char| matches!(c, '\u{2066}'..='\u{2069}');
+    let space = |c| if c == '\t' { ' ' } else { c };
+    let text: String = text.chars().filter(|c| !is_isolate(c)).map(space).nfc().collect();
+    let text = text.trim().replace("\r\n", "\n");
     if let Some(found) = text.chars().find(|&c| is_forbidden(c, lines)) {
         let problem = format!("must not contain the character U+{:04X}", u32::from(found));
         return Err(Invalid::new(field, problem));
     }
-    if text.len() > bytes_max || text.graphemes(true).nth(max_characters).is_some() {
+    let mut characters = 0;
+    for character in text.graphemes(true) {
+        characters += 1;
+        if character.len() > BYTES_OF_CHARACTER_MAX {
+            return Err(Invalid::new(field, "must not stack so many marks on one character"));
+        }
+    }
+    if text.len() > bytes_max || characters > max_characters {
         return Err(too_long(field, max_characters));
     }
     // Nothing but invisible characters is nothing.
@@ -52,8 +67,8 @@ fn is_forbidden(c: char, lines: Lines) -> bool {
     match c {
         '\n' => lines == Lines::One,
         '\u{2028}' | '\u{2029}' => true,
-        // Embeddings, overrides and isolates would reorder what stands beside the text.
-        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        // Embeddings and overrides would reorder what stands beside the text.
+        '\u{202a}'..='\u{202e}' => true,
         // Interlinear annotations, the byte-order mark, and "tag" language codes but for flags.
         '\u{fff9}'..='\u{fffb}' | '\u{feff}' | '\u{e0001}' => true,
         // Noncharacters: the last two code points of each plane, and a block of their own.
@@ -93,13 +108,27 @@ mod tests {
         assert_eq!(one(&family.repeat(3)).unwrap(), family.repeat(3));
         assert!(one("微博微博微博").is_err());
         assert!(one("微博微博微").is_ok());
-        assert!(one(&format!("a{}", "\u{301}".repeat(1000))).is_err());
+        assert!(one(&"e\u{301}\u{302}".repeat(5)).is_ok());
+    }
+
+    #[test]
+    fn marks_are_not_stacked_without_end() {
+        let stacked = |marks| one(&format!("a{}", "\u{302}".repeat(marks)));
+        assert!(stacked(20).is_ok());
+        assert!(stacked(35).unwrap_err().problem.contains("marks"));
+        assert!(stacked(1_000).is_err());
+    }
+
+    #[test]
+    fn what_keyboards_insert_unasked_is_mended() {
+        assert_eq!(one("a\tb").unwrap(), "a b");
+        assert_eq!(one("\u{2068}عم\u{2069}").unwrap(), "عم");
+        assert_eq!(one("e\u{2068}\u{301}").unwrap(), "é");
     }
 
     #[test]
     fn what_disturbs_other_text_is_refused() {
-        for text in ["a\0", "a\u{7}b", "a\nb", "\u{202e}abc", "a\u{2066}b", "a\u{ffff}", "a\u{85}b"]
-        {
+        for text in ["a\0", "a\u{7}b", "a\nb", "\u{202e}abc", "a\u{ffff}", "a\u{85}b"] {
             let error = one(text).unwrap_err();
             assert!(error.problem.contains("U+"), "{text:?}: {error}");
         }

@@ -31,20 +31,26 @@ pub(crate) enum Target {
 /// Returns the mentions and hashtags of a text, in their order. They do not overlap.
 ///
 /// A mention is `@` and a name: A-Z, a-z, 0-9 and underscore, up to 30 of them. A hashtag is
-/// `#topic#`, as on Weibo: any characters of one line, the first and last of which is no space; or
-/// `#topic`, as elsewhere: letters, digits and underscores, not digits alone. Where both can be
-/// read, it is the former. Neither sign counts within a word of ASCII, so that e-mail addresses
-/// and the fragments of URLs are left alone; full-width signs count like the narrow ones.
+/// `#topic#`, as on Weibo: any characters of one line but `@`, the first and last of which is no
+/// space, nor the last one a sign that joins tags (`#a,#b`); or `#topic`, as elsewhere: letters,
+/// digits and underscores, not digits alone. Where both can be read, it is the former. Full-width
+/// signs count like the narrow ones. Neither counts within a URL, nor right behind a letter or
+/// digit of a script that writes words apart, such as in an e-mail address.
 pub(crate) fn find(text: &str) -> Vec<Entity> {
     let mut found = Vec::new();
     // How much of the text has been passed, in bytes and in code points.
     let (mut at, mut code_points) = (0, 0);
+    // Where the ASCII before the sign begins, and up to where that was looked for.
+    let (mut word_at, mut looked) = (0, 0);
     while let Some(offset) = text[at..].find(['@', '＠', '#', '＃']) {
         let start = at + offset;
         let sign = text[start..].chars().next().unwrap_or_default();
         code_points += text[at..start].chars().count();
+        let is_outside = |c: char| !c.is_ascii() || c.is_whitespace();
+        word_at = text[looked..start].rfind(is_outside).map_or(word_at, |found| looked + found);
+        looked = start;
         let after = &text[start + sign.len_utf8()..];
-        let matched = if is_within_word(&text[..start]) {
+        let matched = if is_part_of_more(&text[word_at..start]) {
             None
         } else if matches!(sign, '@' | '＠') {
             mention(after)
@@ -68,10 +74,23 @@ fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-// Whether a sign that follows this text belongs to an address or a URL.
-fn is_within_word(before: &str) -> bool {
-    before.chars().next_back().is_some_and(|c| is_name(c) || matches!(c, '/' | '&' | '@' | '＠'))
+// Whether a sign that follows this word, which is ASCII but for its first character, is part of it
+// or of an address or a URL.
+fn is_part_of_more(word: &str) -> bool {
+    let is_in_url = || word.contains("://");
+    match word.chars().next_back() {
+        None => false,
+        Some('&' | '@' | '＠') => true,
+        // `example.com/@ann`; but `well said//@ann: …` is how reposts are passed on.
+        Some('/') => word.contains('.') || is_in_url(),
+        Some(c) if c < FIRST_UNSPACED && (c.is_alphanumeric() || c == '_') => true,
+        Some(_) => is_in_url(),
+    }
 }
+
+// Where the scripts begin that do not write words apart: Thai, Lao, Tibetan, Burmese, …, Chinese and
+// Japanese. (Korean does, but for what is added to a name.)
+const FIRST_UNSPACED: char = '\u{e00}';
 
 // Each of these returns how many bytes it takes of what follows the sign.
 
@@ -83,15 +102,20 @@ fn mention(after: &str) -> Option<(usize, Target)> {
 }
 
 fn topic(after: &str) -> Option<(usize, Target)> {
-    let length = after.find(['#', '＃', '\n'])?;
+    let length = after.find(['#', '＃', '@', '＠', '\n'])?;
     let (topic, closing) = (&after[..length], after[length..].chars().next()?);
-    let is_topic = closing != '\n'
+    let is_topic = matches!(closing, '#' | '＃')
         && !topic.is_empty()
+        && !topic.starts_with(KEYCAP)
+        && !topic.ends_with([',', ';', '/', '|', '('])
         && !topic.starts_with(char::is_whitespace)
         && !topic.ends_with(char::is_whitespace)
         && topic.graphemes(true).nth(TAG_MAX).is_none();
     is_topic.then(|| (length + closing.len_utf8(), hashtag(topic)))
 }
+
+// What makes a key of the sign before it, as in the emoji of the key `#`.
+const KEYCAP: [char; 2] = ['\u{fe0f}', '\u{20e3}'];
 
 fn tag(after: &str) -> Option<(usize, Target)> {
     // By grapheme clusters: the marks that belong to a letter go with it.
@@ -136,6 +160,10 @@ mod tests {
     fn mentions_are_names_after_the_sign() {
         check("@bob", &[("@bob", "@bob")]);
         check("hi @Bob_1, (@cleo).", &[("@Bob_1", "@Bob_1"), ("@cleo", "@cleo")]);
+        check("so true//@bob: look//@cleo: there", &[("@bob", "@bob"), ("@cleo", "@cleo")]);
+        check("转发//@bob:看", &[("@bob", "@bob")]);
+        check("https://example.com @bob", &[("@bob", "@bob")]);
+        check("https://example.com看@bob", &[("@bob", "@bob")]);
         check("你好@bob再见＠cleo", &[("@bob", "@bob"), ("＠cleo", "@cleo")]);
         check(
             &format!("@{}", "a".repeat(30)),
@@ -148,6 +176,9 @@ mod tests {
         for text in [
             "ann@example.com",
             "https://example.com/@ann",
+            "https://example.com/?by=@ann",
+            "example.com/@ann",
+            "josé@example.com",
             "@@ann",
             "@ann@example.com",
             "@",
@@ -164,6 +195,7 @@ mod tests {
         check("#你好，世界#后面", &[("#你好，世界#", "#你好，世界")]);
         check("a #two words# b", &[("#two words#", "#two words")]);
         check("#520#", &[("#520#", "#520")]);
+        check("#去哪儿？#", &[("#去哪儿？#", "#去哪儿？")]);
         check("＃宽＃", &[("＃宽＃", "#宽")]);
         check("#a##b#", &[("#a#", "#a"), ("#b#", "#b")]);
     }
@@ -171,6 +203,11 @@ mod tests {
     #[test]
     fn tags_follow_one_sign() {
         check("I like #Rust, and #tokio!", &[("#Rust", "#rust"), ("#tokio", "#tokio")]);
+        check(
+            "#cats,#dogs;#a/#b",
+            &[("#cats", "#cats"), ("#dogs", "#dogs"), ("#a", "#a"), ("#b", "#b")],
+        );
+        check("#rust @bob,#tokio", &[("#rust", "#rust"), ("@bob", "@bob"), ("#tokio", "#tokio")]);
         check("#one #two\n#three", &[("#one", "#one"), ("#two", "#two"), ("#three", "#three")]);
         check("#v2 #2024 #١٢", &[("#v2", "#v2")]);
         check("中文#标签", &[("#标签", "#标签")]);
@@ -180,7 +217,9 @@ mod tests {
 
     #[test]
     fn what_only_looks_like_a_topic_is_none() {
-        for text in ["#", "##", "# #", "C#", "&#39;", "https://example.com/#top", "a#b", "#-"] {
+        for text in
+            ["#", "##", "# #", "C#", "&#39;", "https://example.com/#top", "a#b", "#-", "#️⃣ and #️⃣"]
+        {
             check(text, &[]);
         }
         check(&format!("#{}", "a".repeat(101)), &[]);

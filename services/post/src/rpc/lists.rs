@@ -4,6 +4,8 @@ use microblog_domain::{CommentId, PageSize, PostId, Scope, UserId};
 use microblog_keyspace::{Entry, Page};
 use microblog_proto::post as pb;
 
+use prost::Message;
+
 use super::Rpc;
 use crate::{
     error::Error,
@@ -41,12 +43,13 @@ impl Rpc {
         let order_number = u64::from(order == microblog_keyspace::Order::Newest);
         let scope = Scope::new("ListComments").with(request.post_id).with(order_number);
         let after = Entry::from_token(scope, &request.page_token)?;
-        let page = self.store.comment_ids(id, order, after, size.get()).await?;
+        let mut page = self.store.comment_ids(id, order, after, size.get()).await?;
         self.exists_unless_listed(id, &page).await?;
         let ids: Vec<_> =
             page.entries.iter().filter_map(|entry| CommentId::new(entry.member)).collect();
         let comments = self.store.comments(id, &ids).await?;
-        let comments = comments.into_iter().map(wire::comment).collect();
+        let mut comments = comments.into_iter().map(wire::comment).collect();
+        fit(&mut page, &mut comments, |comment| comment.id);
         Ok(pb::ListCommentsResponse { comments, next_page_token: page.next_token(scope) })
     }
 
@@ -61,10 +64,13 @@ impl Rpc {
         )?;
         let scope = Scope::new("ListReposts").with(request.post_id);
         let after = Entry::from_token(scope, &request.page_token)?;
-        let page = self.store.reposts(id, after, size.get()).await?;
+        let mut page = self.store.reposts(id, after, size.get()).await?;
         self.exists_unless_listed(id, &page).await?;
         let posts = self.posts_on(&page, viewer).await?;
-        let posts = posts.into_iter().map(wire::post).collect();
+        let root_deleted = self.is_root_deleted(id, &posts).await?;
+        let post = |post| pb::Post { root_deleted, ..wire::post(post) };
+        let mut posts = posts.into_iter().map(post).collect();
+        fit(&mut page, &mut posts, |post| post.id);
         Ok(pb::ListRepostsResponse { posts, next_page_token: page.next_token(scope) })
     }
 
@@ -79,10 +85,11 @@ impl Rpc {
         )?;
         let scope = Scope::new("ListUserPosts").with(request.author_id);
         let after = Entry::from_token(scope, &request.page_token)?;
-        let page = self.store.posts_of(author, after, size.get()).await?;
+        let mut page = self.store.posts_of(author, after, size.get()).await?;
         let posts = self.posts_on(&page, viewer).await?;
         let posts: Vec<WithRoot> = self.posts.with_roots(posts, viewer).await?;
-        let posts = posts.into_iter().map(wire::with_root).collect();
+        let mut posts = posts.into_iter().map(wire::with_root).collect();
+        fit(&mut page, &mut posts, |post| post.id);
         Ok(pb::ListUserPostsResponse { posts, next_page_token: page.next_token(scope) })
     }
 
@@ -91,11 +98,42 @@ impl Rpc {
         Ok(posts.into_iter().flatten().collect())
     }
 
+    // Whether the root of a post's reposts is gone. All have one and the same, which is the post
+    // itself or lies behind it.
+    async fn is_root_deleted(&self, id: PostId, reposts: &[Post]) -> Result<bool, Error> {
+        let root = reposts.first().and_then(|post| post.content.origin).map(|origin| origin.root);
+        match root.filter(|&root| root != id) {
+            Some(root) => Ok(self.store.exist(&[root]).await? != [true]),
+            None => Ok(false),
+        }
+    }
+
     // What belongs to a post goes with it: only an empty list leaves open whether there is one.
     async fn exists_unless_listed(&self, id: PostId, page: &Page) -> Result<(), Error> {
         if page.entries.is_empty() && self.store.exist(&[id]).await? != [true] {
             return Err(Error::PostNotFound);
         }
         Ok(())
+    }
+}
+
+/// The most bytes of a page's entries: half of what clients of gRPC take in one message, unless
+/// they are told otherwise (4 MiB). Texts of people are seldom as long as they may be.
+const PAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// Cuts a page off where its entries get too large for one message; the next page goes on there.
+fn fit<T: Message>(page: &mut Page, entries: &mut Vec<T>, id: impl Fn(&T) -> u64) {
+    let mut bytes = 0;
+    let mut fits = |entry: &&T| {
+        bytes += entry.encoded_len();
+        bytes <= PAGE_BYTES_MAX
+    };
+    // One alone is far smaller.
+    let kept = entries.iter().take_while(|entry| fits(entry)).count();
+    if let Some(cut) = entries.get(kept).map(id) {
+        let place = page.entries.iter().position(|entry| entry.member == cut);
+        page.entries.truncate(place.unwrap_or_default());
+        page.more = true;
+        entries.truncate(kept);
     }
 }

@@ -17,7 +17,8 @@ pub struct Config {
         default_value = "127.0.0.1:50053"
     )]
     pub listen: SocketAddr,
-    /// Where the timeline service is, which is told of every post; without it, nobody is
+    /// Where the timeline service is, which is told of every post; without it, nobody is, also not
+    /// later
     #[arg(long, env = "MICROBLOG_TIMELINE_URL", value_name = "URL")]
     pub timeline_url: Option<String>,
     /// Posts and reposts of an account per minute: so many at once, and then one each so many parts

@@ -1,21 +1,25 @@
-//! How the timeline service hears of posts. It may be away: then they stay in the outbox, and the
-//! [sweeper](crate::Sweeper) delivers them later.
+//! How the timeline service hears of posts. It may be away, or refuse one: what it did not take
+//! stays in the outbox, and the [sweeper](crate::Sweeper) delivers it later.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use microblog_chassis::Peer;
 use microblog_domain::PostId;
 use microblog_proto::timeline::{self, timeline_service_client::TimelineServiceClient};
-use tokio::time::timeout;
-use tonic::Status;
+use tokio::{sync::Semaphore, time::timeout};
+use tonic::{Code, Status};
 
 use crate::{error::Error, post::Content, store::Store};
 
-/// The most posts that one call delivers.
-const BATCH_MAX: usize = 500;
+/// The most posts that one call delivers, and that are read at once to be delivered.
+const BATCH_MAX: usize = 100;
 
 /// How long a caller who publishes waits for the delivery. After that the sweeper sees to it.
 const ATTEMPT_MAX: Duration = Duration::from_secs(1);
+
+/// How many callers of a worker wait for a delivery. The posts of more are left to the sweeper: a
+/// timeline service that hangs must not take the places of those who read.
+const ATTEMPTS_MAX: usize = 64;
 
 /// For one call of the sweeper's: a peer that hangs must not stop it for ever.
 const CALL_MAX: Duration = Duration::from_secs(5);
@@ -25,20 +29,22 @@ const CALL_MAX: Duration = Duration::from_secs(5);
 pub struct Delivery {
     store: Store,
     timeline: Option<TimelineServiceClient<Peer>>,
+    attempts: Arc<Semaphore>,
 }
 
 impl Delivery {
     /// Returns the means to deliver to a timeline service. Without one, posts count as delivered.
     pub fn new(store: Store, timeline: Option<Peer>) -> Self {
-        Self { store, timeline: timeline.map(TimelineServiceClient::new) }
+        let attempts = Arc::new(Semaphore::new(ATTEMPTS_MAX));
+        Self { store, timeline: timeline.map(TimelineServiceClient::new), attempts }
     }
 
-    /// Delivers a new post if it can be done at once.
+    /// Delivers a new post if it can be done at once. The sweeper tells when it cannot be.
     pub(crate) async fn attempt(&self, id: PostId, content: &Content) {
-        let post = [(id, content.clone())];
-        match timeout(ATTEMPT_MAX, self.deliver(&post)).await {
+        let Ok(_permit) = self.attempts.try_acquire() else { return };
+        let delivered = timeout(ATTEMPT_MAX, self.deliver_together(vec![delivery(id, content)]));
+        match delivered.await {
             Ok(Ok(())) => {}
-            // The sweeper tells when it cannot deliver, once.
             Ok(Err(error)) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::debug!(error, "a post is left to the sweeper");
@@ -47,21 +53,77 @@ impl Delivery {
         }
     }
 
-    /// Delivers posts, any number of them. May be repeated.
-    pub async fn deliver(&self, posts: &[(PostId, Content)]) -> Result<(), Error> {
-        for posts in posts.chunks(BATCH_MAX) {
-            if let Some(timeline) = &self.timeline {
-                let deliveries = posts.iter().map(|(id, content)| delivery(*id, content)).collect();
-                let request = timeline::DeliverRequest { deliveries };
-                let mut timeline = timeline.clone();
-                let late = |_| Err(Status::deadline_exceeded("no answer in time"));
-                let delivered = timeout(CALL_MAX, timeline.deliver(request)).await;
-                delivered.unwrap_or_else(late).map_err(Error::Timeline)?;
+    /// Delivers posts that are in the outbox, any number of them. May be repeated.
+    ///
+    /// A post that is refused keeps no other from being delivered, unless the service is away: then
+    /// all would be. The first failure is returned.
+    pub async fn deliver(&self, ids: &[PostId]) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        for ids in ids.chunks(BATCH_MAX) {
+            let contents = self.store.contents(ids).await?;
+            // What was deleted meanwhile left the outbox with it.
+            let posts = ids.iter().zip(&contents);
+            let found = posts.filter_map(|(&id, content)| Some(delivery(id, content.as_ref()?)));
+            let deliveries: Vec<_> = found.collect();
+            let delivered = match self.deliver_together(deliveries.clone()).await {
+                Err(error) if !error.is_outage() => self.deliver_singly(deliveries).await,
+                delivered => delivered,
+            };
+            let is_outage = delivered.as_ref().is_err_and(Error::is_outage);
+            outcome = outcome.and(delivered);
+            if is_outage {
+                break;
             }
-            let ids: Vec<_> = posts.iter().map(|(id, _)| *id).collect();
-            self.store.delivered(&ids).await?;
         }
+        outcome
+    }
+
+    async fn deliver_singly(&self, deliveries: Vec<timeline::Delivery>) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        for delivery in deliveries {
+            let post = delivery.post_id;
+            let delivered = self.deliver_together(vec![delivery]).await;
+            if let Err(error) = &delivered {
+                if error.is_outage() {
+                    return delivered;
+                }
+                let error = error as &dyn std::error::Error;
+                tracing::debug!(post, error, "a post cannot be delivered");
+            }
+            outcome = outcome.and(delivered);
+        }
+        outcome
+    }
+
+    async fn deliver_together(&self, deliveries: Vec<timeline::Delivery>) -> Result<(), Error> {
+        if deliveries.is_empty() {
+            return Ok(());
+        }
+        let delivered = deliveries.iter().filter_map(|delivery| PostId::new(delivery.post_id));
+        let delivered: Vec<_> = delivered.collect();
+        if let Some(mut timeline) = self.timeline.clone() {
+            let answer =
+                timeout(CALL_MAX, timeline.deliver(timeline::DeliverRequest { deliveries }));
+            let late = |_| Err(Status::deadline_exceeded("no answer in time"));
+            answer.await.unwrap_or_else(late).map_err(Error::Timeline)?;
+        }
+        self.store.delivered(&delivered).await?;
         Ok(())
+    }
+}
+
+impl Error {
+    // Whether it is of no use to go on at once.
+    fn is_outage(&self) -> bool {
+        match self {
+            Self::Timeline(status) => {
+                use Code::{Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable};
+                let outages = [Unavailable, DeadlineExceeded, Cancelled, ResourceExhausted];
+                outages.contains(&status.code())
+            }
+            Self::Store(error) => error.is_unavailable(),
+            _ => false,
+        }
     }
 }
 

@@ -27,7 +27,7 @@ pub enum Error {
     #[error("only the author may do that")]
     NotTheAuthor,
     /// Something else was made with this request id.
-    #[error("another call was made with this request_id")]
+    #[error("this request_id belongs to another call")]
     RequestReused,
     /// The author posts too fast.
     #[error("too many posts within a minute")]
@@ -42,7 +42,7 @@ pub enum Error {
     #[error("the store failed")]
     Store(#[from] keyspace::Error),
     /// The timeline service failed.
-    #[error("the timeline service does not take posts: {}", .0.message())]
+    #[error("the timeline service does not take a post")]
     Timeline(#[source] Status),
 }
 
@@ -65,7 +65,7 @@ impl From<Error> for Status {
                 status::refuse(Code::PermissionDenied, ErrorReason::NotTheAuthor, text)
             }
             Error::RequestReused => {
-                let problem = "another post or comment was made with it";
+                let problem = "belongs to another call";
                 let invalid = Invalid::new("request_id", problem);
                 status::bad_request(ErrorReason::RequestIdReused, [invalid])
             }

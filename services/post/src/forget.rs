@@ -28,10 +28,7 @@ async fn forget(store: &Store, posts: &Posts, user: UserId) -> Result<(), Error>
     let mut after = None;
     loop {
         let page = store.posts_of(user, after, PAGE).await?;
-        let found = store.posts(&post_ids(&page.entries), None).await?;
-        for post in found.into_iter().flatten() {
-            posts.remove(post.id, &post.content).await?;
-        }
+        posts.remove_all(user, &post_ids(&page.entries)).await?;
         after = page.entries.last().copied();
         if !page.more {
             break;

@@ -14,6 +14,11 @@
 -- What a step did; post.rs has the same numbers.
 local DONE, UNCHANGED, OPEN, NOT_FOUND, THROTTLED, FORGOTTEN = 0, 1, 2, 3, 4, 5
 
+-- What waits in `pending`: that a post is told of a repost that came or went.
+local function waiting_repost(repost, target)
+  return 'repost:' .. repost .. '>' .. target
+end
+
 local MINUTE_US = 60000000
 
 -- Changes one of a post's counts and returns it.

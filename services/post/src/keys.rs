@@ -9,10 +9,10 @@
 //! | `post:{p}:comments:<id>` | zset | the post's comments → their ids | with the post |
 //! | `post:{p}:comment_bodies:<id>` | hash | comment → its content | with the post |
 //! | `post:{p}:reposts:<id>` | zset | reposts of the post → their ids | with the post |
-//! | `post:{p}:unreposted:<id>` | zset | deleted reposts of the post → version of their end | 24 h |
+//! | `post:{p}:unreposted:<id>` | zset | deleted reposts of the post → when it was told (stamp) | 24 h |
 //! | `post:{p}:posts:<author>` | zset | the author's posts → their ids | while there are any |
 //! | `post:{p}:outbox` | zset | posts that the timeline service may not know → their ids | until delivered |
-//! | `post:{p}:pending` | zset | `R>T`: reposts that came or went, and the post of another partition that may not know → version | until confirmed |
+//! | `post:{p}:pending` | zset | `repost:R>T`: a repost that came or went, and a post that may not know → version | until confirmed |
 //! | `post:{p}:request:<author>:<uuid>` | string | the post that a request made | 24 h |
 //! | `post:{p}:comment_admission:<author>:<uuid>` | string | in the author's partition: the post on which a request may comment | 24 h |
 //! | `post:{p}:comment_request:<author>:<uuid>` | string | in the post's partition: the comment that a request made | 24 h |

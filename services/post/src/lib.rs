@@ -78,6 +78,9 @@ pub async fn service(
 
 /// Returns what the process of this service listens for.
 pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, StartError> {
+    if config.timeline_url.is_none() && worker.is_first() {
+        tracing::warn!("no timeline service is configured: posts reach nobody's timeline");
+    }
     let timeline = config.timeline_url.as_deref();
     let timeline = timeline.map(|url| Peer::remote(url, &config.chassis)).transpose()?;
     let service = service(&config, timeline, worker).await?;

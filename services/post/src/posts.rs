@@ -14,7 +14,8 @@
 //! 3. *Confirmation* in the author's partition: the notes are struck out, `pending`'s unless there
 //!    is a newer one of the same repost.
 //!
-//! A call answers after step 3, whether or not the delivery succeeded. What a crash leaves in
+//! A call answers after step 3, whether or not the delivery succeeded; only a repeated deletion may
+//! find nothing left and answer before others have been told. What a crash leaves in
 //! `pending` or `outbox`, a sweeper of any replica takes up after some seconds, from the truth as it
 //! then is. Steps 2 and 3 may be repeated and reordered in any way; they end in the same state.
 //!
@@ -125,15 +126,30 @@ impl Posts {
         if post.content.author != author {
             return Err(Error::NotTheAuthor);
         }
-        self.remove(id, &post.content).await
-    }
-
-    /// Deletes a post whose content is known.
-    pub(crate) async fn remove(&self, id: PostId, content: &Content) -> Result<(), Error> {
-        match self.store.delete(id, content).await? {
-            Some(version) => self.complete(&changes(id, content, version, false)).await,
+        match self.store.delete(id, &post.content).await? {
+            Some(version) => self.complete(&changes(id, &post.content, version, false)).await,
             None => Ok(()),
         }
+    }
+
+    /// Deletes posts on an author's list, and takes off it what is no post.
+    pub(crate) async fn remove_all(&self, author: UserId, ids: &[PostId]) -> Result<(), Error> {
+        let contents = self.store.contents(ids).await?;
+        let (found, gone): (Vec<_>, Vec<_>) =
+            ids.iter().zip(&contents).partition(|(_, content)| content.is_some());
+        let found: Vec<_> =
+            found.into_iter().filter_map(|(&id, content)| Some((id, content.as_ref()?))).collect();
+        let ends = self.store.delete_all(&found).await?;
+        let told = found
+            .iter()
+            .zip(ends)
+            .filter_map(|(&(id, content), end)| Some(changes(id, content, end?, false)));
+        self.complete(&told.flatten().collect::<Vec<_>>()).await?;
+        let gone: Vec<_> = gone.into_iter().map(|(&id, _)| id).collect();
+        if !gone.is_empty() {
+            self.store.unlist(author, &gone).await?;
+        }
+        Ok(())
     }
 
     /// Carries out the second and third steps of reposts that came or went.

@@ -1,6 +1,6 @@
 //! Takes up what crashes and outages left half done: reposts that those who count them may not
-//! know, and posts that were not delivered. Runs in every replica; what two of them do at once is
-//! done once.
+//! know, and posts that were not delivered. Runs in every replica; what two of them do at once
+//! changes nothing more.
 
 use std::time::Duration;
 
@@ -47,10 +47,6 @@ impl Sweeper {
         let pages = self.store.undelivered(&self.outbox.places()).await?;
         let left_behind: Vec<_> =
             self.outbox.left_behind(pages, patience).into_iter().flatten().collect();
-        let posts = self.store.posts(&left_behind, None).await?;
-        // What was deleted meanwhile left the outbox with it.
-        let posts: Vec<_> =
-            posts.into_iter().flatten().map(|post| (post.id, post.content)).collect();
-        self.delivery.deliver(&posts).await
+        self.delivery.deliver(&left_behind).await
     }
 }

@@ -18,7 +18,7 @@ local function publish(keys, args)
   if known then
     local is_open = redis.call('ZSCORE', outbox, known)
     for _, target in ipairs(targets) do
-      is_open = is_open or redis.call('ZSCORE', pending, known .. '>' .. target)
+      is_open = is_open or redis.call('ZSCORE', pending, waiting_repost(known, target))
     end
     return { is_open and OPEN or UNCHANGED, tonumber(known) }
   end
@@ -36,7 +36,7 @@ local function publish(keys, args)
   redis.call('SADD', authors, author)
   redis.call('ZADD', outbox, id, id)
   for _, target in ipairs(targets) do
-    redis.call('ZADD', pending, id, id .. '>' .. target)
+    redis.call('ZADD', pending, id, waiting_repost(id, target))
   end
   redis.call('SET', request, id, 'EX', args[5])
   return { DONE, tonumber(id) }
@@ -46,19 +46,26 @@ end
 --
 -- KEYS: clock, outbox, pending; the author's posts; of the post: post, likes, comments,
 --       comment_bodies, reposts, unreposted. ARGV: partition, id, posts… that were told of it.
--- Returns the outcome (DONE, NOT_FOUND) and the version of its end.
+-- Returns the outcome (DONE; OPEN: it was deleted before, and somebody may not have been told;
+-- NOT_FOUND) and the version of its end.
 local function delete(keys, args)
   local clock, outbox, pending, posts = keys[1], keys[2], keys[3], keys[4]
-  local partition, id = tonumber(args[1]), args[2]
+  local partition, id, targets = tonumber(args[1]), args[2], rest(args, 3)
   if redis.call('EXISTS', keys[5]) == 0 then
+    for _, target in ipairs(targets) do
+      local version = redis.call('ZSCORE', pending, waiting_repost(id, target))
+      if version then
+        return { OPEN, tonumber(version) }
+      end
+    end
     return { NOT_FOUND, 0 }
   end
   local version = issue(clock, partition, 1)[1]
   call_with('UNLINK', keys[5], rest(keys, 6))
   redis.call('ZREM', posts, id)
   redis.call('ZREM', outbox, id)
-  for _, target in ipairs(rest(args, 3)) do
-    redis.call('ZADD', pending, version, id .. '>' .. target)
+  for _, target in ipairs(targets) do
+    redis.call('ZADD', pending, version, waiting_repost(id, target))
   end
   return { DONE, tonumber(version) }
 end
@@ -66,11 +73,11 @@ end
 -- Tells a post of a repost of it that came, or went. Order and repetition do not matter: what has
 -- gone does not come back.
 --
--- KEYS: of the post: post, reposts, unreposted. ARGV: repost, version, 1 if it exists.
+-- KEYS: of the post: post, reposts, unreposted. ARGV: repost, 1 if it exists.
 -- Returns the outcome: DONE, UNCHANGED, NOT_FOUND.
 local function tell(keys, args)
   local post, reposts, unreposted = keys[1], keys[2], keys[3]
-  local repost, version, exists = args[1], args[2], args[3] == '1'
+  local repost, exists = args[1], args[2] == '1'
   if redis.call('EXISTS', post) == 0 then
     return NOT_FOUND
   end
@@ -82,7 +89,8 @@ local function tell(keys, args)
     count(post, 'r', 1)
     return DONE
   end
-  bury(unreposted, { version, repost })
+  -- By the time of the telling: the end itself may be longer ago than tombstones are kept.
+  bury(unreposted, { integer(now_ms() * 4096), repost })
   if redis.call('ZREM', reposts, repost) == 0 then
     return UNCHANGED
   end

@@ -28,7 +28,7 @@ impl Store {
         let entry = |(member, version): (String, f64)| {
             let telling = Telling::parse(&member);
             if telling.is_none() {
-                tracing::error!("what waits is no repost");
+                tracing::error!("what waits is no repost: it stays in `pending`");
             }
             Some((telling?, version as u64))
         };
@@ -49,8 +49,8 @@ impl Store {
         let command = |(partition, rank)| ranks(keys::outbox(partition), rank);
         let mut pages = Vec::with_capacity(places.len());
         for answer in self.of_places(places, command).await? {
-            let ids: Vec<u64> = decode(answer)?;
-            pages.push(ids.into_iter().map(PostId::new).collect());
+            let ids: Vec<String> = decode(answer)?;
+            pages.push(ids.into_iter().map(|id| PostId::new(id.parse().ok()?)).collect());
         }
         Ok(pages)
     }

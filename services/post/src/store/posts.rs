@@ -74,7 +74,8 @@ impl Store {
         made.map(post).transpose()
     }
 
-    /// Returns posts as a viewer sees them, in the order asked for; `None` where there is none.
+    /// Returns posts as a viewer sees them, in the order asked for; `None` where there is none, or
+    /// none that can be read.
     ///
     /// One round trip to each partition, all sent together: a command for each post, and another
     /// for whether the viewer likes it.
@@ -103,6 +104,21 @@ impl Store {
             posts.push(read(id, fields, liked)?);
         }
         Ok(posts)
+    }
+
+    /// Returns what posts say, in the order asked for; `None` where there is none, or none that can
+    /// be read. One round trip to each partition, all sent together.
+    pub async fn contents(&self, ids: &[PostId]) -> Result<Vec<Option<Content>>, Error> {
+        let mut batch = Batch::with_capacity(ids.len());
+        for &id in ids {
+            batch.query(id.partition(), cmd("HGET").arg(keys::post(id)).arg("b").take());
+        }
+        let mut contents = Vec::with_capacity(ids.len());
+        for (&id, answer) in ids.iter().zip(self.send(batch).await?) {
+            let body: Option<Vec<u8>> = decode(answer)?;
+            contents.push(body.and_then(|body| readable(id, &body)));
+        }
+        Ok(contents)
     }
 
     /// Returns one post as a viewer sees it.
@@ -140,30 +156,58 @@ impl Store {
     }
 
     /// Deletes a post with all that belongs to it, and notes that those who count it are to be
-    /// told. Returns the version of its end, or `None` where there is no such post.
+    /// told. Returns the version of its end, or `None` where there is nothing left to do.
     pub async fn delete(&self, id: PostId, content: &Content) -> Result<Option<u64>, Error> {
-        let partition = id.partition();
-        let call = Call::new("post_delete")
-            .key(keys::clock(partition))
-            .key(keys::outbox(partition))
-            .key(keys::pending(partition))
-            .key(keys::posts(content.author))
-            .key(keys::post(id))
-            .key(keys::likes(id))
-            .key(keys::comments(id))
-            .key(keys::comment_bodies(id))
-            .key(keys::reposts(id))
-            .key(keys::unreposted(id))
-            .arg(partition.number())
-            .arg(id.get());
-        let call = content.counted_by().fold(call, |call, target| call.arg(target.get()));
-        let (done, version): (i64, i64) = self.call(call).await?;
-        match outcome(done)? {
-            Outcome::Done => Ok(Some(stamp(version)?)),
-            Outcome::NotFound => Ok(None),
-            other => Err(unexpected(other)),
-        }
+        Ok(self.delete_all(&[(id, content)]).await?.pop().flatten())
     }
+
+    /// Deletes posts likewise. All go out together.
+    pub async fn delete_all(
+        &self,
+        posts: &[(PostId, &Content)],
+    ) -> Result<Vec<Option<u64>>, Error> {
+        let mut batch = Batch::with_capacity(posts.len());
+        for &(id, content) in posts {
+            batch.call(id.partition(), delete(id, content));
+        }
+        let version = |answer| {
+            let (done, version): (i64, i64) = decode(answer)?;
+            match outcome(done)? {
+                Outcome::Done | Outcome::Open => Ok(Some(stamp(version)?)),
+                Outcome::NotFound => Ok(None),
+                other => Err(unexpected(other)),
+            }
+        };
+        self.send(batch).await?.into_iter().map(version).collect()
+    }
+
+    /// Takes posts that are not there off their author's list.
+    pub async fn unlist(&self, author: UserId, ids: &[PostId]) -> Result<(), Error> {
+        let mut remove = cmd("ZREM");
+        remove.arg(keys::posts(author));
+        for id in ids {
+            remove.arg(id.get());
+        }
+        self.query(remove).await
+    }
+}
+
+fn delete(id: PostId, content: &Content) -> Call {
+    let partition = id.partition();
+    let call = Call::new("post_delete")
+        .key(keys::clock(partition))
+        .key(keys::outbox(partition))
+        .key(keys::pending(partition))
+        .key(keys::posts(content.author))
+        .key(keys::post(id))
+        .key(keys::likes(id))
+        .key(keys::comments(id))
+        .key(keys::comment_bodies(id))
+        .key(keys::reposts(id))
+        .key(keys::unreposted(id))
+        .arg(partition.number())
+        .arg(id.get());
+    content.counted_by().fold(call, |call, target| call.arg(target.get()))
 }
 
 fn liked(id: PostId, user: UserId) -> microblog_keyspace::redis::Cmd {
@@ -180,6 +224,12 @@ fn read(id: PostId, fields: Value, liked: bool) -> Result<Option<Post>, Error> {
     let (body, likes, comments, reposts): Fields = decode(fields)?;
     let Some(body) = body else { return Ok(None) };
     let [likes, comments, reposts] = [likes, comments, reposts].map(Option::unwrap_or_default);
-    let content = PostBody::read(&body)?;
-    Ok(Some(Post { id, content, counts: Counts { likes, comments, reposts }, liked }))
+    let counts = Counts { likes, comments, reposts };
+    Ok(readable(id, &body).map(|content| Post { id, content, counts, liked }))
+}
+
+// One that is damaged must not keep others from being read. `Verify` finds it, too.
+fn readable(id: PostId, body: &[u8]) -> Option<Content> {
+    let content = PostBody::read(body);
+    content.inspect_err(|_| tracing::error!(post = id.get(), "a post cannot be read")).ok()
 }

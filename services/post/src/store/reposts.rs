@@ -12,12 +12,12 @@ use crate::{
 impl Telling {
     /// Returns the member of `pending`, as the functions write it.
     pub(super) fn member(self) -> String {
-        format!("{}>{}", self.repost, self.target)
+        format!("repost:{}>{}", self.repost, self.target)
     }
 
     /// Reads a member of `pending`.
     pub(super) fn parse(member: &str) -> Option<Self> {
-        let (repost, target) = member.split_once('>')?;
+        let (repost, target) = member.strip_prefix("repost:")?.split_once('>')?;
         let id = |text: &str| PostId::new(text.parse().ok()?);
         Some(Self { repost: id(repost)?, target: id(target)? })
     }
@@ -28,13 +28,12 @@ impl Store {
     /// need not know.
     pub async fn tell(&self, changes: &[Change]) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(changes.len());
-        for Change { telling: Telling { repost, target }, version, exists } in changes {
+        for Change { telling: Telling { repost, target }, exists, .. } in changes {
             let call = Call::new("post_tell")
                 .key(keys::post(*target))
                 .key(keys::reposts(*target))
                 .key(keys::unreposted(*target))
                 .arg(repost.get())
-                .arg(*version)
                 .arg(u8::from(*exists));
             batch.call(target.partition(), call);
         }

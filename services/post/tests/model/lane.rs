@@ -155,7 +155,7 @@ impl Case {
             self.store.confirm(&told).await?;
         }
         if fate >= Fate::Delivery {
-            match self.delivery.deliver(&[(id, content.clone())]).await {
+            match self.delivery.deliver(&[id]).await {
                 Ok(()) | Err(Error::Timeline(_)) => {}
                 Err(error) => return Err(error),
             }

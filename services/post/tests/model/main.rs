@@ -43,6 +43,9 @@ const USERS: [UserId; 4] = [
     UserId::new(support::id(1) + 4096).unwrap(),
 ];
 
+/// Between two rounds of a sweeper: so that it does not always come before the caller who repeats.
+const PAUSE: Duration = Duration::from_millis(5);
+
 #[derive(Clone, Copy, Debug)]
 enum Verb {
     Create,
@@ -178,6 +181,7 @@ impl Case {
                 let mut sweeper = Sweeper::new(case.store.clone(), case.delivery.clone());
                 loop {
                     case.sweep(&mut sweeper).await;
+                    tokio::time::sleep(PAUSE).await;
                 }
             });
         }

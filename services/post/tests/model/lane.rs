@@ -116,7 +116,9 @@ impl Case {
             }
         }
         let mut model = self.model();
-        model.told.extend(changes(id, &content, id.get(), true));
+        if again || fate >= Fate::Stall {
+            model.told.extend(changes(id, &content, id.get(), true));
+        }
         model.posts.insert(id, Made { it: content, ends: false, ended: false });
         Ok(())
     }
@@ -182,7 +184,9 @@ impl Case {
             _ => {
                 let version = self.store.delete(id, &content).await?;
                 let told = changes(id, &content, version.expect("it was there"), false);
-                self.model().told.extend(&told);
+                if fate >= Fate::Stall {
+                    self.model().told.extend(&told);
+                }
                 if fate >= Fate::Telling {
                     self.store.tell(&told).await?;
                 }

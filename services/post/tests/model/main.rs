@@ -62,6 +62,8 @@ enum Verb {
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 enum Fate {
     Truth,
+    /// Not killed, but held up: what follows the truth comes late.
+    Stall,
     Telling,
     Confirmation,
     Delivery,
@@ -95,6 +97,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ];
     let fate = prop_oneof![
         2 => Just(Fate::Truth),
+        1 => Just(Fate::Stall),
         1 => Just(Fate::Telling),
         1 => Just(Fate::Confirmation),
         1 => Just(Fate::Delivery),
@@ -124,7 +127,7 @@ struct Model {
     comments: BTreeMap<CommentId, Made<Comment>>,
     /// Since when who likes what.
     likes: BTreeMap<(PostId, UserId), u64>,
-    /// What was to be told of reposts.
+    /// What was told of reposts, or is to be told late.
     told: Vec<Change>,
 }
 
@@ -154,7 +157,8 @@ impl Case {
         self.model.lock().unwrap()
     }
 
-    /// Carries out the second and third steps of everything so far once more, the later first.
+    /// Carries out the second and third steps of what was not killed before them, once more, the
+    /// later first.
     async fn replay(&self) {
         let told = self.model().told.clone();
         for change in told.into_iter().rev() {

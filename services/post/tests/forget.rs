@@ -87,8 +87,9 @@ async fn the_posts_of_a_forgotten_account_go_and_it_makes_no_more() {
 #[tokio::test]
 async fn an_account_that_never_posted_is_forgotten_for_good() {
     let system = System::start_without_jobs(Topology::Single).await;
-    for _ in 0..2 {
+    for work in [&[user(1)][..], &[]] {
         forget(&system, id(1)).await;
+        assert_eq!(system.store.forgetting().await.unwrap(), work);
         forget_now(&system).await;
         assert_eq!(system.store.forgetting().await.unwrap(), []);
         is_no_account(system.create(id(1), "I am back").await);
@@ -137,6 +138,20 @@ async fn an_account_is_being_forgotten_until_its_last_post_is_gone() {
     let mut admin = system.redis.nodes()[0].admin().await;
     let left: bool = redis::cmd("EXISTS").arg(authors).query_async(&mut admin).await.unwrap();
     assert!(!left, "nobody looks for its posts any more");
+    assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_entry_without_a_post_keeps_no_account_from_being_forgotten() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let post = system.create(id(1), "hello").await.unwrap();
+    let list = format!("post:{{{}}}:posts:{}", user(1).partition(), id(1));
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let damage = redis::cmd("ZADD").arg(list).arg(post.id - 4096).arg(post.id - 4096).take();
+    damage.exec_async(&mut admin).await.unwrap();
+    forget(&system, id(1)).await;
+    forget_now(&system).await;
+    assert_eq!(system.store.forgetting().await.unwrap(), []);
     assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
 }
 

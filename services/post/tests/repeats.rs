@@ -6,7 +6,7 @@
 mod support;
 
 use microblog_domain::RequestId;
-use microblog_post::{Admitted, Content, Origin, Published};
+use microblog_post::{Admitted, Change, Content, Origin, Published, Telling};
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::{Topology, redis};
 use support::{System, id, refused, request_id, timelines::Mood, user};
@@ -97,6 +97,31 @@ async fn a_repeated_request_tells_and_delivers_what_a_stop_left() {
         assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
         repost(&system, 2, &request, root.id, &content.text).await.unwrap();
         assert_eq!(system.timelines.times(made.id), 1, "once is enough");
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_request_tells_those_who_were_not_told() {
+    for told in 0..2 {
+        let system = System::start_without_jobs(Topology::Single).await;
+        let root = system.create(id(1), "root").await.unwrap();
+        let first = system.repost(id(2), root.id).await.unwrap();
+        let [root, first] = [root.id, first.id].map(support::post);
+        let origin = Some(Origin { root, reposted: first });
+        let content = Content { author: user(3), text: "again".to_owned(), origin };
+        let request = request_id();
+        let published = system.store.publish(&content, parsed(&request)).await.unwrap();
+        let Published::New(repost) = published else { panic!("{published:?}") };
+        system.store.delivered(&[repost]).await.unwrap();
+        let telling = Telling { repost, target: [root, first][told] };
+        let change = Change { telling, version: repost.get(), exists: true };
+        system.store.tell(&[change]).await.unwrap();
+        system.store.confirm(&[change]).await.unwrap();
+
+        self::repost(&system, 3, &request, first.get(), &content.text).await.unwrap();
+        assert_eq!(system.get(root.get(), 0).await.unwrap().reposts, 2);
+        assert_eq!(system.get(first.get(), 0).await.unwrap().reposts, 1);
+        assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
     }
 }
 

@@ -160,6 +160,28 @@ async fn a_deletion_that_stopped_after_its_truth_is_told_by_the_sweeper() {
 }
 
 #[tokio::test]
+async fn who_deletes_a_repost_at_the_same_time_tells_what_the_other_did_not() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let root = system.create(id(1), "root").await.unwrap();
+    let first = system.repost(id(2), root.id).await.unwrap();
+    let second = system.repost(id(3), first.id).await.unwrap();
+    let (repost, content) = (support::post(second.id), content(user(3), root.id, first.id));
+    let went = delete(&system, repost, &content).await;
+    // The other one saw the post while it was there. One of two posts may know by then.
+    for told in [&went[..0], &went[..1]] {
+        system.store.tell(told).await.unwrap();
+        system.store.confirm(told).await.unwrap();
+        assert_eq!(delete(&system, repost, &content).await, went);
+    }
+    system.store.tell(&went).await.unwrap();
+    system.store.confirm(&went).await.unwrap();
+    assert_eq!(system.store.delete(repost, &content).await.unwrap(), None);
+    assert_eq!(reposts(&system, root.id).await, 1);
+    assert_eq!(reposts(&system, first.id).await, 0);
+    nothing_is_wrong(&system).await;
+}
+
+#[tokio::test]
 async fn the_end_of_a_repost_waits_on_when_its_beginning_is_confirmed_late() {
     let system = System::start_without_jobs(Topology::Single).await;
     let root = system.create(id(1), "root").await.unwrap();

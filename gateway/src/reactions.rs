@@ -35,6 +35,8 @@ impl Gateway {
     }
 
     /// Takes a like back. 2 calls: user.Authenticate, then post.Unlike.
+    ///
+    /// Nobody is asked whether the viewer may see the post, so nothing is told of it.
     pub(crate) async fn unlike(
         &self,
         token: Token,
@@ -43,8 +45,8 @@ impl Gateway {
         let user_id = self.viewer(token).await?.get();
         let request = post::UnlikeRequest { user_id, post_id: request.post_id };
         let response = self.peers.post().unlike(request).await;
-        let response = response.map_err(|status| refusal::pass_on(status, FIELDS))?;
-        Ok(gateway::UnlikeResponse { likes: response.into_inner().likes })
+        response.map_err(|status| refusal::pass_on(status, FIELDS))?;
+        Ok(gateway::UnlikeResponse {})
     }
 
     /// Adds a comment. 4 calls: user.Authenticate ∥ post.GetPost, then relation.BatchGetRelations

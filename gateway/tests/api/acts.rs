@@ -55,6 +55,12 @@ impl System {
         self.gateway().like(request).await.unwrap().into_inner().likes
     }
 
+    /// Takes a like back, and returns what the answer tells.
+    pub(crate) async fn unlike(&self, viewer: &Member, post_id: u64) -> String {
+        let request = viewer.asks(gateway::UnlikeRequest { post_id });
+        format!("{:?}", self.gateway().unlike(request).await.unwrap().into_inner())
+    }
+
     pub(crate) async fn comment(&self, author: &Member, post_id: u64, text: &str) -> Comment {
         let (request_id, text) = (request_id(), text.to_owned());
         let request = gateway::CommentRequest { request_id, post_id, text, in_reply_to_id: 0 };

@@ -54,8 +54,8 @@ async fn whom_the_author_blocks_can_neither_see_nor_touch_a_post() {
     calls!(check, post_id);
 
     // What was done before can be taken back, and without a session anybody sees it.
-    let request = bob.asks(gateway::UnlikeRequest { post_id });
-    assert_eq!(system.gateway().unlike(request).await.unwrap().into_inner().likes, 0);
+    system.unlike(&bob, post_id).await;
+    assert!(system.likers(None, post_id, 0, "").await.users.is_empty());
     let comments = system.comments(None, post_id, 0, "").await.comments;
     let comment_id = comments[0].comment.as_ref().unwrap().id;
     let request = bob.asks(gateway::DeleteCommentRequest { post_id, comment_id });
@@ -111,8 +111,7 @@ async fn a_block_with_the_roots_author_forbids_to_repost_and_nothing_else() {
         system.comment(viewer, post_id, "of the repost").await;
         assert_eq!(system.comments(Some(&bob), post_id, 0, "").await.comments.len(), 1);
         assert_eq!(system.likers(Some(viewer), post_id, 0, "").await.users.len(), 1);
-        let request = viewer.asks(gateway::UnlikeRequest { post_id });
-        system.gateway().unlike(request).await.unwrap();
+        system.unlike(viewer, post_id).await;
         let comments = system.comments(Some(&bob), post_id, 0, "").await.comments;
         let comment_id = comments[0].comment.as_ref().unwrap().id;
         let request = bob.asks(gateway::DeleteCommentRequest { post_id, comment_id });
@@ -124,6 +123,25 @@ async fn a_block_with_the_roots_author_forbids_to_repost_and_nothing_else() {
     let request = gateway::RepostRequest { request_id, post_id, text };
     let answer = system.gateway().repost(ann.asks(request)).await;
     assert_refused("the repost's author", answer, BLOCKED_BY_TARGET);
+}
+
+#[tokio::test]
+async fn who_takes_a_like_back_is_told_nothing_of_the_post() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let fan = system.join("fan").await;
+    let blocked = system.join("blocked").await;
+    let stranger = system.join("stranger").await;
+    let post_id = system.publish(&ann, "hello").await.id;
+    let none = system.unlike(&stranger, post_id).await;
+    system.like(&ann, post_id).await;
+    system.like(&fan, post_id).await;
+    system.block(&ann, &blocked).await;
+    for viewer in [&blocked, &stranger, &fan] {
+        let answer = system.unlike(viewer, post_id).await;
+        assert_eq!(answer, none, "the same, whoever likes it");
+    }
+    assert_eq!(system.likers(None, post_id, 0, "").await.users.len(), 1);
 }
 
 #[tokio::test]

@@ -37,7 +37,7 @@ pub(super) async fn likes(
     );
     let expected = [(cleo, RelationState::Follower), (bob, RelationState::Mutual)];
     ensure_listed(&what, &call.await?.users, &expected)?;
-    unlike(cleo, post, 1).await?;
+    unlike(cleo, post).await?;
     let relation = RelationState::Mutual;
     posts::view(bob, post, Seen { relation, likes: 1, liked: true, ..Seen::default() }).await
 }
@@ -61,16 +61,16 @@ async fn like(
     Ok(answer)
 }
 
-async fn unlike(person: &Person, post: &Post, expected: u64) -> anyhow::Result<()> {
+async fn unlike(person: &Person, post: &Post) -> anyhow::Result<()> {
     let what = format!("likes post {} no more", post.id);
     let message = gateway::UnlikeRequest { post_id: post.id };
     let call = person.call(
         &what,
         message,
         async |mut c, r| c.unlike(r).await,
-        |a| format!("likes {}", a.likes),
+        |_| "taken back".to_owned(),
     );
-    ensure!(call.await?.likes == expected, "{what}: expected {expected}");
+    call.await?;
     Ok(())
 }
 

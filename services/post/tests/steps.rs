@@ -7,8 +7,10 @@ mod support;
 use std::time::Duration;
 
 use microblog_chassis::Peer;
-use microblog_domain::{PostId, RequestId, UserId};
-use microblog_post::{Change, Content, Delivery, Origin, Published, Sweeper, Telling};
+use microblog_domain::{CommentId, PostId, RequestId, UserId};
+use microblog_post::{
+    Added, Change, CommentContent, Content, Delivery, Origin, Published, Reply, Sweeper, Telling,
+};
 use microblog_testkit::{Topology, redis};
 use support::{System, id, timelines::Mood, user};
 
@@ -135,6 +137,11 @@ async fn a_repost_that_was_deleted_does_not_come_back_when_it_is_told_of_late() 
         system.store.confirm(&came).await.unwrap();
         assert_eq!(reposts(&system, root.id).await, 0);
         nothing_is_wrong(&system).await;
+
+        let key = format!("post:{{{}}}:unreposted:{}", user(1).partition(), root.id);
+        let mut admin = system.redis.nodes()[0].admin().await;
+        let ttl: i64 = redis::cmd("TTL").arg(key).query_async(&mut admin).await.unwrap();
+        assert!((86_000..=86_400).contains(&ttl), "not for a day, but {ttl} s");
     }
 }
 
@@ -259,6 +266,27 @@ async fn a_deleted_post_leaves_the_memory_of_requests_alone() {
     ];
     assert_eq!(kinds, expected.concat());
     nothing_is_wrong(&system).await;
+}
+
+#[tokio::test]
+async fn a_comment_is_not_made_on_what_went_while_it_was_on_its_way() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let post = system.create(id(1), "discuss").await.unwrap();
+    let first = system.comment(id(2), post.id, "first", 0).await.unwrap();
+    let on = support::post(post.id);
+    let reply = Reply { to: CommentId::new(first.id).unwrap(), author: user(2) };
+    let content =
+        |in_reply_to| CommentContent { author: user(3), text: "answer".to_owned(), in_reply_to };
+    let add = async |in_reply_to| {
+        let request = RequestId::parse("request_id", &support::request_id()).unwrap();
+        system.store.add_comment(on, &content(in_reply_to), request).await.unwrap()
+    };
+    system.uncomment(id(2), post.id, first.id).await.unwrap();
+    assert_eq!(add(Some(reply)).await, Added::NoComment);
+    system.delete(id(1), post.id).await.unwrap();
+    assert_eq!(add(Some(reply)).await, Added::NoPost);
+    assert_eq!(add(None).await, Added::NoPost);
+    assert_eq!(keys(&system, &format!("*:{}", post.id)).await, Vec::<String>::new());
 }
 
 #[tokio::test]

@@ -255,10 +255,10 @@ fn any_interleaving_ends_as_the_model(topology: Topology, cases: u32) {
 
 #[test]
 fn any_interleaving_ends_as_the_model_on_a_single_server() {
-    any_interleaving_ends_as_the_model(Topology::Single, 40);
+    any_interleaving_ends_as_the_model(Topology::Single, 100);
 }
 
 #[test]
 fn any_interleaving_ends_as_the_model_on_a_cluster() {
-    any_interleaving_ends_as_the_model(Topology::Cluster, 20);
+    any_interleaving_ends_as_the_model(Topology::Cluster, 30);
 }

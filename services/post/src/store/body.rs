@@ -1,5 +1,5 @@
-//! How the store writes contents: as protobuf messages, which later versions may extend. Half as
-//! large as a hash with named fields; `benches/memory.rs` measures it.
+//! How the store writes contents: as protobuf messages, which later versions may extend. They take
+//! less memory than named fields; `benches/memory.rs` measures how much.
 
 use microblog_domain::{CommentId, PostId, UserId};
 use microblog_keyspace::Error;

@@ -69,6 +69,15 @@ impl Gateway {
         let users = response.map_err(|status| refusal::pass_on(status, &[]))?.into_inner().users;
         Ok(Mentioned(users.into_iter().map(|named| (named.name, named.user_id)).collect()))
     }
+
+    /// Returns what a call has just written, with whom it mentions. One call, as
+    /// [`Gateway::mentioned`]; where that fails, whatever the reason, the answer leaves open what
+    /// happened: the text is written, and the caller may repeat the call.
+    pub(crate) async fn with_mentions<T: Text>(&self, mut text: T) -> Result<T, Status> {
+        let mentioned = self.mentioned(std::slice::from_ref(&text)).await;
+        mentioned.map_err(refusal::after_write)?.fill(&mut text);
+        Ok(text)
+    }
 }
 
 /// Returns the different names that texts mention, as many as one call takes. First come those that

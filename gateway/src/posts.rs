@@ -4,10 +4,7 @@
 //! done or not done. What the gateway adds to the post service is that nobody reposts past a block,
 //! and which accounts a text mentions.
 
-use microblog_proto::{
-    gateway,
-    post::{self, Post},
-};
+use microblog_proto::{gateway, post};
 use tonic::Status;
 
 use crate::{blocks, refusal, rpc::Gateway, viewer::Token};
@@ -17,9 +14,8 @@ const FIELDS: refusal::Fields =
     &[("request_id", "request_id"), ("post_id", "post_id"), ("text", "text")];
 
 impl Gateway {
-    /// Makes a post. 2 calls: user.Authenticate, then post.CreatePost; then user.BatchResolveNames
-    /// if the text mentions anybody. Where that fails, the post is there, and the caller may repeat
-    /// the call.
+    /// Makes a post. Up to 3 calls: user.Authenticate, then post.CreatePost, then
+    /// user.BatchResolveNames (not where nobody is mentioned).
     pub(crate) async fn publish(
         &self,
         token: Token,
@@ -62,10 +58,5 @@ impl Gateway {
         let response = self.peers.post().delete_post(request).await;
         response.map_err(|status| refusal::pass_on(status, FIELDS))?;
         Ok(gateway::DeletePostResponse {})
-    }
-
-    async fn with_mentions(&self, mut post: Post) -> Result<Post, Status> {
-        self.mentioned(std::slice::from_ref(&post)).await?.fill(&mut post);
-        Ok(post)
     }
 }

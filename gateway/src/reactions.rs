@@ -64,8 +64,7 @@ impl Gateway {
             post::AddCommentRequest { author_id, request_id, post_id, text, in_reply_to_id };
         let response = self.peers.post().add_comment(request).await;
         let response = response.map_err(|status| refusal::pass_on(status, FIELDS))?.into_inner();
-        let mut comment = refusal::sent(response.comment)?;
-        self.mentioned(std::slice::from_ref(&comment)).await?.fill(&mut comment);
+        let comment = self.with_mentions(refusal::sent(response.comment)?).await?;
         Ok(gateway::CommentResponse { comment: Some(comment) })
     }
 

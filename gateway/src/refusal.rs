@@ -35,6 +35,19 @@ pub(crate) fn pass_on(status: Status, fields: Fields) -> Status {
     })
 }
 
+/// Returns the status to answer with when a call fails that comes after a write: one that leaves
+/// open what happened. A refusal would say that nothing did.
+pub(crate) fn after_write(status: Status) -> Status {
+    let is_open = [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled, Code::Internal];
+    if is_open.contains(&status.code()) {
+        return status;
+    }
+    let (code, message) = (status.code(), status.message());
+    tracing::warn!(?code, message, "a service refused what a write needs for its answer");
+    let text = "it is done, but a service does not answer";
+    status::refuse(Code::Unavailable, ErrorReason::PeerUnavailable, text)
+}
+
 /// Returns a part of an answer that the contract says is there.
 pub(crate) fn sent<T>(part: Option<T>) -> Result<T, Status> {
     part.ok_or_else(|| {
@@ -133,6 +146,24 @@ mod tests {
         let passed = pass_on(Status::unavailable("no healthy upstream"), FIELDS);
         assert_eq!(passed.code(), Code::Unavailable);
         assert_eq!(status::reason_of(&passed), Some(ErrorReason::PeerUnavailable));
+    }
+
+    #[test]
+    fn after_a_write_nothing_is_refused() {
+        let wait = Duration::from_secs(7);
+        for status in [
+            status::throttled(ErrorReason::LoginThrottled, "wait", wait),
+            status::refuse(Code::ResourceExhausted, ErrorReason::Overloaded, "too much"),
+            status::invalid([Invalid::new("names", "are odd")]),
+        ] {
+            let told = after_write(status);
+            assert_eq!(told.code(), Code::Unavailable);
+            assert_eq!(status::reason_of(&told), Some(ErrorReason::PeerUnavailable));
+        }
+        for status in [status::store_unavailable(), status::internal(), status::deadline_exceeded()]
+        {
+            assert_eq!(after_write(status.clone()).code(), status.code());
+        }
     }
 
     #[test]

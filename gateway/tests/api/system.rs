@@ -13,6 +13,8 @@ use microblog_testkit::{Store, Topology};
 use tokio::task::JoinSet;
 use tonic::Request;
 
+use crate::tap::Tap;
+
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
 /// Which of the services' background jobs run.
@@ -35,6 +37,8 @@ pub(crate) struct Flags<'a> {
 pub(crate) struct System {
     pub(crate) store: Store,
     pub(crate) peers: Peers,
+    /// Between the gateway and the peers.
+    pub(crate) tap: Tap,
     gateway: Peer,
     _jobs: JoinSet<()>,
 }
@@ -54,16 +58,17 @@ impl System {
     /// Starts one with further flags for its services.
     pub(crate) async fn start_on(topology: Topology, jobs: Jobs, flags: Flags<'_>) -> Self {
         let store = Store::start(topology).await;
-        let mut running = JoinSet::new();
-        let user = local(user_service(&store.url("user")).await, jobs, &mut running);
+        let (tap, mut running) = (Tap::default(), JoinSet::new());
+        let user = user_service(&store.url("user")).await;
+        let user = local(tap.on(user), jobs, &mut running);
         let relation = relation_service(&store.url("relation"), flags.relation).await;
-        let relation = local(relation, jobs, &mut running);
+        let relation = local(tap.on(relation), jobs, &mut running);
         let post = post_service(&store.url("post"), flags.post).await;
-        let post = local(post, jobs, &mut running);
+        let post = local(tap.on(post), jobs, &mut running);
         let peers = Peers { user, relation, post };
         let service = microblog_gateway::service(&config(), peers.clone(), Worker::ONLY);
         let gateway = local(service, jobs, &mut running);
-        Self { store, peers, gateway, _jobs: running }
+        Self { store, peers, tap, gateway, _jobs: running }
     }
 
     pub(crate) fn gateway(&self) -> GatewayServiceClient<Peer> {

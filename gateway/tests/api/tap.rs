@@ -1,0 +1,58 @@
+//! Listens in on what services are asked, and refuses in their place.
+
+use std::sync::{Arc, Mutex};
+
+use microblog_chassis::Service;
+use tonic::{
+    GrpcMethod, Request, Status,
+    service::{Interceptor, InterceptorLayer, Routes},
+};
+
+/// A place between the gateway and its services.
+#[derive(Clone, Default)]
+pub(crate) struct Tap(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    calls: Vec<String>,
+    refused: Option<(&'static str, Status)>,
+}
+
+impl Tap {
+    /// Returns a service that is listened in on.
+    pub(crate) fn on(&self, service: Service) -> Service {
+        let routes = service.routes.into_axum_router().layer(InterceptorLayer::new(self.clone()));
+        Service { routes: Routes::from(routes), ..service }
+    }
+
+    /// Returns what was called since this was last asked, such as `user.Authenticate`, in the order
+    /// of the alphabet: what goes out at once has none of its own.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        let mut calls = std::mem::take(&mut self.0.lock().unwrap().calls);
+        calls.sort_unstable();
+        calls
+    }
+
+    /// Has all calls of a method refused from now on.
+    pub(crate) fn refuse(&self, method: &'static str, status: Status) {
+        self.0.lock().unwrap().refused = Some((method, status));
+    }
+
+    /// Lets all calls through again.
+    pub(crate) fn refuse_nothing(&self) {
+        self.0.lock().unwrap().refused = None;
+    }
+}
+
+impl Interceptor for Tap {
+    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
+        let method: &GrpcMethod<'_> = request.extensions().get().unwrap();
+        let package = method.service().split('.').nth(1).unwrap();
+        let call = format!("{package}.{}", method.method());
+        let mut state = self.0.lock().unwrap();
+        let refused = state.refused.as_ref().filter(|(method, _)| *method == call);
+        let refused = refused.map(|(_, status)| status.clone());
+        state.calls.push(call);
+        refused.map_or(Ok(request), Err)
+    }
+}

@@ -33,6 +33,8 @@ impl Gateway {
     /// Reposts a post. 4 calls: user.Authenticate ∥ post.GetPost, then relation.BatchGetRelations
     /// (not where all is the viewer's own), then post.Repost; then user.BatchResolveNames, as
     /// Publish.
+    ///
+    /// The root is not told: what a viewer sees of it, `present.rs` alone decides.
     pub(crate) async fn repost(
         &self,
         token: Token,
@@ -43,8 +45,8 @@ impl Gateway {
         let request = post::RepostRequest { author_id, request_id, post_id, text };
         let response = self.peers.post().repost(request).await;
         let response = response.map_err(|status| refusal::pass_on(status, FIELDS))?.into_inner();
-        let post = self.with_mentions(refusal::sent(response.post)?).await?;
-        Ok(gateway::RepostResponse { post: Some(post) })
+        let post = post::Post { root: None, ..refusal::sent(response.post)? };
+        Ok(gateway::RepostResponse { post: Some(self.with_mentions(post).await?) })
     }
 
     /// Deletes a post. 2 calls: user.Authenticate, then post.DeletePost.

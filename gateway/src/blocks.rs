@@ -1,11 +1,35 @@
-//! What a block between a viewer and the author of a post forbids, in the relation service's words.
+//! Who may act on a post: what a block between a viewer and an author forbids, in the relation
+//! service's words, and that nothing can be done to what is by an account that is gone.
 
 use microblog_chassis::status;
-use microblog_domain::UserId;
+use microblog_domain::{PostId, UserId};
 use microblog_proto::{common::ErrorReason, post::Post, relation::Relation};
 use tonic::{Code, Status};
 
-use crate::{people::Detail, rpc::Gateway, viewer::Token};
+use crate::{
+    people::{Detail, Visit},
+    rpc::Gateway,
+    viewer::Token,
+};
+
+/// What a viewer is about to do to a post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    /// To like it, or to comment on it.
+    React,
+    /// To repeat it, and its root if it has one.
+    Repost,
+}
+
+impl Act {
+    /// Returns who wrote what the viewer is about to act on: the post's author first.
+    fn authors(self, post: &Post) -> Vec<u64> {
+        let root = post.root.iter().filter(|_| self == Self::Repost).map(|root| root.author_id);
+        let mut authors: Vec<u64> = std::iter::once(post.author_id).chain(root).collect();
+        authors.dedup();
+        authors
+    }
+}
 
 /// Refuses to show the viewer what belongs to an account that blocks them.
 pub(crate) fn refuse_blocked(relation: &Relation) -> Result<(), Status> {
@@ -17,7 +41,7 @@ pub(crate) fn refuse_blocked(relation: &Relation) -> Result<(), Status> {
 }
 
 /// Refuses to let the viewer act on what belongs to an account that has a block with them.
-fn refuse_any(relation: &Relation) -> Result<(), Status> {
+pub(crate) fn refuse_any(relation: &Relation) -> Result<(), Status> {
     refuse_blocked(relation)?;
     if relation.blocking {
         let text = "you have blocked the account";
@@ -27,38 +51,46 @@ fn refuse_any(relation: &Relation) -> Result<(), Status> {
 }
 
 impl Gateway {
-    /// Returns the viewer, who may act on a post: nobody among those whom `authors` names has a
-    /// block with them. Three calls: user.Authenticate ∥ post.GetPost, then
-    /// relation.BatchGetRelations, if anybody but the viewer is among those.
+    /// Returns the viewer, who may act on a post: of those who wrote it and what is repeated with
+    /// it, nobody is gone (POST_NOT_FOUND) or has a block with the viewer. Of several faults the
+    /// post's author's are told before the root's; of one author's, that they are gone, then their
+    /// block, then the viewer's.
     ///
-    /// A block that is made between this and what follows comes too late for it, as if it had been
-    /// made after both.
+    /// Up to 4 calls: user.Authenticate ∥ post.GetPost, then user.BatchGetUsers ∥
+    /// relation.BatchGetRelations, if anybody but the viewer is among the authors.
+    ///
+    /// A block or a deletion between this and what follows comes too late for it, as if it had come
+    /// after both.
     pub(crate) async fn unblocked_viewer(
         &self,
         token: Token,
         post_id: u64,
-        authors: fn(&Post) -> Vec<u64>,
+        act: Act,
     ) -> Result<UserId, Status> {
-        let (viewer, post) = tokio::join!(self.viewer(token), self.post(post_id));
-        let (viewer, mut authors) = (viewer?, authors(&post?));
+        let (viewer, authors) = tokio::join!(self.viewer(token), self.authors(post_id, act));
+        let (viewer, mut authors) = (viewer?, authors?);
         authors.retain(|&author| author != viewer.get());
-        if !authors.is_empty() {
-            let relations = self.relations(Some(viewer), authors, Detail::Blocks).await?;
-            relations.iter().try_for_each(refuse_any)?;
-        }
+        let visit = Visit { viewer: Some(viewer), host: None };
+        let people = self.people(visit, authors.clone(), Detail::Blocks).await?;
+        authors.into_iter().try_for_each(|author| people.admit(author, refuse_any))?;
         Ok(viewer)
+    }
+
+    /// Returns who wrote what is to be acted on; nobody where the call that acts is to decide.
+    async fn authors(&self, post_id: u64, act: Act) -> Result<Vec<u64>, Status> {
+        // It refuses this, and names with it whatever else is wrong.
+        if PostId::new(post_id).is_none() {
+            return Ok(Vec::new());
+        }
+        match self.post(post_id).await {
+            // It may be a repeated call, which is answered with the repost that the first one made.
+            // Any other is refused: ids are never used again, so the post does not come back.
+            Err(status) if act == Act::Repost && is_not_found(&status) => Ok(Vec::new()),
+            found => found.map(|post| act.authors(&post)),
+        }
     }
 }
 
-/// Returns who wrote a post.
-pub(crate) fn author(post: &Post) -> Vec<u64> {
-    vec![post.author_id]
-}
-
-/// Returns who wrote a post, and who wrote its root.
-pub(crate) fn authors(post: &Post) -> Vec<u64> {
-    let root = post.root.iter().map(|root| root.author_id);
-    let mut authors: Vec<u64> = std::iter::once(post.author_id).chain(root).collect();
-    authors.dedup();
-    authors
+fn is_not_found(status: &Status) -> bool {
+    status::reason_of(status) == Some(ErrorReason::PostNotFound)
 }

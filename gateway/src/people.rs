@@ -62,14 +62,24 @@ impl People {
         self.relations.get(&id).map_or(RelationState::None, Relation::state)
     }
 
-    /// Returns nothing if the viewer may see the host's post and what belongs to it:
-    /// POST_NOT_FOUND where the host's account is gone, and the post with it, and BLOCKED_BY_TARGET
-    /// where the host blocks the viewer.
-    fn admit(&self, host: u64) -> Result<(), Status> {
-        if !self.users.contains_key(&host) {
+    /// Returns nothing if the viewer may come to the author's post: POST_NOT_FOUND where the
+    /// author's account is gone, and the post with it, or what `refuse` makes of how the author
+    /// stands to the viewer, which is not asked for an anonymous one.
+    pub(crate) fn admit(
+        &self,
+        author: u64,
+        refuse: fn(&Relation) -> Result<(), Status>,
+    ) -> Result<(), Status> {
+        if !self.users.contains_key(&author) {
             return Err(refusal::post_not_found());
         }
-        self.relations.get(&host).map_or(Ok(()), blocks::refuse_blocked)
+        self.relations.get(&author).map_or(Ok(()), refuse)
+    }
+
+    /// Returns nothing if it is known of all of these how they stand to the viewer: who is left out
+    /// must not be taken for somebody without a block.
+    fn check_relations(&self, ids: &[u64]) -> Result<(), Status> {
+        refusal::sent(ids.iter().all(|id| self.relations.contains_key(id)).then_some(()))
     }
 
     /// Returns whether what an account wrote is kept from the viewer, where the viewer did not ask
@@ -83,8 +93,8 @@ impl People {
 
 impl Gateway {
     /// Returns what is known of accounts and of the host, or a refusal if the host keeps the viewer
-    /// out. Two calls at once: user.BatchGetUsers, relation.BatchGetRelations (not for an anonymous
-    /// viewer); none if there is nobody to ask about.
+    /// out. Up to two calls at once: user.BatchGetUsers, relation.BatchGetRelations (not for an
+    /// anonymous viewer); none if there is nobody to ask about.
     pub(crate) async fn people(
         &self,
         visit: Visit,
@@ -98,15 +108,18 @@ impl Gateway {
             return Ok(People::default());
         }
         let detail = if visit.host.is_some() { detail.max(Detail::Blocks) } else { detail };
-        let (users, relations) =
-            tokio::join!(self.profiles(ids.clone()), self.relations(visit.viewer, ids, detail));
+        let (users, relations) = tokio::join!(
+            self.profiles(ids.clone()),
+            self.relations(visit.viewer, ids.clone(), detail)
+        );
         let people = People::new(users?, relations?);
-        visit.host.map_or(Ok(()), |host| people.admit(host))?;
+        visit.viewer.map_or(Ok(()), |_| people.check_relations(&ids))?;
+        visit.host.map_or(Ok(()), |host| people.admit(host, blocks::refuse_blocked))?;
         Ok(people)
     }
 
     /// Returns how accounts stand to the viewer. One call; none for an anonymous viewer.
-    pub(crate) async fn relations(
+    async fn relations(
         &self,
         viewer: Option<UserId>,
         target_ids: Vec<u64>,
@@ -135,6 +148,7 @@ impl Gateway {
 mod tests {
     use microblog_chassis::status::reason_of;
     use microblog_proto::common::ErrorReason;
+    use tonic::Code;
 
     use super::*;
 
@@ -162,10 +176,20 @@ mod tests {
 
     #[test]
     fn a_host_who_blocks_the_viewer_or_is_gone_lets_nobody_in() {
-        let reasons = [1, 2, 3, 4, 5, 6]
-            .map(|host| people().admit(host).err().and_then(|status| reason_of(&status)));
-        let (blocked, gone) = (ErrorReason::BlockedByTarget, ErrorReason::PostNotFound);
-        assert_eq!(reasons, [None, None, None, Some(blocked), None, Some(gone)]);
+        let reasons = |refuse: fn(&Relation) -> Result<(), Status>| {
+            let reason = |host| people().admit(host, refuse).err().and_then(|s| reason_of(&s));
+            [1, 2, 3, 4, 5, 6].map(reason)
+        };
+        let (blocked, gone) = (Some(ErrorReason::BlockedByTarget), Some(ErrorReason::PostNotFound));
+        assert_eq!(reasons(blocks::refuse_blocked), [None, None, None, blocked, None, gone]);
+        let blocking = Some(ErrorReason::TargetBlocked);
+        assert_eq!(reasons(blocks::refuse_any), [None, None, blocking, blocked, None, gone]);
+    }
+
+    #[test]
+    fn who_is_left_out_of_an_answer_is_not_taken_for_somebody_without_a_block() {
+        people().check_relations(&[1, 4]).unwrap();
+        assert_eq!(people().check_relations(&[1, 5]).unwrap_err().code(), Code::Internal);
     }
 
     #[test]

@@ -2,12 +2,12 @@
 //!
 //! Each is one call that writes, after calls that only read, so a caller who hangs up leaves it
 //! done or not done. What the gateway adds to the post service is that nobody reposts past a block,
-//! and which accounts a text mentions.
+//! or what is by an account that is gone, and which accounts a text mentions.
 
 use microblog_proto::{gateway, post};
 use tonic::Status;
 
-use crate::{blocks, refusal, rpc::Gateway, viewer::Token};
+use crate::{blocks::Act, refusal, rpc::Gateway, viewer::Token};
 
 /// The fields of the post service's requests that come from the caller.
 const FIELDS: refusal::Fields =
@@ -30,9 +30,9 @@ impl Gateway {
         Ok(gateway::PublishResponse { post: Some(post) })
     }
 
-    /// Reposts a post. 4 calls: user.Authenticate ∥ post.GetPost, then relation.BatchGetRelations
-    /// (not where all is the viewer's own), then post.Repost; then user.BatchResolveNames, as
-    /// Publish.
+    /// Reposts a post. Up to 6 calls: user.Authenticate ∥ post.GetPost, then user.BatchGetUsers ∥
+    /// relation.BatchGetRelations (not where all is the viewer's own), then post.Repost, then
+    /// user.BatchResolveNames (not where nobody is mentioned).
     ///
     /// The root is not told: what a viewer sees of it, `present.rs` alone decides.
     pub(crate) async fn repost(
@@ -41,7 +41,7 @@ impl Gateway {
         request: gateway::RepostRequest,
     ) -> Result<gateway::RepostResponse, Status> {
         let gateway::RepostRequest { request_id, post_id, text } = request;
-        let author_id = self.unblocked_viewer(token, post_id, blocks::authors).await?.get();
+        let author_id = self.unblocked_viewer(token, post_id, Act::Repost).await?.get();
         let request = post::RepostRequest { author_id, request_id, post_id, text };
         let response = self.peers.post().repost(request).await;
         let response = response.map_err(|status| refusal::pass_on(status, FIELDS))?.into_inner();

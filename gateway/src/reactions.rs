@@ -1,13 +1,13 @@
 //! What a viewer does to posts, of others or their own: like and comment, and take it back.
 //!
 //! Each is one call that writes, after calls that only read, so a caller who hangs up leaves it
-//! done or not done. What the gateway adds to the post service is that nobody likes or comments
-//! past a block. What was done before a block can be taken back.
+//! done or not done. What the gateway adds to the post service is that nobody likes or comments on
+//! what is by an account that is gone, or past a block. What was done before can be taken back.
 
 use microblog_proto::{gateway, post};
 use tonic::Status;
 
-use crate::{blocks, refusal, rpc::Gateway, viewer::Token};
+use crate::{blocks::Act, refusal, rpc::Gateway, viewer::Token};
 
 /// The fields of the post service's requests that come from the caller.
 const FIELDS: refusal::Fields = &[
@@ -19,15 +19,16 @@ const FIELDS: refusal::Fields = &[
 ];
 
 impl Gateway {
-    /// Makes the viewer like a post. 4 calls: user.Authenticate ∥ post.GetPost, then
-    /// relation.BatchGetRelations (not for the viewer's own post), then post.Like.
+    /// Makes the viewer like a post. Up to 5 calls: user.Authenticate ∥ post.GetPost, then
+    /// user.BatchGetUsers ∥ relation.BatchGetRelations (not for the viewer's own post), then
+    /// post.Like.
     pub(crate) async fn like(
         &self,
         token: Token,
         request: gateway::LikeRequest,
     ) -> Result<gateway::LikeResponse, Status> {
         let post_id = request.post_id;
-        let user_id = self.unblocked_viewer(token, post_id, blocks::author).await?.get();
+        let user_id = self.unblocked_viewer(token, post_id, Act::React).await?.get();
         let response = self.peers.post().like(post::LikeRequest { user_id, post_id }).await;
         let response = response.map_err(|status| refusal::pass_on(status, FIELDS))?.into_inner();
         let liked_at = refusal::sent(response.like)?.liked_at;
@@ -49,17 +50,16 @@ impl Gateway {
         Ok(gateway::UnlikeResponse {})
     }
 
-    /// Adds a comment. 4 calls: user.Authenticate ∥ post.GetPost, then relation.BatchGetRelations
-    /// (not for the viewer's own post), then post.AddComment; then user.BatchResolveNames if the
-    /// text mentions anybody. Where that fails, the comment is there, and the caller may repeat the
-    /// call.
+    /// Adds a comment. Up to 6 calls: user.Authenticate ∥ post.GetPost, then user.BatchGetUsers ∥
+    /// relation.BatchGetRelations (not for the viewer's own post), then post.AddComment, then
+    /// user.BatchResolveNames (not where nobody is mentioned).
     pub(crate) async fn comment(
         &self,
         token: Token,
         request: gateway::CommentRequest,
     ) -> Result<gateway::CommentResponse, Status> {
         let gateway::CommentRequest { request_id, post_id, text, in_reply_to_id } = request;
-        let author_id = self.unblocked_viewer(token, post_id, blocks::author).await?.get();
+        let author_id = self.unblocked_viewer(token, post_id, Act::React).await?.get();
         let request =
             post::AddCommentRequest { author_id, request_id, post_id, text, in_reply_to_id };
         let response = self.peers.post().add_comment(request).await;

@@ -1,10 +1,102 @@
-//! What fails after a write.
+//! Several things wrong at once, and which of them is told; and what fails after a write.
 
 use microblog_chassis::status;
-use microblog_proto::{common::ErrorReason, gateway};
-use tonic::Code;
+use microblog_proto::{common::ErrorReason, gateway, user};
+use microblog_testkit::Topology;
+use tonic::{Code, Response, Status};
 
-use crate::{acts::request_id, system::System};
+use crate::{
+    acts::request_id,
+    refused::{
+        BLOCKED_BY_TARGET, POST_NOT_FOUND, TARGET_BLOCKED, TOKEN_INVALID, assert_refused, invalid,
+    },
+    system::{Flags, Jobs, Member, PASSWORD, System, with_token},
+};
+
+async fn repost(
+    system: &System,
+    viewer: &Member,
+    post_id: u64,
+) -> Result<Response<gateway::RepostResponse>, Status> {
+    let (request_id, text) = (request_id(), String::new());
+    let request = gateway::RepostRequest { request_id, post_id, text };
+    system.gateway().repost(viewer.asks(request)).await
+}
+
+#[tokio::test]
+async fn who_calls_is_told_before_what_about() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let post_id = system.publish(&ann, "hello").await.id;
+    system.delete_post(&ann, post_id).await;
+    macro_rules! check {
+        ($post_id:expr, $method:ident, $request:ident) => {
+            let request = gateway::$request { post_id: $post_id, ..Default::default() };
+            let answer = system.gateway().$method(with_token("not one", request)).await;
+            assert_refused(stringify!($method), answer, TOKEN_INVALID);
+        };
+    }
+    #[allow(clippy::needless_update, reason = "some of the requests have more fields")]
+    for post_id in [post_id, 0] {
+        check!(post_id, view_post, ViewPostRequest);
+        check!(post_id, like, LikeRequest);
+        check!(post_id, comment, CommentRequest);
+        check!(post_id, repost, RepostRequest);
+        check!(post_id, unlike, UnlikeRequest);
+    }
+    check!(post_id, view_likers, ViewLikersRequest);
+    check!(post_id, view_comments, ViewCommentsRequest);
+    check!(post_id, view_reposts, ViewRepostsRequest);
+    // What cannot be a request is refused before anybody is asked whose it is.
+    let request = gateway::ViewLikersRequest { post_id: 0, ..Default::default() };
+    let answer = system.gateway().view_likers(with_token("not one", request)).await;
+    assert_refused("no request", answer, invalid(&["post_id"]));
+}
+
+#[tokio::test]
+async fn of_a_list_the_page_token_is_told_before_a_block_and_a_missing_post_before_both() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let post_id = system.publish(&ann, "hello").await.id;
+    system.block(&ann, &bob).await;
+    let view = async |page_token: &str| {
+        let page_token = page_token.to_owned();
+        let request = gateway::ViewCommentsRequest { post_id, page_token, ..Default::default() };
+        system.gateway().view_comments(bob.asks(request)).await
+    };
+    let damaged = (Code::InvalidArgument, ErrorReason::PageTokenInvalid, &["page_token"][..]);
+    assert_refused("a wrong token", view("?").await, damaged);
+    assert_refused("none", view("").await, BLOCKED_BY_TARGET);
+    system.delete_post(&ann, post_id).await;
+    assert_refused("no post", view("?").await, POST_NOT_FOUND);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_post_is_told_before_what_is_with_its_root() {
+    let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
+    // In either order of their ids, since nothing should depend on it.
+    for (root_author, reposter) in [("ann", "bob"), ("dora", "carl")] {
+        let (first, second) = (system.join(root_author).await, system.join(reposter).await);
+        for (ann, bob) in [(&first, &second), (&second, &first)] {
+            let viewer = system.join(&format!("viewer{}", bob.id)).await;
+            let root = system.publish(ann, "the root").await.id;
+            let post_id = system.repost(bob, root, "look").await.id;
+            system.block(ann, &viewer).await;
+            assert_refused("root", repost(&system, &viewer, post_id).await, BLOCKED_BY_TARGET);
+            system.block(&viewer, bob).await;
+            assert_refused("post", repost(&system, &viewer, post_id).await, TARGET_BLOCKED);
+            system.block(bob, &viewer).await;
+            assert_refused("theirs", repost(&system, &viewer, post_id).await, BLOCKED_BY_TARGET);
+        }
+        let post_id = system.publish(&first, "the root").await.id;
+        let viewer = system.join(&format!("blocked_by_{root_author}")).await;
+        system.block(&first, &viewer).await;
+        let request = user::DeleteUserRequest { user_id: first.id, password: PASSWORD.to_owned() };
+        system.user().delete_user(request).await.unwrap();
+        assert_refused("gone", repost(&system, &viewer, post_id).await, POST_NOT_FOUND);
+    }
+}
 
 #[tokio::test]
 async fn what_fails_after_a_write_does_not_sound_like_a_refusal() {

@@ -93,5 +93,52 @@ async fn a_root_goes_with_its_authors_account() {
         check!(view_likers, ViewLikersRequest);
         check!(view_comments, ViewCommentsRequest);
         check!(view_reposts, ViewRepostsRequest);
+        check!(like, LikeRequest);
+    }
+    let comment = || {
+        let (request_id, text) = (request_id(), "farewell".to_owned());
+        gateway::CommentRequest { request_id, post_id: root, text, in_reply_to_id: 0 }
+    };
+    let answer = system.gateway().comment(bob.asks(comment())).await;
+    assert_refused("comment", answer, POST_NOT_FOUND);
+    let cleo = system.join("cleo").await;
+    // Also by way of a repost, by its author or by others.
+    for (viewer, post_id) in [(&bob, root), (&cleo, root), (&bob, repost), (&cleo, repost)] {
+        let (request_id, text) = (request_id(), String::new());
+        let request = viewer.asks(gateway::RepostRequest { request_id, post_id, text });
+        assert_refused("repost", system.gateway().repost(request).await, POST_NOT_FOUND);
+    }
+    let of_root = gateway::CommentRequest { post_id: repost, ..comment() };
+    for viewer in [&bob, &cleo] {
+        system.like(viewer, repost).await;
+        system.gateway().comment(viewer.asks(of_root.clone())).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_repost_is_answered_although_what_it_repeats_was_deleted() {
+    let system = System::start().await;
+    let (ann, bob, root, repost) = reposted(&system).await;
+    let request = |post_id| gateway::RepostRequest {
+        request_id: request_id(),
+        post_id,
+        text: "once more".to_owned(),
+    };
+    let requests = [request(repost), request(root)];
+    let call = async |request: &gateway::RepostRequest| {
+        system.gateway().repost(ann.asks(request.clone())).await
+    };
+    let mut made = Vec::new();
+    for request in &requests {
+        made.push(call(request).await.unwrap().into_inner().post.unwrap().id);
+    }
+    system.delete_post(&bob, repost).await;
+    assert_eq!(call(&requests[0]).await.unwrap().into_inner().post.unwrap().id, made[0]);
+    system.delete_post(&ann, root).await;
+    for (request, made) in requests.iter().zip(made) {
+        let repeated = call(request).await.unwrap().into_inner().post.unwrap();
+        assert_eq!((repeated.id, repeated.root_deleted), (made, true));
+        let another = gateway::RepostRequest { request_id: request_id(), ..request.clone() };
+        assert_refused("another request", call(&another).await, POST_NOT_FOUND);
     }
 }

@@ -1,6 +1,9 @@
 //! Mentions in texts, and the accounts that they point to.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
 
 use microblog_domain::BATCH_MAX;
 use microblog_proto::{
@@ -50,15 +53,16 @@ impl Mentioned {
     pub(crate) fn fill(&self, text: &mut impl Text) {
         for entity in text.texts_mut().flatten() {
             if let Some(Target::Mention(mention)) = &mut entity.target {
-                mention.user_id = self.0.get(&unique(mention)).copied().unwrap_or_default();
+                let user_id = self.0.get(unique(mention).as_ref());
+                mention.user_id = user_id.copied().unwrap_or_default();
             }
         }
     }
 }
 
 impl Gateway {
-    /// Returns whose the names are that texts mention. One call: user.BatchResolveNames; none where
-    /// nobody is mentioned.
+    /// Returns whose the names are that texts mention, of as many as `names` returns. One call:
+    /// user.BatchResolveNames; none where nobody is mentioned.
     pub(crate) async fn mentioned<T: Text>(&self, texts: &[T]) -> Result<Mentioned, Status> {
         let names = names(texts);
         if names.is_empty() {
@@ -80,40 +84,56 @@ impl Gateway {
     }
 }
 
-/// Returns the different names that texts mention, as many as one call takes. First come those that
-/// are first in their texts, then the second ones, so that no text with hundreds of mentions keeps
-/// those of its neighbours from being looked up.
+/// Returns the different names that texts mention, as many as one call takes, among the first so
+/// many mentions of each text. First come those that are first in their texts, then the second
+/// ones, so that no text with hundreds of mentions keeps those of its neighbours from being looked
+/// up.
 fn names<T: Text>(texts: &[T]) -> Vec<String> {
-    let mentions = texts.iter().flat_map(Text::texts).map(|entities| {
-        entities.iter().filter_map(|entity| match &entity.target {
-            Some(Target::Mention(mention)) => Some(mention),
-            _ => None,
-        })
-    });
-    let mut ranked: Vec<(usize, &Mention)> = mentions.flat_map(Iterator::enumerate).collect();
-    // Stable: within a rank, the order of the texts.
-    ranked.sort_by_key(|(rank, _)| *rank);
-    let mut seen = HashSet::new();
-    let names = ranked.into_iter().map(|(_, mention)| unique(mention));
-    names.filter(|name| seen.insert(name.clone())).take(BATCH_MAX).collect()
+    let (mut names, mut seen) = (Vec::new(), HashSet::new());
+    let mut texts: Vec<_> = texts
+        .iter()
+        .flat_map(Text::texts)
+        .map(|entities| entities.iter().filter_map(mention).take(BATCH_MAX))
+        .collect();
+    while names.len() < BATCH_MAX && !texts.is_empty() {
+        texts.retain_mut(|mentions| {
+            let Some(name) = mentions.next().map(unique) else { return false };
+            if names.len() < BATCH_MAX && !seen.contains(&name) {
+                names.push(name.to_string());
+                seen.insert(name);
+            }
+            true
+        });
+    }
+    names
+}
+
+fn mention(entity: &Entity) -> Option<&Mention> {
+    match &entity.target {
+        Some(Target::Mention(mention)) => Some(mention),
+        Some(Target::Hashtag(_)) | None => None,
+    }
 }
 
 /// Returns the name in the one spelling in which it is asked for.
-fn unique(mention: &Mention) -> String {
-    mention.name.to_ascii_lowercase()
+fn unique(mention: &Mention) -> Cow<'_, str> {
+    if mention.name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        return Cow::Owned(mention.name.to_ascii_lowercase());
+    }
+    Cow::Borrowed(&mention.name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn mention(name: &str) -> Entity {
+    fn of(name: &str) -> Entity {
         let mention = Mention { name: name.to_owned(), user_id: 0 };
         Entity { target: Some(Target::Mention(mention)), ..Entity::default() }
     }
 
     fn comment(names: &[&str]) -> Comment {
-        Comment { entities: names.iter().map(|name| mention(name)).collect(), ..Comment::default() }
+        Comment { entities: names.iter().map(|name| of(name)).collect(), ..Comment::default() }
     }
 
     #[test]
@@ -132,16 +152,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_repeated_takes_no_room_and_no_end_of_looking() {
+        let repeated: Vec<&str> = [&["ann"; BATCH_MAX][..], &["bob"]].concat();
+        assert_eq!(names(&[comment(&repeated), comment(&["cleo"])]), ["ann", "cleo"]);
+    }
+
+    #[test]
     fn mentions_are_filled_in_in_a_post_and_in_its_root() {
-        let root = Post { entities: vec![mention("BOB"), mention("eve")], ..Post::default() };
-        let entities = vec![Entity::default(), mention("Ann")];
+        let root = Post { entities: vec![of("BOB"), of("eve")], ..Post::default() };
+        let entities = vec![Entity::default(), of("Ann")];
         let mut post = Post { entities, root: Some(Box::new(root)), ..Post::default() };
         Mentioned([("ann".to_owned(), 1), ("bob".to_owned(), 2)].into()).fill(&mut post);
         let ids = |entities: &[Entity]| {
-            let id = |entity: &Entity| match &entity.target {
-                Some(Target::Mention(mention)) => Some(mention.user_id),
-                _ => None,
-            };
+            let id = |entity| mention(entity).map(|mention| mention.user_id);
             entities.iter().map(id).collect::<Vec<_>>()
         };
         assert_eq!(ids(&post.entities), [None, Some(1)]);

@@ -1,7 +1,6 @@
 //! The views of lists of accounts that belong to an account.
 
-use microblog_chassis::status;
-use microblog_domain::UserId;
+use microblog_domain::{Fields, UserId};
 use microblog_proto::gateway::{self, ListedUser};
 use tonic::Status;
 
@@ -16,10 +15,10 @@ use crate::{
 };
 
 impl Gateway {
-    /// Shows a list of anybody's to anybody. Usually 5 calls, 4 without a token:
-    /// by id, user.Authenticate ∥ user.GetUser ∥ relation's list, then user.BatchGetUsers ∥
+    /// Shows a list of anybody's to anybody. 5 calls, 3 without a token, for a page that is full at
+    /// once: by id, user.Authenticate ∥ user.GetUser ∥ relation's list, then user.BatchGetUsers ∥
     /// relation.BatchGetRelations; by name, user.Authenticate ∥ user.GetUserByName, then the list,
-    /// then the same. Each further round of a page that is filled again costs 3 (2) more.
+    /// then the same. Each of up to 4 further rounds costs 3 (2) more: up to 17 (11).
     pub(crate) async fn view_list(
         &self,
         list: fn(UserId) -> List,
@@ -28,7 +27,9 @@ impl Gateway {
         page_size: i32,
         page_token: String,
     ) -> Result<Page<ListedUser>, Status> {
-        let (user, page) = parse(user, page_size, page_token)?;
+        let mut fields = Fields::default();
+        let user = fields.read(Reference::parse(user));
+        let (user, page) = PageRequest::parse(fields, user, page_size, page_token)?;
         let viewer = self.viewer_if_any(token);
         let (viewer, list, first) = match user {
             Reference::Id(id) => {
@@ -49,9 +50,10 @@ impl Gateway {
         self.fill(&list, Visit { viewer, host: None }, page.size, first).await
     }
 
-    /// Shows a list that an account and the viewer make together. Usually 5 calls:
-    /// user.Authenticate ∥ user.GetUser or user.GetUserByName, then relation's list, then
-    /// user.BatchGetUsers ∥ relation.BatchGetRelations. Each further round costs up to 3 more.
+    /// Shows a list that an account and the viewer make together. 5 calls for a page that is full at
+    /// once: user.Authenticate ∥ user.GetUser or user.GetUserByName, then relation's list, then
+    /// user.BatchGetUsers ∥ relation.BatchGetRelations. Each of up to 4 further rounds costs up to 3
+    /// more: up to 17.
     pub(crate) async fn view_shared_list(
         &self,
         list: fn(UserId, UserId) -> List,
@@ -60,7 +62,9 @@ impl Gateway {
         page_size: i32,
         page_token: String,
     ) -> Result<Page<ListedUser>, Status> {
-        let (user, page) = parse(user, page_size, page_token)?;
+        let mut fields = Fields::default();
+        let user = fields.read(Reference::parse(user));
+        let (user, page) = PageRequest::parse(fields, user, page_size, page_token)?;
         let (viewer, profile) = tokio::join!(self.viewer(token), self.profile(&user));
         let viewer = viewer?;
         let list = list(viewer, refusal::sent_id(profile?.id)?);
@@ -69,9 +73,9 @@ impl Gateway {
         self.fill(&list, visit, page.size, first).await
     }
 
-    /// Shows the viewer a list that is only theirs to see. Usually 4 calls: user.Authenticate,
-    /// then relation's list, then user.BatchGetUsers ∥ relation.BatchGetRelations. Each further
-    /// round costs 3 more.
+    /// Shows the viewer a list that is only theirs to see. 4 calls for a page that is full at once:
+    /// user.Authenticate, then relation's list, then user.BatchGetUsers ∥
+    /// relation.BatchGetRelations. Each of up to 4 further rounds costs up to 3 more: up to 16.
     pub(crate) async fn view_own_list(
         &self,
         list: fn(UserId) -> List,
@@ -79,39 +83,11 @@ impl Gateway {
         page_size: i32,
         page_token: String,
     ) -> Result<Page<ListedUser>, Status> {
-        let page = PageRequest::parse(page_size, page_token);
-        let page = page.map_err(|invalid| status::invalid([invalid]))?;
+        let ((), page) = PageRequest::parse(Fields::default(), Some(()), page_size, page_token)?;
         let viewer = self.viewer(token).await?;
         let list = list(viewer);
         let first = list.slice(self, page.size, page.token).await?;
         let visit = Visit { viewer: Some(viewer), host: None };
         self.fill(&list, visit, page.size, first).await
-    }
-}
-
-/// Reads what the requests of lists have in common, and names all that is wrong at once.
-fn parse(
-    user: Option<gateway::UserRef>,
-    page_size: i32,
-    page_token: String,
-) -> Result<(Reference, PageRequest), Status> {
-    match (Reference::parse(user), PageRequest::parse(page_size, page_token)) {
-        (Ok(user), Ok(page)) => Ok((user, page)),
-        (user, page) => Err(status::invalid([user.err(), page.err()].into_iter().flatten())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tonic_types::StatusExt as _;
-
-    use super::*;
-
-    #[test]
-    fn all_that_is_wrong_is_named_at_once() {
-        let status = parse(None, -1, String::new()).err().unwrap();
-        let fields = status.get_details_bad_request().unwrap().field_violations;
-        let fields: Vec<_> = fields.iter().map(|violation| violation.field.as_str()).collect();
-        assert_eq!(fields, ["user", "page_size"]);
     }
 }

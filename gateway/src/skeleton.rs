@@ -4,6 +4,7 @@ mod accounts;
 mod posts;
 
 use microblog_proto::{post::Like, relation::Edge};
+use prost::Message;
 use prost_types::Timestamp;
 use tonic::Status;
 
@@ -25,7 +26,7 @@ pub(crate) trait Listing: Sync {
     /// What the skeleton has of an entry.
     type Entry: Send;
     /// An entry as it is shown.
-    type Shown: Send;
+    type Shown: Message;
 
     /// Returns up to `size` entries of the list from a token on; fewer do not mean that the list
     /// ends, an empty token does. One call.

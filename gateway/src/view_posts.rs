@@ -1,9 +1,8 @@
 //! A post as its viewers see it, and the lists of what belongs to it. Whoever its author blocks sees
 //! neither; the account of an author that is gone takes both with it.
 
-use microblog_chassis::status;
-use microblog_domain::PostId;
-use microblog_proto::gateway;
+use microblog_domain::{Fields, Invalid, PostId};
+use microblog_proto::{gateway, post::CommentOrder};
 use tonic::Status;
 
 use crate::{
@@ -16,7 +15,7 @@ use crate::{
 };
 
 impl Gateway {
-    /// Shows a post. 6 calls, 3 without a token: user.Authenticate ∥ post.GetPost, then
+    /// Shows a post. Up to 6 calls, 3 without a token: user.Authenticate ∥ post.GetPost, then
     /// user.BatchGetUsers ∥ relation.BatchGetRelations ∥ post.BatchGetLiked ∥
     /// user.BatchResolveNames (not where nobody is mentioned).
     pub(crate) async fn view_post(
@@ -28,58 +27,67 @@ impl Gateway {
         let (viewer, post) = (viewer?, post?);
         let visit = Visit { viewer, host: Some(post.author_id) };
         let scene = self.scene(visit, std::slice::from_ref(&post)).await?;
-        let post = present::post(post, &scene).ok_or_else(refusal::post_not_found)?;
+        let post = refusal::sent(present::post(post, &scene))?;
         Ok(gateway::ViewPostResponse { post: Some(post) })
     }
 
-    /// Shows who likes a post. Usually 5 calls, 3 without a token: user.Authenticate ∥ post.GetPost
-    /// ∥ post.ListLikers, then user.BatchGetUsers ∥ relation.BatchGetRelations. Each further round
-    /// of a page that is filled again costs 3 (2) more.
+    /// Shows who likes a post. 5 calls, 3 without a token, for a page that is full at once:
+    /// user.Authenticate ∥ post.GetPost ∥ post.ListLikers, then user.BatchGetUsers ∥
+    /// relation.BatchGetRelations. Each of up to 4 further rounds costs 3 (2) more: up to 17 (11).
     pub(crate) async fn view_likers(
         &self,
         token: Option<Token>,
         request: gateway::ViewLikersRequest,
     ) -> Result<gateway::ViewLikersResponse, Status> {
         let gateway::ViewLikersRequest { post_id, page_size, page_token } = request;
-        let (post, page) = parse(post_id, page_size, page_token)?;
+        let mut fields = Fields::default();
+        let post = fields.read(PostId::parse("post_id", post_id));
+        let (post, page) = PageRequest::parse(fields, post, page_size, page_token)?;
         let Page { entries: users, next_page_token } =
             self.view_list_of(post, Likers(post), token, page).await?;
         Ok(gateway::ViewLikersResponse { users, next_page_token })
     }
 
-    /// Shows the comments on a post. Usually 6 calls, 4 without a token: user.Authenticate ∥
-    /// post.GetPost ∥ post.ListComments, then user.BatchGetUsers ∥ relation.BatchGetRelations ∥
-    /// user.BatchResolveNames (not where nobody is mentioned). Each further round of a page that is
-    /// filled again costs 4 (3) more.
+    /// Shows the comments on a post. Up to 6 calls, 4 without a token, for a page that is full at
+    /// once: user.Authenticate ∥ post.GetPost ∥ post.ListComments, then user.BatchGetUsers ∥
+    /// relation.BatchGetRelations ∥ user.BatchResolveNames (not where nobody is mentioned). Each of
+    /// up to 4 further rounds costs up to 4 (3) more: up to 22 (16).
     pub(crate) async fn view_comments(
         &self,
         token: Option<Token>,
         request: gateway::ViewCommentsRequest,
     ) -> Result<gateway::ViewCommentsResponse, Status> {
         let gateway::ViewCommentsRequest { post_id, order, page_size, page_token } = request;
-        let (post, page) = parse(post_id, page_size, page_token)?;
+        let mut fields = Fields::default();
+        let post = fields.read(PostId::parse("post_id", post_id));
+        let others = post.zip(fields.read(self::order(order)));
+        let ((post, order), page) = PageRequest::parse(fields, others, page_size, page_token)?;
         let Page { entries: comments, next_page_token } =
             self.view_list_of(post, Comments { post, order }, token, page).await?;
         Ok(gateway::ViewCommentsResponse { comments, next_page_token })
     }
 
-    /// Shows the reposts of a post. Usually 7 calls, 4 without a token: user.Authenticate ∥
-    /// post.GetPost ∥ post.ListReposts, then user.BatchGetUsers ∥ relation.BatchGetRelations ∥
-    /// post.BatchGetLiked ∥ user.BatchResolveNames (not where nobody is mentioned). Each further
-    /// round of a page that is filled again costs 5 (3) more.
+    /// Shows the reposts of a post. Up to 7 calls, 4 without a token, for a page that is full at
+    /// once: user.Authenticate ∥ post.GetPost ∥ post.ListReposts, then user.BatchGetUsers ∥
+    /// relation.BatchGetRelations ∥ post.BatchGetLiked ∥ user.BatchResolveNames (not where nobody is
+    /// mentioned). Each of up to 4 further rounds costs up to 5 (3) more: up to 27 (16).
     pub(crate) async fn view_reposts(
         &self,
         token: Option<Token>,
         request: gateway::ViewRepostsRequest,
     ) -> Result<gateway::ViewRepostsResponse, Status> {
         let gateway::ViewRepostsRequest { post_id, page_size, page_token } = request;
-        let (post, page) = parse(post_id, page_size, page_token)?;
+        let mut fields = Fields::default();
+        let post = fields.read(PostId::parse("post_id", post_id));
+        let (post, page) = PageRequest::parse(fields, post, page_size, page_token)?;
         let Page { entries: posts, next_page_token } =
             self.view_list_of(post, Reposts(post), token, page).await?;
         Ok(gateway::ViewRepostsResponse { posts, next_page_token })
     }
 
     /// Shows a list of what belongs to a post: to whom, is known only when the list has been read.
+    /// Of several faults, the viewer's is told first, then the post's, then the list's, then that
+    /// the viewer is kept out.
     async fn view_list_of<L: Listing>(
         &self,
         post: PostId,
@@ -98,14 +106,8 @@ impl Gateway {
     }
 }
 
-/// Reads what the requests of lists have in common, and names all that is wrong at once.
-fn parse(
-    post_id: u64,
-    page_size: i32,
-    page_token: String,
-) -> Result<(PostId, PageRequest), Status> {
-    match (PostId::parse("post_id", post_id), PageRequest::parse(page_size, page_token)) {
-        (Ok(post), Ok(page)) => Ok((post, page)),
-        (post, page) => Err(status::invalid([post.err(), page.err()].into_iter().flatten())),
-    }
+/// Reads in which order comments are asked for.
+fn order(order: i32) -> Result<CommentOrder, Invalid> {
+    let unknown = |_| Invalid::new("order", "must be one of the orders");
+    CommentOrder::try_from(order).map_err(unknown)
 }

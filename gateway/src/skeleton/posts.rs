@@ -4,7 +4,7 @@
 use microblog_domain::PostId;
 use microblog_proto::{
     gateway::{ListedUser, ViewedComment, ViewedPost},
-    post::{self, Comment, Post},
+    post::{self, Comment, CommentOrder, Post},
 };
 use tonic::Status;
 
@@ -12,8 +12,7 @@ use super::{Entry, Listing, Slice};
 use crate::{people::Visit, refusal, rpc::Gateway};
 
 /// The fields of the requests of lists that come from the caller.
-const FIELDS: refusal::Fields =
-    &[("post_id", "post_id"), ("order", "order"), ("page_token", "page_token")];
+const FIELDS: refusal::Fields = &[("post_id", "post_id"), ("page_token", "page_token")];
 
 /// Who likes a post.
 pub(crate) struct Likers(pub(crate) PostId);
@@ -22,8 +21,8 @@ pub(crate) struct Likers(pub(crate) PostId);
 pub(crate) struct Comments {
     /// On what.
     pub(crate) post: PostId,
-    /// In which order, as the caller said.
-    pub(crate) order: i32,
+    /// In which order.
+    pub(crate) order: CommentOrder,
 }
 
 /// The reposts of a post.
@@ -77,7 +76,7 @@ impl Listing for Comments {
         size: usize,
         page_token: String,
     ) -> Result<Slice<Comment>, Status> {
-        let (post_id, order, page_size) = (self.post.get(), self.order, size as i32);
+        let (post_id, order, page_size) = (self.post.get(), self.order.into(), size as i32);
         let request = post::ListCommentsRequest { post_id, order, page_size, page_token };
         let response = gateway.peers.post().list_comments(request).await;
         let response = response.map_err(|status| refusal::pass_on(status, FIELDS))?.into_inner();

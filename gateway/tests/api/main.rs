@@ -8,6 +8,7 @@ mod blocked;
 mod cost;
 mod deletions;
 mod graph;
+mod long_texts;
 mod mentions;
 mod outages;
 mod paging;

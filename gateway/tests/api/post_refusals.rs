@@ -135,19 +135,33 @@ async fn all_that_is_wrong_with_a_text_is_named_at_once() {
         assert_refused("publish", answer, invalid(&["request_id", "text"]));
         let repost =
             gateway::RepostRequest { request_id: request_id.clone(), post_id, text: text.clone() };
-        let answer = system.gateway().repost(ann.asks(repost)).await;
+        let answer = system.gateway().repost(ann.asks(repost.clone())).await;
         assert_refused("repost", answer, invalid(&["request_id", "text"]));
+        let repost = gateway::RepostRequest { post_id: 0, ..repost };
+        let answer = system.gateway().repost(ann.asks(repost)).await;
+        assert_refused("repost", answer, invalid(&["request_id", "post_id", "text"]));
         let in_reply_to_id = 1 << 53;
         let comment = gateway::CommentRequest { request_id, post_id, text, in_reply_to_id };
-        let answer = system.gateway().comment(ann.asks(comment)).await;
+        let answer = system.gateway().comment(ann.asks(comment.clone())).await;
         assert_refused("comment", answer, invalid(&["request_id", "text", "in_reply_to_id"]));
+        let comment = gateway::CommentRequest { post_id: 1 << 53, ..comment };
+        let answer = system.gateway().comment(ann.asks(comment)).await;
+        let all = ["request_id", "post_id", "text", "in_reply_to_id"];
+        assert_refused("comment", answer, invalid(&all));
     }
-    let request = gateway::DeleteCommentRequest { post_id, comment_id: 0 };
-    let answer = system.gateway().delete_comment(ann.asks(request)).await;
-    assert_refused("delete_comment", answer, invalid(&["comment_id"]));
-    let request = gateway::ViewCommentsRequest { post_id, order: 7, ..Default::default() };
-    let answer = system.gateway().view_comments(request).await;
-    assert_refused("view_comments", answer, invalid(&["order"]));
+    for (post_id, fields) in [(post_id, &["comment_id"][..]), (0, &["post_id", "comment_id"])] {
+        let request = gateway::DeleteCommentRequest { post_id, comment_id: 0 };
+        let answer = system.gateway().delete_comment(ann.asks(request)).await;
+        assert_refused("delete_comment", answer, invalid(fields));
+    }
+    let all = ["post_id", "order", "page_size"];
+    for (post_id, page_size, fields) in [(post_id, 0, &all[1..2]), (0, 0, &all[..2]), (0, -1, &all)]
+    {
+        let request =
+            gateway::ViewCommentsRequest { post_id, order: 7, page_size, ..Default::default() };
+        let answer = system.gateway().view_comments(request).await;
+        assert_refused("view_comments", answer, invalid(fields));
+    }
 }
 
 #[tokio::test]

@@ -50,12 +50,13 @@ pub(crate) fn post(mut post: Post, scene: &Scene) -> Option<ViewedPost> {
 
 /// Returns what becomes of a root: its author may be gone, or apart from the viewer.
 fn root(root: Post, scene: &Scene) -> (RootState, Option<ViewedPost>) {
-    let is_hidden = scene.people.is_hidden(root.author_id);
-    match post(root, scene) {
-        None => (RootState::Deleted, None),
-        Some(_) if is_hidden => (RootState::Hidden, None),
-        shown => (RootState::Shown, shown),
+    if scene.people.user(root.author_id).is_none() {
+        return (RootState::Deleted, None);
     }
+    if scene.people.is_hidden(root.author_id) {
+        return (RootState::Hidden, None);
+    }
+    (RootState::Shown, post(root, scene))
 }
 
 fn author(id: u64, people: &People) -> Option<Author> {

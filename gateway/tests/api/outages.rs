@@ -17,12 +17,12 @@ use crate::{
     system::{Flags, Jobs, System, by_id, config},
 };
 
-fn peer_at(address: &str) -> Peer {
+pub(crate) fn peer_at(address: &str) -> Peer {
     Peer::remote(address, &config().chassis).unwrap()
 }
 
 /// Returns another gateway before a system's services, one of them elsewhere.
-fn gateway_to(peers: Peers) -> GatewayServiceClient<Peer> {
+pub(crate) fn gateway_to(peers: Peers) -> GatewayServiceClient<Peer> {
     let service = microblog_gateway::service(&config(), peers, Worker::ONLY);
     GatewayServiceClient::new(Peer::local(&service, &config().chassis))
 }

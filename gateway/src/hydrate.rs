@@ -29,7 +29,7 @@ pub(crate) struct Scene {
 }
 
 impl Gateway {
-    /// Returns accounts as they are shown, without those that are gone. Two calls at once:
+    /// Returns accounts as they are shown, without those that are gone. Up to two calls at once:
     /// user.BatchGetUsers, relation.BatchGetRelations (not for an anonymous viewer); none if there
     /// are neither entries nor a host.
     pub(crate) async fn hydrate_accounts(
@@ -43,7 +43,7 @@ impl Gateway {
     }
 
     /// Returns comments as they are shown, without those by accounts that are gone, and by whom the
-    /// viewer mutes, blocks or is blocked by. Three calls at once: user.BatchGetUsers,
+    /// viewer mutes, blocks or is blocked by. Up to three calls at once: user.BatchGetUsers,
     /// relation.BatchGetRelations (not for an anonymous viewer), user.BatchResolveNames (not where
     /// nobody is mentioned).
     pub(crate) async fn hydrate_comments(
@@ -74,9 +74,9 @@ impl Gateway {
         Ok(posts.into_iter().filter_map(|post| present::post(post, &scene)).collect())
     }
 
-    /// Returns what is known about posts and their roots. Four calls at once: user.BatchGetUsers,
-    /// relation.BatchGetRelations and post.BatchGetLiked (not for an anonymous viewer),
-    /// user.BatchResolveNames (not where nobody is mentioned).
+    /// Returns what is known about posts and their roots. Up to four calls at once:
+    /// user.BatchGetUsers, relation.BatchGetRelations and post.BatchGetLiked (not for an anonymous
+    /// viewer), user.BatchResolveNames (not where nobody is mentioned).
     pub(crate) async fn scene(&self, visit: Visit, posts: &[Post]) -> Result<Scene, Status> {
         let with_roots = || posts.iter().flat_map(|post| [Some(post), post.root.as_deref()]);
         let authors = with_roots().flatten().map(|post| post.author_id).collect();

@@ -4,7 +4,8 @@
 //! hydration (profiles, the viewer's relations to them, what mentions point to; `hydrate.rs`, with
 //! `people.rs` and `mentions.rs`), filtering (there as well) with a refill of the page (`pages.rs`),
 //! and presentation (`present.rs`). Steps that do not depend on each other run at once. The number
-//! of calls behind a call is fixed and stated at each handler: it never grows with anybody's lists.
+//! of calls behind a call is bounded, and stated at each handler: it never grows with anybody's
+//! lists, nor with the size of a page.
 //!
 //! The gateway keeps nothing, and decides about the domain only what takes the knowledge of several
 //! services: which posts and comments a viewer is shown, and acts on, past blocks, mutes and

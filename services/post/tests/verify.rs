@@ -1,0 +1,92 @@
+//! `Verify` tells of each kind of damage, by ids alone: other tests rely on its silence.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use microblog_proto::post as pb;
+use microblog_testkit::{
+    Topology::{Cluster, Single},
+    redis::cmd,
+};
+use support::{System, id, violations};
+
+/// Returns a key of a post's or an account's.
+fn key(kind: &str, owner: u64) -> String {
+    format!("post:{{{}}}:{kind}:{owner}", support::post(owner).partition())
+}
+
+#[tokio::test]
+async fn each_kind_of_damage_is_told_of() {
+    let system = System::start_without_jobs(Single).await;
+    let [ann, bob, carl] = [1, 2, 3].map(id);
+    let root = system.create(ann, "private words").await.unwrap().id;
+    let repost = system.repost(bob, root).await.unwrap().id;
+    let plain = system.create(carl, "private words").await.unwrap().id;
+    system.like(bob, root).await.unwrap();
+    let comment = system.comment(bob, root, "private words", 0).await.unwrap().id;
+    assert_eq!(violations(&system.client).await, Vec::<String>::new());
+
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let of_bob = |kind: &str| format!("post:{{{}}}:{kind}", support::user(2).partition());
+    let gone = plain + 4096;
+    for damage in [
+        cmd("HINCRBY").arg(key("post", root)).arg("l").arg(1),
+        cmd("HDEL").arg(key("comment_bodies", root)).arg(comment),
+        cmd("ZREM").arg(key("reposts", root)).arg(repost),
+        cmd("ZADD").arg(key("reposts", plain)).arg(root).arg(root),
+        cmd("HSET").arg(key("post", plain)).arg("r").arg(1),
+        cmd("ZADD").arg(key("posts", carl)).arg(gone).arg(gone),
+        cmd("ZADD").arg(of_bob("pending")).arg(7).arg("not a repost"),
+        cmd("ZADD").arg(of_bob("outbox")).arg(repost).arg(repost),
+        cmd("ZADD").arg(of_bob("forgetting")).arg(7).arg(bob),
+    ] {
+        damage.exec_async(&mut admin).await.unwrap();
+    }
+    let partition = support::user(2).partition();
+    let expected = [
+        format!(
+            "{root} counts Counts {{ likes: 2, comments: 1, reposts: 1 }}, its lists have Counts \
+             {{ likes: 1, comments: 1, reposts: 0 }}"
+        ),
+        format!("{root} has 0 contents of 1 comments"),
+        format!("{repost} repeats {root}: listed there false, which exists true"),
+        format!("{plain} lists {root}, which does not repeat it"),
+        format!("{carl} has {gone} listed, which is none of its posts"),
+        format!("partition {partition}: 1 reposts wait to be told"),
+        format!("partition {partition}: 1 posts wait to be delivered"),
+        format!("partition {partition}: 1 accounts are forgotten"),
+    ];
+    let found: BTreeSet<_> = violations(&system.client).await.into_iter().collect();
+    assert_eq!(found, expected.into());
+}
+
+#[tokio::test]
+async fn one_account_is_checked_alone() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let [ann, bob] = [1, 2].map(id);
+        let post = system.create(ann, "a post").await.unwrap().id;
+        system.create(ann, "another one").await.unwrap();
+        system.repost(bob, post).await.unwrap();
+        for n in 0..3 {
+            system.like(id(10 + n), post).await.unwrap();
+            system.comment(id(10 + n), post, "well", 0).await.unwrap();
+        }
+        for (user_id, checked) in [(ann, (2, 7)), (bob, (1, 0)), (id(9), (0, 0)), (0, (3, 7))] {
+            let request = pb::VerifyRequest { user_id };
+            let mut reports = system.client.clone().verify(request).await.unwrap().into_inner();
+            let (mut posts, mut entries, mut messages) = (0, 0, 0);
+            while let Some(report) = reports.message().await.unwrap() {
+                assert_eq!(report.violations, Vec::<String>::new());
+                posts += report.posts_checked;
+                entries += report.entries_checked;
+                messages += 1;
+            }
+            assert_eq!((posts, entries), checked);
+            assert_eq!(messages, if user_id == 0 { 1024 } else { 1 });
+        }
+    }
+}

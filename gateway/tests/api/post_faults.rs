@@ -1,16 +1,31 @@
 //! Several things wrong at once, and which of them is told; and what fails after a write.
 
-use microblog_chassis::status;
-use microblog_proto::{common::ErrorReason, gateway, user};
+use std::{
+    convert::Infallible,
+    future::{Ready, ready},
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use microblog_chassis::{Peer, status};
+use microblog_gateway::Peers;
+use microblog_proto::{common::ErrorReason, gateway, relation::relation_service_server, user};
 use microblog_testkit::Topology;
-use tonic::{Code, Response, Status};
+use tonic::{
+    Code, Response, Status,
+    body::Body,
+    codegen::{Service, http},
+    server::NamedService,
+    service::Routes,
+};
 
 use crate::{
     acts::request_id,
+    outages::gateway_to,
     refused::{
         BLOCKED_BY_TARGET, POST_NOT_FOUND, TARGET_BLOCKED, TOKEN_INVALID, assert_refused, invalid,
     },
-    system::{Flags, Jobs, Member, PASSWORD, System, with_token},
+    system::{Flags, Jobs, Member, PASSWORD, System, config, with_token},
 };
 
 async fn repost(
@@ -127,4 +142,63 @@ async fn what_fails_after_a_write_does_not_sound_like_a_refusal() {
     let first = system.gateway().publish(publish()).await.unwrap().into_inner();
     let again = system.gateway().publish(publish()).await.unwrap().into_inner();
     assert_eq!(first, again);
+}
+
+/// A relation service that knows nobody: it answers every call with an empty message.
+#[derive(Clone)]
+struct Forgetful;
+
+impl NamedService for Forgetful {
+    const NAME: &'static str = relation_service_server::SERVICE_NAME;
+}
+
+impl Service<http::Request<Body>> for Forgetful {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: http::Request<Body>) -> Self::Future {
+        // A message of gRPC: not compressed, of no bytes.
+        let answer = http::Response::builder()
+            .header("content-type", "application/grpc")
+            .header("grpc-status", "0")
+            .body(Body::new("\0".repeat(5)));
+        ready(Ok(answer.unwrap()))
+    }
+}
+
+#[tokio::test]
+async fn who_is_left_out_of_an_answer_is_not_taken_for_somebody_without_a_block() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let post_id = system.publish(&ann, "hello").await.id;
+    let forgetful = microblog_chassis::Service {
+        name: Forgetful::NAME,
+        routes: Routes::new(Forgetful),
+        ready: Arc::new(|| Box::pin(ready(true))),
+        background: Vec::new(),
+    };
+    let relation = Peer::local(&forgetful, &config().chassis);
+    let mut gateway = gateway_to(Peers { relation, ..system.peers.clone() });
+    macro_rules! check {
+        ($method:ident, $request:expr) => {
+            let answer = gateway.$method(bob.asks($request)).await;
+            assert_refused(
+                stringify!($method),
+                answer,
+                (Code::Internal, ErrorReason::Internal, &[]),
+            );
+        };
+    }
+    check!(view_post, gateway::ViewPostRequest { post_id });
+    check!(view_comments, gateway::ViewCommentsRequest { post_id, ..Default::default() });
+    check!(like, gateway::LikeRequest { post_id });
+    let (request_id, text) = (request_id(), String::new());
+    check!(repost, gateway::RepostRequest { request_id, post_id, text });
+    gateway.view_post(gateway::ViewPostRequest { post_id }).await.unwrap();
 }

@@ -146,6 +146,21 @@ async fn a_repost_that_was_deleted_does_not_come_back_when_it_is_told_of_late() 
 }
 
 #[tokio::test]
+async fn what_went_more_than_a_day_ago_is_cleared_away_when_more_goes() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let root = system.create(id(1), "root").await.unwrap();
+    let repost = system.repost(id(2), root.id).await.unwrap();
+    let key = format!("post:{{{}}}:unreposted:{}", user(1).partition(), root.id);
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let old = redis::cmd("ZADD").arg(&key).arg(1).arg(id(98)).arg(2).arg(id(99)).take();
+    old.exec_async(&mut admin).await.unwrap();
+    system.delete(id(2), repost.id).await.unwrap();
+    let all = redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).take();
+    let left: Vec<u64> = all.query_async(&mut admin).await.unwrap();
+    assert_eq!(left, [repost.id]);
+}
+
+#[tokio::test]
 async fn a_deletion_that_stopped_after_its_truth_is_told_by_the_sweeper() {
     for topology in [Topology::Single, Topology::Cluster] {
         let system = System::start_without_jobs(topology).await;

@@ -5,6 +5,7 @@
 mod support;
 
 use std::{
+    collections::HashSet,
     net::TcpListener,
     time::{Duration, Instant},
 };
@@ -16,6 +17,7 @@ use microblog_testkit::{
     self as testkit, RedisServer,
     Topology::{self, Cluster, Single},
     eventually,
+    redis::cmd,
 };
 use support::{
     PATIENCE, System, client, config, id, settles,
@@ -122,6 +124,55 @@ async fn posts_that_wait_do_not_keep_new_ones_waiting() {
     system.settles().await;
     assert!(system.timelines.times(old) >= 1);
     assert_eq!(system.timelines.times(new), 1);
+}
+
+#[tokio::test]
+async fn what_cannot_be_delivered_keeps_no_other_waiting() {
+    let system = System::start(Single).await;
+    system.timelines.answer(Mood::Away);
+    let made = join_all((1..=6).map(|n| system.create(id(n), "waits"))).await;
+    let made: Vec<_> = made.into_iter().map(|post| post.unwrap().id).collect();
+    let &[refused, damaged, ref others @ ..] = &*made else { panic!("six posts") };
+    system.timelines.refuse(Some(refused));
+    let key = |kind: &str| format!("post:{{{}}}:{kind}", support::post(damaged).partition());
+    let mut admin = system.redis.nodes()[0].admin().await;
+    for damage in [
+        cmd("HSET").arg(format!("{}:{damaged}", key("post"))).arg("b").arg(b"\xff\xff"),
+        cmd("ZADD").arg(key("outbox")).arg(1).arg("rubbish"),
+    ] {
+        damage.exec_async(&mut admin).await.unwrap();
+    }
+    system.timelines.answer(Mood::Well);
+    eventually("the others are delivered", PATIENCE, async || {
+        others.iter().all(|&post| system.timelines.times(post) > 0)
+    })
+    .await;
+    assert_eq!(system.timelines.times(refused), 0);
+    let told = violations(&system.client).await.join("\n");
+    assert!(told.contains("1 posts wait to be delivered"), "the refused one: {told}");
+
+    system.timelines.refuse(None);
+    eventually("it is delivered, too", PATIENCE, async || system.timelines.times(refused) > 0)
+        .await;
+}
+
+#[tokio::test]
+async fn timelines_that_hang_hold_up_only_some_of_many_who_publish() {
+    let system = System::start(Single).await;
+    system.timelines.answer(Mood::Hanging);
+    let began = Instant::now();
+    // Were each to wait for a second, 100 at a time on one connection, it would take six.
+    let made = join_all((1..=600).map(|n| system.create(id(n), "published"))).await;
+    let made: Vec<_> = made.into_iter().map(|post| post.unwrap().id).collect();
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    system.get(made[0], 0).await.unwrap();
+
+    let before = system.timelines.heard().len();
+    system.timelines.answer(Mood::Well);
+    system.settles().await;
+    let heard = system.timelines.heard();
+    let heard: HashSet<_> = heard[before..].iter().map(|heard| heard.post_id).collect();
+    assert!(made.iter().all(|post| heard.contains(post)));
 }
 
 #[tokio::test]

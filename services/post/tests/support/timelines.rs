@@ -36,6 +36,7 @@ pub(crate) enum Mood {
 pub(crate) struct Timelines {
     heard: Arc<Mutex<Vec<Delivery>>>,
     largest: Arc<AtomicUsize>,
+    refused: Arc<Mutex<Option<u64>>>,
     mood: Arc<AtomicU8>,
 }
 
@@ -57,6 +58,11 @@ impl Timelines {
 
     pub(crate) fn answer(&self, mood: Mood) {
         self.mood.store(mood as u8, Ordering::SeqCst);
+    }
+
+    /// Refuses a post, and any call that delivers it, or none from now on.
+    pub(crate) fn refuse(&self, post_id: Option<u64>) {
+        *self.refused.lock().unwrap() = post_id;
     }
 
     /// Returns it as a service, to be called in this process or served.
@@ -94,6 +100,10 @@ impl TimelineService for Timelines {
             return Err(Status::unavailable("away"));
         }
         let deliveries = request.into_inner().deliveries;
+        let refused = *self.refused.lock().unwrap();
+        if deliveries.iter().any(|delivery| Some(delivery.post_id) == refused) {
+            return Err(Status::invalid_argument("refused"));
+        }
         self.largest.fetch_max(deliveries.len(), Ordering::SeqCst);
         self.heard.lock().unwrap().extend(deliveries);
         if mood == Mood::Hanging as u8 {

@@ -22,6 +22,9 @@ const POSTS: u64 = AUTHORS * POSTS_EACH;
 /// The characters of a text.
 const CHARACTERS: usize = 140;
 
+/// The posts of an author who has many: more than a packed list holds.
+const LONG: u64 = 2_000;
+
 /// Writes under way at once.
 const AT_ONCE: usize = 32;
 
@@ -60,7 +63,7 @@ async fn measure(language: &str, text: fn(u64) -> String) {
     row("this service", &ours.held);
     row("plain hash, the same configuration", &same);
     row("plain hash, Redis' own configuration", &defaults);
-    let Ours { held, request, pace, index, .. } = ours;
+    let Ours { held, request, pace, index, long_index } = ours;
     let key_bytes = held.key_bytes as f64;
     println!(
         "  of this service's: the post's key {key_bytes:.0}, its place in the author's list {index:.1},"
@@ -69,6 +72,7 @@ async fn measure(language: &str, text: fn(u64) -> String) {
         "    the rest (the table of keys; clocks, authors) {:.1}",
         held.bytes_per_post - key_bytes - index
     );
+    println!("  a place in an author's list of {LONG}, which is not packed: {long_index:.1}");
     println!("  beside, for 24 hours: the request's key {request:.1}");
     println!("  beside, for a minute: an author's pace {pace:.1}\n");
 }
@@ -84,6 +88,7 @@ struct Ours {
     held: Held,
     /// For each post.
     index: f64,
+    long_index: f64,
     request: f64,
     /// For each author.
     pace: f64,
@@ -126,9 +131,21 @@ async fn ours(text: fn(u64) -> String) -> Ours {
             key_bytes: usage(&mut admin, &key).await,
         },
         index: usage(&mut admin, &list).await as f64 / POSTS_EACH as f64,
+        long_index: long_index(&mut admin).await,
         request: requests as f64 / POSTS as f64,
         pace: (with_pace - after) as f64 / AUTHORS as f64,
     }
+}
+
+/// Returns what each post takes in the list of an author who has many.
+async fn long_index(admin: &mut MultiplexedConnection) -> f64 {
+    let mut add = cmd("ZADD");
+    add.arg("long");
+    for n in 0..LONG {
+        add.arg(plain_id(n)).arg(plain_id(n));
+    }
+    add.exec_async(admin).await.unwrap();
+    usage(admin, "long").await as f64 / LONG as f64
 }
 
 async fn publish(store: &Store, author: UserId, text: String) -> PostId {
@@ -198,10 +215,15 @@ fn indices(n: u64, below: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(n + 1), step).map(move |state| (state >> 33) as usize % below)
 }
 
+/// Returns the bytes that the server uses, but for what connections and the append-only file have
+/// under way.
 async fn used(admin: &mut MultiplexedConnection) -> i64 {
     let info: String = cmd("INFO").arg("memory").query_async(admin).await.unwrap();
-    let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
-    line.unwrap().trim().parse().unwrap()
+    let number = |name: &str| -> i64 {
+        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap().trim().parse().unwrap()
+    };
+    number("used_memory") - number("mem_clients_normal") - number("mem_aof_buffer")
 }
 
 async fn usage(admin: &mut MultiplexedConnection, key: &str) -> u64 {

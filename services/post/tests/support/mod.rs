@@ -71,7 +71,10 @@ impl System {
         let timelines = Timelines::default();
         let peer = Peer::local(&timelines.service(), &config.chassis);
         let service = microblog_post::service(&config, Some(peer), worker).await.unwrap();
+        let ready = service.ready.clone();
         let address = run(service, &config);
+        // A cluster that has just formed may take a moment, on a busy machine more.
+        testkit::eventually("the store is ready", PATIENCE, async || ready().await).await;
         let (client, store) = (client(&address), Store::open(&config).unwrap());
         Self { redis, address, client, store, timelines }
     }

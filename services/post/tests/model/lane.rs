@@ -202,7 +202,8 @@ impl Case {
         assert_eq!(self.store.post(id, None).await?, None);
         if fate >= Fate::Telling {
             let pairs: Vec<_> = content.counted_by().map(|target| (id, target)).collect();
-            assert!(!self.store.are_listed(&pairs).await?.contains(&true), "{operation:?}");
+            let are_listed = self.store.are_listed(&pairs).await?;
+            assert!(!are_listed.contains(&true), "{operation:?}: {id} is still listed");
         }
         Ok(())
     }

@@ -8,8 +8,8 @@
 use microblog_domain::{CommentId, PostId, RequestId, UserId};
 
 use crate::{
+    comment::{Comment, CommentContent, Reply},
     error::Error,
-    post::{Comment, CommentContent, Reply},
     store::{Added, Admitted, Store},
 };
 

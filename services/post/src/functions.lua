@@ -11,7 +11,7 @@
 --
 -- Functions do not roll back: nothing is written before every check is made.
 
--- What a step did; post.rs has the same numbers.
+-- What a step did; store/outcome.rs has the same numbers.
 local DONE, UNCHANGED, OPEN, NOT_FOUND, THROTTLED, FORGOTTEN = 0, 1, 2, 3, 4, 5
 
 -- What waits in `pending`: that a post is told of a repost that came or went.

@@ -8,6 +8,8 @@
 //! posts no more.
 
 mod background;
+mod backlink;
+mod comment;
 mod comments;
 mod config;
 mod delivery;
@@ -30,15 +32,14 @@ use microblog_keyspace as keyspace;
 use microblog_proto::post::post_service_server::{PostServiceServer, SERVICE_NAME};
 use tonic::service::Routes;
 
+pub use backlink::{Backlink, Change};
+pub use comment::{Comment, CommentContent, Reply};
 pub use comments::Comments;
 pub use config::Config;
 pub use delivery::Delivery;
 pub use error::Error;
 pub use forget::forget_marked;
-pub use post::{
-    Change, Comment, CommentContent, Content, Counts, Origin, Outcome, Post, Reply, Telling,
-    WithRoot,
-};
+pub use post::{Content, Counts, Origin, Post, WithRoot};
 pub use posts::Posts;
 pub use store::{Added, Admitted, Gathered, Published, Store};
 pub use sweeper::Sweeper;

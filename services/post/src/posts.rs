@@ -7,7 +7,7 @@
 //! 1. *Truth*, one atomic step in the author's partition: the post is written under its request's
 //!    id, with a note in `outbox`, and one in `pending` for each post that counts it. (Of a deletion
 //!    likewise: all of the post goes, and what is left is a note that it went.)
-//! 2. *Telling*, one atomic step in the partition of each post that counts it: the repost is put on
+//! 2. *Backlink*, one atomic step in the partition of each post that counts it: the repost is put on
 //!    its list, or taken off, and its count changed with it. What was told to have gone does not
 //!    come back, and what is told twice changes nothing. *Delivery*, one call of the timeline
 //!    service, beside it.
@@ -27,9 +27,10 @@ use std::collections::{HashMap, HashSet};
 use microblog_domain::{PostId, RequestId, UserId};
 
 use crate::{
+    backlink::{Backlink, Change},
     delivery::Delivery,
     error::Error,
-    post::{Change, Content, Counts, Origin, Post, Telling, WithRoot},
+    post::{Content, Counts, Origin, Post, WithRoot},
     store::{Published, Store},
 };
 
@@ -174,10 +175,16 @@ impl Posts {
         ids: &[PostId],
         viewer: Option<UserId>,
     ) -> Result<Vec<WithRoot>, Error> {
-        let mut seen = HashSet::with_capacity(ids.len());
-        let ids: Vec<_> = ids.iter().copied().filter(|&id| seen.insert(id)).collect();
+        let ids = each_once(ids);
         let posts = self.store.posts(&ids, viewer).await?.into_iter().flatten().collect();
         self.with_roots(posts, viewer).await
+    }
+
+    /// Returns those of some posts that an account likes, each once, in the order asked for.
+    pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<Vec<PostId>, Error> {
+        let ids = each_once(ids);
+        let liked = self.store.liked(user, &ids).await?;
+        Ok(ids.into_iter().zip(liked).filter_map(|(id, liked)| liked.then_some(id)).collect())
     }
 
     /// Returns posts with their roots, read where they are not among the posts.
@@ -216,8 +223,13 @@ impl Posts {
     }
 }
 
+fn each_once(ids: &[PostId]) -> Vec<PostId> {
+    let mut seen = HashSet::with_capacity(ids.len());
+    ids.iter().copied().filter(|&id| seen.insert(id)).collect()
+}
+
 // What the posts that count a repost are to be told of it.
 fn changes(repost: PostId, content: &Content, version: u64, exists: bool) -> Vec<Change> {
-    let change = |target| Change { telling: Telling { repost, target }, version, exists };
+    let change = |target| Change { backlink: Backlink { repost, target }, version, exists };
     content.counted_by().map(change).collect()
 }

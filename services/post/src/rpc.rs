@@ -134,8 +134,8 @@ impl PostService for Rpc {
     ) -> Answer<pb::BatchGetLikedResponse> {
         let pb::BatchGetLikedRequest { user_id, post_ids } = request.into_inner();
         let (user, ids) = wire::both(UserId::parse("user_id", user_id), wire::batch(&post_ids))?;
-        let liked = self.store.liked(user, &ids).await.map_err(Error::from)?;
-        let liked = post_ids.into_iter().zip(liked).filter_map(|(id, liked)| liked.then_some(id));
+        let liked = self.posts.liked(user, &ids).await?;
+        let liked = liked.into_iter().map(PostId::get);
         Ok(Response::new(pb::BatchGetLikedResponse { post_ids: liked.collect() }))
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use microblog_domain::PostId;
 use microblog_keyspace::Backlog;
 
-use crate::{delivery::Delivery, error::Error, post::Telling, posts::Posts, store::Store};
+use crate::{backlink::Backlink, delivery::Delivery, error::Error, posts::Posts, store::Store};
 
 /// How long something waits before it is taken for left behind: longer than calls take in all but
 /// bad moments. Taking it up too early does no harm.
@@ -18,7 +18,7 @@ pub struct Sweeper {
     store: Store,
     posts: Posts,
     delivery: Delivery,
-    pending: Backlog<Option<(Telling, u64)>>,
+    pending: Backlog<Option<(Backlink, u64)>>,
     outbox: Backlog<Option<PostId>>,
 }
 

@@ -8,9 +8,10 @@ use microblog_keyspace::{Entry, Order};
 use microblog_proto::post as pb;
 
 use crate::{
+    comment::Comment,
     entities::{self, Entity, Target},
     error::Error,
-    post::{Comment, Post, WithRoot},
+    post::{Post, WithRoot},
     verify::Report,
 };
 

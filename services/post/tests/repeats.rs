@@ -6,7 +6,7 @@
 mod support;
 
 use microblog_domain::RequestId;
-use microblog_post::{Admitted, Change, Content, Origin, Published, Telling};
+use microblog_post::{Admitted, Backlink, Change, Content, Origin, Published};
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::{Topology, redis};
 use support::{System, id, refused, request_id, timelines::Mood, user};
@@ -113,8 +113,8 @@ async fn a_repeated_request_tells_those_who_were_not_told() {
         let published = system.store.publish(&content, parsed(&request)).await.unwrap();
         let Published::New(repost) = published else { panic!("{published:?}") };
         system.store.delivered(&[repost]).await.unwrap();
-        let telling = Telling { repost, target: [root, first][told] };
-        let change = Change { telling, version: repost.get(), exists: true };
+        let backlink = Backlink { repost, target: [root, first][told] };
+        let change = Change { backlink, version: repost.get(), exists: true };
         system.store.tell(&[change]).await.unwrap();
         system.store.confirm(&[change]).await.unwrap();
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use microblog_chassis::Peer;
 use microblog_domain::{CommentId, PostId, RequestId, UserId};
 use microblog_post::{
-    Added, Change, CommentContent, Content, Delivery, Origin, Published, Reply, Sweeper, Telling,
+    Added, Backlink, Change, CommentContent, Content, Delivery, Origin, Published, Reply, Sweeper,
 };
 use microblog_testkit::{Topology, redis};
 use support::{System, id, timelines::Mood, user};
@@ -43,7 +43,7 @@ fn content(author: UserId, root: u64, reposted: u64) -> Content {
 }
 
 fn changes(id: PostId, content: &Content, version: u64, exists: bool) -> Vec<Change> {
-    let change = |target| Change { telling: Telling { repost: id, target }, version, exists };
+    let change = |target| Change { backlink: Backlink { repost: id, target }, version, exists };
     content.counted_by().map(change).collect()
 }
 

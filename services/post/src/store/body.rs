@@ -1,12 +1,18 @@
 //! How the store writes contents: as protobuf messages, which later versions may extend. They take
 //! less memory than named fields; `benches/memory.rs` measures how much.
+//!
+//! A text is kept in that one of UTF-8 and UTF-16 which is shorter: Chinese and Japanese take two
+//! bytes a character in the latter, and three in the former.
 
 use microblog_domain::{CommentId, PostId, UserId};
 use microblog_keyspace::Error;
 use prost::Message;
 
 use super::malformed;
-use crate::post::{CommentContent, Content, Origin, Reply};
+use crate::{
+    comment::{CommentContent, Reply},
+    post::{Content, Origin},
+};
 
 /// What a post says.
 #[derive(Clone, PartialEq, Message)]
@@ -21,6 +27,9 @@ pub(super) struct PostBody {
     /// 0 where it is the root.
     #[prost(uint64, tag = "4")]
     reposted: u64,
+    /// Instead of `text`, where that is shorter.
+    #[prost(bytes = "vec", tag = "5")]
+    text_utf16: Vec<u8>,
 }
 
 /// What a comment says.
@@ -36,6 +45,28 @@ pub(super) struct CommentBody {
     /// Who wrote that.
     #[prost(uint64, tag = "4")]
     in_reply_to_author: u64,
+    /// Instead of `text`, where that is shorter.
+    #[prost(bytes = "vec", tag = "5")]
+    text_utf16: Vec<u8>,
+}
+
+/// Returns a text for the fields `text` and `text_utf16`, one of which is empty.
+fn write_text(text: &str) -> (String, Vec<u8>) {
+    if 2 * text.encode_utf16().count() < text.len() {
+        (String::new(), text.encode_utf16().flat_map(u16::to_le_bytes).collect())
+    } else {
+        (text.to_owned(), Vec::new())
+    }
+}
+
+/// Reads a text from these fields; `None` if nobody can have written it.
+fn read_text(text: String, text_utf16: &[u8]) -> Option<String> {
+    if text_utf16.is_empty() {
+        return Some(text);
+    }
+    let (units, rest) = text_utf16.as_chunks::<2>();
+    let units: Vec<u16> = units.iter().map(|unit| u16::from_le_bytes(*unit)).collect();
+    String::from_utf16(&units).ok().filter(|_| rest.is_empty() && text.is_empty())
 }
 
 impl PostBody {
@@ -45,14 +76,17 @@ impl PostBody {
         let (root, reposted) = origin.map_or((0, 0), |Origin { root, reposted }| {
             (root.get(), if reposted == root { 0 } else { reposted.get() })
         });
-        Self { author: author.get(), text: text.clone(), root, reposted }.encode_to_vec()
+        let (text, text_utf16) = write_text(text);
+        Self { author: author.get(), text, root, reposted, text_utf16 }.encode_to_vec()
     }
 
     /// Reads a content.
     pub(super) fn read(bytes: &[u8]) -> Result<Content, Error> {
         let damaged = || malformed("a post's content");
-        let Self { author, text, root, reposted } = Self::decode(bytes).map_err(|_| damaged())?;
+        let body = Self::decode(bytes).map_err(|_| damaged())?;
+        let Self { author, text, root, reposted, text_utf16 } = body;
         let author = UserId::new(author).ok_or_else(damaged)?;
+        let text = read_text(text, &text_utf16).ok_or_else(damaged)?;
         let origin = match PostId::new(root) {
             None => None,
             Some(root) => {
@@ -70,8 +104,10 @@ impl CommentBody {
         let CommentContent { author, text, in_reply_to } = content;
         let (to, to_author) =
             in_reply_to.map_or((0, 0), |Reply { to, author }| (to.get(), author.get()));
-        let (author, text) = (author.get(), text.clone());
-        Self { author, text, in_reply_to: to, in_reply_to_author: to_author }.encode_to_vec()
+        let (author, (text, text_utf16)) = (author.get(), write_text(text));
+        let body =
+            Self { author, text, in_reply_to: to, in_reply_to_author: to_author, text_utf16 };
+        body.encode_to_vec()
     }
 
     /// Reads a content.
@@ -82,7 +118,8 @@ impl CommentBody {
         let in_reply_to = CommentId::new(body.in_reply_to)
             .zip(UserId::new(body.in_reply_to_author))
             .map(|(to, author)| Reply { to, author });
-        Ok(CommentContent { author, text: body.text, in_reply_to })
+        let text = read_text(body.text, &body.text_utf16).ok_or_else(damaged)?;
+        Ok(CommentContent { author, text, in_reply_to })
     }
 }
 
@@ -93,6 +130,14 @@ mod tests {
     #[test]
     fn contents_are_read_as_they_were_written() {
         let author = UserId::new(5).unwrap();
+        for text in ["", "hello", "é", "微博", "微博 and more of it", "👩‍👩‍👧微", "Привет"]
+        {
+            let content = Content { author, text: text.to_owned(), origin: None };
+            let bytes = PostBody::write(&content);
+            assert_eq!(PostBody::read(&bytes).unwrap(), content);
+            let shorter = text.len().min(2 * text.encode_utf16().count());
+            assert_eq!(bytes.len(), 2 + if text.is_empty() { 0 } else { 2 } + shorter, "{text}");
+        }
         let [root, other] = [6, 7].map(|id| PostId::new(id).unwrap());
         for origin in [None, Some((root, root)), Some((root, other))] {
             let origin = origin.map(|(root, reposted)| Origin { root, reposted });
@@ -109,6 +154,8 @@ mod tests {
     fn what_is_damaged_is_told() {
         assert!(PostBody::read(b"\xff\xff").is_err());
         assert!(PostBody::read(b"").is_err(), "nobody wrote it");
+        assert!(PostBody::read(b"\x08\x05\x2a\x03abc").is_err(), "half a unit");
+        assert!(PostBody::read(b"\x08\x05\x2a\x02\x00\xd8").is_err(), "half a character");
         assert!(CommentBody::read(b"").is_err(), "nobody wrote it");
     }
 }

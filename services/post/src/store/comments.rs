@@ -5,10 +5,10 @@ use std::time::Duration;
 use microblog_domain::{CommentId, PostId, RequestId, UserId};
 use microblog_keyspace::{Call, Entry, Error, Order, Page, redis::cmd};
 
-use super::{REQUEST_TTL, Store, body::CommentBody, malformed, outcome, unexpected, wait};
+use super::{REQUEST_TTL, Store, body::CommentBody, malformed, outcome::Outcome, wait};
 use crate::{
+    comment::{Comment, CommentContent},
     keys,
-    post::{Comment, CommentContent, Outcome},
 };
 
 /// What became of a request to add a comment.
@@ -56,12 +56,12 @@ impl Store {
             .arg(self.comments_per_minute)
             .arg(REQUEST_TTL.as_secs());
         let (done, milliseconds): (i64, i64) = self.call(call).await?;
-        match outcome(done)? {
+        match Outcome::read(done)? {
             Outcome::Done | Outcome::Unchanged => Ok(Admitted::Yes),
             Outcome::NotFound => Ok(Admitted::Elsewhere),
             Outcome::Throttled => Ok(Admitted::Throttled(wait(milliseconds))),
             Outcome::Forgotten => Ok(Admitted::Forgotten),
-            other @ Outcome::Open => Err(unexpected(other)),
+            other @ Outcome::Open => Err(other.unexpected()),
         }
     }
 
@@ -100,12 +100,12 @@ impl Store {
             let id = u64::try_from(number).ok().and_then(CommentId::new);
             id.ok_or_else(|| malformed("comment id"))
         };
-        match outcome(done)? {
+        match Outcome::read(done)? {
             Outcome::Done => Ok(Added::New(made()?)),
             Outcome::Unchanged => Ok(Added::Known(made()?)),
             Outcome::NotFound if number == 0 => Ok(Added::NoPost),
             Outcome::NotFound => Ok(Added::NoComment),
-            other => Err(unexpected(other)),
+            other => Err(other.unexpected()),
         }
     }
 
@@ -116,10 +116,10 @@ impl Store {
             .key(keys::comments(post))
             .key(keys::comment_bodies(post))
             .arg(id.get());
-        match outcome(self.call(call).await?)? {
+        match Outcome::read(self.call(call).await?)? {
             Outcome::Done => Ok(true),
             Outcome::NotFound => Ok(false),
-            other => Err(unexpected(other)),
+            other => Err(other.unexpected()),
         }
     }
 

@@ -9,8 +9,8 @@ use microblog_keyspace::{
 
 use super::{Store, user};
 use crate::{
+    backlink::{Backlink, Change},
     keys,
-    post::{Change, Telling},
 };
 
 impl Store {
@@ -22,15 +22,15 @@ impl Store {
     pub async fn waiting(
         &self,
         places: &[(Partition, usize)],
-    ) -> Result<Vec<Vec<Option<(Telling, u64)>>>, Error> {
+    ) -> Result<Vec<Vec<Option<(Backlink, u64)>>>, Error> {
         let command =
             |(partition, rank)| ranks(keys::pending(partition), rank).arg("WITHSCORES").take();
         let entry = |(member, version): (String, f64)| {
-            let telling = Telling::parse(&member);
-            if telling.is_none() {
+            let backlink = Backlink::parse(&member);
+            if backlink.is_none() {
                 tracing::error!("what waits is no repost: it stays in `pending`");
             }
-            Some((telling?, version as u64))
+            Some((backlink?, version as u64))
         };
         let mut pages = Vec::with_capacity(places.len());
         for answer in self.of_places(places, command).await? {
@@ -68,11 +68,11 @@ impl Store {
     }
 
     /// Returns what is to be told of reposts that wait, as their own partitions now know.
-    pub async fn truth(&self, waiting: &[(Telling, u64)]) -> Result<Vec<Change>, Error> {
-        let reposts: Vec<_> = waiting.iter().map(|(telling, _)| telling.repost).collect();
+    pub async fn truth(&self, waiting: &[(Backlink, u64)]) -> Result<Vec<Change>, Error> {
+        let reposts: Vec<_> = waiting.iter().map(|(backlink, _)| backlink.repost).collect();
         let exist = self.exist(&reposts).await?;
-        let change = |(&(telling, version), exists): (&(Telling, u64), bool)| Change {
-            telling,
+        let change = |(&(backlink, version), exists): (&(Backlink, u64), bool)| Change {
+            backlink,
             version,
             exists,
         };

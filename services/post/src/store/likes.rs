@@ -3,8 +3,8 @@
 use microblog_domain::{PostId, UserId};
 use microblog_keyspace::{Call, Entry, Error, Order, Page};
 
-use super::{Store, outcome, stamp, unexpected};
-use crate::{keys, post::Outcome};
+use super::{Store, outcome::Outcome, stamp};
+use crate::keys;
 
 impl Store {
     /// Makes an account like a post. Returns since when (stamp), which is the first time if it did
@@ -17,10 +17,10 @@ impl Store {
             .arg(partition.number())
             .arg(user.get());
         let (done, since, likes): (i64, i64, u64) = self.call(call).await?;
-        match outcome(done)? {
+        match Outcome::read(done)? {
             Outcome::Done | Outcome::Unchanged => Ok(Some((stamp(since)?, likes))),
             Outcome::NotFound => Ok(None),
-            other => Err(unexpected(other)),
+            other => Err(other.unexpected()),
         }
     }
 

@@ -6,6 +6,7 @@ mod body;
 mod comments;
 mod jobs;
 mod likes;
+mod outcome;
 mod posts;
 mod reposts;
 mod scrutiny;
@@ -22,8 +23,6 @@ use microblog_keyspace::{
 pub use comments::{Added, Admitted};
 pub use posts::Published;
 pub use scrutiny::Gathered;
-
-use crate::post::Outcome;
 
 /// The service's atomic steps.
 const LIBRARY: Library = Library {
@@ -101,10 +100,6 @@ pub(crate) fn post_ids(entries: &[Entry]) -> Vec<PostId> {
     entries.iter().filter_map(|entry| PostId::new(entry.member)).collect()
 }
 
-fn outcome(number: i64) -> Result<Outcome, keyspace::Error> {
-    Outcome::from_number(number).ok_or_else(|| malformed("outcome"))
-}
-
 fn stamp(number: i64) -> Result<u64, keyspace::Error> {
     u64::try_from(number).map_err(|_| malformed("stamp"))
 }
@@ -119,11 +114,6 @@ fn user(number: u64) -> Result<UserId, keyspace::Error> {
 
 fn wait(milliseconds: i64) -> Duration {
     Duration::from_millis(u64::try_from(milliseconds).unwrap_or_default())
-}
-
-// What a step cannot have answered.
-fn unexpected(outcome: Outcome) -> keyspace::Error {
-    keyspace::Error::Malformed(format!("an unexpected outcome: {outcome:?}").into())
 }
 
 fn malformed(what: &'static str) -> keyspace::Error {

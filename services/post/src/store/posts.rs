@@ -8,10 +8,10 @@ use microblog_keyspace::{
     redis::{Value, cmd},
 };
 
-use super::{REQUEST_TTL, Store, body::PostBody, outcome, post, stamp, unexpected, wait};
+use super::{REQUEST_TTL, Store, body::PostBody, outcome::Outcome, post, stamp, wait};
 use crate::{
     keys,
-    post::{Content, Counts, Outcome, Post},
+    post::{Content, Counts, Post},
 };
 
 /// What became of a request to make a post.
@@ -53,13 +53,13 @@ impl Store {
             .arg(REQUEST_TTL.as_secs());
         let call = content.counted_by().fold(call, |call, target| call.arg(target.get()));
         let (done, number): (i64, i64) = self.call(call).await?;
-        Ok(match outcome(done)? {
+        Ok(match Outcome::read(done)? {
             Outcome::Done => Published::New(post(number)?),
             Outcome::Unchanged => Published::Known { id: post(number)?, is_open: false },
             Outcome::Open => Published::Known { id: post(number)?, is_open: true },
             Outcome::Throttled => Published::Throttled(wait(number)),
             Outcome::Forgotten => Published::Forgotten,
-            other @ Outcome::NotFound => return Err(unexpected(other)),
+            other @ Outcome::NotFound => return Err(other.unexpected()),
         })
     }
 
@@ -172,10 +172,10 @@ impl Store {
         }
         let version = |answer| {
             let (done, version): (i64, i64) = decode(answer)?;
-            match outcome(done)? {
+            match Outcome::read(done)? {
                 Outcome::Done | Outcome::Open => Ok(Some(stamp(version)?)),
                 Outcome::NotFound => Ok(None),
-                other => Err(unexpected(other)),
+                other => Err(other.unexpected()),
             }
         };
         self.send(batch).await?.into_iter().map(version).collect()

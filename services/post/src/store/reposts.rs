@@ -1,15 +1,15 @@
-//! Telling a post of its reposts, which lie in other partitions.
+//! Backlink a post of its reposts, which lie in other partitions.
 
 use microblog_domain::PostId;
 use microblog_keyspace::{Batch, Call, Entry, Error, Order, Page, decode};
 
-use super::{Store, outcome};
+use super::{Store, outcome::Outcome};
 use crate::{
+    backlink::{Backlink, Change},
     keys,
-    post::{Change, Telling},
 };
 
-impl Telling {
+impl Backlink {
     /// Returns the member of `pending`, as the functions write it.
     pub(super) fn member(self) -> String {
         format!("repost:{}>{}", self.repost, self.target)
@@ -28,7 +28,7 @@ impl Store {
     /// need not know.
     pub async fn tell(&self, changes: &[Change]) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(changes.len());
-        for Change { telling: Telling { repost, target }, exists, .. } in changes {
+        for Change { backlink: Backlink { repost, target }, exists, .. } in changes {
             let call = Call::new("post_tell")
                 .key(keys::post(*target))
                 .key(keys::reposts(*target))
@@ -38,7 +38,7 @@ impl Store {
             batch.call(target.partition(), call);
         }
         for answer in self.send(batch).await? {
-            outcome(decode(answer)?)?;
+            Outcome::read(decode(answer)?)?;
         }
         Ok(())
     }
@@ -47,11 +47,11 @@ impl Store {
     /// reposts have come in. All go out together.
     pub async fn confirm(&self, changes: &[Change]) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(changes.len());
-        for Change { telling, version, .. } in changes {
-            let partition = telling.repost.partition();
+        for Change { backlink, version, .. } in changes {
+            let partition = backlink.repost.partition();
             let call = Call::new("post_confirm")
                 .key(keys::pending(partition))
-                .arg(telling.member())
+                .arg(backlink.member())
                 .arg(*version);
             batch.call(partition, call);
         }

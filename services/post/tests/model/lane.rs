@@ -2,7 +2,7 @@
 
 use microblog_domain::{CommentId, PostId, RequestId, UserId};
 use microblog_post::{
-    Admitted, Change, Comment, Content, Error, Origin, Post, Published, Telling, WithRoot,
+    Admitted, Backlink, Change, Comment, Content, Error, Origin, Post, Published, WithRoot,
 };
 
 use crate::{Case, Fate, Made, Model, Operation, USERS, Verb, support};
@@ -33,7 +33,7 @@ fn pick<T>(candidates: impl Iterator<Item = T>, place: usize) -> Option<T> {
 }
 
 fn changes(id: PostId, content: &Content, version: u64, exists: bool) -> Vec<Change> {
-    let change = |target| Change { telling: Telling { repost: id, target }, version, exists };
+    let change = |target| Change { backlink: Backlink { repost: id, target }, version, exists };
     content.counted_by().map(change).collect()
 }
 

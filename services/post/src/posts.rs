@@ -7,7 +7,7 @@
 //! 1. *Truth*, one atomic step in the author's partition: the post is written under its request's
 //!    id, with a note in `outbox`, and one in `pending` for each post that counts it. (Of a deletion
 //!    likewise: all of the post goes, and what is left is a note that it went.)
-//! 2. *Backlink*, one atomic step in the partition of each post that counts it: the repost is put on
+//! 2. *Telling*, one atomic step in the partition of each post that counts it: the repost is put on
 //!    its list, or taken off, and its count changed with it. What was told to have gone does not
 //!    come back, and what is told twice changes nothing. *Delivery*, one call of the timeline
 //!    service, beside it.

@@ -3,8 +3,7 @@
 mod lists;
 
 use futures::{
-    FutureExt as _, StreamExt as _, TryStreamExt as _,
-    future::BoxFuture,
+    StreamExt as _, TryStreamExt as _,
     stream::{self, BoxStream},
 };
 use microblog_chassis as chassis;
@@ -36,12 +35,12 @@ impl Rpc {
         Self { comments: Comments::new(store.clone()), store, posts }
     }
 
-    // Runs a write to its end, although the caller may hang up meanwhile. It comes boxed, since the
-    // steps of a write make up a deep type.
-    async fn write<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(Self) -> BoxFuture<'static, Result<T, Error>>,
-    ) -> Result<T, Status> {
+    // Runs a write to its end, although the caller may hang up meanwhile.
+    async fn write<T, F>(&self, work: impl FnOnce(Self) -> F) -> Result<T, Status>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
         let work = work(self.clone());
         chassis::mutate(async move { work.await.map_err(Status::from) }).await
     }
@@ -56,17 +55,15 @@ impl PostService for Rpc {
         request: Request<pb::CreatePostRequest>,
     ) -> Answer<pb::CreatePostResponse> {
         let NewPost { author, request, text } = wire::new_post(request.get_ref())?;
-        let create =
-            |rpc: Self| async move { rpc.posts.create(author, request, text).await }.boxed();
+        let create = |rpc: Self| async move { rpc.posts.create(author, request, text).await };
         let post = Some(wire::post(self.write(create).await?));
         Ok(Response::new(pb::CreatePostResponse { post }))
     }
 
     async fn repost(&self, request: Request<pb::RepostRequest>) -> Answer<pb::RepostResponse> {
         let NewRepost { author, request, reposted, text } = wire::new_repost(request.get_ref())?;
-        let repost = |rpc: Self| {
-            async move { rpc.posts.repost(author, request, reposted, text).await }.boxed()
-        };
+        let repost =
+            |rpc: Self| async move { rpc.posts.repost(author, request, reposted, text).await };
         let post = Some(wire::with_root(self.write(repost).await?));
         Ok(Response::new(pb::RepostResponse { post }))
     }
@@ -96,7 +93,7 @@ impl PostService for Rpc {
         let pb::DeletePostRequest { author_id, post_id } = request.into_inner();
         let (author, id) =
             wire::both(UserId::parse("author_id", author_id), PostId::parse("post_id", post_id))?;
-        self.write(|rpc| async move { rpc.posts.delete(author, id).await }.boxed()).await?;
+        self.write(|rpc| async move { rpc.posts.delete(author, id).await }).await?;
         Ok(Response::new(pb::DeletePostResponse {}))
     }
 
@@ -104,9 +101,8 @@ impl PostService for Rpc {
         let pb::LikeRequest { user_id, post_id } = request.into_inner();
         let (user, id) =
             wire::both(UserId::parse("user_id", user_id), PostId::parse("post_id", post_id))?;
-        let like = |rpc: Self| {
-            async move { rpc.store.like(user, id).await?.ok_or(Error::PostNotFound) }.boxed()
-        };
+        let like =
+            |rpc: Self| async move { rpc.store.like(user, id).await?.ok_or(Error::PostNotFound) };
         let (since, likes) = self.write(like).await?;
         let like = Some(wire::like(user_id, since));
         Ok(Response::new(pb::LikeResponse { like, likes }))
@@ -116,7 +112,7 @@ impl PostService for Rpc {
         let pb::UnlikeRequest { user_id, post_id } = request.into_inner();
         let (user, id) =
             wire::both(UserId::parse("user_id", user_id), PostId::parse("post_id", post_id))?;
-        let unlike = |rpc: Self| async move { Ok(rpc.store.unlike(user, id).await?) }.boxed();
+        let unlike = |rpc: Self| async move { Ok(rpc.store.unlike(user, id).await?) };
         let likes = self.write(unlike).await?;
         Ok(Response::new(pb::UnlikeResponse { likes }))
     }
@@ -145,8 +141,8 @@ impl PostService for Rpc {
     ) -> Answer<pb::AddCommentResponse> {
         let NewComment { author, request, post, text, in_reply_to } =
             wire::new_comment(request.get_ref())?;
-        let add = |rpc: Self| {
-            async move { rpc.comments.add(author, request, post, text, in_reply_to).await }.boxed()
+        let add = |rpc: Self| async move {
+            rpc.comments.add(author, request, post, text, in_reply_to).await
         };
         let comment = Some(wire::comment(self.write(add).await?));
         Ok(Response::new(pb::AddCommentResponse { comment }))
@@ -162,7 +158,7 @@ impl PostService for Rpc {
             PostId::parse("post_id", post_id),
             CommentId::parse("comment_id", comment_id),
         )?;
-        let delete = |rpc: Self| async move { rpc.comments.delete(user, post, id).await }.boxed();
+        let delete = |rpc: Self| async move { rpc.comments.delete(user, post, id).await };
         self.write(delete).await?;
         Ok(Response::new(pb::DeleteCommentResponse {}))
     }
@@ -193,7 +189,7 @@ impl PostService for Rpc {
         request: Request<pb::ForgetUserRequest>,
     ) -> Answer<pb::ForgetUserResponse> {
         let user = UserId::parse("user_id", request.into_inner().user_id).map_err(Error::from)?;
-        self.write(|rpc| async move { Ok(rpc.store.forget(user).await?) }.boxed()).await?;
+        self.write(|rpc| async move { Ok(rpc.store.forget(user).await?) }).await?;
         Ok(Response::new(pb::ForgetUserResponse {}))
     }
 

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use futures::{
-    FutureExt as _, StreamExt as _, TryStreamExt as _,
+    StreamExt as _, TryStreamExt as _,
     stream::{self, BoxStream},
 };
 use microblog_chassis as chassis;
@@ -76,8 +76,7 @@ impl Rpc {
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        // Boxed, since the steps of a write make up a deep type.
-        let work = work(self.edges.clone()).boxed();
+        let work = work(self.edges.clone());
         chassis::mutate(async move { work.await.map_err(Status::from) }).await
     }
 }

@@ -25,12 +25,8 @@ mod sessions;
 
 use std::collections::BTreeMap;
 
-use futures::future::BoxFuture;
 use microblog_domain::{Partition, UserId};
-use microblog_keyspace::{
-    self as keyspace, Batch, Call, Keyspace, Library,
-    redis::{Cmd, FromRedisValue, Value},
-};
+use microblog_keyspace::{self as keyspace, Keyspace, Library};
 
 pub use accounts::AccountsPage;
 pub use claims::{Claim, Kind};
@@ -57,29 +53,7 @@ impl Store {
 
     /// Returns whether Redis answers and has the functions.
     pub async fn ready(&self) -> Result<(), keyspace::Error> {
-        let ready: BoxFuture<'_, _> = Box::pin(self.keyspace.ready());
-        ready.await
-    }
-
-    // Futures of a round trip are deep and large: on the heap and without their types, they do not
-    // add to those of the rules above, which the compiler would have to lay out in one.
-
-    async fn query<T: FromRedisValue + Send>(&self, command: Cmd) -> Result<T, keyspace::Error> {
-        let sent: BoxFuture<'_, _> = Box::pin(self.keyspace.query(command));
-        sent.await
-    }
-
-    async fn call<T: FromRedisValue + Send>(&self, call: Call) -> Result<T, keyspace::Error> {
-        let sent: BoxFuture<'_, _> = Box::pin(self.keyspace.call(call));
-        sent.await
-    }
-
-    async fn send(&self, batch: Batch) -> Result<Vec<Value>, keyspace::Error> {
-        if batch.is_empty() {
-            return Ok(Vec::new());
-        }
-        let sent: BoxFuture<'_, _> = Box::pin(self.keyspace.send(batch));
-        sent.await
+        self.keyspace.ready().await
     }
 }
 

@@ -55,7 +55,7 @@ impl Store {
             .arg(post.get())
             .arg(self.comments_per_minute)
             .arg(REQUEST_TTL.as_secs());
-        let (done, milliseconds): (i64, i64) = self.call(call).await?;
+        let (done, milliseconds): (i64, i64) = self.keyspace.call(call).await?;
         match Outcome::read(done)? {
             Outcome::Done | Outcome::Unchanged => Ok(Admitted::Yes),
             Outcome::NotFound => Ok(Admitted::Elsewhere),
@@ -73,7 +73,7 @@ impl Store {
         request: RequestId,
     ) -> Result<Option<CommentId>, Error> {
         let get = cmd("GET").arg(keys::comment_request(post, author, request)).take();
-        let made: Option<u64> = self.query(get).await?;
+        let made: Option<u64> = self.keyspace.query(get).await?;
         made.map(|id| CommentId::new(id).ok_or_else(|| malformed("comment id"))).transpose()
     }
 
@@ -95,7 +95,7 @@ impl Store {
             .arg(CommentBody::write(content))
             .arg(content.in_reply_to.map_or(0, |reply| reply.to.get()))
             .arg(REQUEST_TTL.as_secs());
-        let (done, number): (i64, i64) = self.call(call).await?;
+        let (done, number): (i64, i64) = self.keyspace.call(call).await?;
         let made = || {
             let id = u64::try_from(number).ok().and_then(CommentId::new);
             id.ok_or_else(|| malformed("comment id"))
@@ -116,7 +116,7 @@ impl Store {
             .key(keys::comments(post))
             .key(keys::comment_bodies(post))
             .arg(id.get());
-        match Outcome::read(self.call(call).await?)? {
+        match Outcome::read(self.keyspace.call(call).await?)? {
             Outcome::Done => Ok(true),
             Outcome::NotFound => Ok(false),
             other => Err(other.unexpected()),
@@ -133,7 +133,7 @@ impl Store {
         for id in ids {
             read.arg(id.get());
         }
-        let bodies: Vec<Option<Vec<u8>>> = self.query(read).await?;
+        let bodies: Vec<Option<Vec<u8>>> = self.keyspace.query(read).await?;
         let present = ids.iter().zip(bodies).filter_map(|(&id, body)| Some((id, body?)));
         present
             .map(|(id, body)| Ok(Comment { id, post, content: CommentBody::read(&body)? }))

@@ -64,7 +64,7 @@ impl Store {
         for &place in places {
             batch.query(place.0, command(place));
         }
-        self.send(batch).await
+        self.keyspace.send(batch).await
     }
 
     /// Returns what is to be told of reposts that wait, as their own partitions now know.
@@ -86,7 +86,7 @@ impl Store {
             let partition = id.partition();
             batch.query(partition, cmd("ZREM").arg(keys::outbox(partition)).arg(id.get()).take());
         }
-        for answer in self.send(batch).await? {
+        for answer in self.keyspace.send(batch).await? {
             decode::<i64>(answer)?;
         }
         Ok(())
@@ -101,7 +101,7 @@ impl Store {
             .key(keys::forgetting(partition))
             .arg(partition.number())
             .arg(user.get());
-        self.call(call).await
+        self.keyspace.call(call).await
     }
 
     /// Returns accounts that are being forgotten, up to 10 of each partition.
@@ -112,7 +112,7 @@ impl Store {
             batch.query(partition, command.arg(keys::forgetting(partition)).arg(0).arg(9).take());
         }
         let mut users = Vec::new();
-        for answer in self.send(batch).await? {
+        for answer in self.keyspace.send(batch).await? {
             for id in decode::<Vec<u64>>(answer)? {
                 users.push(user(id)?);
             }
@@ -128,7 +128,7 @@ impl Store {
             .key(keys::authors(partition))
             .key(keys::posts(user))
             .arg(user.get());
-        self.call(call).await
+        self.keyspace.call(call).await
     }
 }
 

@@ -16,7 +16,7 @@ impl Store {
             .key(keys::likes(id))
             .arg(partition.number())
             .arg(user.get());
-        let (done, since, likes): (i64, i64, u64) = self.call(call).await?;
+        let (done, since, likes): (i64, i64, u64) = self.keyspace.call(call).await?;
         match Outcome::read(done)? {
             Outcome::Done | Outcome::Unchanged => Ok(Some((stamp(since)?, likes))),
             Outcome::NotFound => Ok(None),
@@ -27,7 +27,7 @@ impl Store {
     /// Takes a like back. Returns how many like the post, which is 0 where there is none.
     pub async fn unlike(&self, user: UserId, id: PostId) -> Result<u64, Error> {
         let call = Call::new("post_unlike").key(keys::post(id)).key(keys::likes(id));
-        self.call(call.arg(user.get())).await
+        self.keyspace.call(call.arg(user.get())).await
     }
 
     /// Returns a page of who likes a post, newest first.

@@ -13,12 +13,8 @@ mod scrutiny;
 
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use microblog_domain::{PostId, UserId};
-use microblog_keyspace::{
-    self as keyspace, Batch, Call, Entry, Keyspace, Library, Order, Page, Range,
-    redis::{Cmd, FromRedisValue, Value},
-};
+use microblog_keyspace::{self as keyspace, Entry, Keyspace, Library, Order, Page, Range};
 
 pub use comments::{Added, Admitted};
 pub use posts::Published;
@@ -60,27 +56,6 @@ impl Store {
         self.keyspace.ready().await.is_ok()
     }
 
-    // Futures of a round trip are deep and large: on the heap and without their types, they do not
-    // add to those of the rules above, which the compiler would have to lay out in one.
-
-    async fn query<T: FromRedisValue + Send>(&self, command: Cmd) -> Result<T, keyspace::Error> {
-        let sent: BoxFuture<'_, _> = Box::pin(self.keyspace.query(command));
-        sent.await
-    }
-
-    async fn call<T: FromRedisValue + Send>(&self, call: Call) -> Result<T, keyspace::Error> {
-        let sent: BoxFuture<'_, _> = Box::pin(self.keyspace.call(call));
-        sent.await
-    }
-
-    async fn send(&self, batch: Batch) -> Result<Vec<Value>, keyspace::Error> {
-        if batch.is_empty() {
-            return Ok(Vec::new());
-        }
-        let sent: BoxFuture<'_, _> = Box::pin(self.keyspace.send(batch));
-        sent.await
-    }
-
     // A page of a list; one round trip.
     async fn page(
         &self,
@@ -89,9 +64,7 @@ impl Store {
         after: Option<Entry>,
         count: usize,
     ) -> Result<Page, keyspace::Error> {
-        let range = Range { order, after, above: None, count };
-        let read: BoxFuture<'_, _> = Box::pin(self.keyspace.page(&key, range));
-        read.await
+        self.keyspace.page(&key, Range { order, after, above: None, count }).await
     }
 }
 

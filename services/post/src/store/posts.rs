@@ -52,7 +52,7 @@ impl Store {
             .arg(self.posts_per_minute)
             .arg(REQUEST_TTL.as_secs());
         let call = content.counted_by().fold(call, |call, target| call.arg(target.get()));
-        let (done, number): (i64, i64) = self.call(call).await?;
+        let (done, number): (i64, i64) = self.keyspace.call(call).await?;
         Ok(match Outcome::read(done)? {
             Outcome::Done => Published::New(post(number)?),
             Outcome::Unchanged => Published::Known { id: post(number)?, is_open: false },
@@ -70,7 +70,7 @@ impl Store {
         request: RequestId,
     ) -> Result<Option<PostId>, Error> {
         let get = cmd("GET").arg(keys::request(author, request)).take();
-        let made: Option<i64> = self.query(get).await?;
+        let made: Option<i64> = self.keyspace.query(get).await?;
         made.map(post).transpose()
     }
 
@@ -93,7 +93,7 @@ impl Store {
                 batch.query(id.partition(), liked(id, viewer));
             }
         }
-        let mut answers = self.send(batch).await?.into_iter();
+        let mut answers = self.keyspace.send(batch).await?.into_iter();
         let mut posts = Vec::with_capacity(ids.len());
         for &id in ids {
             let fields = answers.next().unwrap_or(Value::Nil);
@@ -114,7 +114,7 @@ impl Store {
             batch.query(id.partition(), cmd("HGET").arg(keys::post(id)).arg("b").take());
         }
         let mut contents = Vec::with_capacity(ids.len());
-        for (&id, answer) in ids.iter().zip(self.send(batch).await?) {
+        for (&id, answer) in ids.iter().zip(self.keyspace.send(batch).await?) {
             let body: Option<Vec<u8>> = decode(answer)?;
             contents.push(body.and_then(|body| readable(id, &body)));
         }
@@ -133,7 +133,7 @@ impl Store {
         for &id in ids {
             batch.query(id.partition(), liked(id, user));
         }
-        self.send(batch).await?.into_iter().map(is_liked).collect()
+        self.keyspace.send(batch).await?.into_iter().map(is_liked).collect()
     }
 
     /// Returns which posts exist, in the order asked for.
@@ -142,7 +142,7 @@ impl Store {
         for &id in ids {
             batch.query(id.partition(), cmd("EXISTS").arg(keys::post(id)).take());
         }
-        self.send(batch).await?.into_iter().map(decode).collect()
+        self.keyspace.send(batch).await?.into_iter().map(decode).collect()
     }
 
     /// Returns a page of an author's posts, newest first.
@@ -178,7 +178,7 @@ impl Store {
                 other => Err(other.unexpected()),
             }
         };
-        self.send(batch).await?.into_iter().map(version).collect()
+        self.keyspace.send(batch).await?.into_iter().map(version).collect()
     }
 
     /// Takes posts that are not there off their author's list.
@@ -188,7 +188,7 @@ impl Store {
         for id in ids {
             remove.arg(id.get());
         }
-        self.query(remove).await
+        self.keyspace.query(remove).await
     }
 }
 

@@ -37,7 +37,7 @@ impl Store {
                 .arg(u8::from(*exists));
             batch.call(target.partition(), call);
         }
-        for answer in self.send(batch).await? {
+        for answer in self.keyspace.send(batch).await? {
             Outcome::read(decode(answer)?)?;
         }
         Ok(())
@@ -55,7 +55,7 @@ impl Store {
                 .arg(*version);
             batch.call(partition, call);
         }
-        for answer in self.send(batch).await? {
+        for answer in self.keyspace.send(batch).await? {
             decode::<i64>(answer)?;
         }
         Ok(())

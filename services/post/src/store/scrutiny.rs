@@ -29,7 +29,7 @@ impl Store {
     ) -> Result<(u64, Vec<UserId>), Error> {
         let mut command = cmd("SSCAN");
         command.arg(keys::authors(partition)).arg(cursor).arg("COUNT").arg(100);
-        let (cursor, ids): (u64, Vec<u64>) = self.query(command).await?;
+        let (cursor, ids): (u64, Vec<u64>) = self.keyspace.query(command).await?;
         Ok((cursor, ids.into_iter().map(user).collect::<Result<_, _>>()?))
     }
 
@@ -41,7 +41,7 @@ impl Store {
         for key in keys {
             batch.query(partition, length("ZCARD", key));
         }
-        let mut answers = self.send(batch).await?.into_iter();
+        let mut answers = self.keyspace.send(batch).await?.into_iter();
         let mut next = || answers.next().map_or(Ok(0), decode);
         Ok([next()?, next()?, next()?])
     }
@@ -55,7 +55,7 @@ impl Store {
             batch.query(id.partition(), length("ZCARD", keys::reposts(id)));
             batch.query(id.partition(), length("HLEN", keys::comment_bodies(id)));
         }
-        let mut answers = self.send(batch).await?.into_iter();
+        let mut answers = self.keyspace.send(batch).await?.into_iter();
         let mut next = || answers.next().map_or(Ok(0), decode);
         ids.iter()
             .map(|_| {
@@ -74,7 +74,7 @@ impl Store {
             batch.query(target.partition(), command);
         }
         let is_listed = |answer| Ok(decode::<Option<f64>>(answer)?.is_some());
-        self.send(batch).await?.into_iter().map(is_listed).collect()
+        self.keyspace.send(batch).await?.into_iter().map(is_listed).collect()
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use futures::future::BoxFuture;
 use redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::sync::Mutex;
 
@@ -21,6 +22,9 @@ use crate::{
 /// [`Error::Unavailable`]. The time-out holds for each step: a command is one; a call is one, and up
 /// to three where its function is missing; a page, a batch and readiness have as many as they need.
 /// A call may run twice when a connection drops, so whatever it does must be repeatable.
+///
+/// The futures of its methods are boxed: a round trip's own is deep and large, and would be part of
+/// those of all that await it.
 #[derive(Clone)]
 pub struct Keyspace {
     inner: Arc<Inner>,
@@ -48,33 +52,24 @@ impl Keyspace {
 
     /// Returns once every primary answers, serves its slots, and has the library, which is loaded
     /// where it is missing. A single server must be a primary.
-    pub async fn ready(&self) -> Result<(), Error> {
-        // Boxed, as the types of the futures would grow beyond measure.
-        Box::pin(self.inner.links.warm_up()).await?;
-        Box::pin(self.inner.load()).await?;
-        if self.inner.links.is_cluster() {
-            cluster::serves(&self.inner.links).await
-        } else {
-            self.inner.is_primary().await
-        }
+    pub fn ready(&self) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(self.inner.ready())
     }
 
     /// Sends one command. On a cluster, its keys say where to; all lie in one partition.
-    pub async fn query<T: FromRedisValue>(&self, command: Cmd) -> Result<T, Error> {
-        decode(self.inner.links.command(command, None).await?)
+    pub fn query<'a, T>(&'a self, command: Cmd) -> BoxFuture<'a, Result<T, Error>>
+    where
+        T: FromRedisValue + Send + 'a,
+    {
+        Box::pin(async move { decode(self.inner.links.command(command, None).await?) })
     }
 
     /// Calls one function, in one round trip.
-    pub async fn call<T: FromRedisValue>(&self, call: Call) -> Result<T, Error> {
-        let inner = &*self.inner;
-        let route = || call.first_key().map(route::of_key);
-        let loads = inner.loads.load(Ordering::Acquire);
-        let answer = inner.links.command(call.command(&inner.library), route()).await?;
-        if !is_general(&answer) {
-            return decode(answer);
-        }
-        Box::pin(inner.load_after(loads)).await?;
-        decode(inner.links.command(call.command(&inner.library), route()).await?)
+    pub fn call<'a, T>(&'a self, call: Call) -> BoxFuture<'a, Result<T, Error>>
+    where
+        T: FromRedisValue + Send + 'a,
+    {
+        Box::pin(async move { decode(self.inner.call(call).await?) })
     }
 
     /// Sends a batch, all of it together, and returns the answers in the order added. Calls of a
@@ -82,29 +77,15 @@ impl Keyspace {
     ///
     /// The time-out holds for each thousand commands. The first refusal is the error of the whole;
     /// what else ran is unknown then.
-    pub async fn send(&self, batch: Batch) -> Result<Vec<Value>, Error> {
-        let inner = &*self.inner;
-        let loads = inner.loads.load(Ordering::Acquire);
-        // Boxed, as are the rare ways: the types of the futures would grow beyond measure.
-        let mut answers = Box::pin(batch.send(&inner.links, &inner.library)).await?;
-        let missed = batch.missed(&answers);
-        if !missed.is_empty() {
-            Box::pin(inner.load_after(loads)).await?;
-            // Those alone: what ran on nodes that know the functions need not run twice.
-            let again = batch.pick(&missed);
-            let again = Box::pin(again.send(&inner.links, &inner.library)).await?;
-            for (index, answer) in missed.into_iter().zip(again) {
-                answers[index] = answer;
-            }
-        }
-        answers.into_iter().map(accept).collect()
+    pub fn send(&self, batch: Batch) -> BoxFuture<'_, Result<Vec<Value>, Error>> {
+        Box::pin(self.inner.send(batch))
     }
 
     /// Reads a page of a sorted set whose members are ids and whose scores are integers.
     ///
     /// One round trip, but where more entries than a page has share the score at which it starts.
-    pub async fn page(&self, key: &str, range: Range) -> Result<Page, Error> {
-        page::read(&self.inner.links, key, range).await
+    pub fn page<'a>(&'a self, key: &'a str, range: Range) -> BoxFuture<'a, Result<Page, Error>> {
+        Box::pin(page::read(&self.inner.links, key, range))
     }
 
     /// Returns a connection of one's own to the node that holds a key now, for what blocks: reads
@@ -116,6 +97,44 @@ impl Keyspace {
 }
 
 impl Inner {
+    async fn ready(&self) -> Result<(), Error> {
+        self.links.warm_up().await?;
+        self.load().await?;
+        if self.links.is_cluster() {
+            cluster::serves(&self.links).await
+        } else {
+            self.is_primary().await
+        }
+    }
+
+    async fn call(&self, call: Call) -> Result<Value, Error> {
+        let route = || call.first_key().map(route::of_key);
+        let loads = self.loads.load(Ordering::Acquire);
+        let answer = self.links.command(call.command(&self.library), route()).await?;
+        if !is_general(&answer) {
+            return Ok(answer);
+        }
+        // Boxed, as are all rare ways: they would make the common one's future large.
+        Box::pin(self.load_after(loads)).await?;
+        self.links.command(call.command(&self.library), route()).await
+    }
+
+    async fn send(&self, batch: Batch) -> Result<Vec<Value>, Error> {
+        let loads = self.loads.load(Ordering::Acquire);
+        let mut answers = batch.send(&self.links, &self.library).await?;
+        let missed = batch.missed(&answers);
+        if !missed.is_empty() {
+            Box::pin(self.load_after(loads)).await?;
+            // Those alone: what ran on nodes that know the functions need not run twice.
+            let again = batch.pick(&missed);
+            let again = Box::pin(again.send(&self.links, &self.library)).await?;
+            for (index, answer) in missed.into_iter().zip(again) {
+                answers[index] = answer;
+            }
+        }
+        answers.into_iter().map(accept).collect()
+    }
+
     // Loads unless somebody did since. Takes no longer than one more answer may.
     async fn load_after(&self, loads: u64) -> Result<(), Error> {
         let load = async {

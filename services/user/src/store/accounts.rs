@@ -55,7 +55,7 @@ impl Store {
     pub async fn update(&self, id: UserId, changes: &[(Part, String)]) -> Result<bool, Error> {
         let call = Call::new("user_update").key(keys::profile(id));
         let call = changes.iter().fold(call, |call, (part, text)| call.arg(part.field()).arg(text));
-        Ok(self.call::<u64>(call).await? == 1)
+        Ok(self.keyspace.call::<u64>(call).await? == 1)
     }
 
     /// Deletes an account if this still is the hash of its password, with its sessions. Its claims
@@ -68,14 +68,14 @@ impl Store {
             .key(keys::deletions(id.partition()))
             .arg(id.get())
             .arg(checked.as_str());
-        Ok(self.call::<u64>(call).await? == 1)
+        Ok(self.keyspace.call::<u64>(call).await? == 1)
     }
 
     /// Returns the claims of an account that was deleted and is not confirmed. One round trip.
     pub async fn deleted(&self, id: UserId) -> Result<Option<Registration>, Error> {
         let mut read = redis::cmd("HMGET");
         read.arg(keys::profile(id)).arg(&["state", "name", "email"]);
-        let texts: Texts = self.query(read).await?;
+        let texts: Texts = self.keyspace.query(read).await?;
         match texts.as_slice() {
             [Some(state), name, email] if state == "deleted" => {
                 let claims = name.as_ref().zip(email.as_ref());
@@ -92,7 +92,7 @@ impl Store {
             .key(keys::profile(id))
             .key(keys::deletions(id.partition()))
             .arg(id.get());
-        self.call::<u64>(call).await?;
+        self.keyspace.call::<u64>(call).await?;
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl Store {
     pub async fn accounts(&self, at: Partition, cursor: u64) -> Result<AccountsPage, Error> {
         let mut scan = redis::cmd("SSCAN");
         scan.arg(keys::accounts(at)).arg(cursor).arg("COUNT").arg(1000);
-        let (cursor, ids): (u64, Vec<u64>) = self.query(scan).await?;
+        let (cursor, ids): (u64, Vec<u64>) = self.keyspace.query(scan).await?;
         Ok(AccountsPage { ids: ids.into_iter().filter_map(UserId::new).collect(), cursor })
     }
 
@@ -135,7 +135,7 @@ impl Store {
             read.arg(keys::profile(id)).arg(fields);
             batch.query(id.partition(), read);
         }
-        let answers = self.send(batch).await?;
+        let answers = self.keyspace.send(batch).await?;
         answers.into_iter().map(|answer| Ok(keyspace::decode::<Texts>(answer)?)).collect()
     }
 }

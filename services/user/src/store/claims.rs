@@ -58,7 +58,7 @@ impl Store {
             get.arg(claim.key());
             batch.query(claim.partition(), get);
         }
-        let answers = self.send(batch).await?;
+        let answers = self.keyspace.send(batch).await?;
         let read = |answer| match keyspace::decode::<Option<u64>>(answer)? {
             None => Ok(None),
             Some(id) => intact(UserId::new(id), "a claim").map(Some),
@@ -107,7 +107,7 @@ impl Store {
             });
             batch.call(partition, call);
         }
-        for answer in self.send(batch).await? {
+        for answer in self.keyspace.send(batch).await? {
             keyspace::decode::<u64>(answer)?;
         }
         Ok(())
@@ -125,7 +125,7 @@ impl Store {
         for (partition, group) in &groups {
             batch.call(*partition, call(group));
         }
-        let answers = self.send(batch).await?;
+        let answers = self.keyspace.send(batch).await?;
         for ((_, group), answer) in groups.iter().zip(answers) {
             let ids: Vec<u64> = keyspace::decode(answer)?;
             for ((place, _), id) in group.iter().zip(ids) {

@@ -21,7 +21,7 @@ impl Store {
             batch.call(partition, create(partition, chunk));
         }
         let mut ids = Vec::with_capacity(drafts.len());
-        for answer in self.send(batch).await? {
+        for answer in self.keyspace.send(batch).await? {
             ids.extend(keyspace::decode::<Vec<u64>>(answer)?);
         }
         let begun = |(draft, id): (&Draft, u64)| {
@@ -43,7 +43,7 @@ impl Store {
             batch.call(*partition, with_profiles(call, group));
         }
         let mut done = vec![false; ids.len()];
-        let answers = self.send(batch).await?;
+        let answers = self.keyspace.send(batch).await?;
         for ((_, group), answer) in groups.iter().zip(answers) {
             let states: Vec<u64> = keyspace::decode(answer)?;
             for ((place, _), state) in group.iter().zip(states) {
@@ -64,7 +64,7 @@ impl Store {
             batch.call(*partition, with_profiles(call, group));
         }
         let mut aborted = Vec::new();
-        let answers = self.send(batch).await?;
+        let answers = self.keyspace.send(batch).await?;
         for ((_, group), answer) in groups.iter().zip(answers) {
             let claims: Vec<Vec<Option<String>>> = keyspace::decode(answer)?;
             for ((_, id), claims) in group.iter().zip(claims) {
@@ -90,7 +90,7 @@ impl Store {
             let call = Call::new("user_drop").key(keys::registrations(partition));
             batch.call(partition, with_profiles(call, &group));
         }
-        for answer in self.send(batch).await? {
+        for answer in self.keyspace.send(batch).await? {
             keyspace::decode::<u64>(answer)?;
         }
         Ok(())
@@ -115,7 +115,7 @@ impl Store {
     /// Returns all the ids that the commands of a batch answer with.
     pub(super) async fn ids(&self, batch: Batch) -> Result<Vec<UserId>, Error> {
         let mut ids = Vec::new();
-        for answer in self.send(batch).await? {
+        for answer in self.keyspace.send(batch).await? {
             let found: Vec<u64> = keyspace::decode(answer)?;
             ids.extend(found.into_iter().filter_map(UserId::new));
         }

@@ -31,7 +31,7 @@ impl Store {
             .arg(throttle::MEMORY_WHILE_FREE.as_millis() as u64)
             .arg(throttle::MEMORY.as_millis() as u64)
             .arg(throttle::waits_ms());
-        let (wait_ms, holder): (u64, String) = self.call(call).await?;
+        let (wait_ms, holder): (u64, String) = self.keyspace.call(call).await?;
         if wait_ms > 0 {
             return Ok(Attempt::Refused(Duration::from_millis(wait_ms)));
         }
@@ -44,7 +44,7 @@ impl Store {
 
     /// Forgets failed log-ins. One round trip.
     pub async fn forget_attempts(&self, email: &Email) -> Result<(), Error> {
-        self.query::<u64>(forget_attempts(email)).await?;
+        self.keyspace.query::<u64>(forget_attempts(email)).await?;
         Ok(())
     }
 
@@ -69,7 +69,7 @@ impl Store {
         let mut batch = Batch::new();
         batch.call(id.partition(), call);
         batch.query(email.partition(), forget_attempts(email));
-        let opened = self.send(batch).await?.into_iter().next();
+        let opened = self.keyspace.send(batch).await?.into_iter().next();
         let opened: u64 = keyspace::decode(intact(opened, "no answer")?)?;
         Ok(opened == 1)
     }
@@ -82,7 +82,7 @@ impl Store {
     ) -> Result<Option<SystemTime>, Error> {
         let mut score = redis::cmd("ZSCORE");
         score.arg(keys::sessions(id)).arg(token.as_bytes());
-        let expires_ms: Option<f64> = self.query(score).await?;
+        let expires_ms: Option<f64> = self.keyspace.query(score).await?;
         Ok(expires_ms.map(|ms| UNIX_EPOCH + Duration::from_millis(ms as u64)))
     }
 
@@ -90,7 +90,7 @@ impl Store {
     pub async fn close_session(&self, id: UserId, token: Fingerprint) -> Result<(), Error> {
         let mut remove = redis::cmd("ZREM");
         remove.arg(keys::sessions(id)).arg(token.as_bytes());
-        self.query::<u64>(remove).await?;
+        self.keyspace.query::<u64>(remove).await?;
         Ok(())
     }
 
@@ -107,7 +107,7 @@ impl Store {
             .key(keys::sessions(id))
             .arg(checked.as_str())
             .arg(new.as_str());
-        Ok(self.call::<u64>(call).await? == 1)
+        Ok(self.keyspace.call::<u64>(call).await? == 1)
     }
 }
 

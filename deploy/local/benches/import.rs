@@ -1,7 +1,7 @@
 //! How long an import takes beside the least that Redis must do for it: the same follows as bare
 //! pipelined `ZADD`s, two for each, on a server with the same settings, in the same run.
 //!
-//! `cargo bench --package microblog --bench import -- FILE` (an edge list, gzipped or not).
+//! `cargo bench --package microblog --bench import -- "$PWD/FILE"` (an edge list, gzipped or not).
 
 use std::{
     collections::HashMap,
@@ -27,7 +27,8 @@ const START: Duration = Duration::from_secs(30);
 fn main() -> anyhow::Result<()> {
     // Cargo passes `--bench` to every benchmark.
     let file = env::args().skip(1).find(|arg| !arg.starts_with("--"));
-    let file = file.context("usage: cargo bench --package microblog --bench import -- FILE")?;
+    let file =
+        file.context("usage: cargo bench --package microblog --bench import -- \"$PWD/FILE\"")?;
     let edges = read(&file)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let bare_before = runtime.block_on(bare(&edges))?;

@@ -83,14 +83,17 @@ fn is_part_of_more(word: &str) -> bool {
         Some('&' | '@' | '＠') => true,
         // `example.com/@ann`; but `well said//@ann: …` is how reposts are passed on.
         Some('/') => word.contains('.') || is_in_url(),
-        Some(c) if c < FIRST_UNSPACED && (c.is_alphanumeric() || c == '_') => true,
+        Some(c) if is_spaced(c) && (c.is_alphanumeric() || c == '_') => true,
         Some(_) => is_in_url(),
     }
 }
 
-// Where the scripts begin that do not write words apart: Thai, Lao, Tibetan, Burmese, …, Chinese and
-// Japanese. (Korean does, but for what is added to a name.)
-const FIRST_UNSPACED: char = '\u{e00}';
+// Whether a character is of a script that writes words apart. From U+0E00 on are those that do not:
+// Thai, Lao, Tibetan, Burmese, …, Chinese and Japanese (Korean does, but for what is added to a
+// name); among them, Latin and Greek letters with more than one mark.
+fn is_spaced(c: char) -> bool {
+    c < '\u{e00}' || ('\u{1e00}'..'\u{2000}').contains(&c)
+}
 
 // Each of these returns how many bytes it takes of what follows the sign.
 
@@ -179,6 +182,7 @@ mod tests {
             "https://example.com/?by=@ann",
             "example.com/@ann",
             "josé@example.com",
+            "Huế@example.com",
             "@@ann",
             "@ann@example.com",
             "@",

@@ -84,7 +84,7 @@ impl From<Error> for Status {
                 tracing::error!(error = &store as &dyn std::error::Error, "the store failed");
                 status::internal()
             }
-            // No call waits for a delivery: the relay alone meets this.
+            // No call fails for want of a delivery: the sweeper alone meets this.
             Error::Timeline(status) => status,
         }
     }

@@ -43,7 +43,7 @@ pub use post::{Content, Counts, Origin, Post, WithRoot};
 pub use posts::Posts;
 pub use store::{Added, Admitted, Gathered, Published, Store};
 pub use sweeper::Sweeper;
-pub use verify::{Report, author as verify_author, partition as verify_partition};
+pub use verify::{Report, partition as verify_partition};
 
 /// Why the service does not start.
 #[derive(Debug, thiserror::Error)]

@@ -135,20 +135,21 @@ impl Posts {
 
     /// Deletes posts on an author's list, and takes off it what is no post.
     pub(crate) async fn remove_all(&self, author: UserId, ids: &[PostId]) -> Result<(), Error> {
-        let contents = self.store.contents(ids).await?;
-        let (found, gone): (Vec<_>, Vec<_>) =
-            ids.iter().zip(&contents).partition(|(_, content)| content.is_some());
-        let found: Vec<_> =
-            found.into_iter().filter_map(|(&id, content)| Some((id, content.as_ref()?))).collect();
-        let ends = self.store.delete_all(&found).await?;
-        let told = found
-            .iter()
-            .zip(ends)
-            .filter_map(|(&(id, content), end)| Some(changes(id, content, end?, false)));
-        self.complete(&told.flatten().collect::<Vec<_>>()).await?;
-        let gone: Vec<_> = gone.into_iter().map(|(&id, _)| id).collect();
-        if !gone.is_empty() {
-            self.store.unlist(author, &gone).await?;
+        let contents = self.store.contents(ids).await?.into_iter();
+        // One that cannot be read goes, too; who counts it is not known.
+        let unread = || Content { author, text: String::new(), origin: None };
+        let contents: Vec<_> = contents.map(|content| content.unwrap_or_else(unread)).collect();
+        let posts: Vec<_> = ids.iter().copied().zip(&contents).collect();
+        let (mut told, mut absent) = (Vec::new(), Vec::new());
+        for ((id, content), end) in posts.iter().zip(self.store.delete_all(&posts).await?) {
+            match end {
+                Some(version) => told.extend(changes(*id, content, version, false)),
+                None => absent.push(*id),
+            }
+        }
+        self.complete(&told).await?;
+        if !absent.is_empty() {
+            self.store.unlist(author, &absent).await?;
         }
         Ok(())
     }

@@ -57,7 +57,7 @@ pub async fn partition(store: &Store, partition: Partition) -> Result<Report, Er
 }
 
 /// Checks one author's posts.
-pub async fn author(store: &Store, author: UserId) -> Result<Report, Error> {
+pub(crate) async fn author(store: &Store, author: UserId) -> Result<Report, Error> {
     let mut report = Report::default();
     let mut after = None;
     loop {

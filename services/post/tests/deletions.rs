@@ -4,8 +4,12 @@
 
 mod support;
 
+use microblog_domain::CommentId;
 use microblog_proto::{common::ErrorReason, post as pb};
-use microblog_testkit::Topology::{Cluster, Single};
+use microblog_testkit::{
+    Topology::{Cluster, Single},
+    redis,
+};
 use support::{System, id, keys_of, lists::List, refused};
 use tonic::Code;
 
@@ -135,4 +139,29 @@ async fn only_a_comment_that_is_there_can_be_answered() {
         assert_eq!(List::newest(post).whole(&system.client, 20).await, [0; 0]);
         system.settles().await;
     }
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_hides_nothing_else_and_gives_nobody_rights() {
+    let system = System::start(Single).await;
+    let post = system.create(id(1), "hello").await.unwrap();
+    let first = system.comment(id(2), post.id, "first", 0).await.unwrap();
+    let second = system.comment(id(3), post.id, "second", 0).await.unwrap();
+    let partition = support::post(post.id).partition();
+    let key = |kind: &str| format!("post:{{{partition}}}:{kind}:{}", post.id);
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let mut damage = async |key: String, field: String| {
+        let damage = redis::cmd("HSET").arg(key).arg(field).arg("rubbish").take();
+        damage.exec_async(&mut admin).await.unwrap();
+    };
+    damage(key("comment_bodies"), first.id.to_string()).await;
+    let request = pb::ListCommentsRequest { post_id: post.id, ..Default::default() };
+    let listed = system.client.clone().list_comments(request).await.unwrap().into_inner();
+    assert_eq!(listed.comments, std::slice::from_ref(&second));
+
+    damage(key("post"), "b".to_owned()).await;
+    system.uncomment(id(4), post.id, second.id).await.unwrap();
+    let second = CommentId::new(second.id).unwrap();
+    let kept = system.store.comments(support::post(post.id), &[second]).await.unwrap();
+    assert_eq!(kept.len(), 1, "somebody else's comment is still there");
 }

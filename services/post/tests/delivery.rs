@@ -1,4 +1,4 @@
-//! How timelines hear of posts: at once, or when they are back; never by a caller's waiting.
+//! How timelines hear of posts: at once, or when they are back; no caller fails for want of it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 

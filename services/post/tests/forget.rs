@@ -156,6 +156,24 @@ async fn an_entry_without_a_post_keeps_no_account_from_being_forgotten() {
 }
 
 #[tokio::test]
+async fn a_post_that_cannot_be_read_is_forgotten_too() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let post = system.create(id(1), "hello").await.unwrap();
+    system.like(id(2), post.id).await.unwrap();
+    let partition = user(1).partition();
+    let key = |kind: &str| format!("post:{{{partition}}}:{kind}:{}", post.id);
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let damage = redis::cmd("HSET").arg(key("post")).arg("b").arg("rubbish").take();
+    damage.exec_async(&mut admin).await.unwrap();
+    forget(&system, id(1)).await;
+    forget_now(&system).await;
+    assert_eq!(system.store.forgetting().await.unwrap(), []);
+    let left = redis::cmd("EXISTS").arg(&[key("post"), key("likes")]).take();
+    assert_eq!(left.query_async::<u64>(&mut admin).await.unwrap(), 0);
+    assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn many_posts_are_forgotten_though_the_first_attempt_stopped_half_way() {
     for topology in [Topology::Single, Topology::Cluster] {
         let system = System::start_without_jobs(topology).await;

@@ -123,7 +123,7 @@ impl Store {
         }
     }
 
-    /// Returns those of some comments on a post that exist, in the order asked for.
+    /// Returns those of some comments on a post that exist and can be read, in the order asked for.
     pub async fn comments(&self, post: PostId, ids: &[CommentId]) -> Result<Vec<Comment>, Error> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -134,10 +134,14 @@ impl Store {
             read.arg(id.get());
         }
         let bodies: Vec<Option<Vec<u8>>> = self.keyspace.query(read).await?;
-        let present = ids.iter().zip(bodies).filter_map(|(&id, body)| Some((id, body?)));
-        present
-            .map(|(id, body)| Ok(Comment { id, post, content: CommentBody::read(&body)? }))
-            .collect()
+        let comment = |(&id, body): (&CommentId, Option<Vec<u8>>)| {
+            // One that is damaged must not keep others from being read.
+            let content = CommentBody::read(&body?).inspect_err(|_| {
+                tracing::error!(post = post.get(), comment = id.get(), "a comment cannot be read");
+            });
+            Some(Comment { id, post, content: content.ok()? })
+        };
+        Ok(ids.iter().zip(bodies).filter_map(comment).collect())
     }
 
     /// Returns a page of a post's comments.

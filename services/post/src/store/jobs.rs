@@ -28,7 +28,7 @@ impl Store {
         let entry = |(member, version): (String, f64)| {
             let backlink = Backlink::parse(&member);
             if backlink.is_none() {
-                tracing::error!("what waits is no repost: it stays in `pending`");
+                tracing::error!(member, "what waits in `pending` is no repost, and stays there");
             }
             Some((backlink?, version as u64))
         };
@@ -50,7 +50,7 @@ impl Store {
         let mut pages = Vec::with_capacity(places.len());
         for answer in self.of_places(places, command).await? {
             let ids: Vec<String> = decode(answer)?;
-            pages.push(ids.into_iter().map(|id| PostId::new(id.parse().ok()?)).collect());
+            pages.push(ids.iter().map(|id| parse(id)).collect());
         }
         Ok(pages)
     }
@@ -130,6 +130,14 @@ impl Store {
             .arg(user.get());
         self.keyspace.call(call).await
     }
+}
+
+fn parse(member: &str) -> Option<PostId> {
+    let id = member.parse().ok().and_then(PostId::new);
+    if id.is_none() {
+        tracing::error!(member, "what waits in `outbox` is no post, and stays there");
+    }
+    id
 }
 
 // A page of a list by rank: entries only ever leave it, or are added at its end.

@@ -1,4 +1,4 @@
-//! Backlink a post of its reposts, which lie in other partitions.
+//! Telling a post of its reposts, which lie in other partitions.
 
 use microblog_domain::PostId;
 use microblog_keyspace::{Batch, Call, Entry, Error, Order, Page, decode};

@@ -87,7 +87,7 @@ async fn people(users: &Users, sample: &Sample, target: &Target) -> anyhow::Resu
     Ok(ids)
 }
 
-/// Makes a post with all that belongs to it. What an earlier run made is not made again.
+/// Makes a post with all that belongs to it. What an earlier run made within 24 hours is not made again.
 async fn publish(posts: &Posts, planned: &Planned, ids: &[u64]) -> anyhow::Result<()> {
     let Planned { said, likers, comments, reposts } = planned;
     let mut client = posts.clone();

@@ -23,7 +23,7 @@ use crate::{
 /// to three where its function is missing; a page, a batch and readiness have as many as they need.
 /// A call may run twice when a connection drops, so whatever it does must be repeatable.
 ///
-/// The futures of its methods are boxed: a round trip's own is deep and large, and would be part of
+/// The futures of what it sends are boxed: a round trip's own is deep and large, and would be part of
 /// those of all that await it.
 #[derive(Clone)]
 pub struct Keyspace {

@@ -67,7 +67,8 @@ fn read(file: &str) -> anyhow::Result<Vec<(u64, u64)>> {
 }
 
 async fn bare(edges: &[(u64, u64)]) -> anyhow::Result<Duration> {
-    let server = RedisServer::start().await;
+    // As `up` has it; tests have it otherwise.
+    let server = RedisServer::start_with(&[("appendfsync", "everysec")]).await;
     let mut connection = server.admin().await;
     let began = Instant::now();
     for (n, edges) in edges.chunks(PIPELINE).enumerate() {

@@ -1,4 +1,4 @@
--- Posts: made, deleted, and forgotten with their author.
+-- Posts: made, deleted, and forgotten with their author, who posts and comments no more.
 
 -- Makes a post.
 --
@@ -96,16 +96,6 @@ local function tell(keys, args)
   end
   count(post, 'r', -1)
   return DONE
-end
-
--- Records that an account is to be forgotten: it posts and comments no more, and its posts are to
--- be deleted.
---
--- KEYS: clock, forgotten, forgetting. ARGV: partition, account.
-local function forget(keys, args)
-  if redis.call('SADD', keys[2], args[2]) == 1 then
-    redis.call('ZADD', keys[3], issue(keys[1], tonumber(args[1]), 1)[1], args[2])
-  end
 end
 
 -- Ends the forgetting of an account that has no posts any more.

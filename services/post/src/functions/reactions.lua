@@ -1,13 +1,8 @@
 -- What people do to a post: likes and comments.
 
--- Returns the time as a stamp that others may have, too, without the partition's clock: where nobody
--- needs it to be unique, thousands a second must not drive that clock ahead.
-local function plain_stamp(partition)
-  local quarter = math.floor(redis.call('TIME')[2] % 1000 / 250)
-  return now_ms() * 4096 + partition * 4 + quarter
-end
-
--- Makes an account like a post.
+-- Makes an account like a post. Since when is a stamp that others may have, too, without the
+-- partition's clock: nobody needs it to be unique, and thousands of likes a second must not drive
+-- that clock ahead.
 --
 -- KEYS: of the post: post, likes. ARGV: partition, account.
 -- Returns the outcome (DONE, UNCHANGED, NOT_FOUND), since when, and how many like it.
@@ -21,7 +16,7 @@ local function like(keys, args)
   if since then
     return { UNCHANGED, tonumber(since), tonumber(redis.call('HGET', post, 'l') or 0) }
   end
-  local now = plain_stamp(partition)
+  local now = stamp_at(now_ticks(), partition)
   redis.call('ZADD', likes, integer(now), account)
   return { DONE, now, count(post, 'l', 1) }
 end

@@ -1,15 +1,5 @@
--- Forgetting deleted accounts.
-
--- Records that a user is to be forgotten: it takes part in nothing any more, and what it took
+-- Forgetting deleted accounts: one that is marked takes part in nothing any more, and what it took
 -- part in is to be ended.
---
--- KEYS: clock, forgotten, forgetting. ARGV: partition, user.
-local function forget(keys, args)
-  local clock, forgotten, forgetting = keys[1], keys[2], keys[3]
-  if redis.call('SADD', forgotten, args[2]) == 1 then
-    redis.call('ZADD', forgetting, issue(clock, tonumber(args[1]), 1)[1], args[2])
-  end
-end
 
 -- Ends the forgetting of a user whose lists are empty, with what only it could see.
 --

@@ -1,5 +1,6 @@
 -- What the functions of every service share: a partition's clock, how numbers are written, lists of
--- arguments, and what changes of two sides leave: tombstones, and what waits to be confirmed.
+-- arguments, what changes of two sides leave (tombstones, and what waits to be confirmed), and
+-- deleted accounts.
 -- Stands before each library's own text; knows no key names.
 --
 -- What needs commands says which: those that a service uses, its Redis user must be allowed.
@@ -12,26 +13,35 @@ local function integer(number)
   return string.format('%.0f', number)
 end
 
--- Returns the server's time in milliseconds since the epoch of stamps. Needs TIME.
-local function now_ms()
+-- Returns the server's time since the epoch of stamps, in ticks of a quarter of a millisecond. Needs
+-- TIME.
+local function now_ticks()
   local time = redis.call('TIME')
-  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) - EPOCH_MS
+  return (tonumber(time[1]) * 1000 - EPOCH_MS) * 4 + math.floor(tonumber(time[2]) / 250)
+end
+
+-- Returns the same in milliseconds.
+local function now_ms()
+  return math.floor(now_ticks() / 4)
+end
+
+-- Returns a partition's stamp of a tick: 41 bits of milliseconds, 10 of partition, 2 of sequence.
+local function stamp_at(tick, partition)
+  return math.floor(tick / 4) * 4096 + partition * 4 + tick % 4
 end
 
 -- Issues `count` stamps of a partition, each greater than all before, as decimal digits.
 --
--- The clock key holds the last tick that was used; a tick is a quarter of a millisecond. Ticks
--- follow the time, but never go back: in a burst, or when the machine's clock jumps back, they
--- go on from the last one. Needs GET, SET and TIME.
+-- The clock key holds the last tick that was used. Ticks follow the time, but never go back: in a
+-- burst, or when the machine's clock jumps back, they go on from the last one. Needs GET, SET and
+-- TIME.
 local function issue(clock, partition, count)
   local last = tonumber(redis.call('GET', clock) or -1)
   local first = math.max(now_ms() * 4, last + 1)
   redis.call('SET', clock, integer(first + count - 1))
   local stamps = {}
   for i = 1, count do
-    local tick = first + i - 1
-    -- 41 bits of milliseconds, 10 of partition, 2 of sequence.
-    stamps[i] = integer(math.floor(tick / 4) * 4096 + partition * 4 + tick % 4)
+    stamps[i] = integer(stamp_at(first + i - 1, partition))
   end
   return stamps
 end
@@ -86,3 +96,13 @@ local function confirm(keys, args)
   return #done
 end
 
+-- Records that a deleted account is to be forgotten: in `forgotten` for good, and in `forgetting`,
+-- with a stamp, until that is done. A service registers it. Needs SADD, ZADD and what `issue` does.
+--
+-- KEYS: clock, forgotten, forgetting. ARGV: partition, account.
+local function forget(keys, args)
+  local clock, forgotten, forgetting = keys[1], keys[2], keys[3]
+  if redis.call('SADD', forgotten, args[2]) == 1 then
+    redis.call('ZADD', forgetting, issue(clock, tonumber(args[1]), 1)[1], args[2])
+  end
+end

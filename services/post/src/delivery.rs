@@ -134,5 +134,6 @@ impl Error {
 fn delivery(id: PostId, content: &Content) -> timeline::Delivery {
     let (post_id, author_id) = (id.get(), content.author.get());
     let root_id = content.origin.map_or(0, |origin| origin.root.get());
-    timeline::Delivery { post_id, author_id, root_id }
+    let has_text = !content.text.is_empty();
+    timeline::Delivery { post_id, author_id, root_id, has_text }
 }

@@ -35,9 +35,19 @@ async fn a_delivery_says_what_the_post_is() {
     let root = system.create(id(1), "root").await.unwrap().id;
     let first = system.repost(id(2), root).await.unwrap().id;
     let second = system.repost(id(3), first).await.unwrap().id;
-    let expected = [(root, id(1), 0), (first, id(2), root), (second, id(3), root)];
-    let expected =
-        expected.map(|(post_id, author_id, root_id)| Delivery { post_id, author_id, root_id });
+    let quote = system.quote(id(4), root, "quote").await.unwrap().id;
+    let expected = [
+        (root, id(1), 0, true),
+        (first, id(2), root, false),
+        (second, id(3), root, false),
+        (quote, id(4), root, true),
+    ]
+    .map(|(post_id, author_id, root_id, has_text)| Delivery {
+        post_id,
+        author_id,
+        root_id,
+        has_text,
+    });
     assert_eq!(system.timelines.heard(), expected);
     assert_eq!(violations(&system.client).await, Vec::<String>::new());
 }

@@ -86,7 +86,16 @@ impl System {
     }
 
     pub(crate) async fn repost(&self, author_id: u64, post_id: u64) -> Result<pb::Post, Status> {
-        let (request_id, text) = (request_id(), String::new());
+        self.quote(author_id, post_id, "").await
+    }
+
+    pub(crate) async fn quote(
+        &self,
+        author_id: u64,
+        post_id: u64,
+        text: &str,
+    ) -> Result<pb::Post, Status> {
+        let (request_id, text) = (request_id(), text.to_owned());
         let request = pb::RepostRequest { author_id, request_id, post_id, text };
         Ok(self.client.clone().repost(request).await?.into_inner().post.unwrap())
     }

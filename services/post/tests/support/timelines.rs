@@ -9,10 +9,11 @@ use std::{
     },
 };
 
+use futures::stream;
 use microblog_chassis::{Service, serve};
 use microblog_post::Config;
 use microblog_proto::timeline::{
-    DeliverRequest, DeliverResponse, Delivery,
+    self, DeliverRequest, DeliverResponse, Delivery,
     timeline_service_server::{SERVICE_NAME, TimelineService, TimelineServiceServer},
 };
 use tonic::{Request, Response, Status, service::Routes};
@@ -113,5 +114,52 @@ impl TimelineService for Timelines {
             return Err(Status::internal("failed"));
         }
         Ok(Response::new(DeliverResponse {}))
+    }
+
+    // The post service asks for nothing else.
+
+    async fn get_user_timeline(
+        &self,
+        _: Request<timeline::GetUserTimelineRequest>,
+    ) -> Result<Response<timeline::GetUserTimelineResponse>, Status> {
+        Err(Status::unimplemented("never asked"))
+    }
+
+    async fn get_home_timeline(
+        &self,
+        _: Request<timeline::GetHomeTimelineRequest>,
+    ) -> Result<Response<timeline::GetHomeTimelineResponse>, Status> {
+        Err(Status::unimplemented("never asked"))
+    }
+
+    async fn get_friends_timeline(
+        &self,
+        _: Request<timeline::GetFriendsTimelineRequest>,
+    ) -> Result<Response<timeline::GetFriendsTimelineResponse>, Status> {
+        Err(Status::unimplemented("never asked"))
+    }
+
+    async fn count_new(
+        &self,
+        _: Request<timeline::CountNewRequest>,
+    ) -> Result<Response<timeline::CountNewResponse>, Status> {
+        Err(Status::unimplemented("never asked"))
+    }
+
+    async fn forget_user(
+        &self,
+        _: Request<timeline::ForgetUserRequest>,
+    ) -> Result<Response<timeline::ForgetUserResponse>, Status> {
+        Err(Status::unimplemented("never asked"))
+    }
+
+    type WatchHomeTimelineStream =
+        stream::Pending<Result<timeline::WatchHomeTimelineResponse, Status>>;
+
+    async fn watch_home_timeline(
+        &self,
+        _: Request<timeline::WatchHomeTimelineRequest>,
+    ) -> Result<Response<Self::WatchHomeTimelineStream>, Status> {
+        Err(Status::unimplemented("never asked"))
     }
 }

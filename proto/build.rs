@@ -4,7 +4,7 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost::Message as _;
 
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "microblog/common/v1/error.proto",
     "microblog/user/v1/user.proto",
     "microblog/relation/v1/relation.proto",
@@ -14,6 +14,7 @@ const FILES: [&str; 9] = [
     "microblog/gateway/v1/accounts.proto",
     "microblog/gateway/v1/gateway.proto",
     "microblog/gateway/v1/posts.proto",
+    "microblog/gateway/v1/timelines.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

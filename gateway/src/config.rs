@@ -44,6 +44,21 @@ pub struct Config {
     )]
     pub post_url: String,
 
+    /// Where the timeline service is
+    #[arg(
+        long,
+        env = "MICROBLOG_TIMELINE_URL",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:50054"
+    )]
+    pub timeline_url: String,
+
+    /// How long a stream to which nothing comes goes on before its session is looked at again, in
+    /// milliseconds; with whatever comes it is looked at anyway
+    #[arg(long, env = "MICROBLOG_SESSION_CHECK_MS", value_name = "MS", default_value_t = 30_000,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub session_check_ms: u64,
+
     /// What every server has
     #[command(flatten)]
     pub chassis: chassis::Config,

@@ -63,14 +63,16 @@ impl Gateway {
     }
 
     /// Returns posts as they are shown, without those by accounts that are gone, and by whom the
-    /// viewer mutes, blocks or is blocked by. The calls of [`Gateway::scene`].
+    /// viewer mutes, blocks or is blocked by, unless the viewer asked for theirs. The calls of
+    /// [`Gateway::scene`].
     pub(crate) async fn hydrate_posts(
         &self,
         visit: Visit,
         mut posts: Vec<Post>,
     ) -> Result<Vec<ViewedPost>, Status> {
         let scene = self.scene(visit, &posts).await?;
-        posts.retain(|post| !scene.people.is_hidden(post.author_id));
+        let is_for_viewer = |author| visit.asks_for(author) || !scene.people.is_hidden(author);
+        posts.retain(|post| is_for_viewer(post.author_id));
         Ok(posts.into_iter().filter_map(|post| present::post(post, &scene)).collect())
     }
 

@@ -3,9 +3,11 @@
 //! A view is made in four steps: the skeleton (which entries, in which order; `skeleton/`),
 //! hydration (profiles, the viewer's relations to them, what mentions point to; `hydrate.rs`, with
 //! `people.rs` and `mentions.rs`), filtering (there as well) with a refill of the page (`pages.rs`),
-//! and presentation (`present.rs`). Steps that do not depend on each other run at once. The number
-//! of calls behind a call is bounded, and stated at each handler: it never grows with anybody's
-//! lists, nor with the size of a page.
+//! and presentation (`present.rs`). Steps that do not depend on each other run at once. Timelines
+//! go the same way, but know no texts: posts are asked for by their ids, page by page
+//! (`timelines/`), or as they come (`timelines/watch.rs`). The number of calls behind a call is
+//! bounded, and stated at each handler: it never grows with anybody's lists, and with the size of a
+//! page only where that is too much to be looked at together.
 //!
 //! The gateway keeps nothing, and decides about the domain only what takes the knowledge of several
 //! services: which posts and comments a viewer is shown, and acts on, past blocks, mutes and
@@ -38,8 +40,11 @@ mod reference;
 mod refusal;
 mod rpc;
 mod skeleton;
+mod timelines;
 mod view_posts;
 mod viewer;
+
+use std::time::Duration;
 
 use futures::{FutureExt as _, future};
 use microblog_chassis::{self as chassis, Listening, Worker};
@@ -69,7 +74,8 @@ pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, Er
 /// left half done.
 pub fn service(config: &Config, peers: Peers, worker: Worker) -> chassis::Service {
     let relay = worker.is_first().then(|| deletions::relay(peers.clone()).boxed());
-    let server = GatewayServiceServer::new(Gateway::new(peers))
+    let session_check = Duration::from_millis(config.session_check_ms);
+    let server = GatewayServiceServer::new(Gateway::new(peers, session_check))
         .max_decoding_message_size(config.chassis.max_message_bytes);
     chassis::Service {
         name: gateway_service_server::SERVICE_NAME,

@@ -15,11 +15,99 @@ use crate::{
 };
 
 impl Gateway {
+    /// Shows whom an account follows. The calls of [`Gateway::view_list`].
+    pub(crate) async fn view_following(
+        &self,
+        token: Option<Token>,
+        request: gateway::ViewFollowingRequest,
+    ) -> Result<gateway::ViewFollowingResponse, Status> {
+        let gateway::ViewFollowingRequest { user, page_size, page_token } = request;
+        let page = self.view_list(List::Following, token, user, page_size, page_token).await?;
+        let Page { entries: users, next_page_token } = page;
+        Ok(gateway::ViewFollowingResponse { users, next_page_token })
+    }
+
+    /// Shows who follows an account. The calls of [`Gateway::view_list`].
+    pub(crate) async fn view_followers(
+        &self,
+        token: Option<Token>,
+        request: gateway::ViewFollowersRequest,
+    ) -> Result<gateway::ViewFollowersResponse, Status> {
+        let gateway::ViewFollowersRequest { user, page_size, page_token } = request;
+        let page = self.view_list(List::Followers, token, user, page_size, page_token).await?;
+        let Page { entries: users, next_page_token } = page;
+        Ok(gateway::ViewFollowersResponse { users, next_page_token })
+    }
+
+    /// Shows whom an account follows and is followed by. The calls of [`Gateway::view_list`].
+    pub(crate) async fn view_mutuals(
+        &self,
+        token: Option<Token>,
+        request: gateway::ViewMutualsRequest,
+    ) -> Result<gateway::ViewMutualsResponse, Status> {
+        let gateway::ViewMutualsRequest { user, page_size, page_token } = request;
+        let page = self.view_list(List::Mutuals, token, user, page_size, page_token).await?;
+        let Page { entries: users, next_page_token } = page;
+        Ok(gateway::ViewMutualsResponse { users, next_page_token })
+    }
+
+    /// Shows whom both the viewer and an account follow. The calls of
+    /// [`Gateway::view_shared_list`].
+    pub(crate) async fn view_common_following(
+        &self,
+        token: Token,
+        request: gateway::ViewCommonFollowingRequest,
+    ) -> Result<gateway::ViewCommonFollowingResponse, Status> {
+        let gateway::ViewCommonFollowingRequest { user, page_size, page_token } = request;
+        let list = List::CommonFollowing;
+        let page = self.view_shared_list(list, token, user, page_size, page_token).await?;
+        let Page { entries: users, next_page_token } = page;
+        Ok(gateway::ViewCommonFollowingResponse { users, next_page_token })
+    }
+
+    /// Shows the followers of an account whom the viewer follows. The calls of
+    /// [`Gateway::view_shared_list`].
+    pub(crate) async fn view_followers_i_follow(
+        &self,
+        token: Token,
+        request: gateway::ViewFollowersIFollowRequest,
+    ) -> Result<gateway::ViewFollowersIFollowResponse, Status> {
+        let gateway::ViewFollowersIFollowRequest { user, page_size, page_token } = request;
+        let list = List::FollowersIFollow;
+        let page = self.view_shared_list(list, token, user, page_size, page_token).await?;
+        let Page { entries: users, next_page_token } = page;
+        Ok(gateway::ViewFollowersIFollowResponse { users, next_page_token })
+    }
+
+    /// Shows whom the viewer blocks. The calls of [`Gateway::view_own_list`].
+    pub(crate) async fn view_blocks(
+        &self,
+        token: Token,
+        request: gateway::ViewBlocksRequest,
+    ) -> Result<gateway::ViewBlocksResponse, Status> {
+        let gateway::ViewBlocksRequest { page_size, page_token } = request;
+        let page = self.view_own_list(List::Blocks, token, page_size, page_token).await?;
+        let Page { entries: users, next_page_token } = page;
+        Ok(gateway::ViewBlocksResponse { users, next_page_token })
+    }
+
+    /// Shows whom the viewer mutes. The calls of [`Gateway::view_own_list`].
+    pub(crate) async fn view_mutes(
+        &self,
+        token: Token,
+        request: gateway::ViewMutesRequest,
+    ) -> Result<gateway::ViewMutesResponse, Status> {
+        let gateway::ViewMutesRequest { page_size, page_token } = request;
+        let page = self.view_own_list(List::Mutes, token, page_size, page_token).await?;
+        let Page { entries: users, next_page_token } = page;
+        Ok(gateway::ViewMutesResponse { users, next_page_token })
+    }
+
     /// Shows a list of anybody's to anybody. 5 calls, 3 without a token, for a page that is full at
     /// once: by id, user.Authenticate ∥ user.GetUser ∥ relation's list, then user.BatchGetUsers ∥
     /// relation.BatchGetRelations; by name, user.Authenticate ∥ user.GetUserByName, then the list,
     /// then the same. Each of up to 4 further rounds costs 3 (2) more: up to 17 (11).
-    pub(crate) async fn view_list(
+    async fn view_list(
         &self,
         list: fn(UserId) -> List,
         token: Option<Token>,
@@ -54,7 +142,7 @@ impl Gateway {
     /// once: user.Authenticate ∥ user.GetUser or user.GetUserByName, then relation's list, then
     /// user.BatchGetUsers ∥ relation.BatchGetRelations. Each of up to 4 further rounds costs up to 3
     /// more: up to 17.
-    pub(crate) async fn view_shared_list(
+    async fn view_shared_list(
         &self,
         list: fn(UserId, UserId) -> List,
         token: Token,
@@ -76,7 +164,7 @@ impl Gateway {
     /// Shows the viewer a list that is only theirs to see. 4 calls for a page that is full at once:
     /// user.Authenticate, then relation's list, then user.BatchGetUsers ∥
     /// relation.BatchGetRelations. Each of up to 4 further rounds costs up to 3 more: up to 16.
-    pub(crate) async fn view_own_list(
+    async fn view_own_list(
         &self,
         list: fn(UserId) -> List,
         token: Token,

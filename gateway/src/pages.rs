@@ -17,7 +17,7 @@ use crate::{
 const ROUNDS_MAX: usize = 5;
 
 /// What clients of gRPC take in one message, unless they are told otherwise.
-const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub(crate) const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// What a slice of texts takes as it is shown, but for the profiles of its authors: the post service
 /// ends it at 2 MiB, and a mention, which is 16 bytes there at least, has 8 more with the account
@@ -26,7 +26,7 @@ const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 const SLICE_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// What an account's profile takes, all its parts as long as they may be.
-const PROFILE_BYTES_MAX: usize = 5 * 1024;
+pub(crate) const PROFILE_BYTES_MAX: usize = 5 * 1024;
 
 /// A page as it was asked for, checked as far as the gateway knows the rules.
 pub(crate) struct PageRequest {

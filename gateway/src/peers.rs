@@ -4,6 +4,7 @@ use microblog_chassis::Peer;
 use microblog_proto::{
     post::post_service_client::PostServiceClient,
     relation::relation_service_client::RelationServiceClient,
+    timeline::timeline_service_client::TimelineServiceClient,
     user::user_service_client::UserServiceClient,
 };
 
@@ -18,6 +19,8 @@ pub struct Peers {
     pub relation: Peer,
     /// Posts, and what belongs to them.
     pub post: Peer,
+    /// Who gets to read which of them, and where.
+    pub timeline: Peer,
 }
 
 impl Peers {
@@ -31,6 +34,8 @@ impl Peers {
                 .map_err(|source| Error { peer: "relation", source })?,
             post: Peer::remote(&config.post_url, &config.chassis)
                 .map_err(|source| Error { peer: "post", source })?,
+            timeline: Peer::remote(&config.timeline_url, &config.chassis)
+                .map_err(|source| Error { peer: "timeline", source })?,
         })
     }
 
@@ -44,5 +49,9 @@ impl Peers {
 
     pub(crate) fn post(&self) -> PostServiceClient<Peer> {
         PostServiceClient::new(self.post.clone())
+    }
+
+    pub(crate) fn timeline(&self) -> TimelineServiceClient<Peer> {
+        TimelineServiceClient::new(self.timeline.clone())
     }
 }

@@ -16,8 +16,40 @@ use crate::{blocks, refusal, rpc::Gateway};
 pub(crate) struct Visit {
     /// Who looks; nobody without a token.
     pub(crate) viewer: Option<UserId>,
-    /// The author of the post that it is about, if it is about one.
-    pub(crate) host: Option<u64>,
+    /// Whose it is, if it is anybody's in particular.
+    pub(crate) host: Option<Host>,
+}
+
+/// Whose it is that a viewer looks at. Whom they block is kept out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Host {
+    /// The author of the post that it is about.
+    Author(u64),
+    /// An account that the viewer asked for.
+    Account(u64),
+}
+
+impl Visit {
+    /// Returns whether the viewer asked for what this account wrote.
+    pub(crate) fn asks_for(self, id: u64) -> bool {
+        self.host == Some(Host::Account(id))
+    }
+}
+
+impl Host {
+    fn id(self) -> u64 {
+        match self {
+            Self::Author(id) | Self::Account(id) => id,
+        }
+    }
+
+    /// Returns what is said where the host's account is gone.
+    fn gone(self) -> Status {
+        match self {
+            Self::Author(_) => refusal::post_not_found(),
+            Self::Account(_) => refusal::user_not_found(),
+        }
+    }
 }
 
 /// What is asked about how accounts stand to the viewer. What is not asked for costs nothing.
@@ -70,10 +102,19 @@ impl People {
         author: u64,
         refuse: fn(&Relation) -> Result<(), Status>,
     ) -> Result<(), Status> {
-        if !self.users.contains_key(&author) {
-            return Err(refusal::post_not_found());
+        self.admit_to(Host::Author(author), refuse)
+    }
+
+    /// Returns nothing if the viewer may come to what is the host's, as [`People::admit`].
+    fn admit_to(
+        &self,
+        host: Host,
+        refuse: fn(&Relation) -> Result<(), Status>,
+    ) -> Result<(), Status> {
+        if !self.users.contains_key(&host.id()) {
+            return Err(host.gone());
         }
-        self.relations.get(&author).map_or(Ok(()), refuse)
+        self.relations.get(&host.id()).map_or(Ok(()), refuse)
     }
 
     /// Returns nothing if it is known of all of these how they stand to the viewer: who is left out
@@ -101,7 +142,7 @@ impl Gateway {
         mut ids: Vec<u64>,
         detail: Detail,
     ) -> Result<People, Status> {
-        ids.extend(visit.host);
+        ids.extend(visit.host.map(Host::id));
         ids.sort_unstable();
         ids.dedup();
         if ids.is_empty() {
@@ -114,7 +155,7 @@ impl Gateway {
         );
         let people = People::new(users?, relations?);
         visit.viewer.map_or(Ok(()), |_| people.check_relations(&ids))?;
-        visit.host.map_or(Ok(()), |host| people.admit(host, blocks::refuse_blocked))?;
+        visit.host.map_or(Ok(()), |host| people.admit_to(host, blocks::refuse_blocked))?;
         Ok(people)
     }
 
@@ -180,6 +221,8 @@ mod tests {
             let reason = |host| people().admit(host, refuse).err().and_then(|s| reason_of(&s));
             [1, 2, 3, 4, 5, 6].map(reason)
         };
+        let lost = people().admit_to(Host::Account(6), blocks::refuse_blocked).unwrap_err();
+        assert_eq!(reason_of(&lost), Some(ErrorReason::UserNotFound));
         let (blocked, gone) = (Some(ErrorReason::BlockedByTarget), Some(ErrorReason::PostNotFound));
         assert_eq!(reasons(blocks::refuse_blocked), [None, None, None, blocked, None, gone]);
         let blocking = Some(ErrorReason::TargetBlocked);

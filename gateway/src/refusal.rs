@@ -66,6 +66,11 @@ pub(crate) fn post_not_found() -> Status {
     status::not_found(ErrorReason::PostNotFound, "no such post")
 }
 
+/// Returns the refusal of what is about an account that there is not, or not any more.
+pub(crate) fn user_not_found() -> Status {
+    status::not_found(ErrorReason::UserNotFound, "no such account")
+}
+
 /// Says the same in the caller's terms, or nothing if a field is none of the caller's.
 fn renamed(status: &Status, fields: Fields) -> Option<Status> {
     let mut details = status.get_error_details();

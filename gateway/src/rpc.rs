@@ -1,27 +1,33 @@
 //! The gRPC face of the gateway: takes a call apart (token, request), hands it on, wraps the answer.
 //! What a call does, and which calls it costs, stands at the method that it hands on to.
 
+use std::time::Duration;
+
 use microblog_proto::gateway::{self as pb, gateway_service_server::GatewayService};
 use tonic::{Request, Response, Status};
 
-use crate::{Peers, pages::Page, skeleton::List, viewer::Token};
+use crate::{Peers, timelines::News, viewer::Token};
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// The gateway in one worker: no state but the way to its peers.
+/// The gateway in one worker: no state but the way to its peers, and how it is configured.
 #[derive(Clone)]
 pub(crate) struct Gateway {
     pub(crate) peers: Peers,
+    /// How long a stream to which nothing comes goes on before its session is looked at again.
+    pub(crate) session_check: Duration,
 }
 
 impl Gateway {
-    pub(crate) fn new(peers: Peers) -> Self {
-        Self { peers }
+    pub(crate) fn new(peers: Peers, session_check: Duration) -> Self {
+        Self { peers, session_check }
     }
 }
 
 #[tonic::async_trait]
 impl GatewayService for Gateway {
+    type WatchHomeStream = News;
+
     async fn register(
         &self,
         request: Request<pb::RegisterRequest>,
@@ -128,10 +134,7 @@ impl GatewayService for Gateway {
         request: Request<pb::ViewFollowingRequest>,
     ) -> Answer<pb::ViewFollowingResponse> {
         let token = Token::optional(request.metadata())?;
-        let pb::ViewFollowingRequest { user, page_size, page_token } = request.into_inner();
-        let page = self.view_list(List::Following, token, user, page_size, page_token).await?;
-        let Page { entries: users, next_page_token } = page;
-        Ok(Response::new(pb::ViewFollowingResponse { users, next_page_token }))
+        Gateway::view_following(self, token, request.into_inner()).await.map(Response::new)
     }
 
     async fn view_followers(
@@ -139,10 +142,7 @@ impl GatewayService for Gateway {
         request: Request<pb::ViewFollowersRequest>,
     ) -> Answer<pb::ViewFollowersResponse> {
         let token = Token::optional(request.metadata())?;
-        let pb::ViewFollowersRequest { user, page_size, page_token } = request.into_inner();
-        let page = self.view_list(List::Followers, token, user, page_size, page_token).await?;
-        let Page { entries: users, next_page_token } = page;
-        Ok(Response::new(pb::ViewFollowersResponse { users, next_page_token }))
+        Gateway::view_followers(self, token, request.into_inner()).await.map(Response::new)
     }
 
     async fn view_mutuals(
@@ -150,10 +150,7 @@ impl GatewayService for Gateway {
         request: Request<pb::ViewMutualsRequest>,
     ) -> Answer<pb::ViewMutualsResponse> {
         let token = Token::optional(request.metadata())?;
-        let pb::ViewMutualsRequest { user, page_size, page_token } = request.into_inner();
-        let page = self.view_list(List::Mutuals, token, user, page_size, page_token).await?;
-        let Page { entries: users, next_page_token } = page;
-        Ok(Response::new(pb::ViewMutualsResponse { users, next_page_token }))
+        Gateway::view_mutuals(self, token, request.into_inner()).await.map(Response::new)
     }
 
     async fn view_common_following(
@@ -161,11 +158,7 @@ impl GatewayService for Gateway {
         request: Request<pb::ViewCommonFollowingRequest>,
     ) -> Answer<pb::ViewCommonFollowingResponse> {
         let token = Token::required(request.metadata())?;
-        let pb::ViewCommonFollowingRequest { user, page_size, page_token } = request.into_inner();
-        let list = List::CommonFollowing;
-        let page = self.view_shared_list(list, token, user, page_size, page_token).await?;
-        let Page { entries: users, next_page_token } = page;
-        Ok(Response::new(pb::ViewCommonFollowingResponse { users, next_page_token }))
+        Gateway::view_common_following(self, token, request.into_inner()).await.map(Response::new)
     }
 
     async fn view_followers_i_follow(
@@ -173,11 +166,7 @@ impl GatewayService for Gateway {
         request: Request<pb::ViewFollowersIFollowRequest>,
     ) -> Answer<pb::ViewFollowersIFollowResponse> {
         let token = Token::required(request.metadata())?;
-        let pb::ViewFollowersIFollowRequest { user, page_size, page_token } = request.into_inner();
-        let list = List::FollowersIFollow;
-        let page = self.view_shared_list(list, token, user, page_size, page_token).await?;
-        let Page { entries: users, next_page_token } = page;
-        Ok(Response::new(pb::ViewFollowersIFollowResponse { users, next_page_token }))
+        Gateway::view_followers_i_follow(self, token, request.into_inner()).await.map(Response::new)
     }
 
     async fn view_blocks(
@@ -185,10 +174,7 @@ impl GatewayService for Gateway {
         request: Request<pb::ViewBlocksRequest>,
     ) -> Answer<pb::ViewBlocksResponse> {
         let token = Token::required(request.metadata())?;
-        let pb::ViewBlocksRequest { page_size, page_token } = request.into_inner();
-        let page = self.view_own_list(List::Blocks, token, page_size, page_token).await?;
-        let Page { entries: users, next_page_token } = page;
-        Ok(Response::new(pb::ViewBlocksResponse { users, next_page_token }))
+        Gateway::view_blocks(self, token, request.into_inner()).await.map(Response::new)
     }
 
     async fn view_mutes(
@@ -196,10 +182,7 @@ impl GatewayService for Gateway {
         request: Request<pb::ViewMutesRequest>,
     ) -> Answer<pb::ViewMutesResponse> {
         let token = Token::required(request.metadata())?;
-        let pb::ViewMutesRequest { page_size, page_token } = request.into_inner();
-        let page = self.view_own_list(List::Mutes, token, page_size, page_token).await?;
-        let Page { entries: users, next_page_token } = page;
-        Ok(Response::new(pb::ViewMutesResponse { users, next_page_token }))
+        Gateway::view_mutes(self, token, request.into_inner()).await.map(Response::new)
     }
 
     async fn publish(&self, request: Request<pb::PublishRequest>) -> Answer<pb::PublishResponse> {
@@ -273,5 +256,42 @@ impl GatewayService for Gateway {
     ) -> Answer<pb::ViewRepostsResponse> {
         let token = Token::optional(request.metadata())?;
         Gateway::view_reposts(self, token, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn view_home(
+        &self,
+        request: Request<pb::ViewHomeRequest>,
+    ) -> Answer<pb::ViewHomeResponse> {
+        let token = Token::required(request.metadata())?;
+        Gateway::view_home(self, token, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn view_friends(
+        &self,
+        request: Request<pb::ViewFriendsRequest>,
+    ) -> Answer<pb::ViewFriendsResponse> {
+        let token = Token::required(request.metadata())?;
+        Gateway::view_friends(self, token, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn view_user_timeline(
+        &self,
+        request: Request<pb::ViewUserTimelineRequest>,
+    ) -> Answer<pb::ViewUserTimelineResponse> {
+        let token = Token::optional(request.metadata())?;
+        Gateway::view_user_timeline(self, token, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn count_new(
+        &self,
+        request: Request<pb::CountNewRequest>,
+    ) -> Answer<pb::CountNewResponse> {
+        let token = Token::required(request.metadata())?;
+        Gateway::count_new(self, token, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn watch_home(&self, request: Request<pb::WatchHomeRequest>) -> Answer<News> {
+        let token = Token::required(request.metadata())?;
+        Gateway::watch_home(self, token, request.into_inner()).await.map(Response::new)
     }
 }

@@ -2,6 +2,7 @@
 
 mod accounts;
 mod posts;
+mod timelines;
 
 use microblog_proto::{post::Like, relation::Edge};
 use prost::Message;
@@ -12,6 +13,7 @@ use crate::{people::Visit, rpc::Gateway};
 
 pub(crate) use accounts::List;
 pub(crate) use posts::{Comments, Likers, Reposts};
+pub(crate) use timelines::{SINCE, Stretch, Timeline, Whose};
 
 /// A part of a list.
 pub(crate) struct Slice<Entry> {

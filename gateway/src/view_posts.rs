@@ -7,7 +7,7 @@ use tonic::Status;
 
 use crate::{
     pages::{Page, PageRequest},
-    people::Visit,
+    people::{Host, Visit},
     present, refusal,
     rpc::Gateway,
     skeleton::{Comments, Likers, Listing, Reposts},
@@ -25,7 +25,7 @@ impl Gateway {
     ) -> Result<gateway::ViewPostResponse, Status> {
         let (viewer, post) = tokio::join!(self.viewer_if_any(token), self.post(request.post_id));
         let (viewer, post) = (viewer?, post?);
-        let visit = Visit { viewer, host: Some(post.author_id) };
+        let visit = Visit { viewer, host: Some(Host::Author(post.author_id)) };
         let scene = self.scene(visit, std::slice::from_ref(&post)).await?;
         let post = refusal::sent(present::post(post, &scene))?;
         Ok(gateway::ViewPostResponse { post: Some(post) })
@@ -101,7 +101,7 @@ impl Gateway {
             list.slice(self, page.size, page.token)
         );
         let (viewer, post, first) = (viewer?, post?, first?);
-        let visit = Visit { viewer, host: Some(post.author_id) };
+        let visit = Visit { viewer, host: Some(Host::Author(post.author_id)) };
         self.fill(&list, visit, page.size, first).await
     }
 }

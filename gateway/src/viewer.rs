@@ -9,6 +9,7 @@ use crate::{refusal, rpc::Gateway};
 
 /// A session token as the caller gave it, not checked. Has no `Debug`, so that it is not printed
 /// by mistake.
+#[derive(Clone)]
 pub(crate) struct Token(String);
 
 impl Token {

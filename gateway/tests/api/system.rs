@@ -65,7 +65,8 @@ impl System {
         let relation = local(tap.on(relation), jobs, &mut running);
         let post = post_service(&store.url("post"), flags.post).await;
         let post = local(tap.on(post), jobs, &mut running);
-        let peers = Peers { user, relation, post };
+        let timeline = Peer::remote(&config().timeline_url, &config().chassis).unwrap();
+        let peers = Peers { user, relation, post, timeline };
         let service = microblog_gateway::service(&config(), peers.clone(), Worker::ONLY);
         let gateway = local(service, jobs, &mut running);
         Self { store, peers, tap, gateway, _jobs: running }

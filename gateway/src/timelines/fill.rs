@@ -1,0 +1,181 @@
+//! Pages of timelines: filled again until they are full or the timeline ends, as it does after 800
+//! or 1,000 entries.
+
+use microblog_proto::gateway::ViewedPost;
+use prost::Message as _;
+use tonic::Status;
+
+use super::hydrate::ENTRY_BYTES_MAX;
+use crate::{
+    pages::{ANSWER_BYTES_MAX, PageRequest},
+    people::Visit,
+    rpc::Gateway,
+    skeleton::{Stretch, Timeline},
+};
+
+/// How many entries are looked at together, at most: what they are is in memory at once.
+const SLICE_MAX: usize = 50;
+
+/// How often a page is asked for at most. More than any page of a timeline needs: it takes 20
+/// slices of the largest size to its end, and smaller ones come only where at least the half of a
+/// slice was shown, or once after each such.
+const ROUNDS_MAX: usize = 48;
+
+/// What the posts of a page take at most. The rest is for its tokens.
+const PAGE_BYTES_MAX: usize = ANSWER_BYTES_MAX - 32 * 1024;
+
+/// What a post takes on a page besides itself: its tag and its length.
+const FRAME_BYTES_MAX: usize = 6;
+
+/// A page of a timeline to show.
+pub(crate) struct TimelinePage {
+    /// Its posts.
+    pub(crate) posts: Vec<ViewedPost>,
+    /// For the next page; empty at the end of the timeline.
+    pub(crate) next_page_token: String,
+    /// For what will be new.
+    pub(crate) since_token: String,
+}
+
+/// Returns how many entries are looked at first for a page.
+pub(super) fn first_size(page: &PageRequest) -> usize {
+    page.size.min(SLICE_MAX)
+}
+
+impl Gateway {
+    /// Hydrates a page, and fills it up with what follows in the timeline until it is full, in
+    /// entries or in bytes, or the timeline ends.
+    ///
+    /// A page's token is that of its last slice. So a slice of which more is to be shown than the
+    /// page has room for is asked for again, as long as there is room: what comes then is what
+    /// counts, although something may have come or gone since.
+    pub(super) async fn fill_timeline(
+        &self,
+        timeline: &Timeline,
+        visit: Visit,
+        page: PageRequest,
+        first: Stretch,
+    ) -> Result<TimelinePage, Status> {
+        let mut filling = Filling::new(page.size);
+        let (mut begin, mut stretch) = (page.token, first);
+        let mut is_last = false;
+        for _ in 1..ROUNDS_MAX {
+            let found = self.hydrate_entries(visit, &stretch.entries).await?;
+            let fitting = filling.fitting(&found);
+            let size = if fitting < found.len() {
+                is_last = true;
+                fitting
+            } else {
+                let size = filling.take(found);
+                begin = stretch.next_page_token;
+                if is_last || begin.is_empty() || filling.is_full() {
+                    return Ok(filling.page(begin, stretch.since_token));
+                }
+                size
+            };
+            stretch = timeline.stretch(self, size, begin.clone()).await?;
+        }
+        Ok(filling.page(begin, stretch.since_token))
+    }
+}
+
+/// A page that is not full yet.
+struct Filling {
+    posts: Vec<ViewedPost>,
+    bytes: usize,
+    size: usize,
+}
+
+impl Filling {
+    fn new(size: usize) -> Self {
+        Self { posts: Vec::with_capacity(size), bytes: 0, size }
+    }
+
+    fn missing(&self) -> usize {
+        self.size.saturating_sub(self.posts.len())
+    }
+
+    /// Returns whether there is no more room, or none for an entry that may be as long as any.
+    fn is_full(&self) -> bool {
+        self.missing() == 0 || self.bytes + ENTRY_BYTES_MAX > PAGE_BYTES_MAX
+    }
+
+    /// Returns up to which entry what is shown of a slice has room.
+    fn fitting(&self, found: &[Option<ViewedPost>]) -> usize {
+        let (mut missing, mut bytes) = (self.missing(), self.bytes);
+        let exceeds = |post: &Option<ViewedPost>| {
+            let Some(post) = post else { return false };
+            bytes += bytes_of(post);
+            let exceeds = missing == 0 || bytes > PAGE_BYTES_MAX;
+            missing = missing.saturating_sub(1);
+            exceeds
+        };
+        found.iter().position(exceeds).unwrap_or(found.len())
+    }
+
+    /// Takes a slice, and returns how many entries to look at next: what is missing, or more where
+    /// little of this one is shown, since it may go on like this.
+    fn take(&mut self, found: Vec<Option<ViewedPost>>) -> usize {
+        let (looked_at, shown) = (found.len(), self.posts.len());
+        self.posts.extend(found.into_iter().flatten());
+        self.bytes += self.posts[shown..].iter().map(bytes_of).sum::<usize>();
+        let is_mostly_shown = (self.posts.len() - shown) * 2 >= looked_at;
+        if is_mostly_shown { self.missing().min(SLICE_MAX) } else { SLICE_MAX }
+    }
+
+    fn page(self, next_page_token: String, since_token: String) -> TimelinePage {
+        TimelinePage { posts: self.posts, next_page_token, since_token }
+    }
+}
+
+fn bytes_of(post: &ViewedPost) -> usize {
+    post.encoded_len() + FRAME_BYTES_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use microblog_proto::post::Post;
+
+    use super::*;
+
+    fn post(bytes: usize) -> Option<ViewedPost> {
+        let post = Post { text: "a".repeat(bytes), ..Post::default() };
+        Some(ViewedPost { post: Some(post), ..ViewedPost::default() })
+    }
+
+    #[test]
+    fn a_slice_fits_up_to_where_the_page_is_full() {
+        let mut filling = Filling::new(3);
+        let found = [None, post(1), None, post(1), post(1), None, post(1), None];
+        assert_eq!(filling.fitting(&found), 6, "what is not shown takes no room");
+        assert_eq!(filling.fitting(&found[..6]), 6);
+        assert!(!filling.is_full());
+        filling.take(vec![post(1), post(1), post(1)]);
+        assert!(filling.is_full());
+        assert_eq!(filling.fitting(&found), 1);
+        assert_eq!(filling.fitting(&[None, None]), 2);
+    }
+
+    #[test]
+    fn a_slice_fits_up_to_the_bytes_of_an_answer() {
+        let mut filling = Filling::new(200);
+        let found: Vec<_> = (0..50).map(|_| post(ENTRY_BYTES_MAX - 100)).collect();
+        assert_eq!(filling.fitting(&found), PAGE_BYTES_MAX / ENTRY_BYTES_MAX);
+        filling.take(found[..24].to_vec());
+        assert!(!filling.is_full(), "there is room for one more");
+        filling.take(found[..1].to_vec());
+        assert!(filling.is_full());
+        assert!(filling.posts.iter().map(bytes_of).sum::<usize>() < PAGE_BYTES_MAX);
+    }
+
+    #[test]
+    fn what_is_looked_at_next_is_what_is_missing_or_more_where_little_is_shown() {
+        let mut filling = Filling::new(20);
+        let mut found = vec![None; 4];
+        found.resize(20, post(1));
+        assert_eq!(filling.take(found), 4);
+        assert_eq!(filling.take(vec![None, None, None, post(1)]), SLICE_MAX);
+        assert_eq!(filling.take(vec![None, post(1)]), 2);
+        assert_eq!(Filling::new(200).take(vec![post(1); 50]), SLICE_MAX);
+    }
+}

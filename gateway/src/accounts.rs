@@ -85,12 +85,12 @@ impl Gateway {
         Ok(gateway::ChangePasswordResponse {})
     }
 
-    /// Deletes the viewer's account. 5 calls: user.Authenticate, then user.DeleteUser, then
-    /// relation.ForgetUser ∥ post.ForgetUser, then user.ConfirmDeletion; all but the first run to
-    /// their end though the caller hangs up.
+    /// Deletes the viewer's account. 6 calls: user.Authenticate, then user.DeleteUser, then
+    /// relation.ForgetUser ∥ post.ForgetUser ∥ timeline.ForgetUser, then user.ConfirmDeletion; all
+    /// but the first run to their end though the caller hangs up.
     ///
-    /// From the second on the account is deleted and the answer is OK: where the other three fail,
-    /// the relay of `deletions.rs` repeats them.
+    /// From the second on the account is deleted and the answer is OK: where the others fail, the
+    /// relay of `deletions.rs` repeats them.
     pub(crate) async fn delete_account(
         &self,
         token: Token,

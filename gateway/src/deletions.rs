@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use microblog_proto::{post, relation, user};
+use microblog_proto::{post, relation, timeline, user};
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 
@@ -18,17 +18,19 @@ const STEP_MAX: Duration = Duration::from_secs(5);
 const BATCH: i32 = 200;
 
 /// Makes the other services forget a deleted account, then takes it off the list of what is left
-/// to do. Three calls: relation.ForgetUser ∥ post.ForgetUser, then user.ConfirmDeletion. Repeating
-/// it changes nothing.
+/// to do. Four calls: relation.ForgetUser ∥ post.ForgetUser ∥ timeline.ForgetUser, then
+/// user.ConfirmDeletion. Repeating it changes nothing.
 pub(crate) async fn finish(peers: &Peers, user_id: u64) -> Result<(), Status> {
-    let (mut relation, mut post) = (peers.relation(), peers.post());
-    // Both to their end: one that is away does not keep the other from forgetting.
-    let (follows, posts) = tokio::join!(
+    let (mut relation, mut post, mut timeline) = (peers.relation(), peers.post(), peers.timeline());
+    // All to their end: one that is away does not keep the others from forgetting.
+    let (follows, posts, timelines) = tokio::join!(
         relation.forget_user(relation::ForgetUserRequest { user_id }),
         post.forget_user(post::ForgetUserRequest { user_id }),
+        timeline.forget_user(timeline::ForgetUserRequest { user_id }),
     );
     follows?;
     posts?;
+    timelines?;
     peers.user().confirm_deletion(user::ConfirmDeletionRequest { user_id }).await?;
     Ok(())
 }

@@ -38,6 +38,13 @@ pub struct Config {
           value_parser = positive)]
     pub max_calls: usize,
 
+    /// Calls that the whole process may have waiting for something to happen, such as those that
+    /// watch a timeline; more are answered with RESOURCE_EXHAUSTED. They do not count among
+    /// --max-calls
+    #[arg(long, env = "MICROBLOG_MAX_WATCHES", value_name = "COUNT", default_value_t = 10_000,
+          value_parser = positive)]
+    pub max_watches: usize,
+
     /// Connections to each service behind, per worker thread, used in turn; each carries as many
     /// calls at once as its --max-streams
     #[arg(long, env = "MICROBLOG_PEER_CONNECTIONS", value_name = "COUNT", default_value_t = 4,
@@ -101,6 +108,7 @@ impl fmt::Debug for Config {
             .field("max_message_bytes", &self.max_message_bytes)
             .field("max_streams", &self.max_streams)
             .field("max_calls", &self.max_calls)
+            .field("max_watches", &self.max_watches)
             .field("peer_connections", &self.peer_connections)
             .field("default_timeout_ms", &self.default_timeout_ms)
             .field("max_timeout_ms", &self.max_timeout_ms)
@@ -161,6 +169,7 @@ mod tests {
             "max-message-bytes",
             "max-streams",
             "max-calls",
+            "max-watches",
             "peer-connections",
             "default-timeout-ms",
             "max-timeout-ms",

@@ -3,12 +3,15 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use microblog_proto::common::ErrorReason;
 use tokio::{task::futures::TaskLocalFuture, time::Instant};
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::{Code, Status};
 
 use crate::{
     Config,
     admission::{Admission, Permit},
+    status,
 };
 
 pub use crate::trace::Trace;
@@ -30,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) admission: Arc<Admission>,
     /// Writes under way, which the drain waits for.
     pub(crate) writes: TaskTracker,
+    /// Cancelled when the server takes no more calls, and those who watch are to go elsewhere.
+    pub(crate) closing: CancellationToken,
 }
 
 impl Shared {
@@ -43,6 +48,7 @@ impl Shared {
             recording,
             admission,
             writes: TaskTracker::new(),
+            closing: CancellationToken::new(),
         }
     }
 }
@@ -66,6 +72,11 @@ impl Context {
     pub(crate) fn enter<T>(self, work: impl FnOnce() -> T) -> T {
         CURRENT.sync_scope(self, work)
     }
+
+    /// Returns whether the call waits for something to happen, and holds up nothing.
+    pub(crate) fn is_watch(&self) -> bool {
+        self.permit.as_ref().is_some_and(|permit| permit.is_watch())
+    }
 }
 
 pub(crate) fn with<T>(read: impl FnOnce(&Context) -> T) -> Option<T> {
@@ -86,4 +97,27 @@ pub fn remaining() -> Option<Duration> {
 /// Returns the current call's place in its trace.
 pub fn trace() -> Option<Trace> {
     with(|context| context.trace.clone())
+}
+
+/// Says that the current call is a watch: one that answers with a stream which waits, maybe for
+/// hours, for something to happen. Its handler says so before it answers, and passes the refusal
+/// on.
+///
+/// The call gives back its place among `--max-calls`, which is for calls that work, for one among
+/// `--max-watches`. When the server stops, its stream ends with UNAVAILABLE at once, or rather
+/// after `--drain-delay-ms`, so that it does not hold up the drain and its caller goes elsewhere:
+/// the handler and its stream are dropped wherever they wait, and need not know.
+///
+/// A call from within the process has the place of the call that it works for: whichever of their
+/// handlers says it, and if both do, they are one watch. What works for no call has no place, and
+/// nothing changes for it.
+///
+/// Returns RESOURCE_EXHAUSTED, with the reason OVERLOADED, if there are as many watches as may be.
+pub fn watch() -> Result<(), Status> {
+    let permit = with(|context| context.permit.clone()).flatten();
+    if permit.is_none_or(|permit| permit.watch()) {
+        return Ok(());
+    }
+    let text = "the process has as many watches as it takes at once";
+    Err(status::refuse(Code::ResourceExhausted, ErrorReason::Overloaded, text))
 }

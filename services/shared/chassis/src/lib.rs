@@ -5,6 +5,10 @@
 //! Knows the wire contract, but neither any service's rules nor Redis: what "ready" means, a
 //! service tells by its [`Probe`].
 //!
+//! A handler finds what it needs to know of its call in [`context`]. One that answers with a stream
+//! which waits for something to happen begins with [`context::watch()`]: else, a thousand of its
+//! callers would shut all others out, and hold up the drain.
+//!
 //! A `main.rs` is
 //! `chassis::run(&config.chassis.clone(), move |worker| listen(config.clone(), worker))`;
 //! a test calls [`serve`] with a socket and a stop signal of its own.

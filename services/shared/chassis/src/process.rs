@@ -94,7 +94,7 @@ where
     };
     let process = Arc::new(Process {
         config: config.clone(),
-        admission: Arc::new(Admission::new(config.max_calls)),
+        admission: Arc::new(Admission::new(config)),
         ports: Ports::default(),
         boards: Mutex::default(),
         stop: CancellationToken::new(),

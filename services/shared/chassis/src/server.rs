@@ -14,7 +14,6 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout, timeout_at},
 };
-use tokio_util::sync::CancellationToken;
 use tonic::transport::{Server, server::TcpIncoming};
 
 use crate::{
@@ -69,7 +68,7 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let board = Board::new(service.name, 1);
-    let admission = Arc::new(Admission::new(config.max_calls));
+    let admission = Arc::new(Admission::new(config));
     serve_in(Worker::ONLY, listener, service, config, admission, board, stop).await
 }
 
@@ -87,11 +86,10 @@ pub(crate) async fn serve_in(
     let routes = reflection::add(service.routes, service.name).map_err(ServeError::Reflection)?;
     let calls = Calls::new(routes.add_service(board.server()), shared.clone());
     let mut background = spawn(service.background, &shared);
-    let closing = CancellationToken::new();
     let transport = transport(config).serve_with_incoming_shutdown(
         calls,
         accept(listener)?,
-        closing.clone().cancelled_owned(),
+        shared.closing.clone().cancelled_owned(),
     );
     let mut transport = pin!(transport);
 
@@ -108,7 +106,8 @@ pub(crate) async fn serve_in(
     if let Ok(ended) = timeout(config.drain_delay(), &mut transport).await {
         return ended.map_err(ServeError::Transport);
     }
-    closing.cancel();
+    // With it go those who watch: they would stay as long as they may.
+    shared.closing.cancel();
     board.close();
     let deadline = Instant::now() + config.drain_timeout();
     let ended = timeout_at(deadline, &mut transport).await;

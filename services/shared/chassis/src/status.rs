@@ -80,6 +80,11 @@ pub(crate) fn peer_unavailable() -> Status {
     refuse(Code::Unavailable, ErrorReason::PeerUnavailable, "a service behind does not answer")
 }
 
+// There is no reason of its own: to the caller, as with a peer that is away, another one answers.
+pub(crate) fn stopping() -> Status {
+    refuse(Code::Unavailable, ErrorReason::PeerUnavailable, "the server stops; ask another one")
+}
+
 /// Returns why a call was refused, if the status says so in the way of this project.
 pub fn reason_of(status: &Status) -> Option<ErrorReason> {
     let info = status.get_details_error_info().filter(|info| info.domain == DOMAIN)?;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures::{StreamExt as _, stream};
-use microblog_chassis::Peer;
+use microblog_chassis::{Peer, context};
 use microblog_proto::user::{VerifyRequest, VerifyResponse};
 use support::{Port, Server, Stub, config, eventually, get, request};
 use tokio::sync::Notify;
@@ -135,6 +135,22 @@ async fn the_line_tells_how_the_call_ended() {
     answers.next().await.unwrap().unwrap();
     drop(answers);
     assert_eq!(lines.wait(5).await[4], line(Level::INFO, VERIFY, "Cancelled"));
+}
+
+#[tokio::test]
+async fn a_watch_that_ends_since_the_server_stops_is_no_fault() {
+    let (lines, _guard) = Lines::record(LevelFilter::INFO);
+    let stub = Stub::new().verify(|| {
+        context::watch().unwrap();
+        let first = stream::iter([Ok(VerifyResponse::default())]);
+        first.chain(stream::pending()).boxed()
+    });
+    let mut server = Server::start(stub.service(), config());
+    let mut answers = server.client().verify(VerifyRequest {}).await.unwrap().into_inner();
+    answers.next().await.unwrap().unwrap();
+    server.stop();
+    answers.next().await.unwrap().unwrap_err();
+    assert_eq!(lines.wait(1).await, [line(Level::INFO, VERIFY, "Unavailable")]);
 }
 
 #[tokio::test]

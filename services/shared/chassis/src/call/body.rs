@@ -1,4 +1,5 @@
-//! The body of an answer: ends at the call's deadline, and with it the call.
+//! The body of an answer: ends at the call's deadline, or that of a watch when the server stops,
+//! and with it the call.
 
 use std::{
     future::Future as _,
@@ -13,7 +14,7 @@ use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::{sync::WaitForCancellationFutureOwned, task::AbortOnDropHandle};
 use tonic::{Status, body::Body};
 use tracing::Span;
 
@@ -21,6 +22,7 @@ use super::running::Running;
 use crate::{context::Context, status};
 
 type Polled = Poll<Option<Result<Frame<Bytes>, Status>>>;
+type Closed = Pin<Box<WaitForCancellationFutureOwned>>;
 
 pin_project! {
     /// What a handler answers, watched to its end.
@@ -31,6 +33,8 @@ pin_project! {
         // handler has nothing.
         #[pin]
         timer: Option<Sleep>,
+        // Of a watch only, from when its handler first has nothing.
+        closed: Option<Closed>,
         running: Option<Running>,
     }
 }
@@ -40,6 +44,23 @@ enum Answer {
     Whole(Body),
     Stream(Stream),
     Ended,
+}
+
+impl Answer {
+    fn poll_frame(&mut self, waker: &mut Waker<'_>) -> Polled {
+        match self {
+            Self::Whole(body) => Pin::new(body).poll_frame(waker),
+            Self::Stream(stream) => stream.poll_frame(waker),
+            Self::Ended => Poll::Ready(None),
+        }
+    }
+
+    fn is_watch(&self) -> bool {
+        match self {
+            Self::Stream(stream) => stream.is_watch(),
+            Self::Whole(_) | Self::Ended => false,
+        }
+    }
 }
 
 impl CallBody {
@@ -53,12 +74,12 @@ impl CallBody {
         // Of a unary call the work is done, and a stream has it now: a caller that reads slowly,
         // or not at all, takes nobody's place.
         running.permit = None;
-        Self { answer, timer, running: Some(running) }
+        Self { answer, timer, closed: None, running: Some(running) }
     }
 
     /// The body of an answer that is all in its headers.
     pub(super) fn empty(running: Running) -> Self {
-        Self { answer: Answer::Ended, timer: None, running: Some(running) }
+        Self { answer: Answer::Ended, timer: None, closed: None, running: Some(running) }
     }
 }
 
@@ -69,17 +90,14 @@ impl http_body::Body for CallBody {
     fn poll_frame(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Polled {
         let this = self.project();
         let Some(running) = this.running.as_mut() else { return Poll::Ready(None) };
-        let polled = catch_unwind(AssertUnwindSafe(|| match this.answer {
-            Answer::Whole(body) => Pin::new(body).poll_frame(waker),
-            Answer::Stream(stream) => stream.poll_frame(waker),
-            Answer::Ended => Poll::Ready(None),
-        }));
-        let frame = match polled {
+        // Asked before as well, lest a handler that always has something goes on for ever.
+        let stops = this.answer.is_watch() && running.shared.closing.is_cancelled();
+        let answer = || if stops { Poll::Pending } else { this.answer.poll_frame(waker) };
+        let frame = match catch_unwind(AssertUnwindSafe(answer)) {
             Ok(Poll::Ready(frame)) => frame,
             Ok(Poll::Pending) => {
-                let Some(timer) = this.timer.as_pin_mut() else { return Poll::Pending };
-                std::task::ready!(timer.poll(waker));
-                trailers(&status::deadline_exceeded())
+                let closed = this.answer.is_watch().then_some(this.closed);
+                std::task::ready!(poll_end(closed, this.timer.as_pin_mut(), running, waker))
             }
             Err(_panic) => trailers(&status::internal()),
         };
@@ -146,6 +164,11 @@ impl Stream {
         context.clone().enter(|| Pin::new(body).poll_frame(waker))
     }
 
+    fn is_watch(&self) -> bool {
+        let handler = self.handler.lock().unwrap_or_else(PoisonError::into_inner);
+        handler.as_ref().is_some_and(|handler| handler.context.is_watch())
+    }
+
     fn is_end_stream(&self) -> bool {
         let handler = self.handler.lock().unwrap_or_else(PoisonError::into_inner);
         handler.as_ref().is_some_and(|handler| handler.body.is_end_stream())
@@ -157,6 +180,24 @@ async fn end_at(deadline: Instant, handler: Arc<Mutex<Option<Handler>>>) {
     sleep_until(deadline).await;
     let late = handler.lock().unwrap_or_else(PoisonError::into_inner).take();
     drop(late);
+}
+
+/// Ends an answer that its handler has nothing for: when the server stops, or at the deadline.
+fn poll_end(
+    closed: Option<&mut Option<Closed>>,
+    timer: Option<Pin<&mut Sleep>>,
+    running: &mut Running,
+    waker: &mut Waker<'_>,
+) -> Polled {
+    if let Some(closed) = closed {
+        let begin = || Box::pin(running.shared.closing.clone().cancelled_owned());
+        if closed.get_or_insert_with(begin).as_mut().poll(waker).is_ready() {
+            running.stopped = true;
+            return Poll::Ready(trailers(&status::stopping()));
+        }
+    }
+    let Some(timer) = timer else { return Poll::Pending };
+    timer.poll(waker).map(|()| trailers(&status::deadline_exceeded()))
 }
 
 fn trailers(status: &Status) -> Option<Result<Frame<Bytes>, Status>> {

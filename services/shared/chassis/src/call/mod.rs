@@ -112,6 +112,7 @@ fn begin(method: &'static Method, shared: Arc<Shared>, incoming: Option<Trace>) 
         quiet: method.inspection,
         started: Instant::now(),
         code: None,
+        stopped: false,
     }
 }
 

@@ -32,6 +32,8 @@ pub(super) struct Running {
     pub(super) quiet: bool,
     pub(super) started: Instant,
     pub(super) code: Option<Code>,
+    /// Whether the server ended it since it stops, which is no fault.
+    pub(super) stopped: bool,
 }
 
 impl Running {
@@ -71,13 +73,14 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let code = self.final_code();
+        let is_fault = is_fault(code) && !self.stopped;
         if !self.span.is_none() {
             self.span.record("rpc.grpc.status_code", code as i32);
-            if is_fault(code) {
+            if is_fault {
                 self.span.record("otel.status_code", "ERROR");
             }
         }
-        write_line(self, code);
+        write_line(self, code, is_fault);
     }
 }
 
@@ -115,10 +118,10 @@ macro_rules! line {
     };
 }
 
-fn write_line(call: &Running, code: Code) {
+fn write_line(call: &Running, code: Code, is_fault: bool) {
     if call.quiet {
         line!(DEBUG, call, code);
-    } else if is_fault(code) {
+    } else if is_fault {
         line!(WARN, call, code);
     } else {
         line!(INFO, call, code);

@@ -113,7 +113,7 @@ impl Peer {
     /// the same layer as for a caller from outside.
     pub fn local(service: &Service, config: &Config) -> Self {
         // Not used by calls that work for a call; others are not counted at all.
-        let shared = Shared::new(config, Admission::new(config.max_calls).into());
+        let shared = Shared::new(config, Admission::new(config).into());
         let calls = Calls::new(service.routes.clone(), shared.into());
         Self::new(Target::Local(calls), config)
     }

@@ -1,0 +1,149 @@
+//! Calls that wait for something to happen: they have places of their own, and hold up no drain.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use futures::{FutureExt as _, StreamExt as _, stream, stream::BoxStream};
+use microblog_chassis::{Config, Peer, context};
+use microblog_proto::user::{
+    VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
+};
+use support::{Server, Stub, code_and_reason, config, eventually, request};
+use tonic::{Code, Status, Streaming};
+
+type Answers = BoxStream<'static, Result<VerifyResponse, Status>>;
+
+/// Answers that a watch has begun, and with nothing after it.
+fn nothing() -> Answers {
+    match context::watch() {
+        Ok(()) => stream::iter([Ok(VerifyResponse::default())]).chain(stream::pending()).boxed(),
+        Err(status) => stream::once(async { Err(status) }).boxed(),
+    }
+}
+
+fn watched() -> Stub {
+    Stub::new().verify(nothing)
+}
+
+/// A watch that passes on what a service in the same process has, as the gateway does.
+fn relay(says_so: bool) -> Stub {
+    let peer = Peer::local(&watched().service(), &config());
+    Stub::new().verify(move || {
+        if says_so && let Err(status) = context::watch() {
+            return stream::once(async { Err(status) }).boxed();
+        }
+        let mut client = UserServiceClient::new(peer.clone());
+        let answers = async move { client.verify(VerifyRequest {}).await.unwrap().into_inner() };
+        answers.flatten_stream().boxed()
+    })
+}
+
+fn limited(change: impl FnOnce(&mut Config)) -> Config {
+    let mut config = config();
+    change(&mut config);
+    config
+}
+
+async fn watch(server: &Server) -> Result<Streaming<VerifyResponse>, Status> {
+    let mut answers = server.client().verify(VerifyRequest {}).await?.into_inner();
+    answers.next().await.unwrap().map(|_begun| answers)
+}
+
+fn is_stopping(status: &Status) {
+    let expected = (Code::Unavailable, "ERROR_REASON_PEER_UNAVAILABLE".to_owned());
+    assert_eq!(code_and_reason(status), expected, "{status:?}");
+}
+
+#[tokio::test]
+async fn a_watch_takes_no_place_of_the_calls_that_work() {
+    for stub in [watched(), relay(true), relay(false)] {
+        let server = Server::start(stub.service(), limited(|config| config.max_calls = 1));
+        let _watches = [watch(&server).await.unwrap(), watch(&server).await.unwrap()];
+        server.client().get_user_by_name(request(None)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_process_takes_so_many_watches() {
+    // The relay and what it relays are one watch.
+    for stub in [watched(), relay(true), relay(false)] {
+        let server = Server::start(stub.service(), limited(|config| config.max_watches = 1));
+        let first = watch(&server).await.unwrap();
+        let overloaded = (Code::ResourceExhausted, "ERROR_REASON_OVERLOADED".to_owned());
+        assert_eq!(code_and_reason(&watch(&server).await.unwrap_err()), overloaded);
+        drop(first);
+        eventually("the next is taken", async || watch(&server).await.is_ok()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_watch_that_was_refused_gives_its_place_back() {
+    let config = limited(|config| (config.max_calls, config.max_watches) = (1, 1));
+    let server = Server::start(watched().service(), config);
+    let _first = watch(&server).await.unwrap();
+    watch(&server).await.unwrap_err();
+    eventually("another call is taken", async || {
+        server.client().get_user_by_name(request(None)).await.is_ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_watch_for_no_call_needs_no_place() {
+    let none = limited(|config| config.max_watches = 1);
+    let peer = Peer::local(&watched().service(), &none);
+    let mut client = UserServiceClient::new(peer);
+    let mut watches = Vec::new();
+    for _ in 0..3 {
+        let mut answers = client.verify(VerifyRequest {}).await.unwrap().into_inner();
+        answers.next().await.unwrap().unwrap();
+        watches.push(answers);
+    }
+}
+
+/// A watch that has something at every moment.
+fn busy() -> Stub {
+    Stub::new().verify(|| {
+        context::watch().unwrap();
+        stream::repeat_with(|| Ok(VerifyResponse::default())).boxed()
+    })
+}
+
+/// A watch that turns out to be one only when it is under way.
+fn late() -> Stub {
+    Stub::new().verify(|| stream::once(async { nothing() }).flatten().boxed())
+}
+
+#[tokio::test]
+async fn a_drain_ends_those_who_watch_and_does_not_wait_for_them() {
+    for stub in [watched(), relay(true), relay(false), busy(), late()] {
+        let mut server = Server::start(stub.service(), config());
+        let mut answers = watch(&server).await.unwrap();
+        server.stop();
+        let end = async {
+            loop {
+                if let Err(status) = answers.next().await.expect("a status at the end") {
+                    return status;
+                }
+            }
+        };
+        let drained = async { futures::join!(end, server.ended()).0 };
+        let limit = Duration::from_secs(5);
+        is_stopping(&tokio::time::timeout(limit, drained).await.expect("the drain ends"));
+    }
+}
+
+#[tokio::test]
+async fn those_who_watch_stay_until_others_know_that_the_server_stops() {
+    let delay = Duration::from_millis(300);
+    let config = limited(|config| config.drain_delay_ms = 300);
+    let mut server = Server::start(watched().service(), config);
+    let mut answers = watch(&server).await.unwrap();
+    let started = Instant::now();
+    server.stop();
+    is_stopping(&answers.next().await.unwrap().unwrap_err());
+    assert!(started.elapsed() >= delay, "{:?}", started.elapsed());
+    server.ended().await;
+}

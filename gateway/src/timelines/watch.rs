@@ -1,10 +1,13 @@
 //! Watching a home timeline: a stream that its caller pulls. Nothing is read of the timeline
 //! service, and nothing is kept, before the caller takes it.
 
+use std::time::Duration;
+
 use futures::{
     StreamExt as _,
     stream::{self, BoxStream},
 };
+use microblog_chassis as chassis;
 use microblog_domain::UserId;
 use microblog_proto::{
     gateway::{self, WatchHomeResponse},
@@ -15,6 +18,9 @@ use tonic::{Status, Streaming};
 
 use super::hydrate::PART_MAX;
 use crate::{people::Visit, refusal, rpc::Gateway, skeleton::SINCE, viewer::Token};
+
+/// How long the timeline service has to begin.
+const OPENING_MAX: Duration = Duration::from_secs(10);
 
 /// What a caller of WatchHome gets.
 pub(crate) type News = BoxStream<'static, Result<WatchHomeResponse, Status>>;
@@ -32,10 +38,14 @@ impl Gateway {
         request: gateway::WatchHomeRequest,
     ) -> Result<News, Status> {
         let viewer = self.viewer(token.clone()).await?;
+        chassis::context::watch()?;
         let (user_id, since_token) = (viewer.get(), request.since_token);
         let request =
             timeline::WatchHomeTimelineRequest { user_id, since_token: since_token.clone() };
-        let arrivals = self.peers.timeline().watch_home_timeline(request).await;
+        let mut client = self.peers.timeline();
+        // A stream has no deadline, and its connection may have no place for one more.
+        let arrivals = timeout(OPENING_MAX, client.watch_home_timeline(request)).await;
+        let arrivals = arrivals.unwrap_or_else(|_elapsed| Err(Status::unavailable("late")));
         let arrivals = arrivals.map_err(|status| refusal::pass_on(status, SINCE))?.into_inner();
         let gateway = self.clone();
         let arrived = WatchHomeTimelineResponse::default();

@@ -88,7 +88,7 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 
-    /// Address of an OpenTelemetry collector (gRPC) to send traces to, such as
+    /// Address of an OpenTelemetry collector (gRPC) to send traces and metrics to, such as
     /// http://127.0.0.1:4317; without one, trace context is passed on but nothing is recorded
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL", hide_env_values = true)]
     pub otlp_endpoint: Option<String>,

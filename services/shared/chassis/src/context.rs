@@ -11,6 +11,7 @@ use tonic::{Code, Status};
 use crate::{
     Config,
     admission::{Admission, Permit},
+    call::Durations,
     status,
 };
 
@@ -30,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) sampling: f64,
     /// Whether spans go anywhere.
     pub(crate) recording: bool,
+    /// How long calls take. `None` where it goes nowhere.
+    pub(crate) durations: Option<Durations>,
     pub(crate) admission: Arc<Admission>,
     /// Writes under way, which the drain waits for.
     pub(crate) writes: TaskTracker,
@@ -46,6 +49,7 @@ impl Shared {
             write_budget: Duration::from_millis(config.write_budget_ms),
             sampling: if recording { config.trace_sampling } else { 0.0 },
             recording,
+            durations: recording.then(Durations::new),
             admission,
             writes: TaskTracker::new(),
             closing: CancellationToken::new(),

@@ -9,6 +9,11 @@
 //! which waits for something to happen begins with [`context::watch()`]: else, a thousand of its
 //! callers would shut all others out, and hold up the drain.
 //!
+//! A service counts what it likes with the instruments of `opentelemetry::global::meter`, made
+//! when its worker starts: what was made before [`run`] goes nowhere. With `--otlp-endpoint`, all of
+//! it is sent to the collector, together with the durations of all calls; without it, counting
+//! costs next to nothing.
+//!
 //! A `main.rs` is
 //! `chassis::run(&config.chassis.clone(), move |worker| listen(config.clone(), worker))`;
 //! a test calls [`serve`] with a socket and a stop signal of its own.

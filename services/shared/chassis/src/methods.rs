@@ -16,6 +16,18 @@ pub(crate) struct Method {
     pub(crate) inspection: bool,
 }
 
+impl Method {
+    /// Returns the path as OpenTelemetry has it: `microblog.user.v1.UserService/GetUser`.
+    pub(crate) fn name(&self) -> &str {
+        self.path.trim_start_matches('/')
+    }
+
+    /// Returns whether the wire contract knows it.
+    pub(crate) fn is_known(&self) -> bool {
+        *self != *UNKNOWN
+    }
+}
+
 static METHODS: LazyLock<HashMap<String, Method>> = LazyLock::new(|| {
     let ours = microblog_proto::DESCRIPTORS;
     [ours, tonic_health::pb::FILE_DESCRIPTOR_SET]
@@ -63,6 +75,8 @@ mod tests {
         assert!(find("/grpc.health.v1.Health/Check").inspection);
         assert!(find("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo").inspection);
         assert!(find("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo").streaming);
-        assert_eq!(find("/microblog.user.v1.UserService/Invented"), &*UNKNOWN);
+        assert_eq!(unary.name(), "microblog.user.v1.UserService/GetUser");
+        assert!(unary.is_known());
+        assert!(!find("/microblog.user.v1.UserService/Invented").is_known());
     }
 }

@@ -43,7 +43,7 @@ where
     E: Error,
 {
     let started = runtime().map_err(|error| error.to_string()).and_then(|runtime| {
-        // The exporter's connection lives in this runtime, which is idle otherwise.
+        // The exporters' connections live in this runtime, which is idle otherwise.
         let telemetry = runtime.block_on(async { Telemetry::start(config) });
         telemetry.map(|telemetry| (runtime, telemetry)).map_err(|error| describe(&error))
     });

@@ -2,6 +2,7 @@
 //! trace, keeps its panics to itself, and says in the project's terms what tonic refuses.
 
 mod body;
+mod duration;
 mod foreign;
 mod future;
 mod running;
@@ -21,7 +22,7 @@ use tonic::{Code, Status, body::Body, service::Routes, transport::server::TcpCon
 use tower::Service;
 
 use self::running::Running;
-pub(crate) use self::{body::CallBody, future::CallFuture};
+pub(crate) use self::{body::CallBody, duration::Durations, future::CallFuture};
 use crate::{
     context::{Context, Shared, Trace},
     methods::{self, Method},

@@ -1,5 +1,5 @@
-//! A call that is under way, from its headers to the end of its answer; writes its line into the
-//! log when it ends.
+//! A call that is under way, from its headers to the end of its answer; when it ends, writes its
+//! line into the log and counts in the metric of durations.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -79,6 +79,11 @@ impl Drop for Running {
             if is_fault {
                 self.span.record("otel.status_code", "ERROR");
             }
+        }
+        if let Some(durations) = &self.shared.durations
+            && !self.method.inspection
+        {
+            durations.record(self.method, code, self.started.elapsed());
         }
         write_line(self, code, is_fault);
     }

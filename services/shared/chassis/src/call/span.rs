@@ -30,7 +30,7 @@ pub(super) fn place(incoming: Option<Trace>, method: &Method, shared: &Shared) -
     let span = tracing::info_span!(
         target: "microblog::call",
         "call",
-        otel.name = method.path.trim_start_matches('/'),
+        otel.name = method.name(),
         otel.kind = "server",
         otel.status_code = tracing::field::Empty,
         rpc.system = "grpc",

@@ -2,6 +2,8 @@
 //! to call it.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
+pub(crate) mod process;
+
 use std::{
     convert::Infallible,
     future::Future,

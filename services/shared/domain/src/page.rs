@@ -76,16 +76,27 @@ impl Scope {
     /// The token is opaque, not secret: a checksum keeps damaged and made-up tokens out, and a
     /// position can only name a place in a list that its caller may read anyway.
     pub fn token<const N: usize>(self, position: [u64; N]) -> String {
-        let mut bytes = Vec::with_capacity(1 + 8 + 8 * N + 8);
+        self.token_of(&position)
+    }
+
+    /// Returns a token for any number of numbers: a position, and what belongs to it.
+    pub fn token_of(self, numbers: &[u64]) -> String {
+        let mut bytes = Vec::with_capacity(1 + 8 + 8 * numbers.len() + 8);
         bytes.push(TOKEN_VERSION);
         bytes.extend(self.0.to_le_bytes());
-        bytes.extend(position.iter().flat_map(|number| number.to_le_bytes()));
+        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
         bytes.extend(hash(&[&bytes]).to_le_bytes());
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
     /// Reads a page token of this scope; an empty one means the first page, and is `None`.
     pub fn read<const N: usize>(self, token: &str) -> Result<Option<[u64; N]>, TokenError> {
+        let numbers = self.read_all(token)?;
+        numbers.map(|numbers| numbers.try_into().map_err(|_| TokenError::Invalid)).transpose()
+    }
+
+    /// Reads a token of any number of numbers; an empty one is `None`.
+    pub fn read_all(self, token: &str) -> Result<Option<Vec<u64>>, TokenError> {
         if token.is_empty() {
             return Ok(None);
         }
@@ -103,11 +114,15 @@ impl Scope {
             return Err(TokenError::Mismatch);
         }
         let (words, rest) = content.as_chunks::<8>();
-        let words: &[[u8; 8]; N] = words.try_into().map_err(|_| TokenError::Invalid)?;
         if !rest.is_empty() {
             return Err(TokenError::Invalid);
         }
-        Ok(Some(words.map(u64::from_le_bytes)))
+        Ok(Some(words.iter().map(|&word| u64::from_le_bytes(word)).collect()))
+    }
+
+    /// Returns the scope narrowed by a text, such as another token that must stay the same.
+    pub fn with_text(self, argument: &str) -> Self {
+        Self(hash(&[&self.0.to_le_bytes(), argument.as_bytes()]))
     }
 }
 
@@ -148,6 +163,16 @@ mod tests {
         fn a_token_keeps_its_position(score: u64, member: u64) {
             let scope = Scope::new("ListFollowers").with(42);
             prop_assert_eq!(scope.read(&scope.token([score, member])), Ok(Some([score, member])));
+        }
+
+        #[test]
+        fn a_token_keeps_any_number_of_numbers(numbers: Vec<u64>) {
+            let scope = Scope::new("GetHomeTimeline").with_text("since");
+            let token = scope.token_of(&numbers);
+            prop_assert_eq!(scope.read_all(&token), Ok(Some(numbers.clone())));
+            if numbers.len() != 2 {
+                prop_assert_eq!(scope.read::<2>(&token), Err(TokenError::Invalid));
+            }
         }
 
         #[test]

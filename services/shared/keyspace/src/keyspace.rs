@@ -91,8 +91,8 @@ impl Keyspace {
     /// Returns a connection of one's own to the node that holds a key now, for what blocks: reads
     /// with BLOCK, and WAIT. The user must be allowed PING and UNWATCH, which make it fit for the
     /// next one.
-    pub async fn exclusive(&self, key: &str) -> Result<Exclusive, Error> {
-        self.inner.exclusive.get(&self.inner.links, key).await
+    pub fn exclusive<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Exclusive, Error>> {
+        Box::pin(self.inner.exclusive.get(&self.inner.links, key))
     }
 }
 

@@ -16,8 +16,8 @@ use redis::{Client, Value, cmd};
 use crate::{RedisServer, settings};
 
 /// What the `keyspace` sends for every service: connections, readiness and the client of a cluster;
-/// functions; pages of sorted sets.
-const OF_THE_KEYSPACE: [&str; 9] = [
+/// functions.
+const OF_THE_KEYSPACE: [&str; 8] = [
     "ping",
     "role",
     "cluster|slots",
@@ -26,8 +26,10 @@ const OF_THE_KEYSPACE: [&str; 9] = [
     "fcall",
     "function|load",
     "function|list",
-    "zrange",
 ];
+
+/// What the `keyspace` sends for those services that call these of its methods.
+const OF_METHODS: [(&str, &str); 2] = [(".page(", "zrange"), (".exclusive(", "unwatch")];
 
 const PRELUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../keyspace/src/prelude.lua");
 
@@ -69,7 +71,7 @@ pub async fn assert_exact(user: &str, crate_directory: &str) {
         cmd("COMMAND").arg("LIST").query_async(&mut server.admin().await).await.expect("the list");
     let names: BTreeSet<String> = names.into_iter().map(|name| name.to_lowercase()).collect();
     let used = used(Path::new(crate_directory), &names);
-    let allowed = settings::rights(user).commands;
+    let allowed: BTreeSet<_> = settings::rights(user).commands.into_iter().map(whole).collect();
     let missing: Vec<_> = used.difference(&allowed).collect();
     let unused: Vec<_> = allowed.difference(&used).collect();
     assert!(
@@ -109,6 +111,14 @@ pub async fn assert_confined(user: &str) {
     }
 }
 
+// The sources name a command that has others below it, such as XGROUP, and which of them, apart.
+fn whole(command: String) -> String {
+    match command.split_once('|') {
+        Some((whole, _)) if !OF_THE_KEYSPACE.contains(&&*command) => whole.to_owned(),
+        _ => command,
+    }
+}
+
 fn used(directory: &Path, names: &BTreeSet<String>) -> BTreeSet<String> {
     let mut sources = Vec::new();
     read(&directory.join("src"), &mut sources);
@@ -116,9 +126,12 @@ fn used(directory: &Path, names: &BTreeSet<String>) -> BTreeSet<String> {
         sources.iter().filter(|(is_lua, _)| *is_lua).map(|(_, text)| &**text).collect();
     let prelude = fs::read_to_string(PRELUDE).unwrap_or_else(|error| panic!("{PRELUDE}: {error}"));
     let called = called(&lua, &functions(&prelude));
+    let is_called = |method: &str| sources.iter().any(|(_, text)| text.contains(method));
+    let of_methods = OF_METHODS.into_iter().filter(|(method, _)| is_called(method));
+    let of_the_keyspace = OF_THE_KEYSPACE.into_iter().chain(of_methods.map(|(_, command)| command));
     let texts = sources.iter().map(|(_, text)| &**text).chain(called);
     let own = texts.flat_map(capitals).map(str::to_lowercase).filter(|word| names.contains(word));
-    OF_THE_KEYSPACE.map(str::to_owned).into_iter().chain(own).collect()
+    of_the_keyspace.map(str::to_owned).chain(own).collect()
 }
 
 /// Reads all sources without their tests; with each, whether it is Lua.

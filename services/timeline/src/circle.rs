@@ -1,0 +1,77 @@
+//! How authors stand to a reader, as far as it was asked: once for each.
+
+use std::collections::HashMap;
+
+use microblog_domain::UserId;
+
+use crate::{
+    entry::Entry,
+    error::Error,
+    graph::{Graph, Standing},
+};
+
+/// Whose posts a timeline shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sight {
+    /// Those of whom the reader follows, and the reader's own.
+    Followings,
+    /// Those of whom the reader follows and is followed by.
+    Mutuals,
+}
+
+/// The authors around a reader.
+#[derive(Debug)]
+pub(crate) struct Circle {
+    pub(crate) reader: UserId,
+    sight: Sight,
+    standings: HashMap<UserId, Standing>,
+    version: Option<u64>,
+}
+
+impl Circle {
+    pub(crate) fn new(reader: UserId, sight: Sight) -> Self {
+        Self { reader, sight, standings: HashMap::new(), version: None }
+    }
+
+    /// Asks about those of the authors who were not asked about before. No call if there is nobody
+    /// new, unless nothing was ever asked.
+    pub(crate) async fn ask(&mut self, graph: &Graph, authors: Vec<UserId>) -> Result<(), Error> {
+        let is_new = |author: &UserId| !self.standings.contains_key(author);
+        let authors: Vec<_> = authors.into_iter().filter(is_new).collect();
+        if authors.is_empty() && self.version.is_some() {
+            return Ok(());
+        }
+        let (standings, version) = graph.standings(self.reader, &authors).await?;
+        self.standings.extend(authors.into_iter().zip(standings));
+        // The oldest answer: what came later, the next read sees.
+        self.version = Some(self.version.map_or(version, |known| known.min(version)));
+        Ok(())
+    }
+
+    /// Returns the version of the reader's newest follow when the first question was asked.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.unwrap_or(0)
+    }
+
+    /// Returns whether the timeline shows an entry. Its author must have been asked about.
+    pub(crate) fn is_visible(&self, entry: &Entry) -> bool {
+        let standing = self.standing(entry.author);
+        !standing.is_apart
+            && match self.sight {
+                Sight::Followings => standing.is_followed,
+                Sight::Mutuals => standing.is_mutual,
+            }
+    }
+
+    /// Returns whether there is somebody among those asked about whom the reader does not follow.
+    pub(crate) fn has_strangers(&self) -> bool {
+        self.standings.values().any(|standing| !standing.is_followed)
+    }
+
+    fn standing(&self, author: UserId) -> Standing {
+        if author == self.reader {
+            return Standing::OWN;
+        }
+        self.standings.get(&author).copied().unwrap_or(Standing::STRANGER)
+    }
+}

@@ -1,0 +1,289 @@
+-- The atomic steps of the timeline service. A user's timelines, all in the user's partition, and
+-- streams of what is to be done to home timelines. Nothing here knows what a record says, but that
+-- it begins with its post's id.
+--
+-- A user timeline: a head of 16 bytes (the first one is a state, see below), then records of 16
+-- bytes, in the order of their posts.
+--
+-- A home timeline: a head, and a ring of records of 20 bytes in the order in which they came. The
+-- string is as long as its ring may grow before it is moved to a longer one. The head's 40 bytes:
+--
+--    0  1  format, 1
+--    1  1  whether it was ever built: 0 or 1
+--    2  2  where the next record goes
+--    4  2  how many records there are
+--    6  4  how many came since the edition began
+--   10  4  when it was last known to be read, in hours since 1970
+--   14  2  nothing
+--   16  8  edition: what is replaced in one step gets the next one
+--   24  8  the version of the newest follow that it reflects
+--   32  8  since when it is being built, in milliseconds since 2024; 0 if it is not
+
+local USER_HEAD, USER_RECORD = 16, 16
+local HOME_HEAD, HOME_RECORD = 40, 20
+
+-- An author whose posts are fetched.
+local PULL = 8
+
+-- How many of an author's posts are kept, and how many more there may be until they are cut.
+local USER_MAX, USER_SLACK = 1000, 250
+local HOME_MAX = 800
+
+-- How an author's posts reach followers: by push; by both while pull begins; by pull.
+local PUSHED, CROSSING, PULLED = 0, 1, 2
+
+-- The lengths that a ring may have: with its head and what Redis adds, each fills a size of its
+-- allocator.
+local ROOMS = { 10, 23, 48, 100, 202, 407, HOME_MAX }
+
+local NEW_HEAD = '\0\0\0\0\0\0\224\255\0\0\0\0\0\0\0\0'
+
+-- Returns whether a timeline has a record that begins with these 8 bytes.
+local function has(timeline, head, width, post)
+  local at = string.find(timeline, post, head + 1, true)
+  while at do
+    if (at - 1 - head) % width == 0 then
+      return true
+    end
+    at = string.find(timeline, post, at + 1, true)
+  end
+  return false
+end
+
+-- Returns the post's id at the beginning of a record.
+local function post_at(timeline, at)
+  return (struct.unpack('<I8', timeline, at))
+end
+
+-- Returns a home timeline's head and records in a ring that has room for one more.
+local function in_room(head, records)
+  local count = #records / HOME_RECORD
+  for _, room in ipairs(ROOMS) do
+    if count < room or room == HOME_MAX then
+      return head .. records .. string.rep('\0', (room - count) * HOME_RECORD)
+    end
+  end
+end
+
+local function is_full_room(count)
+  for _, room in ipairs(ROOMS) do
+    if count == room then
+      return true
+    end
+  end
+  return false
+end
+
+-- Writes a record into a home timeline, if there is one. With `once`, only if the timeline does not
+-- have it.
+-- Returns whether it was written.
+local function push_one(home, record, once)
+  local head = redis.call('GETRANGE', home, 2, 9)
+  if head == '' then
+    return false
+  end
+  if once and has(redis.call('GET', home), HOME_HEAD, HOME_RECORD, string.sub(record, 1, 8)) then
+    return false
+  end
+  local next, count, came = struct.unpack('<I2I2I4', head)
+  if count < HOME_MAX and is_full_room(count) then
+    local timeline = redis.call('GET', home)
+    local records = string.sub(timeline, HOME_HEAD + 1, HOME_HEAD + count * HOME_RECORD)
+    redis.call('SET', home, in_room(string.sub(timeline, 1, HOME_HEAD), records), 'KEEPTTL')
+  end
+  redis.call('SETRANGE', home, HOME_HEAD + next * HOME_RECORD, record)
+  next = (next + 1) % HOME_MAX
+  count = math.min(count + 1, HOME_MAX)
+  redis.call('SETRANGE', home, 2, struct.pack('<I2I2I4', next, count, came + 1))
+  return true
+end
+
+-- Puts a record into an author's timeline, in the order of posts: nearly always at the end.
+local function insert(user, timeline, record)
+  local post, at = post_at(record, 1), #timeline
+  while at > USER_HEAD and post_at(timeline, at - USER_RECORD + 1) > post do
+    at = at - USER_RECORD
+  end
+  if at == #timeline and #timeline < USER_HEAD + (USER_MAX + USER_SLACK) * USER_RECORD then
+    redis.call('APPEND', user, record)
+    return
+  end
+  timeline = string.sub(timeline, 1, at) .. record .. string.sub(timeline, at + 1)
+  local records = string.sub(timeline, USER_HEAD + 1)
+  if #records > (USER_MAX + USER_SLACK) * USER_RECORD then
+    records = string.sub(records, -USER_MAX * USER_RECORD)
+  end
+  redis.call('SET', user, string.sub(timeline, 1, USER_HEAD) .. records)
+end
+
+-- Takes a post into its author's timelines.
+--
+-- KEYS: user timeline, home timeline. ARGV: the post's record for either.
+-- Returns: whether it is new, the author's state.
+local function publish(keys, args)
+  local user, home = keys[1], keys[2]
+  local timeline = redis.call('GET', user)
+  local is_new = not timeline
+    or not has(timeline, USER_HEAD, USER_RECORD, string.sub(args[1], 1, 8))
+  if not timeline then
+    redis.call('SET', user, NEW_HEAD .. args[1])
+  elseif is_new then
+    insert(user, timeline, args[1])
+  end
+  push_one(home, args[2], not is_new)
+  return { is_new and 1 or 0, timeline and string.byte(timeline) or PUSHED }
+end
+
+-- Writes a post into home timelines.
+--
+-- KEYS: home timelines. ARGV: the record, 1 to write it only where it is not there already.
+-- Returns into how many it was written.
+local function push(keys, args)
+  local written = 0
+  for _, home in ipairs(keys) do
+    if push_one(home, args[1], args[2] == '1') then
+      written = written + 1
+    end
+  end
+  return written
+end
+
+-- Gives a home timeline its next edition.
+-- Returns it.
+local function next_edition(home, edition)
+  redis.call('SETRANGE', home, 6, struct.pack('<I4', 0))
+  redis.call('SETRANGE', home, 16, struct.pack('<I8', edition + 1))
+  return edition + 1
+end
+
+-- Adds an author to those whose posts are fetched, where there is a home timeline. Whoever is
+-- building one has to begin again: it may be with an author who was pushed then.
+--
+-- KEYS: home timeline, pulls, home timeline, pulls, … ARGV: author (8 bytes), lifetime in seconds.
+-- Returns to how many it was added.
+local function pull(keys, args)
+  local added = 0
+  for i = 1, #keys, 2 do
+    local edition = redis.call('GETRANGE', keys[i], 16, 23)
+    local pulls = redis.call('GET', keys[i + 1]) or ''
+    if edition ~= '' and not has(pulls, 0, PULL, args[1]) then
+      redis.call('SET', keys[i + 1], pulls .. args[1], 'EX', args[2])
+      next_edition(keys[i], struct.unpack('<I8', edition))
+      redis.call('SETRANGE', keys[i], 32, struct.pack('<I8', 0))
+      added = added + 1
+    end
+  end
+  return added
+end
+
+-- Changes how an author's posts reach followers, unless it is not as expected.
+--
+-- KEYS: user timeline. ARGV: the state expected, the new one.
+-- Returns the state before; PUSHED for an author without posts.
+local function cross(keys, args)
+  local state = string.byte(redis.call('GETRANGE', keys[1], 0, 0)) or PUSHED
+  if state == tonumber(args[1]) and redis.call('EXISTS', keys[1]) == 1 then
+    redis.call('SETRANGE', keys[1], 0, string.char(tonumber(args[2])))
+  end
+  return state
+end
+
+-- What `begin` answers instead of an edition.
+local BEING_BUILT, BUILT = 0, -1
+
+-- Lets one reader build a home timeline; from then on it is there, and posts are pushed into it.
+--
+-- KEYS: home timeline. ARGV: after how many milliseconds a builder counts as dead, hours since 1970,
+-- lifetime in seconds, the edition that is to be built anew (0: only what was never built).
+-- Returns the edition to replace; or BEING_BUILT by somebody else; or BUILT.
+local function begin(keys, args)
+  local home, now = keys[1], now_ms()
+  local head = redis.call('GETRANGE', home, 0, HOME_HEAD - 1)
+  if head == '' then
+    -- No two timelines have an edition in common: it begins with the time, in a unit that editions
+    -- of one do not use up.
+    local edition = now * 1000
+    head = struct.pack('<BBI2I2I4I4I2I8I8I8', 1, 0, 0, 0, 0, tonumber(args[2]), 0, edition, 0, now)
+    redis.call('SET', home, in_room(head, ''), 'EX', args[3])
+    return edition
+  end
+  local was_built = string.byte(head, 2) == 1
+  local edition, _, since = struct.unpack('<I8I8I8', head, 17)
+  if was_built and edition ~= tonumber(args[4]) then
+    return BUILT
+  elseif since > 0 and since <= now and now - since < tonumber(args[1]) then
+    return BEING_BUILT
+  end
+  redis.call('SETRANGE', home, 32, struct.pack('<I8', now))
+  return next_edition(home, edition)
+end
+
+-- Replaces what is in a home timeline, but for what came since its edition began.
+--
+-- KEYS: home timeline, pulls. ARGV: edition, version, hours since 1970, lifetime in seconds, the
+-- records, oldest first, the authors whose posts are to be fetched.
+-- Returns whether it did: not if the timeline has another edition by now, or is gone.
+local function replace(keys, args)
+  local home, pulls = keys[1], keys[2]
+  local timeline = redis.call('GET', home)
+  if not timeline then
+    return 0
+  end
+  local next, count, came = struct.unpack('<I2I2I4', timeline, 3)
+  local edition = struct.unpack('<I8', timeline, 17)
+  if edition ~= tonumber(args[1]) then
+    return 0
+  end
+  local since = math.min(came, count)
+  local ring = string.sub(timeline, HOME_HEAD + 1)
+  local recent = string.sub(ring, math.max(next - since, 0) * HOME_RECORD + 1, next * HOME_RECORD)
+  if since > next then
+    -- The ring is full, and the older ones of them lie at its end.
+    recent = string.sub(ring, (HOME_MAX + next - since) * HOME_RECORD + 1) .. recent
+  end
+  local records = string.sub(args[5] .. recent, -HOME_MAX * HOME_RECORD)
+  count = #records / HOME_RECORD
+  local head = struct.pack('<BBI2I2I4I4I2I8I8I8', 1, 1, count % HOME_MAX, count, 0,
+    tonumber(args[3]), 0, edition + 1, tonumber(args[2]), 0)
+  redis.call('SET', home, in_room(head, records), 'EX', args[4])
+  redis.call('DEL', pulls)
+  if args[6] ~= '' then
+    redis.call('SET', pulls, args[6], 'EX', args[4])
+  end
+  return 1
+end
+
+-- Notes that a home timeline is read.
+--
+-- KEYS: home timeline, pulls. ARGV: hours since 1970, lifetime in seconds.
+local function touch(keys, args)
+  if redis.call('EXPIRE', keys[1], args[2]) == 1 then
+    redis.call('SETRANGE', keys[1], 10, struct.pack('<I4', tonumber(args[1])))
+    redis.call('EXPIRE', keys[2], args[2])
+  end
+end
+
+-- Ends a step of a job, and adds the step that follows, if there is one; unless somebody else did.
+--
+-- KEYS: stream. ARGV: group, the step, what follows.
+-- Returns whether it did.
+local function advance(keys, args)
+  local stream, group, step = keys[1], args[1], args[2]
+  redis.call('XACK', stream, group, step)
+  if redis.call('XDEL', stream, step) == 0 then
+    return 0
+  end
+  if args[3] then
+    redis.call('XADD', stream, '*', 'job', args[3])
+  end
+  return 1
+end
+
+redis.register_function('tl_publish' .. suffix, publish)
+redis.register_function('tl_push' .. suffix, push)
+redis.register_function('tl_pull' .. suffix, pull)
+redis.register_function('tl_cross' .. suffix, cross)
+redis.register_function('tl_begin' .. suffix, begin)
+redis.register_function('tl_replace' .. suffix, replace)
+redis.register_function('tl_touch' .. suffix, touch)
+redis.register_function('tl_advance' .. suffix, advance)

@@ -1,0 +1,209 @@
+//! What the timeline service asks the relation service: who follows whom. Knows no timeline.
+
+use std::time::Duration;
+
+use microblog_chassis::Peer;
+use microblog_domain::{BATCH_MAX, UserId};
+use microblog_proto::relation::{
+    self, Edge, RelationState, relation_service_client::RelationServiceClient,
+};
+use tokio::time::timeout;
+use tonic::Status;
+
+use crate::error::Error;
+
+/// The most entries of a list that relation returns at once.
+const PAGE_MAX: i32 = 200;
+
+/// The most followers that one message of a stream has.
+const STREAM_BATCH: i32 = 2_000;
+
+/// For one answer: a peer that hangs must not stop a worker for ever, and a call has its own
+/// deadline beside it.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// How an author stands to a reader, as far as timelines are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// Whether the reader follows the author.
+    pub(crate) is_followed: bool,
+    /// Whether they follow each other.
+    pub(crate) is_mutual: bool,
+    /// Whether one has blocked the other, or the reader has muted the author.
+    pub(crate) is_apart: bool,
+}
+
+/// Followings and the newest of the versions of the follows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Followings {
+    /// Who is followed.
+    pub(crate) authors: Vec<UserId>,
+    /// The version of the newest follow; 0 if there is none.
+    pub(crate) version: u64,
+}
+
+/// Some followers of an author.
+#[derive(Clone, Debug)]
+pub(crate) struct Followers {
+    /// Who follows.
+    pub(crate) users: Vec<UserId>,
+    /// From where to go on; empty at the end.
+    pub(crate) next_token: String,
+}
+
+/// The follow graph.
+#[derive(Clone, Debug)]
+pub(crate) struct Graph {
+    relation: RelationServiceClient<Peer>,
+}
+
+impl Graph {
+    /// Returns the graph that a relation service knows.
+    pub(crate) fn new(relation: Peer) -> Self {
+        Self { relation: RelationServiceClient::new(relation) }
+    }
+
+    /// Returns how authors stand to a reader, in their order, and the version of the reader's
+    /// newest follow. One call for each 500 authors, all at once; one if there are none.
+    pub(crate) async fn standings(
+        &self,
+        reader: UserId,
+        authors: &[UserId],
+    ) -> Result<(Vec<Standing>, u64), Error> {
+        let mut chunks: Vec<_> = authors.chunks(BATCH_MAX).collect();
+        if chunks.is_empty() {
+            chunks.push(&[]);
+        }
+        let asked = chunks.into_iter().map(|authors| {
+            let request = relation::BatchGetRelationsRequest {
+                viewer_id: reader.get(),
+                target_ids: authors.iter().map(|author| author.get()).collect(),
+                include_blocks: true,
+                include_mutes: true,
+                include_newest_following_version: true,
+            };
+            let mut relation = self.relation.clone();
+            async move { in_time(relation.batch_get_relations(request)).await }
+        });
+        let (mut standings, mut version) = (Vec::with_capacity(authors.len()), u64::MAX);
+        for answer in futures::future::try_join_all(asked).await? {
+            // Of several, the oldest: what it does not reflect, the next read will.
+            version = version.min(answer.newest_following_version);
+            standings.extend(answer.relations.iter().map(Standing::read));
+        }
+        if standings.len() == authors.len() {
+            Ok((standings, version))
+        } else {
+            Err(Error::Relation(Status::internal("not a relation to everybody asked about")))
+        }
+    }
+
+    /// Returns whom a user has followed since a version; all for 0. One call for each 200.
+    pub(crate) async fn followings(&self, user: UserId, since: u64) -> Result<Followings, Error> {
+        let (mut followings, mut page_token) = (Followings::default(), String::new());
+        loop {
+            let request = relation::ListFollowingRequest {
+                user_id: user.get(),
+                page_size: PAGE_MAX,
+                page_token,
+                newer_than_version: since,
+            };
+            let mut relation = self.relation.clone();
+            let page = in_time(relation.list_following(request)).await?;
+            // Newest first: whoever is followed later is not in this list.
+            if let (0, Some(newest)) = (followings.version, page.edges.first()) {
+                followings.version = newest.version;
+            }
+            followings.authors.extend(users(&page.edges));
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return Ok(followings);
+            }
+        }
+    }
+
+    /// Returns whom a user follows and is followed by. One call for each 200.
+    pub(crate) async fn mutuals(&self, user: UserId) -> Result<Vec<UserId>, Error> {
+        let (mut mutuals, mut page_token) = (Vec::new(), String::new());
+        loop {
+            let request = relation::ListMutualsRequest {
+                user_id: user.get(),
+                page_size: PAGE_MAX,
+                page_token,
+            };
+            let mut relation = self.relation.clone();
+            let page = in_time(relation.list_mutuals(request)).await?;
+            mutuals.extend(users(&page.edges));
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return Ok(mutuals);
+            }
+        }
+    }
+
+    /// Returns followers of an author from a place in their list on: at least `count`, or all that
+    /// there are. One streaming call.
+    pub(crate) async fn followers(
+        &self,
+        author: UserId,
+        token: &str,
+        count: usize,
+    ) -> Result<Followers, Error> {
+        let request = relation::StreamFollowersRequest {
+            user_id: author.get(),
+            batch_size: STREAM_BATCH.min(i32::try_from(count).unwrap_or(STREAM_BATCH)),
+            page_token: token.to_owned(),
+        };
+        let mut relation = self.relation.clone();
+        let mut batches = in_time(relation.stream_followers(request)).await?;
+        let mut followers = Followers { users: Vec::new(), next_token: token.to_owned() };
+        while let Some(batch) = timely(batches.message()).await? {
+            followers.users.extend(batch.user_ids.iter().copied().filter_map(UserId::new));
+            followers.next_token = batch.next_page_token;
+            if followers.next_token.is_empty() || followers.users.len() >= count {
+                return Ok(followers);
+            }
+        }
+        Err(Error::Relation(Status::unavailable("a stream of followers ended before its end")))
+    }
+
+    /// Returns how many follow an author. One call.
+    pub(crate) async fn count_followers(&self, author: UserId) -> Result<u64, Error> {
+        let request = relation::BatchGetCountsRequest { user_ids: vec![author.get()] };
+        let answer = in_time(self.relation.clone().batch_get_counts(request)).await?;
+        Ok(answer.counts.first().map_or(0, |counts| counts.followers))
+    }
+}
+
+impl Standing {
+    /// How readers stand to themselves: they see what they post.
+    pub(crate) const OWN: Self = Self { is_followed: true, is_mutual: false, is_apart: false };
+
+    /// How somebody stands who was never asked about.
+    pub(crate) const STRANGER: Self =
+        Self { is_followed: false, is_mutual: false, is_apart: false };
+
+    fn read(relation: &relation::Relation) -> Self {
+        let state = relation.state();
+        Self {
+            is_followed: matches!(state, RelationState::Following | RelationState::Mutual),
+            is_mutual: state == RelationState::Mutual,
+            is_apart: relation.blocking || relation.blocked_by || relation.muting,
+        }
+    }
+}
+
+fn users(edges: &[Edge]) -> impl Iterator<Item = UserId> {
+    edges.iter().filter_map(|edge| UserId::new(edge.user_id))
+}
+
+async fn in_time<T>(
+    answer: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> Result<T, Error> {
+    Ok(timely(answer).await?.into_inner())
+}
+
+async fn timely<T>(answer: impl Future<Output = Result<T, Status>>) -> Result<T, Error> {
+    let late = |_| Err(Status::deadline_exceeded("no answer in time"));
+    timeout(ANSWER_MAX, answer).await.unwrap_or_else(late).map_err(Error::Relation)
+}

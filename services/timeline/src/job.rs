@@ -1,0 +1,121 @@
+//! What is to be done to the home timelines of an author's followers. Kept in streams, so that
+//! replicas of two versions may have to understand each other's: a protobuf message, of which new
+//! fields may come and none may change. Pure.
+
+use microblog_domain::{PostId, UserId};
+
+use crate::entry::Entry;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub enum Kind {
+    /// Never written.
+    Unspecified = 0,
+    /// Writes a post into the home timelines.
+    Push = 1,
+    /// Makes the home timelines fetch the author's posts from now on.
+    Cross = 2,
+    /// Looks whether the posts of the author, which are fetched, may be pushed again, and pushes
+    /// this one if so.
+    Weigh = 3,
+}
+
+/// A job: as much of it as is still to be done.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Job {
+    /// What is to be done.
+    #[prost(enumeration = "Kind", tag = "1")]
+    pub kind: i32,
+    /// Whose followers it is about.
+    #[prost(uint64, tag = "2")]
+    pub author_id: u64,
+    /// The post; 0 for none.
+    #[prost(uint64, tag = "3")]
+    pub post_id: u64,
+    /// Of a repost, the post that it repeats; 0 of any other.
+    #[prost(uint64, tag = "4")]
+    pub root_id: u64,
+    /// Whether the post has a text.
+    #[prost(bool, tag = "5")]
+    pub has_text: bool,
+    /// Whether the post may have been pushed before: then nobody is to have it twice.
+    #[prost(bool, tag = "6")]
+    pub is_repeat: bool,
+    /// From where to go on in the list of followers; empty at the beginning.
+    #[prost(string, tag = "7")]
+    pub followers_token: String,
+    /// How many followers are done.
+    #[prost(uint64, tag = "8")]
+    pub followers_done: u64,
+}
+
+impl Job {
+    /// Returns the job to push a post, or to look whether it is to be pushed.
+    pub fn of_post(kind: Kind, post: &Entry, is_repeat: bool) -> Self {
+        Self {
+            kind: kind.into(),
+            author_id: post.author.get(),
+            post_id: post.post.get(),
+            root_id: post.root.map_or(0, PostId::get),
+            has_text: post.has_text,
+            is_repeat,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the job to make all home timelines fetch an author's posts.
+    pub fn crossing(author: UserId) -> Self {
+        Self { kind: Kind::Cross.into(), author_id: author.get(), ..Self::default() }
+    }
+
+    /// Returns whose followers it is about.
+    pub fn author(&self) -> Option<UserId> {
+        UserId::new(self.author_id)
+    }
+
+    /// Returns the post that it is about.
+    pub fn post(&self) -> Option<Entry> {
+        let (post, author) = (PostId::new(self.post_id)?, self.author()?);
+        let root = PostId::new(self.root_id);
+        Some(Entry { post, author, root, has_text: self.has_text })
+    }
+
+    /// Returns whether this version knows what is to be done.
+    pub(crate) fn is_understood(&self) -> bool {
+        match self.kind() {
+            Kind::Unspecified => false,
+            Kind::Push | Kind::Weigh => self.post().is_some(),
+            Kind::Cross => self.author().is_some(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+
+    #[test]
+    fn a_job_keeps_its_post() {
+        let post = Entry {
+            post: PostId::new(77).unwrap(),
+            author: UserId::new(5).unwrap(),
+            root: PostId::new(3),
+            has_text: true,
+        };
+        let job = Job::of_post(Kind::Push, &post, false);
+        let read = Job::decode(&job.encode_to_vec()[..]).unwrap();
+        assert!(read.is_understood());
+        assert_eq!((read.post(), read.kind()), (Some(post), Kind::Push));
+    }
+
+    #[test]
+    fn what_a_later_version_wrote_is_not_understood() {
+        let mut job = Job::crossing(UserId::new(5).unwrap());
+        assert!(job.is_understood());
+        job.kind = 99;
+        assert!(!job.is_understood());
+    }
+}

@@ -1,0 +1,222 @@
+//! A timeline as its reader sees it: which of its entries are shown, and which of them are on a
+//! page. Pure: how authors stand to the reader is asked elsewhere.
+
+use std::collections::{HashMap, HashSet};
+
+use microblog_domain::{PostId, UserId};
+
+use crate::{
+    entry::{Entry, newest},
+    seen::{Place, Seen},
+};
+
+/// The length of home and friends timelines.
+pub(crate) const HOME_MAX: usize = 800;
+
+/// Among how many entries below it a repost is left out where one shows the same root.
+const REPEAT_WINDOW: usize = 40;
+
+/// How many posts that are left out an entry names, to stand in for it.
+const STAND_INS_MAX: usize = 3;
+
+/// How much of a list that is cut must be known below what is decided: among so many entries there
+/// are as many that are shown as matter, unless two of three are hidden.
+const MARGIN: usize = 3 * REPEAT_WINDOW;
+
+/// Entries, newest first, each once; up to 800, and as far down as they are known.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct List {
+    entries: Vec<Entry>,
+    // Below which something may be missing.
+    cut: Option<PostId>,
+}
+
+/// A page as it is asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    /// How many entries at most.
+    pub(crate) size: usize,
+    /// Where it begins, if not at the beginning.
+    pub(crate) place: Option<Place>,
+    /// Only what is new to whoever has seen this.
+    pub(crate) since: Option<Seen>,
+}
+
+/// An entry that is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) entry: Entry,
+    /// Reposts of the same root that are left out for it, oldest first.
+    pub(crate) stand_ins: Vec<PostId>,
+}
+
+/// A page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Page {
+    pub(crate) entries: Vec<Shown>,
+    /// Where the next one begins, if there is one.
+    pub(crate) next: Option<Place>,
+    /// What its reader has seen with it.
+    pub(crate) seen: Seen,
+}
+
+/// A part of a list, of which something is to be decided: which of its entries are candidates, and
+/// how far down one must look to know whether they are shown.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    candidates: Vec<usize>,
+    // The entries that matter: from the first one to behind the last one.
+    from: usize,
+    to: usize,
+    /// Whether the list has no other candidates.
+    pub(crate) is_all: bool,
+}
+
+impl List {
+    /// Returns a list of entries in any order; below `cut`, some may be missing.
+    pub(crate) fn new(entries: Vec<Entry>, cut: Option<PostId>) -> Self {
+        let mut entries = newest(entries, HOME_MAX);
+        let known = entries.len();
+        entries.retain(|entry| cut.is_none_or(|cut| entry.post >= cut));
+        // Nobody sees what is missing behind the end.
+        let cut = cut.filter(|_| entries.len() < known || known < HOME_MAX);
+        Self { entries, cut }
+    }
+
+    /// Returns a list of one author's posts, all of them.
+    pub(crate) fn of_author(entries: Vec<Entry>) -> Self {
+        Self { entries: newest(entries, usize::MAX), cut: None }
+    }
+
+    /// Returns this list with further entries.
+    pub(crate) fn with(mut self, entries: Vec<Entry>) -> Self {
+        self.entries.extend(entries);
+        Self::new(self.entries, self.cut)
+    }
+
+    /// Returns whether anything in it may be wanted.
+    pub(crate) fn has_any(&self, wanted: &Wanted) -> bool {
+        self.candidates(wanted).next().is_some() || self.is_cut_for(wanted)
+    }
+
+    /// Returns the part in which the first `count` candidates for a page are; `None` where more of
+    /// the list must be known to tell.
+    pub(crate) fn part(&self, wanted: &Wanted, count: usize) -> Option<Part> {
+        let candidates: Vec<_> = self.candidates(wanted).take(count).collect();
+        let is_all = candidates.len() < count;
+        if is_all && self.is_cut_for(wanted) {
+            return None;
+        }
+        let from = candidates.first().copied().unwrap_or(0);
+        let to = candidates.last().map_or(0, |last| last + 1);
+        let (to, has_reposts) = self.reach(from, to);
+        let is_known = self.cut.is_none() || !has_reposts || to + MARGIN <= self.entries.len();
+        is_known.then_some(Part { candidates, from, to, is_all })
+    }
+
+    /// Returns the authors in a part, each once, but for the reader.
+    pub(crate) fn authors(&self, part: &Part, reader: UserId) -> Vec<UserId> {
+        let mut known = HashSet::from([reader]);
+        let entries = self.entries[part.from..part.to].iter();
+        entries.map(|entry| entry.author).filter(|&author| known.insert(author)).collect()
+    }
+
+    /// Returns which candidates of a part are shown, newest first, to a reader who may see what
+    /// `is_visible` says.
+    ///
+    /// Goes from the oldest to the newest, as a timeline grows: a plain repost is left out where
+    /// the root is among the newest 40 that are shown by then. So what comes later changes nothing
+    /// below it.
+    pub(crate) fn shown(&self, part: &Part, is_visible: impl Fn(&Entry) -> bool) -> Vec<Shown> {
+        let mut shown: Vec<Shown> = Vec::new();
+        let mut places: Vec<usize> = Vec::new();
+        let mut shown_at: HashMap<PostId, usize> = HashMap::new();
+        for place in (part.from..part.to).rev() {
+            let entry = self.entries[place];
+            if !is_visible(&entry) {
+                continue;
+            }
+            let recent = shown_at.get(&entry.shows()).copied();
+            match recent.filter(|at| shown.len() - at <= REPEAT_WINDOW) {
+                Some(at) if entry.is_plain_repost() => {
+                    if shown[at].stand_ins.len() < STAND_INS_MAX {
+                        shown[at].stand_ins.push(entry.post);
+                    }
+                }
+                _ => {
+                    shown_at.insert(entry.shows(), shown.len());
+                    shown.push(Shown { entry, stand_ins: Vec::new() });
+                    places.push(place);
+                }
+            }
+        }
+        let candidates: HashSet<usize> = part.candidates.iter().copied().collect();
+        let of_part = places.iter().zip(shown).rev();
+        of_part.filter(|(place, _)| candidates.contains(place)).map(|(_, shown)| shown).collect()
+    }
+
+    /// Returns what is wanted and one more where there is, if everything is shown.
+    pub(crate) fn all(&self, wanted: &Wanted) -> Vec<Shown> {
+        let shown = |place: usize| Shown { entry: self.entries[place], stand_ins: Vec::new() };
+        self.candidates(wanted).take(wanted.size + 1).map(shown).collect()
+    }
+
+    /// Returns the posts that are wanted, whether they are shown or not.
+    pub(crate) fn posts(&self, wanted: &Wanted) -> Vec<PostId> {
+        self.candidates(wanted).map(|place| self.entries[place].post).collect()
+    }
+
+    fn candidates(&self, wanted: &Wanted) -> impl Iterator<Item = usize> {
+        let after = wanted.place.as_ref().map(|place| place.after);
+        let from =
+            after.map_or(0, |after| self.entries.partition_point(|entry| entry.post >= after));
+        let is_new =
+            move |entry: &Entry| wanted.since.as_ref().is_none_or(|since| since.is_new(entry.post));
+        (from..self.entries.len()).filter(move |&place| is_new(&self.entries[place]))
+    }
+
+    // Whether what is missing may be wanted.
+    fn is_cut_for(&self, wanted: &Wanted) -> bool {
+        let reaches = |cut| wanted.since.as_ref().is_none_or(|since| since.reaches_below(cut));
+        self.cut.is_some_and(reaches)
+    }
+
+    // How far down one must look to know which entries of a part are shown: to the oldest entry
+    // that shows the same as a plain repost in it, and what is in between counts as well. And
+    // whether there are plain reposts in it.
+    fn reach(&self, from: usize, to: usize) -> (usize, bool) {
+        let mut oldest: Option<HashMap<PostId, usize>> = None;
+        let (mut to, mut place) = (to, from);
+        while place < to {
+            let entry = &self.entries[place];
+            if entry.is_plain_repost() {
+                let oldest = oldest.get_or_insert_with(|| {
+                    let places = self.entries.iter().enumerate();
+                    places.map(|(place, entry)| (entry.shows(), place)).collect()
+                });
+                to = to.max(oldest.get(&entry.shows()).map_or(to, |oldest| oldest + 1));
+            }
+            place += 1;
+        }
+        (to, oldest.is_some())
+    }
+}
+
+impl Page {
+    /// Returns the page that was wanted, of what is shown from where it begins.
+    pub(crate) fn new(wanted: &Wanted, mut shown: Vec<Shown>) -> Self {
+        let has_more = shown.len() > wanted.size;
+        shown.truncate(wanted.size);
+        let before = wanted.place.as_ref().map(|place| &place.seen).or(wanted.since.as_ref());
+        let mut seen = before.cloned().unwrap_or_default();
+        for shown in &shown {
+            seen.note(shown.entry.post);
+        }
+        let last = shown.last().map(|shown| shown.entry.post).filter(|_| has_more);
+        if let (Some(last), None) = (last, &wanted.since) {
+            seen.note_down_to(last);
+        }
+        let next = last.map(|after| Place { after, seen: seen.clone() });
+        Self { entries: shown, next, seen }
+    }
+}

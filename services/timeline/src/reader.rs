@@ -1,0 +1,176 @@
+//! Reading timelines: where their entries come from, and which of them a reader sees.
+
+use std::time::Duration;
+
+use microblog_domain::UserId;
+use tokio::time::timeout;
+
+use crate::{
+    circle::{Circle, Sight},
+    config::Mode,
+    error::Error,
+    graph::Graph,
+    homes::Homes,
+    list::{HOME_MAX, List, Page, Part, Shown, Wanted},
+    metrics::Metrics,
+    pull::{self, Depth},
+    store::{Head, Store},
+};
+
+/// How often a home timeline is completed for one read: each time is for a follow that came after
+/// the last.
+const COMPLETIONS_MAX: usize = 3;
+
+/// For cleaning a home timeline, beside the calls.
+const CLEANING_MAX: Duration = Duration::from_secs(10);
+
+/// Reads timelines.
+#[derive(Clone)]
+pub(crate) struct Reader {
+    store: Store,
+    graph: Graph,
+    homes: Homes,
+    mode: Mode,
+}
+
+/// A home timeline as far as it was read.
+pub(crate) struct Source {
+    pub(crate) list: List,
+    /// What stands at the beginning of the one that is kept; `None` where none is.
+    pub(crate) head: Option<Head>,
+    /// Whose posts were fetched.
+    pub(crate) pulls: Vec<UserId>,
+}
+
+impl Reader {
+    pub(crate) fn new(store: Store, graph: Graph, mode: Mode, metrics: Metrics) -> Self {
+        let homes = Homes::new(store.clone(), graph.clone(), metrics);
+        Self { store, graph, homes, mode }
+    }
+
+    /// Returns a page of an author's own posts. One round trip.
+    pub(crate) async fn user(&self, author: UserId, wanted: &Wanted) -> Result<Page, Error> {
+        let tails = self.store.tails(&[author], None).await?;
+        let entries = tails.into_iter().flat_map(|tail| tail.entries).collect();
+        let shown = List::of_author(entries).all(wanted);
+        Ok(Page::new(wanted, shown))
+    }
+
+    /// Returns a page of a home timeline.
+    ///
+    /// One round trip, one more where the posts of some authors are pulled, and one call of
+    /// relation, unless much of the timeline is hidden. Building and completing it come on top.
+    pub(crate) async fn home(&self, reader: UserId, wanted: &Wanted) -> Result<Page, Error> {
+        Ok(Page::new(wanted, self.home_from(reader, wanted, wanted.size + 1).await?))
+    }
+
+    /// Counts what is new in a home timeline. One round trip, or two where the posts of some
+    /// authors are pulled, if there is nothing; otherwise as much as to read it.
+    pub(crate) async fn count(&self, reader: UserId, wanted: &Wanted) -> Result<usize, Error> {
+        let source = self.source(reader, Depth::Tails).await?;
+        if !source.list.has_any(wanted) {
+            return Ok(0);
+        }
+        Ok(self.home_from(reader, wanted, HOME_MAX).await?.len())
+    }
+
+    /// Returns a page of the posts of a user's mutuals. As much as to read a home timeline by pull.
+    pub(crate) async fn friends(&self, reader: UserId, wanted: &Wanted) -> Result<Page, Error> {
+        let mutuals = self.graph.mutuals(reader).await?;
+        let mut circle = Circle::new(reader, Sight::Mutuals);
+        let count = wanted.size + 1;
+        for depth in [Depth::Tails, Depth::Whole] {
+            let list = pull::list(&self.store, &mutuals, depth).await?;
+            if let Some(shown) = self.shown(&list, &mut circle, wanted, count).await? {
+                return Ok(Page::new(wanted, shown));
+            }
+        }
+        Ok(Page::new(wanted, Vec::new()))
+    }
+
+    /// Returns what there is of a home timeline, for whoever compares it with what was there.
+    pub(crate) async fn source(&self, reader: UserId, depth: Depth) -> Result<Source, Error> {
+        if self.mode == Mode::Pull {
+            let mut authors = self.graph.followings(reader, 0).await?.authors;
+            authors.push(reader);
+            let list = pull::list(&self.store, &authors, depth).await?;
+            return Ok(Source { list, head: None, pulls: authors });
+        }
+        let home = self.homes.get(reader).await?;
+        let list = match &home.pulls[..] {
+            [] => List::default(),
+            pulls => pull::list(&self.store, pulls, depth).await?,
+        };
+        Ok(Source { list: list.with(home.entries), head: Some(home.head), pulls: home.pulls })
+    }
+
+    // Returns up to `count` entries of a home timeline that are shown, from where a page begins.
+    async fn home_from(
+        &self,
+        reader: UserId,
+        wanted: &Wanted,
+        count: usize,
+    ) -> Result<Vec<Shown>, Error> {
+        let mut circle = Circle::new(reader, Sight::Followings);
+        let (mut depth, mut completions) = (Depth::Tails, 0);
+        loop {
+            let source = self.source(reader, depth).await?;
+            let shown = self.shown(&source.list, &mut circle, wanted, count).await?;
+            let is_old = |head: &Head| head.version < circle.version();
+            let old = source.head.filter(|head| is_old(head) && completions < COMPLETIONS_MAX);
+            if let Some(head) = old {
+                self.homes.complete(reader, head.edition).await?;
+                completions += 1;
+                continue;
+            }
+            match (shown, depth) {
+                (None, Depth::Tails) => depth = Depth::Whole,
+                (shown, _) => {
+                    if let Some(head) = source.head.filter(|_| circle.has_strangers()) {
+                        self.clean(reader, head.edition);
+                    }
+                    return Ok(shown.unwrap_or_default());
+                }
+            }
+        }
+    }
+
+    // Returns up to `count` entries that are shown, from where a page begins; `None` where more of
+    // the list must be known. Asks about a few more authors than a page has, and about more only
+    // where that does not fill it.
+    async fn shown(
+        &self,
+        list: &List,
+        circle: &mut Circle,
+        wanted: &Wanted,
+        count: usize,
+    ) -> Result<Option<Vec<Shown>>, Error> {
+        let mut candidates = count + count / 4;
+        loop {
+            let Some(part) = list.part(wanted, candidates) else {
+                circle.ask(&self.graph, Vec::new()).await?;
+                return Ok(None);
+            };
+            let Part { is_all, .. } = part;
+            circle.ask(&self.graph, list.authors(&part, circle.reader)).await?;
+            let mut shown = list.shown(&part, |entry| circle.is_visible(entry));
+            if is_all || shown.len() >= count {
+                shown.truncate(count);
+                return Ok(Some(shown));
+            }
+            candidates *= 2;
+        }
+    }
+
+    // Beside the calls: nobody waits for it.
+    fn clean(&self, reader: UserId, edition: u64) {
+        let homes = self.homes.clone();
+        tokio::spawn(async move {
+            let cleaned = timeout(CLEANING_MAX, homes.clean(reader, edition)).await;
+            if let Ok(Err(error)) = cleaned {
+                let error = &error as &dyn std::error::Error;
+                tracing::debug!(error, "a home timeline is cleaned another time");
+            }
+        });
+    }
+}

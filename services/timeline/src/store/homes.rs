@@ -1,0 +1,217 @@
+//! Home timelines: built, filled, read.
+
+use std::time::Duration;
+
+use microblog_domain::UserId;
+use microblog_keyspace::{Batch, Call, Error, decode, redis::cmd};
+
+use super::{LIFETIME, Store, hours, malformed};
+use crate::{
+    entry::{Entry, HOME_RECORD},
+    keys,
+};
+
+const HEAD: usize = 40;
+const FORMAT: u8 = 1;
+
+/// The bytes of an author whose posts are fetched.
+const PULL: usize = 8;
+
+/// After how long a builder counts as dead: longer than a build takes in all but bad moments, far
+/// less than a reader waits.
+const BUILD_MAX: Duration = Duration::from_secs(3);
+
+/// How many hours old the note may be that a home timeline is read.
+const TOUCH_HOURS: u32 = 24;
+
+/// What stands at the beginning of a home timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Whether it was ever built: else it has only what was pushed since its builder began.
+    pub was_built: bool,
+    /// The version of the newest follow that it reflects.
+    pub version: u64,
+    /// Changes with every replacement.
+    pub edition: u64,
+    /// How many posts came since the edition began.
+    came: u32,
+    read_at_hour: u32,
+}
+
+/// A home timeline as it is stored.
+#[derive(Clone, Debug)]
+pub struct Home {
+    /// What stands at its beginning.
+    pub head: Head,
+    /// Its posts, in no order; some may be there twice.
+    pub entries: Vec<Entry>,
+    /// Authors whose posts are to be fetched.
+    pub pulls: Vec<UserId>,
+}
+
+/// What became of the wish to build a home timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// It is to be replaced as this edition.
+    Edition(u64),
+    /// Somebody else is building it.
+    BeingBuilt,
+    /// It is built.
+    Built,
+}
+
+impl Head {
+    /// Returns whether it is time to note that the timeline is read.
+    pub fn is_to_be_touched(&self) -> bool {
+        hours().saturating_sub(self.read_at_hour) >= TOUCH_HOURS
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, Error> {
+        let head = bytes.first_chunk::<HEAD>().filter(|head| head[0] == FORMAT);
+        let head = head.ok_or_else(|| malformed("home timeline"))?;
+        Ok(Self {
+            was_built: head[1] == 1,
+            came: number(&head[6..10]) as u32,
+            read_at_hour: number(&head[10..14]) as u32,
+            edition: number(&head[16..24]),
+            version: number(&head[24..32]),
+        })
+    }
+}
+
+impl Store {
+    /// Returns a user's home timeline as it is stored; `None` where there is none. One round trip.
+    pub async fn home(&self, user: UserId) -> Result<Option<Home>, Error> {
+        let mut batch = Batch::with_capacity(2);
+        batch.query(user.partition(), cmd("GET").arg(keys::home(user)).take());
+        batch.query(user.partition(), cmd("GET").arg(keys::pulls(user)).take());
+        let mut answers = self.keyspace.send(batch).await?.into_iter();
+        let (Some(home), Some(pulls)) = (answers.next(), answers.next()) else {
+            return Err(malformed("answer"));
+        };
+        let Some(bytes) = decode::<Option<Vec<u8>>>(home)? else { return Ok(None) };
+        let head = Head::read(&bytes)?;
+        let (records, _) = bytes[HEAD..].as_chunks::<HOME_RECORD>();
+        let entries = records.iter().filter_map(Entry::from_home_record).collect();
+        let pulls = decode::<Option<Vec<u8>>>(pulls)?.unwrap_or_default();
+        let (pulls, _) = pulls.as_chunks::<PULL>();
+        let pulls = pulls.iter().filter_map(|author| UserId::new(u64::from_le_bytes(*author)));
+        let pulls = pulls.collect();
+        Ok(Some(Home { head, entries, pulls }))
+    }
+
+    /// Returns what stands at the beginning of a user's home timeline, which changes whenever a
+    /// post comes.
+    pub async fn head(&self, user: UserId) -> Result<Option<Head>, Error> {
+        let command = cmd("GETRANGE").arg(keys::home(user)).arg(0).arg(HEAD - 1).take();
+        let bytes: Vec<u8> = self.keyspace.query(command).await?;
+        if bytes.is_empty() { Ok(None) } else { Head::read(&bytes).map(Some) }
+    }
+
+    /// Begins to build a home timeline that was never built, or to replace this edition of it. From
+    /// then on, posts that are pushed come into it.
+    pub async fn begin(&self, user: UserId, again: Option<u64>) -> Result<Begun, Error> {
+        let call = Call::new("tl_begin")
+            .key(keys::home(user))
+            .arg(BUILD_MAX.as_millis() as u64)
+            .arg(hours())
+            .arg(LIFETIME.as_secs())
+            .arg(again.unwrap_or(0));
+        Ok(match self.keyspace.call::<i64>(call).await? {
+            0 => Begun::BeingBuilt,
+            -1 => Begun::Built,
+            edition => {
+                let edition = u64::try_from(edition).map_err(|_| malformed("edition"))?;
+                Begun::Edition(edition)
+            }
+        })
+    }
+
+    /// Replaces what is in a home timeline, but for what came since this edition began. `entries`
+    /// are oldest first, `pulls` are the authors whose posts are fetched from then on.
+    ///
+    /// Returns whether it did: not if somebody else did meanwhile, or the timeline is gone.
+    pub async fn replace(
+        &self,
+        user: UserId,
+        edition: u64,
+        version: u64,
+        entries: &[Entry],
+        pulls: &[UserId],
+    ) -> Result<bool, Error> {
+        let records: Vec<u8> = entries.iter().flat_map(Entry::home_record).collect();
+        let call = Call::new("tl_replace")
+            .key(keys::home(user))
+            .key(keys::pulls(user))
+            .arg(edition)
+            .arg(version)
+            .arg(hours())
+            .arg(LIFETIME.as_secs())
+            .arg(records)
+            .arg(pulls.iter().flat_map(|author| author.get().to_le_bytes()).collect::<Vec<u8>>());
+        self.keyspace.call(call).await
+    }
+
+    /// Notes that a home timeline is read: it is kept for 14 days from now.
+    pub async fn touch(&self, user: UserId) -> Result<(), Error> {
+        let call = Call::new("tl_touch")
+            .key(keys::home(user))
+            .key(keys::pulls(user))
+            .arg(hours())
+            .arg(LIFETIME.as_secs());
+        self.keyspace.call(call).await
+    }
+
+    /// Writes a post into the home timelines that there are of these users; with `once`, only where
+    /// it is not there already. One call for each partition, all sent together. Returns into how
+    /// many it was written.
+    pub async fn push(&self, post: &Entry, users: &[UserId], once: bool) -> Result<u64, Error> {
+        let record = post.home_record();
+        self.of_users(users, |users| {
+            let call =
+                users.iter().fold(Call::new("tl_push"), |call, &user| call.key(keys::home(user)));
+            call.arg(&record[..]).arg(u8::from(once))
+        })
+        .await
+    }
+
+    /// Adds an author to those whose posts are fetched, for the home timelines that there are of
+    /// these users. One call for each partition, all sent together. Returns to how many.
+    pub async fn pull(&self, author: UserId, users: &[UserId]) -> Result<u64, Error> {
+        self.of_users(users, |users| {
+            let call = users.iter().fold(Call::new("tl_pull"), |call, &user| {
+                call.key(keys::home(user)).key(keys::pulls(user))
+            });
+            call.arg(&author.get().to_le_bytes()[..]).arg(LIFETIME.as_secs())
+        })
+        .await
+    }
+
+    async fn of_users(
+        &self,
+        users: &[UserId],
+        call: impl Fn(&[UserId]) -> Call,
+    ) -> Result<u64, Error> {
+        let mut users = users.to_vec();
+        users.sort_unstable_by_key(|user| user.partition());
+        let mut batch = Batch::new();
+        for users in users.chunk_by(|a, b| a.partition() == b.partition()) {
+            // A call's keys are few enough that it takes far less than a millisecond.
+            for users in users.chunks(CALL_MAX) {
+                batch.call(users[0].partition(), call(users));
+            }
+        }
+        let mut sum = 0;
+        for answer in self.keyspace.send(batch).await? {
+            sum += decode::<u64>(answer)?;
+        }
+        Ok(sum)
+    }
+}
+
+/// The most home timelines that one call touches.
+const CALL_MAX: usize = 200;
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, &byte| (number << 8) | u64::from(byte))
+}

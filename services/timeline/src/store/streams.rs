@@ -1,0 +1,140 @@
+//! Fan-out streams: what is to be done to home timelines, a step at a time. A step is a stream's
+//! entry, read by one worker; where that one dies, another claims it.
+
+use std::time::Duration;
+
+use microblog_keyspace::{
+    Batch, Call, Error, Exclusive, decode,
+    redis::{Cmd, Value, cmd},
+};
+use prost::Message as _;
+
+use super::{Store, malformed};
+use crate::{job::Job, keys};
+
+/// The consumer group, and the one consumer in it: a step belongs to whoever read it, and which
+/// replica that is, nobody needs to know.
+const GROUP: &str = "fanout";
+const CONSUMER: &str = "worker";
+const FIELD: &str = "job";
+
+/// After how long a step counts as abandoned: many times what one takes.
+const STEP_MAX: Duration = Duration::from_secs(10);
+
+/// How many steps are read or claimed at once.
+pub(crate) const STEPS_MAX: usize = 16;
+
+/// A step of a job, as a worker has it.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The stream that it is in.
+    stream: String,
+    /// Its name there.
+    id: String,
+    /// What is to be done; `None` for what this version does not understand.
+    pub job: Option<Job>,
+}
+
+/// What waits in a stream.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Queue {
+    /// How many steps there are, those under way among them.
+    pub(crate) depth: u64,
+    /// When the oldest of them was added, in milliseconds since 1970; 0 if there is none.
+    pub(crate) oldest_ms: u64,
+}
+
+impl Store {
+    /// Adds jobs to their authors' streams. All go out together.
+    pub async fn enqueue(&self, jobs: &[Job]) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(jobs.len());
+        for job in jobs {
+            let author = job.author().ok_or_else(|| malformed("job"))?;
+            let stream = keys::fanout_of(author);
+            let mut command = cmd("XADD");
+            command.arg(stream).arg("*").arg(FIELD).arg(job.encode_to_vec());
+            batch.query(keys::stream_partition(author), command);
+        }
+        for answer in self.keyspace.send(batch).await? {
+            decode::<String>(answer)?;
+        }
+        Ok(())
+    }
+
+    /// Returns a connection on which to wait for the steps of a stream, whose group is there from
+    /// now on.
+    pub(crate) async fn listen(&self, stream: &str) -> Result<Exclusive, Error> {
+        let mut create = cmd("XGROUP");
+        // From the beginning: what came before the group is not to be missed.
+        create.arg("CREATE").arg(stream).arg(GROUP).arg(0).arg("MKSTREAM");
+        match self.keyspace.query::<Value>(create).await {
+            Err(Error::Refused { code, .. }) if code == "BUSYGROUP" => {}
+            created => drop(created?),
+        }
+        self.keyspace.exclusive(stream).await
+    }
+
+    /// Waits up to so long for steps that nobody has read yet.
+    pub(crate) async fn next_steps(
+        &self,
+        connection: &mut Exclusive,
+        stream: &str,
+        patience: Duration,
+    ) -> Result<Vec<Step>, Error> {
+        let mut read = cmd("XREADGROUP");
+        read.arg("GROUP").arg(GROUP).arg(CONSUMER).arg("COUNT").arg(STEPS_MAX);
+        read.arg("BLOCK").arg(patience.as_millis() as u64).arg("STREAMS").arg(stream).arg(">");
+        let longest = patience + Duration::from_secs(1);
+        let streams: Option<Vec<(String, Entries)>> = connection.query(&read, longest).await?;
+        let entries = streams.unwrap_or_default().into_iter().flat_map(|(_, entries)| entries);
+        Ok(entries.map(|entry| Step::read(stream, entry)).collect())
+    }
+
+    /// Takes over steps that were read long ago and are not done: some of them, and from where to
+    /// go on looking, `None` at the end.
+    pub(crate) async fn abandoned_steps(
+        &self,
+        stream: &str,
+        from: &str,
+    ) -> Result<(Vec<Step>, Option<String>), Error> {
+        let mut claim = cmd("XAUTOCLAIM");
+        claim.arg(stream).arg(GROUP).arg(CONSUMER).arg(STEP_MAX.as_millis() as u64);
+        claim.arg(from).arg("COUNT").arg(STEPS_MAX);
+        let (next, entries, _deleted): (String, Entries, Vec<String>) =
+            self.keyspace.query(claim).await?;
+        let steps = entries.into_iter().map(|entry| Step::read(stream, entry)).collect();
+        Ok((steps, Some(next).filter(|next| next != "0-0")))
+    }
+
+    /// Ends a step, with the one that follows in its place, if there is one.
+    pub(crate) async fn advance(&self, step: &Step, next: Option<&Job>) -> Result<(), Error> {
+        let call = Call::new("tl_advance").key(&step.stream).arg(GROUP).arg(&step.id);
+        let call = match next {
+            Some(job) => call.arg(job.encode_to_vec()),
+            None => call,
+        };
+        let _is_first: bool = self.keyspace.call(call).await?;
+        Ok(())
+    }
+
+    /// Returns what waits in a stream.
+    pub(crate) async fn queue(&self, number: u16) -> Result<Queue, Error> {
+        let stream = keys::fanout(number);
+        let depth = self.keyspace.query(cmd("XLEN").arg(&stream).take()).await?;
+        let oldest: Cmd = cmd("XRANGE").arg(&stream).arg("-").arg("+").arg("COUNT").arg(1).take();
+        let oldest: Entries = self.keyspace.query(oldest).await?;
+        let time = |(id, _): &(String, Fields)| id.split('-').next()?.parse().ok();
+        Ok(Queue { depth, oldest_ms: oldest.first().and_then(time).unwrap_or_default() })
+    }
+}
+
+type Fields = Option<Vec<(String, Vec<u8>)>>;
+type Entries = Vec<(String, Fields)>;
+
+impl Step {
+    fn read(stream: &str, (id, fields): (String, Fields)) -> Self {
+        let job = fields.unwrap_or_default().into_iter().find(|(name, _)| name == FIELD);
+        let job = job.and_then(|(_, bytes)| Job::decode(&bytes[..]).ok());
+        Self { stream: stream.to_owned(), id, job: job.filter(Job::is_understood) }
+    }
+}

@@ -1,0 +1,129 @@
+//! Workers: each waits for the steps of one fan-out stream, and does them. Those that fail stay in
+//! the stream and are taken up again, here or in another replica.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use microblog_chassis::Rounds;
+use microblog_keyspace::Exclusive;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
+
+use crate::{
+    error::Error,
+    fanout::Fanout,
+    keys,
+    store::{Step, Store},
+};
+
+/// How long a worker waits for a step before it looks for abandoned ones.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often a worker looks for steps that another one, or itself, read and did not do.
+const CLAIM_PERIOD: Duration = Duration::from_secs(3);
+
+/// Between two attempts while the store or the relation service is away.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// For one step; after that another worker takes it up.
+const STEP_MAX: Duration = Duration::from_secs(8);
+
+/// How many steps a process's worker thread does at once, of all its streams.
+const STEPS_AT_ONCE: usize = 8;
+
+/// What the workers of a thread share.
+#[derive(Clone)]
+pub(crate) struct Workers {
+    store: Store,
+    fanout: Fanout,
+    room: Arc<Semaphore>,
+}
+
+impl Workers {
+    pub(crate) fn new(store: Store, fanout: Fanout) -> Self {
+        Self { store, fanout, room: Arc::new(Semaphore::new(STEPS_AT_ONCE)) }
+    }
+
+    /// Does the steps of a stream, for ever.
+    pub(crate) async fn work(self, number: u16) {
+        let stream = keys::fanout(number);
+        let mut rounds = Rounds::new("fanning posts out", PAUSE);
+        loop {
+            // Ends only with an error.
+            rounds.next().await;
+            let Err(error) = self.listen(&stream, &mut rounds).await;
+            rounds.note(Err(error));
+        }
+    }
+
+    async fn listen(
+        &self,
+        stream: &str,
+        rounds: &mut Rounds,
+    ) -> Result<std::convert::Infallible, Error> {
+        let mut connection = self.store.listen(stream).await?;
+        loop {
+            let until = Instant::now() + CLAIM_PERIOD;
+            self.claim(stream).await?;
+            rounds.note(Ok::<(), Error>(()));
+            while Instant::now() < until {
+                self.wait(&mut connection, stream).await?;
+            }
+        }
+    }
+
+    async fn wait(&self, connection: &mut Exclusive, stream: &str) -> Result<(), Error> {
+        let steps = self.store.next_steps(connection, stream, PATIENCE).await?;
+        self.work_off(steps, false).await
+    }
+
+    async fn claim(&self, stream: &str) -> Result<(), Error> {
+        let mut from = Some("0-0".to_owned());
+        while let Some(place) = from {
+            let (steps, next) = self.store.abandoned_steps(stream, &place).await?;
+            self.work_off(steps, true).await?;
+            from = next;
+        }
+        Ok(())
+    }
+
+    // All to their end: one that fails keeps no other waiting, unless it is an outage, which the
+    // next ones would meet as well.
+    async fn work_off(&self, steps: Vec<Step>, is_repeat: bool) -> Result<(), Error> {
+        let done = join_all(steps.iter().map(|step| self.step(step, is_repeat))).await;
+        done.into_iter().filter(|done| done.as_ref().is_err_and(Error::is_outage)).collect()
+    }
+
+    async fn step(&self, step: &Step, is_repeat: bool) -> Result<(), Error> {
+        let Some(job) = &step.job else {
+            tracing::error!(?step, "a job cannot be understood, and stays where it is");
+            return Ok(());
+        };
+        // Never closed.
+        let _place = self.room.acquire().await;
+        let done = async {
+            let rest = self.fanout.step(job, is_repeat).await?;
+            Ok(self.store.advance(step, rest.as_ref()).await?)
+        };
+        let late = |_| {
+            let status = tonic::Status::deadline_exceeded("a step took too long");
+            Err(Error::Relation(status))
+        };
+        let done: Result<(), Error> = timeout(STEP_MAX, done).await.unwrap_or_else(late);
+        if let Err(failure) = &done {
+            let error = failure as &dyn std::error::Error;
+            if failure.is_outage() {
+                tracing::debug!(?step, error, "a step of a job is left for another time");
+            } else {
+                tracing::error!(
+                    ?step,
+                    error,
+                    "a step of a job fails, and is left for another time"
+                );
+            }
+        }
+        done
+    }
+}

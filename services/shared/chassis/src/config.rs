@@ -46,7 +46,8 @@ pub struct Config {
     pub max_watches: usize,
 
     /// Connections to each service behind, per worker thread, used in turn; each carries as many
-    /// calls at once as its --max-streams
+    /// calls at once as its --max-streams. Calls that are answered with a stream have others,
+    /// opened as they are needed
     #[arg(long, env = "MICROBLOG_PEER_CONNECTIONS", value_name = "COUNT", default_value_t = 4,
           value_parser = positive)]
     pub peer_connections: usize,

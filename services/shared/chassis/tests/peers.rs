@@ -135,6 +135,32 @@ async fn slow_calls_that_fill_a_connection_do_not_hold_up_others() {
 }
 
 #[tokio::test]
+async fn streams_that_last_hold_up_neither_calls_nor_one_another() {
+    let first = || stream::iter([Ok(VerifyResponse::default())]);
+    let stub = Stub::new().verify(move || first().chain(stream::pending()).boxed());
+    let mut limited = config();
+    (limited.max_streams, limited.peer_connections) = (10, 1);
+    let server = Server::start(stub.service(), limited.clone());
+    let peer = Peer::remote(&server.url(), &limited).unwrap();
+    // Twice: those of the first time have left their places.
+    for _ in 0..2 {
+        let mut lasting = Vec::new();
+        for _ in 0..35 {
+            let mut client = UserServiceClient::new(peer.clone());
+            let begun = async {
+                let mut answers = client.verify(VerifyRequest {}).await.unwrap().into_inner();
+                answers.next().await.unwrap().unwrap();
+                answers
+            };
+            let begun = tokio::time::timeout(Duration::from_secs(5), begun).await;
+            lasting.push(begun.expect("a stream is held up"));
+        }
+        let call = tokio::time::timeout(Duration::from_secs(5), get(peer.clone(), "")).await;
+        call.expect("a call is held up").unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_peers_own_refusals_come_through_as_they_are() {
     let refuse = || Status::not_found("no such account");
     let stub = Stub::new().get(move |_| async move { Err(refuse()) });

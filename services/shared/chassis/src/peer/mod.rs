@@ -1,6 +1,8 @@
 //! How one service calls another: over the network, or in the same process, with the deadline and
 //! the trace of the call that it works for.
 
+mod body;
+mod connections;
 mod connector;
 mod outage;
 
@@ -8,17 +10,12 @@ use std::{
     error::Error as StdError,
     future::Future,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     task::{Context as Waker, Poll},
     time::Duration,
 };
 
-use bytes::Bytes;
 use http::{HeaderMap, Request, Response, Uri};
-use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{
@@ -28,7 +25,11 @@ use tonic::{
 };
 use tower::{Service as TowerService, ServiceExt as _, util::Oneshot};
 
-use self::{connector::Connector, outage::Outage};
+use self::{
+    body::PeerBody,
+    connections::{Connections, Place},
+    outage::Outage,
+};
 use crate::{
     Config, Service,
     admission::Admission,
@@ -69,25 +70,16 @@ enum Target {
     Local(Calls),
 }
 
-/// Connections used in turn: on one alone, calls that are slow could take all the places that a
-/// connection has, and hold up all others.
 #[derive(Clone, Debug)]
 struct Remote {
-    channels: Arc<[Channel]>,
-    turn: Arc<AtomicUsize>,
+    connections: Arc<Connections>,
     outage: Arc<Outage>,
-}
-
-impl Remote {
-    fn next(&self) -> Channel {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        self.channels[turn % self.channels.len()].clone()
-    }
 }
 
 impl Peer {
     /// Returns a service at an `http` URL. Connects when it is first called, and again whenever
-    /// a connection is lost; there are `--peer-connections` of them, used in turn. Must be called inside a runtime.
+    /// a connection is lost; there are `--peer-connections` of them, used in turn, and for
+    /// streams as many more as they need. Must be called inside a runtime.
     pub fn remote(address: &str, config: &Config) -> Result<Self, AddressError> {
         let error = |source| AddressError { address: address.to_owned(), source };
         let uri: Uri = address.parse().map_err(|_| error(None))?;
@@ -102,11 +94,8 @@ impl Peer {
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
-        let connector = Connector::new();
-        let channels = (0..config.peer_connections.max(1))
-            .map(|_| endpoint.connect_with_connector_lazy(connector.clone()))
-            .collect();
-        Ok(Self::new(Target::Remote(Remote { channels, turn: Arc::default(), outage }), config))
+        let connections = Arc::new(Connections::new(endpoint, config));
+        Ok(Self::new(Target::Remote(Remote { connections, outage }), config))
     }
 
     /// Returns a service of this process. Its handlers run as part of the caller's task, behind
@@ -167,10 +156,15 @@ impl TowerService<Request<Body>> for Peer {
                 if let Some(caller) = caller {
                     caller.trace.write(headers);
                 }
-                let call = remote.next().oneshot(request);
+                let place = method.streaming.then(|| remote.connections.for_stream());
+                let channel = match &place {
+                    Some(place) => Channel::clone(place),
+                    None => remote.connections.for_call(),
+                };
+                let call = channel.oneshot(request);
                 let timer = deadline.map(sleep_until);
                 let outage = remote.outage.clone();
-                PeerFuture::Remote { call, timer, method, deadline, outage }
+                PeerFuture::Remote { call, timer, method, deadline, outage, place }
             }
         }
     }
@@ -190,6 +184,7 @@ pin_project! {
             method: &'static Method,
             deadline: Option<Instant>,
             outage: Arc<Outage>,
+            place: Option<Place>,
         },
         #[doc(hidden)]
         Local {
@@ -207,11 +202,13 @@ impl Future for PeerFuture {
             PeerFutureProjection::Local { call } => {
                 call.poll(waker).map(|Ok(response)| Ok(response.map(Body::new)))
             }
-            PeerFutureProjection::Remote { call, timer, method, deadline, outage } => {
+            PeerFutureProjection::Remote { call, timer, method, deadline, outage, place } => {
                 match call.poll(waker) {
                     Poll::Ready(Ok(response)) => {
                         outage.answered();
-                        Poll::Ready(Ok(response.map(|body| PeerBody::wrap(body, *deadline))))
+                        Poll::Ready(Ok(
+                            response.map(|body| PeerBody::wrap(body, *deadline, place.take()))
+                        ))
                     }
                     Poll::Ready(Err(error)) => Poll::Ready(Err(failure(&error, method, outage))),
                     Poll::Pending => {
@@ -236,51 +233,4 @@ fn failure(error: &tonic::transport::Error, method: &Method, outage: &Outage) ->
     let cause = causes().map(ToString::to_string).collect::<Vec<_>>().join(": ");
     outage.failed(&method.path, &cause);
     status::peer_unavailable()
-}
-
-pin_project! {
-    /// A remote answer's body: ends at the deadline, and says so when the connection is lost.
-    struct PeerBody {
-        inner: Option<Body>,
-        #[pin]
-        timer: Option<Sleep>,
-    }
-}
-
-impl PeerBody {
-    fn wrap(inner: Body, deadline: Option<Instant>) -> Body {
-        Body::new(Self { inner: Some(inner), timer: deadline.map(sleep_until) })
-    }
-}
-
-impl http_body::Body for PeerBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        waker: &mut Waker<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let this = self.project();
-        let Some(inner) = this.inner.as_mut() else { return Poll::Ready(None) };
-        let failure = match Pin::new(inner).poll_frame(waker) {
-            Poll::Ready(Some(Err(_lost))) => status::peer_unavailable(),
-            Poll::Ready(frame) => return Poll::Ready(frame),
-            Poll::Pending => {
-                let Some(timer) = this.timer.as_pin_mut() else { return Poll::Pending };
-                std::task::ready!(timer.poll(waker));
-                status::deadline_exceeded()
-            }
-        };
-        *this.inner = None;
-        Poll::Ready(Some(Err(failure)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.as_ref().is_none_or(Body::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
-    }
 }

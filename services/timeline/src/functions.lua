@@ -8,7 +8,7 @@
 -- A home timeline: a head, and a ring of records of 20 bytes in the order in which they came. The
 -- string is as long as its ring may grow before it is moved to a longer one. The head's 40 bytes:
 --
---    0  1  format, 1
+--    0  1  format, 1; a timeline of any other is dropped, to be built again when it is read
 --    1  1  whether it was ever built: 0 or 1
 --    2  2  where the next record goes
 --    4  2  how many records there are
@@ -20,7 +20,7 @@
 --   32  8  since when it is being built, in milliseconds since 2024; 0 if it is not
 
 local USER_HEAD, USER_RECORD = 16, 16
-local HOME_HEAD, HOME_RECORD = 40, 20
+local HOME_FORMAT, HOME_HEAD, HOME_RECORD = 1, 40, 20
 
 -- An author whose posts are fetched.
 local PULL = 8
@@ -74,18 +74,24 @@ local function is_full_room(count)
   return false
 end
 
+-- Returns whether a home timeline begins with this.
+local function is_home(head)
+  return string.byte(head) == HOME_FORMAT and #head >= 10
+end
+
 -- Writes a record into a home timeline, if there is one. With `once`, only if the timeline does not
 -- have it.
 -- Returns whether it was written.
 local function push_one(home, record, once)
-  local head = redis.call('GETRANGE', home, 2, 9)
-  if head == '' then
+  local head = redis.call('GETRANGE', home, 0, 9)
+  if not is_home(head) then
+    redis.call('DEL', home)
     return false
   end
   if once and has(redis.call('GET', home), HOME_HEAD, HOME_RECORD, string.sub(record, 1, 8)) then
     return false
   end
-  local next, count, came = struct.unpack('<I2I2I4', head)
+  local next, count, came = struct.unpack('<I2I2I4', head, 3)
   if count < HOME_MAX and is_full_room(count) then
     local timeline = redis.call('GET', home)
     local records = string.sub(timeline, HOME_HEAD + 1, HOME_HEAD + count * HOME_RECORD)
@@ -148,12 +154,18 @@ local function push(keys, args)
   return written
 end
 
--- Gives a home timeline its next edition.
--- Returns it.
-local function next_edition(home, edition)
+-- Returns the edition that follows: it tells the time, in milliseconds since 2024 and thousandths of
+-- them, so that no two timelines of a user have one in common, either.
+local function next_edition(edition)
+  return math.max(edition + 1, now_ms() * 1000)
+end
+
+-- Begins an edition of a home timeline. Returns it.
+local function begin_edition(home, edition)
+  edition = next_edition(edition)
   redis.call('SETRANGE', home, 6, struct.pack('<I4', 0))
-  redis.call('SETRANGE', home, 16, struct.pack('<I8', edition + 1))
-  return edition + 1
+  redis.call('SETRANGE', home, 16, struct.pack('<I8', edition))
+  return edition
 end
 
 -- Adds an author to those whose posts are fetched, where there is a home timeline. Whoever is
@@ -164,11 +176,11 @@ end
 local function pull(keys, args)
   local added = 0
   for i = 1, #keys, 2 do
-    local edition = redis.call('GETRANGE', keys[i], 16, 23)
+    local head = redis.call('GETRANGE', keys[i], 0, HOME_HEAD - 1)
     local pulls = redis.call('GET', keys[i + 1]) or ''
-    if edition ~= '' and not has(pulls, 0, PULL, args[1]) then
+    if is_home(head) and not has(pulls, 0, PULL, args[1]) then
       redis.call('SET', keys[i + 1], pulls .. args[1], 'EX', args[2])
-      next_edition(keys[i], struct.unpack('<I8', edition))
+      begin_edition(keys[i], struct.unpack('<I8', head, 17))
       redis.call('SETRANGE', keys[i], 32, struct.pack('<I8', 0))
       added = added + 1
     end
@@ -199,11 +211,10 @@ local BEING_BUILT, BUILT = 0, -1
 local function begin(keys, args)
   local home, now = keys[1], now_ms()
   local head = redis.call('GETRANGE', home, 0, HOME_HEAD - 1)
-  if head == '' then
-    -- No two timelines have an edition in common: it begins with the time, in a unit that editions
-    -- of one do not use up.
-    local edition = now * 1000
-    head = struct.pack('<BBI2I2I4I4I2I8I8I8', 1, 0, 0, 0, 0, tonumber(args[2]), 0, edition, 0, now)
+  if not is_home(head) then
+    local edition = next_edition(0)
+    head = struct.pack('<BBI2I2I4I4I2I8I8I8', HOME_FORMAT, 0, 0, 0, 0, tonumber(args[2]), 0, edition,
+      0, now)
     redis.call('SET', home, in_room(head, ''), 'EX', args[3])
     return edition
   end
@@ -215,7 +226,7 @@ local function begin(keys, args)
     return BEING_BUILT
   end
   redis.call('SETRANGE', home, 32, struct.pack('<I8', now))
-  return next_edition(home, edition)
+  return begin_edition(home, edition)
 end
 
 -- Replaces what is in a home timeline, but for what came since its edition began.
@@ -226,7 +237,7 @@ end
 local function replace(keys, args)
   local home, pulls = keys[1], keys[2]
   local timeline = redis.call('GET', home)
-  if not timeline then
+  if not timeline or not is_home(timeline) then
     return 0
   end
   local next, count, came = struct.unpack('<I2I2I4', timeline, 3)
@@ -243,8 +254,8 @@ local function replace(keys, args)
   end
   local records = string.sub(args[5] .. recent, -HOME_MAX * HOME_RECORD)
   count = #records / HOME_RECORD
-  local head = struct.pack('<BBI2I2I4I4I2I8I8I8', 1, 1, count % HOME_MAX, count, 0,
-    tonumber(args[3]), 0, edition + 1, tonumber(args[2]), 0)
+  local head = struct.pack('<BBI2I2I4I4I2I8I8I8', HOME_FORMAT, 1, count % HOME_MAX, count, 0,
+    tonumber(args[3]), 0, next_edition(edition), tonumber(args[2]), 0)
   redis.call('SET', home, in_room(head, records), 'EX', args[4])
   redis.call('DEL', pulls)
   if args[6] ~= '' then

@@ -57,19 +57,31 @@ impl Homes {
     /// Returns a reader's home timeline, built if it was not there. One round trip if it was.
     pub(crate) async fn get(&self, reader: UserId) -> Result<Home, Error> {
         let give_up = Instant::now() + WAIT_MAX;
+        let mut is_ours = false;
         loop {
-            if let Some(home) = self.store.home(reader).await?.filter(|home| home.head.was_built) {
-                if home.head.is_to_be_touched() {
-                    self.store.touch(reader).await?;
-                }
-                return Ok(home);
+            let home = self.store.home(reader).await?.filter(|home| home.head.was_built);
+            // Stale also what was built just now, as long as there are replicas that do not push.
+            let stale = home.as_ref().filter(|home| home.is_stale && !is_ours);
+            let stale = stale.map(|home| home.head.edition);
+            match home {
+                Some(home) if stale.is_none() => return self.read(reader, home).await,
+                _ => {}
             }
-            match self.store.begin(reader, None).await? {
-                Begun::Edition(edition) => self.build(reader, edition, Build::First).await?,
+            match self.store.begin(reader, stale).await? {
+                Begun::Edition(edition) => {
+                    is_ours = self.build(reader, edition, Build::First).await?;
+                }
                 Begun::Built => {}
                 Begun::BeingBuilt => pause(give_up).await?,
             }
         }
+    }
+
+    async fn read(&self, reader: UserId, home: Home) -> Result<Home, Error> {
+        if home.head.is_to_be_touched() {
+            self.store.touch(reader).await?;
+        }
+        Ok(home)
     }
 
     /// Completes a home timeline with what those posted who are followed since its version, unless
@@ -90,19 +102,23 @@ impl Homes {
     /// who are not followed any more.
     pub(crate) async fn clean(&self, reader: UserId, edition: u64) -> Result<(), Error> {
         match self.store.begin(reader, Some(edition)).await? {
-            Begun::Edition(edition) => self.build(reader, edition, Build::Cleaning).await,
-            Begun::Built | Begun::BeingBuilt => Ok(()),
+            Begun::Edition(edition) => {
+                self.build(reader, edition, Build::Cleaning).await?;
+            }
+            Begun::Built | Begun::BeingBuilt => {}
         }
+        Ok(())
     }
 
-    async fn build(&self, reader: UserId, edition: u64, build: Build) -> Result<(), Error> {
+    // Returns whether it is built now: not if somebody else changed it meanwhile.
+    async fn build(&self, reader: UserId, edition: u64, build: Build) -> Result<bool, Error> {
         let followings = self.graph.followings(reader, 0).await?;
         let Brought { mut entries, pulls } = self.bring(reader, followings.authors).await?;
         entries.reverse();
         let version = followings.version;
         let is_done = self.store.replace(reader, edition, version, &entries, &pulls).await?;
         self.metrics.built(build, is_done);
-        Ok(())
+        Ok(is_done)
     }
 
     async fn fill(&self, reader: UserId, edition: u64) -> Result<(), Error> {

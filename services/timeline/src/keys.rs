@@ -6,6 +6,7 @@
 //! | `tl:{p}:user:<u>` | packed string | a head of 16 bytes (how the author's posts reach followers), then the newest 1,000 to 1,250 of the author's posts, oldest first | until forgotten |
 //! | `tl:{p}:home:<u>` | packed string | a head of 40 bytes and a ring of up to 800 posts, in the order in which they came | 14 days after the last read |
 //! | `tl:{p}:pulls:<u>` | packed string | ids, of 8 bytes, of authors whose posts do not come into the home timeline, but are fetched when it is read | with it, or longer |
+//! | `tl:{p}:unpushed` | string | until when posts may not have been pushed, in milliseconds since 2024 | 28 days after posts were last pulled only |
 //! | `tl:{q}:fanout` | stream | what is to be done to home timelines; consumer group `fanout`; q from 0 to 15 | until done |
 //!
 //! `functions.lua` says what is in the heads, [`Entry`](crate::Entry) what is in the records.
@@ -28,6 +29,11 @@ macro_rules! keys {
 }
 
 keys!(user home pulls);
+
+/// Returns the key that says until when posts may not have been pushed.
+pub(crate) fn unpushed(partition: Partition) -> String {
+    format!("tl:{{{partition}}}:unpushed")
+}
 
 /// Returns the key of the stream in which an author's posts wait for their fan-out.
 pub(crate) fn fanout_of(author: UserId) -> String {

@@ -138,6 +138,7 @@ impl TimelineService for Rpc {
             Ok((user, wire::since(wire::HOME, user, &request.since_token)?))
         };
         let (user, since) = begin().map_err(|error| self.refuse(error))?;
+        chassis::context::watch().inspect_err(|status| self.metrics.refused(status.code()))?;
         let watch = Watch::new(self.reader.clone(), self.store.clone(), user, since);
         let metrics = self.metrics.clone();
         let news = watch.pages().map_ok(move |page| wire::news(user, page));

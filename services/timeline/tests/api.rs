@@ -62,3 +62,16 @@ async fn a_reader_pages_down_and_asks_what_is_new() {
     let (none, _, _) = system.home_page(bob, 2, "", &since).await.unwrap();
     assert_eq!(posts(&none), [0; 0]);
 }
+
+#[tokio::test]
+async fn what_was_not_pushed_while_all_was_pulled_is_there_in_another_mode() {
+    let system = System::start(Topology::Single).await;
+    let (alice, bob) = (id(1), id(2));
+    system.follow(bob, alice).await;
+    let first = system.post(alice).await;
+    system.home_becomes(bob, &[first]).await;
+    let pulling = system.another(&["--mode", "pull"]).await;
+    let second = pulling.post(alice).await;
+    assert_eq!(pulling.home(bob).await, [second, first]);
+    assert_eq!(system.home(bob).await, [second, first]);
+}

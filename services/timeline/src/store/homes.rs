@@ -1,8 +1,8 @@
 //! Home timelines: built, filled, read.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use microblog_domain::UserId;
+use microblog_domain::{Partition, Stamp, UserId};
 use microblog_keyspace::{Batch, Call, Error, decode, redis::cmd};
 
 use super::{LIFETIME, Store, hours, malformed};
@@ -31,7 +31,7 @@ pub struct Head {
     pub was_built: bool,
     /// The version of the newest follow that it reflects.
     pub version: u64,
-    /// Changes with every replacement.
+    /// Changes with every replacement, and tells its time, in millionths of a second since 2024.
     pub edition: u64,
     /// How many posts came since the edition began.
     came: u32,
@@ -47,6 +47,8 @@ pub struct Home {
     pub entries: Vec<Entry>,
     /// Authors whose posts are to be fetched.
     pub pulls: Vec<UserId>,
+    /// Whether posts may be missing since it was built: they were not pushed to anybody.
+    pub is_stale: bool,
 }
 
 /// What became of the wish to build a home timeline.
@@ -66,10 +68,10 @@ impl Head {
         hours().saturating_sub(self.read_at_hour) >= TOUCH_HOURS
     }
 
-    fn read(bytes: &[u8]) -> Result<Self, Error> {
-        let head = bytes.first_chunk::<HEAD>().filter(|head| head[0] == FORMAT);
-        let head = head.ok_or_else(|| malformed("home timeline"))?;
-        Ok(Self {
+    // What cannot be read is as if it were not there: it is built again.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let head = bytes.first_chunk::<HEAD>().filter(|head| head[0] == FORMAT)?;
+        Some(Self {
             was_built: head[1] == 1,
             came: number(&head[6..10]) as u32,
             read_at_hour: number(&head[10..14]) as u32,
@@ -82,30 +84,28 @@ impl Head {
 impl Store {
     /// Returns a user's home timeline as it is stored; `None` where there is none. One round trip.
     pub async fn home(&self, user: UserId) -> Result<Option<Home>, Error> {
-        let mut batch = Batch::with_capacity(2);
-        batch.query(user.partition(), cmd("GET").arg(keys::home(user)).take());
-        batch.query(user.partition(), cmd("GET").arg(keys::pulls(user)).take());
-        let mut answers = self.keyspace.send(batch).await?.into_iter();
-        let (Some(home), Some(pulls)) = (answers.next(), answers.next()) else {
-            return Err(malformed("answer"));
-        };
-        let Some(bytes) = decode::<Option<Vec<u8>>>(home)? else { return Ok(None) };
-        let head = Head::read(&bytes)?;
+        let partition = user.partition();
+        let keys = [keys::home(user), keys::pulls(user), keys::unpushed(partition)];
+        let get = cmd("MGET").arg(&keys).take();
+        type Strings = (Option<Vec<u8>>, Option<Vec<u8>>, Option<u64>);
+        let (home, pulls, unpushed): Strings = self.keyspace.query(get).await?;
+        let bytes = home.unwrap_or_default();
+        let Some(head) = Head::read(&bytes) else { return Ok(None) };
         let (records, _) = bytes[HEAD..].as_chunks::<HOME_RECORD>();
         let entries = records.iter().filter_map(Entry::from_home_record).collect();
-        let pulls = decode::<Option<Vec<u8>>>(pulls)?.unwrap_or_default();
+        let pulls = pulls.unwrap_or_default();
         let (pulls, _) = pulls.as_chunks::<PULL>();
         let pulls = pulls.iter().filter_map(|author| UserId::new(u64::from_le_bytes(*author)));
         let pulls = pulls.collect();
-        Ok(Some(Home { head, entries, pulls }))
+        let is_stale = unpushed.is_some_and(|until| head.edition / 1000 < until);
+        Ok(Some(Home { head, entries, pulls, is_stale }))
     }
 
     /// Returns what stands at the beginning of a user's home timeline, which changes whenever a
     /// post comes.
     pub async fn head(&self, user: UserId) -> Result<Option<Head>, Error> {
         let command = cmd("GETRANGE").arg(keys::home(user)).arg(0).arg(HEAD - 1).take();
-        let bytes: Vec<u8> = self.keyspace.query(command).await?;
-        if bytes.is_empty() { Ok(None) } else { Head::read(&bytes).map(Some) }
+        Ok(Head::read(&self.keyspace.query::<Vec<u8>>(command).await?))
     }
 
     /// Begins to build a home timeline that was never built, or to replace this edition of it. From
@@ -185,6 +185,25 @@ impl Store {
             call.arg(&author.get().to_le_bytes()[..]).arg(LIFETIME.as_secs())
         })
         .await
+    }
+
+    /// Notes that posts are not pushed to anybody for so long from now: home timelines that were
+    /// built before that is over are built again when they are read.
+    pub async fn note_unpushed(&self, duration: Duration) -> Result<(), Error> {
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let until = (since_1970.unwrap_or_default() + duration).as_millis() as u64;
+        let until = until.saturating_sub(Stamp::EPOCH_MS);
+        let mut batch = Batch::new();
+        for partition in Partition::all() {
+            let mut set = cmd("SET");
+            set.arg(keys::unpushed(partition)).arg(until);
+            // For longer than any home timeline that it is about is kept.
+            batch.query(partition, set.arg("EX").arg(2 * LIFETIME.as_secs()).take());
+        }
+        for answer in self.keyspace.send(batch).await? {
+            decode::<()>(answer)?;
+        }
+        Ok(())
     }
 
     async fn of_users(

@@ -6,7 +6,10 @@
 use std::{
     future,
     net::TcpListener,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -38,7 +41,7 @@ pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
 
 /// Both services on free ports, with their background jobs.
 pub(crate) struct System {
-    pub(crate) redis: testkit::Store,
+    pub(crate) redis: Arc<testkit::Store>,
     pub(crate) config: Config,
     pub(crate) client: Client,
     pub(crate) relation: RelationServiceClient<Channel>,
@@ -61,9 +64,23 @@ impl System {
         Self::start_as(Worker { index: 15, count: 1_000 }, topology, &[]).await
     }
 
+    /// Starts another timeline service on the same store, and with the same relation service.
+    pub(crate) async fn another(&self, flags: &[&str]) -> Self {
+        Self::on(Worker::ONLY, self.redis.clone(), self.relation_url.clone(), flags).await
+    }
+
     async fn start_as(worker: Worker, topology: Topology, flags: &[&str]) -> Self {
-        let redis = testkit::Store::start(topology).await;
+        let redis = Arc::new(testkit::Store::start(topology).await);
         let relation_url = start_relation(&redis).await;
+        Self::on(worker, redis, relation_url, flags).await
+    }
+
+    async fn on(
+        worker: Worker,
+        redis: Arc<testkit::Store>,
+        relation_url: String,
+        flags: &[&str],
+    ) -> Self {
         let config = config(&redis.url("timeline"), flags);
         let peer = Peer::remote(&relation_url, &config.chassis).unwrap();
         let service = microblog_timeline::service(&config, peer, worker).await.unwrap();

@@ -1,5 +1,5 @@
-//! Pages of timelines: filled again until they are full or the timeline ends, as it does after 800
-//! or 1,000 entries.
+//! Pages of timelines: filled again until they are full or the timeline ends, as it does after some
+//! hundreds of entries.
 
 use microblog_proto::gateway::ViewedPost;
 use prost::Message as _;
@@ -17,8 +17,8 @@ use crate::{
 const SLICE_MAX: usize = 50;
 
 /// How often a page is asked for at most. More than any page of a timeline needs: it takes 20
-/// slices of the largest size to its end, and smaller ones come only where at least the half of a
-/// slice was shown, or once after each such.
+/// slices of the largest size through 1,000 entries, and smaller ones come only where at least the
+/// half of a slice was shown, or once after each such.
 const ROUNDS_MAX: usize = 48;
 
 /// What the posts of a page take at most. The rest is for its tokens.

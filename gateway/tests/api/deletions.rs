@@ -6,7 +6,7 @@ use microblog_chassis::{Peer, Worker, status};
 use microblog_gateway::Peers;
 use microblog_proto::{
     common::ErrorReason,
-    gateway, post, relation,
+    gateway, post, relation, timeline,
     user::{self, user_service_client::UserServiceClient},
 };
 use microblog_testkit::{Topology, eventually, free_port};
@@ -28,6 +28,13 @@ async fn followers_count(system: &System, user: &Member) -> u64 {
     let request = relation::BatchGetCountsRequest { user_ids: vec![user.id] };
     let counts = system.relation().batch_get_counts(request).await.unwrap().into_inner().counts;
     counts[0].followers
+}
+
+/// Returns whether the timeline service knows no post of somebody's.
+async fn is_forgotten(system: &System, user: &Member) -> bool {
+    let request = timeline::GetUserTimelineRequest { user_id: user.id, ..Default::default() };
+    let response = system.timeline().get_user_timeline(request).await.unwrap().into_inner();
+    response.entries.is_empty()
 }
 
 /// Returns whether the post service knows no such post, whatever the gateway shows.
@@ -73,6 +80,7 @@ async fn a_deleted_account_leaves_nothing_behind() {
     assert!(system.comments(Some(&bob), bobs, 0, "").await.comments.is_empty());
     assert!(system.likers(Some(&bob), bobs, 0, "").await.users.is_empty());
     eventually("the posts go", SOON, async || is_gone(&system, post_id).await).await;
+    assert!(is_forgotten(&system, &ann).await);
     // Who is gone can still be unfollowed, and name and e-mail address are free.
     let request = bob.asks(gateway::UnfollowRequest { user: by_id(ann.id) });
     system.gateway().unfollow(request).await.unwrap();
@@ -117,6 +125,7 @@ async fn a_deletion_that_was_left_half_done_is_finished() {
     .await;
     eventually("the follow ends", SOON, async || followers_count(&system, &bob).await == 0).await;
     eventually("the post goes", SOON, async || is_gone(&system, post_id).await).await;
+    assert!(is_forgotten(&system, &ann).await);
 }
 
 #[tokio::test]
@@ -128,6 +137,12 @@ async fn an_account_is_deleted_although_the_relation_service_is_away() {
 #[tokio::test]
 async fn an_account_is_deleted_although_the_post_service_is_away() {
     let away = |peers: &Peers| Peers { post: nowhere(), ..peers.clone() };
+    an_account_is_deleted_although_a_service_is_away(away).await;
+}
+
+#[tokio::test]
+async fn an_account_is_deleted_although_the_timeline_service_is_away() {
+    let away = |peers: &Peers| Peers { timeline: nowhere(), ..peers.clone() };
     an_account_is_deleted_although_a_service_is_away(away).await;
 }
 

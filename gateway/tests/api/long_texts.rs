@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Returns a text of about 30 kB, which is that of 2,000 characters.
-fn long(i: usize) -> String {
+pub(crate) fn long(i: usize) -> String {
     // A letter with its marks, which are 15 bytes together.
     format!("{i} {}", format!("a{}", "\u{20dd}\u{20de}\u{302}\u{30d}\u{30e}\u{311}").repeat(1_990))
 }

@@ -1,4 +1,4 @@
-//! The system end to end: the gateway before the real user, relation and post services, on real Redis.
+//! The system end to end: the gateway before the real services, on real Redis.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
@@ -26,3 +26,9 @@ mod roots;
 mod sessions;
 mod system;
 mod tap;
+mod timeline_acts;
+mod timeline_costs;
+mod timeline_faults;
+mod timeline_pages;
+mod timelines;
+mod watching;

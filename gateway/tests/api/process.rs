@@ -10,7 +10,14 @@ use microblog_proto::{
 use microblog_testkit::{Process, RedisServer};
 use tonic::Code;
 
-use crate::system::{by_name, config, post_service, registration, relation_service, user_service};
+use crate::{
+    acts::request_id,
+    system::{
+        PASSWORD, by_name, config, email, post_service, registration, relation_service,
+        timeline_service, user_service, with_token,
+    },
+    timeline_acts::texts,
+};
 
 /// Serves a service on a free port, for as long as the runtime lives, and returns its address.
 fn served(service: Service) -> String {
@@ -22,18 +29,27 @@ fn served(service: Service) -> String {
     address
 }
 
-#[tokio::test]
-async fn a_gateway_process_serves_what_its_peers_on_the_network_answer() {
+/// Starts all services, each on the network, and a gateway's process before them.
+async fn start() -> (RedisServer, Process, GatewayServiceClient<Peer>) {
     let redis = RedisServer::start().await;
+    let peer = |address: &str| Peer::remote(address, &config().chassis).unwrap();
     let user = served(user_service(&redis.url("user")).await);
     let relation = served(relation_service(&redis.url("relation"), &[]).await);
-    let post = served(post_service(&redis.url("post"), &[]).await);
+    let timeline = timeline_service(&redis.url("timeline"), peer(&relation)).await;
+    let timeline = served(timeline);
+    let post = post_service(&redis.url("post"), &[], Some(peer(&timeline))).await;
+    let post = served(post);
     let program = env!("CARGO_BIN_EXE_microblog-gateway");
-    let urls = ["--user-url", &user, "--relation-url", &relation, "--post-url", &post];
+    let mut urls = vec!["--user-url", &user, "--relation-url", &relation, "--post-url", &post];
+    urls.extend(["--timeline-url", &timeline]);
     let process = Process::start(program, &urls).await;
-    let peer = Peer::remote(&process.address(), &config().chassis).unwrap();
-    let mut gateway = GatewayServiceClient::new(peer);
+    let gateway = GatewayServiceClient::new(peer(&process.address()));
+    (redis, process, gateway)
+}
 
+#[tokio::test]
+async fn a_gateway_process_serves_what_its_peers_on_the_network_answer() {
+    let (_redis, process, mut gateway) = start().await;
     gateway.register(registration("ann")).await.unwrap();
     let request = gateway::ViewUserRequest { user: by_name("ann") };
     let view = gateway.view_user(request).await.unwrap().into_inner();
@@ -43,8 +59,32 @@ async fn a_gateway_process_serves_what_its_peers_on_the_network_answer() {
     assert_eq!(status::reason_of(&refusal), Some(ErrorReason::PostNotFound));
     let refusal = gateway.me(gateway::MeRequest {}).await.unwrap_err();
     assert_eq!(refusal.code(), Code::Unauthenticated);
+    let request = gateway::ViewUserTimelineRequest { user: by_name("ann"), ..Default::default() };
+    let timeline = gateway.view_user_timeline(request).await.unwrap().into_inner();
+    assert!(timeline.posts.is_empty() && timeline.next_page_token.is_empty());
 
     process.terminate();
+    assert!(process.ended(Duration::from_secs(10)).await.success());
+}
+
+#[tokio::test]
+async fn who_watches_hears_of_posts_until_the_gateway_stops() {
+    let (_redis, process, mut gateway) = start().await;
+    gateway.register(registration("ann")).await.unwrap();
+    let login = gateway::LoginRequest { email: email("ann"), password: PASSWORD.to_owned() };
+    let token = gateway.login(login).await.unwrap().into_inner().token;
+    let request = with_token(&token, gateway::WatchHomeRequest::default());
+    let mut news = gateway.watch_home(request).await.unwrap().into_inner();
+    assert!(news.message().await.unwrap().unwrap().posts.is_empty());
+    let request_id = request_id();
+    let request = gateway::PublishRequest { request_id, text: "hello".to_owned() };
+    gateway.publish(with_token(&token, request)).await.unwrap();
+    let told = news.message().await.unwrap().unwrap();
+    assert_eq!(texts(&told.posts), ["hello"]);
+
+    process.terminate();
+    let end = news.message().await.unwrap_err();
+    assert_eq!(end.code(), Code::Unavailable);
     assert!(process.ended(Duration::from_secs(10)).await.success());
 }
 
@@ -52,7 +92,8 @@ async fn a_gateway_process_serves_what_its_peers_on_the_network_answer() {
 async fn a_gateway_is_ready_although_its_peers_are_away() {
     let nowhere = format!("http://127.0.0.1:{}", microblog_testkit::free_port());
     let program = env!("CARGO_BIN_EXE_microblog-gateway");
-    let urls = ["--user-url", &nowhere, "--relation-url", &nowhere, "--post-url", &nowhere];
+    let mut urls = vec!["--user-url", &nowhere, "--relation-url", &nowhere];
+    urls.extend(["--post-url", &nowhere, "--timeline-url", &nowhere]);
     let process = Process::start(program, &urls).await;
     assert!(process.is_serving().await);
 }

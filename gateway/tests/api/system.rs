@@ -7,6 +7,7 @@ use microblog_proto::{
     gateway::{self, UserRef, gateway_service_client::GatewayServiceClient, user_ref::Ref},
     post::post_service_client::PostServiceClient,
     relation::{self, relation_service_client::RelationServiceClient},
+    timeline::timeline_service_client::TimelineServiceClient,
     user::{self, user_service_client::UserServiceClient},
 };
 use microblog_testkit::{Store, Topology};
@@ -62,10 +63,14 @@ impl System {
         let user = user_service(&store.url("user")).await;
         let user = local(tap.on(user), jobs, &mut running);
         let relation = relation_service(&store.url("relation"), flags.relation).await;
+        // What services ask each other goes past the tap.
+        let graph = Peer::local(&relation, &config().chassis);
         let relation = local(tap.on(relation), jobs, &mut running);
-        let post = post_service(&store.url("post"), flags.post).await;
+        let timeline = timeline_service(&store.url("timeline"), graph).await;
+        let delivery = Peer::local(&timeline, &config().chassis);
+        let timeline = local(tap.on(timeline), jobs, &mut running);
+        let post = post_service(&store.url("post"), flags.post, Some(delivery)).await;
         let post = local(tap.on(post), jobs, &mut running);
-        let timeline = Peer::remote(&config().timeline_url, &config().chassis).unwrap();
         let peers = Peers { user, relation, post, timeline };
         let service = microblog_gateway::service(&config(), peers.clone(), Worker::ONLY);
         let gateway = local(service, jobs, &mut running);
@@ -86,6 +91,10 @@ impl System {
 
     pub(crate) fn post(&self) -> PostServiceClient<Peer> {
         PostServiceClient::new(self.peers.post.clone())
+    }
+
+    pub(crate) fn timeline(&self) -> TimelineServiceClient<Peer> {
+        TimelineServiceClient::new(self.peers.timeline.clone())
     }
 
     /// Registers somebody and logs them in.
@@ -201,12 +210,21 @@ pub(crate) async fn relation_service(redis_url: &str, flags: &[&str]) -> Service
     microblog_relation::service(&config, Worker::ONLY).await.unwrap()
 }
 
-pub(crate) async fn post_service(redis_url: &str, flags: &[&str]) -> Service {
+pub(crate) async fn timeline_service(redis_url: &str, relation: Peer) -> Service {
+    let config = microblog_timeline::Config::try_parse_from(["timeline", "--redis-url", redis_url]);
+    microblog_timeline::service(&config.unwrap(), relation, Worker::ONLY).await.unwrap()
+}
+
+pub(crate) async fn post_service(
+    redis_url: &str,
+    flags: &[&str],
+    timeline: Option<Peer>,
+) -> Service {
     const UNLIMITED: &[&str] = &["--posts-per-minute", "0", "--comments-per-minute", "0"];
     let flags = if flags.is_empty() { UNLIMITED } else { flags };
     let args = ["post", "--redis-url", redis_url].into_iter().chain(flags.iter().copied());
     let config = microblog_post::Config::try_parse_from(args).unwrap();
-    microblog_post::service(&config, None, Worker::ONLY).await.unwrap()
+    microblog_post::service(&config, timeline, Worker::ONLY).await.unwrap()
 }
 
 /// Returns a way to call a service in this process, and starts its jobs.

@@ -1,0 +1,180 @@
+//! Which calls of the services stand behind each call on timelines.
+
+use microblog_proto::gateway;
+
+use crate::{
+    acts::asks,
+    system::{Member, System, by_name},
+    timeline_acts::{at_rest, texts},
+};
+
+const AUTHENTICATE: &str = "user.Authenticate";
+const HOME: &str = "timeline.GetHomeTimeline";
+const USER: &str = "timeline.GetUserTimeline";
+const POSTS: &str = "post.BatchGetPosts";
+/// What belongs to posts.
+const SCENE: [&str; 4] = [
+    "user.BatchGetUsers",
+    "relation.BatchGetRelations",
+    "post.BatchGetLiked",
+    "user.BatchResolveNames",
+];
+
+/// Ann, who follows Bob, who mentions her in so many posts.
+struct Scene {
+    system: System,
+    ann: Member,
+    bob: Member,
+    posts: Vec<u64>,
+}
+
+impl Scene {
+    async fn set(posts: usize) -> Self {
+        let system = at_rest().await;
+        let [ann, bob] = [system.join("ann").await, system.join("bob").await];
+        system.follow(&ann, &bob).await;
+        let texts = (0..posts).map(|i| format!("post {i}, @ann")).collect();
+        let posts = system.publish_many(&bob, texts).await;
+        system.tap.calls();
+        Self { system, ann, bob, posts }
+    }
+
+    /// Checks which calls were made since this was last asked.
+    #[track_caller]
+    fn assert_called(&self, what: &str, expected: &[&[&str]]) {
+        let mut expected = expected.concat();
+        expected.sort_unstable();
+        assert_eq!(self.system.tap.calls(), expected, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_costs_the_same_whatever_its_size_up_to_what_is_looked_at_together() {
+    let scene = Scene::set(130).await;
+    for page_size in [1, 25] {
+        let page = scene.system.home(&scene.ann, page_size, "", "").await;
+        assert_eq!(page.posts.len(), page_size as usize);
+        scene.assert_called("home", &[&[AUTHENTICATE, HOME, POSTS], &SCENE]);
+    }
+    for page_size in [26, 50] {
+        scene.system.home(&scene.ann, page_size, "", "").await;
+        scene.assert_called("home", &[&[AUTHENTICATE, HOME, POSTS, POSTS], &SCENE]);
+    }
+    let page = scene.system.home(&scene.ann, 200, "", "").await;
+    assert_eq!(page.posts.len(), 130);
+    let slice = [&[HOME, POSTS, POSTS], &SCENE[..]].concat();
+    scene.assert_called("home", &[&[AUTHENTICATE], &slice, &slice, &slice]);
+}
+
+#[tokio::test]
+async fn a_timeline_costs_a_fixed_number_of_calls() {
+    let scene = Scene::set(3).await;
+    let Scene { system, ann, bob, .. } = &scene;
+    let anonymous = ["user.BatchGetUsers", "user.BatchResolveNames"];
+    system.user_timeline(Some(ann), bob, 0, "").await;
+    scene.assert_called("by id", &[&[AUTHENTICATE, "user.GetUser", USER, POSTS], &SCENE]);
+    system.user_timeline(None, bob, 0, "").await;
+    scene.assert_called("by id", &[&["user.GetUser", USER, POSTS], &anonymous]);
+    for (viewer, calls) in [(Some(ann), &SCENE[..]), (None, &anonymous)] {
+        let user = by_name("bob");
+        let request = gateway::ViewUserTimelineRequest { user, ..Default::default() };
+        system.gateway().view_user_timeline(asks(viewer, request)).await.unwrap();
+        let authenticate: &[&str] = viewer.map_or(&[], |_| &[AUTHENTICATE]);
+        let first = ["user.GetUserByName", USER, POSTS];
+        scene.assert_called("by name", &[authenticate, &first, calls]);
+    }
+    let since = system.home(ann, 0, "", "").await.since_token;
+    system.follows([(bob.id, ann.id)]).await;
+    system.tap.calls();
+    system.friends(ann).await;
+    let friends = [AUTHENTICATE, "timeline.GetFriendsTimeline", POSTS];
+    scene.assert_called("friends", &[&friends, &SCENE]);
+    system.count_new(ann, &since).await;
+    scene.assert_called("count", &[&[AUTHENTICATE, "timeline.CountNew"]]);
+    // Nothing to show, nothing to ask about; but whether a host keeps the viewer out.
+    system.home(ann, 0, "", &since).await;
+    scene.assert_called("nothing new", &[&[AUTHENTICATE, HOME]]);
+    system.user_timeline(Some(bob), ann, 0, "").await;
+    let host = ["user.BatchGetUsers", "relation.BatchGetRelations"];
+    scene.assert_called("empty", &[&[AUTHENTICATE, "user.GetUser", USER], &host]);
+}
+
+#[tokio::test]
+async fn a_page_that_is_filled_again_costs_its_slices() {
+    let scene = Scene::set(60).await;
+    let Scene { system, ann, bob, posts } = &scene;
+    let slice = [&[HOME, POSTS], &SCENE[..]].concat();
+    // Two of twenty: what is missing is asked for.
+    system.delete_many(bob, &[posts[45], posts[50]]).await;
+    system.tap.calls();
+    assert_eq!(system.home(ann, 20, "", "").await.posts.len(), 20);
+    scene.assert_called("a few", &[&[AUTHENTICATE], &slice, &slice]);
+    // All of the first slice: more is looked at than is missing, and asked for again up to where
+    // the page is full.
+    system.delete_many(bob, &posts[55..]).await;
+    system.tap.calls();
+    let page = system.home(ann, 2, "", "").await;
+    assert_eq!(texts(&page.posts), ["post 54, @ann", "post 53, @ann"]);
+    let looked_at = [&[HOME, POSTS, POSTS], &SCENE[..]].concat();
+    scene.assert_called("many", &[&[AUTHENTICATE, HOME, POSTS], &looked_at, &slice]);
+    let page = system.home(ann, 2, &page.next_page_token, "").await;
+    assert_eq!(texts(&page.posts), ["post 52, @ann", "post 51, @ann"]);
+}
+
+#[tokio::test]
+async fn what_stands_in_costs_one_more_time() {
+    let scene = Scene::set(1).await;
+    let Scene { system, ann, posts, .. } = &scene;
+    let mut reposts = Vec::new();
+    for name in ["carl", "dora"] {
+        let reposter = system.join(name).await;
+        system.follow(ann, &reposter).await;
+        reposts.push((system.repost(&reposter, posts[0], "").await.id, reposter));
+    }
+    let request = gateway::UnfollowRequest { user: by_name("bob") };
+    system.gateway().unfollow(ann.asks(request)).await.unwrap();
+    system.publish(ann, "mine").await;
+    system.tap.calls();
+    assert_eq!(texts(&system.home(ann, 0, "", "").await.posts), ["mine", ""]);
+    scene.assert_called("all there", &[&[AUTHENTICATE, HOME, POSTS], &SCENE]);
+    system.delete_post(&reposts[0].1, reposts[0].0).await;
+    system.tap.calls();
+    let page = system.home(ann, 0, "", "").await;
+    assert_eq!(page.posts[1].post.as_ref().unwrap().id, reposts[1].0);
+    // Nobody is mentioned in what is there at first.
+    let first = [&[AUTHENTICATE, HOME, POSTS], &SCENE[..3]].concat();
+    scene.assert_called("one is gone", &[&first, &[POSTS], &SCENE]);
+}
+
+#[tokio::test]
+async fn a_watch_costs_what_it_tells() {
+    let scene = Scene::set(1).await;
+    let Scene { system, ann, .. } = &scene;
+    let since = system.home(ann, 0, "", "").await.since_token;
+    system.publish(ann, "mine, @ann").await;
+    for (since_token, told) in [(String::new(), 0), (since, 1)] {
+        system.tap.calls();
+        let request = ann.asks(gateway::WatchHomeRequest { since_token });
+        let mut news = system.gateway().watch_home(request).await.unwrap().into_inner();
+        scene.assert_called("begin", &[&[AUTHENTICATE, "timeline.WatchHomeTimeline"]]);
+        let first = news.message().await.unwrap().unwrap();
+        assert_eq!(first.posts.len(), told);
+        let posts = [&[POSTS], &SCENE[..]].concat();
+        let posts = if told == 0 { &[][..] } else { &posts };
+        scene.assert_called("a message", &[&[AUTHENTICATE], posts]);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_request_costs_nothing() {
+    let scene = Scene::set(0).await;
+    let Scene { system, ann, .. } = &scene;
+    let page_size = -1;
+    let request = gateway::ViewHomeRequest { page_size, ..Default::default() };
+    system.gateway().view_home(ann.asks(request)).await.unwrap_err();
+    let request = gateway::ViewFriendsRequest { page_size, ..Default::default() };
+    system.gateway().view_friends(ann.asks(request)).await.unwrap_err();
+    let request = gateway::ViewUserTimelineRequest { page_size, ..Default::default() };
+    system.gateway().view_user_timeline(ann.asks(request)).await.unwrap_err();
+    scene.assert_called("nothing", &[]);
+}

@@ -1,0 +1,203 @@
+//! Pages of timelines: full until the end, whatever is left out, and without gaps and repeats.
+
+use std::collections::HashSet;
+
+use microblog_proto::{gateway, post};
+
+use crate::{
+    acts::request_id,
+    long_texts::long,
+    system::{Member, System, by_id},
+    timeline_acts::{at_rest, post_ids, texts},
+};
+
+fn numbered(posts: std::ops::Range<usize>) -> Vec<String> {
+    posts.map(|i| format!("post {i}")).collect()
+}
+
+/// Ann, who follows Bob, who posted so many times, oldest first.
+async fn readers(posts: usize) -> (System, Member, Member, Vec<u64>) {
+    let system = at_rest().await;
+    let [ann, bob] = [system.join("ann").await, system.join("bob").await];
+    system.follow(&ann, &bob).await;
+    let ids = system.publish_many(&bob, numbered(0..posts)).await;
+    (system, ann, bob, ids)
+}
+
+/// Which timeline is read.
+#[derive(Clone, Copy)]
+enum Which<'a> {
+    Home(&'a Member),
+    User(&'a Member),
+}
+
+/// Reads a timeline page by page, all full but the last, and returns its posts.
+async fn read(system: &System, which: Which<'_>, page_size: i32) -> Vec<u64> {
+    let (mut seen, mut token) = (Vec::new(), String::new());
+    loop {
+        let (posts, next) = match which {
+            Which::Home(viewer) => {
+                let page = system.home(viewer, page_size, &token, "").await;
+                (page.posts, page.next_page_token)
+            }
+            Which::User(of) => {
+                let page = system.user_timeline(None, of, page_size, &token).await;
+                (page.posts, page.next_page_token)
+            }
+        };
+        seen.extend(post_ids(&posts));
+        token = next;
+        if token.is_empty() {
+            return seen;
+        }
+        assert_eq!(posts.len(), page_size as usize, "a page is short only at the end");
+    }
+}
+
+#[tokio::test]
+async fn pages_are_full_although_long_stretches_are_deleted() {
+    let (system, ann, bob, ids) = readers(200).await;
+    // A stretch of many pages, and single ones on both sides of it.
+    let is_deleted = |i: usize| (20..150).contains(&i) || i % 3 == 1;
+    let (deleted, mut left): (Vec<_>, Vec<_>) =
+        ids.iter().copied().enumerate().partition(|(i, _)| is_deleted(*i));
+    let deleted: Vec<_> = deleted.into_iter().map(|(_, id)| id).collect();
+    system.delete_many(&bob, &deleted).await;
+    left.reverse();
+    let left: Vec<_> = left.into_iter().map(|(_, id)| id).collect();
+    for page_size in [1, 7, 20, 33, 200] {
+        assert_eq!(read(&system, Which::Home(&ann), page_size).await, left, "{page_size} a page");
+        assert_eq!(read(&system, Which::User(&bob), page_size).await, left, "{page_size} a page");
+    }
+}
+
+#[tokio::test]
+async fn a_timeline_of_which_hardly_anything_is_left_is_read_in_one_page() {
+    let (system, ann, bob, ids) = readers(1).await;
+    // Nearly as many as a timeline has, deleted all.
+    let newer = |count: u64| (1..=count).map(|i| ids[0] + (i << 12));
+    system.deliver(&bob, newer(750)).await;
+    for page_size in [1, 20, 200] {
+        let page = system.home(&ann, page_size, "", "").await;
+        assert_eq!(post_ids(&page.posts), ids, "{page_size} a page");
+        let page = system.user_timeline(Some(&ann), &bob, page_size, "").await;
+        assert_eq!((post_ids(&page.posts), page.next_page_token.as_str()), (ids.clone(), ""));
+    }
+    system.deliver(&bob, newer(2_000)).await;
+    system.tap.calls();
+    let page = system.user_timeline(Some(&ann), &bob, 1, "").await;
+    assert!(page.posts.is_empty() && page.next_page_token.is_empty());
+    let calls = system.tap.calls();
+    let slices = calls.iter().filter(|call| *call == "timeline.GetUserTimeline").count();
+    assert!(slices <= 26, "a slice has 50 entries, but for the first: {slices}");
+}
+
+#[tokio::test]
+async fn what_is_posted_meanwhile_makes_no_gap_and_no_repeat() {
+    let (system, ann, bob, mut ids) = readers(60).await;
+    ids.reverse();
+    let (mut seen, mut token, mut pages) = (Vec::new(), String::new(), 0);
+    loop {
+        let page = system.home(&ann, 9, &token, "").await;
+        seen.extend(post_ids(&page.posts));
+        token = page.next_page_token;
+        if token.is_empty() {
+            break;
+        }
+        pages += 1;
+        // One that is shown already goes, some come.
+        system.delete_many(&bob, &seen[pages..=pages]).await;
+        system.publish_many(&bob, numbered(100..103)).await;
+        system.publish_many(&ann, numbered(200..202)).await;
+    }
+    assert_eq!(seen, ids);
+}
+
+#[tokio::test]
+async fn what_is_new_is_counted_and_shown_once() {
+    let system = System::start().await;
+    let [ann, bob] = [system.join("ann").await, system.join("bob").await];
+    system.follow(&ann, &bob).await;
+    system.publish(&bob, "old").await;
+    system.until_new(&ann, "", 1).await;
+    let since = system.home(&ann, 0, "", "").await.since_token;
+    assert_eq!(system.count_new(&ann, &since).await, 0);
+    let page = system.home(&ann, 0, "", &since).await;
+    assert!(page.posts.is_empty() && page.next_page_token.is_empty());
+
+    let ids = system.publish_many(&bob, numbered(0..30)).await;
+    system.until_new(&ann, &since, 30).await;
+    // Those that are deleted are counted, but not shown.
+    system.delete_many(&bob, &ids[10..20]).await;
+    assert_eq!(system.count_new(&ann, &since).await, 30);
+    let mut expected = [numbered(0..10), numbered(20..30)].concat();
+    expected.reverse();
+    let first = system.home(&ann, 15, "", &since).await;
+    let second = system.home(&ann, 15, &first.next_page_token, &since).await;
+    assert_eq!((texts(&first.posts), texts(&second.posts)), {
+        let rest = expected.split_off(15);
+        (expected, rest)
+    });
+    assert_eq!(second.next_page_token, "");
+    // The token to keep is that of the answer that came last.
+    let since = second.since_token;
+    assert_eq!(system.count_new(&ann, &since).await, 0);
+    system.publish(&ann, "mine").await;
+    assert_eq!(system.count_new(&ann, &since).await, 1);
+    assert_eq!(texts(&system.home(&ann, 0, "", &since).await.posts), ["mine"]);
+
+    let all = system.user_timeline(None, &bob, 200, "").await;
+    system.publish(&bob, "another").await;
+    let (user, since_token) = (by_id(bob.id), all.since_token);
+    let request = gateway::ViewUserTimelineRequest {
+        user,
+        since_token,
+        page_size: 0,
+        page_token: String::new(),
+    };
+    let page = system.gateway().view_user_timeline(request).await.unwrap().into_inner();
+    assert_eq!((all.posts.len(), texts(&page.posts)), (21, vec!["another".to_owned()]));
+}
+
+/// Returns a text of 2,000 characters that is hashtags to the last one.
+fn tags(i: usize) -> String {
+    let letter = format!("a{}", "\u{20dd}\u{20de}\u{302}\u{30d}\u{30e}\u{311}");
+    format!("{i:04} {}", format!("#{}#", letter.repeat(97)).repeat(20))
+}
+
+#[tokio::test]
+async fn texts_as_long_as_they_may_be_are_all_shown_once() {
+    let system = at_rest().await;
+    let [ann, bob] = [system.join("ann").await, system.join("bob").await];
+    system.follow(&ann, &bob).await;
+    let root = system.publish(&ann, &tags(0)).await.id;
+    let mut ids: HashSet<u64> = [root].into();
+    for i in 1..200 {
+        let (author_id, request_id) = (bob.id, request_id());
+        let text = if i % 2 == 0 { tags(i) } else { long(i) };
+        let post = if i % 4 == 0 {
+            let request = post::CreatePostRequest { author_id, request_id, text };
+            system.post().create_post(request).await.unwrap().into_inner().post
+        } else {
+            let request = post::RepostRequest { author_id, request_id, post_id: root, text };
+            system.post().repost(request).await.unwrap().into_inner().post
+        };
+        ids.insert(post.unwrap().id);
+    }
+    let (mut token, mut pages) = (String::new(), 0);
+    let mut seen = HashSet::new();
+    loop {
+        // A client that takes 4 MiB takes it.
+        let page = system.home(&ann, 200, &token, "").await;
+        for id in post_ids(&page.posts) {
+            assert!(seen.insert(id), "each once");
+        }
+        pages += 1;
+        token = page.next_page_token;
+        if token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(seen, ids);
+    assert!(pages <= 6, "a page is as large as it may be: {pages}");
+}

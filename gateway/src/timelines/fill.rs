@@ -46,9 +46,9 @@ impl Gateway {
     /// Hydrates a page, and fills it up with what follows in the timeline until it is full, in
     /// entries or in bytes, or the timeline ends.
     ///
-    /// A page's token is that of its last slice. So a slice of which more is to be shown than the
-    /// page has room for is asked for again, as long as there is room: what comes then is what
-    /// counts, although something may have come or gone since.
+    /// A page's tokens are those of the last slice that is on it. So a slice of which more is to be
+    /// shown than the page has room for is asked for again, as long as there is room: what comes
+    /// then is what counts, although something may have come or gone since.
     pub(super) async fn fill_timeline(
         &self,
         timeline: &Timeline,
@@ -57,25 +57,21 @@ impl Gateway {
         first: Stretch,
     ) -> Result<TimelinePage, Status> {
         let mut filling = Filling::new(page.size);
-        let (mut begin, mut stretch) = (page.token, first);
-        let mut is_last = false;
+        let (mut begin, mut since_token) = (page.token, timeline.since_token.clone());
+        let mut stretch = first;
         for _ in 1..ROUNDS_MAX {
             let found = self.hydrate_entries(visit, &stretch.entries).await?;
-            let fitting = filling.fitting(&found);
-            let size = if fitting < found.len() {
-                is_last = true;
-                fitting
-            } else {
-                let size = filling.take(found);
-                begin = stretch.next_page_token;
-                if is_last || begin.is_empty() || filling.is_full() {
-                    return Ok(filling.page(begin, stretch.since_token));
+            let mut size = filling.fitting(&found);
+            if size == found.len() {
+                size = filling.take(found);
+                (begin, since_token) = (stretch.next_page_token, stretch.since_token);
+                if begin.is_empty() || filling.is_full() {
+                    break;
                 }
-                size
-            };
+            }
             stretch = timeline.stretch(self, size, begin.clone()).await?;
         }
-        Ok(filling.page(begin, stretch.since_token))
+        Ok(TimelinePage { posts: filling.posts, next_page_token: begin, since_token })
     }
 }
 
@@ -121,10 +117,6 @@ impl Filling {
         self.bytes += self.posts[shown..].iter().map(bytes_of).sum::<usize>();
         let is_mostly_shown = (self.posts.len() - shown) * 2 >= looked_at;
         if is_mostly_shown { self.missing().min(SLICE_MAX) } else { SLICE_MAX }
-    }
-
-    fn page(self, next_page_token: String, since_token: String) -> TimelinePage {
-        TimelinePage { posts: self.posts, next_page_token, since_token }
     }
 }
 

@@ -114,6 +114,38 @@ async fn what_is_posted_meanwhile_makes_no_gap_and_no_repeat() {
 }
 
 #[tokio::test]
+async fn what_is_deleted_while_a_page_is_filled_makes_no_gap_and_no_repeat() {
+    let (system, ann, bob, ids) = readers(160).await;
+    let kept: Vec<_> = ids.iter().copied().step_by(4).rev().collect();
+    // Read again and again while three of four go, one by one, and others come.
+    let read = async || {
+        for page_size in [1, 3, 10, 2, 5] {
+            let (mut seen, mut token) = (Vec::new(), String::new());
+            loop {
+                let page = system.home(&ann, page_size, &token, "").await;
+                seen.extend(post_ids(&page.posts));
+                token = page.next_page_token;
+                if token.is_empty() {
+                    break;
+                }
+            }
+            assert!(seen.is_sorted_by(|a, b| a > b), "each once, newest first");
+            seen.retain(|id| kept.contains(id));
+            assert_eq!(seen, kept, "{page_size} a page");
+        }
+    };
+    let change = async || {
+        for (i, &id) in ids.iter().enumerate().rev().filter(|(i, _)| i % 4 != 0) {
+            system.delete_many(&bob, &[id]).await;
+            if i % 10 == 0 {
+                system.publish(&bob, "new").await;
+            }
+        }
+    };
+    tokio::join!(read(), change());
+}
+
+#[tokio::test]
 async fn what_is_new_is_counted_and_shown_once() {
     let system = System::start().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];

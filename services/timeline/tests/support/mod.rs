@@ -3,6 +3,10 @@
 #![allow(dead_code, reason = "no test file uses all of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
+pub(crate) mod pages;
+pub(crate) mod queue;
+pub(crate) mod relations;
+
 use std::{
     future,
     net::TcpListener,
@@ -43,6 +47,7 @@ pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
 pub(crate) struct System {
     pub(crate) redis: Arc<testkit::Store>,
     pub(crate) config: Config,
+    pub(crate) address: String,
     pub(crate) client: Client,
     pub(crate) relation: RelationServiceClient<Channel>,
     pub(crate) relation_url: String,
@@ -75,7 +80,8 @@ impl System {
         Self::on(worker, redis, relation_url, flags).await
     }
 
-    async fn on(
+    /// Starts a timeline service on a store, with a relation service that runs already.
+    pub(crate) async fn on(
         worker: Worker,
         redis: Arc<testkit::Store>,
         relation_url: String,
@@ -90,7 +96,7 @@ impl System {
         testkit::eventually("the store is ready", PATIENCE, async || ready().await).await;
         let relation = RelationServiceClient::new(channel(&relation_url));
         let (client, store) = (client(&address), Store::open(&config.redis).unwrap());
-        Self { redis, config, client, relation, relation_url, store }
+        Self { redis, config, address, client, relation, relation_url, store }
     }
 
     /// Takes a post of an author in, and returns its id.
@@ -219,4 +225,15 @@ pub(crate) fn assert_refused<T: std::fmt::Debug>(
     let status = answer.unwrap_err();
     let actual = microblog_chassis::status::reason_of(&status);
     assert_eq!((status.code(), actual), (code, Some(reason)), "{status:?}");
+}
+
+/// Asserts that a call was refused for some fields.
+#[track_caller]
+pub(crate) fn names_fields<T: std::fmt::Debug>(answer: Result<T, Status>, fields: &[&str]) {
+    use tonic_types::StatusExt as _;
+    let status = answer.expect_err("a refusal");
+    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+    let violations = status.get_details_bad_request().expect("a BadRequest").field_violations;
+    let named: Vec<_> = violations.iter().map(|violation| violation.field.as_str()).collect();
+    assert_eq!(named, fields, "{status:?}");
 }

@@ -1,0 +1,115 @@
+//! Posts taken in: at once in their authors' timelines, and once in all timelines, however often and
+//! by whomever they are delivered.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use futures::future::join_all;
+use microblog_domain::UserId;
+use microblog_proto::timeline as pb;
+use microblog_testkit::{
+    self as testkit,
+    Topology::{Cluster, Single},
+};
+use support::{
+    PATIENCE, System, client, delivery, id,
+    pages::{Timeline, deliver_all},
+    post_id,
+    queue::{settles, stored},
+};
+
+#[tokio::test]
+async fn own_posts_are_there_at_once() {
+    for mode in ["hybrid", "push", "pull"] {
+        let system = System::start_with(Single, &["--mode", mode]).await;
+        let alice = id(1);
+        let mut all = Vec::new();
+        for _ in 0..60 {
+            all.insert(0, system.post(alice).await);
+            assert_eq!(system.home(alice).await, all, "{mode}");
+            assert_eq!(Timeline::User.whole(&system.client, alice, 200, "").await, all, "{mode}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_post_delivered_again_and_again_is_there_once() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let (alice, bob) = (id(1), id(2));
+        system.follow(bob, alice).await;
+        assert_eq!(system.home(bob).await, [0; 0]);
+        let mut all = Vec::new();
+        for _ in 0..10 {
+            // Twice in one call, by eight callers at once.
+            let post = delivery(post_id(alice), alice, 0);
+            let callers: Vec<_> = (0..8).map(|_| client(&system.address)).collect();
+            let twice = [post, post];
+            join_all(callers.iter().map(|client| deliver_all(client, &twice))).await;
+            all.insert(0, post.post_id);
+        }
+        system.home_becomes(bob, &all).await;
+        settles(&system).await;
+        let before = stored(&system.store, bob).await.len();
+        // When their steps are long done.
+        for &post in &all {
+            system.deliver(delivery(post, alice, 0)).await;
+        }
+        settles(&system).await;
+        for user in [alice, bob] {
+            assert_eq!(Timeline::Home.whole(&system.client, user, 3, "").await, all);
+        }
+        // A repetition that overtakes what it repeats is stored beside it; one that follows is not.
+        assert_eq!(stored(&system.store, bob).await.len(), before);
+        assert_eq!(stored(&system.store, alice).await.len(), all.len());
+        assert_eq!(Timeline::User.whole(&system.client, alice, 3, "").await, all);
+    }
+}
+
+#[tokio::test]
+async fn five_hundred_are_taken_in_at_once() {
+    let system = System::start(Single).await;
+    let (authors, bob): (Vec<_>, _) = ((1..=50).map(id).collect(), id(100));
+    for &author in &authors {
+        system.follow(bob, author).await;
+    }
+    assert_eq!(system.home(bob).await, [0; 0]);
+    let deliveries: Vec<_> = authors.iter().cycle().take(500).collect();
+    let deliveries: Vec<_> =
+        deliveries.into_iter().map(|&author| delivery(post_id(author), author, 0)).collect();
+    deliver_all(&system.client, &deliveries).await;
+    let newest_first = |of: &dyn Fn(&&pb::Delivery) -> bool| -> Vec<u64> {
+        deliveries.iter().rev().filter(of).map(|delivery| delivery.post_id).collect()
+    };
+    for &author in &authors {
+        let own = newest_first(&|delivery| delivery.author_id == author);
+        assert_eq!(system.home(author).await, own);
+        assert_eq!(Timeline::User.whole(&system.client, author, 200, "").await, own);
+    }
+    let all = newest_first(&|_| true);
+    testkit::eventually("all are there", PATIENCE, async || {
+        Timeline::Home.whole(&system.client, bob, 200, "").await == all
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_newest_thousand_and_the_newest_eight_hundred_are_kept() {
+    let system = System::start(Single).await;
+    let alice = id(1);
+    let mut all = Vec::new();
+    for _ in 0..14 {
+        let some: Vec<_> = (0..100).map(|_| delivery(post_id(alice), alice, 0)).collect();
+        deliver_all(&system.client, &some).await;
+        all.extend(some.iter().map(|delivery| delivery.post_id));
+    }
+    all.reverse();
+    let own = Timeline::User.whole(&system.client, alice, 200, "").await;
+    assert!(own.len() >= 1_000 && own == all[..own.len()], "{}", own.len());
+    assert_eq!(Timeline::Home.whole(&system.client, alice, 200, "").await, all[..800]);
+    assert_eq!(
+        system.store.home(UserId::new(alice).unwrap()).await.unwrap().unwrap().entries.len(),
+        800
+    );
+}

@@ -1,0 +1,188 @@
+//! Whatever comes in is answered: each wrong field is named, nothing is written, nothing crashes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use microblog_proto::{common::ErrorReason, timeline as pb};
+use microblog_testkit::Topology::Single;
+use support::{
+    System, assert_refused, delivery, id, names_fields, pages::Timeline, post_id, posts,
+};
+use tonic::{Code, Status};
+
+const WRONG_IDS: [u64; 4] = [0, 1 << 53, 1 << 63, u64::MAX];
+
+async fn deliver(system: &System, deliveries: Vec<pb::Delivery>) -> Result<(), Status> {
+    system.client.clone().deliver(pb::DeliverRequest { deliveries }).await.map(|_| ())
+}
+
+#[tokio::test]
+async fn every_wrong_field_of_a_delivery_is_named_and_nothing_is_taken_in() {
+    let system = System::start(Single).await;
+    let alice = id(1);
+    let good = delivery(post_id(alice), alice, 0);
+    for wrong in WRONG_IDS {
+        let bad = [
+            pb::Delivery { post_id: wrong, ..good },
+            pb::Delivery { author_id: wrong, ..good },
+            // Of no repost, the root is 0.
+            pb::Delivery { root_id: wrong.max(1 << 53), ..good },
+            // A post lives in its author's partition.
+            pb::Delivery { author_id: id(2), ..good },
+        ];
+        let answer = deliver(&system, [&[good], &bad[..]].concat()).await;
+        let fields = [
+            "deliveries[1].post_id",
+            "deliveries[2].author_id",
+            "deliveries[3].root_id",
+            "deliveries[4].author_id",
+        ];
+        names_fields(answer, &fields);
+    }
+    names_fields(deliver(&system, vec![good; 501]).await, &["deliveries"]);
+    assert_eq!(system.home(alice).await, [0; 0]);
+    deliver(&system, Vec::new()).await.unwrap();
+    deliver(&system, vec![good; 500]).await.unwrap();
+    assert_eq!(system.home(alice).await, [good.post_id]);
+}
+
+#[tokio::test]
+async fn wrong_fields_of_a_read_are_named() {
+    let system = System::start(Single).await;
+    let mut client = system.client.clone();
+    for user_id in WRONG_IDS {
+        for timeline in Timeline::ALL {
+            let page = timeline.page(&client, user_id, 20, "", "").await;
+            names_fields(page, &["user_id"]);
+        }
+        let since_token = String::new();
+        let count = pb::CountNewRequest { user_id, since_token: since_token.clone() };
+        names_fields(client.count_new(count).await, &["user_id"]);
+        let watch = pb::WatchHomeTimelineRequest { user_id, since_token };
+        names_fields(client.watch_home_timeline(watch).await.map(|_| ()), &["user_id"]);
+        names_fields(client.forget_user(pb::ForgetUserRequest { user_id }).await, &["user_id"]);
+    }
+    for timeline in Timeline::ALL {
+        for page_size in [-1, i32::MIN] {
+            names_fields(timeline.page(&client, id(1), page_size, "", "").await, &["page_size"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_page_has_20_entries_if_it_is_not_said_and_200_at_most() {
+    let system = System::start(Single).await;
+    let alice = id(1);
+    let all: Vec<_> = (0..230).map(|_| delivery(post_id(alice), alice, 0)).collect();
+    deliver(&system, all).await.unwrap();
+    for timeline in [Timeline::User, Timeline::Home] {
+        for (page_size, expected) in [(0, 20), (1, 1), (200, 200), (201, 200), (i32::MAX, 200)] {
+            let page = timeline.page(&system.client, alice, page_size, "", "").await.unwrap();
+            assert_eq!(page.0.len(), expected);
+        }
+    }
+}
+
+/// Tokens that nobody was given.
+const RUBBISH: [&str; 6] =
+    ["x", "!!", "AAAA", "no-token", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "微"];
+
+#[tokio::test]
+async fn tokens_of_nobody_are_refused() {
+    let system = System::start(Single).await;
+    let mut client = system.client.clone();
+    let alice = id(1);
+    let long = "A".repeat(100_000);
+    for token in RUBBISH.into_iter().chain([long.as_str()]) {
+        for timeline in Timeline::ALL {
+            let page = timeline.page(&client, alice, 2, token, "").await;
+            assert_names(page, "page_token", ErrorReason::PageTokenInvalid);
+            let page = timeline.page(&client, alice, 2, "", token).await;
+            assert_names(page, "since_token", ErrorReason::PageTokenInvalid);
+        }
+        let (user_id, since_token) = (alice, token.to_owned());
+        let count = pb::CountNewRequest { user_id, since_token: since_token.clone() };
+        assert_names(client.count_new(count).await, "since_token", ErrorReason::PageTokenInvalid);
+        let watch = pb::WatchHomeTimelineRequest { user_id, since_token };
+        let watch = client.watch_home_timeline(watch).await.map(|_| ());
+        assert_names(watch, "since_token", ErrorReason::PageTokenInvalid);
+    }
+}
+
+#[tokio::test]
+async fn tokens_of_other_timelines_are_refused() {
+    let system = System::start(Single).await;
+    let mut client = system.client.clone();
+    let (alice, bob) = (id(1), id(2));
+    system.follow(alice, bob).await;
+    system.follow(bob, alice).await;
+    let post = async || (system.post(alice).await, system.post(bob).await);
+    for _ in 0..4 {
+        post().await;
+    }
+    let mut tokens = Vec::new();
+    for timeline in Timeline::ALL {
+        let (_, next, since) = timeline.page(&client, alice, 2, "", "").await.unwrap();
+        for _ in 0..3 {
+            post().await;
+        }
+        // A token for what is new goes on with the same `since_token` only.
+        let (_, next_new, _) = timeline.page(&client, alice, 2, "", &since).await.unwrap();
+        assert!(!next.is_empty() && !next_new.is_empty(), "{timeline:?}");
+        tokens.push((timeline, next, since, next_new));
+    }
+    for (of, next, since, next_new) in &tokens {
+        let mismatch = ErrorReason::PageTokenMismatch;
+        for timeline in Timeline::ALL {
+            for user in [alice, bob] {
+                let page = async |page_token: &str, since_token: &str| {
+                    timeline.page(&client, user, 2, page_token, since_token).await
+                };
+                if timeline == *of && user == alice {
+                    page(next, "").await.unwrap();
+                    page(next_new, since).await.unwrap();
+                    assert_names(page(next, since).await, "page_token", mismatch);
+                    assert_names(page(next_new, "").await, "page_token", mismatch);
+                    // Of another kind.
+                    assert_names(page(since, "").await, "page_token", mismatch);
+                    assert_names(page("", next).await, "since_token", mismatch);
+                } else {
+                    assert_names(page(next, "").await, "page_token", mismatch);
+                    assert_names(page("", since).await, "since_token", mismatch);
+                }
+            }
+        }
+        for user_id in [alice, bob] {
+            let count = pb::CountNewRequest { user_id, since_token: since.clone() };
+            let count = client.count_new(count).await;
+            if (*of, user_id) == (Timeline::Home, alice) {
+                assert!(count.unwrap().into_inner().count >= 6);
+            } else {
+                assert_names(count, "since_token", mismatch);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_page_size_may_change_between_pages() {
+    let system = System::start(Single).await;
+    let alice = id(1);
+    let mut all = Vec::new();
+    for _ in 0..6 {
+        all.insert(0, system.post(alice).await);
+    }
+    let (first, next, _) = system.home_page(alice, 1, "", "").await.unwrap();
+    let (second, next, _) = system.home_page(alice, 3, &next, "").await.unwrap();
+    let (third, next, _) = system.home_page(alice, 200, &next, "").await.unwrap();
+    assert_eq!([posts(&first), posts(&second), posts(&third)].concat(), all);
+    assert_eq!(next, "");
+}
+
+#[track_caller]
+fn assert_names<T: std::fmt::Debug>(answer: Result<T, Status>, field: &str, reason: ErrorReason) {
+    let status = answer.expect_err("a refusal");
+    names_fields(Err::<(), _>(status.clone()), &[field]);
+    assert_refused(Err::<(), _>(status), Code::InvalidArgument, reason);
+}

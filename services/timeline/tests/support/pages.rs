@@ -1,0 +1,113 @@
+//! Timelines read page by page, and calls that are made until they succeed.
+
+use std::time::{Duration, Instant};
+
+use microblog_proto::timeline as pb;
+use tonic::{Code, Request, Status};
+
+use super::{Client, PATIENCE, posts};
+
+/// For one call.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
+
+/// One of the three timelines of a user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timeline {
+    User,
+    Home,
+    Friends,
+}
+
+/// A page: entries, `next_page_token`, `since_token`.
+pub(crate) type Page = (Vec<pb::Entry>, String, String);
+
+impl Timeline {
+    pub(crate) const ALL: [Self; 3] = [Self::User, Self::Home, Self::Friends];
+
+    /// Returns a page.
+    pub(crate) async fn page(
+        self,
+        client: &Client,
+        user_id: u64,
+        page_size: i32,
+        page_token: &str,
+        since_token: &str,
+    ) -> Result<Page, Status> {
+        let (page_token, since_token) = (page_token.to_owned(), since_token.to_owned());
+        let mut client = client.clone();
+        macro_rules! call {
+            ($call:ident, $request:ident) => {{
+                let request = pb::$request { user_id, page_size, page_token, since_token };
+                let mut request = Request::new(request);
+                request.set_timeout(DEADLINE);
+                let page = client.$call(request).await?.into_inner();
+                Ok((page.entries, page.next_page_token, page.since_token))
+            }};
+        }
+        match self {
+            Self::User => call!(get_user_timeline, GetUserTimelineRequest),
+            Self::Home => call!(get_home_timeline, GetHomeTimelineRequest),
+            Self::Friends => call!(get_friends_timeline, GetFriendsTimelineRequest),
+        }
+    }
+
+    /// Returns the posts of all pages: what is new since a token, or all.
+    pub(crate) async fn whole(
+        self,
+        client: &Client,
+        user_id: u64,
+        page_size: i32,
+        since_token: &str,
+    ) -> Vec<u64> {
+        let (mut all, mut token) = (Vec::new(), String::new());
+        loop {
+            let call = async || self.page(client, user_id, page_size, &token, since_token).await;
+            let (entries, next, _) = until_answered(call).await;
+            assert!(
+                next.is_empty() || entries.len() == page_size as usize,
+                "only the last is short"
+            );
+            all.extend(posts(&entries));
+            if next.is_empty() {
+                return all;
+            }
+            token = next;
+        }
+    }
+}
+
+/// Makes a call, and makes it again as long as its outcome is unknown.
+pub(crate) async fn until_answered<T>(mut call: impl AsyncFnMut() -> Result<T, Status>) -> T {
+    let give_up = Instant::now() + 3 * PATIENCE;
+    loop {
+        let began = Instant::now();
+        let answer = call().await;
+        assert!(began.elapsed() < DEADLINE + Duration::from_secs(1), "outlived its deadline");
+        match answer {
+            Ok(answer) => return answer,
+            Err(status) => {
+                let unknown =
+                    [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled, Code::Unknown];
+                assert!(unknown.contains(&status.code()), "{status:?}");
+                assert!(Instant::now() < give_up, "no answer: {status:?}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+}
+
+/// Takes posts in, however often it has to be tried.
+pub(crate) async fn deliver_all(client: &Client, deliveries: &[pb::Delivery]) {
+    until_answered(async || {
+        let deliveries = deliveries.to_vec();
+        let mut request = Request::new(pb::DeliverRequest { deliveries });
+        request.set_timeout(DEADLINE);
+        client.clone().deliver(request).await
+    })
+    .await;
+}
+
+/// Returns whether posts are newest first, each once.
+pub(crate) fn is_newest_first(posts: &[u64]) -> bool {
+    posts.is_sorted_by(|a, b| a > b)
+}

@@ -1,0 +1,57 @@
+//! What waits in the fan-out streams.
+
+use microblog_domain::UserId;
+use microblog_testkit::{
+    self as testkit, RedisServer,
+    redis::{Value, cmd},
+};
+use microblog_timeline::{Job, Store};
+use prost::Message as _;
+
+use super::{PATIENCE, System};
+
+const STREAMS: u16 = 16;
+
+/// Returns the jobs that wait or are under way, on a store that is one server.
+pub(crate) async fn jobs(redis: &RedisServer) -> Vec<Job> {
+    let mut admin = redis.admin().await;
+    let mut jobs = Vec::new();
+    for stream in 0..STREAMS {
+        let mut range = cmd("XRANGE");
+        range.arg(format!("tl:{{{stream}}}:fanout")).arg("-").arg("+");
+        let steps: Vec<(String, Vec<(String, Vec<u8>)>)> =
+            range.query_async(&mut admin).await.unwrap();
+        let fields = steps.into_iter().flat_map(|(_, fields)| fields);
+        jobs.extend(fields.filter_map(|(_, job)| Job::decode(&job[..]).ok()));
+    }
+    jobs
+}
+
+/// Returns how many steps wait or are under way.
+pub(crate) async fn depth(redis: &testkit::Store) -> u64 {
+    let mut depth = 0;
+    for stream in 0..STREAMS {
+        for node in redis.nodes() {
+            let mut len = cmd("XLEN");
+            len.arg(format!("tl:{{{stream}}}:fanout"));
+            // Of a cluster, one node has it.
+            if let Ok(Value::Int(len)) = len.query_async(&mut node.admin().await).await {
+                depth += len as u64;
+            }
+        }
+    }
+    depth
+}
+
+/// Waits until nothing is to be done.
+pub(crate) async fn settles(system: &System) {
+    let is_idle = async || depth(&system.redis).await == 0;
+    testkit::eventually("nothing waits", PATIENCE, is_idle).await;
+}
+
+/// Returns the posts of a home timeline as they are stored, in no order.
+pub(crate) async fn stored(store: &Store, user: u64) -> Vec<u64> {
+    let home = store.home(UserId::new(user).unwrap()).await.unwrap();
+    let entries = home.map(|home| home.entries).unwrap_or_default();
+    entries.into_iter().map(|entry| entry.post.get()).collect()
+}

@@ -1,0 +1,256 @@
+//! Watching a home timeline: everything that comes, soon and once, whoever is slow, comes back or
+//! goes away.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use std::time::Duration;
+
+use microblog_domain::UserId;
+use microblog_proto::{relation, timeline as pb};
+use microblog_testkit::{self as testkit, Process, Topology::Single};
+use microblog_timeline::State;
+use support::{
+    Client, PATIENCE, System, client, delivery, id,
+    pages::{Timeline, deliver_all, is_newest_first},
+    post_id, posts,
+    relations::import,
+    start_relation,
+};
+use tokio::time::{Instant, timeout};
+use tonic::{Code, Status, Streaming};
+
+/// From a post's delivery to the message that has it: about a second, on a busy machine more.
+const SOON: Duration = Duration::from_secs(5);
+
+type Stream = Streaming<pb::WatchHomeTimelineResponse>;
+
+async fn watch(client: &Client, user_id: u64, since_token: &str) -> Stream {
+    let since_token = since_token.to_owned();
+    let request = pb::WatchHomeTimelineRequest { user_id, since_token };
+    client.clone().watch_home_timeline(request).await.unwrap().into_inner()
+}
+
+/// Returns the next message: posts and a token.
+async fn next(stream: &mut Stream) -> (Vec<u64>, String) {
+    let message = timeout(PATIENCE, stream.message()).await.expect("a message");
+    let message = message.unwrap().expect("the stream goes on");
+    let posts = posts(&message.entries);
+    assert!(is_newest_first(&posts) && posts.len() <= 200);
+    (posts, message.since_token)
+}
+
+/// Returns what comes in messages until it is so many posts, and the last token.
+async fn come(stream: &mut Stream, count: usize) -> (Vec<u64>, String) {
+    let (mut all, mut token) = (Vec::new(), String::new());
+    while all.len() < count {
+        let (posts, since) = next(stream).await;
+        assert!(!posts.is_empty(), "a message without news");
+        all.extend(posts);
+        token = since;
+    }
+    all.sort_unstable();
+    (all, token)
+}
+
+/// Takes many posts of an author in, and returns them.
+async fn post_many(client: &Client, author: u64, count: usize) -> Vec<u64> {
+    let deliveries: Vec<_> = (0..count).map(|_| delivery(post_id(author), author, 0)).collect();
+    deliver_all(client, &deliveries).await;
+    deliveries.iter().map(|delivery| delivery.post_id).collect()
+}
+
+#[tokio::test]
+async fn a_post_comes_soon_however_it_reaches_its_readers() {
+    let (alice, bob) = (id(1), id(2));
+    for (mode, state) in [
+        ("hybrid", State::Pushed),
+        ("hybrid", State::Pulled),
+        ("push", State::Pushed),
+        ("pull", State::Pushed),
+    ] {
+        let flags = ["--mode", mode, "--pull-threshold", "3"];
+        let system = System::start_with(Single, &flags).await;
+        system.follow(bob, alice).await;
+        let early = system.post(alice).await;
+        system.home_becomes(bob, &[early]).await;
+        if state == State::Pulled {
+            import(&system.relation, (100..110).map(id), alice).await;
+            let author = UserId::new(alice).unwrap();
+            testkit::eventually("alice is pulled from", PATIENCE, async || {
+                system.post(alice).await;
+                system.store.states(&[author]).await.unwrap() == [state]
+            })
+            .await;
+        }
+        let mut stream = watch(&system.client, bob, "").await;
+        assert_eq!(next(&mut stream).await.0, [0; 0], "what is there already is no news");
+        for _ in 0..3 {
+            let began = Instant::now();
+            let post = system.post(alice).await;
+            assert_eq!(next(&mut stream).await.0, [post], "{mode}, {state:?}");
+            assert!(began.elapsed() < SOON, "after {:?}: {mode}, {state:?}", began.elapsed());
+        }
+        let own = system.post(bob).await;
+        assert_eq!(next(&mut stream).await.0, [own]);
+    }
+}
+
+#[tokio::test]
+async fn who_comes_back_with_the_last_token_misses_nothing() {
+    for mode in ["hybrid", "pull"] {
+        let system = System::start_with(Single, &["--mode", mode]).await;
+        let (alice, bob) = (id(1), id(2));
+        system.follow(bob, alice).await;
+        system.post(alice).await;
+        let mut stream = watch(&system.client, bob, "").await;
+        let (_, mut token) = next(&mut stream).await;
+        for _ in 0..3 {
+            let heard = system.post(alice).await;
+            assert_eq!(next(&mut stream).await.0, [heard]);
+            drop(stream);
+            // With the token from before it: that post is news again, once.
+            let missed = [system.post(alice).await, system.post(alice).await];
+            stream = watch(&system.client, bob, &token).await;
+            let (posts, _) = come_at_first(&mut stream, 3).await;
+            assert_eq!(posts, [heard, missed[0], missed[1]], "{mode}");
+            let last = system.post(alice).await;
+            let (posts, since) = next(&mut stream).await;
+            assert_eq!(posts, [last]);
+            token = since;
+        }
+        drop(stream);
+        // The token of the home timeline does as well.
+        let (_, _, since) = system.home_page(bob, 20, "", "").await.unwrap();
+        let mut stream = watch(&system.client, bob, &since).await;
+        assert_eq!(next(&mut stream).await.0, [0; 0]);
+        let post = system.post(alice).await;
+        assert_eq!(next(&mut stream).await.0, [post]);
+    }
+}
+
+/// Like [`come`], of a watch that has begun just now, whose first message may be without news.
+async fn come_at_first(stream: &mut Stream, count: usize) -> (Vec<u64>, String) {
+    let (mut posts, mut token) = next(stream).await;
+    if posts.len() < count {
+        let (others, since) = come(stream, count - posts.len()).await;
+        posts.extend(others);
+        token = since;
+    }
+    posts.sort_unstable();
+    (posts, token)
+}
+
+#[tokio::test]
+async fn what_does_not_fit_into_one_message_comes_in_the_next_ones() {
+    for mode in ["hybrid", "pull"] {
+        let system = System::start_with(Single, &["--mode", mode]).await;
+        let (alice, bob) = (id(1), id(2));
+        system.follow(bob, alice).await;
+        let mut stream = watch(&system.client, bob, "").await;
+        let (_, token) = next(&mut stream).await;
+        drop(stream);
+        let missed = post_many(&system.client, alice, 450).await;
+        testkit::eventually("all are there", PATIENCE, async || {
+            Timeline::Home.whole(&system.client, bob, 200, "").await.len() == missed.len()
+        })
+        .await;
+        let mut stream = watch(&system.client, bob, &token).await;
+        let mut sizes = Vec::new();
+        let mut all = Vec::new();
+        while all.len() < missed.len() {
+            let (posts, _) = next(&mut stream).await;
+            sizes.push(posts.len());
+            all.extend(posts);
+        }
+        assert_eq!(sizes, [200, 200, 50], "{mode}");
+        all.reverse();
+        assert_eq!(all, missed);
+        let post = system.post(alice).await;
+        assert_eq!(next(&mut stream).await.0, [post]);
+    }
+}
+
+#[tokio::test]
+async fn a_slow_caller_gets_everything_once() {
+    for mode in ["hybrid", "pull"] {
+        let system = System::start_with(Single, &["--mode", mode]).await;
+        let (alice, bob) = (id(1), id(2));
+        system.follow(bob, alice).await;
+        let mut stream = watch(&system.client, bob, "").await;
+        next(&mut stream).await;
+        let mut expected = Vec::new();
+        for n in 1..=30 {
+            expected.extend(post_many(&system.client, alice, 10).await);
+            testkit::eventually("they are there", PATIENCE, async || {
+                Timeline::Home.whole(&system.client, bob, 200, "").await.len() == 10 * n
+            })
+            .await;
+        }
+        let (all, _) = come(&mut stream, expected.len()).await;
+        assert_eq!(all, expected, "{mode}");
+        let post = system.post(alice).await;
+        assert_eq!(next(&mut stream).await.0, [post]);
+    }
+}
+
+#[tokio::test]
+async fn those_who_are_not_to_be_seen_any_more_do_not_come() {
+    let system = System::start(Single).await;
+    let [alice, bob, carol, dave, erin] = [1, 2, 3, 4, 5].map(id);
+    for author in [alice, carol, dave, erin] {
+        system.follow(bob, author).await;
+    }
+    let mut stream = watch(&system.client, bob, "").await;
+    next(&mut stream).await;
+    let mut early: Vec<_> = Vec::new();
+    for author in [alice, carol, dave, erin] {
+        early.push(system.post(author).await);
+    }
+    assert_eq!(come(&mut stream, 4).await.0, early);
+    system.unfollow(bob, carol).await;
+    let mut relation = system.relation.clone();
+    relation.mute(relation::MuteRequest { user_id: bob, target_id: dave }).await.unwrap();
+    relation.block(relation::BlockRequest { user_id: erin, target_id: bob }).await.unwrap();
+    let entry = |author| support::entry(post_id(author), author);
+    for _ in 0..3 {
+        for author in [carol, dave, erin] {
+            // And one that comes late.
+            let late = entry(author);
+            system.store.push(&late, &[UserId::new(bob).unwrap()], false).await.unwrap();
+            system.post(author).await;
+        }
+        let post = system.post(alice).await;
+        assert_eq!(next(&mut stream).await.0, [post], "and nothing else");
+    }
+    // Who is followed again is seen again.
+    system.follow(bob, carol).await;
+    let post = system.post(carol).await;
+    testkit::eventually("carol's come", PATIENCE, async || {
+        next(&mut stream).await.0.contains(&post)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_watch_ends_with_its_service() {
+    let redis = testkit::Store::start(Single).await;
+    let relation_url = start_relation(&redis).await;
+    let url = redis.url("timeline");
+    let args = ["--redis-url", &url, "--relation-url", &relation_url, "--threads", "1"];
+    let process = Process::start(env!("CARGO_BIN_EXE_microblog-timeline"), &args).await;
+    let client = client(&process.address());
+    let mut streams = Vec::new();
+    for n in 1..=20 {
+        let mut stream = watch(&client, id(n), "").await;
+        next(&mut stream).await;
+        streams.push(stream);
+    }
+    process.terminate();
+    for mut stream in streams {
+        let end: Result<_, Status> = timeout(PATIENCE, stream.message()).await.expect("an end");
+        assert_eq!(end.unwrap_err().code(), Code::Unavailable);
+    }
+    assert!(process.ended(PATIENCE).await.success());
+}

@@ -13,6 +13,9 @@ use crate::{
 /// The length of home and friends timelines.
 pub(crate) const HOME_MAX: usize = 800;
 
+/// The length of user timelines.
+const USER_MAX: usize = 1_000;
+
 /// Among how many entries below it a repost is left out where one shows the same root.
 const REPEAT_WINDOW: usize = 40;
 
@@ -83,9 +86,9 @@ impl List {
         Self { entries, cut }
     }
 
-    /// Returns a list of one author's posts, all of them.
+    /// Returns the list of one author's posts.
     pub(crate) fn of_author(entries: Vec<Entry>) -> Self {
-        Self { entries: newest(entries, usize::MAX), cut: None }
+        Self { entries: newest(entries, USER_MAX), cut: None }
     }
 
     /// Returns this list with further entries.

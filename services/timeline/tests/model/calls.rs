@@ -1,0 +1,237 @@
+//! The calls of a run, as a client makes them who repeats what an overloaded machine refuses.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use microblog_keyspace::{
+    Batch, Keyspace, Library, decode,
+    redis::{Value, cmd},
+};
+use microblog_proto::{relation, timeline as pb};
+use tokio::time::sleep;
+use tonic::{Code, Status};
+
+use crate::{
+    Case,
+    check::{Page, Scroll},
+    history::{Deed, Kind, Moment, Post, Span},
+    support::id,
+};
+
+/// How often a call is repeated.
+const ATTEMPTS: usize = 8;
+
+/// Before a call is repeated; and how long what was repeated may still be under way.
+const PAUSE: Duration = Duration::from_millis(300);
+const STRAGGLER_MAX: Duration = Duration::from_millis(1_500);
+
+/// How many fan-out streams there are, and the partition of each.
+const STREAMS: u64 = 16;
+
+/// Nothing of it is ever called.
+const LIBRARY: Library = Library { name: "model", source: "" };
+
+/// Returns the store with the rights of the service.
+pub(crate) fn keyspace(config: &microblog_timeline::Config) -> Keyspace {
+    Keyspace::open(&config.redis, LIBRARY).unwrap()
+}
+
+// Calls until it is done or refused for good; and whether more than once.
+macro_rules! again {
+    ($call:expr) => {{
+        let mut attempt = 1;
+        loop {
+            match $call.await {
+                Err(status) if may_repeat(&status) && attempt < ATTEMPTS => {
+                    attempt += 1;
+                    sleep(PAUSE).await;
+                }
+                answer => break (answer.map(tonic::Response::into_inner), attempt > 1),
+            }
+        }
+    }};
+}
+
+fn may_repeat(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled)
+}
+
+// For a block, one's own or the other's.
+fn is_refusal(status: &Status) -> bool {
+    matches!(status.code(), Code::FailedPrecondition | Code::PermissionDenied)
+}
+
+fn text(status: Status) -> String {
+    format!("{status:?}")
+}
+
+type Pages = (Vec<pb::Entry>, String, String);
+
+impl Case {
+    pub(crate) fn tick(&self) -> Moment {
+        self.history().tick()
+    }
+
+    pub(crate) async fn deliver(&self, posts: &[Post]) -> Result<(), String> {
+        let delivery = |post: &Post| pb::Delivery {
+            post_id: post.id,
+            author_id: id(post.author as u64),
+            root_id: post.root,
+            has_text: post.has_text,
+        };
+        let request = pb::DeliverRequest { deliveries: posts.iter().map(delivery).collect() };
+        self.history().delivery_begins(posts);
+        let client = || self.client.clone();
+        let (answer, was_repeated) = again!(client().deliver(request.clone()));
+        answer.map_err(text)?;
+        if was_repeated {
+            sleep(STRAGGLER_MAX).await;
+        }
+        self.history().delivery_ends(posts);
+        Ok(())
+    }
+
+    /// Does something to another user, unless something between the two is under way.
+    pub(crate) async fn act(&self, deed: Deed, own: usize, other: usize) -> Result<(), String> {
+        let Some(is_accepted) = self.history().deed_begins(deed, own, other) else { return Ok(()) };
+        let (user_id, target_id) = (id(own as u64), id(other as u64));
+        let (follower_id, to) = (user_id, || self.relation.clone());
+        let (answer, was_repeated) = match deed {
+            Deed::Follow => {
+                let request = relation::FollowRequest { follower_id, target_id };
+                let (answer, was_repeated) = again!(to().follow(request));
+                (answer.map(drop), was_repeated)
+            }
+            Deed::Unfollow => {
+                let request = relation::UnfollowRequest { follower_id, target_id };
+                let (answer, was_repeated) = again!(to().unfollow(request));
+                (answer.map(drop), was_repeated)
+            }
+            Deed::RemoveFollower => {
+                let request = relation::RemoveFollowerRequest { user_id, follower_id: target_id };
+                let (answer, was_repeated) = again!(to().remove_follower(request));
+                (answer.map(drop), was_repeated)
+            }
+            Deed::Block => {
+                let request = relation::BlockRequest { user_id, target_id };
+                let (answer, was_repeated) = again!(to().block(request));
+                (answer.map(drop), was_repeated)
+            }
+            Deed::Unblock => {
+                let request = relation::UnblockRequest { user_id, target_id };
+                let (answer, was_repeated) = again!(to().unblock(request));
+                (answer.map(drop), was_repeated)
+            }
+            Deed::Mute => {
+                let request = relation::MuteRequest { user_id, target_id };
+                let (answer, was_repeated) = again!(to().mute(request));
+                (answer.map(drop), was_repeated)
+            }
+            Deed::Unmute => {
+                let request = relation::UnmuteRequest { user_id, target_id };
+                let (answer, was_repeated) = again!(to().unmute(request));
+                (answer.map(drop), was_repeated)
+            }
+        };
+        if was_repeated {
+            sleep(STRAGGLER_MAX).await;
+        }
+        self.history().deed_ends(own, other);
+        match answer {
+            Ok(()) if is_accepted => Ok(()),
+            Err(status) if !is_accepted && is_refusal(&status) => Ok(()),
+            answer => Err(format!("{deed:?} of {own} to {other}: {answer:?}")),
+        }
+    }
+
+    /// Reads up to so many pages of a timeline from its beginning, and returns them with the last
+    /// token for what will be new.
+    pub(crate) async fn scroll(
+        &self,
+        kind: Kind,
+        owner: usize,
+        page_size: usize,
+        pages_max: usize,
+        since: &str,
+    ) -> Result<(Scroll, String), String> {
+        let (mut pages, mut next, mut seen) = (Vec::new(), String::new(), String::new());
+        while pages.len() < pages_max && (pages.is_empty() || !next.is_empty()) {
+            let begin = self.tick();
+            let entries;
+            (entries, next, seen) = self.page(kind, owner, page_size, next, since).await?;
+            let span = Span { begin, end: self.tick() };
+            pages.push(Page { span, entries, has_next: !next.is_empty() });
+            if kind == Kind::Home {
+                self.history().home_was_read(owner, begin);
+            }
+        }
+        let scroll = Scroll { kind, owner, page_size, pages };
+        // The model knows users by their numbers.
+        for entry in scroll.pages.iter().flat_map(|page| &page.entries) {
+            let post = self.history().posts.get(&entry.post_id).copied();
+            let is_of = post.is_some_and(|post| id(post.author as u64) == entry.author_id);
+            if !is_of {
+                return Err(format!("shown with another author: {entry:?}, {post:?}"));
+            }
+        }
+        Ok((scroll, seen))
+    }
+
+    async fn page(
+        &self,
+        kind: Kind,
+        owner: usize,
+        size: usize,
+        page_token: String,
+        since: &str,
+    ) -> Result<Pages, String> {
+        let (user_id, page_size) = (id(owner as u64), size as i32);
+        let (since_token, to) = (since.to_owned(), || self.client.clone());
+        macro_rules! read {
+            ($call:ident, $request:ident) => {{
+                let request = pb::$request { user_id, page_size, page_token, since_token };
+                let (page, _) = again!(to().$call(request.clone()));
+                page.map(|page| (page.entries, page.next_page_token, page.since_token))
+            }};
+        }
+        let page = match kind {
+            Kind::User => read!(get_user_timeline, GetUserTimelineRequest),
+            Kind::Home => read!(get_home_timeline, GetHomeTimelineRequest),
+            Kind::Friends => read!(get_friends_timeline, GetFriendsTimelineRequest),
+        };
+        page.map_err(text)
+    }
+
+    pub(crate) async fn count(&self, owner: usize, since: &str) -> Result<usize, String> {
+        let request =
+            pb::CountNewRequest { user_id: id(owner as u64), since_token: since.to_owned() };
+        let client = || self.client.clone();
+        let (answer, _) = again!(client().count_new(request.clone()));
+        answer.map(|answer| answer.count as usize).map_err(text)
+    }
+
+    /// Drops a home timeline, as if nobody had read it for long.
+    pub(crate) async fn expire(&self, user: usize) -> Result<(), String> {
+        let id = id(user as u64);
+        let key = format!("tl:{{{}}}:home:{id}", (id >> 2) & 1023);
+        let dropped = self.keyspace.query::<u64>(cmd("UNLINK").arg(key).take()).await;
+        // Not worth a second attempt.
+        drop(dropped);
+        Ok(())
+    }
+
+    /// Looks which streams have nothing to do, and has the history note it. Returns whether all.
+    pub(crate) async fn look_for_quiet(&self) -> bool {
+        let mut batch = Batch::new();
+        for stream in 0..STREAMS {
+            let command = cmd("XLEN").arg(format!("tl:{{{stream}}}:fanout")).take();
+            batch.query(microblog_domain::Partition::new(stream as u16), command);
+        }
+        let at = self.tick();
+        let Ok(answers) = self.keyspace.send(batch).await else { return false };
+        let depth = |answer: Value| decode::<u64>(answer).unwrap();
+        let depths: BTreeMap<u64, u64> = (0..).zip(answers.into_iter().map(depth)).collect();
+        let stream_of = |author: usize| ((id(author as u64) >> 2) & 1023) % STREAMS;
+        self.history().settled(at, |author| depths[&stream_of(author)] == 0);
+        depths.values().all(|&depth| depth == 0)
+    }
+}

@@ -1,0 +1,178 @@
+//! Timelines against a model: posts, reposts, follows and their ends, blocks and mutes by 50 users
+//! in many tasks at once, some posts delivered late, some again, some home timelines dropped, and
+//! meanwhile scrolls of several pages, counts, and readers who ask again and again what is new.
+//!
+//! Each answer is compared with what the contract allows and demands of it, given what had ended
+//! when it was asked for and what had begun when it came (`history`, `check`). And now and then all
+//! wait until the fan-out is done: then every timeline must be exactly as the contract has it.
+//!
+//! Deletions are no matter of this service: timelines know none.
+//!
+//! A failure says its seed. With `MICROBLOG_MODEL_SEED`, the same tasks choose by the same chance,
+//! and so take much the same steps; how they interleave is the machine's matter and differs.
+//! `MICROBLOG_MODEL_STEPS` makes runs longer.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod calls;
+mod check;
+mod dice;
+mod history;
+mod quiet;
+mod ring;
+#[path = "../support/mod.rs"]
+mod support;
+mod task;
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use microblog_keyspace::Keyspace;
+use microblog_proto::relation::relation_service_client::RelationServiceClient;
+use microblog_testkit::{self as testkit, Topology};
+use support::{Client, PATIENCE, System};
+use task::{Phase, Task};
+use tokio::{task::JoinSet, time::sleep};
+use tonic::transport::Channel;
+
+use crate::{dice::Dice, history::History};
+
+/// How many users there are. Those with low numbers post more and have more followers.
+const USERS: usize = 50;
+
+/// How many tasks do something at once.
+const TASKS: usize = 10;
+
+/// How many steps all tasks together take in a run.
+const STEPS: usize = 2_000;
+
+/// What the parts of a run are mostly about; after each of them, everything is compared.
+const PHASES: [Phase; 5] =
+    [Phase::Growth, Phase::Calm, Phase::Decline, Phase::Growth, Phase::Decline];
+
+/// With how many followers an author is pulled from: about half of them, at times.
+const THRESHOLD: &str = "8";
+
+/// Between two looks at the streams.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A system and what must be true of it.
+struct Case {
+    client: Client,
+    relation: RelationServiceClient<Channel>,
+    keyspace: Keyspace,
+    history: Mutex<History>,
+    has_failed: AtomicBool,
+}
+
+impl Case {
+    fn new(system: &System, is_direct: bool) -> Self {
+        Self {
+            client: system.client.clone(),
+            relation: system.relation.clone(),
+            keyspace: calls::keyspace(&system.config),
+            history: Mutex::new(History::new(USERS, is_direct)),
+            has_failed: AtomicBool::new(false),
+        }
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+
+    async fn becomes_quiet(&self) {
+        testkit::eventually("the fan-out is done", PATIENCE, async || self.look_for_quiet().await)
+            .await;
+    }
+}
+
+/// Lets the tasks take their steps at once.
+async fn play(
+    case: &Arc<Case>,
+    tasks: Vec<Task>,
+    phase: Phase,
+    steps: usize,
+) -> Result<Vec<Task>, String> {
+    let looking = tokio::spawn({
+        let case = case.clone();
+        async move {
+            loop {
+                case.look_for_quiet().await;
+                sleep(LOOK).await;
+            }
+        }
+    });
+    let mut playing = JoinSet::new();
+    for task in tasks {
+        let case = case.clone();
+        playing.spawn(async move {
+            let played = task.run(phase, steps).await;
+            if played.is_err() {
+                case.has_failed.store(true, Ordering::Relaxed);
+            }
+            played
+        });
+    }
+    let played = playing.join_all().await;
+    looking.abort();
+    played.into_iter().collect()
+}
+
+async fn run(case: Arc<Case>, seed: u64, steps: usize) -> Result<(), String> {
+    let mut tasks: Vec<_> = (0..TASKS).map(|n| Task::new(case.clone(), seed, n, TASKS)).collect();
+    let mut dice = Dice::new(seed, TASKS as u64);
+    for phase in PHASES {
+        tasks = play(&case, tasks, phase, steps / TASKS / PHASES.len()).await?;
+        case.becomes_quiet().await;
+        quiet::all_is_as_expected(&case, &mut dice).await?;
+        for task in &mut tasks {
+            task.nothing_is_left().await?;
+        }
+    }
+    Ok(())
+}
+
+async fn every_answer_is_allowed(topology: Topology, mode: &str) {
+    let seed = dice::seed();
+    let steps = std::env::var("MICROBLOG_MODEL_STEPS").ok();
+    let steps = steps.map_or(STEPS, |steps| steps.parse().expect("a number"));
+    let flags = ["--mode", mode, "--pull-threshold", THRESHOLD];
+    let system = System::start_with(topology, &flags).await;
+    let case = Arc::new(Case::new(&system, mode == "pull"));
+    let begin = Instant::now();
+    let outcome = run(case.clone(), seed, steps).await;
+    let posts = case.history().posts.len();
+    println!("{steps} steps, {posts} posts in {:?}", begin.elapsed());
+    if let Err(reason) = outcome {
+        panic!("{reason}\n{}", dice::again(seed));
+    }
+}
+
+macro_rules! runs {
+    ($($name:ident: $topology:ident, $mode:literal;)*) => {
+        $(
+            #[tokio::test]
+            async fn $name() {
+                every_answer_is_allowed(Topology::$topology, $mode).await;
+            }
+        )*
+    };
+}
+
+runs! {
+    every_answer_is_allowed_in_hybrid_mode_on_a_single_server: Single, "hybrid";
+    every_answer_is_allowed_in_hybrid_mode_on_a_cluster: Cluster, "hybrid";
+    every_answer_is_allowed_in_push_mode_on_a_single_server: Single, "push";
+    every_answer_is_allowed_in_push_mode_on_a_cluster: Cluster, "push";
+    every_answer_is_allowed_in_pull_mode_on_a_single_server: Single, "pull";
+    every_answer_is_allowed_in_pull_mode_on_a_cluster: Cluster, "pull";
+}

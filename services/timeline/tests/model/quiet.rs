@@ -1,0 +1,72 @@
+//! Everything, while nothing happens.
+
+use std::sync::Arc;
+
+use crate::{
+    Case, USERS,
+    check::{Expected, Scroll, expected},
+    dice::Dice,
+    history::{Kind, Span},
+};
+
+/// Checks that every timeline is exactly as it must be.
+pub(crate) async fn all_is_as_expected(case: &Arc<Case>, dice: &mut Dice) -> Result<(), String> {
+    for owner in 0..USERS {
+        let size = dice.of(&[4, 7, 20, 20, 50, 50, 200, 200]);
+        is_as_expected(case, Kind::Home, owner, size).await?;
+        let kind = dice.of(&[Kind::User, Kind::Friends, Kind::Home]);
+        is_as_expected(case, kind, owner, 50).await?;
+    }
+    Ok(())
+}
+
+async fn is_as_expected(
+    case: &Arc<Case>,
+    kind: Kind,
+    owner: usize,
+    size: usize,
+) -> Result<(), String> {
+    let (scroll, _) = case.scroll(kind, owner, size, usize::MAX, "").await?;
+    let mut expected = {
+        let mut history = case.history();
+        let now = history.tick();
+        let view = history.view(kind, owner, Span { begin: now, end: now });
+        scroll.check(&history, None)?;
+        expected(&history, &view)
+    };
+    if kind == Kind::Home {
+        let count = case.count(owner, "").await?;
+        if count != expected.len() {
+            return Err(format!("{count} posts counted of {}", expected.len()));
+        }
+    }
+    without_those_of_pages_before(&scroll, &mut expected);
+    let actual = scroll.pages.iter().flat_map(|page| &page.entries).map(|entry| Expected {
+        post: (entry.post_id, entry.author_id, entry.root_id),
+        stand_ins: entry.stand_in_ids.clone(),
+    });
+    let actual: Vec<_> = actual.collect();
+    let differ = actual.iter().zip(&expected).find(|(actual, expected)| actual != expected);
+    if differ.is_some() || actual.len() != expected.len() {
+        let (actual_count, count) = (actual.len(), expected.len());
+        return Err(format!(
+            "{kind:?} of {owner} with pages of {size}: {actual_count} posts of {count}, first \
+             difference (actual, expected): {differ:?}"
+        ));
+    }
+    Ok(())
+}
+
+// An entry does not name what stands in for it among the entries of pages before its own.
+fn without_those_of_pages_before(scroll: &Scroll, expected: &mut [Expected]) {
+    let mut place = 0;
+    let mut before = u64::MAX;
+    for page in &scroll.pages {
+        let end = (place + page.entries.len()).min(expected.len());
+        for entry in &mut expected[place..end] {
+            entry.stand_ins.retain(|&stand_in| stand_in < before);
+        }
+        place = end;
+        before = page.entries.last().map_or(before, |entry| entry.post_id);
+    }
+}

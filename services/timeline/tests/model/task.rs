@@ -1,0 +1,281 @@
+//! What one of many tasks does: a random operation after the other. The graph's are those of the
+//! users that the task owns; it posts for anybody and reads anything.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    Case, USERS,
+    check::Reader,
+    dice::Dice,
+    history::{Deed, Kind, NEVER, Post, Span},
+    support,
+};
+
+/// How many steps after a post got its id it is delivered, at most, if it comes late.
+const LATE_STEPS: usize = 4;
+
+/// How many posts there are, about: a home timeline has room for them all.
+const POSTS_MAX: usize = 750;
+
+/// What most of a task's operations are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Follows.
+    Growth,
+    /// Ends of follows.
+    Decline,
+    /// Neither.
+    Calm,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Verb {
+    Post,
+    PostLate,
+    Repost,
+    Quote,
+    Redeliver,
+    Act(Deed),
+    Home,
+    HomeTop,
+    Friends,
+    User,
+    Count,
+    Poll,
+    Expire,
+}
+
+fn verbs(phase: Phase) -> Vec<(usize, Verb)> {
+    let (follow, unfollow) = match phase {
+        Phase::Growth => (30, 4),
+        Phase::Decline => (6, 30),
+        Phase::Calm => (6, 4),
+    };
+    let mut verbs = vec![
+        (14, Verb::Post),
+        (6, Verb::PostLate),
+        (12, Verb::Repost),
+        (4, Verb::Quote),
+        (3, Verb::Redeliver),
+        (16, Verb::Home),
+        (14, Verb::HomeTop),
+        (3, Verb::Friends),
+        (2, Verb::User),
+        (5, Verb::Count),
+        (14, Verb::Poll),
+        (2, Verb::Expire),
+    ];
+    let deeds = [
+        (follow, Deed::Follow),
+        (unfollow, Deed::Unfollow),
+        (2, Deed::RemoveFollower),
+        (2, Deed::Block),
+        (3, Deed::Unblock),
+        (3, Deed::Mute),
+        (3, Deed::Unmute),
+    ];
+    verbs.extend(deeds.map(|(weight, deed)| (weight, Verb::Act(deed))));
+    verbs
+}
+
+/// A task.
+pub(crate) struct Task {
+    case: Arc<Case>,
+    dice: Dice,
+    users: Vec<usize>,
+    /// Posts that have an id and are not delivered, with the step in which they will be.
+    held: Vec<(usize, Post)>,
+    /// Those of the users who ask what is new.
+    readers: BTreeMap<usize, Reader>,
+}
+
+impl Task {
+    pub(crate) fn new(case: Arc<Case>, seed: u64, number: usize, tasks: usize) -> Self {
+        let dice = Dice::new(seed, number as u64);
+        let users = (number..USERS).step_by(tasks).collect();
+        Self { case, dice, users, held: Vec::new(), readers: BTreeMap::new() }
+    }
+
+    /// Takes so many steps.
+    pub(crate) async fn run(mut self, phase: Phase, steps: usize) -> Result<Self, String> {
+        let verbs = verbs(phase);
+        for step in 0..steps {
+            if self.case.has_failed() {
+                break;
+            }
+            let due: Vec<_> = self.held.extract_if(.., |(due, _)| *due <= step).collect();
+            for (_, post) in due {
+                self.case.deliver(&[post]).await?;
+            }
+            let verb = self.dice.weighed(&verbs);
+            let done = self.step(verb, step).await;
+            done.map_err(|error| format!("{verb:?}: {error}"))?;
+        }
+        for (_, post) in std::mem::take(&mut self.held) {
+            self.case.deliver(&[post]).await?;
+        }
+        Ok(self)
+    }
+
+    async fn step(&mut self, verb: Verb, step: usize) -> Result<(), String> {
+        let is_post = matches!(verb, Verb::Post | Verb::PostLate | Verb::Repost | Verb::Quote);
+        if is_post && self.case.history().posts.len() >= POSTS_MAX {
+            return Ok(());
+        }
+        match verb {
+            Verb::Post => {
+                let count = if self.dice.one_in(4) { 1 + self.dice.below(3) } else { 1 };
+                let posts: Vec<_> = (0..count).map(|_| self.post(0, true)).collect();
+                self.case.deliver(&posts).await
+            }
+            Verb::PostLate => {
+                let due = step + 1 + self.dice.below(LATE_STEPS);
+                let post = self.post(0, true);
+                self.held.push((due, post));
+                Ok(())
+            }
+            Verb::Repost | Verb::Quote => {
+                let Some(root) = self.root() else { return Ok(()) };
+                let post = self.post(root, matches!(verb, Verb::Quote));
+                self.case.deliver(&[post]).await
+            }
+            Verb::Redeliver => match self.delivered() {
+                Some(post) => self.case.deliver(&[post]).await,
+                None => Ok(()),
+            },
+            Verb::Act(deed) => self.act(deed).await,
+            Verb::Home | Verb::HomeTop | Verb::Friends | Verb::User => self.read(verb).await,
+            Verb::Count => self.count().await,
+            Verb::Poll => self.poll().await,
+            Verb::Expire => {
+                let user = self.dice.below(USERS);
+                self.case.expire(user).await
+            }
+        }
+    }
+
+    fn post(&mut self, root: u64, has_text: bool) -> Post {
+        let author = self.dice.low(USERS);
+        let id = support::post_id(support::id(author as u64));
+        let span = Span { begin: 0, end: NEVER };
+        Post { id, author, root, has_text, span, settled: NEVER }
+    }
+
+    // One of the newest, the newer the likelier.
+    fn delivered(&mut self) -> Option<Post> {
+        let place = self.dice.low(120);
+        let history = self.case.history();
+        let place = place.min(history.posts.len().checked_sub(1)?);
+        history.posts.values().rev().nth(place).copied()
+    }
+
+    fn root(&mut self) -> Option<u64> {
+        self.delivered().map(|post| post.shows())
+    }
+
+    async fn act(&mut self, deed: Deed) -> Result<(), String> {
+        let own = self.dice.of(&self.users);
+        let is_fit = |other: usize| {
+            let [of_own, of_other] = self.case.history().pair(own, other);
+            match deed {
+                Deed::Follow => !of_own.follows,
+                Deed::Unfollow => of_own.follows,
+                Deed::RemoveFollower => of_other.follows,
+                Deed::Block => of_own.follows || of_other.follows,
+                Deed::Unblock => of_own.blocks,
+                Deed::Mute => of_own.follows && !of_own.mutes,
+                Deed::Unmute => of_own.mutes,
+            }
+        };
+        // Now and then where it changes nothing, or is refused.
+        let is_any = self.dice.one_in(10);
+        let others = (0..USERS).filter(|&other| other != own && (is_any || is_fit(other)));
+        let others: Vec<_> = others.collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        let other = others[self.dice.low(others.len())];
+        self.case.act(deed, own, other).await
+    }
+
+    async fn read(&mut self, verb: Verb) -> Result<(), String> {
+        let (kind, pages_max) = match verb {
+            Verb::User => (Kind::User, 8),
+            Verb::Friends => (Kind::Friends, 8),
+            Verb::HomeTop => (Kind::Home, 1),
+            _ => (Kind::Home, 12),
+        };
+        let owner = self.dice.below(USERS);
+        let size = self.dice.of(&[1, 2, 5, 10, 20, 20, 35, 41, 60, 100, 200]);
+        let (scroll, _) = self.case.scroll(kind, owner, size, pages_max, "").await?;
+        scroll.check(&self.case.history(), None)
+    }
+
+    async fn count(&mut self) -> Result<(), String> {
+        let owner = self.dice.of(&self.users);
+        let Some(reader) = self.readers.get(&owner) else { return Ok(()) };
+        let begin = self.case.tick();
+        let count = self.case.count(owner, &reader.token).await?;
+        let span = Span { begin, end: self.case.tick() };
+        self.case.history().check_count(owner, span, reader, count)
+    }
+
+    async fn poll(&mut self) -> Result<(), String> {
+        let owner = self.dice.of(&self.users);
+        match self.readers.remove(&owner) {
+            // Somebody who begins anew now and then.
+            Some(mut reader) if !self.dice.one_in(25) => {
+                let size = self.dice.of(&[1, 3, 20, 50]);
+                self.case.poll(owner, size, &mut reader).await?;
+                self.readers.insert(owner, reader);
+            }
+            _ => {
+                let (size, pages) = self.dice.of(&[(20, 1), (50, 1), (50, 3), (200, 4)]);
+                let reader = self.case.begin_polling(owner, size, pages).await?;
+                self.readers.insert(owner, reader);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks, while nothing happens, that each of the readers is told of everything new, once.
+    pub(crate) async fn nothing_is_left(&mut self) -> Result<(), String> {
+        for (&owner, reader) in &mut self.readers {
+            let count = self.case.count(owner, &reader.token).await?;
+            let told = self.case.poll(owner, 50, reader).await?;
+            let left = self.case.poll(owner, 50, reader).await?;
+            if (count, 0) != (told, left) {
+                return Err(format!("{count} new to {owner}, told of {told}, and of {left} again"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Case {
+    async fn begin_polling(
+        &self,
+        owner: usize,
+        size: usize,
+        pages: usize,
+    ) -> Result<Reader, String> {
+        let (scroll, token) = self.scroll(Kind::Home, owner, size, pages, "").await?;
+        scroll.check(&self.history(), None)?;
+        let with_more = scroll.pages.iter().rfind(|page| page.has_next);
+        let floor = with_more.and_then(|page| page.entries.last());
+        let floor = floor.map_or(0, |entry| entry.post_id);
+        Ok(Reader { token, seen: scroll.ids().into_iter().collect(), floor })
+    }
+
+    // Returns of how many posts the reader is told.
+    async fn poll(&self, owner: usize, size: usize, reader: &mut Reader) -> Result<usize, String> {
+        let all = usize::MAX;
+        let (scroll, token) = self.scroll(Kind::Home, owner, size, all, &reader.token).await?;
+        scroll.check(&self.history(), Some(reader))?;
+        let ids = scroll.ids();
+        let told = ids.len();
+        reader.seen.extend(ids);
+        reader.token = token;
+        Ok(told)
+    }
+}

@@ -17,10 +17,15 @@ pub struct Config {
         default_value = "127.0.0.1:50053"
     )]
     pub listen: SocketAddr,
-    /// Where the timeline service is, which is told of every post; without it, nobody is, also not
-    /// later
-    #[arg(long, env = "MICROBLOG_TIMELINE_URL", value_name = "URL")]
-    pub timeline_url: Option<String>,
+    /// Where the timeline service is, which is told of every post: at once, or as soon as it
+    /// answers
+    #[arg(
+        long,
+        env = "MICROBLOG_TIMELINE_URL",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:50054"
+    )]
+    pub timeline_url: String,
     /// Posts and reposts of an account per minute: so many at once, and then one each so many parts
     /// of a minute; 0 for any number
     #[arg(long, env = "MICROBLOG_POSTS_PER_MINUTE", value_name = "COUNT", default_value_t = 60)]

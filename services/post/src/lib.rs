@@ -57,7 +57,8 @@ pub enum StartError {
 }
 
 /// Returns the service as one worker of a process runs it, with the timeline service that it
-/// delivers to, if there is one. Succeeds while the store is away.
+/// delivers to; without one, as where nothing is read but posts, all of them count as delivered.
+/// Succeeds while the store is away.
 pub async fn service(
     config: &Config,
     timeline: Option<Peer>,
@@ -79,11 +80,7 @@ pub async fn service(
 
 /// Returns what the process of this service listens for.
 pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, StartError> {
-    if config.timeline_url.is_none() && worker.is_first() {
-        tracing::warn!("no timeline service is configured: posts reach nobody's timeline");
-    }
-    let timeline = config.timeline_url.as_deref();
-    let timeline = timeline.map(|url| Peer::remote(url, &config.chassis)).transpose()?;
-    let service = service(&config, timeline, worker).await?;
+    let timeline = Peer::remote(&config.timeline_url, &config.chassis)?;
+    let service = service(&config, Some(timeline), worker).await?;
     Ok(vec![Listening { address: config.listen, service }])
 }

@@ -13,7 +13,7 @@ use microblog_post::{
 };
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::{self as testkit, Topology, redis};
-use support::{System, id, refused, request_id, user};
+use support::{System, config, id, refused, request_id, timelines::Timelines, user};
 use tonic::{Code, Status};
 
 /// Two pages and a half.
@@ -218,7 +218,8 @@ async fn forgetting_goes_on_after_a_crash() {
     let redis = testkit::Store::start(Topology::Single).await;
     let program = env!("CARGO_BIN_EXE_microblog-post");
     let url = redis.url("post");
-    let args = ["--redis-url", url.as_str(), "--posts-per-minute=0"];
+    let timelines = Timelines::default().listen(&config(&url, &[]));
+    let args = ["--redis-url", &url, "--timeline-url", &timelines, "--posts-per-minute=0"];
     let process = testkit::Process::start(program, &args).await;
     let client = support::client(&process.address());
     let create = |_| {

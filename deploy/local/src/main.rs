@@ -16,7 +16,7 @@ use clap::{Parser, Subcommand};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// A microblog on one machine: accounts, a follow graph and posts behind gRPC.
+/// A microblog on one machine: accounts, a follow graph, posts and timelines behind gRPC.
 ///
 /// Exits with 0 if all went well, 1 if something is not as it should be, 2 if the command could
 /// not be carried out.

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     data_dir: Option<PathBuf>,
 
     /// First of ten ports on 127.0.0.1: the gateway's. The next ones are those of the services
-    /// user, relation and post, the last is redis-server's
+    /// user, relation, post and timeline, the last is redis-server's
     #[arg(
         long,
         value_name = "PORT",

@@ -23,7 +23,7 @@ pub(super) fn started(software: &Software, data: &DataDir, redis_port: u16, port
 
 /// Tells that all of it serves, and three commands to try.
 pub(super) fn ready(port_base: u16) {
-    let [gateway, user, relation, _] = SERVERS.each_ref().map(|server| server.url(port_base));
+    let [gateway, user, relation, ..] = SERVERS.each_ref().map(|server| server.url(port_base));
     let program = program();
     let import = called(
         format!("{program} import"),
@@ -49,16 +49,20 @@ Ctrl-C stops everything; the data stay."
     );
 }
 
-/// Tells how to look at the demo graph, and at a post of the one with the most followers.
+/// Tells how to look at the demo graph: a home timeline, followers, and a post of the one with the
+/// most followers.
 pub(super) fn sample(port_base: u16, sample: &Sample, post_id: Option<u64>) {
     let gateway = SERVERS[0].url(port_base);
     let Sample { star, viewer, .. } = sample;
     println!(
         "
-The demo graph is there. To see the followers of {star} as {viewer} does:
+The demo graph is there. To see it as {viewer} does, first the home timeline, and then the
+followers of {star}:
 
   token=$({BUF_CURL} -d '{{\"email\": \"{viewer}@{EMAIL_DOMAIN}\", \"password\": \"{PASSWORD}\"}}' \\
     {gateway}/microblog.gateway.v1.GatewayService/Login | sed -n 's/.*\"token\": *\"\\(.*\\)\".*/\\1/p')
+  {BUF_CURL} -H \"authorization: Bearer $token\" -d '{{\"page_size\": 5}}' \\
+    {gateway}/microblog.gateway.v1.GatewayService/ViewHome
   {BUF_CURL} -H \"authorization: Bearer $token\" -d '{{\"user\": {{\"name\": \"{star}\"}}}}' \\
     {gateway}/microblog.gateway.v1.GatewayService/ViewFollowers"
     );

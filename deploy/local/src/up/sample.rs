@@ -42,7 +42,7 @@ type Posts = PostServiceClient<Channel>;
 /// is a file that is there once the graph is complete: until then, it is gone on with.
 pub(super) async fn ensure(port_base: u16, mark: &Path) -> anyhow::Result<()> {
     let sample = Sample::generate()?;
-    let [_, user_url, relation_url, post_url] =
+    let [_, user_url, relation_url, post_url, ..] =
         SERVERS.each_ref().map(|server| server.url(port_base));
     let users = Users::new(remote::channel(&user_url)?);
     let posts = Posts::new(remote::channel(&post_url)?);

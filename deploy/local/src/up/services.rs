@@ -23,11 +23,12 @@ pub(super) struct Server {
 }
 
 /// All servers, in the order of their ports.
-pub(super) const SERVERS: [Server; 4] = [
+pub(super) const SERVERS: [Server; 5] = [
     Server { name: "gateway", service: "microblog.gateway.v1.GatewayService", offset: 0 },
     Server { name: "user", service: "microblog.user.v1.UserService", offset: 1 },
     Server { name: "relation", service: "microblog.relation.v1.RelationService", offset: 2 },
     Server { name: "post", service: "microblog.post.v1.PostService", offset: 3 },
+    Server { name: "timeline", service: "microblog.timeline.v1.TimelineService", offset: 4 },
 ];
 
 impl Server {
@@ -58,6 +59,7 @@ struct Configs {
     user: microblog_user::Config,
     relation: microblog_relation::Config,
     post: microblog_post::Config,
+    timeline: microblog_timeline::Config,
 }
 
 /// Why the servers of a worker cannot be started.
@@ -69,51 +71,63 @@ pub(super) enum Error {
     Relation(#[source] microblog_keyspace::Error),
     #[error("cannot start the post service")]
     Post(#[source] microblog_keyspace::Error),
+    #[error("cannot start the timeline service")]
+    Timeline(#[source] microblog_keyspace::Error),
 }
 
 impl Plan {
     /// Configures all servers: each as by its own flags and environment, but for where it listens
     /// and where its store is.
     pub(super) fn new(port_base: u16, access: &Access, chassis: &Chassis) -> anyhow::Result<Self> {
-        let mut user: microblog_user::Config =
-            configured("user", &["--redis-url", &access.url("user")?])?;
-        let mut relation: microblog_relation::Config =
-            configured("relation", &["--redis-url", &access.url("relation")?])?;
-        let mut post: microblog_post::Config =
-            configured("post", &["--redis-url", &access.url("post")?])?;
+        let mut user: microblog_user::Config = stored("user", access)?;
+        let mut relation: microblog_relation::Config = stored("relation", access)?;
+        let mut post: microblog_post::Config = stored("post", access)?;
+        let mut timeline: microblog_timeline::Config = stored("timeline", access)?;
         let mut gateway: microblog_gateway::Config = configured("gateway", &[])?;
-        for own in
-            [&mut user.chassis, &mut relation.chassis, &mut post.chassis, &mut gateway.chassis]
-        {
+        for own in [
+            &mut user.chassis,
+            &mut relation.chassis,
+            &mut post.chassis,
+            &mut timeline.chassis,
+            &mut gateway.chassis,
+        ] {
             own.clone_from(chassis);
         }
         let chassis = chassis.clone();
-        Ok(Self(Arc::new(Configs { port_base, chassis, gateway, user, relation, post })))
+        let configs = Configs { port_base, chassis, gateway, user, relation, post, timeline };
+        Ok(Self(Arc::new(configs)))
     }
 
     /// Makes the servers of one worker; they call each other within the process.
     pub(super) async fn listen(self, worker: Worker) -> Result<Vec<Listening>, Error> {
-        let Configs { port_base, chassis, gateway, user, relation, post } = &*self.0;
+        let Configs { port_base, chassis, gateway, user, relation, post, timeline } = &*self.0;
         let user = microblog_user::service(user, worker).await.map_err(Error::User)?;
         let relation =
             microblog_relation::service(relation, worker).await.map_err(Error::Relation)?;
-        // There are no timelines yet that it could tell of posts.
-        let post = microblog_post::service(post, None, worker).await.map_err(Error::Post)?;
+        let timeline =
+            microblog_timeline::service(timeline, Peer::local(&relation, chassis), worker)
+                .await
+                .map_err(Error::Timeline)?;
+        let post = microblog_post::service(post, Some(Peer::local(&timeline, chassis)), worker)
+            .await
+            .map_err(Error::Post)?;
         let peers = microblog_gateway::Peers {
             user: Peer::local(&user, chassis),
             relation: Peer::local(&relation, chassis),
             post: Peer::local(&post, chassis),
+            timeline: Peer::local(&timeline, chassis),
         };
         let gateway = microblog_gateway::service(gateway, peers, worker);
-        let [gateway_at, user_at, relation_at, post_at] =
-            SERVERS.map(|server| server.address(*port_base));
-        Ok(vec![
-            Listening { address: user_at, service: user },
-            Listening { address: relation_at, service: relation },
-            Listening { address: post_at, service: post },
-            Listening { address: gateway_at, service: gateway },
-        ])
+        let services = [gateway, user, relation, post, timeline];
+        let servers = SERVERS.iter().zip(services);
+        let listening = servers
+            .map(|(server, service)| Listening { address: server.address(*port_base), service });
+        Ok(listening.collect())
     }
+}
+
+fn stored<C: Parser>(name: &str, access: &Access) -> anyhow::Result<C> {
+    configured(name, &["--redis-url", &access.url(name)?])
 }
 
 fn configured<C: Parser>(name: &str, flags: &[&str]) -> anyhow::Result<C> {

@@ -58,7 +58,8 @@ impl Launcher {
         launcher
     }
 
-    /// Returns the address of one of the servers: 0 gateway, 1 user, 2 relation, 3 post.
+    /// Returns the address of one of the servers: 0 gateway, 1 user, 2 relation, 3 post,
+    /// 4 timeline.
     pub(crate) fn url(&self, server: u16) -> String {
         format!("http://127.0.0.1:{}", self.port_base + server)
     }

@@ -8,12 +8,14 @@ use microblog_proto::gateway::{
     self, UserRef, gateway_service_client::GatewayServiceClient, user_ref::Ref,
 };
 use rand::distr::{Alphanumeric, SampleString as _};
+use tokio::time::{self, Instant};
 use tonic::{Request, Response, Status, metadata::MetadataValue, transport::Channel};
 use uuid::Uuid;
 
 use crate::remote::{self, reason, told};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(50);
 
 /// The generated client of the gateway.
 pub(super) type Client = GatewayServiceClient<Channel>;
@@ -64,10 +66,42 @@ impl Person {
             .await
             .map_err(|status| anyhow!("{what}: {}", told(&status)))?
             .into_inner();
-        for line in tell(&answer).lines() {
-            println!("        → {line}");
-        }
+        answered(&tell(&answer));
         Ok(answer)
+    }
+
+    /// Makes a call whose answer must be right within some time, repeated until it is; prints it
+    /// and the last answer.
+    pub(super) async fn call_until<Q: Clone, A>(
+        &self,
+        what: &str,
+        within: Duration,
+        message: Q,
+        call: impl AsyncFn(Client, Request<Q>) -> Result<Response<A>, Status>,
+        tell: impl FnOnce(&A) -> String,
+        is_right: impl Fn(&A) -> bool,
+    ) -> anyhow::Result<A> {
+        println!("  {:5} {what}", self.given_name);
+        let give_up = Instant::now() + within;
+        loop {
+            let answer = call(self.client.clone(), self.request(message.clone())?)
+                .await
+                .map_err(|status| anyhow!("{what}: {}", told(&status)))?
+                .into_inner();
+            let is_right = is_right(&answer);
+            if is_right || Instant::now() >= give_up {
+                answered(&tell(&answer));
+                ensure!(is_right, "{what}: not what there should be");
+                return Ok(answer);
+            }
+            time::sleep(POLL).await;
+        }
+    }
+
+    /// Prints what this person learns without a call.
+    pub(super) fn tell(&self, what: &str, answer: &str) {
+        println!("  {:5} {what}", self.given_name);
+        answered(answer);
     }
 
     /// Makes a call that must be refused for this reason, and returns the refusal.
@@ -159,5 +193,11 @@ impl Person {
             request.metadata_mut().insert("authorization", bearer);
         }
         Ok(request)
+    }
+}
+
+fn answered(answer: &str) {
+    for line in answer.lines() {
+        println!("        → {line}");
     }
 }

@@ -1,6 +1,7 @@
 //! The steps of the tour, each with what its answer must be: accounts and sessions here, the rest
 //! by theme.
 
+mod feed;
 mod graph;
 mod posts;
 mod reactions;
@@ -34,6 +35,7 @@ pub(super) async fn tour(people: &mut [Person; 3]) -> anyhow::Result<()> {
     let repost = reposts::reposts(&post, ada, bob, cleo).await?;
     posts::blocking(&post, &repost, ada, cleo).await?;
     posts::deleting(&post, &repost, ada, bob).await?;
+    feed::tour(&repost, ada, bob, cleo).await?;
 
     println!("\nA session ends when its owner says so");
     ada.call(

@@ -59,6 +59,10 @@ fn the_tour_passes_and_leaves_nothing_behind() {
     let tour = run(&["demo", "--gateway-url", &launcher.url(0)], "");
     assert_eq!(tour.code, Some(0), "{tour:?}");
     assert!(tour.stdout.contains("All answers were as they should be."), "{tour:?}");
+    for told in ["reposted with `Worth the walk`: a deleted post", "counts what is new", "is told"]
+    {
+        assert!(tour.stdout.contains(told), "{told}: {tour:?}");
+    }
     // The follows of deleted accounts are ended soon, and their posts deleted, but not at once.
     eventually("nothing is left", STOP, || {
         let verified = launcher.verify();
@@ -84,6 +88,7 @@ fn the_demo_graph_is_made_once_and_only_where_nothing_is_stored() {
     launcher.ended(STOP);
     let mut launcher = Launcher::start(&data, &["--demo"]);
     launcher.wait_to_say("The demo graph is there.");
+    launcher.wait_to_say("GatewayService/ViewHome");
     launcher.wait_to_say("GatewayService/ViewComments");
     assert_eq!(launcher.verify().stdout, made.stdout);
     drop(launcher);

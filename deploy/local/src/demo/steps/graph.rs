@@ -32,7 +32,12 @@ pub(super) async fn tour(ada: &Person, bob: &Person, cleo: &Person) -> anyhow::R
     follow(cleo, bob, RelationState::Following).await
 }
 
-async fn follow(from: &Person, to: &Person, expected: RelationState) -> anyhow::Result<()> {
+/// Makes one follow the other, and checks how they stand to each other then.
+pub(super) async fn follow(
+    from: &Person,
+    to: &Person,
+    expected: RelationState,
+) -> anyhow::Result<()> {
     moment().await;
     let what = format!("follows {}", to.name);
     let message = gateway::FollowRequest { user: to.as_ref() };
@@ -40,6 +45,24 @@ async fn follow(from: &Person, to: &Person, expected: RelationState) -> anyhow::
         &what,
         message,
         async |mut c, r| c.follow(r).await,
+        |a| word(a.relation()).to_owned(),
+    );
+    ensure!(call.await?.relation() == expected, "{what}: expected {}", word(expected));
+    Ok(())
+}
+
+/// Ends that.
+pub(super) async fn unfollow(
+    from: &Person,
+    to: &Person,
+    expected: RelationState,
+) -> anyhow::Result<()> {
+    let what = format!("unfollows {}", to.name);
+    let message = gateway::UnfollowRequest { user: to.as_ref() };
+    let call = from.call(
+        &what,
+        message,
+        async |mut c, r| c.unfollow(r).await,
         |a| word(a.relation()).to_owned(),
     );
     ensure!(call.await?.relation() == expected, "{what}: expected {}", word(expected));

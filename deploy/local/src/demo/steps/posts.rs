@@ -9,7 +9,7 @@ use microblog_proto::{
 use tonic_types::StatusExt as _;
 use uuid::Uuid;
 
-use super::{graph, quoted, reposts, word, written_by};
+use super::{graph, moment, quoted, reposts, word, written_by};
 use crate::demo::person::Person;
 
 /// What a viewer must see of a post.
@@ -61,6 +61,14 @@ pub(super) async fn publishing(ada: &Person, bob: &Person, cleo: &Person) -> any
     view(bob, &post, Seen { relation: RelationState::Mutual, ..Seen::default() }).await?;
     view(cleo, &post, Seen { relation: RelationState::Following, ..Seen::default() }).await?;
     Ok(post)
+}
+
+/// Publishes something.
+pub(super) async fn say(author: &Person, text: &str) -> anyhow::Result<Post> {
+    // Posts are in the order of time, to the millisecond.
+    moment().await;
+    let what = format!("publishes `{text}`");
+    publish(author, &what, &Uuid::new_v4().to_string(), text).await
 }
 
 async fn publish(

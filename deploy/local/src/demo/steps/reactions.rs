@@ -42,7 +42,8 @@ pub(super) async fn likes(
     posts::view(bob, post, Seen { relation, likes: 1, liked: true, ..Seen::default() }).await
 }
 
-async fn like(
+/// Makes somebody like a post, and checks how many do then.
+pub(super) async fn like(
     person: &Person,
     post: &Post,
     expected: u64,

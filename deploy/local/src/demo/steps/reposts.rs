@@ -37,7 +37,13 @@ pub(super) async fn reposts(
     Ok(first)
 }
 
-async fn repost(person: &Person, reposted: &Post, root: &Post, text: &str) -> anyhow::Result<Post> {
+/// Reposts something, and checks what it then repeats.
+pub(super) async fn repost(
+    person: &Person,
+    reposted: &Post,
+    root: &Post,
+    text: &str,
+) -> anyhow::Result<Post> {
     moment().await;
     let what = format!("reposts post {}: {}", reposted.id, quoted(text));
     let (request_id, text) = (Uuid::new_v4().to_string(), text.to_owned());

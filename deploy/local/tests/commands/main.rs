@@ -5,5 +5,6 @@
 
 mod launcher;
 mod refusals;
+mod timelines;
 mod up;
 mod verify;

@@ -1,0 +1,127 @@
+//! The end of a follow: whatever comes late, nothing of those who are not followed any more shows, and
+//! what their posts had pushed out comes back.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use microblog_domain::UserId;
+use microblog_proto::relation as pb;
+use microblog_testkit::{self as testkit, Topology::Single};
+use support::{
+    PATIENCE, System, delivery, entry, id,
+    pages::{Timeline, deliver_all},
+    post_id,
+    queue::{settles, stored},
+};
+
+/// Returns whether these posts are stored, and no others. Some may be there twice.
+async fn has_only(system: &System, user: u64, posts: &[u64]) -> bool {
+    let mut stored = stored(&system.store, user).await;
+    stored.sort_unstable_by(|a, b| b.cmp(a));
+    stored.dedup();
+    stored == posts
+}
+
+fn user(id: u64) -> UserId {
+    UserId::new(id).unwrap()
+}
+
+#[tokio::test]
+async fn posts_that_are_pushed_after_an_unfollow_never_show_and_are_cleaned_away() {
+    let system = System::start(Single).await;
+    let [alice, bob, carol] = [1, 2, 3].map(id);
+    system.follow(bob, alice).await;
+    system.follow(bob, carol).await;
+    let mut kept = vec![system.post(carol).await];
+    let gone = system.post(alice).await;
+    system.home_becomes(bob, &[gone, kept[0]]).await;
+    settles(&system).await;
+    system.unfollow(bob, alice).await;
+    for n in 0..5 {
+        // A step that had asked who follows before.
+        let late = entry(post_id(alice), alice);
+        assert_eq!(system.store.push(&late, &[user(bob)], n % 2 == 1).await.unwrap(), 1);
+        assert_eq!(system.home(bob).await, kept);
+        kept.insert(0, system.post(carol).await);
+        system.home_becomes(bob, &kept).await;
+        assert_eq!(Timeline::Home.whole(&system.client, bob, 1, "").await, kept);
+    }
+    // Each read finds what is left of alice, and has it cleaned away.
+    testkit::eventually("nothing of alice is stored", PATIENCE, async || {
+        assert_eq!(system.home(bob).await, kept);
+        has_only(&system, bob, &kept).await
+    })
+    .await;
+    // And once more, long after.
+    let late = entry(post_id(alice), alice);
+    system.store.push(&late, &[user(bob)], false).await.unwrap();
+    assert_eq!(system.home(bob).await, kept);
+    testkit::eventually("nothing of alice is stored", PATIENCE, async || {
+        has_only(&system, bob, &kept).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_prolific_author_had_pushed_out_is_back_when_they_are_not_followed_any_more() {
+    for mode in ["hybrid", "push", "pull"] {
+        let system = System::start_with(Single, &["--mode", mode]).await;
+        let [prolific, bob, friend, other] = [1, 2, 3, 4].map(id);
+        for author in [prolific, friend, other] {
+            system.follow(bob, author).await;
+        }
+        assert_eq!(system.home(bob).await, [0; 0]);
+        let mut old = Vec::new();
+        for n in 0..30 {
+            old.insert(0, system.post(if n % 3 == 0 { other } else { friend }).await);
+        }
+        system.home_becomes(bob, &old).await;
+        for _ in 0..2 {
+            let many: Vec<_> = (0..450).map(|_| delivery(post_id(prolific), prolific, 0)).collect();
+            deliver_all(&system.client, &many).await;
+        }
+        settles(&system).await;
+        let all = Timeline::Home.whole(&system.client, bob, 200, "").await;
+        assert!(all.len() == 800 && old.iter().all(|post| !all.contains(post)));
+        system.unfollow(bob, prolific).await;
+        let new = system.post(friend).await;
+        settles(&system).await;
+        let expected = [&[new], &old[..]].concat();
+        // The first read finds that there is something to clean.
+        let first = Timeline::Home.whole(&system.client, bob, 20, "").await;
+        assert_eq!(first, expected[..first.len()], "{mode}");
+        testkit::eventually("everything is back", PATIENCE, async || {
+            Timeline::Home.whole(&system.client, bob, 20, "").await == expected
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn who_is_blocked_or_muted_is_gone_at_once_and_back_at_once() {
+    let system = System::start(Single).await;
+    let [alice, bob, carol] = [1, 2, 3].map(id);
+    for (a, b) in [(bob, alice), (alice, bob), (bob, carol), (carol, bob)] {
+        system.follow(a, b).await;
+    }
+    let (first, second) = (system.post(alice).await, system.post(carol).await);
+    let see = async |expected: &[u64]| {
+        for timeline in [Timeline::Home, Timeline::Friends] {
+            assert_eq!(timeline.whole(&system.client, bob, 1, "").await, expected, "{timeline:?}");
+        }
+    };
+    system.home_becomes(bob, &[second, first]).await;
+    see(&[second, first]).await;
+    let mut relation = system.relation.clone();
+    relation.mute(pb::MuteRequest { user_id: bob, target_id: alice }).await.unwrap();
+    see(&[second]).await;
+    relation.unmute(pb::UnmuteRequest { user_id: bob, target_id: alice }).await.unwrap();
+    see(&[second, first]).await;
+    relation.block(pb::BlockRequest { user_id: carol, target_id: bob }).await.unwrap();
+    see(&[first]).await;
+    relation.unblock(pb::UnblockRequest { user_id: carol, target_id: bob }).await.unwrap();
+    see(&[first]).await;
+    system.follow(bob, carol).await;
+    assert_eq!(system.home(bob).await, [second, first]);
+}

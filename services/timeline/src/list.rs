@@ -223,3 +223,6 @@ impl Page {
         Self { entries: shown, next, seen }
     }
 }
+
+#[cfg(test)]
+mod tests;

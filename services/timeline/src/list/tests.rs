@@ -1,0 +1,276 @@
+//! Lists against the contract, word for word.
+
+use std::{cell::RefCell, collections::HashSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const AUTHORS: u64 = 6;
+
+/// Who reads: one of the authors.
+const READER: UserId = author(0);
+
+const fn author(number: u64) -> UserId {
+    UserId::new(number + 1).unwrap()
+}
+
+fn id(number: u64) -> PostId {
+    PostId::new(number).unwrap()
+}
+
+// A post, or a repost of what is shown by the entry so many places below; or of a post that nobody
+// around the reader wrote.
+fn kinds() -> impl Strategy<Value = (usize, u64, bool)> {
+    let has_text = prop::bool::weighted(0.3);
+    prop_oneof![
+        4 => Just((0, 0, true)),
+        3 => (1..60_usize, Just(0), has_text.clone()),
+        1 => (36..46_usize, Just(0), Just(false)),
+        1 => (Just(0), 1..4_u64, has_text),
+    ]
+}
+
+/// Entries, newest first.
+fn entries(count: impl Into<prop::collection::SizeRange>) -> impl Strategy<Value = Vec<Entry>> {
+    let all = prop::collection::vec((0..AUTHORS, 1..4_u64, kinds()), count);
+    all.prop_map(|all| {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut post = 10;
+        for (number, gap, (below, foreign, has_text)) in all {
+            post += gap;
+            let place = entries.len().checked_sub(below).filter(|_| below > 0);
+            let shown = place.map(|place| entries[place].shows());
+            let root = shown.or(PostId::new(foreign));
+            let has_text = has_text || root.is_none();
+            entries.push(Entry { post: id(post), author: author(number), root, has_text });
+        }
+        entries.reverse();
+        entries
+    })
+}
+
+/// Who is visible: most.
+fn visible() -> impl Strategy<Value = HashSet<UserId>> {
+    let are = prop::collection::vec(prop::bool::weighted(0.8), AUTHORS as usize);
+    are.prop_map(|are| {
+        let all = (0..AUTHORS).map(author).zip(are);
+        all.filter_map(|(author, is)| is.then_some(author)).collect()
+    })
+}
+
+/// Goes up from the oldest entry: a plain repost is left out where one of the 40 that are shown
+/// below it shows the same.
+fn expected(entries: &[Entry], visible: &HashSet<UserId>) -> Vec<Shown> {
+    let mut shown: Vec<Shown> = Vec::new();
+    for entry in entries.iter().rev().filter(|entry| visible.contains(&entry.author)) {
+        let mut below = shown.iter_mut().rev().take(40);
+        match below.find(|below| below.entry.shows() == entry.shows()) {
+            Some(below) if entry.root.is_some() && !entry.has_text => {
+                below.stand_ins.push(entry.post);
+            }
+            _ => shown.push(Shown { entry: *entry, stand_ins: Vec::new() }),
+        }
+    }
+    shown.iter_mut().for_each(|shown| shown.stand_ins.truncate(3));
+    shown.reverse();
+    shown
+}
+
+// As a reader goes about it. `None` where more of the list must be known.
+fn page(list: &List, wanted: &Wanted, visible: &HashSet<UserId>) -> Option<Page> {
+    let count = wanted.size + 1;
+    let mut candidates = count + count / 4;
+    loop {
+        let part = list.part(wanted, candidates)?;
+        let asked: HashSet<_> = list.authors(&part, READER).into_iter().collect();
+        let unknown = RefCell::new(Vec::new());
+        let mut shown = list.shown(&part, |entry| {
+            if entry.author != READER && !asked.contains(&entry.author) {
+                unknown.borrow_mut().push(*entry);
+            }
+            visible.contains(&entry.author)
+        });
+        assert_eq!(unknown.take(), [], "of authors who were not asked about");
+        if part.is_all || shown.len() >= count {
+            shown.truncate(count);
+            return Some(Page::new(wanted, shown));
+        }
+        candidates *= 2;
+    }
+}
+
+/// Returns the pages of a list from its beginning, and whether they are all.
+fn scroll(
+    list: &List,
+    size: usize,
+    since: Option<&Seen>,
+    visible: &HashSet<UserId>,
+) -> (Vec<Page>, bool) {
+    let mut wanted = Wanted { size, place: None, since: since.cloned() };
+    let mut pages = Vec::new();
+    while let Some(page) = page(list, &wanted, visible) {
+        wanted.place.clone_from(&page.next);
+        pages.push(page);
+        if wanted.place.is_none() {
+            return (pages, true);
+        }
+    }
+    (pages, false)
+}
+
+fn posts<'a>(shown: impl IntoIterator<Item = &'a Shown>) -> Vec<PostId> {
+    shown.into_iter().map(|shown| shown.entry.post).collect()
+}
+
+// What stands in for an entry is named only if it is not above the page.
+fn are_pages_of(pages: &[Page], size: usize, expected: Vec<Shown>) -> Result<(), TestCaseError> {
+    let mut expected = expected.into_iter();
+    let mut above = None;
+    for page in pages {
+        let mut of_page: Vec<_> = expected.by_ref().take(size).collect();
+        for shown in &mut of_page {
+            shown.stand_ins.retain(|stand_in| above.is_none_or(|above| *stand_in < above));
+        }
+        prop_assert_eq!(&page.entries, &of_page);
+        above = of_page.last().map(|shown| shown.entry.post);
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn pages_are_as_if_the_whole_list_was_decided_at_once(
+        entries in entries(0..200), visible in visible(), size in 1..60_usize,
+    ) {
+        let list = List::new(entries.clone(), None);
+        let (pages, is_all) = scroll(&list, size, None, &visible);
+        let expected = expected(&entries, &visible);
+        prop_assert!(is_all);
+        prop_assert_eq!(pages.iter().map(|page| page.entries.len()).sum::<usize>(), expected.len());
+        are_pages_of(&pages, size, expected)?;
+    }
+
+    #[test]
+    fn what_is_new_is_shown_as_in_the_whole_list(
+        entries in entries(0..200),
+        visible in visible(),
+        size in 1..60_usize,
+        seen in prop::collection::vec(prop::bool::weighted(0.5), 200),
+        floor in prop::option::of(0..300_u64),
+    ) {
+        let mut since = Seen::default();
+        let noted = entries.iter().zip(seen).filter_map(|(entry, is_seen)| is_seen.then_some(entry));
+        noted.for_each(|entry| since.note(entry.post));
+        if let Some(floor) = floor.and_then(PostId::new) {
+            since.note_down_to(floor);
+        }
+        let list = List::new(entries.clone(), None);
+        let (pages, is_all) = scroll(&list, size, Some(&since), &visible);
+        let mut expected = expected(&entries, &visible);
+        expected.retain(|shown| since.is_new(shown.entry.post));
+        prop_assert!(is_all);
+        let told = posts(pages.iter().flat_map(|page| &page.entries));
+        prop_assert_eq!(&told, &posts(&expected));
+        let seen = &pages.last().unwrap().seen;
+        prop_assert!(told.iter().all(|&post| !seen.is_new(post)), "and is not new again");
+        let of_below = |seen: &Seen| entries.iter().filter(|entry| seen.is_new(entry.post)).count();
+        prop_assert!(of_below(seen) + told.len() <= of_below(&since), "nor is anything else");
+        let wanted = Wanted { size, place: None, since: Some(since) };
+        prop_assert!(list.has_any(&wanted) || told.is_empty());
+    }
+
+    #[test]
+    fn what_comes_later_changes_nothing_below_it(
+        entries in entries(0..200), visible in visible(), later in 0..200_usize,
+    ) {
+        let later = later.min(entries.len());
+        let of = |entries: &[Entry]| {
+            let list = List::new(entries.to_vec(), None);
+            let (pages, _) = scroll(&list, HOME_MAX, None, &visible);
+            pages.into_iter().flat_map(|page| page.entries).collect::<Vec<_>>()
+        };
+        let (before, after) = (of(&entries[later..]), of(&entries));
+        let below = &after[after.len().saturating_sub(before.len())..];
+        prop_assert_eq!(posts(below), posts(&before));
+        for (before, after) in before.iter().zip(below) {
+            prop_assert!(after.stand_ins.starts_with(&before.stand_ins), "{before:?}, {after:?}");
+        }
+    }
+
+    #[test]
+    fn an_order_and_repetitions_change_nothing(
+        (entries, shuffled) in entries(0..60).prop_flat_map(|entries| {
+            let twice = [&entries[..], &entries[..]].concat();
+            (Just(entries), Just(twice).prop_shuffle())
+        }),
+    ) {
+        let list = List::new(Vec::new(), None).with(shuffled);
+        prop_assert_eq!(list.entries, entries);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    // Below a cut something is missing: then either a page is as in the whole list, or more of it
+    // is asked for.
+    #[test]
+    fn a_list_that_is_cut_shows_what_the_whole_list_shows(
+        entries in entries(100..500),
+        visible in visible(),
+        size in 1..60_usize,
+        cut in 0..500_usize,
+        missing in prop::collection::vec(any::<bool>(), 500),
+        since in prop::option::of(0..500_usize),
+    ) {
+        let cut = cut % entries.len();
+        let known = entries.iter().enumerate();
+        let known = known.filter(|&(place, _)| place <= cut || !missing[place]);
+        let list = List::new(known.map(|(_, &entry)| entry).collect(), Some(entries[cut].post));
+        let mut expected = expected(&entries, &visible);
+        // What is said of the margin: too much is hidden there.
+        let is_shown: HashSet<_> = posts(&expected).into_iter().collect();
+        let is_dense = |part: &[Entry]| {
+            part.iter().filter(|entry| is_shown.contains(&entry.post)).count() >= REPEAT_WINDOW
+        };
+        prop_assume!(entries.windows(MARGIN).all(is_dense));
+        let since = since.map(|place| {
+            let mut since = Seen::default();
+            since.note_down_to(entries[place % entries.len()].post);
+            since
+        });
+        let (pages, is_all) = scroll(&list, size, since.as_ref(), &visible);
+        expected.retain(|shown| since.as_ref().is_none_or(|since| since.is_new(shown.entry.post)));
+        if is_all {
+            prop_assert_eq!(pages.iter().map(|page| page.entries.len()).sum::<usize>(), expected.len());
+        } else {
+            let last = pages.last().and_then(|page| page.entries.last());
+            prop_assert!(last.is_none_or(|last| last.entry.post >= entries[cut].post));
+        }
+        are_pages_of(&pages, size, expected)?;
+    }
+}
+
+#[test]
+fn the_newest_800_are_decided_among_themselves() {
+    let entry = |number: u64, root: u64| Entry {
+        post: id(number),
+        author: READER,
+        root: PostId::new(root),
+        has_text: root == 0,
+    };
+    let mut entries: Vec<_> = (1..=HOME_MAX as u64).map(|number| entry(number, 0)).collect();
+    entries.push(entry(HOME_MAX as u64 + 1, 1));
+    let visible = HashSet::from([READER]);
+    // The root is no longer in the list, and as far away as it is, it would not matter.
+    for cut in [None, Some(id(1)), Some(id(2))] {
+        let (pages, is_all) = scroll(&List::new(entries.clone(), cut), 200, None, &visible);
+        let shown = posts(pages.iter().flat_map(|page| &page.entries));
+        let newest: Vec<_> = (2..=HOME_MAX as u64 + 1).rev().map(id).collect();
+        assert_eq!((shown, is_all), (newest, true), "cut at {cut:?}");
+    }
+    let cut = List::new(entries, Some(id(3)));
+    let wanted = Wanted { size: HOME_MAX, ..Wanted::default() };
+    assert!(cut.part(&wanted, HOME_MAX).is_none());
+}

@@ -22,8 +22,9 @@ const REPEAT_WINDOW: usize = 40;
 /// How many posts that are left out an entry names, to stand in for it.
 const STAND_INS_MAX: usize = 3;
 
-/// How much of a list that is cut must be known below what is decided: among so many entries there
-/// are as many that are shown as matter, unless two of three are hidden.
+/// How much of a list that is cut must be known below what is decided, and how far above it one looks
+/// for what is left out: among so many entries there are as many that are shown as matter, unless two
+/// of three are hidden.
 const MARGIN: usize = 3 * REPEAT_WINDOW;
 
 /// Entries, newest first, each once; up to 800, and as far down as they are known.
@@ -112,6 +113,7 @@ impl List {
         }
         let from = candidates.first().copied().unwrap_or(0);
         let to = candidates.last().map_or(0, |last| last + 1);
+        let from = self.rise(from, to);
         let (to, has_reposts) = self.reach(from, to);
         let is_known = self.cut.is_none() || !has_reposts || to + MARGIN <= self.entries.len();
         is_known.then_some(Part { candidates, from, to, is_all })
@@ -182,6 +184,19 @@ impl List {
     fn is_cut_for(&self, wanted: &Wanted) -> bool {
         let reaches = |cut| wanted.since.as_ref().is_none_or(|since| since.reaches_below(cut));
         self.cut.is_some_and(reaches)
+    }
+
+    // How far up one must look to know what stands in for the entries of a part: to the newest plain
+    // repost that shows the same as one of them.
+    fn rise(&self, from: usize, to: usize) -> usize {
+        let top = from.saturating_sub(MARGIN);
+        let above = &self.entries[top..from];
+        if !above.iter().any(Entry::is_plain_repost) {
+            return from;
+        }
+        let shown: HashSet<_> = self.entries[from..to].iter().map(Entry::shows).collect();
+        let stands_in = |entry: &Entry| entry.is_plain_repost() && shown.contains(&entry.shows());
+        above.iter().position(stands_in).map_or(from, |place| top + place)
     }
 
     // How far down one must look to know which entries of a part are shown: to the oldest entry

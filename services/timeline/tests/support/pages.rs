@@ -10,6 +10,10 @@ use super::{Client, PATIENCE, posts};
 /// For one call.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 
+/// How calls end of which nobody knows what became of them.
+pub(crate) const UNKNOWN: [Code; 4] =
+    [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled, Code::Unknown];
+
 /// One of the three timelines of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timeline {
@@ -86,9 +90,7 @@ pub(crate) async fn until_answered<T>(mut call: impl AsyncFnMut() -> Result<T, S
         match answer {
             Ok(answer) => return answer,
             Err(status) => {
-                let unknown =
-                    [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled, Code::Unknown];
-                assert!(unknown.contains(&status.code()), "{status:?}");
+                assert!(UNKNOWN.contains(&status.code()), "{status:?}");
                 assert!(Instant::now() < give_up, "no answer: {status:?}");
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }

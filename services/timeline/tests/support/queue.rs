@@ -51,7 +51,16 @@ pub(crate) async fn settles(system: &System) {
 
 /// Returns the posts of a home timeline as they are stored, in no order.
 pub(crate) async fn stored(store: &Store, user: u64) -> Vec<u64> {
-    let home = store.home(UserId::new(user).unwrap()).await.unwrap();
-    let entries = home.map(|home| home.entries).unwrap_or_default();
+    let user = UserId::new(user).unwrap();
+    let mut entries = Vec::new();
+    // On a busy machine a server may not answer in time.
+    testkit::eventually("the store answers", PATIENCE, async || {
+        let home = store.home(user).await;
+        home.is_ok_and(|home| {
+            entries = home.map(|home| home.entries).unwrap_or_default();
+            true
+        })
+    })
+    .await;
     entries.into_iter().map(|entry| entry.post.get()).collect()
 }

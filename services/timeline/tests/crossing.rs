@@ -1,0 +1,206 @@
+//! Authors who become so many people's, and less again: on the way from push to pull and back, nothing
+//! is lost and nothing shows twice.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use futures::future::join_all;
+use microblog_domain::UserId;
+use microblog_testkit::{
+    self as testkit,
+    Topology::{Cluster, Single},
+};
+use microblog_timeline::State;
+use support::{
+    PATIENCE, System, delivery, id,
+    pages::{Timeline, deliver_all, is_newest_first},
+    post_id,
+    queue::{settles, stored},
+};
+
+const THRESHOLD: u64 = 50;
+const AUTHOR: u64 = 1;
+/// Somebody whom all follow, and who never crosses.
+const FRIEND: u64 = 2;
+
+/// Those who follow from the beginning, and those who come one by one.
+const FIRST: std::ops::Range<u64> = 100..130;
+const LATER: std::ops::Range<u64> = 130..190;
+
+/// Who reads all the time, among both.
+const READERS: [u64; 8] = [100, 107, 111, 129, 130, 141, 160, 189];
+
+#[derive(Default)]
+struct Run {
+    /// What was taken in, oldest first.
+    posts: Mutex<Vec<u64>>,
+    is_over: AtomicBool,
+}
+
+impl Run {
+    fn posts(&self) -> Vec<u64> {
+        self.posts.lock().unwrap().clone()
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Posts as the author, and as the friend, until it is over or there are so many.
+    async fn post(&self, system: &System, max: usize) {
+        while self.goes_on() && self.posts().len() < max {
+            let posted: Vec<_> = [AUTHOR, AUTHOR, FRIEND]
+                .map(|author| delivery(post_id(id(author)), id(author), 0))
+                .into();
+            deliver_all(&system.client, &posted).await;
+            self.posts.lock().unwrap().extend(posted.iter().map(|delivery| delivery.post_id));
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Reads the whole timeline again and again. What was there once must be there again.
+    async fn read(&self, system: &System, reader: u64) {
+        let mut known = BTreeSet::new();
+        while self.goes_on() {
+            let all = Timeline::Home.whole(&system.client, id(reader), 50, "").await;
+            assert!(is_newest_first(&all), "{reader} sees one twice");
+            let all = BTreeSet::from_iter(all);
+            let lost: Vec<_> = known.difference(&all).collect();
+            assert_eq!(lost, [&0; 0], "{reader} lost some");
+            known = all;
+        }
+    }
+}
+
+async fn state(system: &System) -> State {
+    system.store.states(&[UserId::new(id(AUTHOR)).unwrap()]).await.unwrap()[0]
+}
+
+async fn follows(system: &System, follower: u64) {
+    system.follow(id(follower), id(AUTHOR)).await;
+    system.follow(id(follower), id(FRIEND)).await;
+}
+
+/// Asserts that the readers see all that was posted, in the end.
+async fn assert_exact(system: &System, posts: &[u64], readers: impl Iterator<Item = u64>) {
+    settles(system).await;
+    let expected: Vec<_> = posts.iter().rev().copied().collect();
+    for reader in readers {
+        assert_eq!(
+            Timeline::Home.whole(&system.client, id(reader), 200, "").await,
+            expected,
+            "{reader}"
+        );
+    }
+}
+
+/// Has the author cross the threshold while everything goes on.
+async fn cross_upwards(system: &System, run: &Run) {
+    join_all(FIRST.map(|follower| follows(system, follower))).await;
+    join_all(READERS.map(|reader| system.home(id(reader)))).await;
+    let crosses = async {
+        for follower in LATER {
+            follows(system, follower).await;
+        }
+        testkit::eventually("the author is pulled from", PATIENCE, async || {
+            state(system).await == State::Pulled
+        })
+        .await;
+        // And some more.
+        let enough = run.posts().len() + 15;
+        testkit::eventually("more is posted", PATIENCE, async || run.posts().len() >= enough).await;
+        run.is_over.store(true, Ordering::Relaxed);
+    };
+    let readers = join_all(READERS.map(|reader| run.read(system, reader)));
+    // Fewer than a home timeline has, so that none falls off its end.
+    futures::join!(run.post(system, 700), readers, crosses);
+}
+
+#[tokio::test]
+async fn nothing_is_lost_or_doubled_on_the_way_to_pull_and_back() {
+    for topology in [Single, Cluster] {
+        let threshold = THRESHOLD.to_string();
+        let system = System::start_with(topology, &["--pull-threshold", &threshold]).await;
+        let run = Run::default();
+        cross_upwards(&system, &run).await;
+        let mut posts = run.posts();
+        assert!(posts.len() < 790, "room for what follows: {}", posts.len());
+        assert_exact(&system, &posts, FIRST.chain(LATER)).await;
+
+        // Pulled: shown at once, and written nowhere but into the author's own timelines.
+        assert_eq!(state(&system).await, State::Pulled);
+        let pulled = system.post(id(AUTHOR)).await;
+        posts.push(pulled);
+        for reader in READERS {
+            assert_eq!(system.home(id(reader)).await[0], pulled);
+        }
+        assert_exact(&system, &posts, READERS.into_iter()).await;
+        for reader in READERS {
+            assert!(!stored(&system.store, id(reader)).await.contains(&pulled));
+        }
+
+        // Down to half of the threshold, pull goes on; below, the next post is pushed again.
+        let few = LATER.rev().chain(FIRST.rev()).filter(|follower| !READERS.contains(follower));
+        let many = (FIRST.count() + LATER.count()) as u64 - THRESHOLD / 2;
+        let mut few = few.take(many as usize + 1);
+        for follower in few.by_ref().take(many as usize) {
+            system.unfollow(id(follower), id(AUTHOR)).await;
+        }
+        posts.push(system.post(id(AUTHOR)).await);
+        assert_exact(&system, &posts, READERS.into_iter()).await;
+        assert_eq!(state(&system).await, State::Pulled, "at half of the threshold");
+        system.unfollow(id(few.next().unwrap()), id(AUTHOR)).await;
+        let mut pushed = Vec::new();
+        for _ in 0..3 {
+            pushed.push(system.post(id(AUTHOR)).await);
+            posts.push(*pushed.last().unwrap());
+            assert_exact(&system, &posts, READERS.into_iter()).await;
+            assert_eq!(state(&system).await, State::Pushed);
+        }
+        for reader in READERS {
+            let stored = stored(&system.store, id(reader)).await;
+            assert!(pushed.iter().all(|post| stored.contains(post)), "{reader}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_author_may_go_up_and_down_again_and_again() {
+    let system = System::start_with(Single, &["--pull-threshold", "6"]).await;
+    let (fans, readers) = ((200..208).map(id), [100, 101].map(id));
+    for reader in readers {
+        system.follow(reader, id(AUTHOR)).await;
+        assert_eq!(system.home(reader).await, [0; 0]);
+    }
+    let mut posts = Vec::new();
+    let mut becomes = async |expected: State| {
+        testkit::eventually("the author crosses", PATIENCE, async || {
+            posts.insert(0, system.post(id(AUTHOR)).await);
+            settles(&system).await;
+            for reader in readers {
+                assert_eq!(system.home(reader).await, posts, "{expected:?}");
+            }
+            state(&system).await == expected
+        })
+        .await;
+    };
+    for _ in 0..4 {
+        for fan in fans.clone() {
+            system.follow(fan, id(AUTHOR)).await;
+        }
+        becomes(State::Pulled).await;
+        for fan in fans.clone() {
+            system.unfollow(fan, id(AUTHOR)).await;
+        }
+        becomes(State::Pushed).await;
+    }
+}

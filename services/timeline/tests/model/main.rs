@@ -25,6 +25,7 @@ mod support;
 mod task;
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
@@ -32,9 +33,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use microblog_domain::UserId;
 use microblog_keyspace::Keyspace;
 use microblog_proto::relation::relation_service_client::RelationServiceClient;
 use microblog_testkit::{self as testkit, Topology};
+use microblog_timeline::{State, Store};
 use support::{Client, PATIENCE, System};
 use task::{Phase, Task};
 use tokio::{task::JoinSet, time::sleep};
@@ -127,18 +130,47 @@ async fn play(
     played.into_iter().collect()
 }
 
-async fn run(case: Arc<Case>, seed: u64, steps: usize) -> Result<(), String> {
-    let mut tasks: Vec<_> = (0..TASKS).map(|n| Task::new(case.clone(), seed, n, TASKS)).collect();
+/// How authors' posts reached followers in the course of a run.
+#[derive(Debug, Default)]
+struct Ways {
+    pulled: BTreeSet<usize>,
+    pushed_again: BTreeSet<usize>,
+}
+
+impl Ways {
+    async fn note(&mut self, store: &Store) {
+        let authors: Vec<_> =
+            (0..USERS).filter_map(|n| UserId::new(support::id(n as u64))).collect();
+        let states = store.states(&authors).await.expect("the states");
+        for (author, state) in states.into_iter().enumerate() {
+            match state {
+                State::Pulled => drop(self.pulled.insert(author)),
+                State::Pushed if self.pulled.contains(&author) => {
+                    self.pushed_again.insert(author);
+                }
+                State::Pushed | State::Crossing => {}
+            }
+        }
+    }
+}
+
+async fn run(case: Arc<Case>, store: Store, seed: u64, steps: usize) -> Result<Ways, String> {
+    let mut ways = Ways::default();
+    let mut tasks = Vec::new();
+    for number in 0..TASKS {
+        tasks.push(Task::new(case.clone(), seed, number, TASKS).prepare().await?);
+    }
     let mut dice = Dice::new(seed, TASKS as u64);
     for phase in PHASES {
         tasks = play(&case, tasks, phase, steps / TASKS / PHASES.len()).await?;
         case.becomes_quiet().await;
+        ways.note(&store).await;
         quiet::all_is_as_expected(&case, &mut dice).await?;
         for task in &mut tasks {
             task.nothing_is_left().await?;
         }
     }
-    Ok(())
+    Ok(ways)
 }
 
 async fn every_answer_is_allowed(topology: Topology, mode: &str) {
@@ -149,11 +181,15 @@ async fn every_answer_is_allowed(topology: Topology, mode: &str) {
     let system = System::start_with(topology, &flags).await;
     let case = Arc::new(Case::new(&system, mode == "pull"));
     let begin = Instant::now();
-    let outcome = run(case.clone(), seed, steps).await;
+    let outcome = run(case.clone(), system.store.clone(), seed, steps).await;
     let posts = case.history().posts.len();
     println!("{steps} steps, {posts} posts in {:?}", begin.elapsed());
-    if let Err(reason) = outcome {
-        panic!("{reason}\n{}", dice::again(seed));
+    match outcome {
+        Ok(ways) => {
+            let are_crossed = !ways.pulled.is_empty() && !ways.pushed_again.is_empty();
+            assert!(are_crossed || mode != "hybrid", "{ways:?}\n{}", dice::again(seed));
+        }
+        Err(reason) => panic!("{reason}\n{}", dice::again(seed)),
     }
 }
 

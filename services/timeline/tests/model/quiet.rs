@@ -12,10 +12,9 @@ use crate::{
 /// Checks that every timeline is exactly as it must be.
 pub(crate) async fn all_is_as_expected(case: &Arc<Case>, dice: &mut Dice) -> Result<(), String> {
     for owner in 0..USERS {
-        let size = dice.of(&[4, 7, 20, 20, 50, 50, 200, 200]);
+        let size = dice.of(&[6, 20, 41, 41, 90, 200, 200, 200]);
         is_as_expected(case, Kind::Home, owner, size).await?;
-        let kind = dice.of(&[Kind::User, Kind::Friends, Kind::Home]);
-        is_as_expected(case, kind, owner, 50).await?;
+        is_as_expected(case, dice.of(&[Kind::User, Kind::Friends]), owner, 60).await?;
     }
     Ok(())
 }

@@ -14,6 +14,12 @@ use crate::{
 /// How many steps after a post got its id it is delivered, at most, if it comes late.
 const LATE_STEPS: usize = 4;
 
+/// How many each user follows in the beginning, about.
+const FOLLOWS: usize = 8;
+
+/// Every how many-th author loses followers in a decline.
+const UNLOVED: usize = 5;
+
 /// How many posts there are, about: a home timeline has room for them all.
 const POSTS_MAX: usize = 750;
 
@@ -22,7 +28,7 @@ const POSTS_MAX: usize = 750;
 pub(crate) enum Phase {
     /// Follows.
     Growth,
-    /// Ends of follows.
+    /// Ends of follows, all of the same few authors.
     Decline,
     /// Neither.
     Calm,
@@ -48,7 +54,7 @@ enum Verb {
 fn verbs(phase: Phase) -> Vec<(usize, Verb)> {
     let (follow, unfollow) = match phase {
         Phase::Growth => (30, 4),
-        Phase::Decline => (6, 30),
+        Phase::Decline => (6, 50),
         Phase::Calm => (6, 4),
     };
     let mut verbs = vec![
@@ -57,8 +63,8 @@ fn verbs(phase: Phase) -> Vec<(usize, Verb)> {
         (12, Verb::Repost),
         (4, Verb::Quote),
         (3, Verb::Redeliver),
-        (16, Verb::Home),
-        (14, Verb::HomeTop),
+        (10, Verb::Home),
+        (18, Verb::HomeTop),
         (3, Verb::Friends),
         (2, Verb::User),
         (5, Verb::Count),
@@ -96,6 +102,19 @@ impl Task {
         Self { case, dice, users, held: Vec::new(), readers: BTreeMap::new() }
     }
 
+    /// Has the task's users follow some.
+    pub(crate) async fn prepare(mut self) -> Result<Self, String> {
+        for user in self.users.clone() {
+            for _ in 0..FOLLOWS {
+                let other = self.dice.low(USERS);
+                if other != user {
+                    self.case.act(Deed::Follow, user, other).await?;
+                }
+            }
+        }
+        Ok(self)
+    }
+
     /// Takes so many steps.
     pub(crate) async fn run(mut self, phase: Phase, steps: usize) -> Result<Self, String> {
         let verbs = verbs(phase);
@@ -108,7 +127,7 @@ impl Task {
                 self.case.deliver(&[post]).await?;
             }
             let verb = self.dice.weighed(&verbs);
-            let done = self.step(verb, step).await;
+            let done = self.step(phase, verb, step).await;
             done.map_err(|error| format!("{verb:?}: {error}"))?;
         }
         for (_, post) in std::mem::take(&mut self.held) {
@@ -117,7 +136,7 @@ impl Task {
         Ok(self)
     }
 
-    async fn step(&mut self, verb: Verb, step: usize) -> Result<(), String> {
+    async fn step(&mut self, phase: Phase, verb: Verb, step: usize) -> Result<(), String> {
         let is_post = matches!(verb, Verb::Post | Verb::PostLate | Verb::Repost | Verb::Quote);
         if is_post && self.case.history().posts.len() >= POSTS_MAX {
             return Ok(());
@@ -143,7 +162,7 @@ impl Task {
                 Some(post) => self.case.deliver(&[post]).await,
                 None => Ok(()),
             },
-            Verb::Act(deed) => self.act(deed).await,
+            Verb::Act(deed) => self.act(deed, phase).await,
             Verb::Home | Verb::HomeTop | Verb::Friends | Verb::User => self.read(verb).await,
             Verb::Count => self.count().await,
             Verb::Poll => self.poll().await,
@@ -173,12 +192,13 @@ impl Task {
         self.delivered().map(|post| post.shows())
     }
 
-    async fn act(&mut self, deed: Deed) -> Result<(), String> {
+    async fn act(&mut self, deed: Deed, phase: Phase) -> Result<(), String> {
         let own = self.dice.of(&self.users);
         let is_fit = |other: usize| {
             let [of_own, of_other] = self.case.history().pair(own, other);
             match deed {
                 Deed::Follow => !of_own.follows,
+                Deed::Unfollow if phase == Phase::Decline => of_own.follows && other % UNLOVED == 0,
                 Deed::Unfollow => of_own.follows,
                 Deed::RemoveFollower => of_other.follows,
                 Deed::Block => of_own.follows || of_other.follows,

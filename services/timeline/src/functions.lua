@@ -35,6 +35,17 @@ local PUSHED, CROSSING, PULLED = 0, 1, 2
 -- The lengths that a ring may have: with its head and what Redis adds, each fills a size of its
 -- allocator.
 local ROOMS = { 10, 23, 48, 100, 202, 407, HOME_MAX }
+local IS_SHORT_ROOM = {}
+for i = 1, #ROOMS - 1 do
+  IS_SHORT_ROOM[ROOMS[i]] = true
+end
+
+-- Where each record of a ring begins. As texts, like all places in commands on the way of posts to
+-- followers: Redis takes a tenth of a delivery's time to write a number.
+local PLACES = {}
+for i = 0, HOME_MAX - 1 do
+  PLACES[i] = '' .. (HOME_HEAD + i * HOME_RECORD)
+end
 
 local NEW_HEAD = '\0\0\0\0\0\0\224\255\0\0\0\0\0\0\0\0'
 
@@ -65,15 +76,6 @@ local function in_room(head, records)
   end
 end
 
-local function is_full_room(count)
-  for _, room in ipairs(ROOMS) do
-    if count == room then
-      return true
-    end
-  end
-  return false
-end
-
 -- Returns whether a home timeline begins with this.
 local function is_home(head)
   return string.byte(head) == HOME_FORMAT and #head >= 10
@@ -83,8 +85,10 @@ end
 -- have it.
 -- Returns whether it was written.
 local function push_one(home, record, once)
-  local head = redis.call('GETRANGE', home, 0, 9)
-  if not is_home(head) then
+  local head = redis.call('GETRANGE', home, '0', '9')
+  if head == '' then
+    return false
+  elseif not is_home(head) then
     redis.call('DEL', home)
     return false
   end
@@ -92,15 +96,15 @@ local function push_one(home, record, once)
     return false
   end
   local next, count, came = struct.unpack('<I2I2I4', head, 3)
-  if count < HOME_MAX and is_full_room(count) then
+  if IS_SHORT_ROOM[count] then
     local timeline = redis.call('GET', home)
     local records = string.sub(timeline, HOME_HEAD + 1, HOME_HEAD + count * HOME_RECORD)
     redis.call('SET', home, in_room(string.sub(timeline, 1, HOME_HEAD), records), 'KEEPTTL')
   end
-  redis.call('SETRANGE', home, HOME_HEAD + next * HOME_RECORD, record)
+  redis.call('SETRANGE', home, PLACES[next], record)
   next = (next + 1) % HOME_MAX
   count = math.min(count + 1, HOME_MAX)
-  redis.call('SETRANGE', home, 2, struct.pack('<I2I2I4', next, count, came + 1))
+  redis.call('SETRANGE', home, '2', struct.pack('<I2I2I4', next, count, came + 1))
   return true
 end
 

@@ -1,0 +1,116 @@
+//! What the benchmarks share: both services on a store, many followers, and what Redis works.
+#![allow(dead_code, reason = "no benchmark uses all of it")]
+
+#[path = "../../tests/support/mod.rs"]
+mod system;
+
+use std::time::Duration;
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use microblog_domain::UserId;
+use microblog_proto::relation::{Follow, ImportFollowsRequest};
+use microblog_testkit::{
+    RedisServer,
+    redis::{aio::MultiplexedConnection, cmd},
+};
+use microblog_timeline::{Begun, Entry, Replacement, Store};
+use tokio::time::sleep;
+
+pub(crate) use self::system::*;
+
+/// Calls under way at once while something is made ready.
+const AT_ONCE: usize = 256;
+
+/// The follows of one import: few enough that followers come in an order that has nothing to do
+/// with their partitions, as when each follows at a time of their own.
+const IMPORT: usize = 1_000;
+
+/// Runs a benchmark, on one thread.
+pub(crate) fn run_alone(benchmark: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.unwrap().block_on(benchmark);
+}
+
+impl System {
+    /// Returns the one server.
+    pub(crate) fn server(&self) -> &RedisServer {
+        &self.redis.nodes()[0]
+    }
+
+    /// Makes all of these follow an author.
+    pub(crate) async fn import(&self, followers: &[u64], author: u64) {
+        let follow = |&follower_id: &u64| Follow { follower_id, target_id: author };
+        for followers in followers.chunks(IMPORT) {
+            let follows = followers.iter().map(follow).collect();
+            let request = ImportFollowsRequest { follows };
+            let imported = self.relation.clone().import_follows(request).await.unwrap();
+            assert_eq!(imported.into_inner().created, followers.len() as u64);
+        }
+    }
+
+    /// Waits until nothing is left of an author's jobs.
+    pub(crate) async fn drained(&self, admin: &mut MultiplexedConnection, author: u64) {
+        let stream = format!("tl:{{{}}}:fanout", (author >> 2) % 16);
+        while cmd("XLEN").arg(&stream).query_async::<u64>(admin).await.unwrap() > 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// Gives each of these users a home timeline with these entries, oldest first.
+pub(crate) async fn build(store: &Store, users: &[u64], entries: &[Entry], pulls: &[UserId]) {
+    let build = async |user: u64| {
+        let user = UserId::new(user).unwrap();
+        let Begun::Edition(edition) = store.begin(user, None).await? else { return Ok(()) };
+        // As new as can be, so that no read completes it.
+        let version = (1 << 53) - 1;
+        let replacement = Replacement {
+            version,
+            entries: entries.to_vec(),
+            pulls: pulls.to_vec(),
+            is_whole: true,
+        };
+        store.replace(user, edition, &replacement).await.map(|_| ())
+    };
+    let builds = users.iter().map(|&user| build(user));
+    let built: Result<(), microblog_keyspace::Error> =
+        stream::iter(builds).buffer_unordered(AT_ONCE).try_collect().await;
+    built.unwrap();
+}
+
+/// Returns posts, oldest first, of a number of authors in turn; all older than what is delivered.
+pub(crate) fn old_entries(count: u64, authors: u64) -> Vec<Entry> {
+    entries_from(40_000_000, count, authors)
+}
+
+/// Returns posts from a millisecond since 2024 on, one in each, of a number of authors in turn.
+pub(crate) fn entries_from(millisecond: u64, count: u64, authors: u64) -> Vec<Entry> {
+    let post = |n| {
+        let author = id(500_000 + n % authors);
+        entry(((millisecond + n) << 12) | (author & 0xffc), author)
+    };
+    (0..count).map(post).collect()
+}
+
+/// Returns the seconds of processor time that a server has used.
+pub(crate) async fn redis_seconds(admin: &mut MultiplexedConnection) -> f64 {
+    let info: String = cmd("INFO").arg("cpu").query_async(admin).await.unwrap();
+    let number = |name: &str| -> f64 {
+        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap().trim().parse().unwrap()
+    };
+    number("used_cpu_user") + number("used_cpu_sys")
+}
+
+/// Returns the seconds of processor time that this thread has used: both services, and who calls.
+pub(crate) fn own_seconds() -> f64 {
+    let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    let nanoseconds: u64 = statistics.split(' ').next().unwrap().parse().unwrap();
+    nanoseconds as f64 / 1e9
+}
+
+/// Returns the value in the middle.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -1,0 +1,115 @@
+//! Processes killed in the middle of fan-outs: what was acknowledged reaches every active follower.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{StreamExt as _, future::join, stream};
+use microblog_testkit::{self as testkit, Process, Topology::Single};
+use microblog_timeline::Store;
+use support::{
+    PATIENCE, client, config, delivery, id,
+    pages::{Timeline, deliver_all, until_answered},
+    post_id,
+    queue::{depth, jobs, stored},
+    relations::{Relation, import},
+};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog-timeline");
+
+const AUTHOR: u64 = 1;
+const FOLLOWERS: u64 = 100_000;
+/// Every fiftieth of them is active.
+const ACTIVE: usize = 50;
+const KILLS: usize = 5;
+
+/// From the last kill to the last post's arrival.
+const ARRIVAL_MAX: Duration = Duration::from_secs(60);
+
+fn followers() -> impl Iterator<Item = u64> {
+    (0..FOLLOWERS).map(|n| id(1_000 + n))
+}
+
+/// Has some read their home timelines, of which one is kept from then on.
+async fn make_active(address: &str, users: impl Iterator<Item = u64>) {
+    let client = client(address);
+    let client = &client;
+    let read = |user| async move {
+        until_answered(async || Timeline::Home.page(client, user, 1, "", "").await).await
+    };
+    let pages = stream::iter(users.map(read)).buffer_unordered(16);
+    pages.for_each(async |(entries, ..)| assert!(entries.is_empty())).await;
+}
+
+/// Posts until told to stop; a call is repeated until it is acknowledged.
+async fn posts(address: &str, is_over: &AtomicBool, posts: &Mutex<Vec<u64>>) {
+    let client = client(address);
+    while !is_over.load(Ordering::Relaxed) {
+        let post = delivery(post_id(id(AUTHOR)), id(AUTHOR), 0);
+        deliver_all(&client, &[post]).await;
+        posts.lock().unwrap().push(post.post_id);
+        tokio::time::sleep(Duration::from_millis(400)).await;
+    }
+}
+
+#[tokio::test]
+async fn posts_reach_every_active_follower_though_the_service_is_killed_again_and_again() {
+    let redis = testkit::Store::start(Single).await;
+    let relation = Relation::start(redis.url("relation")).await;
+    let url = redis.url("timeline");
+    let relation_url = relation.url();
+    let args =
+        ["--redis-url", &url, "--relation-url", &relation_url, "--pull-threshold", "1000000"];
+    let port = testkit::free_port();
+    let start = || Process::start_on(port, PROGRAM, &args);
+    let mut process = start().await;
+    let address = process.address();
+    let store = Store::open(&config(&url, &[]).redis).unwrap();
+    make_active(&address, followers().step_by(ACTIVE)).await;
+    import(&relation.client(), followers(), id(AUTHOR)).await;
+
+    let (is_over, posted) = (AtomicBool::new(false), Mutex::<Vec<u64>>::default());
+    let kills = async {
+        for _ in 0..KILLS {
+            // Not those that the last kill left, which nobody takes up for some time.
+            let left = jobs(&redis.nodes()[0]).await;
+            let posts = || posted.lock().unwrap().len();
+            let enough = posts() + 1;
+            testkit::eventually("a fan-out is half done", 2 * PATIENCE, async || {
+                let jobs = jobs(&redis.nodes()[0]).await;
+                let mut new = jobs.iter().filter(|job| !left.contains(job));
+                posts() >= enough && new.any(|job| (1..FOLLOWERS).contains(&job.followers_done))
+            })
+            .await;
+            process.kill9();
+            process = start().await;
+        }
+        is_over.store(true, Ordering::Relaxed);
+    };
+    join(posts(&address, &is_over, &posted), kills).await;
+
+    testkit::eventually("nothing waits", ARRIVAL_MAX, async || depth(&redis).await == 0).await;
+    let posted = posted.into_inner().unwrap();
+    for follower in followers().step_by(ACTIVE) {
+        let stored = stored(&store, follower).await;
+        assert_eq!(
+            HashSet::<u64>::from_iter(stored),
+            HashSet::from_iter(posted.clone()),
+            "{follower}"
+        );
+    }
+    let client = client(&address);
+    let expected: Vec<_> = posted.iter().rev().copied().collect();
+    for follower in followers().step_by(ACTIVE * 100) {
+        assert_eq!(Timeline::Home.whole(&client, follower, 7, "").await, expected);
+    }
+}

@@ -1,0 +1,98 @@
+//! Rubbish in the store: what cannot be read is built anew or left where it is, and nobody else is the
+//! worse for it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use microblog_domain::UserId;
+use microblog_testkit::{
+    self as testkit,
+    Topology::Single,
+    redis::{aio::MultiplexedConnection, cmd},
+};
+use microblog_timeline::Job;
+use prost::Message as _;
+use support::{PATIENCE, System, id, pages::Timeline, queue::depth};
+
+fn key(kind: &str, user: u64) -> String {
+    let user = UserId::new(user).unwrap();
+    format!("tl:{{{}}}:{kind}:{user}", user.partition())
+}
+
+async fn set(admin: &mut MultiplexedConnection, key: &str, value: &[u8]) {
+    cmd("SET").arg(key).arg(value).exec_async(admin).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_home_timeline_that_cannot_be_read_is_built_anew() {
+    let system = System::start(Single).await;
+    let mut admin = system.redis.nodes()[0].admin().await;
+    // In one partition, so that posts are pushed to both in one call.
+    let (alice, bob, carol) = (id(1), id(100), id(1_124));
+    let mut all = Vec::new();
+    for reader in [bob, carol] {
+        system.follow(reader, alice).await;
+        assert_eq!(system.home(reader).await, [0; 0]);
+    }
+    let other_format = [&[2][..], &[0; 16_039]].concat();
+    let rubbish: [&[u8]; 7] =
+        [b"", b"x", b"rubbish", &[1; 39], &[0; 40], &other_format, &[0xff; 100_000]];
+    for rubbish in rubbish {
+        // Before a post is pushed, and before the timeline is read.
+        set(&mut admin, &key("home", bob), rubbish).await;
+        all.insert(0, system.post(alice).await);
+        system.home_becomes(carol, &all).await;
+        system.home_becomes(bob, &all).await;
+        set(&mut admin, &key("home", bob), rubbish).await;
+        assert_eq!(Timeline::Home.whole(&system.client, bob, 1, "").await, all);
+        assert_eq!(system.home(carol).await, all);
+        // And in the author's own, which is taken in at once all the same.
+        set(&mut admin, &key("home", alice), rubbish).await;
+        all.insert(0, system.post(alice).await);
+        assert_eq!(system.home(alice).await, all);
+        system.home_becomes(bob, &all).await;
+        system.home_becomes(carol, &all).await;
+    }
+}
+
+#[tokio::test]
+async fn pulls_that_are_rubbish_are_no_authors() {
+    let system = System::start(Single).await;
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let (alice, bob) = (id(1), id(100));
+    system.follow(bob, alice).await;
+    let post = system.post(alice).await;
+    system.home_becomes(bob, &[post]).await;
+    for rubbish in [&b"x"[..], b"rubbish!", &[0xff; 100], &[0; 24]] {
+        set(&mut admin, &key("pulls", bob), rubbish).await;
+        assert_eq!(system.home(bob).await, [post]);
+    }
+}
+
+#[tokio::test]
+async fn jobs_that_cannot_be_understood_keep_no_other_from_being_done() {
+    let system = System::start(Single).await;
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let (alice, bob) = (id(1), id(100));
+    system.follow(bob, alice).await;
+    assert_eq!(system.home(bob).await, [0; 0]);
+    let of_another_kind = Job { kind: 99, author_id: alice, ..Job::default() }.encode_to_vec();
+    let of_nobody = Job { kind: 1, ..Job::default() }.encode_to_vec();
+    // More than are read at once, in the stream of the author.
+    let rubbish: [(&str, &[u8]); 4] =
+        [("job", b"\xff\xff"), ("job", &of_another_kind), ("job", &of_nobody), ("what", b"x")];
+    for (field, value) in rubbish.iter().cycle().take(40) {
+        let mut add = cmd("XADD");
+        add.arg("tl:{1}:fanout").arg("*").arg(field).arg(*value);
+        add.exec_async(&mut admin).await.unwrap();
+    }
+    let mut all = Vec::new();
+    for _ in 0..5 {
+        all.insert(0, system.post(alice).await);
+        system.home_becomes(bob, &all).await;
+    }
+    // They stay, for a version that understands them.
+    testkit::eventually("the others are done", PATIENCE, async || depth(&system.redis).await == 40)
+        .await;
+}

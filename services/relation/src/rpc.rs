@@ -218,8 +218,14 @@ impl RelationService for Rpc {
         let page = self.store.page(List::Following, user, after, newer_than, count).await;
         let page = page.map_err(Error::from)?;
         let next_page_token = page.next_token(scope);
+        let settled_version = match (after, page.entries.first()) {
+            (None, Some(newest)) => self.store.settled(user, newest.score).await,
+            _ => Ok(0),
+        };
+        let settled_version = settled_version.map_err(Error::from)?;
         let edges = wire::entries(&page.entries);
-        Ok(Response::new(pb::ListFollowingResponse { edges, next_page_token }))
+        let response = pb::ListFollowingResponse { edges, next_page_token, settled_version };
+        Ok(Response::new(response))
     }
 
     async fn list_followers(

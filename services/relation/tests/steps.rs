@@ -6,6 +6,7 @@ mod support;
 
 use std::time::Duration;
 
+use microblog_proto::relation as pb;
 use microblog_relation::{Edge, Store, Sweeper, Targets};
 use microblog_testkit::{Store as Redis, Topology, redis};
 use support::{System, id, user};
@@ -132,4 +133,30 @@ async fn versions_grow_though_the_machines_clock_went_back() {
     let last: u64 = redis::cmd("GET").arg(&key).query_async(&mut admin).await.unwrap();
     assert_eq!(last, ahead + 2);
     nothing_is_wrong(&system).await;
+}
+
+#[tokio::test]
+async fn a_follow_is_settled_when_its_targets_side_knows_of_it() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let list = async |newer_than_version| {
+        let request = pb::ListFollowingRequest {
+            user_id: id(1),
+            newer_than_version,
+            page_size: 1,
+            ..Default::default()
+        };
+        let list = system.client.clone().list_following(request).await.unwrap().into_inner();
+        (list.edges.first().map_or(0, |edge| edge.version), list.settled_version)
+    };
+    assert_eq!(list(0).await, (0, 0));
+    system.follow(id(1), id(3)).await.unwrap();
+    let (first, settled) = list(0).await;
+    assert_eq!(settled, first);
+    let truth = system.store.follow_one(ONE).await.unwrap();
+    let (second, settled) = list(0).await;
+    assert_eq!(second, truth.version);
+    assert!(first <= settled && settled < second);
+    assert_eq!(list(first).await, (second, settled));
+    sweep(&system).await;
+    assert_eq!(list(0).await, (second, second));
 }

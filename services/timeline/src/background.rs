@@ -37,7 +37,7 @@ async fn measure(store: Store, metrics: Metrics) {
         let queues = try_join_all((0..STREAMS).map(|stream| store.queue(stream))).await;
         rounds.note(queues.map(|queues| {
             let depth = queues.iter().map(|queue| queue.depth).sum();
-            let oldest = queues.iter().map(|queue| queue.oldest_ms).filter(|&ms| ms > 0).min();
+            let oldest = queues.iter().filter_map(|queue| queue.oldest_ms).min();
             metrics.queued(depth, oldest.map_or(0.0, seconds_since));
         }));
     }

@@ -48,7 +48,7 @@ impl Circle {
         Ok(())
     }
 
-    /// Returns the version of the reader's newest follow when the first question was asked.
+    /// Returns the version of the reader's newest follow, as the oldest of the answers has it.
     pub(crate) fn version(&self) -> u64 {
         self.version.unwrap_or(0)
     }

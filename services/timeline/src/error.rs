@@ -37,7 +37,12 @@ impl Error {
     pub(crate) fn is_outage(&self) -> bool {
         match self {
             Self::Store(error) => error.is_unavailable(),
-            Self::Relation(_) | Self::BeingBuilt => true,
+            Self::Relation(status) => {
+                use Code::{Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable};
+                let outages = [Unavailable, DeadlineExceeded, Cancelled, ResourceExhausted];
+                outages.contains(&status.code())
+            }
+            Self::BeingBuilt => true,
             Self::Invalid(_) | Self::Token { .. } => false,
         }
     }
@@ -62,7 +67,7 @@ impl From<Error> for Status {
             }
             Error::BeingBuilt => {
                 let text = "the home timeline is being built; ask again";
-                status::refuse(Code::Unavailable, ErrorReason::StoreUnavailable, text)
+                status::refuse(Code::Unavailable, ErrorReason::TimelineBeingBuilt, text)
             }
             Error::Store(store @ keyspace::Error::Unavailable(_)) => {
                 let error = &store as &dyn std::error::Error;

@@ -52,7 +52,7 @@ impl Fanout {
     pub(crate) async fn step(&self, job: &Job, is_repeat: bool) -> Result<Option<Job>, Error> {
         match job.kind() {
             Kind::Push => self.push(job, is_repeat).await,
-            Kind::Cross => self.cross(job, is_repeat).await,
+            Kind::Cross => self.cross(job).await,
             Kind::Weigh => self.weigh(job).await,
             Kind::Unspecified => Ok(None),
         }
@@ -71,22 +71,19 @@ impl Fanout {
         Ok(rest(job, followers, done))
     }
 
-    // Jobs that were added before the first of them began change nothing: they find the author
-    // crossing.
     async fn begin_crossing(&self, author: UserId) -> Result<(), Error> {
-        if self.store.states(&[author]).await?.first() == Some(&State::Pushed) {
+        if self.store.is_crossing_due(author).await? {
             self.store.enqueue(&[Job::crossing(author)]).await?;
         }
         Ok(())
     }
 
-    async fn cross(&self, job: &Job, is_repeat: bool) -> Result<Option<Job>, Error> {
+    // Any number of these may run for an author: the first to end has told everybody.
+    async fn cross(&self, job: &Job) -> Result<Option<Job>, Error> {
         let Some(author) = job.author() else { return Ok(None) };
         if job.followers_token.is_empty() {
             let before = self.store.cross(author, State::Pushed, State::Crossing).await?;
-            // A step that was abandoned may be the one that began it.
-            let is_ours = before == State::Pushed || (is_repeat && before == State::Crossing);
-            if !is_ours {
+            if before == State::Pulled {
                 return Ok(None);
             }
         }

@@ -2,8 +2,9 @@
 -- streams of what is to be done to home timelines. Nothing here knows what a record says, but that
 -- it begins with its post's id.
 --
--- A user timeline: a head of 16 bytes (the first one is a state, see below), then records of 16
--- bytes, in the order of their posts.
+-- A user timeline: a head of 16 bytes, then records of 16 bytes, in the order of their posts. Of the
+-- head, the first byte is a state, see below; the next seven are none of a post's id; four say when
+-- the author was last found to have too many followers to push to, in seconds since 2024.
 --
 -- A home timeline: a head, and a ring of records of 20 bytes in the order in which they came. The
 -- string is as long as its ring may grow before it is moved to a longer one. The head's 40 bytes:
@@ -17,7 +18,8 @@
 --   14  2  nothing
 --   16  8  edition: what is replaced in one step gets the next one
 --   24  8  the version of the newest follow that it reflects
---   32  8  since when it is being built, in milliseconds since 2024; 0 if it is not
+--   32  4  since when it is being built, in seconds since 2024; 0 if it is not
+--   36  4  when it was last built from nothing, likewise
 
 local USER_HEAD, USER_RECORD = 16, 16
 local HOME_FORMAT, HOME_HEAD, HOME_RECORD = 1, 40, 20
@@ -78,14 +80,14 @@ end
 
 -- Returns whether a home timeline begins with this.
 local function is_home(head)
-  return string.byte(head) == HOME_FORMAT and #head >= 10
+  return string.byte(head) == HOME_FORMAT and #head >= HOME_HEAD
 end
 
 -- Writes a record into a home timeline, if there is one. With `once`, only if the timeline does not
 -- have it.
 -- Returns whether it was written.
 local function push_one(home, record, once)
-  local head = redis.call('GETRANGE', home, '0', '9')
+  local head = redis.call('GETRANGE', home, '0', '39')
   if head == '' then
     return false
   elseif not is_home(head) then
@@ -158,6 +160,11 @@ local function push(keys, args)
   return written
 end
 
+-- Returns the time in whole seconds since 2024.
+local function now_seconds()
+  return math.floor(now_ms() / 1000)
+end
+
 -- Returns the edition that follows: it tells the time, in milliseconds since 2024 and thousandths of
 -- them, so that no two timelines of a user have one in common, either.
 local function next_edition(edition)
@@ -180,13 +187,18 @@ end
 local function pull(keys, args)
   local added = 0
   for i = 1, #keys, 2 do
-    local head = redis.call('GETRANGE', keys[i], 0, HOME_HEAD - 1)
-    local pulls = redis.call('GET', keys[i + 1]) or ''
-    if is_home(head) and not has(pulls, 0, PULL, args[1]) then
-      redis.call('SET', keys[i + 1], pulls .. args[1], 'EX', args[2])
-      begin_edition(keys[i], struct.unpack('<I8', head, 17))
-      redis.call('SETRANGE', keys[i], 32, struct.pack('<I8', 0))
-      added = added + 1
+    local home, pulls = keys[i], keys[i + 1]
+    local head = redis.call('GETRANGE', home, 0, HOME_HEAD - 1)
+    if is_home(head) then
+      local authors = redis.call('GET', pulls) or ''
+      if not has(authors, 0, PULL, args[1]) then
+        redis.call('SET', pulls, authors .. args[1], 'EX', args[2])
+        added = added + 1
+      end
+      if struct.unpack('<I4', head, 33) > 0 then
+        begin_edition(home, struct.unpack('<I8', head, 17))
+        redis.call('SETRANGE', home, 32, struct.pack('<I4', 0))
+      end
     end
   end
   return added
@@ -200,43 +212,49 @@ local function cross(keys, args)
   local state = string.byte(redis.call('GETRANGE', keys[1], 0, 0)) or PUSHED
   if state == tonumber(args[1]) and redis.call('EXISTS', keys[1]) == 1 then
     redis.call('SETRANGE', keys[1], 0, string.char(tonumber(args[2])))
+    if tonumber(args[2]) == PUSHED then
+      redis.call('SETRANGE', keys[1], 8, struct.pack('<I4', 0))
+    end
   end
   return state
 end
 
 -- What `begin` answers instead of an edition.
-local BEING_BUILT, BUILT = 0, -1
+local BEING_BUILT, CHANGED = 0, -1
 
 -- Lets one reader build a home timeline; from then on it is there, and posts are pushed into it.
 --
--- KEYS: home timeline. ARGV: after how many milliseconds a builder counts as dead, hours since 1970,
--- lifetime in seconds, the edition that is to be built anew (0: only what was never built).
--- Returns the edition to replace; or BEING_BUILT by somebody else; or BUILT.
+-- KEYS: home timeline, pulls. ARGV: after how many seconds a builder counts as dead, hours since
+-- 1970, lifetime in seconds, the edition that is to be replaced (0: only what was never built).
+-- Returns the edition to replace; or BEING_BUILT by somebody else; or CHANGED, where there is another
+-- edition.
 local function begin(keys, args)
-  local home, now = keys[1], now_ms()
+  local home, now = keys[1], now_seconds()
   local head = redis.call('GETRANGE', home, 0, HOME_HEAD - 1)
   if not is_home(head) then
     local edition = next_edition(0)
-    head = struct.pack('<BBI2I2I4I4I2I8I8I8', HOME_FORMAT, 0, 0, 0, 0, tonumber(args[2]), 0, edition,
-      0, now)
+    head = struct.pack('<BBI2I2I4I4I2I8I8I4I4', HOME_FORMAT, 0, 0, 0, 0, tonumber(args[2]), 0,
+      edition, 0, now, 0)
     redis.call('SET', home, in_room(head, ''), 'EX', args[3])
+    redis.call('DEL', keys[2])
     return edition
   end
   local was_built = string.byte(head, 2) == 1
-  local edition, _, since = struct.unpack('<I8I8I8', head, 17)
+  local edition, _, since = struct.unpack('<I8I8I4', head, 17)
   if was_built and edition ~= tonumber(args[4]) then
-    return BUILT
+    return CHANGED
   elseif since > 0 and since <= now and now - since < tonumber(args[1]) then
     return BEING_BUILT
   end
-  redis.call('SETRANGE', home, 32, struct.pack('<I8', now))
+  redis.call('SETRANGE', home, 32, struct.pack('<I4', now))
   return begin_edition(home, edition)
 end
 
 -- Replaces what is in a home timeline, but for what came since its edition began.
 --
 -- KEYS: home timeline, pulls. ARGV: edition, version, hours since 1970, lifetime in seconds, the
--- records, oldest first, the authors whose posts are to be fetched.
+-- records, oldest first, the authors whose posts are to be fetched, 1 where all of that was found
+-- without what is there.
 -- Returns whether it did: not if the timeline has another edition by now, or is gone.
 local function replace(keys, args)
   local home, pulls = keys[1], keys[2]
@@ -245,9 +263,11 @@ local function replace(keys, args)
     return 0
   end
   local next, count, came = struct.unpack('<I2I2I4', timeline, 3)
-  local edition = struct.unpack('<I8', timeline, 17)
+  local edition, _, _, built = struct.unpack('<I8I8I4I4', timeline, 17)
   if edition ~= tonumber(args[1]) then
     return 0
+  elseif args[7] == '1' then
+    built = now_seconds()
   end
   local since = math.min(came, count)
   local ring = string.sub(timeline, HOME_HEAD + 1)
@@ -258,14 +278,41 @@ local function replace(keys, args)
   end
   local records = string.sub(args[5] .. recent, -HOME_MAX * HOME_RECORD)
   count = #records / HOME_RECORD
-  local head = struct.pack('<BBI2I2I4I4I2I8I8I8', HOME_FORMAT, 1, count % HOME_MAX, count, 0,
-    tonumber(args[3]), 0, next_edition(edition), tonumber(args[2]), 0)
+  local head = struct.pack('<BBI2I2I4I4I2I8I8I4I4', HOME_FORMAT, 1, count % HOME_MAX, count, 0,
+    tonumber(args[3]), 0, next_edition(edition), tonumber(args[2]), 0, built)
   redis.call('SET', home, in_room(head, records), 'EX', args[4])
   redis.call('DEL', pulls)
   if args[6] ~= '' then
     redis.call('SET', pulls, args[6], 'EX', args[4])
   end
   return 1
+end
+
+-- Says whether it is time to begin a crossing of an author, or to begin it again since the last one
+-- did not come to an end; and that it begins now.
+--
+-- KEYS: user timeline. ARGV: how many seconds one has for its first step, and for all of it.
+-- Returns whether it is.
+local function cross_due(keys, args)
+  local head = redis.call('GETRANGE', keys[1], 0, USER_HEAD - 1)
+  local state = string.byte(head)
+  if not state or state == PULLED then
+    return 0
+  end
+  local now, last = now_seconds(), struct.unpack('<I4', head, 9)
+  local patience = tonumber(state == PUSHED and args[1] or args[2])
+  if last <= now and now - last < patience then
+    return 0
+  end
+  redis.call('SETRANGE', keys[1], 8, struct.pack('<I4', now))
+  return 1
+end
+
+-- Notes until when posts may not be pushed.
+--
+-- KEYS: unpushed. ARGV: for how many milliseconds from now, lifetime in seconds.
+local function unpushed(keys, args)
+  redis.call('SET', keys[1], integer(now_ms() + tonumber(args[1])), 'EX', args[2])
 end
 
 -- Notes that a home timeline is read.
@@ -298,6 +345,8 @@ redis.register_function('tl_publish' .. suffix, publish)
 redis.register_function('tl_push' .. suffix, push)
 redis.register_function('tl_pull' .. suffix, pull)
 redis.register_function('tl_cross' .. suffix, cross)
+redis.register_function('tl_cross_due' .. suffix, cross_due)
+redis.register_function('tl_unpushed' .. suffix, unpushed)
 redis.register_function('tl_begin' .. suffix, begin)
 redis.register_function('tl_replace' .. suffix, replace)
 redis.register_function('tl_touch' .. suffix, touch)

@@ -33,13 +33,14 @@ pub(crate) struct Standing {
     pub(crate) is_apart: bool,
 }
 
-/// Followings and the newest of the versions of the follows.
+/// Followings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Followings {
     /// Who is followed.
     pub(crate) authors: Vec<UserId>,
-    /// The version of the newest follow; 0 if there is none.
-    pub(crate) version: u64,
+    /// Up to which version the follows are settled: those who are followed know of it, and what they
+    /// post from then on is brought to the follower. 0 if there are none.
+    pub(crate) settled: u64,
 }
 
 /// Some followers of an author.
@@ -110,10 +111,8 @@ impl Graph {
             };
             let mut relation = self.relation.clone();
             let page = in_time(relation.list_following(request)).await?;
-            // Newest first: whoever is followed later is not in this list.
-            if let (0, Some(newest)) = (followings.version, page.edges.first()) {
-                followings.version = newest.version;
-            }
+            // On the first page alone.
+            followings.settled = followings.settled.max(page.settled_version);
             followings.authors.extend(users(&page.edges));
             page_token = page.next_page_token;
             if page_token.is_empty() {
@@ -204,6 +203,6 @@ async fn in_time<T>(
 }
 
 async fn timely<T>(answer: impl Future<Output = Result<T, Status>>) -> Result<T, Error> {
-    let late = |_| Err(Status::deadline_exceeded("no answer in time"));
+    let late = |_| Err(Status::unavailable("no answer in time"));
     timeout(ANSWER_MAX, answer).await.unwrap_or_else(late).map_err(Error::Relation)
 }

@@ -9,15 +9,21 @@
 //! 2. An author who is followed and pulled is among its pulls, or is being added there yet, or the
 //!    follow is newer than the version.
 //!
+//! So a version is never greater than that up to which the author's side knows of the follows: as
+//! long as it does not, fan-outs pass the follower by, and each read looks for itself.
+//!
 //! For that, the key is made before its builder reads anything, and a post is in its author's
 //! timeline before its fan-out begins: it is either read here or pushed into the key that is there.
 //! A replacement is for one edition and keeps what came since that began; who asks for an edition
 //! that somebody else replaced, begins again.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use microblog_domain::UserId;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout},
+};
 
 use crate::{
     entry::{Entry, newest},
@@ -26,14 +32,22 @@ use crate::{
     list::HOME_MAX,
     metrics::{Build, Metrics},
     pull,
-    store::{Begun, Home, State, Store},
+    store::{Begun, Home, Replacement, State, Store},
 };
 
-/// How long a reader waits for somebody else who builds: longer than until a builder counts as dead.
-const WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long a reader waits for a home timeline to be built: longer than until a builder counts as
+/// dead, less than a caller waits.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(7);
 
 /// Between two looks whether a home timeline is built.
 const WAIT_STEP: Duration = Duration::from_millis(20);
+
+/// For one build, whether its reader waits or not.
+const BUILD_MAX: Duration = Duration::from_secs(10);
+
+/// How many home timelines a worker thread builds at once: each takes some megabytes for a reader
+/// who follows thousands.
+const BUILDS_AT_ONCE: usize = 16;
 
 /// The home timelines of active readers.
 #[derive(Clone)]
@@ -41,6 +55,7 @@ pub(crate) struct Homes {
     store: Store,
     graph: Graph,
     metrics: Metrics,
+    room: Arc<Semaphore>,
 }
 
 /// What authors bring into a home timeline.
@@ -51,12 +66,11 @@ struct Brought {
 
 impl Homes {
     pub(crate) fn new(store: Store, graph: Graph, metrics: Metrics) -> Self {
-        Self { store, graph, metrics }
+        Self { store, graph, metrics, room: Arc::new(Semaphore::new(BUILDS_AT_ONCE)) }
     }
 
     /// Returns a reader's home timeline, built if it was not there. One round trip if it was.
-    pub(crate) async fn get(&self, reader: UserId) -> Result<Home, Error> {
-        let give_up = Instant::now() + WAIT_MAX;
+    pub(crate) async fn get(&self, reader: UserId, give_up: Instant) -> Result<Home, Error> {
         let mut is_ours = false;
         loop {
             let home = self.store.home(reader).await?.filter(|home| home.head.was_built);
@@ -64,75 +78,107 @@ impl Homes {
             let stale = home.as_ref().filter(|home| home.is_stale && !is_ours);
             let stale = stale.map(|home| home.head.edition);
             match home {
-                Some(home) if stale.is_none() => return self.read(reader, home).await,
+                Some(home) if stale.is_none() => {
+                    if home.head.is_to_be_touched() {
+                        self.keep(reader, home.head.edition).await?;
+                    }
+                    return Ok(home);
+                }
                 _ => {}
             }
             match self.store.begin(reader, stale).await? {
                 Begun::Edition(edition) => {
-                    is_ours = self.build(reader, edition, Build::First).await?;
+                    is_ours = self.run(reader, edition, Build::First).await?;
                 }
-                Begun::Built => {}
-                Begun::BeingBuilt => pause(give_up).await?,
+                Begun::Changed => {}
+                Begun::BeingBuilt => sleep(WAIT_STEP).await,
+            }
+            if Instant::now() >= give_up {
+                return Err(Error::BeingBuilt);
             }
         }
     }
 
-    async fn read(&self, reader: UserId, home: Home) -> Result<Home, Error> {
-        if home.head.is_to_be_touched() {
-            self.store.touch(reader).await?;
-        }
-        Ok(home)
-    }
-
-    /// Completes a home timeline with what those posted who are followed since its version, unless
-    /// somebody else replaced this edition of it meanwhile.
-    pub(crate) async fn complete(&self, reader: UserId, edition: u64) -> Result<(), Error> {
-        let give_up = Instant::now() + WAIT_MAX;
-        loop {
-            match self.store.begin(reader, Some(edition)).await? {
-                Begun::Edition(edition) => return self.fill(reader, edition).await,
-                Begun::Built => return Ok(()),
-                Begun::BeingBuilt => pause(give_up).await?,
-            }
-        }
-    }
-
-    /// Builds a home timeline anew, unless somebody else replaced this edition of it, or is about
-    /// to: with those who are followed now, and what they posted long ago in the places of those
-    /// who are not followed any more.
-    pub(crate) async fn clean(&self, reader: UserId, edition: u64) -> Result<(), Error> {
+    /// Completes a home timeline with what those posted who are followed since its version. Returns
+    /// whether it did: not if somebody else replaced this edition of it, or is about to.
+    pub(crate) async fn complete(&self, reader: UserId, edition: u64) -> Result<bool, Error> {
         match self.store.begin(reader, Some(edition)).await? {
-            Begun::Edition(edition) => {
-                self.build(reader, edition, Build::Cleaning).await?;
+            Begun::Edition(edition) => self.run(reader, edition, Build::AfterFollow).await,
+            Begun::Changed => Ok(false),
+            Begun::BeingBuilt => {
+                sleep(WAIT_STEP).await;
+                Ok(false)
             }
-            Begun::Built | Begun::BeingBuilt => {}
         }
+    }
+
+    /// Builds a home timeline anew, beside the calls, unless somebody else replaced this edition of
+    /// it, or is about to: with those who are followed now, and what they posted long ago in the
+    /// places of those who are not followed any more.
+    pub(crate) fn clean(&self, reader: UserId, edition: u64) {
+        let homes = self.clone();
+        tokio::spawn(async move {
+            let cleaned = async {
+                match homes.store.begin(reader, Some(edition)).await? {
+                    Begun::Edition(edition) => homes.run(reader, edition, Build::Cleaning).await,
+                    Begun::Changed | Begun::BeingBuilt => Ok(false),
+                }
+            };
+            if let Err(error) = cleaned.await {
+                let error = &error as &dyn std::error::Error;
+                tracing::debug!(error, "a home timeline is cleaned another time");
+            }
+        });
+    }
+
+    // Once a day for each reader: should anything be wrong with the timeline, it is not for long.
+    async fn keep(&self, reader: UserId, edition: u64) -> Result<(), Error> {
+        self.store.touch(reader).await?;
+        self.clean(reader, edition);
         Ok(())
     }
 
-    // Returns whether it is built now: not if somebody else changed it meanwhile.
-    async fn build(&self, reader: UserId, edition: u64, build: Build) -> Result<bool, Error> {
+    // In a task of its own, which goes on when the reader leaves: the next one finds it done. Returns
+    // whether it is done: not if somebody else changed the timeline meanwhile.
+    async fn run(&self, reader: UserId, edition: u64, build: Build) -> Result<bool, Error> {
+        let homes = self.clone();
+        let task = tokio::spawn(async move {
+            let work = async {
+                // Never closed.
+                let _place = homes.room.acquire().await;
+                match build {
+                    Build::First | Build::Cleaning => homes.whole(reader).await,
+                    Build::AfterFollow => homes.filled(reader).await,
+                }
+            };
+            let replacement = timeout(BUILD_MAX, work).await.map_err(|_| Error::BeingBuilt)??;
+            let is_done = homes.store.replace(reader, edition, &replacement).await?;
+            homes.metrics.built(build, is_done);
+            Ok(is_done)
+        });
+        // Only a runtime that ends drops a task.
+        task.await.unwrap_or(Err(Error::BeingBuilt))
+    }
+
+    async fn whole(&self, reader: UserId) -> Result<Replacement, Error> {
         let followings = self.graph.followings(reader, 0).await?;
         let Brought { mut entries, pulls } = self.bring(reader, followings.authors).await?;
         entries.reverse();
-        let version = followings.version;
-        let is_done = self.store.replace(reader, edition, version, &entries, &pulls).await?;
-        self.metrics.built(build, is_done);
-        Ok(is_done)
+        Ok(Replacement { version: followings.settled, entries, pulls, is_whole: true })
     }
 
-    async fn fill(&self, reader: UserId, edition: u64) -> Result<(), Error> {
+    async fn filled(&self, reader: UserId) -> Result<Replacement, Error> {
         // Read after its edition began: what comes later is kept by the replacement.
-        let Some(home) = self.store.home(reader).await? else { return Ok(()) };
+        let Some(home) = self.store.home(reader).await? else { return self.whole(reader).await };
         let followings = self.graph.followings(reader, home.head.version).await?;
         let Brought { entries, mut pulls } = self.bring(reader, followings.authors).await?;
         let mut entries = newest(entries.into_iter().chain(home.entries).collect(), HOME_MAX);
         entries.reverse();
         pulls.extend(home.pulls);
-        let version = home.head.version.max(followings.version);
-        let is_done = self.store.replace(reader, edition, version, &entries, &pulls).await?;
-        self.metrics.built(Build::AfterFollow, is_done);
-        Ok(())
+        pulls.sort_unstable();
+        pulls.dedup();
+        let version = home.head.version.max(followings.settled);
+        Ok(Replacement { version, entries, pulls, is_whole: false })
     }
 
     // Newest first. With the reader's own posts, which are among the entries in any case.
@@ -153,12 +199,4 @@ impl Homes {
         let entries = pull::newest_of(&self.store, &pushed, HOME_MAX).await?;
         Ok(Brought { entries, pulls })
     }
-}
-
-async fn pause(give_up: Instant) -> Result<(), Error> {
-    if Instant::now() >= give_up {
-        return Err(Error::BeingBuilt);
-    }
-    sleep(WAIT_STEP).await;
-    Ok(())
 }

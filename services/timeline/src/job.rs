@@ -1,6 +1,8 @@
 //! What is to be done to the home timelines of an author's followers. Kept in streams, so that
 //! replicas of two versions may have to understand each other's: a protobuf message, of which new
-//! fields may come and none may change. Pure.
+//! fields may come and none may change.
+
+use std::time::SystemTime;
 
 use microblog_domain::{PostId, UserId};
 
@@ -48,6 +50,9 @@ pub struct Job {
     /// How many followers are done.
     #[prost(uint64, tag = "8")]
     pub followers_done: u64,
+    /// When the job was added, in milliseconds since 1970.
+    #[prost(uint64, tag = "9")]
+    pub added_ms: u64,
 }
 
 impl Job {
@@ -60,13 +65,21 @@ impl Job {
             root_id: post.root.map_or(0, PostId::get),
             has_text: post.has_text,
             is_repeat,
+            added_ms: now_ms(),
             ..Self::default()
         }
     }
 
     /// Returns the job to make all home timelines fetch an author's posts.
     pub fn crossing(author: UserId) -> Self {
-        Self { kind: Kind::Cross.into(), author_id: author.get(), ..Self::default() }
+        let kind = Kind::Cross.into();
+        Self { kind, author_id: author.get(), added_ms: now_ms(), ..Self::default() }
+    }
+
+    /// Returns the same job as at its beginning, of which a part may be done.
+    pub(crate) fn begun_again(&self) -> Self {
+        let followers_token = String::new();
+        Self { followers_token, followers_done: 0, is_repeat: true, ..self.clone() }
     }
 
     /// Returns whose followers it is about.
@@ -89,6 +102,11 @@ impl Job {
             Kind::Cross => self.author().is_some(),
         }
     }
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap_or_default().as_millis() as u64
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ pub use config::{Config, Mode};
 pub use entry::Entry;
 pub use error::Error;
 pub use job::{Job, Kind};
-pub use store::{Begun, Head, Home, Published, State, Step, Store, Tail};
+pub use store::{Begun, Head, Home, Published, Replacement, State, Step, Store, Tail};
 
 use crate::{
     delivery::Delivery, fanout::Fanout, graph::Graph, metrics::Metrics, reader::Reader, rpc::Rpc,

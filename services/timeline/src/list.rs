@@ -60,7 +60,7 @@ pub(crate) struct Page {
     pub(crate) entries: Vec<Shown>,
     /// Where the next one begins, if there is one.
     pub(crate) next: Option<Place>,
-    /// What its reader has seen with it.
+    /// What its reader has seen with it, and is not to be told of again.
     pub(crate) seen: Seen,
 }
 
@@ -115,7 +115,7 @@ impl List {
         let to = candidates.last().map_or(0, |last| last + 1);
         let from = self.rise(from, to);
         let (to, has_reposts) = self.reach(from, to);
-        let is_known = self.cut.is_none() || !has_reposts || to + MARGIN <= self.entries.len();
+        let is_known = self.cut.is_none() || !has_reposts || self.has_margin(to);
         is_known.then_some(Part { candidates, from, to, is_all })
     }
 
@@ -186,6 +186,12 @@ impl List {
         self.cut.is_some_and(reaches)
     }
 
+    // Plain reposts do not count: any number of them may be left out.
+    fn has_margin(&self, from: usize) -> bool {
+        let below = self.entries[from..].iter();
+        below.filter(|entry| !entry.is_plain_repost()).take(MARGIN).count() == MARGIN
+    }
+
     // How far up one must look to know what stands in for the entries of a part: to the newest plain
     // repost that shows the same as one of them.
     fn rise(&self, from: usize, to: usize) -> usize {
@@ -235,6 +241,9 @@ impl Page {
             seen.note_down_to(last);
         }
         let next = last.map(|after| Place { after, seen: seen.clone() });
+        // What is new and has more pages is seen when its reader has come to the last one: who stops
+        // before that is to be told again.
+        let seen = wanted.since.clone().filter(|_| has_more).unwrap_or(seen);
         Self { entries: shown, next, seen }
     }
 }

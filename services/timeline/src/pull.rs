@@ -5,29 +5,30 @@ use microblog_domain::{PostId, UserId};
 use crate::{
     entry::{Entry, newest},
     error::Error,
-    list::List,
+    list::{HOME_MAX, List},
     store::{Store, Tail},
 };
 
-/// How many of an author's posts are fetched at first: a few pages of a reader's timeline.
-const TAIL: usize = 50;
+/// How many posts are fetched of all authors together at first, if that is from 10 to 50 of each: a
+/// few pages of a reader's timeline.
+const TAILS: usize = 20_000;
 
 /// How far down authors' timelines are fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// The newest 50 of each.
+    /// The newest of each.
     Tails,
-    /// All that is kept.
+    /// The newest of all.
     Whole,
 }
 
-/// Returns what authors posted. One round trip to each partition, all sent together.
+/// Returns what authors posted. One round trip to each partition, all sent together, and at most one
+/// more for the whole depth.
 pub(crate) async fn list(store: &Store, authors: &[UserId], depth: Depth) -> Result<List, Error> {
-    let count = match depth {
-        Depth::Tails => Some(TAIL),
-        Depth::Whole => None,
-    };
-    let tails = store.tails(authors, count).await?;
+    if depth == Depth::Whole {
+        return Ok(List::new(newest_of(store, authors, HOME_MAX).await?, None));
+    }
+    let tails = store.tails(authors, Some(tail(authors))).await?;
     let cut = tails.iter().filter_map(cut).max();
     Ok(List::new(tails.into_iter().flat_map(|tail| tail.entries).collect(), cut))
 }
@@ -39,7 +40,7 @@ pub(crate) async fn newest_of(
     authors: &[UserId],
     max: usize,
 ) -> Result<Vec<Entry>, Error> {
-    let tails = store.tails(authors, Some(TAIL)).await?;
+    let tails = store.tails(authors, Some(tail(authors))).await?;
     let ends = tails.iter().flat_map(|tail| tail.entries.iter().copied()).collect();
     let found = newest(ends, max);
     let oldest = found.get(max - 1).map(|entry| entry.post);
@@ -52,6 +53,10 @@ pub(crate) async fn newest_of(
     }
     let whole = store.tails(&prolific, None).await?;
     Ok(newest(whole.into_iter().flat_map(|tail| tail.entries).chain(found).collect(), max))
+}
+
+fn tail(authors: &[UserId]) -> usize {
+    (TAILS / authors.len().max(1)).clamp(10, 50)
 }
 
 // Below which post something may be missing.

@@ -1,28 +1,19 @@
 //! Reading timelines: where their entries come from, and which of them a reader sees.
 
-use std::time::Duration;
-
 use microblog_domain::UserId;
-use tokio::time::timeout;
+use tokio::time::Instant;
 
 use crate::{
     circle::{Circle, Sight},
     config::Mode,
     error::Error,
     graph::Graph,
-    homes::Homes,
+    homes::{Homes, WAIT_MAX},
     list::{HOME_MAX, List, Page, Part, Shown, Wanted},
     metrics::Metrics,
     pull::{self, Depth},
     store::{Head, Store},
 };
-
-/// How often a home timeline is completed for one read: each time is for a follow that came after
-/// the last.
-const COMPLETIONS_MAX: usize = 3;
-
-/// For cleaning a home timeline, beside the calls.
-const CLEANING_MAX: Duration = Duration::from_secs(10);
 
 /// Reads timelines.
 #[derive(Clone)]
@@ -90,13 +81,22 @@ impl Reader {
 
     /// Returns what there is of a home timeline, for whoever compares it with what was there.
     pub(crate) async fn source(&self, reader: UserId, depth: Depth) -> Result<Source, Error> {
+        self.source_until(reader, depth, Instant::now() + WAIT_MAX).await
+    }
+
+    async fn source_until(
+        &self,
+        reader: UserId,
+        depth: Depth,
+        give_up: Instant,
+    ) -> Result<Source, Error> {
         if self.mode == Mode::Pull {
             let mut authors = self.graph.followings(reader, 0).await?.authors;
             authors.push(reader);
             let list = pull::list(&self.store, &authors, depth).await?;
             return Ok(Source { list, head: None, pulls: authors });
         }
-        let home = self.homes.get(reader).await?;
+        let home = self.homes.get(reader, give_up).await?;
         let list = match &home.pulls[..] {
             [] => List::default(),
             pulls => pull::list(&self.store, pulls, depth).await?,
@@ -111,23 +111,26 @@ impl Reader {
         wanted: &Wanted,
         count: usize,
     ) -> Result<Vec<Shown>, Error> {
+        let give_up = Instant::now() + WAIT_MAX;
         let mut circle = Circle::new(reader, Sight::Followings);
-        let (mut depth, mut completions) = (Depth::Tails, 0);
+        // Once it was completed for this read, it has all follows that the circle may know of.
+        let (mut depth, mut is_complete) = (Depth::Tails, false);
         loop {
-            let source = self.source(reader, depth).await?;
+            let source = self.source_until(reader, depth, give_up).await?;
             let shown = self.shown(&source.list, &mut circle, wanted, count).await?;
-            let is_old = |head: &Head| head.version < circle.version();
-            let old = source.head.filter(|head| is_old(head) && completions < COMPLETIONS_MAX);
-            if let Some(head) = old {
-                self.homes.complete(reader, head.edition).await?;
-                completions += 1;
+            let is_old = |head: &Head| head.version < circle.version() && !is_complete;
+            if let Some(head) = source.head.filter(is_old) {
+                is_complete = self.homes.complete(reader, head.edition).await?;
+                if !is_complete && Instant::now() >= give_up {
+                    return Err(Error::BeingBuilt);
+                }
                 continue;
             }
             match (shown, depth) {
                 (None, Depth::Tails) => depth = Depth::Whole,
                 (shown, _) => {
                     if let Some(head) = source.head.filter(|_| circle.has_strangers()) {
-                        self.clean(reader, head.edition);
+                        self.homes.clean(reader, head.edition);
                     }
                     return Ok(shown.unwrap_or_default());
                 }
@@ -160,17 +163,5 @@ impl Reader {
             }
             candidates *= 2;
         }
-    }
-
-    // Beside the calls: nobody waits for it.
-    fn clean(&self, reader: UserId, edition: u64) {
-        let homes = self.homes.clone();
-        tokio::spawn(async move {
-            let cleaned = timeout(CLEANING_MAX, homes.clean(reader, edition)).await;
-            if let Ok(Err(error)) = cleaned {
-                let error = &error as &dyn std::error::Error;
-                tracing::debug!(error, "a home timeline is cleaned another time");
-            }
-        });
     }
 }

@@ -67,7 +67,9 @@ impl Seen {
     fn from_numbers(numbers: &[u64]) -> Result<Self, TokenError> {
         let (&floor, posts) = numbers.split_first().ok_or(TokenError::Invalid)?;
         let posts: Option<Vec<_>> = posts.iter().map(|&post| PostId::new(post)).collect();
-        posts.map(|posts| Self { floor, posts }).ok_or(TokenError::Invalid)
+        let is_one = |posts: &Vec<_>| posts.len() <= POSTS_MAX && posts.is_sorted_by(|a, b| a > b);
+        let posts = posts.filter(is_one).ok_or(TokenError::Invalid)?;
+        Ok(Self { floor, posts })
     }
 }
 
@@ -153,6 +155,9 @@ mod tests {
         assert_eq!(Seen::from_token(scope(), ""), Ok(None));
         assert_eq!(Seen::from_token(scope(), &scope().token_of(&[])), Err(TokenError::Invalid));
         assert_eq!(Seen::from_token(scope(), &scope().token([1, 0])), Err(TokenError::Invalid));
+        assert_eq!(Seen::from_token(scope(), &scope().token([1, 5, 6])), Err(TokenError::Invalid));
+        let long: Vec<_> = (0..=POSTS_MAX as u64 + 1).map(|n| 1_000 - n).collect();
+        assert_eq!(Seen::from_token(scope(), &scope().token_of(&long)), Err(TokenError::Invalid));
         assert_eq!(Place::from_token(scope(), &scope().token([7])), Err(TokenError::Invalid));
         assert_eq!(Place::from_token(scope(), &scope().token([0, 7])), Err(TokenError::Invalid));
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::{Stream, stream};
 use microblog_domain::{PageSize, UserId};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     error::Error,
@@ -14,11 +14,14 @@ use crate::{
     pull::Depth,
     reader::Reader,
     seen::Seen,
-    store::{Head, Store},
+    store::{Head, Store, Tail},
 };
 
 /// Between two looks: a post shows within a second of its delivery.
 const PERIOD: Duration = Duration::from_millis(400);
+
+/// Where all is pulled: how soon somebody is heard of who is followed while one watches.
+const FOLLOWINGS_MAX: Duration = Duration::from_secs(5);
 
 /// A home timeline that is watched.
 pub(crate) struct Watch {
@@ -27,16 +30,20 @@ pub(crate) struct Watch {
     user: UserId,
     // What is read next.
     wanted: Wanted,
-    // As it was when it was last read.
+    // As it was when it was last read; `None` where none is kept.
     head: Option<Head>,
-    has_pulls: bool,
+    // Whose posts are fetched, and where those ended.
+    pulls: Vec<UserId>,
+    ends: Vec<Tail>,
+    read_at: Instant,
 }
 
 impl Watch {
     /// Begins to watch. Without `since`, for what comes from now on.
     pub(crate) fn new(reader: Reader, store: Store, user: UserId, since: Option<Seen>) -> Self {
         let wanted = Wanted { size: PageSize::MAX, place: None, since };
-        Self { reader, store, user, wanted, head: None, has_pulls: false }
+        let (pulls, ends, read_at) = (Vec::new(), Vec::new(), Instant::now());
+        Self { reader, store, user, wanted, head: None, pulls, ends, read_at }
     }
 
     /// Returns what comes: first what came since, at once, even if it is nothing, and then each time
@@ -76,17 +83,32 @@ impl Watch {
         }
     }
 
-    // Whether it is worth the while to read the timeline: one small look.
+    // Whether it is worth the while to read the timeline: one small look for each place where posts
+    // come to it.
     async fn may_have_changed(&self) -> Result<bool, Error> {
-        Ok(self.has_pulls || self.head.is_none() || self.store.head(self.user).await? != self.head)
+        if self.head.is_none() && self.read_at.elapsed() > FOLLOWINGS_MAX {
+            return Ok(true);
+        }
+        let head =
+            async { if self.head.is_some() { self.store.head(self.user).await } else { Ok(None) } };
+        let (head, ends) = tokio::join!(head, self.ends());
+        Ok(head? != self.head || ends? != self.ends)
+    }
+
+    async fn ends(&self) -> Result<Vec<Tail>, Error> {
+        Ok(self.store.tails(&self.pulls, Some(1)).await?)
     }
 
     async fn read(&mut self) -> Result<Page, Error> {
+        // First, so that what comes meanwhile is a change the next time; so is everything, where
+        // others are pulled from than before.
+        let ends = self.ends().await?;
         let source = self.reader.source(self.user, Depth::Tails).await?;
-        (self.head, self.has_pulls) = (source.head, !source.pulls.is_empty());
+        self.ends = if source.pulls == self.pulls { ends } else { Vec::new() };
+        (self.head, self.pulls, self.read_at) = (source.head, source.pulls, Instant::now());
         if self.wanted.since.is_some() && !source.list.has_any(&self.wanted) {
             let page = Page::new(&self.wanted, Vec::new());
-            self.wanted.place = None;
+            (self.wanted.place, self.wanted.since) = (None, Some(page.seen.clone()));
             return Ok(page);
         }
         let page = self.reader.home(self.user, &self.wanted).await?;

@@ -1,6 +1,6 @@
 //! Between the wire's types and the domain's, with the checks of what comes in.
 
-use microblog_domain::{BATCH_MAX, Invalid, PageSize, PostId, Scope, TokenError, UserId};
+use microblog_domain::{BATCH_MAX, Fields, Invalid, PageSize, PostId, Scope, TokenError, UserId};
 use microblog_proto::timeline as pb;
 
 use crate::{
@@ -23,8 +23,11 @@ pub(crate) struct PageRequest<'a> {
 impl PageRequest<'_> {
     /// Reads whose timeline it is, and what is wanted of it.
     pub(crate) fn read(&self) -> Result<(UserId, Wanted), Error> {
-        let user = UserId::parse("user_id", self.user_id)?;
-        let size = PageSize::parse(self.page_size)?.get();
+        let mut fields = Fields::default();
+        let user = fields.read(UserId::parse("user_id", self.user_id));
+        let size = fields.read(PageSize::parse(self.page_size));
+        let (user, size) = fields.finish(user.zip(size)).map_err(Error::Invalid)?;
+        let size = size.get();
         let since = since(self.timeline, user, self.since_token)?;
         let place = Place::from_token(self.pages(user), self.page_token);
         let place = place.map_err(|error| Error::Token { field: "page_token", error })?;
@@ -63,6 +66,9 @@ pub(crate) fn news(user: UserId, page: Page) -> pb::WatchHomeTimelineResponse {
     pb::WatchHomeTimelineResponse { entries: entries(page.entries), since_token }
 }
 
+/// How many wrong fields of deliveries are named.
+const VIOLATIONS_MAX: usize = 20;
+
 /// Reads posts to take in.
 pub(crate) fn posts(deliveries: &[pb::Delivery]) -> Result<Vec<Entry>, Error> {
     if deliveries.len() > BATCH_MAX {
@@ -74,7 +80,9 @@ pub(crate) fn posts(deliveries: &[pb::Delivery]) -> Result<Vec<Entry>, Error> {
     for (i, delivery) in deliveries.iter().enumerate() {
         match post(i, delivery) {
             Ok(post) => posts.push(post),
-            Err(error) => invalid.push(error),
+            // All of them would not fit into an answer's headers.
+            Err(error) if invalid.len() < VIOLATIONS_MAX => invalid.push(error),
+            Err(_) => break,
         }
     }
     if invalid.is_empty() { Ok(posts) } else { Err(Error::Invalid(invalid)) }

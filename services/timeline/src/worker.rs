@@ -10,12 +10,13 @@ use tokio::{
     sync::Semaphore,
     time::{Instant, timeout},
 };
+use tonic::{Code, Status};
 
 use crate::{
     error::Error,
     fanout::Fanout,
     keys,
-    store::{Step, Store},
+    store::{ABANDONED_AFTER, Step, Store},
 };
 
 /// How long a worker waits for a step before it looks for abandoned ones.
@@ -27,8 +28,9 @@ const CLAIM_PERIOD: Duration = Duration::from_secs(3);
 /// Between two attempts while the store or the relation service is away.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// For one step; after that another worker takes it up.
+/// For one step: it must have ended when another worker takes it up.
 const STEP_MAX: Duration = Duration::from_secs(8);
+const _: () = assert!(STEP_MAX.as_secs() < ABANDONED_AFTER.as_secs());
 
 /// How many steps a process's worker thread does at once, of all its streams.
 const STEPS_AT_ONCE: usize = 8;
@@ -98,17 +100,27 @@ impl Workers {
 
     async fn step(&self, step: &Step, is_repeat: bool) -> Result<(), Error> {
         let Some(job) = &step.job else {
-            tracing::error!(?step, "a job cannot be understood, and stays where it is");
+            // Once, and not whenever it is claimed.
+            if !is_repeat {
+                tracing::error!(?step, "a job cannot be understood, and stays where it is");
+            }
             return Ok(());
         };
-        // Never closed.
-        let _place = self.room.acquire().await;
+        // With the wait for a place: after that, somebody else may have taken it up.
         let done = async {
-            let rest = self.fanout.step(job, is_repeat).await?;
+            // Never closed.
+            let _place = self.room.acquire().await;
+            let rest = match self.fanout.step(job, is_repeat).await {
+                // A place in the list of followers that is not known there any more.
+                Err(Error::Relation(status)) if status.code() == Code::InvalidArgument => {
+                    Some(job.begun_again())
+                }
+                rest => rest?,
+            };
             Ok(self.store.advance(step, rest.as_ref()).await?)
         };
         let late = |_| {
-            let status = tonic::Status::deadline_exceeded("a step took too long");
+            let status = Status::deadline_exceeded("a step took too long");
             Err(Error::Relation(status))
         };
         let done: Result<(), Error> = timeout(STEP_MAX, done).await.unwrap_or_else(late);

@@ -1,8 +1,13 @@
 //! The service from outside: real gRPC, real Redis, a real relation service.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod support;
 
-use microblog_testkit::Topology;
+use clap::Parser as _;
+use microblog_domain::UserId;
+use microblog_relation::{Edge, Include, State, Targets};
+use microblog_testkit::{Topology, eventually};
 use support::{System, id, posts};
 
 #[tokio::test]
@@ -74,4 +79,29 @@ async fn what_was_not_pushed_while_all_was_pulled_is_there_in_another_mode() {
     let second = pulling.post(alice).await;
     assert_eq!(pulling.home(bob).await, [second, first]);
     assert_eq!(system.home(bob).await, [second, first]);
+}
+
+#[tokio::test]
+async fn a_follow_of_which_the_other_side_hears_late_loses_no_post() {
+    let system = System::start(Topology::Single).await;
+    let (alice, bob) = (id(1), id(2));
+    let url = system.redis.url("relation");
+    let relation = microblog_relation::Config::parse_from(["relation", "--redis-url", &url]);
+    let relation = microblog_relation::Store::open(&relation).unwrap();
+    assert_eq!(system.home(bob).await, [0; 0]);
+    // As a relation service that dies after the truth leaves it.
+    let [from, to] = [bob, alice].map(|user| UserId::new(user).unwrap());
+    let edge = Edge { from, to };
+    relation.follow(&[Targets::one(edge)]).await.unwrap();
+    assert_eq!(system.home(bob).await, [0; 0]);
+    let post = system.post(alice).await;
+    // It goes by the one whom nobody knows as a follower, until the sweeper takes the follow up.
+    eventually("the other side knows", support::PATIENCE, async || {
+        let relations = relation.relations(to, &[from], Include::default()).await.unwrap().0;
+        relations[0].state == State::Follower
+    })
+    .await;
+    system.home_becomes(bob, &[post]).await;
+    let second = system.post(alice).await;
+    system.home_becomes(bob, &[second, post]).await;
 }

@@ -13,6 +13,19 @@ use crate::{
 };
 
 impl Store {
+    /// Returns up to which version the follows of a user are settled, of which the newest has this
+    /// one: their targets' side knows of them. One round trip.
+    ///
+    /// Asked after `newest` was read: what waits then was made before, or was not read. What waits
+    /// of others in the partition counts as well, which can only make it less.
+    pub async fn settled(&self, user: UserId, newest: u64) -> Result<u64, Error> {
+        let pending = keys::pending(user.partition());
+        let oldest = cmd("ZRANGE").arg(pending).arg(0).arg(0).arg("WITHSCORES").take();
+        let oldest: Vec<(String, f64)> = self.keyspace.query(oldest).await?;
+        let before = |(_, version): &(String, f64)| (*version as u64).saturating_sub(1);
+        Ok(oldest.first().map_or(newest, before).min(newest))
+    }
+
     /// Returns how the viewer and targets stand to each other, in their order, and the version of
     /// the viewer's newest follow if it was asked for (0 if there is none).
     ///

@@ -1,8 +1,8 @@
 //! Home timelines: built, filled, read.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use microblog_domain::{Partition, Stamp, UserId};
+use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{Batch, Call, Error, decode, redis::cmd};
 
 use super::{LIFETIME, Store, hours, malformed};
@@ -19,7 +19,7 @@ const PULL: usize = 8;
 
 /// After how long a builder counts as dead: longer than a build takes in all but bad moments, far
 /// less than a reader waits.
-const BUILD_MAX: Duration = Duration::from_secs(3);
+const BUILD_MAX: Duration = Duration::from_secs(5);
 
 /// How many hours old the note may be that a home timeline is read.
 const TOUCH_HOURS: u32 = 24;
@@ -31,8 +31,10 @@ pub struct Head {
     pub was_built: bool,
     /// The version of the newest follow that it reflects.
     pub version: u64,
-    /// Changes with every replacement, and tells its time, in millionths of a second since 2024.
+    /// Changes with every replacement.
     pub edition: u64,
+    // When it was built from nothing, in seconds since 2024.
+    built_at: u64,
     /// How many posts came since the edition began.
     came: u32,
     read_at_hour: u32,
@@ -51,6 +53,19 @@ pub struct Home {
     pub is_stale: bool,
 }
 
+/// What a home timeline is to be.
+#[derive(Clone, Debug, Default)]
+pub struct Replacement {
+    /// The version of the newest follow that it reflects.
+    pub version: u64,
+    /// Its posts, oldest first.
+    pub entries: Vec<Entry>,
+    /// Authors whose posts are to be fetched.
+    pub pulls: Vec<UserId>,
+    /// Whether nothing of it was there before.
+    pub is_whole: bool,
+}
+
 /// What became of the wish to build a home timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
@@ -58,8 +73,8 @@ pub enum Begun {
     Edition(u64),
     /// Somebody else is building it.
     BeingBuilt,
-    /// It is built.
-    Built,
+    /// It is another edition by now.
+    Changed,
 }
 
 impl Head {
@@ -77,6 +92,7 @@ impl Head {
             read_at_hour: number(&head[10..14]) as u32,
             edition: number(&head[16..24]),
             version: number(&head[24..32]),
+            built_at: number(&head[36..40]),
         })
     }
 }
@@ -97,7 +113,7 @@ impl Store {
         let (pulls, _) = pulls.as_chunks::<PULL>();
         let pulls = pulls.iter().filter_map(|author| UserId::new(u64::from_le_bytes(*author)));
         let pulls = pulls.collect();
-        let is_stale = unpushed.is_some_and(|until| head.edition / 1000 < until);
+        let is_stale = unpushed.is_some_and(|until| head.built_at * 1000 < until);
         Ok(Some(Home { head, entries, pulls, is_stale }))
     }
 
@@ -113,13 +129,14 @@ impl Store {
     pub async fn begin(&self, user: UserId, again: Option<u64>) -> Result<Begun, Error> {
         let call = Call::new("tl_begin")
             .key(keys::home(user))
-            .arg(BUILD_MAX.as_millis() as u64)
+            .key(keys::pulls(user))
+            .arg(BUILD_MAX.as_secs())
             .arg(hours())
             .arg(LIFETIME.as_secs())
             .arg(again.unwrap_or(0));
         Ok(match self.keyspace.call::<i64>(call).await? {
             0 => Begun::BeingBuilt,
-            -1 => Begun::Built,
+            -1 => Begun::Changed,
             edition => {
                 let edition = u64::try_from(edition).map_err(|_| malformed("edition"))?;
                 Begun::Edition(edition)
@@ -127,28 +144,27 @@ impl Store {
         })
     }
 
-    /// Replaces what is in a home timeline, but for what came since this edition began. `entries`
-    /// are oldest first, `pulls` are the authors whose posts are fetched from then on.
+    /// Replaces what is in a home timeline, but for what came since this edition began.
     ///
     /// Returns whether it did: not if somebody else did meanwhile, or the timeline is gone.
     pub async fn replace(
         &self,
         user: UserId,
         edition: u64,
-        version: u64,
-        entries: &[Entry],
-        pulls: &[UserId],
+        with: &Replacement,
     ) -> Result<bool, Error> {
-        let records: Vec<u8> = entries.iter().flat_map(Entry::home_record).collect();
+        let records: Vec<u8> = with.entries.iter().flat_map(Entry::home_record).collect();
+        let pulls = with.pulls.iter().flat_map(|author| author.get().to_le_bytes());
         let call = Call::new("tl_replace")
             .key(keys::home(user))
             .key(keys::pulls(user))
             .arg(edition)
-            .arg(version)
+            .arg(with.version)
             .arg(hours())
             .arg(LIFETIME.as_secs())
             .arg(records)
-            .arg(pulls.iter().flat_map(|author| author.get().to_le_bytes()).collect::<Vec<u8>>());
+            .arg(pulls.collect::<Vec<u8>>())
+            .arg(u8::from(with.is_whole));
         self.keyspace.call(call).await
     }
 
@@ -190,15 +206,12 @@ impl Store {
     /// Notes that posts are not pushed to anybody for so long from now: home timelines that were
     /// built before that is over are built again when they are read.
     pub async fn note_unpushed(&self, duration: Duration) -> Result<(), Error> {
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let until = (since_1970.unwrap_or_default() + duration).as_millis() as u64;
-        let until = until.saturating_sub(Stamp::EPOCH_MS);
         let mut batch = Batch::new();
         for partition in Partition::all() {
-            let mut set = cmd("SET");
-            set.arg(keys::unpushed(partition)).arg(until);
+            let call = Call::new("tl_unpushed").key(keys::unpushed(partition));
+            let call = call.arg(duration.as_millis() as u64);
             // For longer than any home timeline that it is about is kept.
-            batch.query(partition, set.arg("EX").arg(2 * LIFETIME.as_secs()).take());
+            batch.call(partition, call.arg(2 * LIFETIME.as_secs()));
         }
         for answer in self.keyspace.send(batch).await? {
             decode::<()>(answer)?;
@@ -215,7 +228,6 @@ impl Store {
         users.sort_unstable_by_key(|user| user.partition());
         let mut batch = Batch::new();
         for users in users.chunk_by(|a, b| a.partition() == b.partition()) {
-            // A call's keys are few enough that it takes far less than a millisecond.
             for users in users.chunks(CALL_MAX) {
                 batch.call(users[0].partition(), call(users));
             }
@@ -228,8 +240,9 @@ impl Store {
     }
 }
 
-/// The most home timelines that one call touches.
-const CALL_MAX: usize = 200;
+/// The most home timelines that one call touches: 0.1 milliseconds of the store's time, and 1 where
+/// each is searched first.
+const CALL_MAX: usize = 50;
 
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, &byte| (number << 8) | u64::from(byte))

@@ -12,7 +12,8 @@ use microblog_keyspace::{self as keyspace, Keyspace, Library, redis::cmd};
 
 use crate::keys;
 
-pub use homes::{Begun, Head, Home};
+pub use homes::{Begun, Head, Home, Replacement};
+pub(crate) use streams::ABANDONED_AFTER;
 pub use streams::Step;
 pub use users::{Published, State, Tail};
 

@@ -18,11 +18,14 @@ const GROUP: &str = "fanout";
 const CONSUMER: &str = "worker";
 const FIELD: &str = "job";
 
-/// After how long a step counts as abandoned: many times what one takes.
-const STEP_MAX: Duration = Duration::from_secs(10);
+/// After how long a step counts as abandoned.
+pub(crate) const ABANDONED_AFTER: Duration = Duration::from_secs(10);
 
-/// How many steps are read or claimed at once.
-pub(crate) const STEPS_MAX: usize = 16;
+/// How many steps are read or claimed at once. Few, since they wait for their turn.
+const STEPS_MAX: usize = 4;
+
+/// Among how many steps of a stream the oldest job is looked for.
+const LOOKED_AT_MAX: usize = 100;
 
 /// A step of a job, as a worker has it.
 #[derive(Clone, Debug)]
@@ -40,8 +43,8 @@ pub struct Step {
 pub(crate) struct Queue {
     /// How many steps there are, those under way among them.
     pub(crate) depth: u64,
-    /// When the oldest of them was added, in milliseconds since 1970; 0 if there is none.
-    pub(crate) oldest_ms: u64,
+    /// When the oldest job was added, in milliseconds since 1970; `None` if there is none.
+    pub(crate) oldest_ms: Option<u64>,
 }
 
 impl Store {
@@ -98,7 +101,7 @@ impl Store {
         from: &str,
     ) -> Result<(Vec<Step>, Option<String>), Error> {
         let mut claim = cmd("XAUTOCLAIM");
-        claim.arg(stream).arg(GROUP).arg(CONSUMER).arg(STEP_MAX.as_millis() as u64);
+        claim.arg(stream).arg(GROUP).arg(CONSUMER).arg(ABANDONED_AFTER.as_millis() as u64);
         claim.arg(from).arg("COUNT").arg(STEPS_MAX);
         let (next, entries, _deleted): (String, Entries, Vec<String>) =
             self.keyspace.query(claim).await?;
@@ -121,10 +124,11 @@ impl Store {
     pub(crate) async fn queue(&self, number: u16) -> Result<Queue, Error> {
         let stream = keys::fanout(number);
         let depth = self.keyspace.query(cmd("XLEN").arg(&stream).take()).await?;
-        let oldest: Cmd = cmd("XRANGE").arg(&stream).arg("-").arg("+").arg("COUNT").arg(1).take();
-        let oldest: Entries = self.keyspace.query(oldest).await?;
-        let time = |(id, _): &(String, Fields)| id.split('-').next()?.parse().ok();
-        Ok(Queue { depth, oldest_ms: oldest.first().and_then(time).unwrap_or_default() })
+        let mut range: Cmd = cmd("XRANGE");
+        range.arg(&stream).arg("-").arg("+").arg("COUNT").arg(LOOKED_AT_MAX);
+        let entries: Entries = self.keyspace.query(range).await?;
+        let steps = entries.into_iter().map(|entry| Step::read(&stream, entry));
+        Ok(Queue { depth, oldest_ms: steps.filter_map(|step| step.added_ms()).min() })
     }
 }
 
@@ -132,6 +136,12 @@ type Fields = Option<Vec<(String, Vec<u8>)>>;
 type Entries = Vec<(String, Fields)>;
 
 impl Step {
+    // A job's later steps are added when they come to be: what tells its age is in it.
+    fn added_ms(&self) -> Option<u64> {
+        let job = self.job.as_ref().map(|job| job.added_ms).filter(|&added_ms| added_ms > 0);
+        job.or_else(|| self.id.split('-').next()?.parse().ok())
+    }
+
     fn read(stream: &str, (id, fields): (String, Fields)) -> Self {
         let job = fields.unwrap_or_default().into_iter().find(|(name, _)| name == FIELD);
         let job = job.and_then(|(_, bytes)| Job::decode(&bytes[..]).ok());

@@ -1,5 +1,7 @@
 //! User timelines: an author's own posts, and how they reach followers.
 
+use std::time::Duration;
+
 use microblog_domain::UserId;
 use microblog_keyspace::{Batch, Call, Error, decode, redis::cmd};
 
@@ -8,6 +10,11 @@ use crate::{
     entry::{Entry, USER_RECORD},
     keys,
 };
+
+/// After how long a crossing counts as lost whose first step was not done; and one that was begun and
+/// did not come to an end.
+const FIRST_STEP_MAX: Duration = Duration::from_secs(60);
+const CROSSING_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// How an author's posts reach followers. `functions.lua` has the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +112,16 @@ impl Store {
             states.push(State::read(first.first().copied().unwrap_or_default().into())?);
         }
         Ok(states)
+    }
+
+    /// Returns whether it is time to begin a crossing of an author, or to begin it again, since one
+    /// that began long ago did not come to an end; and notes that it begins.
+    pub async fn is_crossing_due(&self, author: UserId) -> Result<bool, Error> {
+        let call = Call::new("tl_cross_due")
+            .key(keys::user(author))
+            .arg(FIRST_STEP_MAX.as_secs())
+            .arg(CROSSING_MAX.as_secs());
+        self.keyspace.call(call).await
     }
 
     /// Changes how an author's posts reach followers, unless it is not as expected. Returns how it

@@ -12,6 +12,9 @@ use super::{PATIENCE, System};
 
 const STREAMS: u16 = 16;
 
+/// What a step says.
+type Fields = Vec<(String, Vec<u8>)>;
+
 /// Returns the jobs that wait or are under way, on a store that is one server.
 pub(crate) async fn jobs(redis: &RedisServer) -> Vec<Job> {
     let mut admin = redis.admin().await;
@@ -19,8 +22,7 @@ pub(crate) async fn jobs(redis: &RedisServer) -> Vec<Job> {
     for stream in 0..STREAMS {
         let mut range = cmd("XRANGE");
         range.arg(format!("tl:{{{stream}}}:fanout")).arg("-").arg("+");
-        let steps: Vec<(String, Vec<(String, Vec<u8>)>)> =
-            range.query_async(&mut admin).await.unwrap();
+        let steps: Vec<(String, Fields)> = range.query_async(&mut admin).await.unwrap();
         let fields = steps.into_iter().flat_map(|(_, fields)| fields);
         jobs.extend(fields.filter_map(|(_, job)| Job::decode(&job[..]).ok()));
     }

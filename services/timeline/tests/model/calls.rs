@@ -2,11 +2,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use clap::Parser as _;
+use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{
     Batch, Keyspace, Library, decode,
     redis::{Value, cmd},
 };
 use microblog_proto::{relation, timeline as pb};
+use microblog_relation::{Edge, Targets};
 use tokio::time::sleep;
 use tonic::{Code, Status};
 
@@ -24,6 +27,9 @@ const ATTEMPTS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(300);
 const STRAGGLER_MAX: Duration = Duration::from_millis(1_500);
 
+/// How long only one side knows of a follow that is slow.
+const HALF_FOLLOWED: Duration = Duration::from_millis(60);
+
 /// How many fan-out streams there are, and the partition of each.
 const STREAMS: u64 = 16;
 
@@ -33,6 +39,12 @@ const LIBRARY: Library = Library { name: "model", source: "" };
 /// Returns the store with the rights of the service.
 pub(crate) fn keyspace(config: &microblog_timeline::Config) -> Keyspace {
     Keyspace::open(&config.redis, LIBRARY).unwrap()
+}
+
+/// Returns the relation service's store, to do a part of what the service does.
+pub(crate) fn relation_store(url: &str) -> microblog_relation::Store {
+    let flags = ["relation", "--redis-url", url, "--threads", "1"];
+    microblog_relation::Store::open(&microblog_relation::Config::parse_from(flags)).unwrap()
 }
 
 // Calls until it is done or refused for good; and whether more than once.
@@ -90,11 +102,30 @@ impl Case {
         Ok(())
     }
 
+    /// Begins a follow as a relation service that then dies: the follower's side has it, the other
+    /// one has not heard of it. Whoever repeats the follow goes on from there.
+    async fn begin_follow(&self, own: usize, other: usize) {
+        let user = |number| UserId::new(id(number as u64)).unwrap();
+        let edge = Edge { from: user(own), to: user(other) };
+        // Not worth a second attempt.
+        let _ = self.relation_store.follow(&[Targets::one(edge)]).await;
+        sleep(HALF_FOLLOWED).await;
+    }
+
     /// Does something to another user, unless something between the two is under way.
-    pub(crate) async fn act(&self, deed: Deed, own: usize, other: usize) -> Result<(), String> {
+    pub(crate) async fn act(
+        &self,
+        deed: Deed,
+        own: usize,
+        other: usize,
+        is_slow: bool,
+    ) -> Result<(), String> {
         let Some(is_accepted) = self.history().deed_begins(deed, own, other) else { return Ok(()) };
         let (user_id, target_id) = (id(own as u64), id(other as u64));
         let (follower_id, to) = (user_id, || self.relation.clone());
+        if is_slow && deed == Deed::Follow {
+            self.begin_follow(own, other).await;
+        }
         let (answer, was_repeated) = match deed {
             Deed::Follow => {
                 let request = relation::FollowRequest { follower_id, target_id };
@@ -154,11 +185,16 @@ impl Case {
         since: &str,
     ) -> Result<(Scroll, String), String> {
         let (mut pages, mut next, mut seen) = (Vec::new(), String::new(), String::new());
-        while pages.len() < pages_max && (pages.is_empty() || !next.is_empty()) {
+        let (mut last, mut is_in_order) = (u64::MAX, true);
+        // What is out of order, the checks refuse: there may be no end of it.
+        while pages.len() < pages_max && is_in_order && (pages.is_empty() || !next.is_empty()) {
             let begin = self.tick();
             let entries;
             (entries, next, seen) = self.page(kind, owner, page_size, next, since).await?;
             let span = Span { begin, end: self.tick() };
+            let before = last;
+            last = entries.last().map_or(before, |entry| entry.post_id);
+            is_in_order = last < before || next.is_empty();
             pages.push(Page { span, entries, has_next: !next.is_empty() });
             if kind == Kind::Home {
                 self.history().home_was_read(owner, begin);
@@ -224,7 +260,7 @@ impl Case {
         let mut batch = Batch::new();
         for stream in 0..STREAMS {
             let command = cmd("XLEN").arg(format!("tl:{{{stream}}}:fanout")).take();
-            batch.query(microblog_domain::Partition::new(stream as u16), command);
+            batch.query(Partition::new(stream as u16), command);
         }
         let at = self.tick();
         let Ok(answers) = self.keyspace.send(batch).await else { return false };

@@ -1,6 +1,7 @@
 //! Timelines against a model: posts, reposts, follows and their ends, blocks and mutes by 50 users
-//! in many tasks at once, some posts delivered late, some again, some home timelines dropped, and
-//! meanwhile scrolls of several pages, counts, and readers who ask again and again what is new.
+//! in many tasks at once, some follows stopped halfway for a moment, some posts delivered late,
+//! some again, some home timelines dropped, and meanwhile scrolls of several pages, counts, and
+//! readers who ask again and again what is new.
 //!
 //! Each answer is compared with what the contract allows and demands of it, given what had ended
 //! when it was asked for and what had begun when it came (`history`, `check`). And now and then all
@@ -68,6 +69,7 @@ const LOOK: Duration = Duration::from_millis(5);
 struct Case {
     client: Client,
     relation: RelationServiceClient<Channel>,
+    relation_store: microblog_relation::Store,
     keyspace: Keyspace,
     history: Mutex<History>,
     has_failed: AtomicBool,
@@ -78,6 +80,7 @@ impl Case {
         Self {
             client: system.client.clone(),
             relation: system.relation.clone(),
+            relation_store: calls::relation_store(&system.redis.url("relation")),
             keyspace: calls::keyspace(&system.config),
             history: Mutex::new(History::new(USERS, is_direct)),
             has_failed: AtomicBool::new(false),

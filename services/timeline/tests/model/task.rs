@@ -108,7 +108,7 @@ impl Task {
             for _ in 0..FOLLOWS {
                 let other = self.dice.low(USERS);
                 if other != user {
-                    self.case.act(Deed::Follow, user, other).await?;
+                    self.case.act(Deed::Follow, user, other, false).await?;
                 }
             }
         }
@@ -198,7 +198,9 @@ impl Task {
             let [of_own, of_other] = self.case.history().pair(own, other);
             match deed {
                 Deed::Follow => !of_own.follows,
-                Deed::Unfollow if phase == Phase::Decline => of_own.follows && other % UNLOVED == 0,
+                Deed::Unfollow if phase == Phase::Decline => {
+                    of_own.follows && other.is_multiple_of(UNLOVED)
+                }
                 Deed::Unfollow => of_own.follows,
                 Deed::RemoveFollower => of_other.follows,
                 Deed::Block => of_own.follows || of_other.follows,
@@ -215,7 +217,8 @@ impl Task {
             return Ok(());
         }
         let other = others[self.dice.low(others.len())];
-        self.case.act(deed, own, other).await
+        let is_slow = self.dice.one_in(4);
+        self.case.act(deed, own, other, is_slow).await
     }
 
     async fn read(&mut self, verb: Verb) -> Result<(), String> {
@@ -246,7 +249,9 @@ impl Task {
             // Somebody who begins anew now and then.
             Some(mut reader) if !self.dice.one_in(25) => {
                 let size = self.dice.of(&[1, 3, 20, 50]);
-                self.case.poll(owner, size, &mut reader).await?;
+                // Not everybody comes to the end.
+                let pages_max = if self.dice.one_in(5) { 1 } else { usize::MAX };
+                self.case.poll(owner, size, pages_max, &mut reader).await?;
                 self.readers.insert(owner, reader);
             }
             _ => {
@@ -262,8 +267,8 @@ impl Task {
     pub(crate) async fn nothing_is_left(&mut self) -> Result<(), String> {
         for (&owner, reader) in &mut self.readers {
             let count = self.case.count(owner, &reader.token).await?;
-            let told = self.case.poll(owner, 50, reader).await?;
-            let left = self.case.poll(owner, 50, reader).await?;
+            let told = self.case.poll(owner, 50, usize::MAX, reader).await?;
+            let left = self.case.poll(owner, 50, usize::MAX, reader).await?;
             if (count, 0) != (told, left) {
                 return Err(format!("{count} new to {owner}, told of {told}, and of {left} again"));
             }
@@ -287,15 +292,24 @@ impl Case {
         Ok(Reader { token, seen: scroll.ids().into_iter().collect(), floor })
     }
 
-    // Returns of how many posts the reader is told.
-    async fn poll(&self, owner: usize, size: usize, reader: &mut Reader) -> Result<usize, String> {
-        let all = usize::MAX;
-        let (scroll, token) = self.scroll(Kind::Home, owner, size, all, &reader.token).await?;
+    // Returns of how many posts the reader is told. Who does not come to the last page has seen
+    // nothing: the token stands for what it stood for before.
+    async fn poll(
+        &self,
+        owner: usize,
+        size: usize,
+        pages_max: usize,
+        reader: &mut Reader,
+    ) -> Result<usize, String> {
+        let (scroll, token) =
+            self.scroll(Kind::Home, owner, size, pages_max, &reader.token).await?;
         scroll.check(&self.history(), Some(reader))?;
+        reader.token = token;
         let ids = scroll.ids();
         let told = ids.len();
-        reader.seen.extend(ids);
-        reader.token = token;
+        if scroll.pages.last().is_some_and(|page| !page.has_next) {
+            reader.seen.extend(ids);
+        }
         Ok(told)
     }
 }

@@ -110,6 +110,7 @@ fn scroll(
     let mut wanted = Wanted { size, place: None, since: since.cloned() };
     let mut pages = Vec::new();
     while let Some(page) = page(list, &wanted, visible) {
+        assert!(pages.len() <= list.entries.len(), "the scroll goes round in circles");
         wanted.place.clone_from(&page.next);
         pages.push(page);
         if wanted.place.is_none() {

@@ -1,8 +1,10 @@
 //! How fast posts come into followers' home timelines, beside the least that the usual way takes:
 //! bare pipelined `ZADD`s and `ZREMRANGEBYRANK`s of the same posts into as many sorted sets of the
-//! same length on the same server, which are told whose they are. Ours is the whole way: a job in
-//! the stream, the lists of followers from the relation service over TCP, all in one thread, beside
-//! Redis.
+//! same length on the same server. Ours is the whole way: a job in the stream, the lists of
+//! followers from the relation service over TCP, all in one thread, beside Redis.
+//!
+//! On a busy machine, `MICROBLOG_REDIS_TIMEOUT_MS=10000` before it: a step that waits for Redis for
+//! longer than a second is done again some ten seconds later.
 //!
 //! `cargo bench -p microblog-timeline --bench fanout`
 

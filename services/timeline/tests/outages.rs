@@ -115,11 +115,11 @@ impl Load {
         self.followed.fetch_add(1, Ordering::Relaxed);
     }
 
-    // Follows one author more each second, until it is all of them.
+    // Follows one author more from time to time, until it is all of them.
     async fn follow_all(&self, relation: &Relation, follower: u64) {
         for author in AUTHORS.skip(2).map(id) {
             self.follow(relation, follower, author).await;
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            tokio::time::sleep(5 * PACE).await;
         }
     }
 
@@ -257,8 +257,8 @@ impl Load {
 }
 
 /// How long relation does not answer, and then answers nobody.
-const CUT: Duration = Duration::from_secs(6);
-const FROZEN: Duration = Duration::from_secs(9);
+const CUT: Duration = Duration::from_secs(5);
+const FROZEN: Duration = Duration::from_secs(8);
 
 #[tokio::test]
 async fn while_relation_is_cut_off_posts_are_taken_in_and_they_arrive_afterwards() {
@@ -298,6 +298,7 @@ async fn while_relation_is_cut_off_posts_are_taken_in_and_they_arrive_afterwards
             let request = pb::CountNewRequest { user_id: id(100), since_token: since.clone() };
             let count = client.clone().count_new(request).await.unwrap().into_inner().count;
             assert_eq!(count, 0);
+            tokio::time::sleep(PACE).await;
         }
         proxy.set(Link::Open);
         load.arrives(client, store).await;

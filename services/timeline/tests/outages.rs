@@ -262,6 +262,15 @@ const FROZEN: Duration = Duration::from_secs(8);
 
 #[tokio::test]
 async fn while_relation_is_cut_off_posts_are_taken_in_and_they_arrive_afterwards() {
+    without_relation(Link::Cut, CUT).await;
+}
+
+#[tokio::test]
+async fn while_relation_hangs_posts_are_taken_in_and_they_arrive_afterwards() {
+    without_relation(Link::Frozen, FROZEN).await;
+}
+
+async fn without_relation(link: Link, time: Duration) {
     let deployed = Deployed::start().await;
     let Deployed { relation, proxy, client, store, .. } = &deployed;
     let load = Load::default();
@@ -271,38 +280,36 @@ async fn while_relation_is_cut_off_posts_are_taken_in_and_they_arrive_afterwards
     for reader in READERS.map(id) {
         Timeline::Home.page(client, reader, 1, "", "").await.unwrap();
     }
-    for (link, time) in [(Link::Cut, CUT), (Link::Frozen, FROZEN)] {
-        load.post_some(client, id(1), 1).await;
-        let since = load.latest(client, id(100)).await;
-        proxy.set(link);
-        let mended = Instant::now() + time;
-        while Instant::now() < mended {
-            let began = Instant::now();
-            let home = Timeline::Home.page(client, id(100), 20, "", "");
-            let friends = Timeline::Friends.page(client, id(100), 20, "", "");
-            let (home, friends) = join(home, friends).await;
-            assert!(began.elapsed() < DEADLINE + Duration::from_millis(500), "{link:?}");
-            if link == Link::Cut {
-                assert_refused(home, Code::Unavailable, ErrorReason::PeerUnavailable);
-                assert_refused(friends, Code::Unavailable, ErrorReason::PeerUnavailable);
-            } else {
-                assert_late(home);
-                assert_late(friends);
-            }
-            let author = id(1 + load.posted() as u64 % 6);
-            load.post_some(client, author, 1).await;
-            let newest = load.posted.lock().unwrap().last().copied();
-            let own = Timeline::User.page(client, author, 1, "", "").await.unwrap();
-            assert_eq!(posts(&own.0).last().copied(), newest);
-            // Nothing came, and to say so nobody is asked who follows whom.
-            let request = pb::CountNewRequest { user_id: id(100), since_token: since.clone() };
-            let count = client.clone().count_new(request).await.unwrap().into_inner().count;
-            assert_eq!(count, 0);
-            tokio::time::sleep(PACE).await;
+    load.post_some(client, id(1), 1).await;
+    let since = load.latest(client, id(100)).await;
+    proxy.set(link);
+    let mended = Instant::now() + time;
+    while Instant::now() < mended {
+        let began = Instant::now();
+        let home = Timeline::Home.page(client, id(100), 20, "", "");
+        let friends = Timeline::Friends.page(client, id(100), 20, "", "");
+        let (home, friends) = join(home, friends).await;
+        assert!(began.elapsed() < DEADLINE + Duration::from_millis(500), "{link:?}");
+        if link == Link::Cut {
+            assert_refused(home, Code::Unavailable, ErrorReason::PeerUnavailable);
+            assert_refused(friends, Code::Unavailable, ErrorReason::PeerUnavailable);
+        } else {
+            assert_late(home);
+            assert_late(friends);
         }
-        proxy.set(Link::Open);
-        load.arrives(client, store).await;
+        let author = id(1 + load.posted() as u64 % 6);
+        load.post_some(client, author, 1).await;
+        let newest = load.posted.lock().unwrap().last().copied();
+        let own = Timeline::User.page(client, author, 1, "", "").await.unwrap();
+        assert_eq!(posts(&own.0).last().copied(), newest);
+        // Nothing came, and to say so nobody is asked who follows whom.
+        let request = pb::CountNewRequest { user_id: id(100), since_token: since.clone() };
+        let count = client.clone().count_new(request).await.unwrap().into_inner().count;
+        assert_eq!(count, 0);
+        tokio::time::sleep(PACE).await;
     }
+    proxy.set(Link::Open);
+    load.arrives(client, store).await;
 }
 
 fn assert_late<T: std::fmt::Debug>(answer: Result<T, Status>) {

@@ -113,3 +113,27 @@ async fn the_newest_thousand_and_the_newest_eight_hundred_are_kept() {
         800
     );
 }
+
+#[tokio::test]
+async fn posts_that_come_very_late_hide_none_of_their_author() {
+    let system = System::start_with(Single, &["--mode", "pull"]).await;
+    let (author, reader) = (id(1), id(2));
+    system.follow(reader, author).await;
+    let posts: Vec<_> = (0..150).map(|_| post_id(author)).collect();
+    // Two of the first come when a hundred others are there; forty-eight more come after them.
+    let (early, later) = posts.split_at(102);
+    let late = [early[4], early[6]];
+    let in_time = early.iter().filter(|post| !late.contains(post));
+    for &post in in_time.chain(&late).chain(later) {
+        system.deliver(delivery(post, author, 0)).await;
+    }
+    let newest: Vec<_> = posts.iter().rev().copied().collect();
+    assert_eq!(system.home(reader).await, newest);
+    let (mut seen, mut token) = (Vec::new(), String::new());
+    while seen.len() < newest.len() {
+        let (page, next, _) = system.home_page(reader, 1, &token, "").await.unwrap();
+        seen.extend(support::posts(&page));
+        token = next;
+    }
+    assert_eq!(seen, newest);
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use microblog_chassis::Peer;
+use microblog_chassis::{Peer, context};
 use microblog_domain::{BATCH_MAX, UserId};
 use microblog_proto::relation::{
     self, Edge, RelationState, relation_service_client::RelationServiceClient,
@@ -204,5 +204,7 @@ async fn in_time<T>(
 
 async fn timely<T>(answer: impl Future<Output = Result<T, Status>>) -> Result<T, Error> {
     let late = |_| Err(Status::unavailable("no answer in time"));
-    timeout(ANSWER_MAX, answer).await.unwrap_or_else(late).map_err(Error::Relation)
+    // So that what is told is who does not answer.
+    let remaining = context::remaining().map_or(ANSWER_MAX, |remaining| remaining.mul_f64(0.8));
+    timeout(ANSWER_MAX.min(remaining), answer).await.unwrap_or_else(late).map_err(Error::Relation)
 }

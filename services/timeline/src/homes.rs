@@ -86,13 +86,7 @@ impl Homes {
                 }
                 _ => {}
             }
-            match self.store.begin(reader, stale).await? {
-                Begun::Edition(edition) => {
-                    is_ours = self.run(reader, edition, Build::First).await?;
-                }
-                Begun::Changed => {}
-                Begun::BeingBuilt => sleep(WAIT_STEP).await,
-            }
+            is_ours = self.run(reader, stale, Build::First).await?;
             if Instant::now() >= give_up {
                 return Err(Error::BeingBuilt);
             }
@@ -102,29 +96,21 @@ impl Homes {
     /// Completes a home timeline with what those posted who are followed since its version. Returns
     /// whether it did: not if somebody else replaced this edition of it, or is about to.
     pub(crate) async fn complete(&self, reader: UserId, edition: u64) -> Result<bool, Error> {
-        match self.store.begin(reader, Some(edition)).await? {
-            Begun::Edition(edition) => self.run(reader, edition, Build::AfterFollow).await,
-            Begun::Changed => Ok(false),
-            Begun::BeingBuilt => {
-                sleep(WAIT_STEP).await;
-                Ok(false)
-            }
-        }
+        self.run(reader, Some(edition), Build::AfterFollow).await
     }
 
-    /// Builds a home timeline anew, beside the calls, unless somebody else replaced this edition of
-    /// it, or is about to: with those who are followed now, and what they posted long ago in the
-    /// places of those who are not followed any more.
-    pub(crate) fn clean(&self, reader: UserId, edition: u64) {
+    /// Builds a home timeline anew, unless somebody else replaced this edition of it, or is about to:
+    /// with those who are followed now, and what they posted long ago in the places of those who are
+    /// not followed any more.
+    pub(crate) async fn clean(&self, reader: UserId, edition: u64) -> Result<(), Error> {
+        self.run(reader, Some(edition), Build::Cleaning).await.map(drop)
+    }
+
+    /// Does the same beside the calls.
+    pub(crate) fn clean_later(&self, reader: UserId, edition: u64) {
         let homes = self.clone();
         tokio::spawn(async move {
-            let cleaned = async {
-                match homes.store.begin(reader, Some(edition)).await? {
-                    Begun::Edition(edition) => homes.run(reader, edition, Build::Cleaning).await,
-                    Begun::Changed | Begun::BeingBuilt => Ok(false),
-                }
-            };
-            if let Err(error) = cleaned.await {
+            if let Err(error) = homes.clean(reader, edition).await {
                 let error = &error as &dyn std::error::Error;
                 tracing::debug!(error, "a home timeline is cleaned another time");
             }
@@ -134,30 +120,43 @@ impl Homes {
     // Once a day for each reader: should anything be wrong with the timeline, it is not for long.
     async fn keep(&self, reader: UserId, edition: u64) -> Result<(), Error> {
         self.store.touch(reader).await?;
-        self.clean(reader, edition);
+        self.clean_later(reader, edition);
         Ok(())
     }
 
-    // In a task of its own, which goes on when the reader leaves: the next one finds it done. Returns
-    // whether it is done: not if somebody else changed the timeline meanwhile.
-    async fn run(&self, reader: UserId, edition: u64, build: Build) -> Result<bool, Error> {
+    // Builds a timeline that was never built, or this edition of one; or waits a moment, where
+    // somebody else does. Returns whether it is done.
+    //
+    // In a task of its own, which goes on when the reader leaves: the next one finds it done.
+    async fn run(&self, reader: UserId, again: Option<u64>, build: Build) -> Result<bool, Error> {
         let homes = self.clone();
         let task = tokio::spawn(async move {
-            let work = async {
-                // Never closed.
-                let _place = homes.room.acquire().await;
-                match build {
-                    Build::First | Build::Cleaning => homes.whole(reader).await,
-                    Build::AfterFollow => homes.filled(reader).await,
-                }
-            };
-            let replacement = timeout(BUILD_MAX, work).await.map_err(|_| Error::BeingBuilt)??;
-            let is_done = homes.store.replace(reader, edition, &replacement).await?;
-            homes.metrics.built(build, is_done);
-            Ok(is_done)
+            let work = homes.build(reader, again, build);
+            timeout(BUILD_MAX, work).await.unwrap_or(Err(Error::BeingBuilt))
         });
         // Only a runtime that ends drops a task.
         task.await.unwrap_or(Err(Error::BeingBuilt))
+    }
+
+    async fn build(&self, reader: UserId, again: Option<u64>, build: Build) -> Result<bool, Error> {
+        // Never closed. Before it begins: who waits must not be taken for dead.
+        let place = self.room.acquire().await;
+        let edition = match self.store.begin(reader, again).await? {
+            Begun::Edition(edition) => edition,
+            Begun::Changed => return Ok(false),
+            Begun::BeingBuilt => {
+                drop(place);
+                sleep(WAIT_STEP).await;
+                return Ok(false);
+            }
+        };
+        let replacement = match build {
+            Build::First | Build::Cleaning => self.whole(reader).await?,
+            Build::AfterFollow => self.filled(reader).await?,
+        };
+        let is_done = self.store.replace(reader, edition, &replacement).await?;
+        self.metrics.built(build, is_done);
+        Ok(is_done)
     }
 
     async fn whole(&self, reader: UserId) -> Result<Replacement, Error> {

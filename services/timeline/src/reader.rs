@@ -114,7 +114,7 @@ impl Reader {
         let give_up = Instant::now() + WAIT_MAX;
         let mut circle = Circle::new(reader, Sight::Followings);
         // Once it was completed for this read, it has all follows that the circle may know of.
-        let (mut depth, mut is_complete) = (Depth::Tails, false);
+        let (mut depth, mut is_complete, mut is_clean) = (Depth::Tails, false, false);
         loop {
             let source = self.source_until(reader, depth, give_up).await?;
             let shown = self.shown(&source.list, &mut circle, wanted, count).await?;
@@ -129,10 +129,16 @@ impl Reader {
             match (shown, depth) {
                 (None, Depth::Tails) => depth = Depth::Whole,
                 (shown, _) => {
-                    if let Some(head) = source.head.filter(|_| circle.has_strangers()) {
-                        self.homes.clean(reader, head.edition);
+                    let shown = shown.unwrap_or_default();
+                    let strange = source.head.filter(|_| circle.has_strangers() && !is_clean);
+                    let Some(head) = strange else { return Ok(shown) };
+                    if shown.len() >= count {
+                        self.homes.clean_later(reader, head.edition);
+                        return Ok(shown);
                     }
-                    return Ok(shown.unwrap_or_default());
+                    // Where strangers had the places, there may be more.
+                    is_clean = true;
+                    self.homes.clean(reader, head.edition).await?;
                 }
             }
         }

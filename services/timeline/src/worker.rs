@@ -32,8 +32,9 @@ const PAUSE: Duration = Duration::from_millis(500);
 const STEP_MAX: Duration = Duration::from_secs(8);
 const _: () = assert!(STEP_MAX.as_secs() < ABANDONED_AFTER.as_secs());
 
-/// How many steps a process's worker thread does at once, of all its streams.
-const STEPS_AT_ONCE: usize = 8;
+/// How many steps a process's worker thread does at once, of all its streams: each keeps the store
+/// busy for some hundredths of a second, and all of them together must not come near its time-out.
+const STEPS_AT_ONCE: usize = 4;
 
 /// What the workers of a thread share.
 #[derive(Clone)]

@@ -1,5 +1,7 @@
 //! What is measured of timelines. Alone in its process: the meter provider is the process's.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod support;
 
 use std::collections::BTreeMap;

@@ -183,6 +183,12 @@ async fn read_at_hour(admin: &mut MultiplexedConnection, reader: u64) -> u32 {
     u32::from_le_bytes(hour.try_into().unwrap())
 }
 
+async fn is_being_built(admin: &mut MultiplexedConnection, user: u64) -> bool {
+    let mut get = cmd("GETRANGE");
+    let since: Vec<u8> = get.arg(home_key(user)).arg(32).arg(35).query_async(admin).await.unwrap();
+    since != [0; 4]
+}
+
 #[tokio::test]
 async fn a_home_timeline_lives_as_long_as_it_is_read() {
     let (system, bob) = (System::start_without_jobs(Single).await, id(50));
@@ -198,6 +204,7 @@ async fn a_home_timeline_lives_as_long_as_it_is_read() {
         let ago = Duration::from_secs(u64::from(hours_ago) * 60 * 60);
         let_pass(&mut admin, bob, ago).await;
         let before = kept(&mut admin, bob).await;
+        let edition = system.store.head(UserId::new(bob).unwrap()).await.unwrap().unwrap().edition;
         assert_eq!(system.home(bob).await, all[..200]);
         testkit::eventually("what is read is kept", PATIENCE, async || {
             let is_kept = kept(&mut admin, bob).await > before;
@@ -208,6 +215,13 @@ async fn a_home_timeline_lives_as_long_as_it_is_read() {
         let restored = 14 * DAY - ago;
         let kept = kept(&mut admin, bob).await;
         if is_touched {
+            // It is built again as well, beside the calls.
+            testkit::eventually("it is built again", PATIENCE, async || {
+                let user = UserId::new(bob).unwrap();
+                let head = system.store.head(user).await.unwrap().unwrap();
+                head.edition != edition && !is_being_built(&mut admin, bob).await
+            })
+            .await;
             assert!(kept > 14 * DAY - Duration::from_secs(60), "{kept:?}");
         } else {
             assert!(kept <= restored, "{kept:?}");

@@ -25,7 +25,7 @@ fn kinds() -> impl Strategy<Value = (usize, u64, bool)> {
     let has_text = prop::bool::weighted(0.3);
     prop_oneof![
         4 => Just((0, 0, true)),
-        3 => (1..60_usize, Just(0), has_text.clone()),
+        3 => (1..60_usize, Just(0), has_text),
         1 => (36..46_usize, Just(0), Just(false)),
         1 => (Just(0), 1..4_u64, has_text),
     ]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use microblog_domain::UserId;
 use microblog_keyspace::{Batch, Call, Error, decode, redis::cmd};
 
-use super::{Store, malformed};
+use super::Store;
 use crate::{
     entry::{Entry, USER_RECORD},
     keys,
@@ -46,11 +46,10 @@ pub struct Tail {
 }
 
 impl State {
-    fn read(number: i64) -> Result<Self, Error> {
-        [Self::Pushed, Self::Crossing, Self::Pulled]
-            .into_iter()
-            .find(|&state| state as i64 == number)
-            .ok_or_else(|| malformed("state of an author"))
+    // What is unknown is pushed: nothing is lost by that.
+    fn read(number: i64) -> Self {
+        let all = [Self::Pushed, Self::Crossing, Self::Pulled];
+        all.into_iter().find(|&state| state as i64 == number).unwrap_or(Self::Pushed)
     }
 }
 
@@ -70,7 +69,7 @@ impl Store {
         let mut published = Vec::with_capacity(posts.len());
         for answer in self.keyspace.send(batch).await? {
             let (is_new, state): (i64, i64) = decode(answer)?;
-            published.push(Published { is_new: is_new == 1, state: State::read(state)? });
+            published.push(Published { is_new: is_new == 1, state: State::read(state) });
         }
         Ok(published)
     }
@@ -109,7 +108,7 @@ impl Store {
         let mut states = Vec::with_capacity(authors.len());
         for answer in self.keyspace.send(batch).await? {
             let first: Vec<u8> = decode(answer)?;
-            states.push(State::read(first.first().copied().unwrap_or_default().into())?);
+            states.push(State::read(first.first().copied().unwrap_or_default().into()));
         }
         Ok(states)
     }
@@ -128,7 +127,7 @@ impl Store {
     /// was before.
     pub async fn cross(&self, author: UserId, from: State, to: State) -> Result<State, Error> {
         let call = Call::new("tl_cross").key(keys::user(author)).arg(from as u8).arg(to as u8);
-        State::read(self.keyspace.call(call).await?)
+        Ok(State::read(self.keyspace.call(call).await?))
     }
 }
 

@@ -18,7 +18,15 @@ pub use streams::Step;
 pub use users::{Published, State, Tail};
 
 /// The service's atomic steps.
-const LIBRARY: Library = Library { name: "timeline", source: include_str!("../functions.lua") };
+const LIBRARY: Library = Library {
+    name: "timeline",
+    source: concat!(
+        include_str!("../functions.lua"),
+        include_str!("../functions/homes.lua"),
+        include_str!("../functions/users.lua"),
+        include_str!("../functions/streams.lua"),
+    ),
+};
 
 /// How long a home timeline is kept after it was last read.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(14 * 24 * 60 * 60);

@@ -3,11 +3,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use microblog_chassis::Peer;
+use microblog_chassis::{Peer, status};
 use microblog_domain::PostId;
 use microblog_proto::timeline::{self, timeline_service_client::TimelineServiceClient};
 use tokio::{sync::Semaphore, time::timeout};
-use tonic::{Code, Status};
+use tonic::Status;
 
 use crate::{error::Error, post::Content, store::Store};
 
@@ -120,11 +120,7 @@ impl Error {
     // Whether it is of no use to go on at once.
     fn is_outage(&self) -> bool {
         match self {
-            Self::Timeline(status) => {
-                use Code::{Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable};
-                let outages = [Unavailable, DeadlineExceeded, Cancelled, ResourceExhausted];
-                outages.contains(&status.code())
-            }
+            Self::Timeline(status) => status::is_outage(status),
             Self::Store(error) => error.is_unavailable(),
             _ => false,
         }

@@ -37,11 +37,7 @@ impl Error {
     pub(crate) fn is_outage(&self) -> bool {
         match self {
             Self::Store(error) => error.is_unavailable(),
-            Self::Relation(status) => {
-                use Code::{Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable};
-                let outages = [Unavailable, DeadlineExceeded, Cancelled, ResourceExhausted];
-                outages.contains(&status.code())
-            }
+            Self::Relation(status) => status::is_outage(status),
             Self::BeingBuilt => true,
             Self::Invalid(_) | Self::Token { .. } => false,
         }

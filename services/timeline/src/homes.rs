@@ -77,14 +77,11 @@ impl Homes {
             // Stale also what was built just now, as long as there are replicas that do not push.
             let stale = home.as_ref().filter(|home| home.is_stale && !is_ours);
             let stale = stale.map(|home| home.head.edition);
-            match home {
-                Some(home) if stale.is_none() => {
-                    if home.head.is_to_be_touched() {
-                        self.keep(reader, home.head.edition).await?;
-                    }
-                    return Ok(home);
+            if let (Some(home), None) = (home, stale) {
+                if home.head.is_to_be_touched() {
+                    self.keep(reader, home.head.edition).await?;
                 }
-                _ => {}
+                return Ok(home);
             }
             is_ours = self.run(reader, stale, Build::First).await?;
             if Instant::now() >= give_up {

@@ -9,7 +9,7 @@ use crate::{
     error::Error,
     graph::Graph,
     homes::{Homes, WAIT_MAX},
-    list::{HOME_MAX, List, Page, Part, Shown, Wanted},
+    list::{HOME_MAX, List, Page, Shown, Wanted},
     metrics::Metrics,
     pull::{self, Depth},
     store::{Head, Store},
@@ -160,10 +160,9 @@ impl Reader {
                 circle.ask(&self.graph, Vec::new()).await?;
                 return Ok(None);
             };
-            let Part { is_all, .. } = part;
             circle.ask(&self.graph, list.authors(&part, circle.reader)).await?;
             let mut shown = list.shown(&part, |entry| circle.is_visible(entry));
-            if is_all || shown.len() >= count {
+            if part.is_all || shown.len() >= count {
                 shown.truncate(count);
                 return Ok(Some(shown));
             }

@@ -85,6 +85,13 @@ pub(crate) fn stopping() -> Status {
     refuse(Code::Unavailable, ErrorReason::PeerUnavailable, "the server stops; ask another one")
 }
 
+/// Returns whether a status tells that a service does not answer for now, rather than that it refuses
+/// or fails this call: others would fare the same.
+pub fn is_outage(status: &Status) -> bool {
+    use Code::{Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable};
+    [Unavailable, DeadlineExceeded, Cancelled, ResourceExhausted].contains(&status.code())
+}
+
 /// Returns why a call was refused, if the status says so in the way of this project.
 pub fn reason_of(status: &Status) -> Option<ErrorReason> {
     let info = status.get_details_error_info().filter(|info| info.domain == DOMAIN)?;

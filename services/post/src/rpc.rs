@@ -184,6 +184,13 @@ impl PostService for Rpc {
         Ok(Response::new(self.posts_of(request.into_inner()).await?))
     }
 
+    async fn list_authors_posts(
+        &self,
+        request: Request<pb::ListAuthorsPostsRequest>,
+    ) -> Answer<pb::ListAuthorsPostsResponse> {
+        Ok(Response::new(self.posts_of_authors(request.into_inner()).await?))
+    }
+
     async fn forget_user(
         &self,
         request: Request<pb::ForgetUserRequest>,

@@ -122,6 +122,14 @@ pub(crate) fn batch(ids: &[u64]) -> Result<Vec<PostId>, Invalid> {
     PostId::parse_list("post_ids", ids, BATCH_MAX)
 }
 
+/// Reads the post below which a page begins; 0 is none.
+pub(crate) fn before(id: u64) -> Result<Option<PostId>, Invalid> {
+    match id {
+        0 => Ok(None),
+        id => PostId::parse("before_id", id).map(Some),
+    }
+}
+
 /// Reads the order of comments.
 pub(crate) fn order(order: i32) -> Result<Order, Invalid> {
     match pb::CommentOrder::try_from(order) {

@@ -101,7 +101,8 @@ async fn every_wrong_field_of_a_read_is_named() {
         };
         let fields = ["post_id", "viewer_id", "page_size"];
         names_fields(client.list_reposts(reposts).await, &fields);
-        let posts = pb::ListUserPostsRequest { author_id, viewer_id, page_size, page_token };
+        let posts =
+            pb::ListUserPostsRequest { author_id, viewer_id, page_size, page_token, before_id: 0 };
         let fields = ["author_id", "viewer_id", "page_size"];
         names_fields(client.list_user_posts(posts).await, &fields);
         if number != 0 {

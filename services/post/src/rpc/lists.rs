@@ -1,6 +1,6 @@
 //! The lists: a page each, by (score, member).
 
-use microblog_domain::{CommentId, PageSize, PostId, Scope, UserId};
+use microblog_domain::{BATCH_MAX, CommentId, Fields, PageSize, PostId, Scope, UserId};
 use microblog_keyspace::{Entry, Page};
 use microblog_proto::post as pb;
 
@@ -78,19 +78,48 @@ impl Rpc {
         &self,
         request: pb::ListUserPostsRequest,
     ) -> Result<pb::ListUserPostsResponse, Error> {
-        let ((author, viewer), size) = wire::three(
-            UserId::parse("author_id", request.author_id),
-            wire::viewer(request.viewer_id),
-            PageSize::parse(request.page_size),
-        )?;
-        let scope = Scope::new("ListUserPosts").with(request.author_id);
-        let after = Entry::from_token(scope, &request.page_token)?;
+        let mut fields = Fields::default();
+        let author = fields.read(UserId::parse("author_id", request.author_id));
+        let view = fields.read(wire::viewer(request.viewer_id));
+        let size = fields.read(PageSize::parse(request.page_size));
+        let before = fields.read(wire::before(request.before_id));
+        let read = author.zip(view).zip(size).zip(before);
+        let (((author, viewer), size), before) = fields.finish(read).map_err(Error::Invalid)?;
+        let scope = Scope::new("ListUserPosts").with(request.author_id).with(request.before_id);
+        let begin = before.map(|id| Entry { member: id.get(), score: id.get() });
+        let after = Entry::from_token(scope, &request.page_token)?.or(begin);
         let mut page = self.store.posts_of(author, after, size.get()).await?;
         let posts = self.posts_on(&page, viewer).await?;
         let posts: Vec<WithRoot> = self.posts.with_roots(posts, viewer).await?;
         let mut posts = posts.into_iter().map(wire::with_root).collect();
         fit(&mut page, &mut posts, |post| post.id);
         Ok(pb::ListUserPostsResponse { posts, next_page_token: page.next_token(scope) })
+    }
+
+    pub(super) async fn posts_of_authors(
+        &self,
+        request: pb::ListAuthorsPostsRequest,
+    ) -> Result<pb::ListAuthorsPostsResponse, Error> {
+        let mut fields = Fields::default();
+        let authors = fields.read(UserId::parse_list("author_ids", &request.author_ids, BATCH_MAX));
+        let view = fields.read(wire::viewer(request.viewer_id));
+        let size = fields.read(PageSize::parse(request.page_size));
+        let before = fields.read(wire::before(request.before_id));
+        let read = authors.zip(view).zip(size).zip(before);
+        let (((authors, viewer), size), before) = fields.finish(read).map_err(Error::Invalid)?;
+        let mut ids = self.store.newest_of(&authors, before, size.get() + 1).await?;
+        let mut has_more = ids.len() > size.get();
+        ids.truncate(size.get());
+        let posts = self.posts.batch(&ids, viewer).await?;
+        let mut posts: Vec<_> = posts.into_iter().map(wire::with_root).collect();
+        let fitting = fitting(&posts);
+        if let Some(cut) = posts.get(fitting).map(|post| post.id) {
+            ids.retain(|id| id.get() > cut);
+            posts.truncate(fitting);
+            has_more = true;
+        }
+        let last = ids.last().filter(|_| has_more);
+        Ok(pb::ListAuthorsPostsResponse { posts, next_before_id: last.map_or(0, |id| id.get()) })
     }
 
     async fn posts_on(&self, page: &Page, viewer: Option<UserId>) -> Result<Vec<Post>, Error> {
@@ -123,17 +152,21 @@ const PAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// Cuts a page off where its entries get too large for one message; the next page goes on there.
 fn fit<T: Message>(page: &mut Page, entries: &mut Vec<T>, id: impl Fn(&T) -> u64) {
-    let mut bytes = 0;
-    let mut fits = |entry: &&T| {
-        bytes += entry.encoded_len();
-        bytes <= PAGE_BYTES_MAX
-    };
-    // One alone is far smaller.
-    let kept = entries.iter().take_while(|entry| fits(entry)).count();
+    let kept = fitting(entries);
     if let Some(cut) = entries.get(kept).map(id) {
         let place = page.entries.iter().position(|entry| entry.member == cut);
         page.entries.truncate(place.unwrap_or_default());
         page.more = true;
         entries.truncate(kept);
     }
+}
+
+// How many entries fit into one message. One alone is far smaller.
+fn fitting<T: Message>(entries: &[T]) -> usize {
+    let mut bytes = 0;
+    let fits = |entry: &&T| {
+        bytes += entry.encoded_len();
+        bytes <= PAGE_BYTES_MAX
+    };
+    entries.iter().take_while(fits).count()
 }

@@ -155,6 +155,31 @@ impl Store {
         self.page(keys::posts(author), Order::Newest, after, count).await
     }
 
+    /// Returns the newest posts of some authors together, newest first, below a post if one is
+    /// named. One round trip to each partition, all sent together.
+    pub async fn newest_of(
+        &self,
+        authors: &[UserId],
+        before: Option<PostId>,
+        count: usize,
+    ) -> Result<Vec<PostId>, Error> {
+        let max = before.map_or("+inf".to_owned(), |id| format!("({id}"));
+        let mut batch = Batch::with_capacity(authors.len());
+        for &author in authors {
+            let mut read = cmd("ZRANGE");
+            read.arg(keys::posts(author)).arg(&max).arg("-inf").arg("BYSCORE").arg("REV");
+            batch.query(author.partition(), read.arg("LIMIT").arg(0).arg(count).take());
+        }
+        let mut newest = Vec::new();
+        for answer in self.keyspace.send(batch).await? {
+            newest.extend(decode::<Vec<u64>>(answer)?.into_iter().filter_map(PostId::new));
+        }
+        newest.sort_unstable_by(|a, b| b.cmp(a));
+        newest.dedup();
+        newest.truncate(count);
+        Ok(newest)
+    }
+
     /// Deletes a post with all that belongs to it, and notes that those who count it are to be
     /// told. Returns the version of its end, or `None` where there is nothing left to do.
     pub async fn delete(&self, id: PostId, content: &Content) -> Result<Option<u64>, Error> {

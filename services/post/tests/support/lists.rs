@@ -63,8 +63,12 @@ impl List {
                 (ids(&page.posts), page.next_page_token)
             }
             Self::UserPosts(author_id) => {
-                let request =
-                    pb::ListUserPostsRequest { author_id, viewer_id: 0, page_size, page_token };
+                let request = pb::ListUserPostsRequest {
+                    author_id,
+                    page_size,
+                    page_token,
+                    ..Default::default()
+                };
                 let page = client.list_user_posts(request).await?.into_inner();
                 (ids(&page.posts), page.next_page_token)
             }

@@ -1,0 +1,98 @@
+//! The posts of several authors together, and an author's from below a post on.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use microblog_proto::post as pb;
+use microblog_testkit::Topology::{self, Cluster, Single};
+use support::{System, id, lists::ids, names_fields};
+
+/// Reads all posts of authors in pages.
+async fn whole(system: &System, author_ids: &[u64], page_size: i32) -> Vec<u64> {
+    let (mut whole, mut before_id) = (Vec::new(), 0);
+    loop {
+        let author_ids = author_ids.to_vec();
+        let request =
+            pb::ListAuthorsPostsRequest { author_ids, viewer_id: 0, page_size, before_id };
+        let page = system.client.clone().list_authors_posts(request).await.unwrap().into_inner();
+        assert!(page.posts.len() <= page_size as usize);
+        whole.extend(ids(&page.posts));
+        if page.next_before_id == 0 {
+            return whole;
+        }
+        before_id = page.next_before_id;
+    }
+}
+
+async fn authors_are_merged(topology: Topology) {
+    let system = System::start(topology).await;
+    let mut made = Vec::new();
+    for round in 0..7 {
+        for author in 1..=3 {
+            made.push(system.create(id(author), &format!("post {round}")).await.unwrap().id);
+        }
+    }
+    system.create(id(9), "of somebody else").await.unwrap();
+    made.sort_unstable_by(|a, b| b.cmp(a));
+    let authors = [id(1), id(2), id(3), id(4), id(1)];
+    for page_size in [1, 2, 20, 21, 200] {
+        assert_eq!(whole(&system, &authors, page_size).await, made, "pages of {page_size}");
+    }
+    assert!(whole(&system, &[], 5).await.is_empty());
+    assert!(whole(&system, &[id(4)], 5).await.is_empty());
+    // What is deleted leaves no gap.
+    let gone = made.remove(3);
+    let author = system.get(gone, 0).await.unwrap().author_id;
+    system.delete(author, gone).await.unwrap();
+    assert_eq!(whole(&system, &authors, 2).await, made);
+}
+
+#[tokio::test]
+async fn authors_are_merged_on_a_single_server() {
+    authors_are_merged(Single).await;
+}
+
+#[tokio::test]
+async fn authors_are_merged_on_a_cluster() {
+    authors_are_merged(Cluster).await;
+}
+
+#[tokio::test]
+async fn a_list_begins_below_a_post() {
+    let system = System::start(Single).await;
+    let mut made = Vec::new();
+    for n in 0..6 {
+        made.insert(0, system.create(id(1), &format!("post {n}")).await.unwrap().id);
+    }
+    let page = async |before_id, page_token: &str| {
+        let request = pb::ListUserPostsRequest {
+            author_id: id(1),
+            page_size: 2,
+            page_token: page_token.to_owned(),
+            before_id,
+            ..Default::default()
+        };
+        let page = system.client.clone().list_user_posts(request).await?.into_inner();
+        Ok::<_, tonic::Status>((ids(&page.posts), page.next_page_token))
+    };
+    let (first, token) = page(made[1], "").await.unwrap();
+    assert_eq!(first, made[2..4]);
+    let (second, end) = page(made[1], &token).await.unwrap();
+    assert_eq!(second, made[4..]);
+    assert!(end.is_empty());
+    assert!(page(made[5], "").await.unwrap().0.is_empty());
+    // A token belongs to its list.
+    page(made[2], &token).await.unwrap_err();
+    names_fields(page(1 << 53, "").await, &["before_id"]);
+    let request = pb::ListAuthorsPostsRequest {
+        author_ids: vec![0],
+        viewer_id: 1 << 53,
+        page_size: -1,
+        before_id: 1 << 53,
+    };
+    let fields = ["author_ids[0]", "viewer_id", "page_size", "before_id"];
+    names_fields(system.client.clone().list_authors_posts(request).await, &fields);
+    let request = pb::ListAuthorsPostsRequest { author_ids: vec![1; 501], ..Default::default() };
+    names_fields(system.client.clone().list_authors_posts(request).await, &["author_ids"]);
+}

@@ -20,23 +20,37 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a program with its output appended to a file.
+    /// Starts a program with its output appended to a file. It is killed where the test ends
+    /// before it.
     pub(crate) fn start(program: &str, args: &[String], log: &Path) -> Self {
+        Self::start_with(program, args, log, "KILL", |_| {})
+    }
+
+    /// Starts a program like [`Self::start`], with a last word on its command. It gets a signal of
+    /// one's choice, such as `QUIT`, where the test ends before it.
+    pub(crate) fn start_with(
+        program: &str,
+        args: &[String],
+        log: &Path,
+        death_signal: &str,
+        prepare: impl FnOnce(&mut Command),
+    ) -> Self {
         let output = File::options().create(true).append(true).open(log).expect("open the log");
         let mut command = Command::new("setpriv");
         if has_setpriv() {
-            command.args(["--pdeathsig", "KILL", "--", program]);
+            command.args(["--pdeathsig", death_signal, "--", program]);
         } else {
             command = Command::new(program);
         }
         command.args(args).stdin(Stdio::null());
         command.stdout(output.try_clone().expect("clone the log")).stderr(output);
+        prepare(&mut command);
         let child = match spawn(command) {
             Ok(child) => child,
             Err(error) => panic!("cannot start {program}: {error}"),
         };
         if !has_setpriv() {
-            watch(child.id());
+            watch(child.id(), death_signal);
         }
         Self { child: Mutex::new(child), log: log.to_owned() }
     }
@@ -116,13 +130,14 @@ fn spawn(command: Command) -> std::io::Result<Child> {
     answer.recv().expect("the spawner answers")
 }
 
-// Where the kernel has no death signal: a shell that outlives the test and then kills the child.
-fn watch(child: u32) {
+// Where the kernel has no death signal: a shell that outlives the test and then sends the signal.
+fn watch(child: u32, death_signal: &str) {
     // If the child is gone, its number may be somebody else's by now.
     const SCRIPT: &str =
-        "while kill -0 $0 && kill -0 $1; do sleep 1; done; kill -0 $0 || kill -9 $1";
+        "while kill -0 $0 && kill -0 $1; do sleep 1; done; kill -0 $0 || kill -s $2 $1";
     let mut command = Command::new("sh");
     command.args(["-c", SCRIPT, &std::process::id().to_string(), &child.to_string()]);
+    command.arg(death_signal);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     drop(command.spawn().expect("start a shell"));
 }

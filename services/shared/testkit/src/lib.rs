@@ -1,6 +1,6 @@
-//! For tests only: real redis-servers (single, cluster, behind Sentinels) and processes of ours, on
-//! free ports of 127.0.0.1, each with a directory of its own, gone when the test is, however it
-//! ends. Knows no service.
+//! For tests only: real redis-servers (single, cluster, behind Sentinels), PostgreSQL servers and
+//! processes of ours, on free ports of 127.0.0.1, each with a directory of its own, gone when the
+//! test is, however it ends. Knows no service.
 //!
 //! What does not work panics with the reason: a test without its server is no test.
 
@@ -10,6 +10,7 @@ pub mod acl;
 mod child;
 mod cluster;
 mod port;
+mod postgres_server;
 mod process;
 mod redis_server;
 mod sentinels;
@@ -19,6 +20,7 @@ mod wait;
 
 pub use cluster::RedisCluster;
 pub use port::free_port;
+pub use postgres_server::PostgresServer;
 pub use process::Process;
 pub use redis;
 pub use redis_server::RedisServer;

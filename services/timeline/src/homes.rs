@@ -19,7 +19,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use microblog_domain::UserId;
+use microblog_domain::{PostId, UserId};
 use tokio::{
     sync::Semaphore,
     time::{Instant, sleep, timeout},
@@ -32,7 +32,7 @@ use crate::{
     list::HOME_MAX,
     metrics::{Build, Metrics},
     pull,
-    store::{Begun, Home, Replacement, State, Store},
+    store::{Begun, Head, Home, Replacement, State, Store},
 };
 
 /// How long a reader waits for a home timeline to be built: longer than until a builder counts as
@@ -49,6 +49,9 @@ const BUILD_MAX: Duration = Duration::from_secs(10);
 /// who follows thousands.
 const BUILDS_AT_ONCE: usize = 16;
 
+/// Among how many of its oldest posts a full home timeline may lack some.
+const UNSURE: usize = 200;
+
 /// The home timelines of active readers.
 #[derive(Clone)]
 pub(crate) struct Homes {
@@ -62,6 +65,17 @@ pub(crate) struct Homes {
 struct Brought {
     entries: Vec<Entry>,
     pulls: Vec<UserId>,
+}
+
+/// Returns down to which post a home timeline has all that belongs into it, of its posts, newest
+/// first; `None` where that is all there ever was.
+///
+/// In a full one, a post takes the place of that which came first, and this may be younger than
+/// others that came late. Nothing is missing above the oldest 200 as long as no post was followed by
+/// 200 older ones.
+pub(crate) fn sure_to(head: &Head, entries: &[Entry]) -> Option<PostId> {
+    let unsure = entries.len().saturating_sub(UNSURE);
+    entries.get(unsure).filter(|_| head.is_full).map(|entry| entry.post)
 }
 
 impl Homes {
@@ -167,8 +181,17 @@ impl Homes {
         // Read after its edition began: what comes later is kept by the replacement.
         let Some(home) = self.store.home(reader).await? else { return self.whole(reader).await };
         let followings = self.graph.followings(reader, home.head.version).await?;
-        let Brought { entries, mut pulls } = self.bring(reader, followings.authors).await?;
-        let mut entries = newest(entries.into_iter().chain(home.entries).collect(), HOME_MAX);
+        let Brought { entries: mut brought, mut pulls } =
+            self.bring(reader, followings.authors).await?;
+        let kept = newest(home.entries, HOME_MAX);
+        // Among those of which some may be missing, there must not come to be more.
+        let sure_to = sure_to(&home.head, &kept);
+        brought.retain(|entry| sure_to.is_none_or(|sure| entry.post >= sure));
+        let mut entries = newest(brought.into_iter().chain(kept).collect(), HOME_MAX);
+        // Some were there twice. It must not look as if nothing had ever been pushed out.
+        if home.head.is_full && entries.len() < HOME_MAX {
+            return self.whole(reader).await;
+        }
         entries.reverse();
         pulls.extend(home.pulls);
         pulls.sort_unstable();

@@ -1,20 +1,21 @@
 //! A timeline as its reader sees it: which of its entries are shown, and which of them are on a
 //! page. Pure: how authors stand to the reader is asked elsewhere.
 
+mod page;
+
 use std::collections::{HashMap, HashSet};
 
 use microblog_domain::{PostId, UserId};
 
-use crate::{
-    entry::{Entry, newest},
-    seen::{Place, Seen},
-};
+use crate::entry::{Entry, newest};
+
+pub(crate) use page::{Page, Wanted};
 
 /// The length of home and friends timelines.
 pub(crate) const HOME_MAX: usize = 800;
 
 /// The length of user timelines.
-const USER_MAX: usize = 1_000;
+pub(crate) const USER_MAX: usize = 1_000;
 
 /// Among how many entries below it a repost is left out where one shows the same root.
 const REPEAT_WINDOW: usize = 40;
@@ -35,33 +36,12 @@ pub(crate) struct List {
     cut: Option<PostId>,
 }
 
-/// A page as it is asked for.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Wanted {
-    /// How many entries at most.
-    pub(crate) size: usize,
-    /// Where it begins, if not at the beginning.
-    pub(crate) place: Option<Place>,
-    /// Only what is new to whoever has seen this.
-    pub(crate) since: Option<Seen>,
-}
-
 /// An entry that is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
     pub(crate) entry: Entry,
     /// Reposts of the same root that are left out for it, oldest first.
     pub(crate) stand_ins: Vec<PostId>,
-}
-
-/// A page.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Page {
-    pub(crate) entries: Vec<Shown>,
-    /// Where the next one begins, if there is one.
-    pub(crate) next: Option<Place>,
-    /// What its reader has seen with it, and is not to be told of again.
-    pub(crate) seen: Seen,
 }
 
 /// A part of a list, of which something is to be decided: which of its entries are candidates, and
@@ -96,6 +76,12 @@ impl List {
     pub(crate) fn with(mut self, entries: Vec<Entry>) -> Self {
         self.entries.extend(entries);
         Self::new(self.entries, self.cut)
+    }
+
+    /// Returns the oldest post of a list that has no room for more than `max`, and so may lack older
+    /// ones; `None` where there is room.
+    pub(crate) fn end(&self, max: usize) -> Option<PostId> {
+        self.entries.get(max - 1).map(|entry| entry.post)
     }
 
     /// Returns whether anything in it may be wanted.
@@ -223,28 +209,6 @@ impl List {
             place += 1;
         }
         (to, oldest.is_some())
-    }
-}
-
-impl Page {
-    /// Returns the page that was wanted, of what is shown from where it begins.
-    pub(crate) fn new(wanted: &Wanted, mut shown: Vec<Shown>) -> Self {
-        let has_more = shown.len() > wanted.size;
-        shown.truncate(wanted.size);
-        let before = wanted.place.as_ref().map(|place| &place.seen).or(wanted.since.as_ref());
-        let mut seen = before.cloned().unwrap_or_default();
-        for shown in &shown {
-            seen.note(shown.entry.post);
-        }
-        let last = shown.last().map(|shown| shown.entry.post).filter(|_| has_more);
-        if let (Some(last), None) = (last, &wanted.since) {
-            seen.note_down_to(last);
-        }
-        let next = last.map(|after| Place { after, seen: seen.clone() });
-        // What is new and has more pages is seen when its reader has come to the last one: who stops
-        // before that is to be told again.
-        let seen = wanted.since.clone().filter(|_| has_more).unwrap_or(seen);
-        Self { entries: shown, next, seen }
     }
 }
 

@@ -20,12 +20,14 @@ pub(crate) enum Depth {
     Tails,
     /// The newest of all.
     Whole,
+    /// The newest of all whom the reader follows, whether they are pushed or not.
+    Everybody,
 }
 
 /// Returns what authors posted. One round trip to each partition, all sent together, and at most one
 /// more for the whole depth.
 pub(crate) async fn list(store: &Store, authors: &[UserId], depth: Depth) -> Result<List, Error> {
-    if depth == Depth::Whole {
+    if depth != Depth::Tails {
         return Ok(List::new(newest_of(store, authors, HOME_MAX).await?, None));
     }
     let tails = store.tails(authors, Some(tail(authors))).await?;

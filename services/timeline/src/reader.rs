@@ -1,15 +1,16 @@
 //! Reading timelines: where their entries come from, and which of them a reader sees.
 
-use microblog_domain::UserId;
+use microblog_domain::{PostId, UserId};
 use tokio::time::Instant;
 
 use crate::{
     circle::{Circle, Sight},
     config::Mode,
+    entry::newest,
     error::Error,
     graph::Graph,
-    homes::{Homes, WAIT_MAX},
-    list::{HOME_MAX, List, Page, Shown, Wanted},
+    homes::{self, Homes, WAIT_MAX},
+    list::{HOME_MAX, List, Page, Shown, USER_MAX, Wanted},
     metrics::Metrics,
     pull::{self, Depth},
     store::{Head, Store},
@@ -31,6 +32,17 @@ pub(crate) struct Source {
     pub(crate) head: Option<Head>,
     /// Whose posts were fetched.
     pub(crate) pulls: Vec<UserId>,
+    // Down to which post nothing is missing in it, if not to its end.
+    sure_to: Option<PostId>,
+}
+
+impl Source {
+    // Returns whether nothing is missing in it above the end of a page, of which so much is shown.
+    fn has_all_of(&self, wanted: &Wanted, shown: &[Shown]) -> bool {
+        let is_full = shown.len() > wanted.size;
+        let last = shown.get(wanted.size.saturating_sub(1)).filter(|_| is_full);
+        self.sure_to.is_none_or(|sure| last.is_some_and(|last| last.entry.post >= sure))
+    }
 }
 
 impl Reader {
@@ -43,16 +55,18 @@ impl Reader {
     pub(crate) async fn user(&self, author: UserId, wanted: &Wanted) -> Result<Page, Error> {
         let tails = self.store.tails(&[author], None).await?;
         let entries = tails.into_iter().flat_map(|tail| tail.entries).collect();
-        let shown = List::of_author(entries).all(wanted);
-        Ok(Page::new(wanted, shown))
+        let list = List::of_author(entries);
+        Ok(Page::new(wanted, list.all(wanted)).ending_at(wanted, list.end(USER_MAX)))
     }
 
     /// Returns a page of a home timeline.
     ///
     /// One round trip, one more where the posts of some authors are pulled, and one call of
-    /// relation, unless much of the timeline is hidden. Building and completing it come on top.
+    /// relation, unless much of the timeline is hidden. Building and completing it come on top; and
+    /// towards the end of a full one, as much as to read it by pull.
     pub(crate) async fn home(&self, reader: UserId, wanted: &Wanted) -> Result<Page, Error> {
-        Ok(Page::new(wanted, self.home_from(reader, wanted, wanted.size + 1).await?))
+        let (shown, end) = self.home_from(reader, wanted, wanted.size + 1).await?;
+        Ok(Page::new(wanted, shown).ending_at(wanted, end))
     }
 
     /// Counts what is new in a home timeline. One round trip, or two where the posts of some
@@ -62,7 +76,7 @@ impl Reader {
         if !source.list.has_any(wanted) {
             return Ok(0);
         }
-        Ok(self.home_from(reader, wanted, HOME_MAX).await?.len())
+        Ok(self.home_from(reader, wanted, HOME_MAX).await?.0.len())
     }
 
     /// Returns a page of the posts of a user's mutuals. As much as to read a home timeline by pull.
@@ -90,31 +104,36 @@ impl Reader {
         depth: Depth,
         give_up: Instant,
     ) -> Result<Source, Error> {
-        if self.mode == Mode::Pull {
+        if self.mode == Mode::Pull || depth == Depth::Everybody {
             let mut authors = self.graph.followings(reader, 0).await?.authors;
             authors.push(reader);
             let list = pull::list(&self.store, &authors, depth).await?;
-            return Ok(Source { list, head: None, pulls: authors });
+            return Ok(Source { list, head: None, pulls: authors, sure_to: None });
         }
         let home = self.homes.get(reader, give_up).await?;
         let list = match &home.pulls[..] {
             [] => List::default(),
             pulls => pull::list(&self.store, pulls, depth).await?,
         };
-        Ok(Source { list: list.with(home.entries), head: Some(home.head), pulls: home.pulls })
+        let entries = newest(home.entries, HOME_MAX);
+        let sure_to = homes::sure_to(&home.head, &entries);
+        Ok(Source { list: list.with(entries), head: Some(home.head), pulls: home.pulls, sure_to })
     }
 
-    // Returns up to `count` entries of a home timeline that are shown, from where a page begins.
+    // Returns up to `count` entries of a home timeline that are shown, from where a page begins; and
+    // the post at which the timeline ends for want of room, if it does.
     async fn home_from(
         &self,
         reader: UserId,
         wanted: &Wanted,
         count: usize,
-    ) -> Result<Vec<Shown>, Error> {
+    ) -> Result<(Vec<Shown>, Option<PostId>), Error> {
         let give_up = Instant::now() + WAIT_MAX;
         let mut circle = Circle::new(reader, Sight::Followings);
         // Once it was completed for this read, it has all follows that the circle may know of.
         let (mut depth, mut is_complete, mut is_clean) = (Depth::Tails, false, false);
+        // Who asks what is new, or how much there is, does not go on behind the end.
+        let is_scroll = wanted.since.is_none() && count > wanted.size;
         loop {
             let source = self.source_until(reader, depth, give_up).await?;
             let shown = self.shown(&source.list, &mut circle, wanted, count).await?;
@@ -126,21 +145,24 @@ impl Reader {
                 }
                 continue;
             }
-            match (shown, depth) {
-                (None, Depth::Tails) => depth = Depth::Whole,
-                (shown, _) => {
-                    let shown = shown.unwrap_or_default();
-                    let strange = source.head.filter(|_| circle.has_strangers() && !is_clean);
-                    let Some(head) = strange else { return Ok(shown) };
-                    if shown.len() >= count {
-                        self.homes.clean_later(reader, head.edition);
-                        return Ok(shown);
-                    }
-                    // Where strangers had the places, there may be more.
-                    is_clean = true;
-                    self.homes.clean(reader, head.edition).await?;
-                }
+            let Some(shown) = shown else {
+                depth = Depth::Whole;
+                continue;
+            };
+            let strange = source.head.filter(|_| circle.has_strangers() && !is_clean);
+            if is_scroll && !source.has_all_of(wanted, &shown) {
+                strange.into_iter().for_each(|head| self.homes.clean_later(reader, head.edition));
+                depth = Depth::Everybody;
+                continue;
             }
+            let Some(head) = strange else { return Ok((shown, source.list.end(HOME_MAX))) };
+            if shown.len() >= count {
+                self.homes.clean_later(reader, head.edition);
+                return Ok((shown, None));
+            }
+            // Where strangers had the places, there may be more.
+            is_clean = true;
+            self.homes.clean(reader, head.edition).await?;
         }
     }
 

@@ -14,7 +14,7 @@ use crate::{
     reader::Reader,
     store::Store,
     watch::Watch,
-    wire::{self, PageRequest},
+    wire::{self, PageAnswer, PageRequest},
 };
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -47,17 +47,17 @@ impl Rpc {
         status
     }
 
-    async fn user_page(&self, request: &PageRequest<'_>) -> Result<Pages, Error> {
+    async fn user_page(&self, request: &PageRequest<'_>) -> Result<PageAnswer, Error> {
         let (user, wanted) = request.read()?;
         Ok(request.answer(user, self.reader.user(user, &wanted).await?))
     }
 
-    async fn home_page(&self, request: &PageRequest<'_>) -> Result<Pages, Error> {
+    async fn home_page(&self, request: &PageRequest<'_>) -> Result<PageAnswer, Error> {
         let (user, wanted) = request.read()?;
         Ok(request.answer(user, self.reader.home(user, &wanted).await?))
     }
 
-    async fn friends_page(&self, request: &PageRequest<'_>) -> Result<Pages, Error> {
+    async fn friends_page(&self, request: &PageRequest<'_>) -> Result<PageAnswer, Error> {
         let (user, wanted) = request.read()?;
         Ok(request.answer(user, self.reader.friends(user, &wanted).await?))
     }
@@ -69,8 +69,6 @@ impl Rpc {
         Ok(self.reader.count(user, &wanted).await? as u32)
     }
 }
-
-type Pages = (Vec<pb::Entry>, String, String);
 
 #[tonic::async_trait]
 impl TimelineService for Rpc {
@@ -89,9 +87,14 @@ impl TimelineService for Rpc {
     ) -> Answer<pb::GetUserTimelineResponse> {
         let request = request.into_inner();
         let page = self.user_page(&page_request!("GetUserTimeline", request)).await;
-        let (entries, next_page_token, since_token) = page.map_err(|error| self.refuse(error))?;
-        let response = pb::GetUserTimelineResponse { entries, next_page_token, since_token };
-        Ok(Response::new(response))
+        let PageAnswer { entries, next_page_token, since_token, older_than_id } =
+            page.map_err(|error| self.refuse(error))?;
+        Ok(Response::new(pb::GetUserTimelineResponse {
+            entries,
+            next_page_token,
+            since_token,
+            older_than_id,
+        }))
     }
 
     async fn get_home_timeline(
@@ -100,9 +103,14 @@ impl TimelineService for Rpc {
     ) -> Answer<pb::GetHomeTimelineResponse> {
         let request = request.into_inner();
         let page = self.home_page(&page_request!(wire::HOME, request)).await;
-        let (entries, next_page_token, since_token) = page.map_err(|error| self.refuse(error))?;
-        let response = pb::GetHomeTimelineResponse { entries, next_page_token, since_token };
-        Ok(Response::new(response))
+        let PageAnswer { entries, next_page_token, since_token, older_than_id } =
+            page.map_err(|error| self.refuse(error))?;
+        Ok(Response::new(pb::GetHomeTimelineResponse {
+            entries,
+            next_page_token,
+            since_token,
+            older_than_id,
+        }))
     }
 
     async fn get_friends_timeline(
@@ -111,7 +119,8 @@ impl TimelineService for Rpc {
     ) -> Answer<pb::GetFriendsTimelineResponse> {
         let request = request.into_inner();
         let page = self.friends_page(&page_request!("GetFriendsTimeline", request)).await;
-        let (entries, next_page_token, since_token) = page.map_err(|error| self.refuse(error))?;
+        let PageAnswer { entries, next_page_token, since_token, .. } =
+            page.map_err(|error| self.refuse(error))?;
         let response = pb::GetFriendsTimelineResponse { entries, next_page_token, since_token };
         Ok(Response::new(response))
     }

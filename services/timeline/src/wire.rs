@@ -20,6 +20,14 @@ pub(crate) struct PageRequest<'a> {
     pub(crate) since_token: &'a str,
 }
 
+/// An answer with a page, whatever the timeline.
+pub(crate) struct PageAnswer {
+    pub(crate) entries: Vec<pb::Entry>,
+    pub(crate) next_page_token: String,
+    pub(crate) since_token: String,
+    pub(crate) older_than_id: u64,
+}
+
 impl PageRequest<'_> {
     /// Reads whose timeline it is, and what is wanted of it.
     pub(crate) fn read(&self) -> Result<(UserId, Wanted), Error> {
@@ -34,11 +42,15 @@ impl PageRequest<'_> {
         Ok((user, Wanted { size, place, since }))
     }
 
-    /// Returns a page's entries and its two tokens.
-    pub(crate) fn answer(&self, user: UserId, page: Page) -> (Vec<pb::Entry>, String, String) {
+    /// Returns a page as it is answered.
+    pub(crate) fn answer(&self, user: UserId, page: Page) -> PageAnswer {
         let next = page.next.as_ref().map(|place| place.token(self.pages(user)));
-        let since_token = page.seen.token(seen_scope(self.timeline, user));
-        (entries(page.entries), next.unwrap_or_default(), since_token)
+        PageAnswer {
+            next_page_token: next.unwrap_or_default(),
+            since_token: page.seen.token(seen_scope(self.timeline, user)),
+            older_than_id: page.older_than.map_or(0, PostId::get),
+            entries: entries(page.entries),
+        }
     }
 
     // A page token belongs to what is wanted of the timeline.

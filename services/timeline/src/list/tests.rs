@@ -5,6 +5,7 @@ use std::{cell::RefCell, collections::HashSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::seen::{Place, Seen};
 
 const AUTHORS: u64 = 6;
 
@@ -268,6 +269,31 @@ fn the_newest_800_are_decided_among_themselves() {
     let cut = List::new(entries, Some(id(3)));
     let wanted = Wanted { size: HOME_MAX, ..Wanted::default() };
     assert!(cut.part(&wanted, HOME_MAX).is_none());
+}
+
+#[test]
+fn a_list_without_room_for_older_ones_says_where_it_ends() {
+    let entry =
+        |number: u64| Entry { post: id(number), author: READER, root: None, has_text: true };
+    let list = |posts: std::ops::RangeInclusive<u64>| List::new(posts.map(entry).collect(), None);
+    let ends = [1..=799, 1..=800, 1..=801].map(|posts| list(posts).end(HOME_MAX));
+    assert_eq!(ends, [None, Some(id(1)), Some(id(2))]);
+    let after = |post| Wanted {
+        size: 10,
+        place: Some(Place { after: id(post), seen: Seen::default() }),
+        since: None,
+    };
+    let older_than = |list: &List, wanted: &Wanted| {
+        let shown = list.all(wanted);
+        Page::new(wanted, shown).ending_at(wanted, list.end(HOME_MAX)).older_than
+    };
+    let list = list(101..=900);
+    assert_eq!(older_than(&list, &after(901)), None, "there are more pages");
+    assert_eq!(older_than(&list, &after(111)), Some(id(101)));
+    assert_eq!(older_than(&list, &after(101)), Some(id(101)));
+    assert_eq!(older_than(&list, &after(50)), Some(id(50)), "all down to there was shown before");
+    let since = Wanted { since: Some(Seen::default()), ..after(111) };
+    assert_eq!(older_than(&list, &since), None, "what is new has no past");
 }
 
 #[test]

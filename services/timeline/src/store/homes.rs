@@ -9,6 +9,7 @@ use super::{LIFETIME, Store, hours, malformed};
 use crate::{
     entry::{Entry, HOME_RECORD},
     keys,
+    list::HOME_MAX,
 };
 
 const HEAD: usize = 40;
@@ -33,6 +34,8 @@ pub struct Head {
     pub version: u64,
     /// Changes with every replacement.
     pub edition: u64,
+    /// Whether it has no room: what comes takes the place of what came first.
+    pub is_full: bool,
     // When it was built from nothing, in seconds since 2024.
     built_at: u64,
     /// How many posts came since the edition began.
@@ -88,6 +91,7 @@ impl Head {
         let head = bytes.first_chunk::<HEAD>().filter(|head| head[0] == FORMAT)?;
         Some(Self {
             was_built: head[1] == 1,
+            is_full: number(&head[4..6]) >= HOME_MAX as u64,
             came: number(&head[6..10]) as u32,
             read_at_hour: number(&head[10..14]) as u32,
             edition: number(&head[16..24]),

@@ -1,0 +1,286 @@
+//! Where timelines end for want of room: they say from where to go on, and nothing is missing above.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use microblog_domain::UserId;
+use microblog_proto::{relation, timeline as pb};
+use microblog_testkit::{self as testkit, Topology::Single};
+use microblog_timeline::State;
+use support::{
+    PATIENCE, System, delivery, entry, id,
+    pages::{deliver_all, is_newest_first},
+    post_id, posts,
+    queue::settles,
+    relations::import,
+};
+
+const MODES: [&str; 3] = ["hybrid", "push", "pull"];
+const HOME_MAX: usize = 800;
+const USER_MAX: usize = 1_000;
+
+/// What a reader of a whole timeline is told: its posts, and where it ends.
+#[derive(Debug, PartialEq, Eq)]
+struct Told {
+    posts: Vec<u64>,
+    older_than: u64,
+}
+
+/// Returns a page of a home timeline.
+async fn home_page(system: &System, user_id: u64, size: i32, page_token: &str) -> HomePage {
+    let page_token = page_token.to_owned();
+    let request =
+        pb::GetHomeTimelineRequest { user_id, page_size: size, page_token, ..Default::default() };
+    system.client.clone().get_home_timeline(request).await.unwrap().into_inner()
+}
+
+type HomePage = pb::GetHomeTimelineResponse;
+
+/// Reads a home timeline to its end.
+async fn home(system: &System, user_id: u64, size: i32) -> Told {
+    let (mut told, mut token) = (Vec::new(), String::new());
+    loop {
+        let page = home_page(system, user_id, size, &token).await;
+        told.extend(posts(&page.entries));
+        if page.next_page_token.is_empty() {
+            assert!(is_newest_first(&told), "one shows twice");
+            return Told { posts: told, older_than: page.older_than_id };
+        }
+        assert_eq!(page.older_than_id, 0, "it goes on");
+        token = page.next_page_token;
+    }
+}
+
+async fn user(system: &System, user_id: u64, size: i32, since_token: &str) -> Told {
+    let (mut told, mut page_token) = (Vec::new(), String::new());
+    loop {
+        let since_token = since_token.to_owned();
+        let request =
+            pb::GetUserTimelineRequest { user_id, page_size: size, page_token, since_token };
+        let page = system.client.clone().get_user_timeline(request).await.unwrap().into_inner();
+        told.extend(posts(&page.entries));
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            return Told { posts: told, older_than: page.older_than_id };
+        }
+        assert_eq!(page.older_than_id, 0, "it goes on");
+    }
+}
+
+/// What the newest of some posts are, and where a timeline of so many ends. Takes them oldest first.
+fn newest(posts: &[u64], max: usize) -> Told {
+    let mut posts = posts.to_vec();
+    posts.sort_unstable_by(|a, b| b.cmp(a));
+    posts.truncate(max);
+    let older_than = if posts.len() == max { posts[max - 1] } else { 0 };
+    Told { posts, older_than }
+}
+
+/// Delivers posts in this order, and waits until they are where they belong.
+async fn deliver(system: &System, deliveries: &[pb::Delivery]) {
+    for some in deliveries.chunks(400) {
+        deliver_all(&system.client, some).await;
+    }
+    settles(system).await;
+}
+
+/// Starts a system in which Bob follows some authors, of whom the first is pulled from in hybrid mode,
+/// and has read.
+async fn with_authors(mode: &str, bob: u64, authors: &[u64]) -> System {
+    let system = System::start_with(Single, &["--mode", mode, "--pull-threshold", "5"]).await;
+    for &author in authors {
+        system.follow(bob, author).await;
+    }
+    import(&system.relation, (100..110).map(id), authors[0]).await;
+    assert_eq!(system.home(bob).await, [0; 0]);
+    deliver(&system, &[delivery(post_id(authors[0]), authors[0], 0)]).await;
+    if mode == "hybrid" {
+        let author = [UserId::new(authors[0]).unwrap()];
+        testkit::eventually("one author is pulled from", PATIENCE, async || {
+            system.store.states(&author).await.unwrap() == [State::Pulled]
+        })
+        .await;
+    }
+    system
+}
+
+/// Returns so many new posts of authors by turns, oldest first.
+fn by_turns(authors: &[u64], count: usize) -> Vec<pb::Delivery> {
+    let authors = authors.iter().cycle().take(count);
+    authors.map(|&author| delivery(post_id(author), author, 0)).collect()
+}
+
+fn ids(deliveries: &[pb::Delivery]) -> Vec<u64> {
+    deliveries.iter().map(|delivery| delivery.post_id).collect()
+}
+
+#[tokio::test]
+async fn an_authors_timeline_ends_at_its_thousandth_post() {
+    let (system, alice) = (System::start_without_jobs(Single).await, id(1));
+    let mut all = Vec::new();
+    for count in [USER_MAX - 1, 1, 1, 300] {
+        let some = by_turns(&[alice], count);
+        for some in some.chunks(500) {
+            deliver_all(&system.client, some).await;
+        }
+        all.extend(ids(&some));
+        for size in [90, 200] {
+            assert_eq!(user(&system, alice, size, "").await, newest(&all, USER_MAX));
+        }
+    }
+    // Some came late, older than all.
+    let late: Vec<_> = all[..50].iter().map(|post| delivery(post | 1, alice, 0)).collect();
+    deliver_all(&system.client, &late).await;
+    assert_eq!(user(&system, alice, 200, "").await, newest(&all, USER_MAX));
+}
+
+#[tokio::test]
+async fn what_is_new_of_an_author_has_no_past() {
+    let (system, alice) = (System::start_without_jobs(Single).await, id(1));
+    system.post(alice).await;
+    let request = pb::GetUserTimelineRequest { user_id: alice, ..Default::default() };
+    let page = system.client.clone().get_user_timeline(request).await.unwrap().into_inner();
+    let all = by_turns(&[alice], USER_MAX + 1);
+    for some in all.chunks(500) {
+        deliver_all(&system.client, some).await;
+    }
+    let told = user(&system, alice, 200, &page.since_token).await;
+    assert_eq!((told.posts.len(), told.older_than), (USER_MAX, 0));
+}
+
+#[tokio::test]
+async fn a_home_timeline_ends_at_its_800th_post_shown_or_not() {
+    for mode in MODES {
+        let (bob, authors) = (id(50), [1, 2, 3, 4].map(id));
+        let system = with_authors(mode, bob, &authors).await;
+        let mut all = home(&system, bob, 200).await.posts;
+        let since = home_page(&system, bob, 1, "").await.since_token;
+        for count in [HOME_MAX - 2, 1, 1, 437] {
+            let some = by_turns(&authors, count);
+            deliver(&system, &some).await;
+            all.extend(ids(&some));
+            for size in [37, 200] {
+                let told = home(&system, bob, size).await;
+                assert_eq!(told, newest(&all, HOME_MAX), "{mode}, {} posts", all.len());
+            }
+        }
+        // The whole end is by one who is muted.
+        let expected = newest(&all, HOME_MAX);
+        let muted: Vec<_> = all.iter().filter(|&post| post & 0xffc == authors[1] & 0xffc).collect();
+        let mute = relation::MuteRequest { user_id: bob, target_id: authors[1] };
+        system.relation.clone().mute(mute).await.unwrap();
+        for size in [20, 200] {
+            let told = home(&system, bob, size).await;
+            assert_eq!(told.older_than, expected.older_than, "{mode}");
+            let shown = expected.posts.iter().filter(|post| !muted.contains(post));
+            assert!(told.posts.iter().eq(shown), "{mode}");
+        }
+        let new = system.home_page(bob, 200, "", &since).await.unwrap();
+        assert!(!new.1.is_empty());
+        let (mut token, mut older_than) = (new.1, 0);
+        while !token.is_empty() {
+            let (page_token, since_token) = (token, since.clone());
+            let request = pb::GetHomeTimelineRequest {
+                user_id: bob,
+                page_size: 200,
+                page_token,
+                since_token,
+            };
+            let page = system.client.clone().get_home_timeline(request).await.unwrap().into_inner();
+            (token, older_than) = (page.next_page_token, page.older_than_id);
+        }
+        assert_eq!(older_than, 0, "what is new has no past");
+    }
+}
+
+#[tokio::test]
+async fn a_page_below_which_everything_is_hidden_says_where_the_past_begins() {
+    for mode in MODES {
+        let (bob, authors) = (id(50), [1, 2].map(id));
+        let system = with_authors(mode, bob, &authors).await;
+        let hidden = by_turns(&authors[1..], HOME_MAX);
+        deliver(&system, &hidden).await;
+        let shown = by_turns(&authors[..1], 20);
+        deliver(&system, &shown).await;
+        let first = home_page(&system, bob, 20, "").await;
+        let mut expected = ids(&shown);
+        expected.reverse();
+        assert_eq!((posts(&first.entries), first.older_than_id), (expected.clone(), 0), "{mode}");
+        let mute = relation::MuteRequest { user_id: bob, target_id: authors[1] };
+        system.relation.clone().mute(mute).await.unwrap();
+        let oldest = hidden[20].post_id;
+        let rest = home_page(&system, bob, 20, &first.next_page_token).await;
+        let rest = (posts(&rest.entries), rest.next_page_token.as_str(), rest.older_than_id);
+        assert_eq!(rest, (vec![], "", oldest), "{mode}");
+        assert_eq!(home(&system, bob, 7).await, Told { posts: expected, older_than: oldest });
+    }
+}
+
+#[tokio::test]
+async fn what_was_seen_does_not_come_again_where_more_comes_than_a_timeline_holds() {
+    for mode in MODES {
+        let (bob, authors) = (id(50), [1, 2, 3].map(id));
+        let system = with_authors(mode, bob, &authors).await;
+        deliver(&system, &by_turns(&authors, 100)).await;
+        let first = home_page(&system, bob, 20, "").await;
+        let last = first.entries[19].post_id;
+        deliver(&system, &by_turns(&authors, HOME_MAX + 50)).await;
+        let second = home_page(&system, bob, 20, &first.next_page_token).await;
+        let second = (second.entries.len(), second.next_page_token.as_str(), second.older_than_id);
+        assert_eq!(second, (0, "", last), "{mode}");
+    }
+}
+
+#[tokio::test]
+async fn posts_that_came_late_hide_no_younger_ones_at_the_end() {
+    for mode in MODES {
+        let (bob, authors) = (id(50), [1, 2, 3, 4].map(id));
+        let system = with_authors(mode, bob, &authors).await;
+        let mut all = home(&system, bob, 200).await.posts;
+        let first = by_turns(&authors, 500);
+        deliver(&system, &first).await;
+        all.extend(ids(&first));
+        // A hundred as old as the first ones, after younger ones; and so many that those are gone.
+        let late = first.iter().step_by(5);
+        let late: Vec<_> =
+            late.map(|seed| pb::Delivery { post_id: seed.post_id | 1, ..*seed }).collect();
+        deliver(&system, &late).await;
+        all.extend(ids(&late));
+        for count in [250, 190, 50, 300] {
+            let some = by_turns(&authors, count);
+            deliver(&system, &some).await;
+            all.extend(ids(&some));
+            for size in [9, 73] {
+                let told = home(&system, bob, size).await;
+                assert_eq!(told, newest(&all, HOME_MAX), "{mode}, {} posts", all.len());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_follow_that_fills_a_full_timeline_does_not_hide_where_it_ends() {
+    for mode in MODES {
+        let (bob, authors, carol) = (id(50), [1, 2].map(id), id(3));
+        let system = with_authors(mode, bob, &authors).await;
+        let mut all = home(&system, bob, 200).await.posts;
+        let others = by_turns(&[carol], 30);
+        deliver(&system, &others).await;
+        let some = by_turns(&authors, HOME_MAX + 10);
+        deliver(&system, &some).await;
+        all.extend(ids(&some));
+        assert_eq!(home(&system, bob, 200).await, newest(&all, HOME_MAX));
+        // Some are there twice.
+        for delivery in &some[some.len() - 5..] {
+            let post = entry(delivery.post_id, delivery.author_id);
+            system.store.push(&post, &[UserId::new(bob).unwrap()], false).await.unwrap();
+        }
+        system.follow(bob, carol).await;
+        assert_eq!(home(&system, bob, 200).await, newest(&all, HOME_MAX), "{mode}");
+        // Of those who are followed now, there is room.
+        system.unfollow(bob, authors[0]).await;
+        system.unfollow(bob, authors[1]).await;
+        assert_eq!(home(&system, bob, 7).await, newest(&ids(&others), HOME_MAX), "{mode}");
+    }
+}

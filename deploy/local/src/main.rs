@@ -2,6 +2,7 @@
 
 mod demo;
 mod edges;
+mod export;
 mod import;
 mod load;
 mod progress;
@@ -33,6 +34,7 @@ enum Command {
     Import(import::Args),
     Demo(demo::Args),
     Verify(verify::Args),
+    Export(export::Args),
 }
 
 fn main() -> ExitCode {
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Command::Import(args) => call(import::run(args)),
         Command::Demo(args) => call(demo::run(args)),
         Command::Verify(args) => call(verify::run(args)),
+        Command::Export(args) => call(export::run(args)),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

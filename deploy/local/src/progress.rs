@@ -11,11 +11,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 const LINE_EVERY: Duration = Duration::from_secs(3);
 const BAR: &str = "{msg:9} [{bar:40}] {human_pos}/{human_len}  {per_sec}  {eta} left";
+const COUNT: &str = "{msg:9} {human_pos}  {per_sec}";
 
 /// How far one piece of work has come.
 pub(crate) struct Progress {
     label: &'static str,
-    total: u64,
+    total: Option<u64>,
     done: Cell<u64>,
     begun: Instant,
     shown: Shown,
@@ -29,12 +30,22 @@ enum Shown {
 impl Progress {
     /// Starts to show progress towards a total.
     pub(crate) fn start(label: &'static str, total: u64) -> Self {
+        Self::towards(label, Some(total))
+    }
+
+    /// Starts to show progress of what nobody knows the total of.
+    pub(crate) fn start_uncounted(label: &'static str) -> Self {
+        Self::towards(label, None)
+    }
+
+    fn towards(label: &'static str, total: Option<u64>) -> Self {
         let begun = Instant::now();
         let shown = if io::stderr().is_terminal() {
-            let style = ProgressStyle::with_template(BAR)
+            let style = ProgressStyle::with_template(if total.is_some() { BAR } else { COUNT })
                 .unwrap_or_else(|_| ProgressStyle::default_bar())
                 .progress_chars("=> ");
-            Shown::Bar(ProgressBar::new(total).with_style(style).with_message(label))
+            let bar = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
+            Shown::Bar(bar.with_style(style).with_message(label))
         } else {
             Shown::Lines { last: Cell::new(begun) }
         };
@@ -48,7 +59,10 @@ impl Progress {
             Shown::Bar(bar) => bar.inc(count),
             Shown::Lines { last } if last.get().elapsed() >= LINE_EVERY => {
                 last.set(Instant::now());
-                eprintln!("{}: {} of {}", self.label, self.done.get(), self.total);
+                match self.total {
+                    Some(total) => eprintln!("{}: {} of {total}", self.label, self.done.get()),
+                    None => eprintln!("{}: {}", self.label, self.done.get()),
+                }
             }
             Shown::Lines { .. } => {}
         }

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
 
+mod export;
 mod launcher;
+mod people;
 mod refusals;
 mod timelines;
 mod up;

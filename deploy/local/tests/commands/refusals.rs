@@ -29,6 +29,7 @@ fn nobody_at_the_address_is_said_at_once_with_what_to_do() {
         vec!["import", "-", "--user-url", nobody],
         vec!["demo", "--gateway-url", nobody],
         vec!["verify", "--user-url", nobody],
+        vec!["export", "ada", "--user-url", nobody],
     ] {
         let ended = run(&args, "1 2\n");
         assert_eq!(ended.code, Some(2), "{ended:?}");
@@ -46,7 +47,7 @@ fn what_is_no_address_is_said() {
 
 #[test]
 fn every_flag_of_every_command_is_explained() {
-    for command in ["up", "import", "demo", "verify"] {
+    for command in ["up", "import", "demo", "verify", "export"] {
         let help = run(&[command, "--help"], "").stdout;
         let lines: Vec<_> = help.lines().collect();
         for (at, line) in lines.iter().enumerate() {

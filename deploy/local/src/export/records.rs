@@ -1,0 +1,108 @@
+//! What is in the lines of an export, for each kind. Times are as RFC 3339 has them.
+
+use microblog_proto::{post, relation, user};
+use serde::Serialize;
+
+/// An account, as its owner sees it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Account {
+    pub(super) id: u64,
+    name: String,
+    display_name: String,
+    bio: String,
+    avatar_url: String,
+    location: String,
+    email: String,
+    created_at: Option<String>,
+}
+
+/// An entry of one of its lists: another account.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Edge {
+    user_id: u64,
+    /// None of an account that is deleted.
+    name: Option<String>,
+    since: Option<String>,
+}
+
+/// A post of its.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Post {
+    id: u64,
+    created_at: Option<String>,
+    text: String,
+    likes: u64,
+    comments: u64,
+    reposts: u64,
+    #[serde(flatten)]
+    repeats: Option<Repeats>,
+}
+
+/// What a repost repeats.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Repeats {
+    reposted_id: u64,
+    root_id: u64,
+    root_deleted: bool,
+}
+
+impl Account {
+    /// Returns the record of an account; none where the answer lacks what everybody may see.
+    pub(super) fn of(account: user::Account) -> Option<Self> {
+        let user = account.user?;
+        Some(Self {
+            id: user.id,
+            name: user.name,
+            display_name: user.display_name,
+            bio: user.bio,
+            avatar_url: user.avatar_url,
+            location: user.location,
+            email: account.email,
+            created_at: user.created_at.as_ref().map(ToString::to_string),
+        })
+    }
+}
+
+impl Edge {
+    /// Returns the record of an entry.
+    pub(super) fn of(edge: &relation::Edge, name: Option<String>) -> Self {
+        let since = edge.since.as_ref().map(ToString::to_string);
+        Self { user_id: edge.user_id, name, since }
+    }
+}
+
+impl Post {
+    /// Returns the record of a post.
+    pub(super) fn of(post: post::Post) -> Self {
+        let post::Post { reposted_id, root_id, root_deleted, .. } = post;
+        Self {
+            id: post.id,
+            created_at: post.created_at.as_ref().map(ToString::to_string),
+            text: post.text,
+            likes: post.likes,
+            comments: post.comments,
+            reposts: post.reposts,
+            repeats: (root_id != 0).then_some(Repeats { reposted_id, root_id, root_deleted }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn posts_and_reposts_are_told_apart() {
+        let created_at = Some("2026-01-02T03:04:05.678Z".parse().unwrap());
+        let mut post =
+            post::Post { id: 7, text: "\"a\"\n".into(), created_at, ..post::Post::default() };
+        post.likes = 3;
+        let json = serde_json::to_string(&Post::of(post.clone())).unwrap();
+        let expected = r#"{"id":7,"created_at":"2026-01-02T03:04:05.678Z","text":"\"a\"\n","likes":3,"comments":0,"reposts":0}"#;
+        assert_eq!(json, expected);
+        (post.reposted_id, post.root_id) = (6, 5);
+        let json = serde_json::to_string(&Post::of(post.clone())).unwrap();
+        let repeats = r#","reposted_id":6,"root_id":5,"root_deleted":false}"#;
+        assert_eq!(json, expected.replace('}', repeats));
+    }
+}

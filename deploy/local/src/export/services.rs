@@ -1,0 +1,164 @@
+//! What the services tell of an account: a method for each thing to ask, which answers records. A
+//! list comes page by page.
+
+use std::collections::HashMap;
+
+use microblog_proto::{
+    post::{ListUserPostsRequest, post_service_client::PostServiceClient},
+    relation::{
+        self, ListBlocksRequest, ListFollowersRequest, ListFollowingRequest, ListMutesRequest,
+        relation_service_client::RelationServiceClient,
+    },
+    user::{
+        BatchGetUsersRequest, GetAccountRequest, GetUserByNameRequest,
+        user_service_client::UserServiceClient,
+    },
+};
+use tonic::{Code, Request, Status, transport::Channel};
+
+use super::{
+    Args,
+    records::{Account, Edge, Post},
+};
+use crate::remote::{self, CALL_TIMEOUT};
+
+// As many as the services give.
+const PAGE_SIZE: i32 = 200;
+// A page of the longest posts, each with as long a root.
+const PAGE_BYTES_MAX: usize = 32 << 20;
+
+/// Those who know something of an account.
+pub(super) struct Services {
+    user: Channel,
+    relation: Channel,
+    post: Channel,
+}
+
+/// A page of a list.
+pub(super) struct Page<T> {
+    /// What is on it.
+    pub(super) records: Vec<T>,
+    /// The token for the next one; empty at the end.
+    pub(super) next: String,
+}
+
+impl Services {
+    /// Returns them once each of them serves.
+    pub(super) async fn serving(args: &Args) -> anyhow::Result<Self> {
+        Ok(Self {
+            user: remote::serving(&args.user_url).await?,
+            relation: remote::serving(&args.relation_url).await?,
+            post: remote::serving(&args.post_url).await?,
+        })
+    }
+
+    /// Returns an account as its owner sees it.
+    pub(super) async fn account(&self, user_id: u64) -> Result<Option<Account>, Status> {
+        let request = request(GetAccountRequest { user_id });
+        let answer = known(self.user().get_account(request).await)?;
+        Ok(answer.and_then(|answer| answer.into_inner().account).and_then(Account::of))
+    }
+
+    /// Returns the id of the account that has a name.
+    pub(super) async fn id_of(&self, name: &str) -> Result<Option<u64>, Status> {
+        let request = request(GetUserByNameRequest { name: name.to_owned() });
+        let answer = known(self.user().get_user_by_name(request).await)?;
+        Ok(answer.and_then(|answer| answer.into_inner().user).map(|user| user.id))
+    }
+
+    /// Lists whom an account follows.
+    pub(super) async fn following(
+        &self,
+        user_id: u64,
+        page_token: String,
+    ) -> Result<Page<Edge>, Status> {
+        let (page_size, newer_than_version) = (PAGE_SIZE, 0);
+        let message = ListFollowingRequest { user_id, page_size, page_token, newer_than_version };
+        let answer = self.relation().list_following(request(message)).await?.into_inner();
+        self.named(answer.edges, answer.next_page_token).await
+    }
+
+    /// Lists who follows an account.
+    pub(super) async fn followers(
+        &self,
+        user_id: u64,
+        page_token: String,
+    ) -> Result<Page<Edge>, Status> {
+        let message = ListFollowersRequest { user_id, page_size: PAGE_SIZE, page_token };
+        let answer = self.relation().list_followers(request(message)).await?.into_inner();
+        self.named(answer.edges, answer.next_page_token).await
+    }
+
+    /// Lists whom an account blocks.
+    pub(super) async fn blocks(
+        &self,
+        user_id: u64,
+        page_token: String,
+    ) -> Result<Page<Edge>, Status> {
+        let message = ListBlocksRequest { user_id, page_size: PAGE_SIZE, page_token };
+        let answer = self.relation().list_blocks(request(message)).await?.into_inner();
+        self.named(answer.edges, answer.next_page_token).await
+    }
+
+    /// Lists whom an account mutes.
+    pub(super) async fn mutes(
+        &self,
+        user_id: u64,
+        page_token: String,
+    ) -> Result<Page<Edge>, Status> {
+        let message = ListMutesRequest { user_id, page_size: PAGE_SIZE, page_token };
+        let answer = self.relation().list_mutes(request(message)).await?.into_inner();
+        self.named(answer.edges, answer.next_page_token).await
+    }
+
+    /// Lists the posts and reposts of an account.
+    pub(super) async fn posts(
+        &self,
+        author_id: u64,
+        page_token: String,
+    ) -> Result<Page<Post>, Status> {
+        let (page_size, viewer_id, before_id) = (PAGE_SIZE, 0, 0);
+        let message =
+            ListUserPostsRequest { author_id, viewer_id, page_size, page_token, before_id };
+        let client = PostServiceClient::new(self.post.clone());
+        let mut client = client.max_decoding_message_size(PAGE_BYTES_MAX);
+        let answer = client.list_user_posts(request(message)).await?.into_inner();
+        let records = answer.posts.into_iter().map(Post::of).collect();
+        Ok(Page { records, next: answer.next_page_token })
+    }
+
+    /// Adds the names of those who have an account.
+    async fn named(&self, edges: Vec<relation::Edge>, next: String) -> Result<Page<Edge>, Status> {
+        if edges.is_empty() {
+            return Ok(Page { records: Vec::new(), next });
+        }
+        let user_ids = edges.iter().map(|edge| edge.user_id).collect();
+        let request = request(BatchGetUsersRequest { user_ids });
+        let answer = self.user().batch_get_users(request).await?.into_inner();
+        let users = answer.users.into_iter();
+        let mut names: HashMap<u64, String> = users.map(|user| (user.id, user.name)).collect();
+        let record = |edge: relation::Edge| Edge::of(&edge, names.remove(&edge.user_id));
+        Ok(Page { records: edges.into_iter().map(record).collect(), next })
+    }
+
+    fn user(&self) -> UserServiceClient<Channel> {
+        UserServiceClient::new(self.user.clone())
+    }
+
+    fn relation(&self) -> RelationServiceClient<Channel> {
+        RelationServiceClient::new(self.relation.clone())
+    }
+}
+
+fn request<T>(message: T) -> Request<T> {
+    remote::request(message, CALL_TIMEOUT)
+}
+
+/// Tells from a failure that there is no such account, or that none can have such an id or name.
+fn known<T>(answer: Result<T, Status>) -> Result<Option<T>, Status> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(status) if matches!(status.code(), Code::NotFound | Code::InvalidArgument) => Ok(None),
+        Err(status) => Err(status),
+    }
+}

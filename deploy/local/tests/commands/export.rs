@@ -1,0 +1,185 @@
+//! `microblog export`: an account whole, and never a part that looks like the whole.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{Read as _, Write as _},
+    net::{Shutdown, TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::Command,
+    thread,
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    launcher::{Ended, Launcher, PROGRAM, run},
+    people::People,
+};
+
+// More than two pages.
+const POSTS: u32 = 401;
+const ACCOUNTS: &str = "ada bob\nbob ada\ncleo ada\ndan bob\neve eve\n";
+
+fn start(data: &Path) -> Launcher {
+    let mut command = Command::new(PROGRAM);
+    command.env("MICROBLOG_POSTS_PER_MINUTE", "0");
+    let launcher = Launcher::start_by(command, data, &[]);
+    launcher.import(ACCOUNTS);
+    launcher
+}
+
+fn export(launcher: &Launcher, args: &[&str]) -> Ended {
+    export_by(launcher, &launcher.url(3), args)
+}
+
+fn export_by(launcher: &Launcher, post_url: &str, args: &[&str]) -> Ended {
+    let [users, relation] = [1, 2].map(|server| launcher.url(server));
+    let urls = ["--user-url", &users, "--relation-url", &relation, "--post-url", post_url];
+    run(&[&["export"], &urls[..], args].concat(), "")
+}
+
+fn lines(exported: &str) -> Vec<Value> {
+    exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Returns the lines of a kind.
+fn of<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    lines.iter().filter(|line| line["kind"] == kind).collect()
+}
+
+#[test]
+fn an_account_is_told_whole_and_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = start(&dir.path().join("data"));
+    let people = People::of(&launcher);
+    let [ada, bob, dan] = ["ada", "bob", "dan"].map(|name| people.id(name));
+    people.block(ada, dan);
+    people.mute(ada, bob);
+    let posts = people.publish(ada, POSTS);
+    let [root, gone] = [people.publish(bob, 1)[0], people.publish(bob, 1)[0]];
+    let [repost, orphan] = [people.repost(ada, root), people.repost(ada, gone)];
+    people.delete(bob, gone);
+
+    let ended = export(&launcher, &["ada"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let told = lines(&ended.stdout);
+    let kinds: Vec<_> = told.iter().map(|line| line["kind"].as_str().unwrap()).collect();
+    let mut expected = vec!["account", "following", "follower", "follower", "block", "mute"];
+    expected.extend([&["post"].repeat(posts.len() + 2)[..], &["end"]].concat());
+    assert_eq!(kinds, expected);
+    assert_eq!((&told[0]["id"], &told[0]["name"]), (&json!(ada), &json!("ada")));
+    assert_eq!(told[0]["email"], "ada@import.invalid");
+    assert_eq!((&told[1]["user_id"], &told[1]["name"]), (&json!(bob), &json!("bob")));
+    let followers: BTreeSet<_> = told[2..4].iter().map(|line| line["name"].as_str()).collect();
+    assert_eq!(followers, BTreeSet::from([Some("bob"), Some("cleo")]));
+    assert_eq!((&told[4]["user_id"], &told[5]["user_id"]), (&json!(dan), &json!(bob)));
+
+    let written = of(&told, "post");
+    let ids: Vec<_> = written.iter().map(|post| post["id"].as_u64().unwrap()).collect();
+    let made: Vec<_> = [orphan, repost].iter().chain(posts.iter().rev()).copied().collect();
+    assert_eq!(ids, made);
+    assert_eq!((&written[0]["root_id"], &written[0]["root_deleted"]), (&json!(gone), &json!(true)));
+    assert_eq!((&written[1]["root_id"], &written[1]["reposted_id"]), (&json!(root), &json!(root)));
+    assert_eq!((&written[2]["text"], &written[2]["likes"]), (&json!("post 400"), &json!(0)));
+    assert_eq!(written[2].get("root_id"), None);
+    let time = written[2]["created_at"].as_str().unwrap();
+    assert!(time.starts_with("20") && time.ends_with('Z'), "{time}");
+    let counts = json!({
+        "account": 1, "following": 1, "follower": 2, "block": 1, "mute": 1, "post": POSTS + 2,
+    });
+    assert_eq!(told.last().unwrap()["lines"], counts);
+
+    // The same by its id and by an unmistakable name, and in a file.
+    assert_eq!(export(&launcher, &[&ada.to_string()]).stdout, ended.stdout);
+    assert_eq!(export(&launcher, &["@ADA"]).stdout, ended.stdout);
+    let file = dir.path().join("ada.jsonl");
+    let into_file = export(&launcher, &["ada", "--output", file.to_str().unwrap()]);
+    assert_eq!(into_file.code, Some(0), "{into_file:?}");
+    assert!(into_file.stdout.starts_with("410 lines are in "), "{into_file:?}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), ended.stdout);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn an_account_without_anything_is_told_and_one_that_nobody_has_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = start(&dir.path().join("data"));
+    let ended = export(&launcher, &["eve"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let told = lines(&ended.stdout);
+    assert_eq!((&told[0]["name"], told.len()), (&json!("eve"), 2));
+    let counts = json!({
+        "account": 1, "following": 0, "follower": 0, "block": 0, "mute": 0, "post": 0,
+    });
+    assert_eq!(told[1], json!({ "kind": "end", "lines": counts }));
+
+    let file = dir.path().join("nobody.jsonl");
+    for user in ["nobody", "@nobody", "7000000000000015", "1", "not a name"] {
+        let ended = export(&launcher, &[user, "--output", file.to_str().unwrap()]);
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.stderr.contains(&format!("there is no account `{user}`")), "{ended:?}");
+        assert!(!file.exists());
+    }
+}
+
+#[test]
+fn an_export_that_breaks_off_cannot_be_taken_for_a_whole_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = start(&dir.path().join("data"));
+    let people = People::of(&launcher);
+    people.publish(people.id("ada"), POSTS);
+    // Enough for the first page of posts, and too little for all.
+    let cut = || cut_after(&launcher, 10_000);
+
+    let ended = export_by(&launcher, &cut(), &["ada"]);
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("error: the export could not be completed: "),
+        "{}",
+        ended.stderr
+    );
+    let told = lines(&ended.stdout);
+    assert!((1..POSTS as usize).contains(&of(&told, "post").len()));
+    assert!(of(&told, "end").is_empty());
+
+    let target = tempfile::tempdir().unwrap();
+    let file = target.path().join("ada.jsonl");
+    fs::write(&file, "an earlier one").unwrap();
+    let ended = export_by(&launcher, &cut(), &["ada", "--output", file.to_str().unwrap()]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "an earlier one");
+    assert_eq!(fs::read_dir(target.path()).unwrap().count(), 1);
+}
+
+/// Returns the address of somebody who passes calls to the post service, and is gone once its
+/// answers have had so many bytes.
+fn cut_after(launcher: &Launcher, bytes: u64) -> String {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let post = ("127.0.0.1", launcher.port_base + 3);
+    thread::spawn(move || {
+        let (client, _) = listener.accept().unwrap();
+        let server = TcpStream::connect(post).unwrap();
+        let (asked, answered) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        thread::spawn(move || pass(asked, server, u64::MAX));
+        pass(answered, client, bytes);
+    });
+    address
+}
+
+/// Passes so many bytes on, and closes both connections.
+fn pass(mut from: TcpStream, mut to: TcpStream, bytes: u64) {
+    let mut left = usize::try_from(bytes).unwrap();
+    let mut buffer = [0; 1_000];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        let count = count.min(left);
+        left -= count;
+        if to.write_all(&buffer[..count]).is_err() || left == 0 {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}

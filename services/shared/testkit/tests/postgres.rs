@@ -14,7 +14,7 @@ use std::{
 use microblog_testkit::{PostgresServer, eventually};
 use nix::{errno::Errno, sys::signal::kill, unistd::Pid};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 const A_WHILE: Duration = Duration::from_millis(300);
 
 /// A connection that sends statements and returns what comes back, as PostgreSQL writes it.

@@ -5,9 +5,11 @@
 //! `people.rs` and `mentions.rs`), filtering (there as well) with a refill of the page (`pages.rs`),
 //! and presentation (`present.rs`). Steps that do not depend on each other run at once. Timelines
 //! go the same way, but know no texts: posts are asked for by their ids, page by page
-//! (`timelines/`), or as they come (`timelines/watch.rs`). The number of calls behind a call is
-//! bounded, and stated at each handler: it never grows with anybody's lists, and with the size of a
-//! page only where that is too much to be looked at together.
+//! (`timelines/`), or as they come (`timelines/watch.rs`). Where the timeline service has no more of
+//! them, the view goes on with what the post service has of the same authors (`timelines/past.rs`).
+//! The number of calls behind a call is bounded, and stated at each handler: it grows with the size of
+//! a page only where that is too much to be looked at together, and with a list of somebody's only
+//! in the past of a home timeline, which takes all whom the viewer follows.
 //!
 //! The gateway keeps nothing, and decides about the domain only what takes the knowledge of several
 //! services: which posts and comments a viewer is shown, and acts on, past blocks, mutes and

@@ -1,6 +1,7 @@
 //! The first step of a view: which entries a list has, in which order. The same to everybody.
 
 mod accounts;
+mod past;
 mod posts;
 mod timelines;
 

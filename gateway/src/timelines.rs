@@ -1,8 +1,10 @@
 //! Timelines as their viewers see them: what the timeline service names, with all that belongs to
-//! it, and without what is deleted or not for the viewer.
+//! it, and without what is deleted or not for the viewer. Home and user timelines go on behind its
+//! newest posts, to the first ones.
 
 mod fill;
 mod hydrate;
+mod past;
 mod watch;
 
 use microblog_domain::{Fields, UserId};
@@ -19,7 +21,7 @@ use crate::{
     viewer::Token,
 };
 
-use fill::{TimelinePage, first_size};
+use fill::TimelinePage;
 pub(crate) use watch::News;
 
 impl Gateway {
@@ -32,6 +34,13 @@ impl Gateway {
     /// more: up to 48 slices, which costs up to 7 each (post.BatchGetPosts twice). Where a post
     /// that has stand-ins is not shown, its slice costs up to 10 more: post.BatchGetPosts up to 6
     /// times, then the last four once more.
+    ///
+    /// Behind the newest 800 posts, a page costs whom the viewer follows: relation.ListFollowing once
+    /// for every 200, one after the other, then relation.BatchGetRelations once for every 500, all at
+    /// once. Then come the posts, post.ListAuthorsPosts once for every 500, all at once, then the last
+    /// four of above once for every 50 posts; and where texts are long, or something is not shown,
+    /// the same up to 7 times more. The page that comes to the end of the newest 800 goes on behind
+    /// it, and costs both.
     pub(crate) async fn view_home(
         &self,
         token: Token,
@@ -45,7 +54,7 @@ impl Gateway {
     }
 
     /// Shows the posts of those whom the viewer follows and is followed by. As
-    /// [`Gateway::view_home`], with timeline.GetFriendsTimeline.
+    /// [`Gateway::view_home`] up to its newest 800, with timeline.GetFriendsTimeline.
     pub(crate) async fn view_friends(
         &self,
         token: Token,
@@ -62,6 +71,9 @@ impl Gateway {
     /// token, for a page of up to 25 that is full at once: by id, user.Authenticate ∥ user.GetUser ∥
     /// timeline.GetUserTimeline, then post.BatchGetPosts and the rest as [`Gateway::view_home`]; by
     /// name, user.Authenticate ∥ user.GetUserByName, then the timeline, then the same.
+    ///
+    /// Behind the newest 1,000 posts, post.ListAuthorsPosts is in the place of the timeline and of
+    /// post.BatchGetPosts, up to 8 times as of [`Gateway::view_home`].
     pub(crate) async fn view_user_timeline(
         &self,
         token: Option<Token>,
@@ -72,12 +84,11 @@ impl Gateway {
         let user = fields.read(Reference::parse(user));
         let (user, page) = PageRequest::parse(fields, user, page_size, page_token)?;
         let timeline = |id| Timeline { whose: Whose::User(id), since_token };
-        let (size, begin) = (first_size(&page), page.token.clone());
         let viewer = self.viewer_if_any(token);
         let (viewer, id, timeline, first) = match user {
             Reference::Id(id) => {
                 let timeline = timeline(id);
-                let first = timeline.stretch(self, size, begin);
+                let first = self.first(&timeline, &page);
                 let (viewer, profile, first) = tokio::join!(viewer, self.profile(&user), first);
                 let viewer = viewer?;
                 profile?;
@@ -88,7 +99,7 @@ impl Gateway {
                 let viewer = viewer?;
                 let id = refusal::sent_id(profile?.id)?;
                 let timeline = timeline(id);
-                let first = timeline.stretch(self, size, begin).await?;
+                let first = self.first(&timeline, &page).await?;
                 (viewer, id, timeline, first)
             }
         };
@@ -123,7 +134,7 @@ impl Gateway {
     ) -> Result<TimelinePage, Status> {
         let viewer = self.viewer(token).await?;
         let timeline = Timeline { whose: whose(viewer), since_token };
-        let first = timeline.stretch(self, first_size(&page), page.token.clone()).await?;
+        let first = self.first(&timeline, &page).await?;
         let visit = Visit { viewer: Some(viewer), host: None };
         self.fill_timeline(&timeline, visit, page, first).await
     }

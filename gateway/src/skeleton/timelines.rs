@@ -1,5 +1,5 @@
 //! Timelines: which posts are in them. Asks the timeline service only, which knows who follows whom
-//! but no texts, and not what is deleted.
+//! but no texts, not what is deleted, and not what is older than the newest posts.
 
 use microblog_domain::UserId;
 use microblog_proto::timeline::{self, Entry};
@@ -41,6 +41,9 @@ pub(crate) struct Stretch {
     pub(crate) next_page_token: String,
     /// For what will be new.
     pub(crate) since_token: String,
+    /// At the end of a timeline that had no room for more: older posts than this one are not in it;
+    /// 0 elsewhere.
+    pub(crate) older_than_id: u64,
 }
 
 impl Timeline {
@@ -66,23 +69,30 @@ impl Timeline {
         let since_token = self.since_token.clone();
         // The timelines' messages have the same parts, but are types of their own.
         macro_rules! stretch {
-            ($method:ident, $request:ident, $user:expr) => {{
+            ($method:ident, $request:ident, $user:expr, $response:ident => $older:expr) => {{
                 let user_id = $user.get();
                 let request = timeline::$request { user_id, page_size, page_token, since_token };
-                let response = client.$method(request).await?.into_inner();
+                let $response = client.$method(request).await?.into_inner();
                 Stretch {
-                    entries: response.entries,
-                    next_page_token: response.next_page_token,
-                    since_token: response.since_token,
+                    older_than_id: $older,
+                    entries: $response.entries,
+                    next_page_token: $response.next_page_token,
+                    since_token: $response.since_token,
                 }
             }};
         }
         Ok(match self.whose {
-            Whose::Home(user) => stretch!(get_home_timeline, GetHomeTimelineRequest, user),
-            Whose::Friends(user) => {
-                stretch!(get_friends_timeline, GetFriendsTimelineRequest, user)
+            Whose::Home(user) => {
+                stretch!(get_home_timeline, GetHomeTimelineRequest, user,
+                    response => response.older_than_id)
             }
-            Whose::User(user) => stretch!(get_user_timeline, GetUserTimelineRequest, user),
+            Whose::Friends(user) => {
+                stretch!(get_friends_timeline, GetFriendsTimelineRequest, user, response => 0)
+            }
+            Whose::User(user) => {
+                stretch!(get_user_timeline, GetUserTimelineRequest, user,
+                    response => response.older_than_id)
+            }
         })
     }
 }

@@ -1,11 +1,14 @@
-//! Pages of timelines: filled again until they are full or the timeline ends, as it does after some
-//! hundreds of entries.
+//! Pages of timelines: filled again until they are full or the timeline ends. First with what the
+//! timeline service holds of it, which ends after some hundreds of entries, then with its past.
 
 use microblog_proto::gateway::ViewedPost;
 use prost::Message as _;
-use tonic::Status;
+use tonic::{Code, Status};
 
-use super::hydrate::ENTRY_BYTES_MAX;
+use super::{
+    hydrate::ENTRY_BYTES_MAX,
+    past::{self, Past},
+};
 use crate::{
     pages::{ANSWER_BYTES_MAX, PageRequest},
     people::Visit,
@@ -14,9 +17,9 @@ use crate::{
 };
 
 /// How many entries are looked at together, at most: what they are is in memory at once.
-const SLICE_MAX: usize = 50;
+pub(super) const SLICE_MAX: usize = 50;
 
-/// How often a page is asked for at most. More than any page of a timeline needs: it takes 20
+/// How often the timeline is asked for a page at most. More than any page needs: it takes 20
 /// slices of the largest size through 1,000 entries, and smaller ones come only where at least the
 /// half of a slice was shown, or once after each such.
 const ROUNDS_MAX: usize = 48;
@@ -37,46 +40,97 @@ pub(crate) struct TimelinePage {
     pub(crate) since_token: String,
 }
 
-/// Returns how many entries are looked at first for a page.
-pub(super) fn first_size(page: &PageRequest) -> usize {
-    page.size.min(SLICE_MAX)
+/// What a page begins with.
+pub(super) enum First {
+    /// What the timeline service holds.
+    Held(Stretch),
+    /// The past.
+    Past(Past),
 }
 
 impl Gateway {
-    /// Hydrates a page, and fills it up with what follows in the timeline until it is full, in
-    /// entries or in bytes, or the timeline ends.
-    ///
-    /// A page's tokens are those of the last slice that is on it. So a slice of which more is to be
-    /// shown than the page has room for is asked for again, as long as there is room: what comes
-    /// then is what counts, although something may have come or gone since.
+    /// Returns what a page begins with. One call, or none in the past.
+    pub(super) async fn first(
+        &self,
+        timeline: &Timeline,
+        page: &PageRequest,
+    ) -> Result<First, Status> {
+        if let Some(past) = Past::from_token(past::scope(timeline), &page.token) {
+            return Ok(First::Past(past));
+        }
+        let size = page.size.min(SLICE_MAX);
+        timeline.stretch(self, size, page.token.clone()).await.map(First::Held)
+    }
+
+    /// Hydrates a page, and fills it up with what follows in the timeline and in its past until it is
+    /// full, in entries or in bytes, or there is nothing older.
     pub(super) async fn fill_timeline(
         &self,
         timeline: &Timeline,
         visit: Visit,
         page: PageRequest,
-        first: Stretch,
+        first: First,
     ) -> Result<TimelinePage, Status> {
         let mut filling = Filling::new(page.size);
-        let (mut begin, mut since_token) = (page.token, timeline.since_token.clone());
+        let mut past = match first {
+            First::Past(past) => past,
+            First::Held(stretch) => {
+                let end = self.fill_held(timeline, visit, page, stretch, &mut filling).await?;
+                let Stretch { next_page_token, since_token, older_than_id, .. } = end;
+                if older_than_id == 0 {
+                    return Ok(TimelinePage { posts: filling.posts, next_page_token, since_token });
+                }
+                Past { before_id: older_than_id, since_token }
+            }
+        };
+        if !filling.is_full() {
+            let filled = self.fill_past(timeline, visit, &mut past.before_id, &mut filling).await;
+            match filled {
+                // While what is older is away, what is newer is shown.
+                Err(status) if status.code() == Code::Unavailable && filling.has_any() => {}
+                filled => filled?,
+            }
+        }
+        let has_more = past.before_id != 0;
+        let next = has_more.then(|| past.token(past::scope(timeline)));
+        let (posts, since_token) = (filling.posts, past.since_token);
+        Ok(TimelinePage { posts, next_page_token: next.unwrap_or_default(), since_token })
+    }
+
+    /// Fills a page up with what the timeline service holds. Returns where it ends, without entries.
+    ///
+    /// A page's tokens are those of the last slice that is on it. So a slice of which more is to be
+    /// shown than the page has room for is asked for again, as long as there is room: what comes
+    /// then is what counts, although something may have come or gone since.
+    async fn fill_held(
+        &self,
+        timeline: &Timeline,
+        visit: Visit,
+        page: PageRequest,
+        first: Stretch,
+        filling: &mut Filling,
+    ) -> Result<Stretch, Status> {
+        let since_token = timeline.since_token.clone();
+        let mut end = Stretch { next_page_token: page.token, since_token, ..Stretch::default() };
         let mut stretch = first;
         for _ in 1..ROUNDS_MAX {
             let found = self.hydrate_entries(visit, &stretch.entries).await?;
             let mut size = filling.fitting(&found);
             if size == found.len() {
                 size = filling.take(found);
-                (begin, since_token) = (stretch.next_page_token, stretch.since_token);
-                if begin.is_empty() || filling.is_full() {
+                end = Stretch { entries: Vec::new(), ..stretch };
+                if end.next_page_token.is_empty() || filling.is_full() {
                     break;
                 }
             }
-            stretch = timeline.stretch(self, size, begin.clone()).await?;
+            stretch = timeline.stretch(self, size, end.next_page_token.clone()).await?;
         }
-        Ok(TimelinePage { posts: filling.posts, next_page_token: begin, since_token })
+        Ok(end)
     }
 }
 
 /// A page that is not full yet.
-struct Filling {
+pub(super) struct Filling {
     posts: Vec<ViewedPost>,
     bytes: usize,
     size: usize,
@@ -87,17 +141,22 @@ impl Filling {
         Self { posts: Vec::with_capacity(size), bytes: 0, size }
     }
 
-    fn missing(&self) -> usize {
+    fn has_any(&self) -> bool {
+        !self.posts.is_empty()
+    }
+
+    /// Returns how many entries are missing.
+    pub(super) fn missing(&self) -> usize {
         self.size.saturating_sub(self.posts.len())
     }
 
     /// Returns whether there is no more room, or none for an entry that may be as long as any.
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.missing() == 0 || self.bytes + ENTRY_BYTES_MAX > PAGE_BYTES_MAX
     }
 
     /// Returns up to which entry what is shown of a slice has room.
-    fn fitting(&self, found: &[Option<ViewedPost>]) -> usize {
+    pub(super) fn fitting(&self, found: &[Option<ViewedPost>]) -> usize {
         let (mut missing, mut bytes) = (self.missing(), self.bytes);
         let exceeds = |post: &Option<ViewedPost>| {
             let Some(post) = post else { return false };
@@ -111,7 +170,7 @@ impl Filling {
 
     /// Takes a slice, and returns how many entries to look at next: what is missing, or more where
     /// little of this one is shown, since it may go on like this.
-    fn take(&mut self, found: Vec<Option<ViewedPost>>) -> usize {
+    pub(super) fn take(&mut self, found: Vec<Option<ViewedPost>>) -> usize {
         let (looked_at, shown) = (found.len(), self.posts.len());
         self.posts.extend(found.into_iter().flatten());
         self.bytes += self.posts[shown..].iter().map(bytes_of).sum::<usize>();

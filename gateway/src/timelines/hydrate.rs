@@ -1,4 +1,4 @@
-//! The posts that entries of a timeline stand for, as the viewer sees them.
+//! The posts that entries of a timeline stand for, and those of its past, as the viewer sees them.
 
 use std::collections::HashMap;
 
@@ -59,6 +59,26 @@ impl Gateway {
         post_ids: &[u64],
     ) -> Result<HashMap<u64, ViewedPost>, Status> {
         let posts = self.posts(post_ids).await?;
+        self.by_id(visit, posts).await
+    }
+
+    /// Returns what the viewer is shown for each of the posts, in their order; nothing for those that
+    /// are not for the viewer. The calls of [`Gateway::scene`].
+    pub(super) async fn hydrate_past(
+        &self,
+        visit: Visit,
+        posts: Vec<Post>,
+    ) -> Result<Vec<Option<ViewedPost>>, Status> {
+        let ids: Vec<u64> = posts.iter().map(|post| post.id).collect();
+        let mut shown = self.by_id(visit, posts).await?;
+        Ok(ids.iter().map(|id| shown.remove(id)).collect())
+    }
+
+    async fn by_id(
+        &self,
+        visit: Visit,
+        posts: Vec<Post>,
+    ) -> Result<HashMap<u64, ViewedPost>, Status> {
         let shown = self.hydrate_posts(visit, posts).await?;
         let with_id = |viewed: ViewedPost| Some((viewed.post.as_ref()?.id, viewed));
         Ok(shown.into_iter().filter_map(with_id).collect())

@@ -13,6 +13,8 @@ mod mentions;
 mod outages;
 mod outages_of_posts;
 mod paging;
+mod past;
+mod past_faults;
 mod post_costs;
 mod post_faults;
 mod post_pages;

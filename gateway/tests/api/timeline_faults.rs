@@ -22,10 +22,12 @@ use crate::{
     timeline_acts::{SOON, at_rest},
 };
 
-const DAMAGED: Refusal = (Code::InvalidArgument, ErrorReason::PageTokenInvalid, &["page_token"]);
+pub(crate) const DAMAGED: Refusal =
+    (Code::InvalidArgument, ErrorReason::PageTokenInvalid, &["page_token"]);
 const DAMAGED_SINCE: Refusal =
     (Code::InvalidArgument, ErrorReason::PageTokenInvalid, &["since_token"]);
-const FOREIGN: Refusal = (Code::InvalidArgument, ErrorReason::PageTokenMismatch, &["page_token"]);
+pub(crate) const FOREIGN: Refusal =
+    (Code::InvalidArgument, ErrorReason::PageTokenMismatch, &["page_token"]);
 const FOREIGN_SINCE: Refusal =
     (Code::InvalidArgument, ErrorReason::PageTokenMismatch, &["since_token"]);
 

@@ -8,7 +8,7 @@
 use clap::Parser as _;
 use microblog_domain::{PostId, RequestId, UserId};
 use microblog_keyspace::Entry;
-use microblog_post::{Config, Content, Published, Store};
+use microblog_post::{Config, Content, List, Published, Store};
 use microblog_testkit::{
     RedisServer,
     redis::{self, aio::MultiplexedConnection, cmd},
@@ -104,7 +104,7 @@ async fn measure(
         Entry { member: user(1_000 + likes / 2).get(), score: id.get() + likes / 2 * 4096 };
     let middle = Some(middle);
     let page = async |after: Option<Entry>, size: usize| {
-        store.likers(id, after, size).await.unwrap().entries.len()
+        store.list(List::Likers, id, after, size).await.unwrap().entries.len()
     };
     for round in 0..=TIMES {
         // Who likes it differs, and so where in the list one is found.
@@ -114,7 +114,7 @@ async fn measure(
             let before = microseconds(&mut admin, command).await;
             match call {
                 0 => assert_eq!(store.like(new, id).await.unwrap().unwrap().1, likes + 1),
-                1 => assert_eq!(store.unlike(new, id).await.unwrap(), likes),
+                1 => assert_eq!(store.unlike(new, id).await.unwrap(), Some(likes)),
                 2 => assert_eq!(store.liked(fan, &[id]).await.unwrap(), [true]),
                 3 => {
                     let post = store.post(id, None).await.unwrap().unwrap();

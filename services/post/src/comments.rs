@@ -10,19 +10,20 @@ use microblog_domain::{CommentId, PostId, RequestId, UserId};
 use crate::{
     comment::{Comment, CommentContent, Reply},
     error::Error,
-    store::{Added, Admitted, Store},
+    store::{Added, Admitted},
+    tiers::Tiers,
 };
 
 /// Adds and deletes comments.
 #[derive(Clone)]
 pub struct Comments {
-    store: Store,
+    tiers: Tiers,
 }
 
 impl Comments {
-    /// Returns the means to change what is in a store.
-    pub fn new(store: Store) -> Self {
-        Self { store }
+    /// Returns the means to change what is in both tiers.
+    pub fn new(tiers: Tiers) -> Self {
+        Self { tiers }
     }
 
     /// Adds a comment, or returns the one that the same request added.
@@ -34,30 +35,49 @@ impl Comments {
         text: String,
         in_reply_to: Option<CommentId>,
     ) -> Result<Comment, Error> {
-        match self.store.admit_comment(post, author, request).await? {
+        match self.tiers.store().admit_comment(post, author, request).await? {
             Admitted::Yes => {}
             Admitted::Elsewhere => return Err(Error::RequestReused),
             Admitted::Throttled(wait) => return Err(Error::CommentsThrottled(wait)),
             Admitted::Forgotten => return Err(Error::Forgotten),
         }
+        let added = self.add_here(author, request, post, &text, in_reply_to).await;
+        match added {
+            Err(Error::PostNotFound) if self.tiers.bring_back(post).await? => {
+                self.add_here(author, request, post, &text, in_reply_to).await
+            }
+            added => added,
+        }
+    }
+
+    // Adds a comment to a post that is in Redis.
+    async fn add_here(
+        &self,
+        author: UserId,
+        request: RequestId,
+        post: PostId,
+        text: &str,
+        in_reply_to: Option<CommentId>,
+    ) -> Result<Comment, Error> {
+        let store = self.tiers.store();
         let in_reply_to = match in_reply_to {
             None => None,
-            Some(to) => match self.store.comments(post, &[to]).await?.pop() {
+            Some(to) => match store.comments(post, &[to]).await?.pop() {
                 Some(answered) => Some(Reply { to, author: answered.content.author }),
                 None => {
                     // A request that is known may answer what is deleted by now.
-                    let made = self.store.comment_made_by(post, author, request).await?;
+                    let made = store.comment_made_by(post, author, request).await?;
                     let Some(id) = made else { return Err(self.what_is_missing(post).await?) };
-                    return self.known(post, id, author, &text, Some(to)).await;
+                    return self.known(post, id, author, text, Some(to)).await;
                 }
             },
         };
-        let content = CommentContent { author, text, in_reply_to };
-        match self.store.add_comment(post, &content, request).await? {
+        let content = CommentContent { author, text: text.to_owned(), in_reply_to };
+        match store.add_comment(post, &content, request).await? {
             Added::New(id) => Ok(Comment { id, post, content }),
             Added::Known(id) => {
                 let to = in_reply_to.map(|reply| reply.to);
-                self.known(post, id, author, &content.text, to).await
+                self.known(post, id, author, text, to).await
             }
             Added::NoPost => Err(Error::PostNotFound),
             Added::NoComment => Err(Error::CommentNotFound),
@@ -65,7 +85,7 @@ impl Comments {
     }
 
     async fn what_is_missing(&self, post: PostId) -> Result<Error, Error> {
-        let exists = self.store.exist(&[post]).await? == [true];
+        let exists = self.tiers.store().exist(&[post]).await? == [true];
         Ok(if exists { Error::CommentNotFound } else { Error::PostNotFound })
     }
 
@@ -78,7 +98,7 @@ impl Comments {
         text: &str,
         in_reply_to: Option<CommentId>,
     ) -> Result<Comment, Error> {
-        let Some(known) = self.store.comments(post, &[id]).await?.pop() else {
+        let Some(known) = self.tiers.store().comments(post, &[id]).await?.pop() else {
             return Err(self.what_is_missing(post).await?);
         };
         let content = &known.content;
@@ -92,15 +112,24 @@ impl Comments {
 
     /// Deletes a comment on behalf of its author or its post's; nothing where there is none.
     pub async fn delete(&self, user: UserId, post: PostId, id: CommentId) -> Result<(), Error> {
-        let Some(comment) = self.store.comments(post, &[id]).await?.pop() else { return Ok(()) };
+        let store = self.tiers.store();
+        // Where it is not here, its post may have left; where that is here, it comes to no harm.
+        let mut comment = store.comments(post, &[id]).await?.pop();
+        if comment.is_none() && self.tiers.bring_back(post).await? {
+            comment = store.comments(post, &[id]).await?.pop();
+        }
+        let Some(comment) = comment else { return Ok(()) };
         if comment.content.author != user {
             // Where there is no post any more, its comments went with it.
-            let Some(post) = self.store.post(post, None).await? else { return Ok(()) };
+            let Some(post) = self.tiers.post(post, None).await? else { return Ok(()) };
             if post.content.author != user {
                 return Err(Error::NotTheAuthor);
             }
         }
-        self.store.delete_comment(post, id).await?;
+        if !store.delete_comment(post, id).await? && self.tiers.bring_back(post).await? {
+            // It left in between.
+            store.delete_comment(post, id).await?;
+        }
         Ok(())
     }
 }

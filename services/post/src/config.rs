@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use microblog_chassis as chassis;
 use microblog_keyspace as keyspace;
 
+use crate::archive;
+
 /// The post service of microblog: posts, reposts, likes and comments.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "microblog-post", version)]
@@ -39,4 +41,7 @@ pub struct Config {
     /// Where the store is.
     #[command(flatten)]
     pub redis: keyspace::Config,
+    /// Where the archive is, and what is moved there.
+    #[command(flatten)]
+    pub archive: archive::Config,
 }

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use microblog_chassis::{Peer, status};
+use microblog_chassis::Peer;
 use microblog_domain::PostId;
 use microblog_proto::timeline::{self, timeline_service_client::TimelineServiceClient};
 use tokio::{sync::Semaphore, time::timeout};
@@ -113,17 +113,6 @@ impl Delivery {
         }
         self.store.delivered(&delivered).await?;
         Ok(())
-    }
-}
-
-impl Error {
-    // Whether it is of no use to go on at once.
-    fn is_outage(&self) -> bool {
-        match self {
-            Self::Timeline(status) => status::is_outage(status),
-            Self::Store(error) => error.is_unavailable(),
-            _ => false,
-        }
     }
 }
 

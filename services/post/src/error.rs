@@ -8,6 +8,8 @@ use microblog_keyspace as keyspace;
 use microblog_proto::common::ErrorReason;
 use tonic::{Code, Status};
 
+use crate::archive;
+
 /// Why a call is refused or fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -41,6 +43,12 @@ pub enum Error {
     /// The store failed.
     #[error("the store failed")]
     Store(#[from] keyspace::Error),
+    /// The archive failed.
+    #[error("the archive failed")]
+    Archive(#[from] archive::Error),
+    /// A post is on its way from one tier to the other, again and again.
+    #[error("the post is being moved")]
+    Moving,
     /// The timeline service failed.
     #[error("the timeline service does not take a post")]
     Timeline(#[source] Status),
@@ -49,6 +57,18 @@ pub enum Error {
 impl From<Invalid> for Error {
     fn from(invalid: Invalid) -> Self {
         Self::Invalid(vec![invalid])
+    }
+}
+
+impl Error {
+    /// Returns whether it is of no use to go on at once.
+    pub(crate) fn is_outage(&self) -> bool {
+        match self {
+            Self::Timeline(status) => status::is_outage(status),
+            Self::Store(error) => error.is_unavailable(),
+            Self::Archive(error) => error.is_unavailable(),
+            _ => false,
+        }
     }
 }
 
@@ -84,6 +104,16 @@ impl From<Error> for Status {
                 tracing::error!(error = &store as &dyn std::error::Error, "the store failed");
                 status::internal()
             }
+            Error::Archive(archive) if archive.is_unavailable() => {
+                let error = &archive as &dyn std::error::Error;
+                tracing::warn!(error, "the archive does not answer");
+                status::store_unavailable()
+            }
+            Error::Archive(archive) => {
+                tracing::error!(error = &archive as &dyn std::error::Error, "the archive failed");
+                status::internal()
+            }
+            Error::Moving => status::store_unavailable(),
             // No call fails for want of a delivery: the sweeper alone meets this.
             Error::Timeline(status) => status,
         }

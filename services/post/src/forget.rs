@@ -9,32 +9,50 @@ use microblog_domain::UserId;
 use crate::{
     error::Error,
     posts::Posts,
-    store::{Store, post_ids},
+    store::{GOES_ON, post_ids},
+    tiers::Tiers,
 };
 
 const PAGE: usize = 200;
 
 /// Deletes all posts of the marked accounts. What fails for one does not keep the others waiting;
 /// the first failure is returned.
-pub async fn forget_marked(store: &Store, posts: &Posts) -> Result<(), Error> {
+pub async fn forget_marked(tiers: &Tiers, posts: &Posts) -> Result<(), Error> {
     let mut outcome = Ok(());
-    for user in store.forgetting().await? {
-        outcome = outcome.and(forget(store, posts, user).await);
+    for user in tiers.store().forgetting().await? {
+        outcome = outcome.and(forget(tiers, posts, user).await);
     }
     outcome
 }
 
-async fn forget(store: &Store, posts: &Posts, user: UserId) -> Result<(), Error> {
-    let mut after = None;
+async fn forget(tiers: &Tiers, posts: &Posts, user: UserId) -> Result<(), Error> {
+    let (mut after, mut goes_on) = (None, false);
     loop {
-        let page = store.posts_of(user, after, PAGE).await?;
+        let page = tiers.store().posts_of(user, after, PAGE).await?;
         posts.remove_all(user, &post_ids(&page.entries)).await?;
         after = page.entries.last().copied();
+        goes_on |= after.is_some_and(|last| last.member == GOES_ON);
         if !page.more {
             break;
         }
     }
+    // What was retired since is in the archive, too.
+    if goes_on && forget_archived(tiers, posts, user).await? {
+        tiers.store().close_list(user).await?;
+    }
     // If something is left, the account stays marked, and the next round goes on.
-    store.forgot(user).await?;
+    tiers.store().forgot(user).await?;
     Ok(())
+}
+
+// Returns whether nothing is left in the archive. What is deleted here is there until the archive
+// knows it.
+async fn forget_archived(tiers: &Tiers, posts: &Posts, user: UserId) -> Result<bool, Error> {
+    let (archive, mut before) = (tiers.archive()?, None);
+    loop {
+        let ids = archive.newest_of(&[user], before, PAGE).await?;
+        let Some(&last) = ids.last() else { return Ok(before.is_none()) };
+        posts.remove_archived(&ids).await?;
+        before = Some(last);
+    }
 }

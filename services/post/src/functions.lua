@@ -7,7 +7,12 @@
 --   * the hash's counts are the lengths of likes, comments and reposts; what is 0 is not kept;
 --   * each comment of a post has a content, and none else has;
 --   * a repost that came or went, of which a post in another partition may not know, is in `pending`;
---   * a post that may not have been delivered is in `outbox`.
+--   * a post that may not have been delivered is in `outbox`;
+--   * where there is an archive, what it may not know is in `unarchived`: posts and comments that
+--     were made or ended; and what ended is there until the archive knows it;
+--   * a post that was taken off its author's list for the archive is in `retired` as long as it is
+--     here, and not newer than `horizon`; and the list ends with the member 0, which says that it
+--     goes on in the archive.
 --
 -- Functions do not roll back: nothing is written before every check is made.
 
@@ -21,8 +26,17 @@ end
 
 local MINUTE_US = 60000000
 
--- Changes one of a post's counts and returns it.
+-- Notes that the archive may not know something, where there is one (see functions/archive.lua).
+local function note(unarchived, stamp, what)
+  if redis.call('EXISTS', unarchived) == 1 then
+    redis.call('ZADD', unarchived, stamp, what)
+  end
+end
+
+-- Changes one of a post's counts and returns it. What was read of the post to take it out of Redis
+-- is not so any more.
 local function count(post, field, change)
+  redis.call('HDEL', post, 'm')
   local now = redis.call('HINCRBY', post, field, change)
   if now == 0 then
     redis.call('HDEL', post, field)

@@ -4,15 +4,21 @@
 //!
 //! | key | type | holds | lifetime |
 //! | --- | --- | --- | --- |
-//! | `post:{p}:post:<id>` | hash | `b`: the post's content ([`body`](crate::store)); `l`, `c`, `r`: how many likes, comments and reposts it has, where there are any | until deleted |
+//! | `post:{p}:post:<id>` | hash | `b`: the post's content ([`body`](crate::store)); `l`, `c`, `r`: how many likes, comments and reposts it has, where there are any; `m`: a mark, while it is being evicted | until deleted or evicted |
 //! | `post:{p}:likes:<id>` | zset | who likes the post → since when (a stamp, not unique) | with the post |
 //! | `post:{p}:comments:<id>` | zset | the post's comments → their ids | with the post |
 //! | `post:{p}:comment_bodies:<id>` | hash | comment → its content | with the post |
 //! | `post:{p}:reposts:<id>` | zset | reposts of the post → their ids | with the post |
 //! | `post:{p}:unreposted:<id>` | zset | deleted reposts of the post → when it was told (stamp) | 24 h |
-//! | `post:{p}:posts:<author>` | zset | the author's posts → their ids | while there are any |
+//! | `post:{p}:posts:<author>` | zset | the author's posts → their ids; the member 0 → 0 where the list goes on in the archive | while there are any |
 //! | `post:{p}:outbox` | zset | posts that the timeline service may not know → their ids | until delivered |
 //! | `post:{p}:pending` | zset | `repost:R>T`: a repost that came or went, and a post that may not know → version | until confirmed |
+//! | `post:{p}:unarchived` | zset | what the archive may not know ([`Note`](crate::store::Note)) → stamp; `-` → 0 for good, where there is an archive | until archived |
+//! | `post:{p}:retired` | zset | posts that are not on their author's list any more → since when they may be evicted (stamp) | until evicted |
+//! | `post:{p}:horizon` | string | the newest post that was ever retired | for ever |
+//! | `post:{p}:restoring:<id>` | string | who brings the post back from the archive | 10 s |
+//! | `post:{p}:restored_likes:<id>` · `restored_comments` · `restored_comment_bodies` · `restored_reposts` | as those without `restored_` | what was brought back so far | 10 s |
+//! | `post:{0}:archiver` | string | which process archives | 10 s |
 //! | `post:{p}:request:<author>:<uuid>` | string | the post that a request made | 24 h |
 //! | `post:{p}:comment_admission:<author>:<uuid>` | string | in the author's partition: the post on which a request may comment | 24 h |
 //! | `post:{p}:comment_request:<author>:<uuid>` | string | in the post's partition: the comment that a request made | 24 h |
@@ -41,7 +47,8 @@ macro_rules! keys {
     };
 }
 
-keys!(PostId: post likes comments comment_bodies reposts unreposted);
+keys!(PostId: post likes comments comment_bodies reposts unreposted restoring);
+keys!(PostId: restored_likes restored_comments restored_comment_bodies restored_reposts);
 keys!(UserId: posts pace comment_pace);
 
 macro_rules! keys_of_partition {
@@ -56,6 +63,12 @@ macro_rules! keys_of_partition {
 }
 
 keys_of_partition!(outbox pending clock authors forgotten forgetting);
+keys_of_partition!(unarchived retired horizon);
+
+/// Returns the key that says which process archives.
+pub(crate) fn archiver() -> String {
+    format!("post:{{{}}}:archiver", Partition::new(0))
+}
 
 /// Returns what the keys of a partition's posts begin with: the function that issues an id writes
 /// the post under it.

@@ -7,6 +7,8 @@
 //! an account exists, nor who blocks whom; an account that it was told to [forget](Store::forget)
 //! posts no more.
 
+mod archive;
+mod archiver;
 mod background;
 mod backlink;
 mod comment;
@@ -17,11 +19,15 @@ mod entities;
 mod error;
 mod forget;
 mod keys;
+mod likes;
+mod metrics;
+mod mover;
 mod post;
 mod posts;
 mod rpc;
 mod store;
 mod sweeper;
+mod tiers;
 mod verify;
 mod wire;
 
@@ -32,6 +38,10 @@ use microblog_keyspace as keyspace;
 use microblog_proto::post::post_service_server::{PostServiceServer, SERVICE_NAME};
 use tonic::service::Routes;
 
+pub use archive::{
+    Archive, Changes, Config as ArchiveConfig, Error as ArchiveError, Frozen, OpenError,
+};
+pub use archiver::Archiver;
 pub use backlink::{Backlink, Change};
 pub use comment::{Comment, CommentContent, Reply};
 pub use comments::Comments;
@@ -39,10 +49,15 @@ pub use config::Config;
 pub use delivery::Delivery;
 pub use error::Error;
 pub use forget::forget_marked;
-pub use post::{Content, Counts, Origin, Post, WithRoot};
+pub use likes::Likes;
+pub use mover::{Moved, Mover};
+pub use post::{Content, Counts, Origin, Post, Root, WithRoot};
 pub use posts::Posts;
-pub use store::{Added, Admitted, Gathered, Published, Store};
+pub use store::{
+    Added, Admitted, Ending, Gathered, List, Note, Notes, Presence, Published, Restored, Store,
+};
 pub use sweeper::Sweeper;
+pub use tiers::{Newest, Tiers};
 pub use verify::{Report, partition as verify_partition};
 
 /// Why the service does not start.
@@ -51,6 +66,9 @@ pub enum StartError {
     /// The address of the store makes no sense.
     #[error("the store cannot be opened")]
     Store(#[from] keyspace::Error),
+    /// The address of the archive makes no sense.
+    #[error("the archive cannot be opened")]
+    Archive(#[from] OpenError),
     /// The address of the timeline service makes no sense.
     #[error("the address of the timeline service is not valid")]
     Timeline(#[from] AddressError),
@@ -58,19 +76,26 @@ pub enum StartError {
 
 /// Returns the service as one worker of a process runs it, with the timeline service that it
 /// delivers to; without one, as where nothing is read but posts, all of them count as delivered.
-/// Succeeds while the store is away.
+/// Succeeds while the store and the archive are away.
 pub async fn service(
     config: &Config,
     timeline: Option<Peer>,
     worker: Worker,
-) -> Result<Service, keyspace::Error> {
+) -> Result<Service, StartError> {
     let store = Store::open(config)?;
+    let archive = Archive::open(&config.archive)?;
+    let tiers = Tiers::new(store.clone(), archive.clone(), config.archive.warm_window);
     let delivery = Delivery::new(store.clone(), timeline);
-    let posts = Posts::new(store.clone(), delivery.clone());
-    let server = PostServiceServer::new(rpc::Rpc::new(store.clone(), posts))
+    let posts = Posts::new(tiers.clone(), delivery.clone());
+    let server = PostServiceServer::new(rpc::Rpc::new(tiers.clone(), posts))
         .max_decoding_message_size(config.chassis.max_message_bytes);
-    let background =
-        if worker.is_first() { background::jobs(&store, &delivery) } else { Vec::new() };
+    let mut background = Vec::new();
+    if worker.is_first() {
+        background.extend(background::jobs(&tiers, &delivery));
+        if let Some(archive) = &archive {
+            background.extend(background::archiving(&store, archive, &config.archive));
+        }
+    }
     let ready = Arc::new(move || {
         let store = store.clone();
         Box::pin(async move { store.is_ready().await }) as _

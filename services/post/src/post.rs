@@ -63,6 +63,19 @@ pub struct Counts {
 pub struct WithRoot {
     /// The post.
     pub post: Post,
-    /// Its root. `None` of what is no repost, and where it is deleted.
-    pub root: Option<Post>,
+    /// Its root.
+    pub root: Root,
+}
+
+/// What a post repeats.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Root {
+    /// Nothing: it is no repost.
+    None,
+    /// This post.
+    Post(Post),
+    /// A post that is deleted.
+    Deleted,
+    /// A post that is in the archive, which does not answer.
+    Unknown,
 }

@@ -30,21 +30,25 @@ use crate::{
     backlink::{Backlink, Change},
     delivery::Delivery,
     error::Error,
-    post::{Content, Counts, Origin, Post, WithRoot},
-    store::{Published, Store},
+    post::{Content, Counts, Origin, Post, Root, WithRoot},
+    store::{Ending, Published},
+    tiers::Tiers,
 };
+
+/// How often a post is looked for that is on its way from one tier to the other.
+const ATTEMPTS: usize = 5;
 
 /// Makes, reads and deletes posts.
 #[derive(Clone)]
 pub struct Posts {
-    store: Store,
+    tiers: Tiers,
     delivery: Delivery,
 }
 
 impl Posts {
-    /// Returns the means to change what is in a store, and to tell timelines.
-    pub fn new(store: Store, delivery: Delivery) -> Self {
-        Self { store, delivery }
+    /// Returns the means to change what is in both tiers, and to tell timelines.
+    pub fn new(tiers: Tiers, delivery: Delivery) -> Self {
+        Self { tiers, delivery }
     }
 
     /// Makes a post, or returns the one that the same request made.
@@ -66,11 +70,11 @@ impl Posts {
         text: String,
     ) -> Result<WithRoot, Error> {
         // Known requests first: what they repeated may be deleted by now.
-        let made = self.store.made_by(author, request);
-        let (made, target) = futures::join!(made, self.store.post(reposted, None));
+        let made = self.tiers.store().made_by(author, request);
+        let (made, target) = futures::join!(made, self.tiers.post(reposted, None));
         let content = match made? {
             Some(id) => {
-                let known = self.store.post(id, None).await?.ok_or(Error::PostNotFound)?.content;
+                let known = self.tiers.post(id, None).await?.ok_or(Error::PostNotFound)?.content;
                 let same = |origin: Origin| origin.reposted == reposted && known.text == text;
                 if known.origin.is_some_and(same) {
                     known
@@ -81,7 +85,7 @@ impl Posts {
             None => {
                 let target = target?.ok_or(Error::PostNotFound)?;
                 let root = target.content.origin.map_or(reposted, |origin| origin.root);
-                if root != reposted && self.store.exist(&[root]).await? != [true] {
+                if root != reposted && self.tiers.exist(&[root]).await? != [true] {
                     return Err(Error::PostNotFound);
                 }
                 Content { author, text, origin: Some(Origin { root, reposted }) }
@@ -92,13 +96,13 @@ impl Posts {
     }
 
     async fn publish(&self, content: Content, request: RequestId) -> Result<Post, Error> {
-        match self.store.publish(&content, request).await? {
+        match self.tiers.store().publish(&content, request).await? {
             Published::New(id) => {
                 self.spread(id, &content).await?;
                 Ok(Post { id, content, counts: Counts::default(), liked: false })
             }
             Published::Known { id, is_open } => {
-                let post = self.store.post(id, Some(content.author)).await?;
+                let post = self.tiers.post(id, Some(content.author)).await?;
                 let post = post.ok_or(Error::PostNotFound)?;
                 if post.content != content {
                     return Err(Error::RequestReused);
@@ -123,49 +127,107 @@ impl Posts {
 
     /// Deletes a post on behalf of its author; nothing where there is none.
     pub async fn delete(&self, author: UserId, id: PostId) -> Result<(), Error> {
-        let Some(post) = self.store.post(id, None).await? else { return Ok(()) };
-        if post.content.author != author {
-            return Err(Error::NotTheAuthor);
+        for _ in 0..ATTEMPTS {
+            let here = self.tiers.store().post(id, None).await?;
+            let is_archived = here.is_none();
+            let post = match here {
+                Some(post) => post,
+                None => match self.tiers.archived(&[id], None).await?.remove(&id) {
+                    Some(post) => post,
+                    None => return Ok(()),
+                },
+            };
+            if post.content.author != author {
+                return Err(Error::NotTheAuthor);
+            }
+            let ending = Ending { id, content: &post.content, is_archived };
+            if let Some(version) = self.tiers.store().delete(&ending).await? {
+                return self.complete(&changes(id, &post.content, version, false)).await;
+            }
+            // Somebody else deleted it, or it left Redis in between.
         }
-        match self.store.delete(id, &post.content).await? {
-            Some(version) => self.complete(&changes(id, &post.content, version, false)).await,
-            None => Ok(()),
-        }
+        Err(Error::Moving)
     }
 
     /// Deletes posts on an author's list, and takes off it what is no post.
     pub(crate) async fn remove_all(&self, author: UserId, ids: &[PostId]) -> Result<(), Error> {
-        let contents = self.store.contents(ids).await?.into_iter();
+        let contents = self.tiers.store().contents(ids).await?.into_iter();
         // One that cannot be read goes, too; who counts it is not known.
         let unread = || Content { author, text: String::new(), origin: None };
         let contents: Vec<_> = contents.map(|content| content.unwrap_or_else(unread)).collect();
-        let posts: Vec<_> = ids.iter().copied().zip(&contents).collect();
+        let absent = self.end(ids.iter().copied().zip(&contents), false).await?;
+        if !absent.is_empty() {
+            self.tiers.store().unlist(author, &absent).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes posts that the archive has, wherever they are.
+    pub(crate) async fn remove_archived(&self, ids: &[PostId]) -> Result<(), Error> {
+        let contents = self.tiers.contents(ids).await?;
+        let found = ids.iter().zip(&contents);
+        let found = found.filter_map(|(&id, content)| Some((id, content.as_ref()?)));
+        self.end(found, true).await?;
+        Ok(())
+    }
+
+    // Deletes posts, and returns those that were not there.
+    async fn end<'a>(
+        &self,
+        posts: impl Iterator<Item = (PostId, &'a Content)>,
+        is_archived: bool,
+    ) -> Result<Vec<PostId>, Error> {
+        let endings: Vec<_> =
+            posts.map(|(id, content)| Ending { id, content, is_archived }).collect();
         let (mut told, mut absent) = (Vec::new(), Vec::new());
-        for ((id, content), end) in posts.iter().zip(self.store.delete_all(&posts).await?) {
+        let ends = self.tiers.store().delete_all(&endings).await?;
+        for (Ending { id, content, .. }, end) in endings.iter().zip(ends) {
             match end {
                 Some(version) => told.extend(changes(*id, content, version, false)),
                 None => absent.push(*id),
             }
         }
         self.complete(&told).await?;
-        if !absent.is_empty() {
-            self.store.unlist(author, &absent).await?;
-        }
-        Ok(())
+        Ok(absent)
     }
 
-    /// Carries out the second and third steps of reposts that came or went.
+    /// Carries out the second and third steps of reposts that came or went. What one of them cannot
+    /// be told keeps the others from nothing; the first failure is returned.
     pub async fn complete(&self, changes: &[Change]) -> Result<(), Error> {
-        if !changes.is_empty() {
-            self.store.tell(changes).await?;
-            self.store.confirm(changes).await?;
+        if changes.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let told = self.tiers.store().tell(changes).await?;
+        let mut done = Vec::with_capacity(changes.len());
+        let mut outcome = Ok(());
+        for (change, is_told) in changes.iter().zip(told) {
+            let told = if is_told { Ok(()) } else { self.tell_absent(change).await };
+            match told {
+                Ok(()) => done.push(*change),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        if !done.is_empty() {
+            self.tiers.store().confirm(&done).await?;
+        }
+        outcome
+    }
+
+    // Tells a post that is not in Redis: it comes back, or there is none that has to know.
+    async fn tell_absent(&self, change: &Change) -> Result<(), Error> {
+        for _ in 0..ATTEMPTS {
+            if !self.tiers.bring_back(change.backlink.target).await?
+                || self.tiers.store().tell(&[*change]).await? == [true]
+            {
+                return Ok(());
+            }
+        }
+        Err(Error::Moving)
     }
 
     /// Returns a post with its root.
     pub async fn get(&self, id: PostId, viewer: Option<UserId>) -> Result<WithRoot, Error> {
-        let post = self.store.post(id, viewer).await?.ok_or(Error::PostNotFound)?;
+        let post = self.tiers.post(id, viewer).await?.ok_or(Error::PostNotFound)?;
         self.with_root(post, viewer).await
     }
 
@@ -177,18 +239,19 @@ impl Posts {
         viewer: Option<UserId>,
     ) -> Result<Vec<WithRoot>, Error> {
         let ids = each_once(ids);
-        let posts = self.store.posts(&ids, viewer).await?.into_iter().flatten().collect();
+        let posts = self.tiers.posts(&ids, viewer).await?.into_iter().flatten().collect();
         self.with_roots(posts, viewer).await
     }
 
     /// Returns those of some posts that an account likes, each once, in the order asked for.
     pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<Vec<PostId>, Error> {
         let ids = each_once(ids);
-        let liked = self.store.liked(user, &ids).await?;
+        let liked = self.tiers.liked(user, &ids).await?;
         Ok(ids.into_iter().zip(liked).filter_map(|(id, liked)| liked.then_some(id)).collect())
     }
 
-    /// Returns posts with their roots, read where they are not among the posts.
+    /// Returns posts with their roots, read where they are not among the posts. A root that is in
+    /// the archive while that is away does not keep its reposts from being read.
     pub(crate) async fn with_roots(
         &self,
         posts: Vec<Post>,
@@ -199,28 +262,28 @@ impl Posts {
         let missing: HashSet<_> =
             posts.iter().filter_map(root_of).filter(|root| !present.contains(root)).collect();
         let missing: Vec<_> = missing.into_iter().collect();
-        let read = if missing.is_empty() {
-            Vec::new()
-        } else {
-            self.store.posts(&missing, viewer).await?
+        let (read, unread) = match &missing[..] {
+            [] => (HashMap::new(), HashSet::new()),
+            missing => self.tiers.posts_as_far_as_known(missing, viewer).await?,
         };
         let wanted: HashSet<_> = posts.iter().filter_map(root_of).collect();
         let among = posts.iter().filter(|post| wanted.contains(&post.id)).cloned();
-        let roots: HashMap<PostId, Post> =
-            read.into_iter().flatten().chain(among).map(|root| (root.id, root)).collect();
+        let mut roots: HashMap<PostId, Post> = among.map(|root| (root.id, root)).collect();
+        roots.extend(read);
         let with_root = |post: Post| {
-            let root = root_of(&post).and_then(|root| roots.get(&root).cloned());
+            let root = match root_of(&post) {
+                None => Root::None,
+                Some(root) if unread.contains(&root) => Root::Unknown,
+                Some(root) => roots.get(&root).cloned().map_or(Root::Deleted, Root::Post),
+            };
             WithRoot { post, root }
         };
         Ok(posts.into_iter().map(with_root).collect())
     }
 
     async fn with_root(&self, post: Post, viewer: Option<UserId>) -> Result<WithRoot, Error> {
-        let root = match post.content.origin {
-            Some(origin) => self.store.post(origin.root, viewer).await?,
-            None => None,
-        };
-        Ok(WithRoot { post, root })
+        let mut posts = self.with_roots(vec![post], viewer).await?;
+        posts.pop().ok_or(Error::PostNotFound)
     }
 }
 

@@ -14,8 +14,9 @@ use tonic::{Request, Response, Status};
 use crate::{
     comments::Comments,
     error::Error,
+    likes::Likes,
     posts::Posts,
-    store::Store,
+    tiers::Tiers,
     verify,
     wire::{self, NewComment, NewPost, NewRepost},
 };
@@ -25,14 +26,16 @@ type Answer<T> = Result<Response<T>, Status>;
 /// The service's calls.
 #[derive(Clone)]
 pub(crate) struct Rpc {
-    store: Store,
+    tiers: Tiers,
     posts: Posts,
+    likes: Likes,
     comments: Comments,
 }
 
 impl Rpc {
-    pub(crate) fn new(store: Store, posts: Posts) -> Self {
-        Self { comments: Comments::new(store.clone()), store, posts }
+    pub(crate) fn new(tiers: Tiers, posts: Posts) -> Self {
+        let (likes, comments) = (Likes::new(tiers.clone()), Comments::new(tiers.clone()));
+        Self { tiers, posts, likes, comments }
     }
 
     // Runs a write to its end, although the caller may hang up meanwhile.
@@ -101,8 +104,7 @@ impl PostService for Rpc {
         let pb::LikeRequest { user_id, post_id } = request.into_inner();
         let (user, id) =
             wire::both(UserId::parse("user_id", user_id), PostId::parse("post_id", post_id))?;
-        let like =
-            |rpc: Self| async move { rpc.store.like(user, id).await?.ok_or(Error::PostNotFound) };
+        let like = |rpc: Self| async move { rpc.likes.like(user, id).await };
         let (since, likes) = self.write(like).await?;
         let like = Some(wire::like(user_id, since));
         Ok(Response::new(pb::LikeResponse { like, likes }))
@@ -112,7 +114,7 @@ impl PostService for Rpc {
         let pb::UnlikeRequest { user_id, post_id } = request.into_inner();
         let (user, id) =
             wire::both(UserId::parse("user_id", user_id), PostId::parse("post_id", post_id))?;
-        let unlike = |rpc: Self| async move { Ok(rpc.store.unlike(user, id).await?) };
+        let unlike = |rpc: Self| async move { rpc.likes.unlike(user, id).await };
         let likes = self.write(unlike).await?;
         Ok(Response::new(pb::UnlikeResponse { likes }))
     }
@@ -196,22 +198,22 @@ impl PostService for Rpc {
         request: Request<pb::ForgetUserRequest>,
     ) -> Answer<pb::ForgetUserResponse> {
         let user = UserId::parse("user_id", request.into_inner().user_id).map_err(Error::from)?;
-        self.write(|rpc| async move { Ok(rpc.store.forget(user).await?) }).await?;
+        self.write(|rpc| async move { Ok(rpc.tiers.store().forget(user).await?) }).await?;
         Ok(Response::new(pb::ForgetUserResponse {}))
     }
 
     async fn verify(&self, request: Request<pb::VerifyRequest>) -> Answer<Self::VerifyStream> {
-        let store = self.store.clone();
+        let tiers = self.tiers.clone();
         let reports = match request.into_inner().user_id {
             0 => stream::iter(Partition::all())
                 .then(move |partition| {
-                    let store = store.clone();
-                    async move { verify::partition(&store, partition).await }
+                    let tiers = tiers.clone();
+                    async move { verify::partition(&tiers, partition).await }
                 })
                 .boxed(),
             id => {
                 let user = UserId::parse("user_id", id).map_err(Error::from)?;
-                stream::once(async move { verify::author(&store, user).await }).boxed()
+                stream::once(async move { verify::author(&tiers, user).await }).boxed()
             }
         };
         let reports = reports.map_ok(wire::report).map_err(Status::from);

@@ -4,14 +4,17 @@
 //! * what an author's list names exists, and is the author's;
 //! * each count of a post is the length of its list, and each comment has a content;
 //! * a post's reposts exist and repeat it, and a repost is on the list of each post that counts it;
-//! * nothing waits to be told or delivered, and no account is being forgotten.
+//! * nothing waits to be told, delivered or archived, and no account is being forgotten.
+//!
+//! Of a post that left Redis likewise, in the archive.
 
 use microblog_domain::{Partition, PostId, UserId, Violations};
 
 use crate::{
     error::Error,
     post::Post,
-    store::{Gathered, Store, post_ids},
+    store::{Gathered, List, post_ids},
+    tiers::Tiers,
 };
 
 const PAGE: usize = 500;
@@ -36,10 +39,16 @@ impl Report {
 }
 
 /// Checks all posts of a partition.
-pub async fn partition(store: &Store, partition: Partition) -> Result<Report, Error> {
+pub async fn partition(tiers: &Tiers, partition: Partition) -> Result<Report, Error> {
     let mut report = Report::default();
+    let store = tiers.store();
     let unfinished = store.unfinished(partition).await?;
-    let kinds = ["reposts wait to be told", "posts wait to be delivered", "accounts are forgotten"];
+    let kinds = [
+        "reposts wait to be told",
+        "posts wait to be delivered",
+        "accounts are forgotten",
+        "changes wait to be archived",
+    ];
     for (count, kind) in unfinished.into_iter().zip(kinds) {
         report.violations.check(count == 0, || format!("partition {partition}: {count} {kind}"));
     }
@@ -47,7 +56,7 @@ pub async fn partition(store: &Store, partition: Partition) -> Result<Report, Er
     loop {
         let (next, authors) = store.authors(partition, cursor).await?;
         for author in authors {
-            report.add(self::author(store, author).await?);
+            report.add(self::author(tiers, author).await?);
         }
         if next == 0 {
             return Ok(report);
@@ -57,13 +66,13 @@ pub async fn partition(store: &Store, partition: Partition) -> Result<Report, Er
 }
 
 /// Checks one author's posts.
-pub(crate) async fn author(store: &Store, author: UserId) -> Result<Report, Error> {
+pub(crate) async fn author(tiers: &Tiers, author: UserId) -> Result<Report, Error> {
     let mut report = Report::default();
     let mut after = None;
     loop {
-        let page = store.posts_of(author, after, PAGE).await?;
+        let page = tiers.posts_of(author, after, PAGE).await?;
         let ids = post_ids(&page.entries);
-        let (posts, gathered) = futures::try_join!(store.posts(&ids, None), store.gathered(&ids))?;
+        let (posts, gathered) = futures::try_join!(tiers.posts(&ids, None), tiers.gathered(&ids))?;
         for (&id, (post, gathered)) in ids.iter().zip(posts.iter().zip(gathered)) {
             let is_authors = post.as_ref().is_some_and(|post| post.content.author == author);
             report.violations.check(is_authors, || {
@@ -75,9 +84,9 @@ pub(crate) async fn author(store: &Store, author: UserId) -> Result<Report, Erro
         }
         let posts: Vec<Post> = posts.into_iter().flatten().collect();
         for post in posts.iter().filter(|post| post.counts.reposts > 0) {
-            check_reposts(store, post.id, &mut report).await?;
+            check_reposts(tiers, post.id, &mut report).await?;
         }
-        check_is_listed(store, &posts, &mut report).await?;
+        check_is_listed(tiers, &posts, &mut report).await?;
         after = page.entries.last().copied();
         if !page.more {
             return Ok(report);
@@ -98,12 +107,12 @@ fn check_counts(post: &Post, gathered: Gathered, report: &mut Report) {
 }
 
 // What is on the list of a post's reposts repeats it.
-async fn check_reposts(store: &Store, id: PostId, report: &mut Report) -> Result<(), Error> {
+async fn check_reposts(tiers: &Tiers, id: PostId, report: &mut Report) -> Result<(), Error> {
     let mut after = None;
     loop {
-        let page = store.reposts(id, after, PAGE).await?;
+        let page = tiers.list(List::Reposts, id, after, PAGE).await?;
         let ids = post_ids(&page.entries);
-        for (repost, found) in ids.iter().zip(store.posts(&ids, None).await?) {
+        for (repost, found) in ids.iter().zip(tiers.posts(&ids, None).await?) {
             let repeats =
                 found.is_some_and(|found| found.content.counted_by().any(|target| target == id));
             report
@@ -118,12 +127,12 @@ async fn check_reposts(store: &Store, id: PostId, report: &mut Report) -> Result
 }
 
 // A repost is on the lists of those posts that count it and exist.
-async fn check_is_listed(store: &Store, posts: &[Post], report: &mut Report) -> Result<(), Error> {
+async fn check_is_listed(tiers: &Tiers, posts: &[Post], report: &mut Report) -> Result<(), Error> {
     let counted =
         |post: &Post| post.content.counted_by().map(|target| (post.id, target)).collect::<Vec<_>>();
     let pairs: Vec<(PostId, PostId)> = posts.iter().flat_map(counted).collect();
     let targets: Vec<PostId> = pairs.iter().map(|&(_, target)| target).collect();
-    let (listed, exist) = futures::try_join!(store.are_listed(&pairs), store.exist(&targets))?;
+    let (listed, exist) = futures::try_join!(tiers.are_listed(&pairs), tiers.exist(&targets))?;
     for ((repost, target), (is_listed, exists)) in
         pairs.into_iter().zip(listed.into_iter().zip(exist))
     {

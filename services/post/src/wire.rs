@@ -11,7 +11,7 @@ use crate::{
     comment::Comment,
     entities::{self, Entity, Target},
     error::Error,
-    post::{Post, WithRoot},
+    post::{Post, Root, WithRoot},
     verify::Report,
 };
 
@@ -154,8 +154,12 @@ fn written(text: &str) -> Result<String, Invalid> {
 /// Writes a post with its root.
 pub(crate) fn with_root(found: WithRoot) -> pb::Post {
     let WithRoot { post, root } = found;
-    let root_deleted = post.content.origin.is_some() && root.is_none();
-    pb::Post { root: root.map(|root| Box::new(self::post(root))), root_deleted, ..self::post(post) }
+    let root_deleted = root == Root::Deleted;
+    let root = match root {
+        Root::Post(root) => Some(Box::new(self::post(root))),
+        Root::None | Root::Deleted | Root::Unknown => None,
+    };
+    pb::Post { root, root_deleted, ..self::post(post) }
 }
 
 /// Writes a post without its root.

@@ -26,8 +26,9 @@ async fn forget(system: &System, user_id: u64) {
 
 async fn forget_now(system: &System) {
     let delivery = Delivery::new(system.store.clone(), None);
-    let posts = Posts::new(system.store.clone(), delivery);
-    forget_marked(&system.store, &posts).await.unwrap();
+    let tiers = support::tiers(&system.store);
+    let posts = Posts::new(tiers.clone(), delivery);
+    forget_marked(&tiers, &posts).await.unwrap();
 }
 
 async fn posts_of(system: &System, author_id: u64) -> Vec<pb::Post> {
@@ -199,14 +200,14 @@ async fn many_posts_are_forgotten_though_the_first_attempt_stopped_half_way() {
         forget(&system, id(1)).await;
         // Deleted, and stopped before anybody was told: the newest and the oldest half page.
         for n in (0..100).chain(MANY - 100..MANY) {
-            system.store.delete(made[n], &contents[n]).await.unwrap().unwrap();
+            system.store.delete(&support::ending(made[n], &contents[n])).await.unwrap().unwrap();
         }
 
         forget_now(&system).await;
         assert_eq!(posts_of(&system, id(1)).await, []);
         assert_eq!(system.store.forgetting().await.unwrap(), []);
         let delivery = Delivery::new(system.store.clone(), None);
-        let mut sweeper = Sweeper::new(system.store.clone(), delivery);
+        let mut sweeper = Sweeper::new(support::tiers(&system.store), delivery);
         sweeper.tell(Duration::ZERO).await.unwrap();
         assert_eq!(system.get(root.id, 0).await.unwrap().reposts, 0);
         assert_eq!(support::violations(&system.client).await, Vec::<String>::new());

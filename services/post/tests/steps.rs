@@ -18,7 +18,7 @@ async fn sweep(system: &System) {
     let config = support::config(&system.redis.url("post"), &[]);
     let peer = Peer::local(&system.timelines.service(), &config.chassis);
     let delivery = Delivery::new(system.store.clone(), Some(peer));
-    let mut sweeper = Sweeper::new(system.store.clone(), delivery);
+    let mut sweeper = Sweeper::new(support::tiers(&system.store), delivery);
     sweeper.tell(Duration::ZERO).await.unwrap();
     sweeper.deliver(Duration::ZERO).await.unwrap();
 }
@@ -33,7 +33,7 @@ async fn reposts(system: &System, post_id: u64) -> u64 {
 
 /// How many reposts wait to be told, and how many posts wait to be delivered.
 async fn waiting(system: &System, author: UserId) -> [u64; 2] {
-    let [pending, outbox, _] = system.store.unfinished(author.partition()).await.unwrap();
+    let [pending, outbox, ..] = system.store.unfinished(author.partition()).await.unwrap();
     [pending, outbox]
 }
 
@@ -58,7 +58,7 @@ async fn publish(system: &System, content: &Content) -> PostId {
 
 /// Deletes a post and stops.
 async fn delete(system: &System, id: PostId, content: &Content) -> Vec<Change> {
-    let version = system.store.delete(id, content).await.unwrap().unwrap();
+    let version = system.store.delete(&support::ending(id, content)).await.unwrap().unwrap();
     changes(id, content, version, false)
 }
 
@@ -197,7 +197,7 @@ async fn who_deletes_a_repost_at_the_same_time_tells_what_the_other_did_not() {
     }
     system.store.tell(&went).await.unwrap();
     system.store.confirm(&went).await.unwrap();
-    assert_eq!(system.store.delete(repost, &content).await.unwrap(), None);
+    assert_eq!(system.store.delete(&support::ending(repost, &content)).await.unwrap(), None);
     assert_eq!(reposts(&system, root.id).await, 1);
     assert_eq!(reposts(&system, first.id).await, 0);
     nothing_is_wrong(&system).await;

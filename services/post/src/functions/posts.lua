@@ -2,15 +2,15 @@
 
 -- Makes a post.
 --
--- KEYS: clock, request, pace, forgotten, authors, outbox, pending; the author's posts; what the
---       keys of the partition's posts begin with.
+-- KEYS: clock, request, pace, forgotten, authors, outbox, pending, unarchived; the author's posts;
+--       what the keys of the partition's posts begin with.
 -- ARGV: partition, author, content, limit per minute, seconds for which the request is
 --       remembered, posts… that are told, if it is a repost.
 -- Returns the outcome, and: the id (DONE; UNCHANGED, OPEN: of the post that the request made
 -- before), or the milliseconds to wait (THROTTLED).
 local function publish(keys, args)
   local clock, request, pace, forgotten, authors = keys[1], keys[2], keys[3], keys[4], keys[5]
-  local outbox, pending, posts, prefix = keys[6], keys[7], keys[8], keys[9]
+  local outbox, pending, unarchived, posts, prefix = keys[6], keys[7], keys[8], keys[9], keys[10]
   local partition, author, content, limit = tonumber(args[1]), args[2], args[3], tonumber(args[4])
   local targets = rest(args, 6)
 
@@ -35,6 +35,7 @@ local function publish(keys, args)
   redis.call('ZADD', posts, id, id)
   redis.call('SADD', authors, author)
   redis.call('ZADD', outbox, id, id)
+  note(unarchived, id, 'p' .. id)
   for _, target in ipairs(targets) do
     redis.call('ZADD', pending, id, waiting_repost(id, target))
   end
@@ -42,16 +43,20 @@ local function publish(keys, args)
   return { DONE, tonumber(id) }
 end
 
--- Deletes a post with all that belongs to it.
+-- Deletes a post with all that belongs to it, here and in the archive.
 --
--- KEYS: clock, outbox, pending; the author's posts; of the post: post, likes, comments,
---       comment_bodies, reposts, unreposted. ARGV: partition, id, posts… that were told of it.
+-- KEYS: clock, outbox, pending, unarchived, retired; the author's posts; of the post: post, likes,
+--       comments, comment_bodies, reposts, unreposted.
+-- ARGV: partition, id, 1 if the archive was seen to have it, posts… that were told of it.
 -- Returns the outcome (DONE; OPEN: it was deleted before, and somebody may not have been told;
 -- NOT_FOUND) and the version of its end.
 local function delete(keys, args)
-  local clock, outbox, pending, posts = keys[1], keys[2], keys[3], keys[4]
-  local partition, id, targets = tonumber(args[1]), args[2], rest(args, 3)
-  if redis.call('EXISTS', keys[5]) == 0 then
+  local clock, outbox, pending, unarchived, retired = keys[1], keys[2], keys[3], keys[4], keys[5]
+  local posts, post = keys[6], keys[7]
+  local partition, id, is_archived, targets = tonumber(args[1]), args[2], args[3] == '1', rest(args, 4)
+  -- What the archive does not know yet was deleted before, too.
+  is_archived = is_archived and not redis.call('ZSCORE', unarchived, 'x' .. id)
+  if redis.call('EXISTS', post) == 0 and not is_archived then
     for _, target in ipairs(targets) do
       local version = redis.call('ZSCORE', pending, waiting_repost(id, target))
       if version then
@@ -61,9 +66,11 @@ local function delete(keys, args)
     return { NOT_FOUND, 0 }
   end
   local version = issue(clock, partition, 1)[1]
-  call_with('UNLINK', keys[5], rest(keys, 6))
+  call_with('UNLINK', post, rest(keys, 8))
   redis.call('ZREM', posts, id)
   redis.call('ZREM', outbox, id)
+  redis.call('ZREM', retired, id)
+  note(unarchived, version, 'x' .. id)
   for _, target in ipairs(targets) do
     redis.call('ZADD', pending, version, waiting_repost(id, target))
   end

@@ -23,13 +23,17 @@ end
 
 -- Takes a like back.
 --
--- KEYS: of the post: post, likes. ARGV: account. Returns how many like the post.
+-- KEYS: of the post: post, likes. ARGV: account.
+-- Returns the outcome (DONE, UNCHANGED, NOT_FOUND), and how many like the post.
 local function unlike(keys, args)
   local post, likes = keys[1], keys[2]
-  if redis.call('ZREM', likes, args[1]) == 0 then
-    return tonumber(redis.call('HGET', post, 'l') or 0)
+  if redis.call('ZREM', likes, args[1]) == 1 then
+    return { DONE, count(post, 'l', -1) }
   end
-  return count(post, 'l', -1)
+  if redis.call('EXISTS', post) == 0 then
+    return { NOT_FOUND, 0 }
+  end
+  return { UNCHANGED, tonumber(redis.call('HGET', post, 'l') or 0) }
 end
 
 -- Lets an account comment, or makes it wait: in its own partition, before the comment is made in
@@ -59,14 +63,15 @@ end
 
 -- Adds a comment to a post.
 --
--- KEYS: clock, comment_request; of the post: post, comments, comment_bodies.
--- ARGV: partition, content, the comment that it answers (0 for none), seconds for which the
+-- KEYS: clock, comment_request, unarchived; of the post: post, comments, comment_bodies.
+-- ARGV: partition, post, content, the comment that it answers (0 for none), seconds for which the
 --       request is remembered.
 -- Returns the outcome and: the id (DONE; UNCHANGED: of the comment that the request made before),
 -- or what is missing (NOT_FOUND: 0 the post, 1 the comment that it answers).
 local function comment(keys, args)
-  local clock, request, post, comments, bodies = keys[1], keys[2], keys[3], keys[4], keys[5]
-  local partition, content, in_reply_to = tonumber(args[1]), args[2], args[3]
+  local clock, request, unarchived = keys[1], keys[2], keys[3]
+  local post, comments, bodies = keys[4], keys[5], keys[6]
+  local partition, content, in_reply_to = tonumber(args[1]), args[3], args[4]
   local known = redis.call('GET', request)
   if known then
     return { UNCHANGED, tonumber(known) }
@@ -81,20 +86,24 @@ local function comment(keys, args)
   redis.call('HSET', bodies, id, content)
   redis.call('ZADD', comments, id, id)
   count(post, 'c', 1)
-  redis.call('SET', request, id, 'EX', args[4])
+  note(unarchived, id, 'c' .. args[2] .. ':' .. id)
+  redis.call('SET', request, id, 'EX', args[5])
   return { DONE, tonumber(id) }
 end
 
 -- Deletes a comment.
 --
--- KEYS: of the post: post, comments, comment_bodies. ARGV: comment. Returns DONE or NOT_FOUND.
+-- KEYS: clock, unarchived; of the post: post, comments, comment_bodies.
+-- ARGV: partition, post, comment. Returns DONE or NOT_FOUND.
 local function uncomment(keys, args)
-  local post, comments, bodies = keys[1], keys[2], keys[3]
-  if redis.call('ZREM', comments, args[1]) == 0 then
+  local clock, unarchived, post, comments, bodies = keys[1], keys[2], keys[3], keys[4], keys[5]
+  local partition, id = tonumber(args[1]), args[3]
+  if redis.call('ZREM', comments, id) == 0 then
     return NOT_FOUND
   end
-  redis.call('HDEL', bodies, args[1])
+  redis.call('HDEL', bodies, id)
   count(post, 'c', -1)
+  note(unarchived, issue(clock, partition, 1)[1], 'd' .. args[2] .. ':' .. id)
   return DONE
 end
 

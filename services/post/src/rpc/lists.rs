@@ -10,7 +10,7 @@ use super::Rpc;
 use crate::{
     error::Error,
     post::{Post, WithRoot},
-    store::post_ids,
+    store::{List, post_ids},
     wire,
 };
 
@@ -25,8 +25,7 @@ impl Rpc {
         )?;
         let scope = Scope::new("ListLikers").with(request.post_id);
         let after = Entry::from_token(scope, &request.page_token)?;
-        let page = self.store.likers(id, after, size.get()).await?;
-        self.exists_unless_listed(id, &page).await?;
+        let page = self.tiers.list(List::Likers, id, after, size.get()).await?;
         let next_page_token = page.next_token(scope);
         Ok(pb::ListLikersResponse { likes: wire::likes(&page.entries), next_page_token })
     }
@@ -43,11 +42,10 @@ impl Rpc {
         let order_number = u64::from(order == microblog_keyspace::Order::Newest);
         let scope = Scope::new("ListComments").with(request.post_id).with(order_number);
         let after = Entry::from_token(scope, &request.page_token)?;
-        let mut page = self.store.comment_ids(id, order, after, size.get()).await?;
-        self.exists_unless_listed(id, &page).await?;
+        let mut page = self.tiers.list(List::Comments(order), id, after, size.get()).await?;
         let ids: Vec<_> =
             page.entries.iter().filter_map(|entry| CommentId::new(entry.member)).collect();
-        let comments = self.store.comments(id, &ids).await?;
+        let comments = self.tiers.comments(id, &ids).await?;
         let mut comments = comments.into_iter().map(wire::comment).collect();
         fit(&mut page, &mut comments, |comment| comment.id);
         Ok(pb::ListCommentsResponse { comments, next_page_token: page.next_token(scope) })
@@ -64,8 +62,7 @@ impl Rpc {
         )?;
         let scope = Scope::new("ListReposts").with(request.post_id);
         let after = Entry::from_token(scope, &request.page_token)?;
-        let mut page = self.store.reposts(id, after, size.get()).await?;
-        self.exists_unless_listed(id, &page).await?;
+        let mut page = self.tiers.list(List::Reposts, id, after, size.get()).await?;
         let posts = self.posts_on(&page, viewer).await?;
         let root_deleted = self.is_root_deleted(id, &posts).await?;
         let post = |post| pb::Post { root_deleted, ..wire::post(post) };
@@ -88,7 +85,7 @@ impl Rpc {
         let scope = Scope::new("ListUserPosts").with(request.author_id).with(request.before_id);
         let begin = before.map(|id| Entry { member: id.get(), score: id.get() });
         let after = Entry::from_token(scope, &request.page_token)?.or(begin);
-        let mut page = self.store.posts_of(author, after, size.get()).await?;
+        let mut page = self.tiers.posts_of(author, after, size.get()).await?;
         let posts = self.posts_on(&page, viewer).await?;
         let posts: Vec<WithRoot> = self.posts.with_roots(posts, viewer).await?;
         let mut posts = posts.into_iter().map(wire::with_root).collect();
@@ -107,23 +104,20 @@ impl Rpc {
         let before = fields.read(wire::before(request.before_id));
         let read = authors.zip(view).zip(size).zip(before);
         let (((authors, viewer), size), before) = fields.finish(read).map_err(Error::Invalid)?;
-        let mut ids = self.store.newest_of(&authors, before, size.get() + 1).await?;
-        let mut has_more = ids.len() > size.get();
-        ids.truncate(size.get());
-        let posts = self.posts.batch(&ids, viewer).await?;
+        let newest = self.tiers.newest_of(&authors, before, size.get()).await?;
+        let posts = self.posts.batch(&newest.ids, viewer).await?;
         let mut posts: Vec<_> = posts.into_iter().map(wire::with_root).collect();
         let fitting = fitting(&posts);
-        if let Some(cut) = posts.get(fitting).map(|post| post.id) {
-            ids.retain(|id| id.get() > cut);
+        let mut next_before_id = newest.next.map_or(0, PostId::get);
+        if fitting < posts.len() {
             posts.truncate(fitting);
-            has_more = true;
+            next_before_id = posts.last().map_or(0, |last| last.id);
         }
-        let last = ids.last().filter(|_| has_more);
-        Ok(pb::ListAuthorsPostsResponse { posts, next_before_id: last.map_or(0, |id| id.get()) })
+        Ok(pb::ListAuthorsPostsResponse { posts, next_before_id })
     }
 
     async fn posts_on(&self, page: &Page, viewer: Option<UserId>) -> Result<Vec<Post>, Error> {
-        let posts = self.store.posts(&post_ids(&page.entries), viewer).await?;
+        let posts = self.tiers.posts(&post_ids(&page.entries), viewer).await?;
         Ok(posts.into_iter().flatten().collect())
     }
 
@@ -132,17 +126,9 @@ impl Rpc {
     async fn is_root_deleted(&self, id: PostId, reposts: &[Post]) -> Result<bool, Error> {
         let root = reposts.first().and_then(|post| post.content.origin).map(|origin| origin.root);
         match root.filter(|&root| root != id) {
-            Some(root) => Ok(self.store.exist(&[root]).await? != [true]),
+            Some(root) => Ok(self.tiers.exist(&[root]).await? != [true]),
             None => Ok(false),
         }
-    }
-
-    // What belongs to a post goes with it: only an empty list leaves open whether there is one.
-    async fn exists_unless_listed(&self, id: PostId, page: &Page) -> Result<(), Error> {
-        if page.entries.is_empty() && self.store.exist(&[id]).await? != [true] {
-            return Err(Error::PostNotFound);
-        }
-        Ok(())
     }
 }
 

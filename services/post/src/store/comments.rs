@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use microblog_domain::{CommentId, PostId, RequestId, UserId};
-use microblog_keyspace::{Call, Entry, Error, Order, Page, redis::cmd};
+use microblog_keyspace::{Call, Error, redis::cmd};
 
 use super::{REQUEST_TTL, Store, body::CommentBody, malformed, outcome::Outcome, wait};
 use crate::{
@@ -88,10 +88,12 @@ impl Store {
         let call = Call::new("post_comment")
             .key(keys::clock(partition))
             .key(keys::comment_request(id, content.author, request))
+            .key(keys::unarchived(partition))
             .key(keys::post(id))
             .key(keys::comments(id))
             .key(keys::comment_bodies(id))
             .arg(partition.number())
+            .arg(id.get())
             .arg(CommentBody::write(content))
             .arg(content.in_reply_to.map_or(0, |reply| reply.to.get()))
             .arg(REQUEST_TTL.as_secs());
@@ -111,10 +113,15 @@ impl Store {
 
     /// Deletes a comment. Returns whether it was there.
     pub async fn delete_comment(&self, post: PostId, id: CommentId) -> Result<bool, Error> {
+        let partition = post.partition();
         let call = Call::new("post_uncomment")
+            .key(keys::clock(partition))
+            .key(keys::unarchived(partition))
             .key(keys::post(post))
             .key(keys::comments(post))
             .key(keys::comment_bodies(post))
+            .arg(partition.number())
+            .arg(post.get())
             .arg(id.get());
         match Outcome::read(self.keyspace.call(call).await?)? {
             Outcome::Done => Ok(true),
@@ -142,16 +149,5 @@ impl Store {
             Some(Comment { id, post, content: content.ok()? })
         };
         Ok(ids.iter().zip(bodies).filter_map(comment).collect())
-    }
-
-    /// Returns a page of a post's comments.
-    pub async fn comment_ids(
-        &self,
-        post: PostId,
-        order: Order,
-        after: Option<Entry>,
-        count: usize,
-    ) -> Result<Page, Error> {
-        self.page(keys::comments(post), order, after, count).await
     }
 }

@@ -8,10 +8,7 @@ use microblog_keyspace::{
 };
 
 use super::{Store, user};
-use crate::{
-    backlink::{Backlink, Change},
-    keys,
-};
+use crate::{backlink::Backlink, keys};
 
 impl Store {
     /// How many entries [`Self::waiting`] and [`Self::undelivered`] return at most for a partition.
@@ -65,18 +62,6 @@ impl Store {
             batch.query(place.0, command(place));
         }
         self.keyspace.send(batch).await
-    }
-
-    /// Returns what is to be told of reposts that wait, as their own partitions now know.
-    pub async fn truth(&self, waiting: &[(Backlink, u64)]) -> Result<Vec<Change>, Error> {
-        let reposts: Vec<_> = waiting.iter().map(|(backlink, _)| backlink.repost).collect();
-        let exist = self.exist(&reposts).await?;
-        let change = |(&(backlink, version), exists): (&(Backlink, u64), bool)| Change {
-            backlink,
-            version,
-            exists,
-        };
-        Ok(waiting.iter().zip(exist).map(change).collect())
     }
 
     /// Takes posts out of the outbox. All go out together.

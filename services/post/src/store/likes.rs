@@ -1,7 +1,7 @@
 //! Likes of posts.
 
 use microblog_domain::{PostId, UserId};
-use microblog_keyspace::{Call, Entry, Error, Order, Page};
+use microblog_keyspace::{Call, Error};
 
 use super::{Store, outcome::Outcome, stamp};
 use crate::keys;
@@ -24,19 +24,14 @@ impl Store {
         }
     }
 
-    /// Takes a like back. Returns how many like the post, which is 0 where there is none.
-    pub async fn unlike(&self, user: UserId, id: PostId) -> Result<u64, Error> {
+    /// Takes a like back. Returns how many like the post; `None` where there is no such post.
+    pub async fn unlike(&self, user: UserId, id: PostId) -> Result<Option<u64>, Error> {
         let call = Call::new("post_unlike").key(keys::post(id)).key(keys::likes(id));
-        self.keyspace.call(call.arg(user.get())).await
-    }
-
-    /// Returns a page of who likes a post, newest first.
-    pub async fn likers(
-        &self,
-        id: PostId,
-        after: Option<Entry>,
-        count: usize,
-    ) -> Result<Page, Error> {
-        self.page(keys::likes(id), Order::Newest, after, count).await
+        let (done, likes): (i64, u64) = self.keyspace.call(call.arg(user.get())).await?;
+        match Outcome::read(done)? {
+            Outcome::Done | Outcome::Unchanged => Ok(Some(likes)),
+            Outcome::NotFound => Ok(None),
+            other => Err(other.unexpected()),
+        }
     }
 }

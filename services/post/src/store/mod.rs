@@ -6,10 +6,13 @@ mod body;
 mod comments;
 mod jobs;
 mod likes;
+mod lists;
+mod notes;
 mod outcome;
 mod posts;
 mod reposts;
 mod scrutiny;
+mod tiering;
 
 use std::time::Duration;
 
@@ -17,8 +20,12 @@ use microblog_domain::{PostId, UserId};
 use microblog_keyspace::{self as keyspace, Entry, Keyspace, Library, Order, Page, Range};
 
 pub use comments::{Added, Admitted};
-pub use posts::Published;
+pub use lists::{List, Presence};
+pub use notes::{Note, Notes};
+pub use posts::{Ending, Published};
 pub use scrutiny::Gathered;
+pub(crate) use tiering::GOES_ON;
+pub use tiering::Restored;
 
 /// The service's atomic steps.
 const LIBRARY: Library = Library {
@@ -27,6 +34,7 @@ const LIBRARY: Library = Library {
         include_str!("../functions.lua"),
         include_str!("../functions/posts.lua"),
         include_str!("../functions/reactions.lua"),
+        include_str!("../functions/archive.lua"),
     ),
 };
 

@@ -32,6 +32,17 @@ pub enum Published {
     Forgotten,
 }
 
+/// A post that is to be deleted.
+#[derive(Clone, Copy, Debug)]
+pub struct Ending<'a> {
+    /// The post.
+    pub id: PostId,
+    /// What it says.
+    pub content: &'a Content,
+    /// Whether it was read in the archive, and not here.
+    pub is_archived: bool,
+}
+
 impl Store {
     /// Makes a post: writes it down, and that others are to be told of it.
     pub async fn publish(&self, content: &Content, request: RequestId) -> Result<Published, Error> {
@@ -44,6 +55,7 @@ impl Store {
             .key(keys::authors(partition))
             .key(keys::outbox(partition))
             .key(keys::pending(partition))
+            .key(keys::unarchived(partition))
             .key(keys::posts(author))
             .key(keys::post_prefix(partition))
             .arg(partition.number())
@@ -155,14 +167,15 @@ impl Store {
         self.page(keys::posts(author), Order::Newest, after, count).await
     }
 
-    /// Returns the newest posts of some authors together, newest first, below a post if one is
-    /// named. One round trip to each partition, all sent together.
-    pub async fn newest_of(
+    /// Returns the newest posts of each of some authors that are here, newest first, below a post if
+    /// one is named; behind them [`GOES_ON`](super::GOES_ON), where there is room and more in the
+    /// archive. One round trip to each partition, all sent together.
+    pub async fn tails_of(
         &self,
         authors: &[UserId],
         before: Option<PostId>,
         count: usize,
-    ) -> Result<Vec<PostId>, Error> {
+    ) -> Result<Vec<Vec<u64>>, Error> {
         let max = before.map_or("+inf".to_owned(), |id| format!("({id}"));
         let mut batch = Batch::with_capacity(authors.len());
         for &author in authors {
@@ -170,30 +183,20 @@ impl Store {
             read.arg(keys::posts(author)).arg(&max).arg("-inf").arg("BYSCORE").arg("REV");
             batch.query(author.partition(), read.arg("LIMIT").arg(0).arg(count).take());
         }
-        let mut newest = Vec::new();
-        for answer in self.keyspace.send(batch).await? {
-            newest.extend(decode::<Vec<u64>>(answer)?.into_iter().filter_map(PostId::new));
-        }
-        newest.sort_unstable_by(|a, b| b.cmp(a));
-        newest.dedup();
-        newest.truncate(count);
-        Ok(newest)
+        self.keyspace.send(batch).await?.into_iter().map(decode).collect()
     }
 
     /// Deletes a post with all that belongs to it, and notes that those who count it are to be
     /// told. Returns the version of its end, or `None` where there is nothing left to do.
-    pub async fn delete(&self, id: PostId, content: &Content) -> Result<Option<u64>, Error> {
-        Ok(self.delete_all(&[(id, content)]).await?.pop().flatten())
+    pub async fn delete(&self, ending: &Ending<'_>) -> Result<Option<u64>, Error> {
+        Ok(self.delete_all(&[*ending]).await?.pop().flatten())
     }
 
     /// Deletes posts likewise. All go out together.
-    pub async fn delete_all(
-        &self,
-        posts: &[(PostId, &Content)],
-    ) -> Result<Vec<Option<u64>>, Error> {
-        let mut batch = Batch::with_capacity(posts.len());
-        for &(id, content) in posts {
-            batch.call(id.partition(), delete(id, content));
+    pub async fn delete_all(&self, endings: &[Ending<'_>]) -> Result<Vec<Option<u64>>, Error> {
+        let mut batch = Batch::with_capacity(endings.len());
+        for ending in endings {
+            batch.call(ending.id.partition(), delete(ending));
         }
         let version = |answer| {
             let (done, version): (i64, i64) = decode(answer)?;
@@ -204,6 +207,11 @@ impl Store {
             }
         };
         self.keyspace.send(batch).await?.into_iter().map(version).collect()
+    }
+
+    /// Says that nothing of an author's is in the archive any more.
+    pub async fn close_list(&self, author: UserId) -> Result<(), Error> {
+        self.keyspace.query(cmd("ZREM").arg(keys::posts(author)).arg(super::GOES_ON).take()).await
     }
 
     /// Takes posts that are not there off their author's list.
@@ -217,12 +225,14 @@ impl Store {
     }
 }
 
-fn delete(id: PostId, content: &Content) -> Call {
+fn delete(&Ending { id, content, is_archived }: &Ending<'_>) -> Call {
     let partition = id.partition();
     let call = Call::new("post_delete")
         .key(keys::clock(partition))
         .key(keys::outbox(partition))
         .key(keys::pending(partition))
+        .key(keys::unarchived(partition))
+        .key(keys::retired(partition))
         .key(keys::posts(content.author))
         .key(keys::post(id))
         .key(keys::likes(id))
@@ -231,15 +241,16 @@ fn delete(id: PostId, content: &Content) -> Call {
         .key(keys::reposts(id))
         .key(keys::unreposted(id))
         .arg(partition.number())
-        .arg(id.get());
+        .arg(id.get())
+        .arg(u8::from(is_archived));
     content.counted_by().fold(call, |call, target| call.arg(target.get()))
 }
 
-fn liked(id: PostId, user: UserId) -> microblog_keyspace::redis::Cmd {
+pub(super) fn liked(id: PostId, user: UserId) -> microblog_keyspace::redis::Cmd {
     cmd("ZSCORE").arg(keys::likes(id)).arg(user.get()).take()
 }
 
-fn is_liked(answer: Value) -> Result<bool, Error> {
+pub(super) fn is_liked(answer: Value) -> Result<bool, Error> {
     // The time is not needed, so the number is not read.
     Ok(!matches!(decode::<Value>(answer)?, Value::Nil))
 }

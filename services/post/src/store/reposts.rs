@@ -1,7 +1,7 @@
 //! Telling a post of its reposts, which lie in other partitions.
 
 use microblog_domain::PostId;
-use microblog_keyspace::{Batch, Call, Entry, Error, Order, Page, decode};
+use microblog_keyspace::{Batch, Call, Error, decode};
 
 use super::{Store, outcome::Outcome};
 use crate::{
@@ -24,9 +24,9 @@ impl Backlink {
 }
 
 impl Store {
-    /// Tells posts of reposts that came or went. All go out together. A post that does not exist
-    /// need not know.
-    pub async fn tell(&self, changes: &[Change]) -> Result<(), Error> {
+    /// Tells posts of reposts that came or went. All go out together. Returns whether each was there
+    /// to be told.
+    pub async fn tell(&self, changes: &[Change]) -> Result<Vec<bool>, Error> {
         let mut batch = Batch::with_capacity(changes.len());
         for Change { backlink: Backlink { repost, target }, exists, .. } in changes {
             let call = Call::new("post_tell")
@@ -37,10 +37,8 @@ impl Store {
                 .arg(u8::from(*exists));
             batch.call(target.partition(), call);
         }
-        for answer in self.keyspace.send(batch).await? {
-            Outcome::read(decode(answer)?)?;
-        }
-        Ok(())
+        let is_told = |answer| Ok(Outcome::read(decode(answer)?)? != Outcome::NotFound);
+        self.keyspace.send(batch).await?.into_iter().map(is_told).collect()
     }
 
     /// Takes changes off the list of those that others may not know, unless newer ones of the same
@@ -59,15 +57,5 @@ impl Store {
             decode::<i64>(answer)?;
         }
         Ok(())
-    }
-
-    /// Returns a page of a post's reposts, newest first.
-    pub async fn reposts(
-        &self,
-        id: PostId,
-        after: Option<Entry>,
-        count: usize,
-    ) -> Result<Page, Error> {
-        self.page(keys::reposts(id), Order::Newest, after, count).await
     }
 }

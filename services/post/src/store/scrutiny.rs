@@ -33,17 +33,20 @@ impl Store {
         Ok((cursor, ids.into_iter().map(user).collect::<Result<_, _>>()?))
     }
 
-    /// Returns how many reposts wait to be told, how many posts wait to be delivered, and how many
-    /// accounts are being forgotten, in a partition.
-    pub async fn unfinished(&self, partition: Partition) -> Result<[u64; 3], Error> {
+    /// Returns how many reposts wait to be told, how many posts wait to be delivered, how many
+    /// accounts are being forgotten, and how much the archive may not know, in a partition.
+    pub async fn unfinished(&self, partition: Partition) -> Result<[u64; 4], Error> {
         let keys = [keys::pending(partition), keys::outbox(partition), keys::forgetting(partition)];
         let mut batch = Batch::new();
         for key in keys {
             batch.query(partition, length("ZCARD", key));
         }
+        batch.query(partition, length("ZCARD", keys::unarchived(partition)));
         let mut answers = self.keyspace.send(batch).await?.into_iter();
-        let mut next = || answers.next().map_or(Ok(0), decode);
-        Ok([next()?, next()?, next()?])
+        let mut next = || answers.next().map_or(Ok(0), decode::<u64>);
+        let [told, delivered, forgotten, archived] = [next()?, next()?, next()?, next()?];
+        // But for the member that says that there is an archive.
+        Ok([told, delivered, forgotten, archived.saturating_sub(1)])
     }
 
     /// Returns how many entries the lists of posts have.

@@ -2,7 +2,7 @@
 
 use microblog_domain::{PostId, UserId};
 use microblog_keyspace::{Order, Page};
-use microblog_post::{Comment, Content, Counts, Error, Gathered, Post, verify_partition};
+use microblog_post::{Comment, Content, Counts, Error, Gathered, List, Post, verify_partition};
 use microblog_testkit::{Store as Redis, redis};
 
 use crate::{Case, Made, Model, USERS};
@@ -49,7 +49,7 @@ fn members(page: Page) -> Vec<u64> {
 impl Case {
     pub(crate) async fn nothing_waits(&self) -> bool {
         for user in USERS {
-            if self.store.unfinished(user.partition()).await.unwrap() != [0; 3] {
+            if self.store.unfinished(user.partition()).await.unwrap() != [0; 4] {
                 return false;
             }
         }
@@ -68,7 +68,8 @@ impl Case {
         for user in USERS {
             let expected = self.model().posts_of(user);
             assert_eq!(members(self.store.posts_of(user, None, ALL).await?), expected);
-            let report = verify_partition(&self.store, user.partition()).await?;
+            let report =
+                verify_partition(&crate::support::tiers(&self.store), user.partition()).await?;
             assert_eq!(report.violations.into_vec(), Vec::<String>::new());
         }
         Ok(())
@@ -99,10 +100,10 @@ impl Case {
         };
         let expected = Post { id, content, counts, liked: false };
         assert_eq!(self.store.post(id, None).await?, Some(expected));
-        assert_eq!(members(self.store.likers(id, None, ALL).await?), likers);
-        assert_eq!(members(self.store.reposts(id, None, ALL).await?), reposts);
+        assert_eq!(members(self.store.list(List::Likers, id, None, ALL).await?), likers);
+        assert_eq!(members(self.store.list(List::Reposts, id, None, ALL).await?), reposts);
         let ids: Vec<_> = comments.iter().map(|comment| comment.id).collect();
-        let listed = members(self.store.comment_ids(id, Order::Oldest, None, ALL).await?);
+        let listed = members(self.store.list(List::Comments(Order::Oldest), id, None, ALL).await?);
         assert_eq!(listed, ids.iter().map(|id| id.get()).collect::<Vec<_>>());
         assert_eq!(self.store.comments(id, &ids).await?, comments);
         assert!(self.timelines.times(id.get()) > 0, "{id} was never delivered");

@@ -182,7 +182,7 @@ impl Case {
                 futures::try_join!(deletion(), deletion())?;
             }
             _ => {
-                let version = self.store.delete(id, &content).await?;
+                let version = self.store.delete(&crate::support::ending(id, &content)).await?;
                 let told = changes(id, &content, version.expect("it was there"), false);
                 if fate >= Fate::Stall {
                     self.model().told.extend(&told);

@@ -147,8 +147,9 @@ impl Case {
         let timelines = Timelines::default();
         let peer = Peer::local(&timelines.service(), &config.chassis);
         let delivery = Delivery::new(store.clone(), Some(peer));
-        let posts = Posts::new(store.clone(), delivery.clone());
-        let comments = Comments::new(store.clone());
+        let tiers = support::tiers(store);
+        let posts = Posts::new(tiers.clone(), delivery.clone());
+        let comments = Comments::new(tiers);
         let model = Arc::default();
         Self { store: store.clone(), posts, comments, delivery, timelines, model }
     }
@@ -182,7 +183,7 @@ impl Case {
         for _ in 0..2 {
             let case = self.clone();
             background.spawn(async move {
-                let mut sweeper = Sweeper::new(case.store.clone(), case.delivery.clone());
+                let mut sweeper = Sweeper::new(support::tiers(&case.store), case.delivery.clone());
                 loop {
                     case.sweep(&mut sweeper).await;
                     tokio::time::sleep(PAUSE).await;

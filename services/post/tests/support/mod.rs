@@ -14,7 +14,7 @@ use std::{
 use clap::Parser as _;
 use microblog_chassis::{Peer, Service, Worker, serve};
 use microblog_domain::{PostId, UserId};
-use microblog_post::{Config, Store};
+use microblog_post::{Config, Content, Ending, Store, Tiers};
 use microblog_proto::{
     common::ErrorReason,
     post::{self as pb, post_service_client::PostServiceClient},
@@ -40,6 +40,16 @@ pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
         !flags.iter().any(|flag| flag.starts_with(name))
     });
     Config::parse_from(own.iter().chain(limits).chain(flags))
+}
+
+/// Returns what is in a store that has no archive.
+pub(crate) fn tiers(store: &Store) -> Tiers {
+    Tiers::new(store.clone(), None, Duration::ZERO)
+}
+
+/// Returns what is to be deleted of what is in Redis.
+pub(crate) fn ending(id: PostId, content: &Content) -> Ending<'_> {
+    Ending { id, content, is_archived: false }
 }
 
 /// A store whose service runs on a free port, with its background jobs.

@@ -53,7 +53,7 @@ const REFUSED: [&[&str]; 19] = [
     &["SMEMBERS", "OWN"],
     &["ZCOUNT", "OWN", "-inf", "+inf"],
     &["ZINTERSTORE", "OWN", "1", "OWN"],
-    &["RENAME", "OWN", "OWN"],
+    &["RENAMENX", "OWN", "OWN"],
     &["COPY", "OWN", "OWN"],
     &["DUMP", "OWN"],
     &["MONITOR"],

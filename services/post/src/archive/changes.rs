@@ -1,0 +1,170 @@
+//! Writing what was made and what ended. All of it may be written again, and in any order: rows are
+//! added where there are none, and an end is for good.
+
+use microblog_domain::{CommentId, PostId};
+use sqlx::{Any, Transaction, any::AnyArguments, query::Query};
+
+use super::{
+    Archive, Error,
+    sql::{ROWS_MAX, list, number, rows, statement},
+};
+use crate::{comment::Comment, post::Content};
+
+/// What is to be written together.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Posts that were made.
+    pub posts: Vec<(PostId, Content)>,
+    /// Posts that ended, and the stamps of that.
+    pub ended_posts: Vec<(PostId, u64)>,
+    /// Comments that were made.
+    pub comments: Vec<Comment>,
+    /// Comments that ended, and the stamps of that.
+    pub ended_comments: Vec<(PostId, CommentId, u64)>,
+}
+
+impl Archive {
+    /// Writes what was made and what ended, all of it or nothing.
+    pub async fn apply(&self, changes: &Changes) -> Result<(), Error> {
+        self.write(async move {
+            let mut transaction = self.inner.pool.begin().await?;
+            // Always in the same order: two that write the same must not wait for each other.
+            for posts in changes.posts.chunks(ROWS_MAX) {
+                add_posts(&mut transaction, posts).await?;
+            }
+            for comments in changes.comments.chunks(ROWS_MAX) {
+                add_comments(&mut transaction, comments).await?;
+            }
+            for posts in changes.ended_posts.chunks(ROWS_MAX) {
+                end_posts(&mut transaction, posts).await?;
+            }
+            for comments in changes.ended_comments.chunks(ROWS_MAX) {
+                end_comments(&mut transaction, comments).await?;
+            }
+            transaction.commit().await
+        })
+        .await
+    }
+
+    /// Removes what is left of posts and comments that ended before a stamp, up to a thousand of
+    /// each. Returns how many rows that were.
+    pub async fn purge(&self, before: u64) -> Result<u64, Error> {
+        // What a latecomer may have added to a post after its end goes with it.
+        const STEPS: [&str; 5] = [
+            "DELETE FROM comments WHERE post IN (SELECT id FROM posts \
+             WHERE deleted <> 0 AND deleted < $1 ORDER BY deleted LIMIT 1000)",
+            "DELETE FROM likes WHERE post IN (SELECT id FROM posts \
+             WHERE deleted <> 0 AND deleted < $1 ORDER BY deleted LIMIT 1000)",
+            "DELETE FROM reposts WHERE post IN (SELECT id FROM posts \
+             WHERE deleted <> 0 AND deleted < $1 ORDER BY deleted LIMIT 1000)",
+            "DELETE FROM posts WHERE id IN (SELECT id FROM posts \
+             WHERE deleted <> 0 AND deleted < $1 ORDER BY deleted LIMIT 1000)",
+            "DELETE FROM comments WHERE id IN (SELECT id FROM comments \
+             WHERE deleted <> 0 AND deleted < $1 ORDER BY deleted LIMIT 1000)",
+        ];
+        self.write(async move {
+            let mut transaction = self.inner.pool.begin().await?;
+            let mut removed = 0;
+            for step in STEPS {
+                let done =
+                    sqlx::query(step).bind(number(before)).execute(&mut *transaction).await?;
+                removed += done.rows_affected();
+            }
+            transaction.commit().await?;
+            Ok(removed)
+        })
+        .await
+    }
+}
+
+async fn add_posts(
+    transaction: &mut Transaction<'_, Any>,
+    posts: &[(PostId, Content)],
+) -> Result<(), sqlx::Error> {
+    let text = format!(
+        "INSERT INTO posts (id, author, text, root, reposted) VALUES {} ON CONFLICT (id) DO NOTHING",
+        rows(posts.len(), 5)
+    );
+    let query = posts.iter().fold(statement(text), |query, (id, content)| {
+        let Content { author, text, origin } = content;
+        let (root, reposted) =
+            origin.map_or((0, 0), |origin| (origin.root.get(), origin.reposted.get()));
+        let query = query.bind(number(id.get())).bind(number(author.get())).bind(text.clone());
+        query.bind(number(root)).bind(number(reposted))
+    });
+    query.execute(&mut **transaction).await?;
+    Ok(())
+}
+
+/// Adds comments that are not there and were not.
+pub(super) async fn add_comments(
+    transaction: &mut Transaction<'_, Any>,
+    comments: &[Comment],
+) -> Result<(), sqlx::Error> {
+    let text = format!(
+        "INSERT INTO comments (post, id, author, text, in_reply_to, in_reply_to_author) VALUES {} \
+         ON CONFLICT (post, id) DO NOTHING",
+        rows(comments.len(), 6)
+    );
+    let query = comments.iter().fold(statement(text), |query, comment| {
+        let content = &comment.content;
+        let (to, author) =
+            content.in_reply_to.map_or((0, 0), |reply| (reply.to.get(), reply.author.get()));
+        let query = query.bind(number(comment.post.get())).bind(number(comment.id.get()));
+        let query = query.bind(number(content.author.get())).bind(content.text.clone());
+        query.bind(number(to)).bind(number(author))
+    });
+    query.execute(&mut **transaction).await?;
+    Ok(())
+}
+
+async fn end_posts(
+    transaction: &mut Transaction<'_, Any>,
+    posts: &[(PostId, u64)],
+) -> Result<(), sqlx::Error> {
+    let text = format!(
+        "INSERT INTO posts (id, deleted, author, text, root, reposted) VALUES {} \
+         ON CONFLICT (id) DO UPDATE SET author = 0, text = '', root = 0, reposted = 0, likes = 0, \
+         comments = 0, reposts = 0, deleted = excluded.deleted WHERE posts.deleted = 0",
+        rows(posts.len(), 6)
+    );
+    let query = posts.iter().fold(statement(text), |query, (id, end)| {
+        let query = query.bind(number(id.get())).bind(number(*end));
+        query.bind(0_i64).bind("").bind(0_i64).bind(0_i64)
+    });
+    query.execute(&mut **transaction).await?;
+    for table in ["comments", "likes", "reposts"] {
+        let text = format!("DELETE FROM {table} WHERE post IN ({})", list(1, posts.len()));
+        bind_posts(statement(text), posts.iter().map(|(id, _)| *id))
+            .execute(&mut **transaction)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Ends comments, whether they were there or not.
+pub(super) async fn end_comments(
+    transaction: &mut Transaction<'_, Any>,
+    comments: &[(PostId, CommentId, u64)],
+) -> Result<(), sqlx::Error> {
+    let text = format!(
+        "INSERT INTO comments (post, id, deleted, author, text, in_reply_to, in_reply_to_author) \
+         VALUES {} ON CONFLICT (post, id) DO UPDATE SET author = 0, text = '', in_reply_to = 0, \
+         in_reply_to_author = 0, deleted = excluded.deleted WHERE comments.deleted = 0",
+        rows(comments.len(), 7)
+    );
+    let query = comments.iter().fold(statement(text), |query, (post, id, end)| {
+        let query = query.bind(number(post.get())).bind(number(id.get())).bind(number(*end));
+        query.bind(0_i64).bind("").bind(0_i64).bind(0_i64)
+    });
+    query.execute(&mut **transaction).await?;
+    Ok(())
+}
+
+/// Binds the ids of posts.
+pub(super) fn bind_posts(
+    query: Query<'static, Any, AnyArguments>,
+    ids: impl Iterator<Item = PostId>,
+) -> Query<'static, Any, AnyArguments> {
+    ids.fold(query, |query, id| query.bind(number(id.get())))
+}

@@ -1,0 +1,82 @@
+//! Where the archive is, and what is kept in Redis beside it.
+
+use std::time::Duration;
+
+use url::Url;
+
+use super::OpenError;
+
+/// Where the archive is, and what is kept in Redis beside it.
+// Flattened into another struct named `Config`: the groups of the two would clash.
+#[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
+pub struct Config {
+    /// Where the archive of all posts is: `postgres://user:password@host/database`, or
+    /// `sqlite:///path/to/file` for a service that runs in one process; without one, all posts stay
+    /// in Redis. Once there was one, the service must have it: what it took from Redis is only there
+    #[arg(long, env = "MICROBLOG_ARCHIVE_URL", value_name = "URL", hide_env_values = true)]
+    pub archive_url: Option<String>,
+    /// How long a read of the archive may take
+    #[arg(
+        long,
+        env = "MICROBLOG_ARCHIVE_TIMEOUT_MS",
+        value_name = "MILLISECONDS",
+        default_value_t = 2_000,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    pub archive_timeout_ms: u64,
+    /// How many connections to the archive each worker thread has at most
+    #[arg(
+        long,
+        env = "MICROBLOG_ARCHIVE_LINKS",
+        value_name = "COUNT",
+        default_value_t = 4,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub archive_links: u32,
+    /// How old posts become before they leave Redis for the archive, as `30days` or `12h`
+    #[arg(
+        long,
+        env = "MICROBLOG_HOT_WINDOW",
+        value_name = "TIME",
+        default_value = "30days",
+        value_parser = humantime::parse_duration
+    )]
+    pub hot_window: Duration,
+    /// How many of an account's newest posts stay in Redis however old they are
+    #[arg(long, env = "MICROBLOG_HOT_POSTS", value_name = "COUNT", default_value_t = 1_000)]
+    pub hot_posts: usize,
+    /// How long an old post stays in Redis when somebody likes, reposts or comments on it
+    #[arg(
+        long,
+        env = "MICROBLOG_WARM_WINDOW",
+        value_name = "TIME",
+        default_value = "1day",
+        value_parser = humantime::parse_duration
+    )]
+    pub warm_window: Duration,
+}
+
+impl Config {
+    /// Returns the address as the driver takes it.
+    pub(super) fn database_url(&self) -> Result<Option<String>, OpenError> {
+        let Some(text) = self.archive_url.as_deref().filter(|text| !text.is_empty()) else {
+            return Ok(None);
+        };
+        let mut url = Url::parse(text).map_err(OpenError::Url)?;
+        match url.scheme() {
+            "postgres" | "postgresql" => {}
+            "sqlite" => {
+                if url.path().ends_with(":memory:") || url.query_pairs().any(|(_, v)| v == "memory")
+                {
+                    return Err(OpenError::InMemory);
+                }
+                if !url.query_pairs().any(|(name, _)| name == "mode") {
+                    url.query_pairs_mut().append_pair("mode", "rwc");
+                }
+            }
+            other => return Err(OpenError::Scheme(other.to_owned())),
+        }
+        Ok(Some(url.into()))
+    }
+}

@@ -1,0 +1,187 @@
+//! What a post has gathered, as it leaves Redis and as it comes back.
+
+use std::collections::{HashMap, HashSet};
+
+use microblog_domain::{CommentId, PostId};
+use microblog_keyspace::Entry;
+use sqlx::{Any, Transaction};
+
+use super::{
+    Archive, Error, THAW_MAX,
+    changes::{add_comments, bind_posts, end_comments},
+    comments, posts,
+    sql::{ROWS_MAX, list, number, read, read_id, rows, statement},
+};
+use crate::{comment::Comment, post::Post};
+
+/// A post with all that it has gathered, as of one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frozen {
+    /// The post. Nobody views it.
+    pub post: Post,
+    /// The stamp of the moment. Of two, the later one counts.
+    pub mark: u64,
+    /// Who likes it, since when.
+    pub likes: Vec<Entry>,
+    /// The comments on it.
+    pub comments: Vec<Comment>,
+    /// What repeats it.
+    pub reposts: Vec<PostId>,
+}
+
+impl Archive {
+    /// Writes down what posts have gathered, unless that is known of a later moment. Returns those
+    /// that were written; one that ended, or that the archive does not know, is not.
+    ///
+    /// All of it happens at once, so that nobody reads a part of it.
+    pub async fn freeze(&self, posts: &[Frozen]) -> Result<HashSet<PostId>, Error> {
+        self.write(async move {
+            let mut transaction = self.inner.pool.begin().await?;
+            let mut written = HashSet::with_capacity(posts.len());
+            for posts in posts.chunks(ROWS_MAX) {
+                let newer = set_counts(&mut transaction, posts).await?;
+                let posts: Vec<_> =
+                    posts.iter().filter(|frozen| newer.contains(&frozen.post.id)).collect();
+                if !posts.is_empty() {
+                    replace_entries(&mut transaction, &posts).await?;
+                    replace_comments(&mut transaction, &posts).await?;
+                }
+                written.extend(newer);
+            }
+            transaction.commit().await?;
+            Ok(written)
+        })
+        .await
+    }
+
+    /// Returns a post with all that it had gathered when it left Redis; `None` where there is none.
+    pub async fn thaw(&self, id: PostId) -> Result<Option<Frozen>, Error> {
+        self.answer(THAW_MAX, async move {
+            let key = || number(id.get());
+            let mut transaction = self.inner.pool.begin().await?;
+            let text = format!(
+                "SELECT {}, frozen FROM posts WHERE deleted = 0 AND id = $1",
+                posts::COLUMNS
+            );
+            let row = statement(text).bind(key()).fetch_optional(&mut *transaction).await?;
+            let Some(row) = row else { return Ok(None) };
+            let (post, mark) = (posts::post(&row)?, read(&row, 8)?);
+            let likes = sqlx::query("SELECT account, since FROM likes WHERE post = $1")
+                .bind(key())
+                .fetch_all(&mut *transaction)
+                .await?;
+            let entry = |row| Ok(Entry { member: read(row, 0)?, score: read(row, 1)? });
+            let likes = likes.iter().map(entry).collect::<Result<_, sqlx::Error>>()?;
+            let text = format!(
+                "SELECT {} FROM comments WHERE deleted = 0 AND post = $1",
+                comments::COLUMNS
+            );
+            let comments = statement(text).bind(key()).fetch_all(&mut *transaction).await?;
+            let comments =
+                comments.iter().map(comments::comment).collect::<Result<_, sqlx::Error>>()?;
+            let reposts = sqlx::query("SELECT repost FROM reposts WHERE post = $1")
+                .bind(key())
+                .fetch_all(&mut *transaction)
+                .await?;
+            let repost = |row| read_id(row, 0, PostId::new);
+            let reposts = reposts.iter().map(repost).collect::<Result<_, sqlx::Error>>()?;
+            Ok(Some(Frozen { post, mark, likes, comments, reposts }))
+        })
+        .await
+    }
+}
+
+// Sets the counts of posts, and returns those of which nothing later was known.
+async fn set_counts(
+    transaction: &mut Transaction<'_, Any>,
+    posts: &[Frozen],
+) -> Result<HashSet<PostId>, sqlx::Error> {
+    // The columns of VALUES have these names in both.
+    let text = format!(
+        "UPDATE posts SET likes = moment.column2, comments = moment.column3, reposts = moment.column4, \
+         frozen = moment.column5 FROM (VALUES {}) AS moment \
+         WHERE posts.id = moment.column1 AND posts.deleted = 0 AND posts.frozen < moment.column5 \
+         RETURNING posts.id",
+        rows(posts.len(), 5)
+    );
+    let query = posts.iter().fold(statement(text), |query, frozen| {
+        let query = query.bind(number(frozen.post.id.get()));
+        let query = query.bind(number(frozen.likes.len() as u64));
+        let query = query.bind(number(frozen.comments.len() as u64));
+        query.bind(number(frozen.reposts.len() as u64)).bind(number(frozen.mark))
+    });
+    let rows = query.fetch_all(&mut **transaction).await?;
+    rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
+}
+
+async fn replace_entries(
+    transaction: &mut Transaction<'_, Any>,
+    posts: &[&Frozen],
+) -> Result<(), sqlx::Error> {
+    for table in ["likes", "reposts"] {
+        let text = format!("DELETE FROM {table} WHERE post IN ({})", list(1, posts.len()));
+        bind_posts(statement(text), posts.iter().map(|frozen| frozen.post.id))
+            .execute(&mut **transaction)
+            .await?;
+    }
+    let likes = |frozen: &&Frozen| {
+        let id = frozen.post.id;
+        frozen.likes.iter().map(move |like| (id, *like)).collect::<Vec<_>>()
+    };
+    let likes: Vec<_> = posts.iter().flat_map(likes).collect();
+    for likes in likes.chunks(ROWS_MAX) {
+        let text =
+            format!("INSERT INTO likes (post, account, since) VALUES {}", rows(likes.len(), 3));
+        let query = likes.iter().fold(statement(text), |query, (id, like)| {
+            query.bind(number(id.get())).bind(number(like.member)).bind(number(like.score))
+        });
+        query.execute(&mut **transaction).await?;
+    }
+    let reposts = |frozen: &&Frozen| {
+        let id = frozen.post.id;
+        frozen.reposts.iter().map(move |repost| (id, *repost)).collect::<Vec<_>>()
+    };
+    let reposts: Vec<_> = posts.iter().flat_map(reposts).collect();
+    for reposts in reposts.chunks(ROWS_MAX) {
+        let text = format!("INSERT INTO reposts (post, repost) VALUES {}", rows(reposts.len(), 2));
+        let query = reposts.iter().fold(statement(text), |query, (id, repost)| {
+            query.bind(number(id.get())).bind(number(repost.get()))
+        });
+        query.execute(&mut **transaction).await?;
+    }
+    Ok(())
+}
+
+// Adds the comments that are there, and ends those that are not.
+async fn replace_comments(
+    transaction: &mut Transaction<'_, Any>,
+    posts: &[&Frozen],
+) -> Result<(), sqlx::Error> {
+    let mut there: HashSet<(PostId, CommentId)> = HashSet::new();
+    let mut marks: HashMap<PostId, u64> = HashMap::new();
+    let mut comments = Vec::new();
+    for frozen in posts {
+        marks.insert(frozen.post.id, frozen.mark);
+        there.extend(frozen.comments.iter().map(|comment| (comment.post, comment.id)));
+        comments.extend(frozen.comments.iter().cloned());
+    }
+    for comments in comments.chunks(ROWS_MAX) {
+        add_comments(transaction, comments).await?;
+    }
+    let text = format!(
+        "SELECT post, id FROM comments WHERE deleted = 0 AND post IN ({})",
+        list(1, posts.len())
+    );
+    let query = bind_posts(statement(text), posts.iter().map(|frozen| frozen.post.id));
+    let mut gone = Vec::new();
+    for row in query.fetch_all(&mut **transaction).await? {
+        let (post, id) = (read_id(&row, 0, PostId::new)?, read_id(&row, 1, CommentId::new)?);
+        if !there.contains(&(post, id)) {
+            gone.extend(marks.get(&post).map(|mark| (post, id, *mark)));
+        }
+    }
+    for gone in gone.chunks(ROWS_MAX) {
+        end_comments(transaction, gone).await?;
+    }
+    Ok(())
+}

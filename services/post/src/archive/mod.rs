@@ -1,0 +1,138 @@
+//! The only part of the post service that speaks SQL: all posts of all time with their comments,
+//! and what those have gathered that left Redis. SQLite or PostgreSQL, by its address; the same
+//! statements and the same tables for both. Knows nothing of Redis, nor of when what is written
+//! here.
+//!
+//! Whatever is written may be written again, and later than what follows it: rows of posts and
+//! comments are added once and end once, and what has ended does not come back.
+
+mod breaker;
+mod changes;
+mod comments;
+mod config;
+mod error;
+mod frozen;
+mod posts;
+mod sql;
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use sqlx::{
+    AnyConnection, AnyPool, Executor as _,
+    any::AnyPoolOptions,
+    migrate::{Migration, MigrationType, Migrator},
+};
+
+pub use changes::Changes;
+pub use config::Config;
+pub use error::{Error, OpenError};
+pub use frozen::Frozen;
+
+use breaker::Breaker;
+
+/// For one transaction of those that write, of which a post with a million likes is one.
+const WRITE_MAX: Duration = Duration::from_secs(120);
+
+/// For reading all of one post.
+const THAW_MAX: Duration = Duration::from_secs(30);
+
+/// The archive.
+///
+/// Cheap to clone. It belongs to the runtime that first uses it: each worker thread opens its own.
+/// Connects lazily and recovers by itself; while the database is away, every call ends with
+/// [`Error::Unavailable`] within the time-out, and at once where one has just met that.
+#[derive(Clone)]
+pub struct Archive {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: AnyPool,
+    timeout: Duration,
+    breaker: Breaker,
+}
+
+impl Archive {
+    /// Opens the archive, without waiting for it: it may be away now and come back later. `None`
+    /// where none is configured.
+    pub fn open(config: &Config) -> Result<Option<Self>, OpenError> {
+        let Some(url) = config.database_url()? else { return Ok(None) };
+        sqlx::any::install_default_drivers();
+        let timeout = Duration::from_millis(config.archive_timeout_ms);
+        let pool = AnyPoolOptions::new()
+            .max_connections(config.archive_links)
+            .acquire_timeout(timeout)
+            .after_connect(|connection, _| Box::pin(prepare(connection)))
+            .connect_lazy(&url)
+            .map_err(OpenError::Address)?;
+        let breaker = Breaker::new(timeout);
+        Ok(Some(Self { inner: Arc::new(Inner { pool, timeout, breaker }) }))
+    }
+
+    /// Creates the tables, or brings them to this version. Any number of processes may do so at once.
+    pub async fn migrate(&self) -> Result<(), Error> {
+        let version = |number, name: &'static str, sql: &'static str| {
+            let sql = sqlx::SqlStr::from_static(sql);
+            Migration::new(number, name.into(), MigrationType::Simple, sql, false)
+        };
+        let archive = version(1, "archive", include_str!("migrations/0001_archive.sql"));
+        let migrator = Migrator::with_migrations(vec![archive]);
+        self.write(async move {
+            migrator.run(&self.inner.pool).await.map_err(|error| sqlx::Error::Migrate(error.into()))
+        })
+        .await
+    }
+
+    // Carries out a read, for a caller who waits.
+    fn read<'a, T: Send + 'a>(
+        &'a self,
+        work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, Error>> {
+        self.answer(self.inner.timeout, work)
+    }
+
+    // Carries out what somebody waits for, and tells others where the database is away.
+    fn answer<'a, T: Send + 'a>(
+        &'a self,
+        longest: Duration,
+        work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, Error>> {
+        Box::pin(async move {
+            let breaker = &self.inner.breaker;
+            breaker.pass()?;
+            let done = tokio::time::timeout(longest, work).await;
+            let done = done.map_err(|_| Error::late()).and_then(|done| Ok(done?));
+            breaker.note(&done);
+            done
+        })
+    }
+
+    // Carries out a write, for a job: it finds out by itself whether the database is there.
+    fn write<'a, T: Send + 'a>(
+        &'a self,
+        work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, Error>> {
+        Box::pin(async move {
+            let done = tokio::time::timeout(WRITE_MAX, work).await;
+            done.map_err(|_| Error::late()).and_then(|done| Ok(done?))
+        })
+    }
+}
+
+// SQLite: readers do not wait for the one that writes, which waits for its turn; what is committed
+// survives the machine. PostgreSQL: no statement outlives its caller for long.
+async fn prepare(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+    let settings: &[&'static str] = match connection.backend_name() {
+        "SQLite" => &[
+            "PRAGMA journal_mode = WAL",
+            "PRAGMA synchronous = FULL",
+            "PRAGMA busy_timeout = 30000",
+        ],
+        _ => &["SET statement_timeout = '120s'"],
+    };
+    for &setting in settings {
+        connection.execute(setting).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! Reading posts.
+
+use std::collections::{HashMap, HashSet};
+
+use microblog_domain::{PostId, UserId};
+use microblog_keyspace::Entry;
+use sqlx::{Row as _, any::AnyRow};
+
+use super::{
+    Archive, Error,
+    sql::{list, number, read, read_id, statement},
+};
+use crate::{
+    post::{Content, Counts, Origin, Post},
+    store::Gathered,
+};
+
+/// What is read of a post.
+pub(super) const COLUMNS: &str = "id, author, text, root, reposted, likes, comments, reposts";
+
+impl Archive {
+    /// Returns those of some posts that exist, as they were when they left Redis.
+    pub async fn posts(&self, ids: &[PostId], viewer: Option<UserId>) -> Result<Vec<Post>, Error> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut posts = self.read(self.rows_of(ids)).await?;
+        if let Some(viewer) = viewer {
+            let liked: Vec<_> =
+                posts.iter().filter(|post| post.counts.likes > 0).map(|post| post.id).collect();
+            let liked = self.liked(viewer, &liked).await?;
+            posts.iter_mut().for_each(|post| post.liked = liked.contains(&post.id));
+        }
+        Ok(posts)
+    }
+
+    async fn rows_of(&self, ids: &[PostId]) -> Result<Vec<Post>, sqlx::Error> {
+        let text = format!(
+            "SELECT {COLUMNS} FROM posts WHERE deleted = 0 AND id IN ({})",
+            list(1, ids.len())
+        );
+        let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
+        query.fetch_all(&self.inner.pool).await?.iter().map(post).collect()
+    }
+
+    /// Returns which of some posts the archive has, not counting those that ended.
+    pub async fn known(&self, ids: &[PostId]) -> Result<HashSet<PostId>, Error> {
+        if ids.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let text =
+            format!("SELECT id FROM posts WHERE deleted = 0 AND id IN ({})", list(1, ids.len()));
+        let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
+        self.read(async move {
+            let rows = query.fetch_all(&self.inner.pool).await?;
+            rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
+        })
+        .await
+    }
+
+    /// Returns the newest posts of some authors, newest first, below a post if one is named.
+    pub async fn newest_of(
+        &self,
+        authors: &[UserId],
+        before: Option<PostId>,
+        count: usize,
+    ) -> Result<Vec<PostId>, Error> {
+        if authors.is_empty() || count == 0 {
+            return Ok(Vec::new());
+        }
+        let text = format!(
+            "SELECT id FROM posts WHERE deleted = 0 AND id < $1 AND author IN ({}) \
+             ORDER BY id DESC LIMIT $2",
+            list(3, authors.len())
+        );
+        let below = before.map_or(i64::MAX, |id| number(id.get()));
+        let query = statement(text).bind(below).bind(number(count as u64));
+        let query = authors.iter().fold(query, |query, author| query.bind(number(author.get())));
+        self.read(async move {
+            let rows = query.fetch_all(&self.inner.pool).await?;
+            rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
+        })
+        .await
+    }
+
+    /// Returns which of some posts an account liked when they left Redis.
+    pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<HashSet<PostId>, Error> {
+        if ids.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let text = format!(
+            "SELECT post FROM likes WHERE account = $1 AND post IN ({})",
+            list(2, ids.len())
+        );
+        let query = statement(text).bind(number(user.get()));
+        let query = ids.iter().fold(query, |query, id| query.bind(number(id.get())));
+        self.read(async move {
+            let rows = query.fetch_all(&self.inner.pool).await?;
+            rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
+        })
+        .await
+    }
+
+    /// Returns who liked a post when it left Redis, newest first, from behind an entry on. Those of
+    /// one moment are ordered as texts, as in Redis.
+    pub async fn likers(
+        &self,
+        id: PostId,
+        after: Option<Entry>,
+        count: usize,
+    ) -> Result<Vec<Entry>, Error> {
+        const PAGE: &str = "SELECT account, since FROM likes \
+            WHERE post = $1 AND since <= $2 AND (since < $2 OR CAST(account AS TEXT) < $3) \
+            ORDER BY since DESC, CAST(account AS TEXT) DESC LIMIT $4";
+        // Behind every account, as texts go.
+        let begin = || (i64::MAX, "~".to_owned());
+        let (since, account) =
+            after.map_or_else(begin, |entry| (number(entry.score), entry.member.to_string()));
+        let query = sqlx::query(PAGE)
+            .bind(number(id.get()))
+            .bind(since)
+            .bind(account)
+            .bind(number(count as u64));
+        self.read(async move {
+            let rows = query.fetch_all(&self.inner.pool).await?;
+            let entry = |row| Ok(Entry { member: read(row, 0)?, score: read(row, 1)? });
+            rows.iter().map(entry).collect()
+        })
+        .await
+    }
+
+    /// Returns what repeated a post when it left Redis, newest first, from behind an entry on.
+    pub async fn reposts(
+        &self,
+        id: PostId,
+        after: Option<Entry>,
+        count: usize,
+    ) -> Result<Vec<Entry>, Error> {
+        const PAGE: &str = "SELECT repost FROM reposts WHERE post = $1 AND repost < $2 \
+            ORDER BY repost DESC LIMIT $3";
+        let query = sqlx::query(PAGE)
+            .bind(number(id.get()))
+            .bind(after.map_or(i64::MAX, |entry| number(entry.member)))
+            .bind(number(count as u64));
+        self.read(async move { query.fetch_all(&self.inner.pool).await?.iter().map(own).collect() })
+            .await
+    }
+
+    /// Returns how many entries the lists of posts have, by the posts.
+    pub async fn gathered(&self, ids: &[PostId]) -> Result<HashMap<PostId, Gathered>, Error> {
+        let text = format!(
+            "SELECT id, (SELECT COUNT(*) FROM likes WHERE post = posts.id), \
+             (SELECT COUNT(*) FROM comments WHERE post = posts.id AND comments.deleted = 0), \
+             (SELECT COUNT(*) FROM reposts WHERE post = posts.id) \
+             FROM posts WHERE id IN ({})",
+            list(1, ids.len())
+        );
+        let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
+        self.read(async move {
+            let rows = query.fetch_all(&self.inner.pool).await?;
+            let gathered = |row| {
+                let (likes, comments, reposts) = (read(row, 1)?, read(row, 2)?, read(row, 3)?);
+                let counts = Counts { likes, comments, reposts };
+                let gathered = Gathered { counts, comment_bodies: comments };
+                Ok((read_id(row, 0, PostId::new)?, gathered))
+            };
+            rows.iter().map(gathered).collect()
+        })
+        .await
+    }
+
+    /// Returns whether a repost was on the list of a post when that left Redis.
+    pub async fn is_listed(&self, (repost, post): (PostId, PostId)) -> Result<bool, Error> {
+        let query = sqlx::query("SELECT repost FROM reposts WHERE post = $1 AND repost = $2")
+            .bind(number(post.get()))
+            .bind(number(repost.get()));
+        self.read(async move { Ok(query.fetch_optional(&self.inner.pool).await?.is_some()) }).await
+    }
+}
+
+/// Reads an entry that is its own score.
+pub(super) fn own(row: &AnyRow) -> Result<Entry, sqlx::Error> {
+    let id = read(row, 0)?;
+    Ok(Entry { member: id, score: id })
+}
+
+/// Reads a post of [`COLUMNS`].
+pub(super) fn post(row: &AnyRow) -> Result<Post, sqlx::Error> {
+    let origin = PostId::new(read(row, 3)?).zip(PostId::new(read(row, 4)?));
+    let content = Content {
+        author: read_id(row, 1, UserId::new)?,
+        text: row.try_get(2)?,
+        origin: origin.map(|(root, reposted)| Origin { root, reposted }),
+    };
+    let counts = Counts { likes: read(row, 5)?, comments: read(row, 6)?, reposts: read(row, 7)? };
+    Ok(Post { id: read_id(row, 0, PostId::new)?, content, counts, liked: false })
+}

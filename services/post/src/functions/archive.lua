@@ -1,0 +1,154 @@
+-- The archive: what it may not know, what leaves Redis for it, and what comes back.
+--
+-- `unarchived` has, by stamp: p<post>, x<post>: a post that was made, that ended; c<post>:<comment>,
+-- d<post>:<comment>: likewise a comment. And, for good, the member - with the score 0, which says
+-- that there is an archive: without it, nothing is noted.
+
+-- Lets one of several have something for a while, and again as long as it asks in time.
+--
+-- KEYS: lease. ARGV: whose, milliseconds. Returns 1 if it has it now.
+local function lease(keys, args)
+  local holder = redis.call('GET', keys[1])
+  if holder and holder ~= args[1] then
+    return 0
+  end
+  redis.call('SET', keys[1], args[1], 'PX', args[2])
+  return 1
+end
+
+-- Takes posts off their author's list, the oldest first, where the archive knows them; they stay in
+-- Redis until they are evicted. Ends at the first that has still to be told to somebody, or is not
+-- the oldest any more.
+--
+-- KEYS: unarchived, outbox, retired, horizon; the author's posts. ARGV: posts…, oldest first.
+-- Returns how many were taken off.
+local function retire(keys, args)
+  local unarchived, outbox, retired, horizon, posts = keys[1], keys[2], keys[3], keys[4], keys[5]
+  local oldest = redis.call('ZRANGE', posts, 0, #args)
+  local at = oldest[1] == '0' and 1 or 0
+  local count = 0
+  for i, id in ipairs(args) do
+    if oldest[at + i] ~= id or redis.call('ZSCORE', unarchived, 'p' .. id)
+      or redis.call('ZSCORE', outbox, id) then
+      break
+    end
+    redis.call('ZREM', posts, id)
+    redis.call('ZADD', retired, 0, id)
+    count = i
+  end
+  if count > 0 then
+    redis.call('ZADD', posts, 0, '0')
+    if tonumber(redis.call('GET', horizon) or 0) < tonumber(args[count]) then
+      redis.call('SET', horizon, args[count])
+    end
+  end
+  return count
+end
+
+-- Marks a post that is to be evicted, before it is read: whoever changes what it gathered wipes the
+-- mark. Not where a repost of it ended lately: that must not be forgotten before the repost is.
+--
+-- KEYS: clock, retired; of the post: post, unreposted. ARGV: partition, post.
+-- Returns the outcome (DONE, UNCHANGED, NOT_FOUND) and the mark.
+local function mark(keys, args)
+  local clock, retired, post, unreposted = keys[1], keys[2], keys[3], keys[4]
+  if redis.call('EXISTS', post) == 0 then
+    redis.call('ZREM', retired, args[2])
+    return { NOT_FOUND, 0 }
+  end
+  if redis.call('EXISTS', unreposted) == 1 then
+    return { UNCHANGED, 0 }
+  end
+  local stamp = issue(clock, tonumber(args[1]), 1)[1]
+  redis.call('HSET', post, 'm', stamp)
+  return { DONE, tonumber(stamp) }
+end
+
+-- Takes a post out of Redis that the archive has as it was when it was marked.
+--
+-- KEYS: retired; of the post: post, likes, comments, comment_bodies, reposts, unreposted.
+-- ARGV: post, mark. Returns the outcome: DONE; UNCHANGED: it was changed since, and stays.
+local function evict(keys, args)
+  local retired, post = keys[1], keys[2]
+  if redis.call('HGET', post, 'm') ~= args[2] or redis.call('EXISTS', keys[7]) == 1 then
+    return UNCHANGED
+  end
+  call_with('UNLINK', post, rest(keys, 3))
+  redis.call('ZREM', retired, args[1])
+  return DONE
+end
+
+-- Begins to bring a post back: lets one do so at a time, and clears away what another one left.
+--
+-- KEYS: restoring; restored… ARGV: whose, milliseconds. Returns 1 if it may begin.
+local function begin_restore(keys, args)
+  if lease(keys, args) == 0 then
+    return 0
+  end
+  call_with('UNLINK', keys[2], rest(keys, 3))
+  return 1
+end
+
+-- Puts aside a part of what a post had gathered.
+--
+-- KEYS: restoring, the list of that kind. ARGV: whose, milliseconds, the command that adds to such
+-- lists (ZADD, HSET), its arguments… Returns 1 if it is still whose it was.
+local function stage(keys, args)
+  if redis.call('GET', keys[1]) ~= args[1] then
+    return 0
+  end
+  lease(keys, args)
+  call_with(args[3], keys[2], rest(args, 4))
+  redis.call('PEXPIRE', keys[2], args[2])
+  return 1
+end
+
+-- Brings a post back, with what was put aside.
+--
+-- KEYS: restoring, unarchived, retired; of the post: post; likes, comments, comment_bodies, reposts;
+--       and where those were put aside, in the same order.
+-- ARGV: whose, post, the score that says until when it stays, content, likes, comments, reposts.
+-- Returns the outcome: DONE; UNCHANGED: it is there; NOT_FOUND: it was deleted; OPEN: it took too
+-- long, and has to begin again.
+local function restore(keys, args)
+  local restoring, unarchived, retired, post = keys[1], keys[2], keys[3], keys[4]
+  if redis.call('GET', restoring) ~= args[1] then
+    return OPEN
+  end
+  redis.call('UNLINK', restoring)
+  if redis.call('ZSCORE', unarchived, 'x' .. args[2]) then
+    return NOT_FOUND
+  end
+  if redis.call('EXISTS', post) == 1 then
+    return UNCHANGED
+  end
+  -- Nothing is written before it is known that all of it is there.
+  local sizes = { tonumber(args[5]), tonumber(args[6]), tonumber(args[6]), tonumber(args[7]) }
+  for i, size in ipairs(sizes) do
+    if size > 0 and redis.call('EXISTS', keys[8 + i]) == 0 then
+      return OPEN
+    end
+  end
+  for i, size in ipairs(sizes) do
+    if size > 0 then
+      redis.call('PERSIST', keys[8 + i])
+      redis.call('RENAME', keys[8 + i], keys[4 + i])
+    end
+  end
+  redis.call('HSET', post, 'b', args[4])
+  for i, field in ipairs({ 'l', 'c', 'r' }) do
+    if args[4 + i] ~= '0' then
+      redis.call('HSET', post, field, args[4 + i])
+    end
+  end
+  redis.call('ZADD', retired, args[3], args[2])
+  return DONE
+end
+
+redis.register_function('post_lease' .. suffix, lease)
+redis.register_function('post_retire' .. suffix, retire)
+redis.register_function('post_mark' .. suffix, mark)
+redis.register_function('post_evict' .. suffix, evict)
+redis.register_function('post_begin_restore' .. suffix, begin_restore)
+redis.register_function('post_stage' .. suffix, stage)
+redis.register_function('post_restore' .. suffix, restore)

@@ -1,0 +1,183 @@
+//! Takes posts out of Redis that are old, once the archive has them.
+//!
+//! 1. *Retired*, one atomic step in the author's partition: a post that is older than the hot window,
+//!    and not among its author's newest, is taken off its author's list, oldest first, if the archive
+//!    has its row. From then on the list goes on in the archive there. The post itself is still in
+//!    Redis.
+//! 2. *Marked*, one atomic step: the post is given a mark, a stamp, which whoever changes what it has
+//!    gathered wipes.
+//! 3. What it has gathered is read, and *frozen* in the archive under that mark, in one transaction,
+//!    unless something later is there.
+//! 4. *Evicted*, one atomic step, if the post still has the mark: it goes, with all that belongs to
+//!    it. What is in the archive is the truth now, until it [comes back](crate::Tiers::bring_back).
+//!
+//! Killed after any step, the post is in Redis, or in the archive as it was. Two movers at once do no
+//! harm: the later mark counts in Redis, and in the archive.
+
+use std::time::{Duration, SystemTime};
+
+use microblog_domain::{Partition, PostId, Stamp, UserId};
+
+use crate::{
+    archive::{self, Archive},
+    error::Error,
+    metrics::Metrics,
+    post::Post,
+    store::Store,
+};
+
+/// How much posts may have gathered that are moved together, unless it is one.
+const ENTRIES_MAX: u64 = 50_000;
+
+/// For how long the rows of what ended stay: longer than an archiver can be late.
+const TOMBSTONES: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How many posts of one author are retired at once.
+const RETIRED_MAX: usize = 100;
+
+/// Moves old posts to the archive.
+#[derive(Clone)]
+pub struct Mover {
+    store: Store,
+    archive: Archive,
+    metrics: Metrics,
+    hot_window: Duration,
+    hot_posts: usize,
+    warm_window: Duration,
+}
+
+/// What was moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Posts that were taken off their author's list.
+    pub retired: u64,
+    /// Posts that left Redis.
+    pub evicted: u64,
+}
+
+impl Mover {
+    /// Returns a mover.
+    pub fn new(store: Store, archive: Archive, config: &archive::Config) -> Self {
+        let archive::Config { hot_window, hot_posts, warm_window, .. } = *config;
+        Self { store, archive, metrics: Metrics::new(), hot_window, hot_posts, warm_window }
+    }
+
+    /// Moves what is old in a partition.
+    pub async fn partition(&self, partition: Partition) -> Result<Moved, Error> {
+        let retired = self.retire(partition).await?;
+        let evicted = self.evict(partition).await?;
+        self.metrics.moved(retired, evicted);
+        Ok(Moved { retired, evicted })
+    }
+
+    /// Removes what is left in the archive of posts and comments that ended long ago.
+    pub async fn purge(&self) -> Result<(), Error> {
+        let before = SystemTime::now().checked_sub(TOMBSTONES).unwrap_or(SystemTime::UNIX_EPOCH);
+        let before = Stamp::first_at(before, Partition::new(0)).get();
+        while self.archive.purge(before).await? > 0 {}
+        Ok(())
+    }
+
+    async fn retire(&self, partition: Partition) -> Result<u64, Error> {
+        let (mut retired, mut cursor) = (0, 0);
+        loop {
+            let (next, authors) = self.store.authors(partition, cursor).await?;
+            let lengths = self.store.list_lengths(&authors).await?;
+            for (author, length) in authors.into_iter().zip(lengths) {
+                if length > self.hot_posts {
+                    retired += self.retire_of(author, length - self.hot_posts).await?;
+                }
+            }
+            if next == 0 {
+                return Ok(retired);
+            }
+            cursor = next;
+        }
+    }
+
+    // Retires an author's posts that are old, of the oldest `count`.
+    async fn retire_of(&self, author: UserId, count: usize) -> Result<u64, Error> {
+        let before = SystemTime::now().checked_sub(self.hot_window);
+        let before = Stamp::first_at(before.unwrap_or(SystemTime::UNIX_EPOCH), author.partition());
+        let (mut retired, mut left) = (0, count);
+        while left > 0 {
+            let page = left.min(RETIRED_MAX);
+            let mut old = self.store.oldest_of(author, page).await?;
+            old.retain(|id| id.get() < before.get());
+            let known = self.archive.known(&old).await?;
+            let unknown: Vec<_> = old.iter().copied().filter(|id| !known.contains(id)).collect();
+            // Of before there was an archive: they are retired another time.
+            self.store.note(&unknown).await?;
+            let is_known = |id: &&PostId| known.contains(*id);
+            let old: Vec<_> = old.iter().take_while(is_known).copied().collect();
+            if old.is_empty() {
+                break;
+            }
+            let done = self.store.retire(author, &old).await?;
+            retired += done as u64;
+            left -= done.min(left);
+            if done < old.len() || !unknown.is_empty() || old.len() < page {
+                break;
+            }
+        }
+        Ok(retired)
+    }
+
+    async fn evict(&self, partition: Partition) -> Result<u64, Error> {
+        let mut evicted = 0;
+        // What is postponed to a moment from now on is not looked at again.
+        let now = Stamp::first_at(SystemTime::now(), partition).get();
+        loop {
+            let ids = self.store.evictable(partition, now).await?;
+            if ids.is_empty() {
+                return Ok(evicted);
+            }
+            evicted += self.evict_some(partition, &ids).await?;
+        }
+    }
+
+    // Evicts posts, or leaves them in peace for a while.
+    async fn evict_some(&self, partition: Partition, ids: &[PostId]) -> Result<u64, Error> {
+        let marks = self.store.mark(ids).await?;
+        let posts = self.store.posts(ids, None).await?;
+        let marked = posts.into_iter().zip(marks);
+        let mut marked: Vec<(Post, u64)> =
+            marked.filter_map(|(post, mark)| Some((post?, mark?))).collect();
+        let mut gone: Vec<PostId> = Vec::with_capacity(ids.len());
+        while !marked.is_empty() {
+            gone.extend(self.freeze_and_evict(part(&mut marked)).await?);
+        }
+        let stay: Vec<_> = ids.iter().copied().filter(|id| !gone.contains(id)).collect();
+        if !stay.is_empty() {
+            let later = Stamp::first_at(SystemTime::now() + self.warm_window, partition).get();
+            self.store.postpone(&stay, later).await?;
+        }
+        Ok(gone.len() as u64)
+    }
+
+    // Returns those that left.
+    async fn freeze_and_evict(&self, marked: Vec<(Post, u64)>) -> Result<Vec<PostId>, Error> {
+        let mut frozen = Vec::with_capacity(marked.len());
+        for (post, mark) in marked {
+            frozen.push(self.store.gather(post, mark).await?);
+        }
+        let written = self.archive.freeze(&frozen).await?;
+        let written = frozen.iter().filter(|frozen| written.contains(&frozen.post.id));
+        let written: Vec<_> = written.map(|frozen| (frozen.post.id, frozen.mark)).collect();
+        let evicted = self.store.evict(&written).await?;
+        let gone = written.iter().zip(evicted).filter(|(_, is_gone)| *is_gone);
+        Ok(gone.map(|(&(id, _), _)| id).collect())
+    }
+}
+
+// Takes as many posts as are moved together.
+fn part(marked: &mut Vec<(Post, u64)>) -> Vec<(Post, u64)> {
+    let mut entries = 0;
+    let fits = |(post, _): &&(Post, u64)| {
+        let counts = post.counts;
+        entries += counts.likes + counts.comments + counts.reposts;
+        entries <= ENTRIES_MAX
+    };
+    let count = marked.iter().take_while(fits).count().max(1);
+    marked.drain(..count).collect()
+}

@@ -1,0 +1,203 @@
+//! The two tiers in which posts are: Redis, or else the archive.
+//!
+//! Redis is asked first, and what is there is true. A post that is not there may have been evicted,
+//! but then it is not newer than its partition's horizon, and nothing waits that says that it ended.
+//! Such a post is asked for in the archive: its row stays as it was when it left Redis until it
+//! comes back. So whatever is evicted, comes back or ends meanwhile, an answer is one that was right
+//! at some moment of the call.
+
+mod authors;
+mod lists;
+mod restore;
+
+pub use authors::Newest;
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use microblog_domain::{PostId, UserId};
+use moka::sync::Cache;
+
+use crate::{
+    archive::{self, Archive},
+    error::Error,
+    post::{Content, Post},
+    store::{Gathered, Store},
+};
+
+/// How many posts are remembered of which the archive knows nothing, and for how long. They are
+/// older than the horizon, so they will not come to be.
+const ABSENT_MAX: u64 = 100_000;
+const ABSENT_TTL: Duration = Duration::from_secs(30);
+
+/// Posts and what belongs to them, wherever they are.
+#[derive(Clone)]
+pub struct Tiers {
+    store: Store,
+    archive: Option<Archive>,
+    absent: Cache<PostId, ()>,
+    warm_window: Duration,
+}
+
+impl Tiers {
+    /// Returns what is in a store, and in the archive if there is one. What is brought back from
+    /// there stays for so long at least.
+    pub fn new(store: Store, archive: Option<Archive>, warm_window: Duration) -> Self {
+        let absent = Cache::builder().max_capacity(ABSENT_MAX).time_to_live(ABSENT_TTL).build();
+        Self { store, archive, absent, warm_window }
+    }
+
+    /// Returns what is in Redis.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Returns the archive, which there must be.
+    pub(crate) fn archive(&self) -> Result<&Archive, Error> {
+        self.archive.as_ref().ok_or(Error::Archive(archive::Error::Missing))
+    }
+
+    /// Returns posts as a viewer sees them, in the order asked for; `None` where there is none, or
+    /// none that can be read. One round trip to each partition, all sent together, where all are in
+    /// Redis; otherwise one more, and then one or two to the archive.
+    pub async fn posts(
+        &self,
+        ids: &[PostId],
+        viewer: Option<UserId>,
+    ) -> Result<Vec<Option<Post>>, Error> {
+        let mut posts = self.store.posts(ids, viewer).await?;
+        let missing: Vec<_> =
+            ids.iter().zip(&posts).filter(|(_, post)| post.is_none()).map(|(&id, _)| id).collect();
+        if !missing.is_empty() {
+            let found = self.archived(&missing, viewer).await?;
+            let absent = ids.iter().zip(&mut posts).filter(|(_, post)| post.is_none());
+            absent.for_each(|(id, post)| *post = found.get(id).cloned());
+        }
+        Ok(posts)
+    }
+
+    /// Returns those of some posts that exist, as a viewer sees them, and those of which nobody can
+    /// tell now: the archive may have them, and does not answer.
+    pub(crate) async fn posts_as_far_as_known(
+        &self,
+        ids: &[PostId],
+        viewer: Option<UserId>,
+    ) -> Result<(HashMap<PostId, Post>, HashSet<PostId>), Error> {
+        let posts = self.store.posts(ids, viewer).await?;
+        let mut found: HashMap<_, _> =
+            posts.into_iter().flatten().map(|post| (post.id, post)).collect();
+        let missing: Vec<_> = ids.iter().copied().filter(|id| !found.contains_key(id)).collect();
+        if missing.is_empty() {
+            return Ok((found, HashSet::new()));
+        }
+        let may_be = self.store.may_be_archived(&missing).await?;
+        let old: Vec<_> =
+            missing.iter().zip(may_be).filter(|(_, may_be)| *may_be).map(|(&id, _)| id).collect();
+        match self.archived(&old, viewer).await {
+            Ok(archived) => found.extend(archived),
+            Err(error @ Error::Archive(_)) if error.is_outage() => {
+                return Ok((found, old.into_iter().collect()));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok((found, HashSet::new()))
+    }
+
+    /// Returns one post as a viewer sees it.
+    pub async fn post(&self, id: PostId, viewer: Option<UserId>) -> Result<Option<Post>, Error> {
+        Ok(self.posts(&[id], viewer).await?.pop().flatten())
+    }
+
+    /// Returns what posts say, in the order asked for.
+    pub async fn contents(&self, ids: &[PostId]) -> Result<Vec<Option<Content>>, Error> {
+        let posts = self.posts(ids, None).await?;
+        Ok(posts.into_iter().map(|post| post.map(|post| post.content)).collect())
+    }
+
+    /// Returns which posts exist, in the order asked for.
+    pub async fn exist(&self, ids: &[PostId]) -> Result<Vec<bool>, Error> {
+        let mut exist = self.store.exist(ids).await?;
+        let missing: Vec<_> =
+            ids.iter().zip(&exist).filter(|(_, exists)| !**exists).map(|(&id, _)| id).collect();
+        if !missing.is_empty() {
+            let found = self.archived(&missing, None).await?;
+            let absent = ids.iter().zip(&mut exist).filter(|(_, exists)| !**exists);
+            absent.for_each(|(id, exists)| *exists = found.contains_key(id));
+        }
+        Ok(exist)
+    }
+
+    /// Returns which posts an account likes, in the order asked for. One round trip to each
+    /// partition, all sent together, where all are newer than what was ever evicted.
+    pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<Vec<bool>, Error> {
+        let here = self.store.liked_here(user, ids).await?;
+        let unsure = ids.iter().zip(&here).filter(|(_, liked)| liked.is_none());
+        let unsure: Vec<_> = unsure.map(|(&id, _)| id).collect();
+        let mut there = HashSet::new();
+        if !unsure.is_empty() {
+            let exist = self.store.exist(&unsure).await?;
+            let (back, away): (Vec<_>, Vec<_>) =
+                unsure.into_iter().zip(exist).partition(|(_, exists)| *exists);
+            let [back, away] =
+                [back, away].map(|ids| ids.into_iter().map(|(id, _)| id).collect::<Vec<_>>());
+            // It may have come back since.
+            let liked = self.store.liked(user, &back).await?;
+            there.extend(back.into_iter().zip(liked).filter_map(|(id, liked)| liked.then_some(id)));
+            if !away.is_empty() {
+                there.extend(self.archive()?.liked(user, &away).await?);
+            }
+        }
+        let liked = |(id, here): (&PostId, Option<bool>)| here.unwrap_or(there.contains(id));
+        Ok(ids.iter().zip(here).map(liked).collect())
+    }
+
+    /// Returns those of some posts that are not in Redis, but in the archive.
+    pub(crate) async fn archived(
+        &self,
+        ids: &[PostId],
+        viewer: Option<UserId>,
+    ) -> Result<HashMap<PostId, Post>, Error> {
+        let may_be = self.store.may_be_archived(ids).await?;
+        let is_asked = |(id, may_be): &(&PostId, bool)| *may_be && !self.absent.contains_key(*id);
+        let asked: Vec<_> = ids.iter().zip(may_be).filter(is_asked).map(|(&id, _)| id).collect();
+        if asked.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let found = self.archive()?.posts(&asked, viewer).await?;
+        let found: HashMap<_, _> = found.into_iter().map(|post| (post.id, post)).collect();
+        for id in asked.into_iter().filter(|id| !found.contains_key(id)) {
+            self.absent.insert(id, ());
+        }
+        Ok(found)
+    }
+
+    /// Returns for each repost and a post that counts it whether it is on that post's list.
+    pub(crate) async fn are_listed(&self, pairs: &[(PostId, PostId)]) -> Result<Vec<bool>, Error> {
+        let mut listed = self.store.are_listed(pairs).await?;
+        let targets: Vec<_> = pairs.iter().map(|&(_, target)| target).collect();
+        let here = self.store.exist(&targets).await?;
+        for ((pair, here), listed) in pairs.iter().zip(here).zip(&mut listed) {
+            if !here && !*listed && self.archive.is_some() {
+                *listed = self.archive()?.is_listed(*pair).await?;
+            }
+        }
+        Ok(listed)
+    }
+
+    /// Returns how many entries the lists of posts have.
+    pub(crate) async fn gathered(&self, ids: &[PostId]) -> Result<Vec<Gathered>, Error> {
+        let (mut gathered, here) =
+            futures::try_join!(self.store.gathered(ids), self.store.exist(ids))?;
+        let away: Vec<_> =
+            ids.iter().zip(&here).filter(|(_, here)| !**here).map(|(&id, _)| id).collect();
+        if self.archive.is_some() && !away.is_empty() {
+            let archived = self.archive()?.gathered(&away).await?;
+            for (id, gathered) in ids.iter().zip(&mut gathered) {
+                *gathered = archived.get(id).copied().unwrap_or(*gathered);
+            }
+        }
+        Ok(gathered)
+    }
+}

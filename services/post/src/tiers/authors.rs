@@ -1,0 +1,99 @@
+//! The posts of authors, from the newest in Redis to the first one in the archive.
+//!
+//! An author's list in Redis is the newest part of its posts: they leave it oldest first, when the
+//! archive has them, and the member 0 stays behind them.
+
+use microblog_domain::{PostId, UserId};
+use microblog_keyspace::{Entry, Page};
+
+use super::Tiers;
+use crate::{error::Error, store::GOES_ON};
+
+/// The newest posts of some authors.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Newest {
+    /// The posts, newest first.
+    pub ids: Vec<PostId>,
+    /// Below which there may be more; `None` at the end.
+    pub next: Option<PostId>,
+}
+
+impl Tiers {
+    /// Returns a page of an author's posts, newest first, back to the first one. One that is short
+    /// before that goes on when the archive answers again.
+    pub async fn posts_of(
+        &self,
+        author: UserId,
+        after: Option<Entry>,
+        count: usize,
+    ) -> Result<Page, Error> {
+        let mut page = self.store.posts_of(author, after, count).await?;
+        if page.entries.last().is_none_or(|last| last.member != GOES_ON) {
+            return Ok(page);
+        }
+        page.entries.pop();
+        let below = page.entries.last().or(after.as_ref()).map(|entry| entry.member);
+        let (below, missing) = (below.and_then(PostId::new), count - page.entries.len());
+        match self.older(&[author], below, missing).await {
+            Ok(older) => {
+                let entry = |id: PostId| Entry { member: id.get(), score: id.get() };
+                page.entries.extend(older.ids.into_iter().map(entry));
+                page.more = older.next.is_some();
+            }
+            Err(error) if error.is_outage() && !page.entries.is_empty() => page.more = true,
+            Err(error) => return Err(error),
+        }
+        Ok(page)
+    }
+
+    /// Returns the newest posts of some authors together, newest first, below a post if one is
+    /// named: up to `count`, fewer only at the end.
+    pub async fn newest_of(
+        &self,
+        authors: &[UserId],
+        before: Option<PostId>,
+        count: usize,
+    ) -> Result<Newest, Error> {
+        let tails = self.store.tails_of(authors, before, count + 1).await?;
+        let of_both = authors.iter().zip(&tails).filter(|(_, tail)| tail.last() == Some(&GOES_ON));
+        let of_both: Vec<UserId> = of_both.map(|(&author, _)| author).collect();
+        let mut ids: Vec<_> = tails.into_iter().flatten().filter_map(PostId::new).collect();
+        let mut cut = None;
+        if !of_both.is_empty() {
+            // Those that are here are found once more; they count once.
+            let older = self.older(&of_both, before, count + 1).await?;
+            ids.extend(older.ids);
+            cut = older.next;
+        }
+        ids.sort_unstable_by(|a, b| b.cmp(a));
+        ids.dedup();
+        ids.retain(|id| cut.is_none_or(|cut| *id >= cut));
+        let has_more = ids.len() > count || cut.is_some();
+        ids.truncate(count);
+        let next = ids.last().copied().or(cut).filter(|_| has_more);
+        Ok(Newest { ids, next })
+    }
+
+    // The newest posts of some authors in the archive; fewer than `count` only at the end.
+    async fn older(
+        &self,
+        authors: &[UserId],
+        mut before: Option<PostId>,
+        count: usize,
+    ) -> Result<Newest, Error> {
+        let archive = self.archive()?;
+        let mut ids = Vec::with_capacity(count);
+        loop {
+            let wanted = count - ids.len();
+            let found = archive.newest_of(authors, before, wanted + 1).await?;
+            let has_more = found.len() > wanted;
+            let found = &found[..found.len().min(wanted)];
+            let ended = self.store.ended(found).await?;
+            ids.extend(found.iter().zip(ended).filter(|(_, ended)| !ended).map(|(&id, _)| id));
+            before = found.last().copied().or(before);
+            if !has_more || ids.len() == count {
+                return Ok(Newest { ids, next: before.filter(|_| has_more) });
+            }
+        }
+    }
+}

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use microblog_chassis::{Config as Chassis, Listening, Peer, Worker};
 
-use super::access::Access;
+use super::{access::Access, data::DataDir};
 
 /// A server of the process, as callers see it.
 pub(super) struct Server {
@@ -54,6 +54,7 @@ pub(super) struct Plan(Arc<Configs>);
 
 struct Configs {
     port_base: u16,
+    keeps_archive: bool,
     chassis: Chassis,
     gateway: microblog_gateway::Config,
     user: microblog_user::Config,
@@ -70,20 +71,31 @@ pub(super) enum Error {
     #[error("cannot start the relation service")]
     Relation(#[source] microblog_keyspace::Error),
     #[error("cannot start the post service")]
-    Post(#[source] microblog_keyspace::Error),
+    Post(#[source] microblog_post::StartError),
     #[error("cannot start the timeline service")]
     Timeline(#[source] microblog_keyspace::Error),
 }
 
 impl Plan {
     /// Configures all servers: each as by its own flags and environment, but for where it listens
-    /// and where its store is.
-    pub(super) fn new(port_base: u16, access: &Access, chassis: &Chassis) -> anyhow::Result<Self> {
+    /// and where its store is. The archive is in the data directory, unless the environment says
+    /// that it is elsewhere.
+    pub(super) fn new(
+        port_base: u16,
+        data: &DataDir,
+        access: &Access,
+        chassis: &Chassis,
+    ) -> anyhow::Result<Self> {
         let mut user: microblog_user::Config = stored("user", access)?;
         let mut relation: microblog_relation::Config = stored("relation", access)?;
         let mut post: microblog_post::Config = stored("post", access)?;
         let mut timeline: microblog_timeline::Config = stored("timeline", access)?;
         let mut gateway: microblog_gateway::Config = configured("gateway", &[])?;
+        let archive = &mut post.archive.archive_url;
+        let keeps_archive = archive.as_ref().is_none_or(String::is_empty);
+        if keeps_archive {
+            *archive = Some(data.prepare_archive()?);
+        }
         for own in [
             &mut user.chassis,
             &mut relation.chassis,
@@ -94,13 +106,19 @@ impl Plan {
             own.clone_from(chassis);
         }
         let chassis = chassis.clone();
-        let configs = Configs { port_base, chassis, gateway, user, relation, post, timeline };
+        let configs =
+            Configs { port_base, keeps_archive, chassis, gateway, user, relation, post, timeline };
         Ok(Self(Arc::new(configs)))
+    }
+
+    /// Returns whether the archive is in the data directory.
+    pub(super) fn keeps_archive(&self) -> bool {
+        self.0.keeps_archive
     }
 
     /// Makes the servers of one worker; they call each other within the process.
     pub(super) async fn listen(self, worker: Worker) -> Result<Vec<Listening>, Error> {
-        let Configs { port_base, chassis, gateway, user, relation, post, timeline } = &*self.0;
+        let Configs { port_base, chassis, gateway, user, relation, post, timeline, .. } = &*self.0;
         let user = microblog_user::service(user, worker).await.map_err(Error::User)?;
         let relation =
             microblog_relation::service(relation, worker).await.map_err(Error::Relation)?;

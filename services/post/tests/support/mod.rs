@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "no test file uses all of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
+pub(crate) mod archives;
 pub(crate) mod lists;
 pub(crate) mod timelines;
 

@@ -193,6 +193,13 @@ impl PostService for Rpc {
         Ok(Response::new(self.posts_of_authors(request.into_inner()).await?))
     }
 
+    async fn list_user_comments(
+        &self,
+        request: Request<pb::ListUserCommentsRequest>,
+    ) -> Answer<pb::ListUserCommentsResponse> {
+        Ok(Response::new(self.comments_by(request.into_inner()).await?))
+    }
+
     async fn forget_user(
         &self,
         request: Request<pb::ForgetUserRequest>,

@@ -105,6 +105,9 @@ async fn every_wrong_field_of_a_read_is_named() {
             pb::ListUserPostsRequest { author_id, viewer_id, page_size, page_token, before_id: 0 };
         let fields = ["author_id", "viewer_id", "page_size"];
         names_fields(client.list_user_posts(posts).await, &fields);
+        let comments =
+            pb::ListUserCommentsRequest { author_id, page_size, page_token: String::new() };
+        names_fields(client.list_user_comments(comments).await, &["author_id", "page_size"]);
         if number != 0 {
             let verify = pb::VerifyRequest { user_id: number };
             names_fields(client.verify(verify).await.map(|_| ()), &["user_id"]);

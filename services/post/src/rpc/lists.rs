@@ -116,6 +116,27 @@ impl Rpc {
         Ok(pb::ListAuthorsPostsResponse { posts, next_before_id })
     }
 
+    pub(super) async fn comments_by(
+        &self,
+        request: pb::ListUserCommentsRequest,
+    ) -> Result<pb::ListUserCommentsResponse, Error> {
+        let (author, size) = wire::both(
+            UserId::parse("author_id", request.author_id),
+            PageSize::parse(request.page_size),
+        )?;
+        let scope = Scope::new("ListUserComments").with(request.author_id);
+        let after = Entry::from_token(scope, &request.page_token)?;
+        let below = after.and_then(|entry| CommentId::new(entry.member));
+        let comments = self.tiers.archive()?.comments_by(author, below, size.get() + 1).await?;
+        let entry = |id: u64| Entry { member: id, score: id };
+        let entries = comments.iter().take(size.get()).map(|comment| entry(comment.id.get()));
+        let mut page = Page { entries: entries.collect(), more: comments.len() > size.get() };
+        let comments = comments.into_iter().take(size.get());
+        let mut comments = comments.map(wire::comment).collect();
+        fit(&mut page, &mut comments, |comment| comment.id);
+        Ok(pb::ListUserCommentsResponse { comments, next_page_token: page.next_token(scope) })
+    }
+
     async fn posts_on(&self, page: &Page, viewer: Option<UserId>) -> Result<Vec<Post>, Error> {
         let posts = self.tiers.posts(&post_ids(&page.entries), viewer).await?;
         Ok(posts.into_iter().flatten().collect())
@@ -126,7 +147,12 @@ impl Rpc {
     async fn is_root_deleted(&self, id: PostId, reposts: &[Post]) -> Result<bool, Error> {
         let root = reposts.first().and_then(|post| post.content.origin).map(|origin| origin.root);
         match root.filter(|&root| root != id) {
-            Some(root) => Ok(self.tiers.exist(&[root]).await? != [true]),
+            Some(root) => match self.tiers.exist(&[root]).await {
+                Ok(exist) => Ok(exist != [true]),
+                // It may be in the archive, which does not answer.
+                Err(error) if error.is_outage() => Ok(false),
+                Err(error) => Err(error),
+            },
             None => Ok(false),
         }
     }

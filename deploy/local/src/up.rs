@@ -70,10 +70,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         check_free(port)?;
     }
     let access = data.prepare_redis(redis_port)?;
-    let plan = Plan::new(args.port_base, &access, &args.chassis)?;
+    let plan = Plan::new(args.port_base, &data, &access, &args.chassis)?;
     println!("microblog {} is starting", env!("CARGO_PKG_VERSION"));
     let redis = Redis::start(software.clone(), &data, access)?;
-    announce::started(&software, &data, redis_port, args.port_base);
+    let archive = plan.keeps_archive().then(|| data.archive());
+    announce::started(&software, &data, archive.as_deref(), redis_port, args.port_base);
     companion::start(args.port_base, args.demo.then(|| data.sample_mark()))?;
     let code = microblog_chassis::run(&args.chassis, move |worker| plan.clone().listen(worker));
     drop(redis);

@@ -77,6 +77,14 @@ fn only_keyspace_and_the_testkit_depend_on_a_redis_client() {
 }
 
 #[test]
+fn only_the_post_service_depends_on_a_sql_client() {
+    for package in metadata().workspace_packages() {
+        let may = package.name == "microblog-post";
+        assert!(may || !imports(package).contains("sqlx"), "{} depends on sqlx", package.name);
+    }
+}
+
+#[test]
 fn every_crate_takes_the_lints_of_the_workspace() {
     for package in metadata().workspace_packages() {
         let manifest = std::fs::read_to_string(&package.manifest_path).unwrap();

@@ -1,6 +1,6 @@
 //! What `microblog up` tells people: what it started, where, and what to try next.
 
-use std::env;
+use std::{env, path::Path};
 
 use super::{
     data::DataDir,
@@ -12,12 +12,23 @@ use crate::remote::{GATEWAY_URL, RELATION_URL, USER_URL};
 
 const BUF_CURL: &str = "buf curl --http2-prior-knowledge --protocol grpc";
 
-/// Tells what was started, and where.
-pub(super) fn started(software: &Software, data: &DataDir, redis_port: u16, port_base: u16) {
+/// Tells what was started, and where. The archive is a file of the data directory, or none of ours,
+/// and then its address may have a password.
+pub(super) fn started(
+    software: &Software,
+    data: &DataDir,
+    archive: Option<&Path>,
+    redis_port: u16,
+    port_base: u16,
+) {
     for server in &SERVERS {
         println!("  {:9} {}  {}", server.name, server.url(port_base), server.service);
     }
     println!("  redis     127.0.0.1:{redis_port}, version {}", software.version);
+    match archive {
+        Some(file) => println!("  archive   {}", file.display()),
+        None => println!("  archive   where MICROBLOG_ARCHIVE_URL says"),
+    }
     println!("  data      {}", data.path().display());
 }
 

@@ -1,9 +1,11 @@
-//! The data directory: whose it is at the moment, and the files that the private redis-server is
-//! started with. Knows redis-server's configuration; starts nothing.
+//! The data directory: whose it is at the moment, the files that the private redis-server is
+//! started with, and where the archive of posts is. Knows redis-server's configuration; starts
+//! nothing.
 //!
 //! ```text
 //! lock               locked by the launcher that runs here; its process id
 //! sample             there once the demo graph is complete
+//! archive.sqlite     all posts, with archive.sqlite-wal and -shm while it is in use
 //! redis/passwords    `user password` per line, made at random at the first start
 //! redis/redis.conf   written at each start, like users.acl
 //! redis/users.acl    the project's, with hashes of the passwords
@@ -21,10 +23,16 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::access::{Access, Passwords};
 
 const REDIS_CONF: &str = include_str!("../../../redis/redis.conf");
+
+/// What stands for itself in the path of an address: the unreserved characters of RFC 3986, and the
+/// sign between the path's parts.
+const PLAIN: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
 /// A data directory, locked for this process as long as the value lives.
 pub(super) struct DataDir {
@@ -54,6 +62,22 @@ impl DataDir {
     /// Returns the file that is there once the demo graph is complete.
     pub(super) fn sample_mark(&self) -> PathBuf {
         self.path.join("sample")
+    }
+
+    /// Returns the file that has all posts.
+    pub(super) fn archive(&self) -> PathBuf {
+        self.path.join("archive.sqlite")
+    }
+
+    /// Makes the file that has all posts where it is missing, for its owner alone, and returns its
+    /// address for the post service.
+    pub(super) fn prepare_archive(&self) -> anyhow::Result<String> {
+        let file = self.archive();
+        let named = || format!("cannot use {}", file.display());
+        // SQLite would let everybody read it. What it puts beside the file is for the same people.
+        OpenOptions::new().append(true).create(true).mode(0o600).open(&file).with_context(named)?;
+        let path = file.to_str().context("its name is not UTF-8").with_context(named)?;
+        Ok(format!("sqlite://{}?mode=rwc", utf8_percent_encode(path, PLAIN)))
     }
 
     /// Returns the file in which redis-server notes its process id.
@@ -173,6 +197,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let first = DataDir::open(dir.path()).unwrap().passwords().unwrap();
         assert!(DataDir::open(dir.path()).unwrap().passwords().unwrap() == first);
+    }
+
+    #[test]
+    fn the_archive_has_an_address_whatever_the_directory_is_called() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("what? a #1 100% diré");
+        let data = DataDir::open(&path).unwrap();
+        let address = data.prepare_archive().unwrap();
+        let end = "/what%3F%20a%20%231%20100%25%20dir%C3%A9/archive.sqlite?mode=rwc";
+        assert!(address.starts_with("sqlite:///") && address.ends_with(end), "{address}");
+        fs::write(data.archive(), "kept").unwrap();
+        assert_eq!(data.prepare_archive().unwrap(), address);
+        assert_eq!(fs::read(data.archive()).unwrap(), b"kept");
     }
 
     #[test]

@@ -9,8 +9,10 @@ use std::{
     path::Path,
     process::Command,
     thread,
+    time::Duration,
 };
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::{
@@ -20,6 +22,7 @@ use crate::{
 
 // More than two pages.
 const POSTS: u32 = 401;
+const STOP: Duration = Duration::from_secs(15);
 const ACCOUNTS: &str = "ada bob\nbob ada\ncleo ada\ndan bob\neve eve\n";
 
 fn start(data: &Path) -> Launcher {
@@ -122,6 +125,27 @@ fn an_account_without_anything_is_told_and_one_that_nobody_has_is_refused() {
         assert!(ended.stderr.contains(&format!("there is no account `{user}`")), "{ended:?}");
         assert!(!file.exists());
     }
+}
+
+#[test]
+fn all_is_told_after_the_launcher_was_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("a data & archive directory?");
+    let mut launcher = start(&data);
+    let people = People::of(&launcher);
+    let posts = people.publish(people.id("ada"), POSTS);
+    launcher.signal(Signal::SIGKILL);
+    launcher.ended(STOP);
+    let archive = data.join("archive.sqlite").canonicalize().unwrap();
+    assert_eq!(fs::metadata(&archive).unwrap().permissions().mode() & 0o777, 0o600);
+
+    let launcher = start(&data);
+    assert!(launcher.said().contains(&format!("  archive   {}\n", archive.display())));
+    let ended = export(&launcher, &["ada"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let told = lines(&ended.stdout);
+    let ids: Vec<_> = of(&told, "post").iter().map(|post| post["id"].as_u64().unwrap()).collect();
+    assert!(ids.iter().rev().eq(&posts), "{ids:?}");
 }
 
 #[test]

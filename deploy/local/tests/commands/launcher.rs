@@ -20,6 +20,8 @@ use nix::{
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog");
 
 const START: Duration = Duration::from_secs(60);
+// What is posted is archived soon.
+const SETTLE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
 /// A running launcher. Dropping it kills it, and redis-server with it where the system can do that.
@@ -110,6 +112,17 @@ impl Launcher {
     /// Has everything verified.
     pub(crate) fn verify(&self) -> Ended {
         self.verify_of("all")
+    }
+
+    /// Waits until a check of everything finds nothing wrong, and nothing under way any more, and
+    /// returns what it said.
+    pub(crate) fn verified(&self) -> Ended {
+        let mut verified = None;
+        eventually("all is well", SETTLE, || {
+            verified = Some(self.verify()).filter(|verified| verified.code == Some(0));
+            verified.is_some()
+        });
+        verified.unwrap()
     }
 
     /// Has one account verified, or `all`.

@@ -78,8 +78,7 @@ fn the_demo_graph_is_made_once_and_only_where_nothing_is_stored() {
     let data = dir.path().join("data");
     let mut launcher = Launcher::start(&data, &["--demo"]);
     launcher.wait_to_say("The demo graph is there.");
-    let made = launcher.verify();
-    assert_eq!(made.code, Some(0), "{made:?}");
+    let made = launcher.verified();
     assert!(made.stdout.contains("accounts   200 checked"), "{made:?}");
     assert!(!made.stdout.contains("posts      0 posts"), "{made:?}");
     // Interrupted before it is complete, it is gone on with, and nothing is made twice.
@@ -90,7 +89,7 @@ fn the_demo_graph_is_made_once_and_only_where_nothing_is_stored() {
     launcher.wait_to_say("The demo graph is there.");
     launcher.wait_to_say("GatewayService/ViewHome");
     launcher.wait_to_say("GatewayService/ViewComments");
-    assert_eq!(launcher.verify().stdout, made.stdout);
+    assert_eq!(launcher.verified().stdout, made.stdout);
     drop(launcher);
 
     let other = dir.path().join("other");

@@ -5,22 +5,20 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that fails panics")]
 
+mod support;
+
 use clap::Parser as _;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use microblog_domain::{PostId, RequestId, UserId};
-use microblog_post::{Config, Content, Published, Store};
+use microblog_post::{Config, Store};
 use microblog_testkit::{
     RedisServer,
     redis::{self, aio::MultiplexedConnection, cmd},
 };
-use uuid::Uuid;
+use support::{CHARACTERS, author, chinese, english, publish, remove, usage, used};
 
 const AUTHORS: u64 = 200;
 const POSTS_EACH: u64 = 100;
 const POSTS: u64 = AUTHORS * POSTS_EACH;
-
-/// The characters of a text.
-const CHARACTERS: usize = 140;
 
 /// The posts of an author who has many: more than a packed list holds.
 const LONG: u64 = 2_000;
@@ -35,12 +33,6 @@ const DEFAULTS: [(&str, &str); 4] = [
     ("zset-max-listpack-value", "64"),
     ("set-max-intset-entries", "512"),
 ];
-
-const ENGLISH: &str = "the quick brown fox jumps over a lazy dog while people write about weather \
-     music food travel work football cats politics books and their day in a few short words";
-
-const CHINESE: &str = "今天天气很好我们一起去公园散步然后吃了一顿火锅晚上回家看了一部电影觉得非常有意思\
-     希望明天也能这么开心大家都在微博上分享自己的生活照片和心情";
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -148,15 +140,6 @@ async fn long_index(admin: &mut MultiplexedConnection) -> f64 {
     usage(admin, "long").await as f64 / LONG as f64
 }
 
-async fn publish(store: &Store, author: UserId, text: String) -> PostId {
-    let request = RequestId::parse("request_id", &Uuid::new_v4().to_string()).unwrap();
-    let content = Content { author, text, origin: None };
-    match store.publish(&content, request).await.unwrap() {
-        Published::New(id) => id,
-        other => panic!("{other:?}"),
-    }
-}
-
 async fn plain(options: &[(&str, &str)], text: fn(u64) -> String) -> Held {
     let server = RedisServer::start_with(options).await;
     let admin = server.admin().await;
@@ -181,57 +164,6 @@ async fn plain(options: &[(&str, &str)], text: fn(u64) -> String) -> Held {
     Held { bytes_per_post: (after - before) as f64 / POSTS as f64, key_bytes }
 }
 
-/// An account as its service makes them, two years in, each in a partition of its own.
-fn author(n: u64) -> UserId {
-    UserId::new(((60_000_000_000 + n * 7919) << 12) | ((n * 37 % 1024) << 2)).unwrap()
-}
-
 fn plain_id(n: u64) -> u64 {
     ((62_000_000_000 + n * 13) << 12) | ((n * 37 % 1024) << 2)
-}
-
-/// Returns words in an order that depends on `n`.
-fn english(n: u64) -> String {
-    let words: Vec<_> = ENGLISH.split_whitespace().collect();
-    let mut text = String::new();
-    for index in indices(n, words.len()) {
-        text.push_str(words[index]);
-        text.push(' ');
-        if text.len() > CHARACTERS {
-            break;
-        }
-    }
-    text.truncate(CHARACTERS - 1);
-    text + "."
-}
-
-fn chinese(n: u64) -> String {
-    let characters: Vec<_> = CHINESE.chars().filter(|c| !c.is_whitespace()).collect();
-    indices(n, characters.len()).take(CHARACTERS).map(|index| characters[index]).collect()
-}
-
-fn indices(n: u64, below: usize) -> impl Iterator<Item = usize> {
-    let step = |state: &u64| Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
-    std::iter::successors(Some(n + 1), step).map(move |state| (state >> 33) as usize % below)
-}
-
-/// Returns the bytes that the server uses, but for what connections and the append-only file have
-/// under way.
-async fn used(admin: &mut MultiplexedConnection) -> i64 {
-    let info: String = cmd("INFO").arg("memory").query_async(admin).await.unwrap();
-    let number = |name: &str| -> i64 {
-        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        line.unwrap().trim().parse().unwrap()
-    };
-    number("used_memory") - number("mem_clients_normal") - number("mem_aof_buffer")
-}
-
-async fn usage(admin: &mut MultiplexedConnection, key: &str) -> u64 {
-    cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0).query_async(admin).await.unwrap()
-}
-
-/// Deletes keys; returns how many.
-async fn remove(admin: &mut MultiplexedConnection, pattern: &str) -> u64 {
-    let keys: Vec<String> = cmd("KEYS").arg(pattern).query_async(admin).await.unwrap();
-    cmd("DEL").arg(keys).query_async(admin).await.unwrap()
 }

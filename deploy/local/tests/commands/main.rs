@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
 
+mod archive;
 mod export;
 mod launcher;
 mod people;

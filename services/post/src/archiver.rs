@@ -47,6 +47,8 @@ impl Archiver {
     pub async fn round(&mut self) -> Result<bool, Error> {
         loop {
             if !self.store.lease_archiver(&self.whose).await? {
+                // The other one tells how much waits.
+                self.metrics.waiting(0, None);
                 return Ok(false);
             }
             if !self.pass().await? {

@@ -48,16 +48,15 @@ impl Sweeper {
         self.posts.complete(&changes).await
     }
 
-    // What is to be told of reposts that wait, as their own partitions and the archive now know.
+    // What is to be told of reposts that wait, as their own partitions and the archive now know. Not
+    // of those that may be in the archive while it does not answer: they go on waiting.
     async fn truth(&self, waiting: &[(Backlink, u64)]) -> Result<Vec<Change>, Error> {
         let reposts: Vec<_> = waiting.iter().map(|(backlink, _)| backlink.repost).collect();
-        let exist = self.tiers.exist(&reposts).await?;
-        let change = |(&(backlink, version), exists): (&(Backlink, u64), bool)| Change {
-            backlink,
-            version,
-            exists,
+        let exist = self.tiers.exist_as_far_as_known(&reposts).await?;
+        let change = |(&(backlink, version), exists): (&(Backlink, u64), Option<bool>)| {
+            exists.map(|exists| Change { backlink, version, exists })
         };
-        Ok(waiting.iter().zip(exist).map(change).collect())
+        Ok(waiting.iter().zip(exist).filter_map(change).collect())
     }
 
     /// Looks at the outbox of every partition, a page of each, and delivers what has been waiting

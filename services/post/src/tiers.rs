@@ -92,17 +92,44 @@ impl Tiers {
         if missing.is_empty() {
             return Ok((found, HashSet::new()));
         }
-        let may_be = self.store.may_be_archived(&missing).await?;
-        let old: Vec<_> =
-            missing.iter().zip(may_be).filter(|(_, may_be)| *may_be).map(|(&id, _)| id).collect();
-        match self.archived(&old, viewer).await {
-            Ok(archived) => found.extend(archived),
-            Err(error @ Error::Archive(_)) if error.is_outage() => {
-                return Ok((found, old.into_iter().collect()));
-            }
-            Err(error) => return Err(error),
+        let (archived, unknown) = self.archived_as_far_as_known(&missing, viewer).await?;
+        found.extend(archived);
+        Ok((found, unknown))
+    }
+
+    /// Returns which posts exist, in the order asked for; `None` where nobody can tell now.
+    pub(crate) async fn exist_as_far_as_known(
+        &self,
+        ids: &[PostId],
+    ) -> Result<Vec<Option<bool>>, Error> {
+        let exist = self.store.exist(ids).await?;
+        let missing = ids.iter().zip(&exist).filter(|(_, exists)| !**exists);
+        let missing: Vec<_> = missing.map(|(&id, _)| id).collect();
+        if missing.is_empty() {
+            return Ok(exist.into_iter().map(Some).collect());
         }
-        Ok((found, HashSet::new()))
+        let (found, unknown) = self.archived_as_far_as_known(&missing, None).await?;
+        let exists = |(id, here): (&PostId, bool)| {
+            (!unknown.contains(id)).then_some(here || found.contains_key(id))
+        };
+        Ok(ids.iter().zip(exist).map(exists).collect())
+    }
+
+    async fn archived_as_far_as_known(
+        &self,
+        missing: &[PostId],
+        viewer: Option<UserId>,
+    ) -> Result<(HashMap<PostId, Post>, HashSet<PostId>), Error> {
+        let may_be = self.store.may_be_archived(missing).await?;
+        let old = missing.iter().zip(may_be).filter(|(_, may_be)| *may_be);
+        let old: Vec<_> = old.map(|(&id, _)| id).collect();
+        match self.archived(&old, viewer).await {
+            Ok(archived) => Ok((archived, HashSet::new())),
+            Err(Error::Archive(error)) if error.is_unavailable() => {
+                Ok((HashMap::new(), old.into_iter().collect()))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns one post as a viewer sees it.

@@ -26,13 +26,15 @@ use crate::{
 
 const INCOMPLETE: &str = "the export could not be completed";
 
-/// Writes what belongs to an account as JSON Lines, for its owner: profile, lists and posts.
+/// Writes what belongs to an account as JSON Lines, for its owner: profile, lists, posts and
+/// comments.
 ///
 /// The first line is the account; then come whom it follows, its followers, whom it blocks and
-/// whom it mutes, and then its posts and reposts, newest first. The `kind` of a line says which of
-/// them it is. A last line, of the kind `end`, says how many lines there are of each other kind:
+/// whom it mutes, then its posts and reposts, and last its comments on any post, newest first; what
+/// it commented within the last seconds may be missing. The `kind` of a line says which of them it
+/// is. A last line, of the kind `end`, says how many lines there are of each other kind:
 /// without it an export is not complete. There are no passwords in it and no sessions, but the
-/// e-mail address; and no likes and comments, which belong to the posts that they are about.
+/// e-mail address; and no likes, which belong to the posts that they are about.
 ///
 /// Exits with 2 where there is no such account, or it could not be read to the end.
 #[derive(Debug, clap::Args)]
@@ -46,6 +48,9 @@ pub(crate) struct Args {
     /// once it is complete, in place of what was there before.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Leaves comments out: without an archive, nobody knows them by their author.
+    #[arg(long)]
+    without_comments: bool,
     /// Where the user service listens.
     #[arg(long, value_name = "URL", default_value = USER_URL, env = "MICROBLOG_USER_URL")]
     user_url: String,
@@ -70,6 +75,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let mut lines = Lines::new(Output::open(args.output.as_deref())?);
     write(&services, &account, &mut lines).await?;
+    if !args.without_comments {
+        let comments = async |token| services.comments(account.id, token).await;
+        list(&mut lines, Kind::Comment, comments).await?;
+    }
+    ensure_still_there(&services, &account).await?;
     let count = lines.finish()?;
     if let Some(file) = &args.output {
         println!("{} lines are in {}", HumanCount(count), file.display());
@@ -94,7 +104,7 @@ async fn find(services: &Services, user: &str) -> Result<Option<Account>, Status
     }
 }
 
-/// Writes all lines but the last one.
+/// Writes the account, the lists of the follow graph and the posts.
 async fn write(services: &Services, account: &Account, lines: &mut Lines) -> anyhow::Result<()> {
     let id = account.id;
     lines.write(Kind::Account, account)?;
@@ -102,9 +112,12 @@ async fn write(services: &Services, account: &Account, lines: &mut Lines) -> any
     list(lines, Kind::Follower, async |token| services.followers(id, token).await).await?;
     list(lines, Kind::Block, async |token| services.blocks(id, token).await).await?;
     list(lines, Kind::Mute, async |token| services.mutes(id, token).await).await?;
-    list(lines, Kind::Post, async |token| services.posts(id, token).await).await?;
-    // Of an account that is deleted in between, lists may have been empty already.
-    if services.account(id).await.map_err(failed)?.is_none() {
+    list(lines, Kind::Post, async |token| services.posts(id, token).await).await
+}
+
+/// Refuses an account that was deleted in between: lists may have been empty already.
+async fn ensure_still_there(services: &Services, account: &Account) -> anyhow::Result<()> {
+    if services.account(account.id).await.map_err(failed)?.is_none() {
         return Err(anyhow!("the account was deleted meanwhile").context(INCOMPLETE));
     }
     Ok(())
@@ -116,6 +129,7 @@ async fn list<T: Serialize>(
     kind: Kind,
     fetch: impl AsyncFn(String) -> Result<Page<T>, Status>,
 ) -> anyhow::Result<()> {
+    lines.begin(kind);
     let progress = Progress::start_uncounted(kind.plural());
     let mut token = String::new();
     loop {

@@ -23,15 +23,13 @@ pub(super) enum Kind {
     Mute,
     /// A post or repost of its.
     Post,
+    /// A comment of its, on a post of anybody's.
+    Comment,
     /// That there is nothing more.
     End,
 }
 
 impl Kind {
-    /// All kinds that are counted.
-    const COUNTED: [Self; 6] =
-        [Self::Account, Self::Following, Self::Follower, Self::Block, Self::Mute, Self::Post];
-
     /// Returns what people call several of them.
     pub(super) fn plural(self) -> &'static str {
         match self {
@@ -41,6 +39,7 @@ impl Kind {
             Self::Block => "blocks",
             Self::Mute => "mutes",
             Self::Post => "posts",
+            Self::Comment => "comments",
             Self::End => "ends",
         }
     }
@@ -67,7 +66,12 @@ pub(super) struct Lines {
 impl Lines {
     /// Starts one.
     pub(super) fn new(output: Output) -> Self {
-        Self { output, counts: Kind::COUNTED.map(|kind| (kind, 0)).into() }
+        Self { output, counts: BTreeMap::new() }
+    }
+
+    /// Says that lines of a kind come now, of which there may be none.
+    pub(super) fn begin(&mut self, kind: Kind) {
+        self.counts.entry(kind).or_default();
     }
 
     /// Writes a line.

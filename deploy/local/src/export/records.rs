@@ -46,6 +46,17 @@ struct Repeats {
     root_deleted: bool,
 }
 
+/// A comment of its.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Comment {
+    id: u64,
+    post_id: u64,
+    created_at: Option<String>,
+    text: String,
+    /// The comment that it answers; none if it answers none.
+    in_reply_to_id: Option<u64>,
+}
+
 impl Account {
     /// Returns the record of an account; none where the answer lacks what everybody may see.
     pub(super) fn of(account: user::Account) -> Option<Self> {
@@ -84,6 +95,16 @@ impl Post {
             reposts: post.reposts,
             repeats: (root_id != 0).then_some(Repeats { reposted_id, root_id, root_deleted }),
         }
+    }
+}
+
+impl Comment {
+    /// Returns the record of a comment.
+    pub(super) fn of(comment: post::Comment) -> Self {
+        let post::Comment { id, post_id, text, in_reply_to_id, .. } = comment;
+        let created_at = comment.created_at.as_ref().map(ToString::to_string);
+        let in_reply_to_id = Some(in_reply_to_id).filter(|&id| id != 0);
+        Self { id, post_id, created_at, text, in_reply_to_id }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use microblog_proto::{
-    post::{ListUserPostsRequest, post_service_client::PostServiceClient},
+    post::{ListUserCommentsRequest, ListUserPostsRequest, post_service_client::PostServiceClient},
     relation::{
         self, ListBlocksRequest, ListFollowersRequest, ListFollowingRequest, ListMutesRequest,
         relation_service_client::RelationServiceClient,
@@ -18,7 +18,7 @@ use tonic::{Code, Request, Status, transport::Channel};
 
 use super::{
     Args,
-    records::{Account, Edge, Post},
+    records::{Account, Comment, Edge, Post},
 };
 use crate::remote::{self, CALL_TIMEOUT};
 
@@ -120,10 +120,20 @@ impl Services {
         let (page_size, viewer_id, before_id) = (PAGE_SIZE, 0, 0);
         let message =
             ListUserPostsRequest { author_id, viewer_id, page_size, page_token, before_id };
-        let client = PostServiceClient::new(self.post.clone());
-        let mut client = client.max_decoding_message_size(PAGE_BYTES_MAX);
-        let answer = client.list_user_posts(request(message)).await?.into_inner();
+        let answer = self.post().list_user_posts(request(message)).await?.into_inner();
         let records = answer.posts.into_iter().map(Post::of).collect();
+        Ok(Page { records, next: answer.next_page_token })
+    }
+
+    /// Lists the comments of an account.
+    pub(super) async fn comments(
+        &self,
+        author_id: u64,
+        page_token: String,
+    ) -> Result<Page<Comment>, Status> {
+        let message = ListUserCommentsRequest { author_id, page_size: PAGE_SIZE, page_token };
+        let answer = self.post().list_user_comments(request(message)).await?.into_inner();
+        let records = answer.comments.into_iter().map(Comment::of).collect();
         Ok(Page { records, next: answer.next_page_token })
     }
 
@@ -147,6 +157,11 @@ impl Services {
 
     fn relation(&self) -> RelationServiceClient<Channel> {
         RelationServiceClient::new(self.relation.clone())
+    }
+
+    fn post(&self) -> PostServiceClient<Channel> {
+        let client = PostServiceClient::new(self.post.clone());
+        client.max_decoding_message_size(PAGE_BYTES_MAX)
     }
 }
 

@@ -64,13 +64,18 @@ fn an_account_is_told_whole_and_in_order() {
     let [root, gone] = [people.publish(bob, 1)[0], people.publish(bob, 1)[0]];
     let [repost, orphan] = [people.repost(ada, root), people.repost(ada, gone)];
     people.delete(bob, gone);
+    let comment = people.comment(ada, root, 0);
+    let answer = people.comment(ada, root, people.comment(bob, root, comment));
+    // Comments are known by their author once they are archived.
+    launcher.verified();
 
     let ended = export(&launcher, &["ada"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let told = lines(&ended.stdout);
     let kinds: Vec<_> = told.iter().map(|line| line["kind"].as_str().unwrap()).collect();
     let mut expected = vec!["account", "following", "follower", "follower", "block", "mute"];
-    expected.extend([&["post"].repeat(posts.len() + 2)[..], &["end"]].concat());
+    expected.extend(["post"].repeat(posts.len() + 2));
+    expected.extend(["comment", "comment", "end"]);
     assert_eq!(kinds, expected);
     assert_eq!((&told[0]["id"], &told[0]["name"]), (&json!(ada), &json!("ada")));
     assert_eq!(told[0]["email"], "ada@import.invalid");
@@ -89,8 +94,13 @@ fn an_account_is_told_whole_and_in_order() {
     assert_eq!(written[2].get("root_id"), None);
     let time = written[2]["created_at"].as_str().unwrap();
     assert!(time.starts_with("20") && time.ends_with('Z'), "{time}");
+    let [second, first] = &of(&told, "comment")[..] else { panic!("two comments") };
+    assert_eq!((&second["id"], &first["id"]), (&json!(answer), &json!(comment)));
+    assert_eq!((&first["post_id"], &first["in_reply_to_id"]), (&json!(root), &Value::Null));
+    assert!(second["in_reply_to_id"].is_u64() && second["text"] == format!("about {root}"));
     let counts = json!({
         "account": 1, "following": 1, "follower": 2, "block": 1, "mute": 1, "post": POSTS + 2,
+        "comment": 2,
     });
     assert_eq!(told.last().unwrap()["lines"], counts);
 
@@ -100,7 +110,7 @@ fn an_account_is_told_whole_and_in_order() {
     let file = dir.path().join("ada.jsonl");
     let into_file = export(&launcher, &["ada", "--output", file.to_str().unwrap()]);
     assert_eq!(into_file.code, Some(0), "{into_file:?}");
-    assert!(into_file.stdout.starts_with("410 lines are in "), "{into_file:?}");
+    assert!(into_file.stdout.starts_with("412 lines are in "), "{into_file:?}");
     assert_eq!(fs::read_to_string(&file).unwrap(), ended.stdout);
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 }
@@ -113,9 +123,13 @@ fn an_account_without_anything_is_told_and_one_that_nobody_has_is_refused() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let told = lines(&ended.stdout);
     assert_eq!((&told[0]["name"], told.len()), (&json!("eve"), 2));
-    let counts = json!({
+    let mut counts = json!({
         "account": 1, "following": 0, "follower": 0, "block": 0, "mute": 0, "post": 0,
     });
+    // What was left out is not counted, rather than none.
+    let without = lines(&export(&launcher, &["eve", "--without-comments"]).stdout);
+    assert_eq!(without[1], json!({ "kind": "end", "lines": counts }));
+    counts["comment"] = json!(0);
     assert_eq!(told[1], json!({ "kind": "end", "lines": counts }));
 
     let file = dir.path().join("nobody.jsonl");

@@ -3,7 +3,8 @@
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_proto::{
     post::{
-        CreatePostRequest, DeletePostRequest, RepostRequest, post_service_client::PostServiceClient,
+        AddCommentRequest, CreatePostRequest, DeletePostRequest, RepostRequest,
+        post_service_client::PostServiceClient,
     },
     relation::{BlockRequest, MuteRequest, relation_service_client::RelationServiceClient},
     user::{GetUserByNameRequest, user_service_client::UserServiceClient},
@@ -86,6 +87,15 @@ impl People {
         let mut client = self.post.clone();
         let answer = self.runtime.block_on(client.repost(request)).unwrap();
         answer.into_inner().post.unwrap().id
+    }
+
+    /// Comments on a post, also as an answer to another comment, and returns the comment's id.
+    pub(crate) fn comment(&self, author_id: u64, post_id: u64, in_reply_to_id: u64) -> u64 {
+        let (request_id, text) = (Uuid::new_v4().to_string(), format!("about {post_id}"));
+        let request = AddCommentRequest { author_id, request_id, post_id, text, in_reply_to_id };
+        let mut client = self.post.clone();
+        let answer = self.runtime.block_on(client.add_comment(request)).unwrap();
+        answer.into_inner().comment.unwrap().id
     }
 
     pub(crate) fn delete(&self, author_id: u64, post_id: u64) {

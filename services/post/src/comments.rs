@@ -11,7 +11,7 @@ use crate::{
     comment::{Comment, CommentContent, Reply},
     error::Error,
     store::{Added, Admitted},
-    tiers::Tiers,
+    tiers::{ATTEMPTS, Tiers},
 };
 
 /// Adds and deletes comments.
@@ -41,13 +41,13 @@ impl Comments {
             Admitted::Throttled(wait) => return Err(Error::CommentsThrottled(wait)),
             Admitted::Forgotten => return Err(Error::Forgotten),
         }
-        let added = self.add_here(author, request, post, &text, in_reply_to).await;
-        match added {
-            Err(Error::PostNotFound) if self.tiers.bring_back(post).await? => {
-                self.add_here(author, request, post, &text, in_reply_to).await
+        for _ in 0..ATTEMPTS {
+            match self.add_here(author, request, post, &text, in_reply_to).await {
+                Err(Error::PostNotFound) if self.tiers.bring_back(post).await? => {}
+                added => return added,
             }
-            added => added,
         }
+        Err(Error::Moving)
     }
 
     // Adds a comment to a post that is in Redis.
@@ -112,13 +112,7 @@ impl Comments {
 
     /// Deletes a comment on behalf of its author or its post's; nothing where there is none.
     pub async fn delete(&self, user: UserId, post: PostId, id: CommentId) -> Result<(), Error> {
-        let store = self.tiers.store();
-        // Where it is not here, its post may have left; where that is here, it comes to no harm.
-        let mut comment = store.comments(post, &[id]).await?.pop();
-        if comment.is_none() && self.tiers.bring_back(post).await? {
-            comment = store.comments(post, &[id]).await?.pop();
-        }
-        let Some(comment) = comment else { return Ok(()) };
+        let Some(comment) = self.tiers.comments(post, &[id]).await?.pop() else { return Ok(()) };
         if comment.content.author != user {
             // Where there is no post any more, its comments went with it.
             let Some(post) = self.tiers.post(post, None).await? else { return Ok(()) };
@@ -126,10 +120,14 @@ impl Comments {
                 return Err(Error::NotTheAuthor);
             }
         }
-        if !store.delete_comment(post, id).await? && self.tiers.bring_back(post).await? {
-            // It left in between.
-            store.delete_comment(post, id).await?;
+        for _ in 0..ATTEMPTS {
+            if self.tiers.store().delete_comment(post, id).await?
+                || !self.tiers.bring_back(post).await?
+            {
+                break;
+            }
         }
+        // If it never was with its post, somebody else deleted it.
         Ok(())
     }
 }

@@ -2,7 +2,10 @@
 
 use microblog_domain::{PostId, UserId};
 
-use crate::{error::Error, tiers::Tiers};
+use crate::{
+    error::Error,
+    tiers::{ATTEMPTS, Tiers},
+};
 
 /// Makes accounts like posts.
 #[derive(Clone)]
@@ -19,21 +22,27 @@ impl Likes {
     /// Makes an account like a post. Returns since when (stamp), which is the first time if it did
     /// already, and how many like it.
     pub async fn like(&self, user: UserId, id: PostId) -> Result<(u64, u64), Error> {
-        let store = self.tiers.store();
-        let mut liked = store.like(user, id).await?;
-        if liked.is_none() && self.tiers.bring_back(id).await? {
-            liked = store.like(user, id).await?;
+        for _ in 0..ATTEMPTS {
+            if let Some(liked) = self.tiers.store().like(user, id).await? {
+                return Ok(liked);
+            }
+            if !self.tiers.bring_back(id).await? {
+                return Err(Error::PostNotFound);
+            }
         }
-        liked.ok_or(Error::PostNotFound)
+        Err(Error::Moving)
     }
 
     /// Takes a like back. Returns how many like the post, which is 0 where there is none.
     pub async fn unlike(&self, user: UserId, id: PostId) -> Result<u64, Error> {
-        let store = self.tiers.store();
-        let mut likes = store.unlike(user, id).await?;
-        if likes.is_none() && self.tiers.bring_back(id).await? {
-            likes = store.unlike(user, id).await?;
+        for _ in 0..ATTEMPTS {
+            if let Some(likes) = self.tiers.store().unlike(user, id).await? {
+                return Ok(likes);
+            }
+            if !self.tiers.bring_back(id).await? {
+                return Ok(0);
+            }
         }
-        Ok(likes.unwrap_or_default())
+        Err(Error::Moving)
     }
 }

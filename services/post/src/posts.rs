@@ -32,11 +32,8 @@ use crate::{
     error::Error,
     post::{Content, Counts, Origin, Post, Root, WithRoot},
     store::{Ending, Published},
-    tiers::Tiers,
+    tiers::{ATTEMPTS, Tiers},
 };
-
-/// How often a post is looked for that is on its way from one tier to the other.
-const ATTEMPTS: usize = 5;
 
 /// Makes, reads and deletes posts.
 #[derive(Clone)]

@@ -27,6 +27,9 @@ use crate::{
     store::{Gathered, Store},
 };
 
+/// How often a post is looked for that is on its way from one tier to the other.
+pub(crate) const ATTEMPTS: usize = 5;
+
 /// How many posts are remembered of which the archive knows nothing, and for how long. They are
 /// older than the horizon, so they will not come to be.
 const ABSENT_MAX: u64 = 100_000;
@@ -164,14 +167,15 @@ impl Tiers {
         let unsure: Vec<_> = unsure.map(|(&id, _)| id).collect();
         let mut there = HashSet::new();
         if !unsure.is_empty() {
-            let exist = self.store.exist(&unsure).await?;
-            let (back, away): (Vec<_>, Vec<_>) =
-                unsure.into_iter().zip(exist).partition(|(_, exists)| *exists);
-            let [back, away] =
-                [back, away].map(|ids| ids.into_iter().map(|(id, _)| id).collect::<Vec<_>>());
-            // It may have come back since.
-            let liked = self.store.liked(user, &back).await?;
-            there.extend(back.into_iter().zip(liked).filter_map(|(id, liked)| liked.then_some(id)));
+            // It may have come back since: whether it is here and liked is read at one moment.
+            let here = self.store.posts(&unsure, Some(user)).await?;
+            there.extend(here.iter().flatten().filter(|post| post.liked).map(|post| post.id));
+            let away = unsure.into_iter().zip(here).filter(|(_, here)| here.is_none());
+            let away: Vec<_> = away.map(|(id, _)| id).collect();
+            // What ended is liked by nobody, also before the archive knows.
+            let ended = self.store.ended(&away).await?;
+            let away = away.into_iter().zip(ended).filter(|(_, ended)| !ended);
+            let away: Vec<_> = away.map(|(id, _)| id).collect();
             if !away.is_empty() {
                 there.extend(self.archive()?.liked(user, &away).await?);
             }

@@ -33,7 +33,8 @@ impl Archive {
                 add_posts(&mut transaction, posts).await?;
             }
             for comments in changes.comments.chunks(ROWS_MAX) {
-                add_comments(&mut transaction, comments).await?;
+                hold_posts(&mut transaction, comments).await?;
+                add_comments(&mut transaction, comments, Late::Left).await?;
             }
             for posts in changes.ended_posts.chunks(ROWS_MAX) {
                 end_posts(&mut transaction, posts).await?;
@@ -96,13 +97,47 @@ async fn add_posts(
     Ok(())
 }
 
+// Has whoever freezes a post of these comments wait until they are added, or the other way round.
+// In SQLite one writes at a time anyway.
+async fn hold_posts(
+    transaction: &mut Transaction<'_, Any>,
+    comments: &[Comment],
+) -> Result<(), sqlx::Error> {
+    if transaction.backend_name() == "SQLite" {
+        return Ok(());
+    }
+    let text = format!(
+        "SELECT id FROM posts WHERE id IN ({}) ORDER BY id FOR SHARE",
+        list(1, comments.len())
+    );
+    let query = bind_posts(statement(text), comments.iter().map(|comment| comment.post));
+    query.fetch_all(&mut **transaction).await?;
+    Ok(())
+}
+
+/// Whether comments are added that are older than what is known of their post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Late {
+    /// They are: they are what is known.
+    Added,
+    /// They are not: such a one was frozen with its post, or had ended by then.
+    Left,
+}
+
 /// Adds comments that are not there and were not.
 pub(super) async fn add_comments(
     transaction: &mut Transaction<'_, Any>,
     comments: &[Comment],
+    late: Late,
 ) -> Result<(), sqlx::Error> {
+    let frozen = match late {
+        Late::Added => "1 = 0",
+        Late::Left => "posts.frozen > made.column2",
+    };
     let text = format!(
-        "INSERT INTO comments (post, id, author, text, in_reply_to, in_reply_to_author) VALUES {} \
+        "INSERT INTO comments (post, id, author, text, in_reply_to, in_reply_to_author) \
+         SELECT * FROM (VALUES {}) AS made WHERE NOT EXISTS \
+         (SELECT 1 FROM posts WHERE posts.id = made.column1 AND {frozen}) \
          ON CONFLICT (post, id) DO NOTHING",
         rows(comments.len(), 6)
     );

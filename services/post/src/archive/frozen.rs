@@ -8,7 +8,7 @@ use sqlx::{Any, Transaction};
 
 use super::{
     Archive, Error, THAW_MAX,
-    changes::{add_comments, bind_posts, end_comments},
+    changes::{Late, add_comments, bind_posts, end_comments},
     comments, posts,
     sql::{ROWS_MAX, list, number, read, read_id, rows, statement},
 };
@@ -152,7 +152,7 @@ async fn replace_entries(
     Ok(())
 }
 
-// Adds the comments that are there, and ends those that are not.
+// Adds the comments that are there, and ends those that are not, of those that were made before.
 async fn replace_comments(
     transaction: &mut Transaction<'_, Any>,
     posts: &[&Frozen],
@@ -166,7 +166,7 @@ async fn replace_comments(
         comments.extend(frozen.comments.iter().cloned());
     }
     for comments in comments.chunks(ROWS_MAX) {
-        add_comments(transaction, comments).await?;
+        add_comments(transaction, comments, Late::Added).await?;
     }
     let text = format!(
         "SELECT post, id FROM comments WHERE deleted = 0 AND post IN ({})",
@@ -177,7 +177,8 @@ async fn replace_comments(
     for row in query.fetch_all(&mut **transaction).await? {
         let (post, id) = (read_id(&row, 0, PostId::new)?, read_id(&row, 1, CommentId::new)?);
         if !there.contains(&(post, id)) {
-            gone.extend(marks.get(&post).map(|mark| (post, id, *mark)));
+            let mark = marks.get(&post).filter(|mark| id.get() < **mark);
+            gone.extend(mark.map(|mark| (post, id, *mark)));
         }
     }
     for gone in gone.chunks(ROWS_MAX) {

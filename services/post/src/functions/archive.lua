@@ -78,14 +78,15 @@ local function evict(keys, args)
   return DONE
 end
 
--- Begins to bring a post back: lets one do so at a time, and clears away what another one left.
+-- Begins to bring a post back: lets one do so at a time, and clears away what another one left. Not
+-- where the archive does not know that it ended. One that ends from now on takes the lease with it.
 --
--- KEYS: restoring; restored… ARGV: whose, milliseconds. Returns 1 if it may begin.
+-- KEYS: restoring, unarchived; restored… ARGV: whose, milliseconds, post. Returns 1 if it may begin.
 local function begin_restore(keys, args)
-  if lease(keys, args) == 0 then
+  if redis.call('ZSCORE', keys[2], 'x' .. args[3]) or lease(keys, args) == 0 then
     return 0
   end
-  call_with('UNLINK', keys[2], rest(keys, 3))
+  call_with('UNLINK', keys[3], rest(keys, 4))
   return 1
 end
 

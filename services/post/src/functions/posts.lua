@@ -46,7 +46,7 @@ end
 -- Deletes a post with all that belongs to it, here and in the archive.
 --
 -- KEYS: clock, outbox, pending, unarchived, retired; the author's posts; of the post: post, likes,
---       comments, comment_bodies, reposts, unreposted.
+--       comments, comment_bodies, reposts, unreposted, restoring (nobody brings it back).
 -- ARGV: partition, id, 1 if the archive was seen to have it, posts… that were told of it.
 -- Returns the outcome (DONE; OPEN: it was deleted before, and somebody may not have been told;
 -- NOT_FOUND) and the version of its end.

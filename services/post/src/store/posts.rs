@@ -240,6 +240,7 @@ fn delete(&Ending { id, content, is_archived }: &Ending<'_>) -> Call {
         .key(keys::comment_bodies(id))
         .key(keys::reposts(id))
         .key(keys::unreposted(id))
+        .key(keys::restoring(id))
         .arg(partition.number())
         .arg(id.get())
         .arg(u8::from(is_archived));

@@ -250,16 +250,19 @@ impl Store {
         Ok(())
     }
 
-    /// Begins to bring a post back: one at a time does. Returns whether it may.
+    /// Begins to bring a post back: one at a time does, and nobody where it ended. Returns
+    /// whether it may.
     pub async fn begin_restore(&self, id: PostId, whose: &str) -> Result<bool, Error> {
         let call = Call::new("post_begin_restore")
             .key(keys::restoring(id))
+            .key(keys::unarchived(id.partition()))
             .key(keys::restored_likes(id))
             .key(keys::restored_comments(id))
             .key(keys::restored_comment_bodies(id))
             .key(keys::restored_reposts(id))
             .arg(whose)
-            .arg(LEASE.as_millis() as u64);
+            .arg(LEASE.as_millis() as u64)
+            .arg(id.get());
         self.keyspace.call(call).await
     }
 

@@ -5,15 +5,12 @@ use std::collections::HashMap;
 use microblog_domain::{CommentId, PostId};
 use microblog_keyspace::{Entry, Page};
 
-use super::Tiers;
+use super::{ATTEMPTS, Tiers};
 use crate::{
     comment::Comment,
     error::Error,
     store::{List, Presence},
 };
-
-/// How often a list is looked for that is on its way from one place to the other.
-const ATTEMPTS: usize = 5;
 
 impl Tiers {
     /// Returns a page of a post's list.
@@ -71,8 +68,12 @@ impl Tiers {
     /// Returns those of some comments on a post that exist and can be read, in the order asked for.
     pub async fn comments(&self, post: PostId, ids: &[CommentId]) -> Result<Vec<Comment>, Error> {
         let comments = self.store.comments(post, ids).await?;
-        if !comments.is_empty() || ids.is_empty() || self.store.exist(&[post]).await? == [true] {
+        if !comments.is_empty() || ids.is_empty() {
             return Ok(comments);
+        }
+        if self.store.exist(&[post]).await? == [true] {
+            // It may have come back just now.
+            return Ok(self.store.comments(post, ids).await?);
         }
         if self.archived(&[post], None).await?.is_empty() {
             return Ok(Vec::new());

@@ -6,16 +6,15 @@
 //! more. A post or comment that is not there any more needs no row: its end waits, too, or its row
 //! was written when it was evicted. As long as the archive is away, things wait.
 //!
-//! One process does so at a time, by a lease. Two at once would change nothing, but do the work
-//! twice.
+//! Two archivers at once do no harm.
 
 use std::{
     collections::HashMap,
     time::{Duration, SystemTime},
 };
 
+use futures::future;
 use microblog_domain::{CommentId, Partition, PostId, Stamp};
-use uuid::Uuid;
 
 use crate::{
     archive::{Archive, Changes},
@@ -32,29 +31,24 @@ pub struct Archiver {
     store: Store,
     archive: Archive,
     metrics: Metrics,
-    whose: String,
     is_migrated: bool,
 }
 
 impl Archiver {
     /// Returns an archiver.
     pub fn new(store: Store, archive: Archive) -> Self {
-        let whose = Uuid::new_v4().to_string();
-        Self { store, archive, metrics: Metrics::new(), whose, is_migrated: false }
+        Self { store, archive, metrics: Metrics::new(), is_migrated: false }
     }
 
-    /// Writes all that waits, unless another process is at it. Returns whether this one is.
-    pub async fn round(&mut self) -> Result<bool, Error> {
-        loop {
-            if !self.store.lease_archiver(&self.whose).await? {
-                // The other one tells how much waits.
-                self.metrics.waiting(0, None);
-                return Ok(false);
-            }
-            if !self.pass().await? {
-                return Ok(true);
-            }
-        }
+    /// Writes all that waits.
+    pub async fn round(&mut self) -> Result<(), Error> {
+        while self.pass().await? {}
+        Ok(())
+    }
+
+    /// Says that nothing waits here, since another process tells what does.
+    pub(crate) fn rest(&self) {
+        self.metrics.waiting(0, None);
     }
 
     /// Writes a page of what waits in each partition. Returns whether there is more.
@@ -104,9 +98,9 @@ impl Archiver {
         let contents = self.store.contents(&posts).await?;
         let made = posts.into_iter().zip(contents);
         changes.posts = made.filter_map(|(id, content)| Some((id, content?))).collect();
-        for (post, ids) in comments {
-            changes.comments.extend(self.store.comments(post, &ids).await?);
-        }
+        let comments = comments.iter().map(|(&post, ids)| self.store.comments(post, ids));
+        let comments = future::try_join_all(comments).await?;
+        changes.comments = comments.into_iter().flatten().collect();
         self.archive.apply(&changes).await?;
         let notes: Vec<_> = notes.iter().map(|&(note, _)| note).collect();
         self.store.archived(&notes).await?;

@@ -11,10 +11,12 @@ use crate::{
     archive::{self, Archive},
     archiver::Archiver,
     delivery::Delivery,
+    error::Error,
     forget,
+    lease::Lease,
     mover::Mover,
     posts::Posts,
-    store::Store,
+    store::{Job, Store},
     sweeper::{PATIENCE, Sweeper},
     tiers::Tiers,
 };
@@ -22,7 +24,8 @@ use crate::{
 /// How often each job looks for work: 1,024 small reads in one batch.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How long the archiver waits after a failure: what waits may be much, and is read in vain.
+/// How long a job rests that failed for want of the archive: longer than others take to notice. What
+/// waits may be much, and is read in vain.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// Returns the jobs, each running for ever.
@@ -36,7 +39,7 @@ pub(crate) fn jobs(tiers: &Tiers, delivery: &Delivery) -> Vec<BoxFuture<'static,
     ]
 }
 
-/// Returns the job that archives, and moves what is old to the archive.
+/// Returns the jobs that archive, and move what is old to the archive.
 pub(crate) fn archiving(
     store: &Store,
     archive: &Archive,
@@ -44,7 +47,10 @@ pub(crate) fn archiving(
 ) -> Vec<BoxFuture<'static, ()>> {
     let archiver = Archiver::new(store.clone(), archive.clone());
     let mover = Mover::new(store.clone(), archive.clone(), config);
-    vec![Box::pin(archive_and_move(archiver, mover))]
+    vec![
+        Box::pin(archive_all(archiver, Lease::new(store.clone(), Job::Archiving))),
+        Box::pin(move_all(mover, Lease::new(store.clone(), Job::Moving))),
+    ]
 }
 
 async fn tell(mut sweeper: Sweeper) {
@@ -71,28 +77,43 @@ async fn forget(tiers: Tiers, posts: Posts) {
     }
 }
 
-// Archives what waits, and then moves what is old in one partition: all of them take a quarter of an
-// hour.
-async fn archive_and_move(mut archiver: Archiver, mover: Mover) {
+async fn archive_all(mut archiver: Archiver, lease: Lease) {
     let mut rounds = Rounds::new("archiving", PERIOD);
-    let mut partitions = Partition::all().cycle();
     loop {
         rounds.next().await;
-        let done = async {
-            if archiver.round().await? {
-                let partition = partitions.next().unwrap_or(Partition::new(0));
-                mover.partition(partition).await?;
-                if partition.number() == 0 {
-                    mover.purge().await?;
-                }
+        let done = lease.hold(archiver.round()).await;
+        if matches!(done, Ok(None)) {
+            archiver.rest();
+        }
+        rest_if_failed(&mut rounds, done).await;
+    }
+}
+
+// A partition each second: all of them take a quarter of an hour.
+async fn move_all(mover: Mover, lease: Lease) {
+    let mut rounds = Rounds::new("moving old posts", PERIOD);
+    let mut number = 0;
+    loop {
+        rounds.next().await;
+        let work = async {
+            mover.partition(Partition::new(number)).await?;
+            if number == 0 {
+                mover.purge().await?;
             }
-            Ok::<_, crate::Error>(())
+            Ok(())
+        };
+        let done = lease.hold(work).await;
+        if matches!(done, Ok(Some(()))) {
+            number = (number + 1) % Partition::COUNT;
         }
-        .await;
-        let has_failed = done.is_err();
-        rounds.note(done);
-        if has_failed {
-            sleep(PAUSE).await;
-        }
+        rest_if_failed(&mut rounds, done).await;
+    }
+}
+
+async fn rest_if_failed(rounds: &mut Rounds, done: Result<Option<()>, Error>) {
+    let has_failed = done.is_err();
+    rounds.note(done.map(|_| ()));
+    if has_failed {
+        sleep(PAUSE).await;
     }
 }

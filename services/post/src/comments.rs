@@ -62,12 +62,12 @@ impl Comments {
         let store = self.tiers.store();
         let in_reply_to = match in_reply_to {
             None => None,
-            Some(to) => match store.comments(post, &[to]).await?.pop() {
+            Some(to) => match self.find_here(post, to).await? {
                 Some(answered) => Some(Reply { to, author: answered.content.author }),
                 None => {
                     // A request that is known may answer what is deleted by now.
                     let made = store.comment_made_by(post, author, request).await?;
-                    let Some(id) = made else { return Err(self.what_is_missing(post).await?) };
+                    let Some(id) = made else { return Err(Error::CommentNotFound) };
                     return self.known(post, id, author, text, Some(to)).await;
                 }
             },
@@ -84,9 +84,17 @@ impl Comments {
         }
     }
 
-    async fn what_is_missing(&self, post: PostId) -> Result<Error, Error> {
-        let exists = self.tiers.store().exist(&[post]).await? == [true];
-        Ok(if exists { Error::CommentNotFound } else { Error::PostNotFound })
+    // A comment on a post that is in Redis.
+    async fn find_here(&self, post: PostId, id: CommentId) -> Result<Option<Comment>, Error> {
+        let store = self.tiers.store();
+        if let Some(comment) = store.comments(post, &[id]).await?.pop() {
+            return Ok(Some(comment));
+        }
+        if store.exist(&[post]).await? != [true] {
+            return Err(Error::PostNotFound);
+        }
+        // It may have come back just now.
+        Ok(store.comments(post, &[id]).await?.pop())
     }
 
     // The comment that a request made before, if that request was the same.
@@ -98,9 +106,7 @@ impl Comments {
         text: &str,
         in_reply_to: Option<CommentId>,
     ) -> Result<Comment, Error> {
-        let Some(known) = self.tiers.store().comments(post, &[id]).await?.pop() else {
-            return Err(self.what_is_missing(post).await?);
-        };
+        let known = self.find_here(post, id).await?.ok_or(Error::CommentNotFound)?;
         let content = &known.content;
         let answered = content.in_reply_to.map(|reply| reply.to);
         if (content.author, content.text.as_str(), answered) == (author, text, in_reply_to) {

@@ -16,9 +16,9 @@
 //! | `post:{p}:unarchived` | zset | what the archive may not know ([`Note`](crate::store::Note)) → stamp; `-` → 0 for good, where there is an archive | until archived |
 //! | `post:{p}:retired` | zset | posts that are not on their author's list any more → since when they may be evicted (stamp) | until evicted |
 //! | `post:{p}:horizon` | string | the newest post that was ever retired | for ever |
-//! | `post:{p}:restoring:<id>` | string | who brings the post back from the archive | 10 s |
-//! | `post:{p}:restored_likes:<id>` · `restored_comments` · `restored_comment_bodies` · `restored_reposts` | as those without `restored_` | what was brought back so far | 10 s |
-//! | `post:{0}:archiver` | string | which process archives | 10 s |
+//! | `post:{p}:restoring:<id>` | string | who brings the post back from the archive | 40 s |
+//! | `post:{p}:restored_likes:<id>` · `restored_comments` · `restored_comment_bodies` · `restored_reposts` | as those without `restored_` | what was brought back so far | 40 s |
+//! | `post:{0}:archiver` · `post:{0}:mover` | string | which process archives, which one moves | 10 s |
 //! | `post:{p}:request:<author>:<uuid>` | string | the post that a request made | 24 h |
 //! | `post:{p}:comment_admission:<author>:<uuid>` | string | in the author's partition: the post on which a request may comment | 24 h |
 //! | `post:{p}:comment_request:<author>:<uuid>` | string | in the post's partition: the comment that a request made | 24 h |
@@ -65,9 +65,9 @@ macro_rules! keys_of_partition {
 keys_of_partition!(outbox pending clock authors forgotten forgetting);
 keys_of_partition!(unarchived retired horizon);
 
-/// Returns the key that says which process archives.
-pub(crate) fn archiver() -> String {
-    format!("post:{{{}}}:archiver", Partition::new(0))
+/// Returns the key that says which process does a job.
+pub(crate) fn job(name: &str) -> String {
+    format!("post:{{{}}}:{name}", Partition::new(0))
 }
 
 /// Returns what the keys of a partition's posts begin with: the function that issues an id writes

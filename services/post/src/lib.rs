@@ -19,6 +19,7 @@ mod entities;
 mod error;
 mod forget;
 mod keys;
+mod lease;
 mod likes;
 mod metrics;
 mod mover;
@@ -54,7 +55,7 @@ pub use mover::{Moved, Mover};
 pub use post::{Content, Counts, Origin, Post, Root, WithRoot};
 pub use posts::Posts;
 pub use store::{
-    Added, Admitted, Ending, Gathered, List, Note, Notes, Presence, Published, Restored, Store,
+    Added, Admitted, Ending, Gathered, Job, List, Note, Notes, Presence, Published, Restored, Store,
 };
 pub use sweeper::Sweeper;
 pub use tiers::{Newest, Tiers};

@@ -145,7 +145,13 @@ impl Mover {
             marked.filter_map(|(post, mark)| Some((post?, mark?))).collect();
         let mut gone: Vec<PostId> = Vec::with_capacity(ids.len());
         while !marked.is_empty() {
-            gone.extend(self.freeze_and_evict(part(&mut marked)).await?);
+            let part = part(&mut marked);
+            match self.freeze_and_evict(part.clone()).await {
+                Ok(evicted) => gone.extend(evicted),
+                Err(error) if error.is_outage() => return Err(error),
+                // What cannot be moved keeps no other here.
+                Err(_) => gone.extend(self.freeze_and_evict_singly(part).await?),
+            }
         }
         let stay: Vec<_> = ids.iter().copied().filter(|id| !gone.contains(id)).collect();
         if !stay.is_empty() {
@@ -153,6 +159,25 @@ impl Mover {
             self.store.postpone(&stay, later).await?;
         }
         Ok(gone.len() as u64)
+    }
+
+    async fn freeze_and_evict_singly(
+        &self,
+        marked: Vec<(Post, u64)>,
+    ) -> Result<Vec<PostId>, Error> {
+        let mut gone = Vec::with_capacity(marked.len());
+        for (post, mark) in marked {
+            let id = post.id.get();
+            match self.freeze_and_evict(vec![(post, mark)]).await {
+                Ok(evicted) => gone.extend(evicted),
+                Err(error) if error.is_outage() => return Err(error),
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::error!(post = id, error, "a post cannot be moved to the archive");
+                }
+            }
+        }
+        Ok(gone)
     }
 
     // Returns those that left.

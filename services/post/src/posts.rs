@@ -148,13 +148,19 @@ impl Posts {
 
     /// Deletes posts on an author's list, and takes off it what is no post.
     pub(crate) async fn remove_all(&self, author: UserId, ids: &[PostId]) -> Result<(), Error> {
-        let contents = self.tiers.store().contents(ids).await?.into_iter();
-        // One that cannot be read goes, too; who counts it is not known.
-        let unread = || Content { author, text: String::new(), origin: None };
-        let contents: Vec<_> = contents.map(|content| content.unwrap_or_else(unread)).collect();
-        let absent = self.end(ids.iter().copied().zip(&contents), false).await?;
+        let store = self.tiers.store();
+        let exist = store.exist(ids).await?;
+        let contents = store.contents(ids).await?.into_iter().zip(exist);
+        // One that is there and cannot be read goes, too; who counts it is not known.
+        let unreadable = || Content { author, text: String::new(), origin: None };
+        let contents: Vec<_> =
+            contents.map(|(content, exists)| content.or(exists.then(unreadable))).collect();
+        let posts = ids.iter().zip(&contents);
+        let there = posts.clone().filter_map(|(&id, content)| Some((id, content.as_ref()?)));
+        let mut absent = self.end(there, false).await?;
+        absent.extend(posts.filter(|(_, content)| content.is_none()).map(|(&id, _)| id));
         if !absent.is_empty() {
-            self.tiers.store().unlist(author, &absent).await?;
+            store.unlist(author, &absent).await?;
         }
         Ok(())
     }

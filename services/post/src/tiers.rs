@@ -172,13 +172,8 @@ impl Tiers {
             there.extend(here.iter().flatten().filter(|post| post.liked).map(|post| post.id));
             let away = unsure.into_iter().zip(here).filter(|(_, here)| here.is_none());
             let away: Vec<_> = away.map(|(id, _)| id).collect();
-            // What ended is liked by nobody, also before the archive knows.
-            let ended = self.store.ended(&away).await?;
-            let away = away.into_iter().zip(ended).filter(|(_, ended)| !ended);
-            let away: Vec<_> = away.map(|(id, _)| id).collect();
-            if !away.is_empty() {
-                there.extend(self.archive()?.liked(user, &away).await?);
-            }
+            let found = self.archived(&away, Some(user)).await?;
+            there.extend(found.into_values().filter(|post| post.liked).map(|post| post.id));
         }
         let liked = |(id, here): (&PostId, Option<bool>)| here.unwrap_or(there.contains(id));
         Ok(ids.iter().zip(here).map(liked).collect())

@@ -27,8 +27,7 @@ impl Archive {
     /// Writes what was made and what ended, all of it or nothing.
     pub async fn apply(&self, changes: &Changes) -> Result<(), Error> {
         self.write(async move {
-            let mut transaction = self.inner.pool.begin().await?;
-            // Always in the same order: two that write the same must not wait for each other.
+            let mut transaction = self.inner.writing.begin().await?;
             for posts in changes.posts.chunks(ROWS_MAX) {
                 add_posts(&mut transaction, posts).await?;
             }
@@ -60,11 +59,11 @@ impl Archive {
              WHERE deleted <> 0 AND deleted < $1 ORDER BY deleted LIMIT 1000)",
             "DELETE FROM posts WHERE id IN (SELECT id FROM posts \
              WHERE deleted <> 0 AND deleted < $1 ORDER BY deleted LIMIT 1000)",
-            "DELETE FROM comments WHERE id IN (SELECT id FROM comments \
+            "DELETE FROM comments WHERE (post, id) IN (SELECT post, id FROM comments \
              WHERE deleted <> 0 AND deleted < $1 ORDER BY deleted LIMIT 1000)",
         ];
         self.write(async move {
-            let mut transaction = self.inner.pool.begin().await?;
+            let mut transaction = self.inner.writing.begin().await?;
             let mut removed = 0;
             for step in STEPS {
                 let done =
@@ -177,8 +176,8 @@ async fn end_posts(
     Ok(())
 }
 
-/// Ends comments, whether they were there or not.
-pub(super) async fn end_comments(
+// Ends comments, whether they were there or not.
+async fn end_comments(
     transaction: &mut Transaction<'_, Any>,
     comments: &[(PostId, CommentId, u64)],
 ) -> Result<(), sqlx::Error> {

@@ -35,8 +35,10 @@ impl Archive {
             .bind(number(post.get()))
             .bind(after.map_or(begin, |entry| number(entry.member)))
             .bind(number(count as u64));
-        self.read(async move { query.fetch_all(&self.inner.pool).await?.iter().map(own).collect() })
-            .await
+        self.read(
+            async move { query.fetch_all(&self.inner.reading).await?.iter().map(own).collect() },
+        )
+        .await
     }
 
     /// Returns those of some comments on a post that exist.
@@ -50,9 +52,9 @@ impl Archive {
         );
         let query = statement(text).bind(number(post.get()));
         let query = ids.iter().fold(query, |query, id| query.bind(number(id.get())));
-        self.read(
-            async move { query.fetch_all(&self.inner.pool).await?.iter().map(comment).collect() },
-        )
+        self.read(async move {
+            query.fetch_all(&self.inner.reading).await?.iter().map(comment).collect()
+        })
         .await
     }
 
@@ -70,9 +72,9 @@ impl Archive {
         let below = before.map_or(i64::MAX, |id| number(id.get()));
         let query =
             statement(text).bind(number(author.get())).bind(below).bind(number(count as u64));
-        self.read(
-            async move { query.fetch_all(&self.inner.pool).await?.iter().map(comment).collect() },
-        )
+        self.read(async move {
+            query.fetch_all(&self.inner.reading).await?.iter().map(comment).collect()
+        })
         .await
     }
 }

@@ -25,7 +25,8 @@ pub struct Config {
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     pub archive_timeout_ms: u64,
-    /// How many connections to the archive each worker thread has at most
+    /// How many connections to the archive each worker thread has at most for what callers wait for,
+    /// and as many for longer work
     #[arg(
         long,
         env = "MICROBLOG_ARCHIVE_LINKS",

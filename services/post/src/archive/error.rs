@@ -1,5 +1,7 @@
 //! What can go wrong with the archive.
 
+use sqlx::error::DatabaseError;
+
 /// Why the archive cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -49,27 +51,33 @@ impl Error {
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         use sqlx::Error as E;
-        let is_outage = match &error {
-            E::Io(_) | E::Tls(_) | E::PoolTimedOut | E::PoolClosed | E::WorkerCrashed => true,
-            // A connection that breaks in the middle of a message.
-            E::Protocol(_) => true,
-            E::Database(error) => error.code().is_some_and(|code| is_outage(&code)),
+        let is_fault = match &error {
+            E::Configuration(_) | E::InvalidArgument(_) | E::RowNotFound => true,
+            E::TypeNotFound { .. } | E::ColumnIndexOutOfBounds { .. } | E::ColumnNotFound(_) => {
+                true
+            }
+            E::ColumnDecode { .. } | E::Encode(_) | E::Decode(_) | E::AnyDriverError(_) => true,
+            E::Database(error) => is_fault(&**error),
             E::Migrate(error) => {
-                matches!(&**error, sqlx::migrate::MigrateError::Execute(E::Io(_) | E::PoolTimedOut))
+                use sqlx::migrate::MigrateError as M;
+                !matches!(&**error, M::Execute(_) | M::ExecuteMigration(..))
             }
             _ => false,
         };
-        if is_outage { Self::Unavailable(Some(error)) } else { Self::Failed(error) }
+        if is_fault { Self::Failed(error) } else { Self::Unavailable(Some(error)) }
     }
 }
 
-/// PostgreSQL's classes 08 (connection), 53 (resources) and 57 (operator: shutting down, starting
-/// up), the tables that nobody has made yet (42P01); SQLite's BUSY (5), CANTOPEN (14) and the ones
-/// that extend them.
-fn is_outage(code: &str) -> bool {
-    let is_of_postgres = code.len() == 5
-        && (["08", "53", "57"].iter().any(|class| code.starts_with(class)) || code == "42P01");
-    let is_of_sqlite =
-        code.len() < 5 && code.parse().is_ok_and(|code: u32| [5, 14].contains(&(code & 0xff)));
-    is_of_postgres || is_of_sqlite
+/// Whether a database refused what makes no sense, and not because of the state that it is in: full,
+/// read-only, starting up, shutting down, without the tables that nobody has made yet, or busy with
+/// what somebody else does.
+fn is_fault(error: &dyn DatabaseError) -> bool {
+    let code = error.code().unwrap_or_default();
+    if code.len() == 5 {
+        // PostgreSQL's classes of wrong data, constraints and wrong statements.
+        return ["22", "23", "42"].iter().any(|class| code.starts_with(class)) && code != "42P01";
+    }
+    // SQLite's ERROR, CONSTRAINT, MISMATCH and RANGE.
+    let code = code.parse::<u32>().unwrap_or_default() & 0xff;
+    [1, 19, 20, 25].contains(&code) && !error.message().starts_with("no such table")
 }

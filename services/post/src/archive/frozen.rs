@@ -8,11 +8,18 @@ use sqlx::{Any, Transaction};
 
 use super::{
     Archive, Error, THAW_MAX,
-    changes::{Late, add_comments, bind_posts, end_comments},
+    changes::{Late, add_comments, bind_posts},
     comments, posts,
     sql::{ROWS_MAX, list, number, read, read_id, rows, statement},
 };
 use crate::{comment::Comment, post::Post};
+
+/// How many entries of lists one statement writes at most.
+const ENTRIES_MAX: usize = 1_000;
+
+/// A list that changed while it was read may name somebody twice: then its post stays in Redis, but
+/// keeps no other there.
+const SKIP: &str = "ON CONFLICT DO NOTHING";
 
 /// A post with all that it has gathered, as of one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +43,7 @@ impl Archive {
     /// All of it happens at once, so that nobody reads a part of it.
     pub async fn freeze(&self, posts: &[Frozen]) -> Result<HashSet<PostId>, Error> {
         self.write(async move {
-            let mut transaction = self.inner.pool.begin().await?;
+            let mut transaction = self.inner.writing.begin().await?;
             let mut written = HashSet::with_capacity(posts.len());
             for posts in posts.chunks(ROWS_MAX) {
                 let newer = set_counts(&mut transaction, posts).await?;
@@ -56,9 +63,10 @@ impl Archive {
 
     /// Returns a post with all that it had gathered when it left Redis; `None` where there is none.
     pub async fn thaw(&self, id: PostId) -> Result<Option<Frozen>, Error> {
-        self.answer(THAW_MAX, async move {
+        self.inner.breaker.pass()?;
+        self.within(THAW_MAX, async move {
             let key = || number(id.get());
-            let mut transaction = self.inner.pool.begin().await?;
+            let mut transaction = self.inner.writing.begin().await?;
             let text = format!(
                 "SELECT {}, frozen FROM posts WHERE deleted = 0 AND id = $1",
                 posts::COLUMNS
@@ -129,9 +137,11 @@ async fn replace_entries(
         frozen.likes.iter().map(move |like| (id, *like)).collect::<Vec<_>>()
     };
     let likes: Vec<_> = posts.iter().flat_map(likes).collect();
-    for likes in likes.chunks(ROWS_MAX) {
-        let text =
-            format!("INSERT INTO likes (post, account, since) VALUES {}", rows(likes.len(), 3));
+    for likes in likes.chunks(ENTRIES_MAX) {
+        let text = format!(
+            "INSERT INTO likes (post, account, since) VALUES {} {SKIP}",
+            rows(likes.len(), 3)
+        );
         let query = likes.iter().fold(statement(text), |query, (id, like)| {
             query.bind(number(id.get())).bind(number(like.member)).bind(number(like.score))
         });
@@ -142,8 +152,9 @@ async fn replace_entries(
         frozen.reposts.iter().map(move |repost| (id, *repost)).collect::<Vec<_>>()
     };
     let reposts: Vec<_> = posts.iter().flat_map(reposts).collect();
-    for reposts in reposts.chunks(ROWS_MAX) {
-        let text = format!("INSERT INTO reposts (post, repost) VALUES {}", rows(reposts.len(), 2));
+    for reposts in reposts.chunks(ENTRIES_MAX) {
+        let text =
+            format!("INSERT INTO reposts (post, repost) VALUES {} {SKIP}", rows(reposts.len(), 2));
         let query = reposts.iter().fold(statement(text), |query, (id, repost)| {
             query.bind(number(id.get())).bind(number(repost.get()))
         });
@@ -152,7 +163,9 @@ async fn replace_entries(
     Ok(())
 }
 
-// Adds the comments that are there, and ends those that are not, of those that were made before.
+// Adds the comments that are there, and takes out those that were not there any more when the post
+// was marked. These leave no tombstones: were the post to stay in Redis after all, none of its
+// comments must be lost; and one that is late is not added again ([`Late`]).
 async fn replace_comments(
     transaction: &mut Transaction<'_, Any>,
     posts: &[&Frozen],
@@ -176,13 +189,20 @@ async fn replace_comments(
     let mut gone = Vec::new();
     for row in query.fetch_all(&mut **transaction).await? {
         let (post, id) = (read_id(&row, 0, PostId::new)?, read_id(&row, 1, CommentId::new)?);
-        if !there.contains(&(post, id)) {
-            let mark = marks.get(&post).filter(|mark| id.get() < **mark);
-            gone.extend(mark.map(|mark| (post, id, *mark)));
+        let is_older = marks.get(&post).is_some_and(|mark| id.get() < *mark);
+        if is_older && !there.contains(&(post, id)) {
+            gone.push((post, id));
         }
     }
     for gone in gone.chunks(ROWS_MAX) {
-        end_comments(transaction, gone).await?;
+        let text = format!(
+            "DELETE FROM comments WHERE deleted = 0 AND (post, id) IN (VALUES {})",
+            rows(gone.len(), 2)
+        );
+        let query = gone.iter().fold(statement(text), |query, (post, id)| {
+            query.bind(number(post.get())).bind(number(id.get()))
+        });
+        query.execute(&mut **transaction).await?;
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use sqlx::{
-    AnyConnection, AnyPool, Executor as _,
+    AnyConnection, AnyPool, AssertSqlSafe, Executor as _,
     any::AnyPoolOptions,
     migrate::{Migration, MigrationType, Migrator},
 };
@@ -48,7 +48,10 @@ pub struct Archive {
 }
 
 struct Inner {
-    pool: AnyPool,
+    // For callers who wait: none of its statements outlives them.
+    reading: AnyPool,
+    // For what takes longer: the jobs, and all of one post.
+    writing: AnyPool,
     timeout: Duration,
     breaker: Breaker,
 }
@@ -60,14 +63,17 @@ impl Archive {
         let Some(url) = config.database_url()? else { return Ok(None) };
         sqlx::any::install_default_drivers();
         let timeout = Duration::from_millis(config.archive_timeout_ms);
-        let pool = AnyPoolOptions::new()
-            .max_connections(config.archive_links)
-            .acquire_timeout(timeout)
-            .after_connect(|connection, _| Box::pin(prepare(connection)))
-            .connect_lazy(&url)
-            .map_err(OpenError::Address)?;
+        let pool = |longest: Duration| {
+            AnyPoolOptions::new()
+                .max_connections(config.archive_links)
+                .acquire_timeout(timeout)
+                .after_connect(move |connection, _| Box::pin(prepare(connection, longest)))
+                .connect_lazy(&url)
+                .map_err(OpenError::Address)
+        };
+        let (reading, writing) = (pool(timeout)?, pool(WRITE_MAX)?);
         let breaker = Breaker::new(timeout);
-        Ok(Some(Self { inner: Arc::new(Inner { pool, timeout, breaker }) }))
+        Ok(Some(Self { inner: Arc::new(Inner { reading, writing, timeout, breaker }) }))
     }
 
     /// Creates the tables, or brings them to this version. Any number of processes may do so at once.
@@ -77,32 +83,27 @@ impl Archive {
             Migration::new(number, name.into(), MigrationType::Simple, sql, false)
         };
         let archive = version(1, "archive", include_str!("migrations/0001_archive.sql"));
-        let migrator = Migrator::with_migrations(vec![archive]);
+        let mut migrator = Migrator::with_migrations(vec![archive]);
+        // A later version may have made more of it already.
+        migrator.set_ignore_missing(true);
         self.write(async move {
-            migrator.run(&self.inner.pool).await.map_err(|error| sqlx::Error::Migrate(error.into()))
+            migrator
+                .run(&self.inner.writing)
+                .await
+                .map_err(|error| sqlx::Error::Migrate(error.into()))
         })
         .await
     }
 
-    // Carries out a read, for a caller who waits.
+    // Carries out a read, for a caller who waits; one that finds the database away tells the others.
     fn read<'a, T: Send + 'a>(
         &'a self,
         work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, Error>> {
-        self.answer(self.inner.timeout, work)
-    }
-
-    // Carries out what somebody waits for, and tells others where the database is away.
-    fn answer<'a, T: Send + 'a>(
-        &'a self,
-        longest: Duration,
-        work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
-    ) -> BoxFuture<'a, Result<T, Error>> {
         Box::pin(async move {
-            let breaker = &self.inner.breaker;
+            let Inner { timeout, breaker, .. } = &*self.inner;
             breaker.pass()?;
-            let done = tokio::time::timeout(longest, work).await;
-            let done = done.map_err(|_| Error::late()).and_then(|done| Ok(done?));
+            let done = self.within(*timeout, work).await;
             breaker.note(&done);
             done
         })
@@ -113,8 +114,16 @@ impl Archive {
         &'a self,
         work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, Error>> {
+        self.within(WRITE_MAX, work)
+    }
+
+    fn within<'a, T: Send + 'a>(
+        &'a self,
+        longest: Duration,
+        work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, Error>> {
         Box::pin(async move {
-            let done = tokio::time::timeout(WRITE_MAX, work).await;
+            let done = tokio::time::timeout(longest, work).await;
             done.map_err(|_| Error::late()).and_then(|done| Ok(done?))
         })
     }
@@ -122,17 +131,15 @@ impl Archive {
 
 // SQLite: readers do not wait for the one that writes, which waits for its turn; what is committed
 // survives the machine. PostgreSQL: no statement outlives its caller for long.
-async fn prepare(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
-    let settings: &[&'static str] = match connection.backend_name() {
-        "SQLite" => &[
-            "PRAGMA journal_mode = WAL",
-            "PRAGMA synchronous = FULL",
-            "PRAGMA busy_timeout = 30000",
-        ],
-        _ => &["SET statement_timeout = '120s'"],
-    };
-    for &setting in settings {
-        connection.execute(setting).await?;
+async fn prepare(connection: &mut AnyConnection, longest: Duration) -> Result<(), sqlx::Error> {
+    if connection.backend_name() == "SQLite" {
+        for setting in ["journal_mode = WAL", "synchronous = FULL", "busy_timeout = 30000"] {
+            let pragma = AssertSqlSafe(format!("PRAGMA {setting}"));
+            connection.execute(pragma).await?;
+        }
+        return Ok(());
     }
+    let limit = format!("SET statement_timeout = {}", longest.as_millis());
+    connection.execute(AssertSqlSafe(limit)).await?;
     Ok(())
 }

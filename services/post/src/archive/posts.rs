@@ -18,6 +18,9 @@ use crate::{
 /// What is read of a post.
 pub(super) const COLUMNS: &str = "id, author, text, root, reposted, likes, comments, reposts";
 
+/// Of how many authors one statement reads.
+const AUTHORS_MAX: usize = 50;
+
 impl Archive {
     /// Returns those of some posts that exist, as they were when they left Redis.
     pub async fn posts(&self, ids: &[PostId], viewer: Option<UserId>) -> Result<Vec<Post>, Error> {
@@ -40,7 +43,7 @@ impl Archive {
             list(1, ids.len())
         );
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
-        query.fetch_all(&self.inner.pool).await?.iter().map(post).collect()
+        query.fetch_all(&self.inner.reading).await?.iter().map(post).collect()
     }
 
     /// Returns which of some posts the archive has, not counting those that ended.
@@ -52,7 +55,7 @@ impl Archive {
             format!("SELECT id FROM posts WHERE deleted = 0 AND id IN ({})", list(1, ids.len()));
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
         self.read(async move {
-            let rows = query.fetch_all(&self.inner.pool).await?;
+            let rows = query.fetch_all(&self.inner.reading).await?;
             rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
         })
         .await
@@ -65,19 +68,35 @@ impl Archive {
         before: Option<PostId>,
         count: usize,
     ) -> Result<Vec<PostId>, Error> {
-        if authors.is_empty() || count == 0 {
-            return Ok(Vec::new());
+        let mut newest = Vec::new();
+        for authors in authors.chunks(AUTHORS_MAX) {
+            newest.extend(self.newest_of_some(authors, before, count).await?);
         }
-        let text = format!(
-            "SELECT id FROM posts WHERE deleted = 0 AND id < $1 AND author IN ({}) \
-             ORDER BY id DESC LIMIT $2",
-            list(3, authors.len())
-        );
+        newest.sort_unstable_by(|a, b| b.cmp(a));
+        newest.truncate(count);
+        Ok(newest)
+    }
+
+    // Each author's by itself: what is wanted of all together would be looked for among the posts of
+    // everybody.
+    async fn newest_of_some(
+        &self,
+        authors: &[UserId],
+        before: Option<PostId>,
+        count: usize,
+    ) -> Result<Vec<PostId>, Error> {
+        let of_one = |number: usize| {
+            format!(
+                "SELECT id FROM (SELECT id FROM posts WHERE author = ${number} AND deleted = 0 \
+                 AND id < $1 ORDER BY id DESC LIMIT $2) AS of_{number}"
+            )
+        };
+        let of_each: Vec<_> = (3..3 + authors.len()).map(of_one).collect();
         let below = before.map_or(i64::MAX, |id| number(id.get()));
-        let query = statement(text).bind(below).bind(number(count as u64));
+        let query = statement(of_each.join(" UNION ALL ")).bind(below).bind(number(count as u64));
         let query = authors.iter().fold(query, |query, author| query.bind(number(author.get())));
         self.read(async move {
-            let rows = query.fetch_all(&self.inner.pool).await?;
+            let rows = query.fetch_all(&self.inner.reading).await?;
             rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
         })
         .await
@@ -95,7 +114,7 @@ impl Archive {
         let query = statement(text).bind(number(user.get()));
         let query = ids.iter().fold(query, |query, id| query.bind(number(id.get())));
         self.read(async move {
-            let rows = query.fetch_all(&self.inner.pool).await?;
+            let rows = query.fetch_all(&self.inner.reading).await?;
             rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
         })
         .await
@@ -122,7 +141,7 @@ impl Archive {
             .bind(account)
             .bind(number(count as u64));
         self.read(async move {
-            let rows = query.fetch_all(&self.inner.pool).await?;
+            let rows = query.fetch_all(&self.inner.reading).await?;
             let entry = |row| Ok(Entry { member: read(row, 0)?, score: read(row, 1)? });
             rows.iter().map(entry).collect()
         })
@@ -142,8 +161,10 @@ impl Archive {
             .bind(number(id.get()))
             .bind(after.map_or(i64::MAX, |entry| number(entry.member)))
             .bind(number(count as u64));
-        self.read(async move { query.fetch_all(&self.inner.pool).await?.iter().map(own).collect() })
-            .await
+        self.read(
+            async move { query.fetch_all(&self.inner.reading).await?.iter().map(own).collect() },
+        )
+        .await
     }
 
     /// Returns how many entries the lists of posts have, by the posts.
@@ -157,7 +178,7 @@ impl Archive {
         );
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
         self.read(async move {
-            let rows = query.fetch_all(&self.inner.pool).await?;
+            let rows = query.fetch_all(&self.inner.reading).await?;
             let gathered = |row| {
                 let (likes, comments, reposts) = (read(row, 1)?, read(row, 2)?, read(row, 3)?);
                 let counts = Counts { likes, comments, reposts };
@@ -174,7 +195,8 @@ impl Archive {
         let query = sqlx::query("SELECT repost FROM reposts WHERE post = $1 AND repost = $2")
             .bind(number(post.get()))
             .bind(number(repost.get()));
-        self.read(async move { Ok(query.fetch_optional(&self.inner.pool).await?.is_some()) }).await
+        self.read(async move { Ok(query.fetch_optional(&self.inner.reading).await?.is_some()) })
+            .await
     }
 }
 

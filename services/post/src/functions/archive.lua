@@ -79,14 +79,17 @@ local function evict(keys, args)
 end
 
 -- Begins to bring a post back: lets one do so at a time, and clears away what another one left. Not
--- where the archive does not know that it ended. One that ends from now on takes the lease with it.
+-- where it is here: it may have changed, and leave again, before what the archive has now is here.
+-- And not where it ended, which the archive may not know; if it ends from now on, the lease does.
 --
--- KEYS: restoring, unarchived; restored… ARGV: whose, milliseconds, post. Returns 1 if it may begin.
+-- KEYS: restoring, unarchived, post; restored… ARGV: whose, milliseconds, post. Returns 1 if it may
+-- begin.
 local function begin_restore(keys, args)
-  if redis.call('ZSCORE', keys[2], 'x' .. args[3]) or lease(keys, args) == 0 then
+  if redis.call('EXISTS', keys[3]) == 1 or redis.call('ZSCORE', keys[2], 'x' .. args[3])
+    or lease(keys, args) == 0 then
     return 0
   end
-  call_with('UNLINK', keys[3], rest(keys, 4))
+  call_with('UNLINK', keys[4], rest(keys, 5))
   return 1
 end
 
@@ -126,7 +129,7 @@ local function restore(keys, args)
   -- Nothing is written before it is known that all of it is there.
   local sizes = { tonumber(args[5]), tonumber(args[6]), tonumber(args[6]), tonumber(args[7]) }
   for i, size in ipairs(sizes) do
-    if size > 0 and redis.call('EXISTS', keys[8 + i]) == 0 then
+    if redis.call(i == 3 and 'HLEN' or 'ZCARD', keys[8 + i]) ~= size then
       return OPEN
     end
   end

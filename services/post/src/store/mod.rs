@@ -25,7 +25,7 @@ pub use notes::{Note, Notes};
 pub use posts::{Ending, Published};
 pub use scrutiny::Gathered;
 pub(crate) use tiering::GOES_ON;
-pub use tiering::Restored;
+pub use tiering::{Job, Restored};
 
 /// The service's atomic steps.
 const LIBRARY: Library = Library {

@@ -27,8 +27,32 @@ pub(crate) const GOES_ON: u64 = 0;
 /// How long somebody has something that only one may have, unless it is asked for again.
 const LEASE: Duration = Duration::from_secs(10);
 
+/// How long somebody has a post to bring back: longer than it takes to read all of it.
+const RESTORE_LEASE: Duration = Duration::from_secs(40);
+
+/// A lease that ends now.
+const GONE_MS: u64 = 1;
+
 /// How many entries of a list are read or written by one command.
 const CHUNK: usize = 500;
+
+/// A job that one process does at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// Writing to the archive what it may not know.
+    Archiving,
+    /// Moving old posts there.
+    Moving,
+}
+
+impl Job {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Archiving => "archiver",
+            Self::Moving => "mover",
+        }
+    }
+}
 
 /// What became of an attempt to bring a post back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +66,18 @@ pub enum Restored {
 }
 
 impl Store {
-    /// Takes the place of the one process that archives, for ten seconds. Returns whether it is free,
-    /// or its own.
-    pub async fn lease_archiver(&self, whose: &str) -> Result<bool, Error> {
-        let call = Call::new("post_lease").key(keys::archiver());
+    /// Takes a job that one process does at a time, for ten seconds. Returns whether it was free, or
+    /// its own.
+    pub async fn take_job(&self, job: Job, whose: &str) -> Result<bool, Error> {
+        let call = Call::new("post_lease").key(keys::job(job.name()));
         self.keyspace.call(call.arg(whose).arg(LEASE.as_millis() as u64)).await
+    }
+
+    /// Leaves a job to others.
+    pub async fn leave_job(&self, job: Job, whose: &str) -> Result<(), Error> {
+        let call = Call::new("post_lease").key(keys::job(job.name()));
+        self.keyspace.call::<bool>(call.arg(whose).arg(GONE_MS)).await?;
+        Ok(())
     }
 
     /// Returns which of some posts that are not here may be in the archive: those that were made
@@ -250,19 +281,26 @@ impl Store {
         Ok(())
     }
 
-    /// Begins to bring a post back: one at a time does, and nobody where it ended. Returns
+    /// Begins to bring a post back: one at a time does, and nobody where it is here or ended. Returns
     /// whether it may.
     pub async fn begin_restore(&self, id: PostId, whose: &str) -> Result<bool, Error> {
         let call = Call::new("post_begin_restore")
             .key(keys::restoring(id))
             .key(keys::unarchived(id.partition()))
+            .key(keys::post(id))
             .key(keys::restored_likes(id))
             .key(keys::restored_comments(id))
             .key(keys::restored_comment_bodies(id))
             .key(keys::restored_reposts(id))
             .arg(whose)
-            .arg(LEASE.as_millis() as u64)
+            .arg(RESTORE_LEASE.as_millis() as u64)
             .arg(id.get());
+        self.keyspace.call(call).await
+    }
+
+    /// Lets somebody else bring a post back.
+    pub async fn give_up_restore(&self, id: PostId, whose: &str) -> Result<bool, Error> {
+        let call = Call::new("post_lease").key(keys::restoring(id)).arg(whose).arg(GONE_MS);
         self.keyspace.call(call).await
     }
 
@@ -311,7 +349,7 @@ impl Store {
         let id = frozen.post.id;
         let stage = |key: String, command: &str| {
             let call = Call::new("post_stage").key(keys::restoring(id)).key(key);
-            call.arg(whose).arg(LEASE.as_millis() as u64).arg(command)
+            call.arg(whose).arg(RESTORE_LEASE.as_millis() as u64).arg(command)
         };
         let mut batch = Batch::new();
         for likes in frozen.likes.chunks(CHUNK) {

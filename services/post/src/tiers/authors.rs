@@ -3,7 +3,7 @@
 //! An author's list in Redis is the newest part of its posts: they leave it oldest first, when the
 //! archive has them, and the member 0 stays behind them.
 
-use microblog_domain::{PostId, UserId};
+use microblog_domain::{PostId, Stamp, UserId};
 use microblog_keyspace::{Entry, Page};
 
 use super::Tiers;
@@ -17,6 +17,9 @@ pub struct Newest {
     /// Below which there may be more; `None` at the end.
     pub next: Option<PostId>,
 }
+
+/// How many posts are looked through at once where some of them ended.
+const ENDED_MAX: usize = 1_000;
 
 impl Tiers {
     /// Returns a page of an author's posts, newest first, back to the first one. One that is short
@@ -47,7 +50,8 @@ impl Tiers {
     }
 
     /// Returns the newest posts of some authors together, newest first, below a post if one is
-    /// named: up to `count`, fewer only at the end.
+    /// named: up to `count`, fewer only at the end, or as far as they are in Redis alone while the
+    /// archive does not answer.
     pub async fn newest_of(
         &self,
         authors: &[UserId],
@@ -56,14 +60,31 @@ impl Tiers {
     ) -> Result<Newest, Error> {
         let tails = self.store.tails_of(authors, before, count + 1).await?;
         let of_both = authors.iter().zip(&tails).filter(|(_, tail)| tail.last() == Some(&GOES_ON));
-        let of_both: Vec<UserId> = of_both.map(|(&author, _)| author).collect();
+        // Down to where all of these are in Redis.
+        let mut known = None;
+        let mut both: Vec<UserId> = Vec::new();
+        for (&author, tail) in of_both {
+            let oldest = tail.iter().rev().find_map(|&id| PostId::new(id));
+            known = known.max(Some(oldest.map_or(Stamp::END, PostId::get)));
+            both.push(author);
+        }
         let mut ids: Vec<_> = tails.into_iter().flatten().filter_map(PostId::new).collect();
         let mut cut = None;
-        if !of_both.is_empty() {
-            // Those that are here are found once more; they count once.
-            let older = self.older(&of_both, before, count + 1).await?;
-            ids.extend(older.ids);
-            cut = older.next;
+        if !both.is_empty() {
+            match self.older(&both, before, count + 1).await {
+                // Those that are here are found once more; they count once.
+                Ok(older) => {
+                    ids.extend(older.ids);
+                    cut = older.next;
+                }
+                Err(error) if error.is_outage() => {
+                    cut = known.and_then(PostId::new).filter(|known| ids.contains(known));
+                    if cut.is_none() {
+                        return Err(error);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
         }
         ids.sort_unstable_by(|a, b| b.cmp(a));
         ids.dedup();
@@ -82,18 +103,25 @@ impl Tiers {
         count: usize,
     ) -> Result<Newest, Error> {
         let archive = self.archive()?;
-        let mut ids = Vec::with_capacity(count);
+        let (mut ids, mut size) = (Vec::with_capacity(count), count);
         loop {
             let wanted = count - ids.len();
-            let found = archive.newest_of(authors, before, wanted + 1).await?;
-            let has_more = found.len() > wanted;
-            let found = &found[..found.len().min(wanted)];
+            let found = archive.newest_of(authors, before, size + 1).await?;
+            let has_more = found.len() > size;
+            let found = &found[..found.len().min(size)];
             let ended = self.store.ended(found).await?;
-            ids.extend(found.iter().zip(ended).filter(|(_, ended)| !ended).map(|(&id, _)| id));
+            let there = found.iter().zip(ended).filter(|(_, ended)| !ended).map(|(&id, _)| id);
+            let there: Vec<_> = there.collect();
             before = found.last().copied().or(before);
+            ids.extend(there.iter().take(wanted));
+            if there.len() > wanted {
+                return Ok(Newest { next: ids.last().copied(), ids });
+            }
             if !has_more || ids.len() == count {
                 return Ok(Newest { ids, next: before.filter(|_| has_more) });
             }
+            // Very many ended that the archive does not know of.
+            size = ENDED_MAX;
         }
     }
 }

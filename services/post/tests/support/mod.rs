@@ -32,6 +32,9 @@ pub(crate) type Client = PostServiceClient<Channel>;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The worker of a process that has no background jobs.
+pub(crate) const WITHOUT_JOBS: Worker = Worker { index: 1, count: 2 };
+
 /// A configuration for a store, without limits per minute but for those of further flags.
 pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
     let own = ["post", "--redis-url", url, "--threads", "1"];
@@ -73,10 +76,14 @@ impl System {
 
     /// Starts the service without its background jobs, whose commands would be counted.
     pub(crate) async fn start_without_jobs(topology: testkit::Topology) -> Self {
-        Self::start_as(Worker { index: 1, count: 2 }, topology, &[]).await
+        Self::start_as(WITHOUT_JOBS, topology, &[]).await
     }
 
-    async fn start_as(worker: Worker, topology: testkit::Topology, flags: &[&str]) -> Self {
+    pub(crate) async fn start_as(
+        worker: Worker,
+        topology: testkit::Topology,
+        flags: &[&str],
+    ) -> Self {
         let redis = testkit::Store::start(topology).await;
         let config = config(&redis.url("post"), flags);
         let timelines = Timelines::default();

@@ -1,0 +1,251 @@
+//! The database is away: what is new goes on as if nothing were, what is old says so within the
+//! deadline, and everything is as it was when it is back.
+
+use std::time::{Duration, Instant};
+
+use microblog_proto::post as pb;
+use microblog_testkit::{Topology, eventually};
+use tonic::{Code, Status};
+
+use crate::{
+    aging::{Aging, flags, on_both},
+    support::{
+        self, PATIENCE, System,
+        archives::{ArchiveServer, Kind, connect, execute},
+        id,
+        lists::List,
+    },
+};
+
+on_both! { a_database_that_comes_later_gets_all_there_was }
+
+const AUTHOR: u64 = id(1);
+/// Has new posts only.
+const NEW: u64 = id(2);
+const FAN: u64 = id(3);
+
+/// Longer than a read of the archive may take, and far shorter than any deadline.
+const SOON: Duration = Duration::from_secs(4);
+
+/// Makes the database inaccessible from the start, and returns its address and what makes it
+/// accessible.
+async fn absent(kind: Kind) -> (String, ArchiveServer) {
+    let archives = ArchiveServer::start(kind).await;
+    let url = match kind {
+        // In a directory that nobody has made yet.
+        Kind::Sqlite => archives.url().replace("archive.sqlite", "later/archive.sqlite"),
+        Kind::Postgres => {
+            archives.postgres().kill();
+            archives.url()
+        }
+    };
+    (url, archives)
+}
+
+async fn a_database_that_comes_later_gets_all_there_was(kind: Kind) {
+    let (url, archives) = absent(kind).await;
+    let flags = flags(&url, 1);
+    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+    // With its jobs.
+    let system = System::start_with(Topology::Single, &flags).await;
+    let partition = support::user(1).partition();
+    eventually("notes are taken", PATIENCE, async || {
+        system.store.unarchived(&[partition]).await.unwrap()[0].is_archived
+    })
+    .await;
+    let mut posts = Vec::new();
+    for n in 0..20 {
+        let post = system.create(AUTHOR, &format!("number {n}")).await.unwrap().id;
+        assert_eq!(system.like(FAN, post).await.unwrap(), 1);
+        system.comment(FAN, post, "well", 0).await.unwrap();
+        posts.insert(0, post);
+        assert_eq!(system.store.unarchived_count().await.unwrap(), 2 * (n + 1));
+    }
+    let gone = posts.remove(3);
+    system.delete(AUTHOR, gone).await.unwrap();
+    assert_eq!(List::UserPosts(AUTHOR).whole(&system.client, 7).await, posts);
+    assert_eq!(system.store.unarchived_count().await.unwrap(), 41);
+
+    match kind {
+        Kind::Sqlite => {
+            let file = url.strip_prefix("sqlite://").unwrap().split('?').next().unwrap();
+            std::fs::create_dir(std::path::Path::new(file).parent().unwrap()).unwrap();
+        }
+        Kind::Postgres => archives.postgres().restart().await,
+    }
+    eventually("all is archived", PATIENCE, async || {
+        system.store.unarchived_count().await.unwrap() == 0
+    })
+    .await;
+    let rows = connect(&url).await;
+    drop(rows);
+    let aging = Aging::on(system, archives, &url, 1).await;
+    assert_eq!(aging.age(&[AUTHOR]).await.evicted, 18);
+    assert_eq!(List::UserPosts(AUTHOR).whole(&aging.system.client, 7).await, posts);
+    aging.is_sound().await;
+}
+
+/// How a database goes away in the middle of everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outage {
+    Killed,
+    Hanging,
+}
+
+#[tokio::test]
+async fn new_posts_go_on_while_postgres_is_killed() {
+    new_posts_go_on(Outage::Killed).await;
+}
+
+#[tokio::test]
+async fn new_posts_go_on_while_postgres_hangs() {
+    new_posts_go_on(Outage::Hanging).await;
+}
+
+/// Asserts that a call is not answered for want of the archive, and says so in time.
+async fn is_unavailable<T>(what: &str, call: impl Future<Output = Result<T, Status>>) {
+    let began = Instant::now();
+    let status = call.await.err().unwrap_or_else(|| panic!("{what} was answered"));
+    assert_eq!(status.code(), Code::Unavailable, "{what}: {status:?}");
+    assert!(began.elapsed() < SOON, "{what} took {:?}", began.elapsed());
+}
+
+/// What there was before the database went away.
+struct Before {
+    old: u64,
+    all: Vec<u64>,
+    hot: u64,
+    repost_of_old: u64,
+}
+
+async fn before(aging: &Aging) -> Before {
+    let system = &aging.system;
+    let mut all = Vec::new();
+    for n in 0..12 {
+        all.insert(0, system.create(AUTHOR, &format!("number {n}")).await.unwrap().id);
+    }
+    let old = all[11];
+    system.like(FAN, old).await.unwrap();
+    system.comment(FAN, old, "well", 0).await.unwrap();
+    aging.evict(&all[3..]).await;
+    // The repost brings its root back; that leaves again, and the repost stays.
+    let repost_of_old = system.repost(NEW, old).await.unwrap().id;
+    aging.evict(&[old]).await;
+    Before { old, hot: all[0], all, repost_of_old }
+}
+
+async fn old_posts_are_unavailable(system: &System, Before { old, .. }: &Before) {
+    let (old, client) = (*old, || system.client.clone());
+    is_unavailable("GetPost", system.get(old, FAN)).await;
+    let request = pb::BatchGetPostsRequest { post_ids: vec![old], viewer_id: FAN };
+    is_unavailable("BatchGetPosts", client().batch_get_posts(request)).await;
+    let request = pb::BatchGetLikedRequest { user_id: FAN, post_ids: vec![old] };
+    is_unavailable("BatchGetLiked", client().batch_get_liked(request)).await;
+    for list in [List::Likers(old), List::oldest(old), List::newest(old), List::Reposts(old)] {
+        is_unavailable("a list", list.page(&system.client, 5, "")).await;
+    }
+    is_unavailable("Like", system.like(NEW, old)).await;
+    is_unavailable("Unlike", system.unlike(FAN, old)).await;
+    is_unavailable("AddComment", system.comment(NEW, old, "hello?", 0)).await;
+    is_unavailable("DeleteComment", system.uncomment(FAN, old, 4096)).await;
+    is_unavailable("Repost", system.repost(FAN, old)).await;
+    is_unavailable("DeletePost", system.delete(AUTHOR, old)).await;
+}
+
+/// Makes, changes, reads and deletes new posts, which must not wait. Returns how much there is to be
+/// archived of that, and what was made and stays.
+async fn new_posts_are_there(system: &System, Before { hot, .. }: &Before) -> (u64, Vec<u64>) {
+    let began = Instant::now();
+    let mut made = Vec::new();
+    for n in 0..20 {
+        let post = system.create(NEW, &format!("new {n}")).await.unwrap();
+        let repost = system.quote(NEW, post.id, "look").await.unwrap();
+        assert_eq!(system.get(repost.id, FAN).await.unwrap().root.unwrap().text, post.text);
+        assert_eq!(system.like(FAN, post.id).await.unwrap(), 1);
+        let comment = system.comment(FAN, post.id, "well", 0).await.unwrap().id;
+        system.comment(NEW, post.id, "well?", comment).await.unwrap();
+        system.uncomment(FAN, post.id, comment).await.unwrap();
+        system.delete(NEW, repost.id).await.unwrap();
+        made.insert(0, post.id);
+    }
+    system.like(FAN, *hot).await.unwrap();
+    let (page, _) = List::UserPosts(NEW).page(&system.client, 20, "").await.unwrap();
+    assert_eq!(page, made);
+    assert!(began.elapsed() < Duration::from_secs(10), "it waits: {:?}", began.elapsed());
+    // Two posts, two comments, the end of one of either.
+    (20 * 6, made)
+}
+
+async fn new_posts_go_on(outage: Outage) {
+    let aging = Aging::start(Kind::Postgres, 3).await;
+    let (system, postgres) = (&aging.system, aging.archives.postgres());
+    let before = before(&aging).await;
+    assert_eq!(aging.system.store.unarchived_count().await.unwrap(), 0);
+    match outage {
+        Outage::Killed => postgres.kill(),
+        Outage::Hanging => postgres.pause(),
+    }
+    old_posts_are_unavailable(system, &before).await;
+    let (waiting, mut made) = new_posts_are_there(system, &before).await;
+    assert_eq!(system.store.unarchived_count().await.unwrap(), waiting);
+
+    // The new part of a list, and no further until the database is back.
+    let list = List::UserPosts(AUTHOR);
+    let (page, token) = list.page(&system.client, 10, "").await.unwrap();
+    assert_eq!(page, before.all[..3]);
+    is_unavailable("the old part", list.page(&system.client, 10, &token)).await;
+    // A repost whose root is old is shown without it; nobody says that the root is deleted.
+    let repost = system.get(before.repost_of_old, FAN).await.unwrap();
+    assert!(repost.root.is_none() && !repost.root_deleted && repost.root_id == before.old);
+    let request = pb::ListUserPostsRequest { author_id: NEW, page_size: 200, ..Default::default() };
+    let posts = system.client.clone().list_user_posts(request).await.unwrap().into_inner().posts;
+    let repost = posts.last().unwrap();
+    assert_eq!((posts.len(), repost.id), (21, before.repost_of_old));
+    assert!(repost.root.is_none() && !repost.root_deleted);
+    // Its own list is new, although its root is not.
+    let again = system.repost(FAN, before.repost_of_old).await;
+    assert_eq!(
+        again.unwrap_err().code(),
+        Code::Unavailable,
+        "whether its root is there is unknown"
+    );
+    assert_eq!(List::Reposts(before.repost_of_old).whole(&system.client, 5).await, [] as [u64; 0]);
+
+    match outage {
+        Outage::Killed => postgres.restart().await,
+        Outage::Hanging => postgres.resume(),
+    }
+    eventually("old posts are back", PATIENCE, async || system.get(before.old, 0).await.is_ok())
+        .await;
+    let (rest, end) = list.page(&system.client, 10, &token).await.unwrap();
+    assert_eq!((&rest[..], &*end), (&before.all[3..], ""));
+    assert_eq!(system.get(before.repost_of_old, FAN).await.unwrap().root.unwrap().likes, 1);
+    aging.is_sound().await;
+    assert_eq!(system.store.unarchived_count().await.unwrap(), 0);
+    aging.age(&[AUTHOR, NEW]).await;
+    made.push(before.repost_of_old);
+    assert_eq!(List::UserPosts(NEW).whole(&system.client, 6).await, made);
+    aging.is_sound().await;
+}
+
+#[tokio::test]
+async fn new_posts_go_on_while_another_one_writes_to_sqlite() {
+    let aging = Aging::start(Kind::Sqlite, 3).await;
+    let system = &aging.system;
+    let before = before(&aging).await;
+    let mut other = connect(&aging.archives.url()).await;
+    execute(&mut other, "BEGIN IMMEDIATE").await;
+    let archiving = aging.archive();
+    let meanwhile = async {
+        let (waiting, made) = new_posts_are_there(system, &before).await;
+        // What is old can be read, and comes back.
+        assert_eq!(List::UserPosts(AUTHOR).whole(&system.client, 5).await, before.all);
+        assert_eq!(system.like(NEW, before.old).await.unwrap(), 2);
+        assert_eq!(system.store.unarchived_count().await.unwrap(), waiting);
+        execute(&mut other, "COMMIT").await;
+        made
+    };
+    let ((), made) = futures::future::join(archiving, meanwhile).await;
+    aging.is_sound().await;
+    assert_eq!(List::UserPosts(NEW).whole(&system.client, 20).await[..20], made);
+}

@@ -1,0 +1,229 @@
+//! Steps of several, in the orders that happen seldom: nothing that ended comes back, nothing that
+//! is there ends, and nobody misses a post that is on its way.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use futures::future::{join, join_all};
+use microblog_domain::CommentId;
+use microblog_post::{Changes, Frozen, Restored};
+use microblog_proto::common::ErrorReason;
+use tonic::Code;
+
+use crate::{
+    aging::{Aging, on_both},
+    support::{self, PATIENCE, archives::Kind, id, lists::List, refused, user},
+};
+
+on_both! {
+    who_is_late_brings_no_deleted_post_back
+    who_is_late_brings_nothing_back_as_it_was_before
+    who_is_late_archives_no_comment_that_ended
+    a_comment_that_came_meanwhile_does_not_end_with_the_eviction
+    what_changed_since_it_was_read_is_not_evicted
+    of_two_movers_the_later_one_counts
+    writes_find_a_post_that_leaves_again_and_again
+}
+
+const AUTHOR: u64 = id(1);
+const FAN: u64 = id(2);
+
+/// A post that is off its author's list, archived, and still in Redis.
+async fn retired(aging: &Aging) -> u64 {
+    let post = aging.system.create(AUTHOR, "old").await.unwrap().id;
+    aging.archive().await;
+    let taken_off = aging.system.store.retire(user(1), &[support::post(post)]).await.unwrap();
+    assert_eq!(taken_off, 1);
+    post
+}
+
+/// Reads a post as a mover does that is to evict it.
+async fn read_to_evict(aging: &Aging, post: u64) -> Frozen {
+    let (store, id) = (&aging.system.store, support::post(post));
+    let mark = store.mark(&[id]).await.unwrap()[0].unwrap();
+    let read = store.post(id, None).await.unwrap().unwrap();
+    store.gather(read, mark).await.unwrap()
+}
+
+/// Writes down and evicts what was read. Returns whether it left Redis.
+async fn evict_as_read(aging: &Aging, frozen: &Frozen) -> bool {
+    let id = frozen.post.id;
+    let written = aging.archive.freeze(std::slice::from_ref(frozen)).await.unwrap();
+    written.contains(&id) && aging.system.store.evict(&[(id, frozen.mark)]).await.unwrap() == [true]
+}
+
+async fn who_is_late_brings_no_deleted_post_back(kind: Kind) {
+    let aging = Aging::start(kind, 0).await;
+    let (system, store) = (&aging.system, &aging.system.store);
+    let post = system.create(AUTHOR, "goes").await.unwrap().id;
+    system.like(FAN, post).await.unwrap();
+    aging.evict(&[post]).await;
+    let (id, whose) = (support::post(post), "somebody who is late");
+    assert!(store.begin_restore(id, whose).await.unwrap());
+    let frozen = aging.archive.thaw(id).await.unwrap().unwrap();
+    // Before that is in Redis, the post is deleted, and the archive knows it.
+    system.delete(AUTHOR, post).await.unwrap();
+    aging.archive().await;
+    assert_ne!(store.restore(&frozen, whose, 0).await.unwrap(), Restored::Yes);
+    refused(system.get(post, 0).await, Code::NotFound, ErrorReason::PostNotFound);
+    aging.is_sound().await;
+}
+
+async fn who_is_late_brings_nothing_back_as_it_was_before(kind: Kind) {
+    let aging = Aging::start(kind, 0).await;
+    let (system, store) = (&aging.system, &aging.system.store);
+    let post = system.create(AUTHOR, "discuss").await.unwrap().id;
+    aging.evict(&[post]).await;
+    // Two find it gone. One brings it back; then the other one begins.
+    system.unlike(FAN, post).await.unwrap();
+    let (id, whose) = (support::post(post), "somebody who is late");
+    let may_begin = store.begin_restore(id, whose).await.unwrap();
+    let frozen = aging.archive.thaw(id).await.unwrap().unwrap();
+    // Meanwhile it changes, and leaves again.
+    let comment = system.comment(FAN, post, "well", 0).await.unwrap().id;
+    assert_eq!(system.like(FAN, post).await.unwrap(), 1);
+    aging.age(&[post]).await;
+    if may_begin {
+        store.restore(&frozen, whose, 0).await.unwrap();
+    }
+    assert_eq!(List::oldest(post).whole(&system.client, 5).await, [comment]);
+    assert_eq!(List::Likers(post).whole(&system.client, 5).await, [FAN]);
+    assert_eq!(system.get(post, FAN).await.unwrap().comments, 1);
+    aging.is_sound().await;
+}
+
+async fn who_is_late_archives_no_comment_that_ended(kind: Kind) {
+    let aging = Aging::start(kind, 0).await;
+    let (system, store) = (&aging.system, &aging.system.store);
+    let post = retired(&aging).await;
+    let comment = system.comment(FAN, post, "well", 0).await.unwrap().id;
+    let id = CommentId::new(comment).unwrap();
+    // One archiver has read it; before it writes, it ends, and a mover evicts the post.
+    let comments = store.comments(support::post(post), &[id]).await.unwrap();
+    assert_eq!(comments.len(), 1);
+    system.uncomment(FAN, post, comment).await.unwrap();
+    assert!(evict_as_read(&aging, &read_to_evict(&aging, post).await).await);
+    aging.archive.apply(&Changes { comments, ..Changes::default() }).await.unwrap();
+
+    assert_eq!(List::oldest(post).whole(&system.client, 5).await, Vec::<u64>::new());
+    system.like(FAN, post).await.unwrap();
+    assert_eq!(List::oldest(post).whole(&system.client, 5).await, Vec::<u64>::new());
+    assert_eq!(system.get(post, 0).await.unwrap().comments, 0);
+    aging.is_sound().await;
+    aging.evict(&[post]).await;
+    aging.is_sound().await;
+}
+
+async fn a_comment_that_came_meanwhile_does_not_end_with_the_eviction(kind: Kind) {
+    let aging = Aging::start(kind, 0).await;
+    let system = &aging.system;
+    let post = retired(&aging).await;
+    let first = system.comment(FAN, post, "well", 0).await.unwrap().id;
+    let frozen = read_to_evict(&aging, post).await;
+    // Somebody comments, and another process archives that.
+    let second = system.comment(FAN, post, "well?", first).await.unwrap().id;
+    aging.archive().await;
+    assert!(!evict_as_read(&aging, &frozen).await, "it has changed");
+    assert_eq!(List::oldest(post).whole(&system.client, 5).await, [first, second]);
+
+    aging.evict(&[post]).await;
+    assert_eq!(List::oldest(post).whole(&system.client, 5).await, [first, second]);
+    assert_eq!(system.get(post, 0).await.unwrap().comments, 2);
+    aging.is_sound().await;
+    system.like(FAN, post).await.unwrap();
+    assert_eq!(List::oldest(post).whole(&system.client, 5).await, [first, second]);
+    aging.is_sound().await;
+}
+
+async fn what_changed_since_it_was_read_is_not_evicted(kind: Kind) {
+    let aging = Aging::start(kind, 0).await;
+    let system = &aging.system;
+    let post = retired(&aging).await;
+    let comment = system.comment(FAN, post, "well", 0).await.unwrap().id;
+    let mut repost = 0;
+    for change in 0..6 {
+        let frozen = read_to_evict(&aging, post).await;
+        match change {
+            0 => drop(system.like(FAN, post).await.unwrap()),
+            1 => drop(system.unlike(FAN, post).await.unwrap()),
+            2 => drop(system.comment(FAN, post, "again", comment).await.unwrap()),
+            3 => system.uncomment(FAN, post, comment).await.unwrap(),
+            4 => repost = system.repost(FAN, post).await.unwrap().id,
+            _ => system.delete(FAN, repost).await.unwrap(),
+        }
+        let before = system.get(post, FAN).await.unwrap();
+        assert!(!evict_as_read(&aging, &frozen).await, "change {change}");
+        assert_eq!(system.get(post, FAN).await.unwrap(), before, "change {change}");
+        aging.is_sound().await;
+    }
+    // What changes nothing does not keep it.
+    let other = retired(&aging).await;
+    let frozen = read_to_evict(&aging, other).await;
+    system.unlike(id(9), other).await.unwrap();
+    system.delete(id(9), other).await.unwrap_err();
+    assert!(evict_as_read(&aging, &frozen).await);
+    aging.is_sound().await;
+}
+
+async fn of_two_movers_the_later_one_counts(kind: Kind) {
+    let aging = Aging::start(kind, 0).await;
+    let system = &aging.system;
+    let post = retired(&aging).await;
+    let early = read_to_evict(&aging, post).await;
+    system.like(FAN, post).await.unwrap();
+    let late = read_to_evict(&aging, post).await;
+    assert!(evict_as_read(&aging, &late).await);
+    assert!(!evict_as_read(&aging, &early).await, "what it read is older");
+    assert_eq!(List::Likers(post).whole(&system.client, 5).await, [FAN]);
+    assert_eq!(system.get(post, FAN).await.unwrap().likes, 1);
+    system.unlike(FAN, post).await.unwrap();
+    assert!(!evict_as_read(&aging, &late).await, "it came back");
+    assert_eq!(system.get(post, FAN).await.unwrap().likes, 0);
+    aging.is_sound().await;
+}
+
+async fn writes_find_a_post_that_leaves_again_and_again(kind: Kind) {
+    const TIMES: u64 = 12;
+    let aging = Aging::start(kind, 0).await;
+    let system = &aging.system;
+    let post = system.create(AUTHOR, "old").await.unwrap().id;
+    aging.archive().await;
+    let evicted = AtomicU64::new(0);
+    let has_left = || evicted.load(Ordering::Relaxed) >= TIMES;
+    let moves = async {
+        while !has_left() {
+            let moved = aging.mover.partition(user(1).partition()).await.unwrap();
+            evicted.fetch_add(moved.evicted, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    };
+    let writes = join_all((10..13).map(|n| async move {
+        let mut comments = Vec::new();
+        while comments.is_empty() || !has_left() {
+            assert!(system.like(id(n), post).await.unwrap() > 0);
+            comments.push(system.comment(id(n), post, "well", 0).await.unwrap().id);
+            let gone = system.comment(id(n), post, "nonsense", 0).await.unwrap().id;
+            // Changed all the time, it would not leave.
+            tokio::time::sleep(Duration::from_millis(10 * n)).await;
+            assert!(system.get(post, id(n)).await.unwrap().liked);
+            assert!(List::Likers(post).whole(&system.client, 3).await.contains(&id(n)));
+            let newest = List::newest(post).page(&system.client, 50, "").await.unwrap().0;
+            let of_both = [comments.last().unwrap(), &gone];
+            assert!(of_both.into_iter().all(|comment| newest.contains(comment)), "{newest:?}");
+            system.uncomment(id(n), post, gone).await.unwrap();
+        }
+        comments
+    }));
+    let give_up = tokio::time::sleep(PATIENCE);
+    let made = tokio::select! {
+        ((), made) = join(moves, writes) => made,
+        () = give_up => panic!("it left {evicted:?} times"),
+    };
+    let mut made: Vec<_> = made.into_iter().flatten().collect();
+    made.sort_unstable();
+    assert_eq!(List::oldest(post).whole(&system.client, 50).await, made);
+    assert_eq!(system.get(post, 0).await.unwrap().likes, 3);
+    aging.is_sound().await;
+}

@@ -1,0 +1,227 @@
+//! Every write on a post that left Redis does what it would have done there.
+
+use microblog_proto::{common::ErrorReason, post as pb};
+use tonic::{Code, Status};
+
+use crate::{
+    aging::{Aging, on_both},
+    support::{self, System, archives::Kind, id, lists::List, refused, request_id},
+};
+
+on_both! {
+    likes_come_and_go_on_a_post_that_left
+    comments_come_and_go_on_a_post_that_left
+    reposts_come_and_go_of_posts_that_left
+    a_repeated_request_answers_the_post_that_left
+    posts_of_before_there_was_an_archive_leave_as_well
+}
+
+const AUTHOR: u64 = id(1);
+const OTHER: u64 = id(2);
+const FAN: u64 = id(3);
+
+async fn like(system: &System, user_id: u64, post_id: u64) -> (pb::Like, u64) {
+    let request = pb::LikeRequest { user_id, post_id };
+    let answer = system.client.clone().like(request).await.unwrap().into_inner();
+    (answer.like.unwrap(), answer.likes)
+}
+
+async fn likes_come_and_go_on_a_post_that_left(kind: Kind) {
+    let aging = Aging::start(kind, 0).await;
+    let system = &aging.system;
+    let post = system.create(AUTHOR, "like me").await.unwrap().id;
+    let (first, likes) = like(system, FAN, post).await;
+    assert_eq!(likes, 1);
+    aging.evict(&[post]).await;
+    assert_eq!(like(system, FAN, post).await, (first.clone(), 1), "it keeps the first time");
+    aging.evict(&[post]).await;
+    assert_eq!(system.like(OTHER, post).await.unwrap(), 2);
+    aging.evict(&[post]).await;
+    assert_eq!(List::Likers(post).whole(&system.client, 1).await, [OTHER, FAN]);
+    assert_eq!(system.unlike(id(9), post).await.unwrap(), 2, "who did not like it");
+    aging.evict(&[post]).await;
+    assert_eq!(system.unlike(OTHER, post).await.unwrap(), 1);
+    aging.evict(&[post]).await;
+    assert_eq!(system.get(post, OTHER).await.unwrap().likes, 1);
+    assert!(!system.get(post, OTHER).await.unwrap().liked);
+    assert!(system.get(post, FAN).await.unwrap().liked);
+    assert_eq!(like(system, FAN, post).await, (first, 1));
+    assert_eq!(system.unlike(FAN, post).await.unwrap(), 0);
+    aging.evict(&[post]).await;
+    assert_eq!(List::Likers(post).whole(&system.client, 1).await, Vec::<u64>::new());
+    aging.is_sound().await;
+}
+
+async fn comment(
+    system: &System,
+    (author_id, post_id): (u64, u64),
+    request: &str,
+    in_reply_to_id: u64,
+) -> Result<pb::Comment, Status> {
+    let (request_id, text) = (request.to_owned(), "well".to_owned());
+    let request = pb::AddCommentRequest { author_id, request_id, post_id, text, in_reply_to_id };
+    Ok(system.client.clone().add_comment(request).await?.into_inner().comment.unwrap())
+}
+
+async fn comments_come_and_go_on_a_post_that_left(kind: Kind) {
+    let aging = Aging::start(kind, 0).await;
+    let system = &aging.system;
+    let post = system.create(AUTHOR, "discuss").await.unwrap().id;
+    let [first, second, third] = [request_id(), request_id(), request_id()];
+    let by_fan = comment(system, (FAN, post), &first, 0).await.unwrap();
+    aging.evict(&[post]).await;
+    let answer = comment(system, (OTHER, post), &second, by_fan.id).await.unwrap();
+    assert_eq!((answer.in_reply_to_id, answer.in_reply_to_author_id), (by_fan.id, FAN));
+    aging.evict(&[post]).await;
+    assert_eq!(comment(system, (FAN, post), &first, 0).await.unwrap(), by_fan, "repeated");
+    aging.evict(&[post]).await;
+    let repeated = comment(system, (OTHER, post), &second, by_fan.id).await.unwrap();
+    assert_eq!(repeated, answer);
+    aging.evict(&[post]).await;
+    let reused = comment(system, (OTHER, post), &second, 0).await;
+    refused(reused, Code::InvalidArgument, ErrorReason::RequestIdReused);
+    aging.evict(&[post]).await;
+    assert_eq!(List::newest(post).whole(&system.client, 1).await, [answer.id, by_fan.id]);
+
+    let not_ones_own = system.uncomment(OTHER, post, by_fan.id).await;
+    refused(not_ones_own, Code::PermissionDenied, ErrorReason::NotTheAuthor);
+    aging.evict(&[post]).await;
+    system.uncomment(FAN, post, by_fan.id).await.unwrap();
+    assert_eq!(system.get(post, 0).await.unwrap().comments, 1);
+    aging.evict(&[post]).await;
+    system.uncomment(FAN, post, by_fan.id).await.unwrap();
+    assert_eq!(List::oldest(post).whole(&system.client, 1).await, [answer.id]);
+    aging.evict(&[post]).await;
+    // The answer stays, and is repeated, although what it answers is gone.
+    let repeated = comment(system, (OTHER, post), &second, by_fan.id).await.unwrap();
+    assert_eq!(repeated, answer);
+    aging.evict(&[post]).await;
+    let nothing_there = comment(system, (OTHER, post), &third, by_fan.id).await;
+    refused(nothing_there, Code::NotFound, ErrorReason::CommentNotFound);
+    aging.evict(&[post]).await;
+    system.uncomment(AUTHOR, post, answer.id).await.unwrap();
+    aging.evict(&[post]).await;
+    assert_eq!(List::oldest(post).whole(&system.client, 1).await, Vec::<u64>::new());
+    assert_eq!(system.get(post, 0).await.unwrap().comments, 0);
+    assert_eq!(aging.count("SELECT COUNT(*) FROM comments WHERE text <> ''").await, 0);
+    aging.is_sound().await;
+}
+
+async fn reposts_come_and_go_of_posts_that_left(kind: Kind) {
+    let aging = Aging::start(kind, 0).await;
+    let system = &aging.system;
+    let root = system.create(AUTHOR, "root").await.unwrap().id;
+    aging.evict(&[root]).await;
+    let request = pb::RepostRequest {
+        author_id: OTHER,
+        request_id: request_id(),
+        post_id: root,
+        text: "look".to_owned(),
+    };
+    let repost = async || {
+        let answer = system.client.clone().repost(request.clone()).await.unwrap();
+        answer.into_inner().post.unwrap()
+    };
+    let first = repost().await;
+    assert_eq!((first.root_id, first.reposted_id), (root, root));
+    assert_eq!(first.root.as_ref().unwrap().text, "root");
+    aging.evict(&[root, first.id]).await;
+    let again = repost().await;
+    assert_eq!((again.id, &again.text, again.root_id), (first.id, &first.text, root), "repeated");
+    assert_eq!(again.root.unwrap().reposts, 1);
+    aging.evict(&[root, first.id]).await;
+    let second = system.repost(FAN, first.id).await.unwrap();
+    assert_eq!((second.root_id, second.reposted_id), (root, first.id));
+    let posts = [root, first.id, second.id];
+    aging.evict(&posts).await;
+    assert_eq!(List::Reposts(root).whole(&system.client, 1).await, [second.id, first.id]);
+    assert_eq!(List::Reposts(first.id).whole(&system.client, 1).await, [second.id]);
+    let counts = async |id| system.get(id, 0).await.unwrap().reposts;
+    assert_eq!((counts(root).await, counts(first.id).await), (2, 1));
+
+    // Of a post that left, one that left.
+    system.delete(FAN, second.id).await.unwrap();
+    assert_eq!((counts(root).await, counts(first.id).await), (1, 0));
+    assert_eq!(List::Reposts(root).whole(&system.client, 1).await, [first.id]);
+    aging.is_sound().await;
+    // A repost that ended is remembered for a day, and so long the post stays.
+    assert_eq!(aging.age(&posts).await.evicted, 0);
+    forget_ended_reposts(&aging).await;
+    aging.evict(&posts[..2]).await;
+    assert_eq!((counts(root).await, counts(first.id).await), (1, 0));
+    assert_eq!(List::Reposts(root).whole(&system.client, 1).await, [first.id]);
+
+    // The root goes: what repeats it stays, and says so.
+    system.delete(AUTHOR, root).await.unwrap();
+    let orphan = system.get(first.id, 0).await.unwrap();
+    assert!(orphan.root_deleted && orphan.root.is_none());
+    let too_late = system.repost(FAN, first.id).await;
+    refused(too_late, Code::NotFound, ErrorReason::PostNotFound);
+    aging.is_sound().await;
+}
+
+/// Brings the day on which posts forget which reposts of them ended.
+async fn forget_ended_reposts(aging: &Aging) {
+    let mut admin = aging.system.redis.nodes()[0].admin().await;
+    let keys = microblog_testkit::redis::cmd("KEYS").arg("*:unreposted:*").take();
+    let keys: Vec<String> = keys.query_async(&mut admin).await.unwrap();
+    assert!(!keys.is_empty());
+    microblog_testkit::redis::cmd("DEL").arg(keys).exec_async(&mut admin).await.unwrap();
+}
+
+async fn a_repeated_request_answers_the_post_that_left(kind: Kind) {
+    let aging = Aging::start(kind, 0).await;
+    let system = &aging.system;
+    let request = |text: &str, request_id: &str| pb::CreatePostRequest {
+        author_id: AUTHOR,
+        request_id: request_id.to_owned(),
+        text: text.to_owned(),
+    };
+    let id = request_id();
+    let create = async |request| {
+        Ok::<_, Status>(
+            system.client.clone().create_post(request).await?.into_inner().post.unwrap(),
+        )
+    };
+    let made = create(request("once", &id)).await.unwrap();
+    aging.evict(&[made.id]).await;
+    assert_eq!(create(request("once", &id)).await.unwrap(), made);
+    let reused = create(request("twice", &id)).await;
+    refused(reused, Code::InvalidArgument, ErrorReason::RequestIdReused);
+    assert_eq!(List::UserPosts(AUTHOR).whole(&system.client, 5).await, [made.id]);
+    system.delete(AUTHOR, made.id).await.unwrap();
+    let gone = create(request("once", &id)).await;
+    refused(gone, Code::NotFound, ErrorReason::PostNotFound);
+    aging.is_sound().await;
+}
+
+async fn posts_of_before_there_was_an_archive_leave_as_well(kind: Kind) {
+    let before = System::start_without_jobs(microblog_testkit::Topology::Single).await;
+    let mut posts = Vec::new();
+    for n in 0..150 {
+        posts.insert(0, before.create(AUTHOR, &format!("number {n}")).await.unwrap().id);
+    }
+    let old = posts[149];
+    assert_eq!(before.like(FAN, old).await.unwrap(), 1);
+    let comment = before.comment(FAN, old, "well", 0).await.unwrap().id;
+    let gone = before.comment(FAN, old, "well?", 0).await.unwrap().id;
+    before.uncomment(FAN, old, gone).await.unwrap();
+    let repost = before.repost(OTHER, old).await.unwrap().id;
+    before.delete(AUTHOR, posts.remove(7)).await.unwrap();
+
+    let aging = Aging::start_after(before, kind, 3).await;
+    let system = &aging.system;
+    assert_eq!(system.store.unarchived_count().await.unwrap(), 0);
+    // What is unknown is noted, then archived, and then it leaves, a hundred at a time.
+    while aging.age(&[AUTHOR, OTHER]).await.evicted > 0
+        || system.store.unarchived_count().await.unwrap() > 0
+    {}
+    let in_redis = async |id| !support::keys_of(system, id).await.is_empty();
+    assert!(in_redis(posts[2]).await && !in_redis(posts[3]).await && !in_redis(old).await);
+    assert_eq!(List::UserPosts(AUTHOR).whole(&system.client, 40).await, posts);
+    assert_eq!(List::Likers(old).whole(&system.client, 1).await, [FAN]);
+    assert_eq!(List::oldest(old).whole(&system.client, 1).await, [comment]);
+    assert_eq!(List::Reposts(old).whole(&system.client, 1).await, [repost]);
+    assert_eq!(system.get(old, FAN).await.unwrap().text, "number 0");
+    aging.is_sound().await;
+}

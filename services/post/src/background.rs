@@ -1,6 +1,6 @@
 //! The jobs that run beside the calls, in one worker of every replica.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures::future::BoxFuture;
 use microblog_chassis::Rounds;
@@ -27,6 +27,12 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// How long a job rests that failed for want of the archive: longer than others take to notice. What
 /// waits may be much, and is read in vain.
 const PAUSE: Duration = Duration::from_secs(5);
+
+/// How many partitions the mover looks through in a round, and how many authors in all, but for the
+/// last partition's. With few authors it is round in half a minute; with a thousand in each
+/// partition, in a quarter of an hour.
+const PARTITIONS_MAX: usize = 32;
+const AUTHORS_MAX: usize = 1_000;
 
 /// Returns the jobs, each running for ever.
 pub(crate) fn jobs(tiers: &Tiers, delivery: &Delivery) -> Vec<BoxFuture<'static, ()>> {
@@ -89,25 +95,31 @@ async fn archive_all(mut archiver: Archiver, lease: Lease) {
     }
 }
 
-// A partition each second: all of them take a quarter of an hour.
+// Goes round all partitions, beginning anywhere: processes may be started again and again.
 async fn move_all(mover: Mover, lease: Lease) {
     let mut rounds = Rounds::new("moving old posts", PERIOD);
-    let mut number = 0;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let mut number = (now.subsec_micros() % u32::from(Partition::COUNT)) as u16;
     loop {
         rounds.next().await;
-        let work = async {
-            mover.partition(Partition::new(number)).await?;
-            if number == 0 {
-                mover.purge().await?;
-            }
-            Ok(())
-        };
-        let done = lease.hold(work).await;
-        if matches!(done, Ok(Some(()))) {
-            number = (number + 1) % Partition::COUNT;
-        }
+        let done = lease.hold(move_some(&mover, &mut number)).await;
         rest_if_failed(&mut rounds, done).await;
     }
+}
+
+async fn move_some(mover: &Mover, number: &mut u16) -> Result<(), Error> {
+    let mut authors = 0;
+    for _ in 0..PARTITIONS_MAX {
+        authors += mover.partition(Partition::new(*number)).await?.authors;
+        *number = (*number + 1) % Partition::COUNT;
+        if *number == 0 {
+            mover.purge().await?;
+        }
+        if authors >= AUTHORS_MAX {
+            break;
+        }
+    }
+    Ok(())
 }
 
 async fn rest_if_failed(rounds: &mut Rounds, done: Result<Option<()>, Error>) {

@@ -49,6 +49,8 @@ pub struct Mover {
 /// What was moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
+    /// Authors that were looked at.
+    pub authors: usize,
     /// Posts that were taken off their author's list.
     pub retired: u64,
     /// Posts that left Redis.
@@ -64,10 +66,10 @@ impl Mover {
 
     /// Moves what is old in a partition.
     pub async fn partition(&self, partition: Partition) -> Result<Moved, Error> {
-        let retired = self.retire(partition).await?;
+        let (authors, retired) = self.retire(partition).await?;
         let evicted = self.evict(partition).await?;
         self.metrics.moved(retired, evicted);
-        Ok(Moved { retired, evicted })
+        Ok(Moved { authors, retired, evicted })
     }
 
     /// Removes what is left in the archive of posts and comments that ended long ago.
@@ -78,10 +80,12 @@ impl Mover {
         Ok(())
     }
 
-    async fn retire(&self, partition: Partition) -> Result<u64, Error> {
-        let (mut retired, mut cursor) = (0, 0);
+    // Returns how many authors there are, and how many posts were retired.
+    async fn retire(&self, partition: Partition) -> Result<(usize, u64), Error> {
+        let (mut count, mut retired, mut cursor) = (0, 0, 0);
         loop {
             let (next, authors) = self.store.authors(partition, cursor).await?;
+            count += authors.len();
             let lengths = self.store.list_lengths(&authors).await?;
             for (author, length) in authors.into_iter().zip(lengths) {
                 if length > self.hot_posts {
@@ -89,7 +93,7 @@ impl Mover {
                 }
             }
             if next == 0 {
-                return Ok(retired);
+                return Ok((count, retired));
             }
             cursor = next;
         }

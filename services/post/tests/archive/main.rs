@@ -3,8 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
+mod absent;
 mod aging;
+mod authors;
+mod cost;
 mod deletions;
+mod forgetting;
 mod outage;
 mod races;
 mod reads;

@@ -51,7 +51,7 @@ async fn texts_of_all_sorts_come_back_as_they_were(kind: Kind) {
         system.client.clone().list_comments(request).await.unwrap().into_inner().comments
     };
     for comment in &on {
-        assert_eq!(comments(comment.post_id).await, [comment.clone()]);
+        assert_eq!(comments(comment.post_id).await, std::slice::from_ref(comment));
     }
     // And after they came back.
     for post in &posts {
@@ -60,7 +60,7 @@ async fn texts_of_all_sorts_come_back_as_they_were(kind: Kind) {
         assert_eq!((&back.text, &back.entities), (&post.text, &post.entities));
     }
     for comment in &on {
-        assert_eq!(comments(comment.post_id).await, [comment.clone()]);
+        assert_eq!(comments(comment.post_id).await, std::slice::from_ref(comment));
     }
     assert_eq!(List::UserPosts(id(1)).whole(&system.client, 3).await.len(), posts.len() / 2);
     aging.is_sound().await;

@@ -33,7 +33,7 @@ async fn likes_come_and_go_on_a_post_that_left(kind: Kind) {
     let (first, likes) = like(system, FAN, post).await;
     assert_eq!(likes, 1);
     aging.evict(&[post]).await;
-    assert_eq!(like(system, FAN, post).await, (first.clone(), 1), "it keeps the first time");
+    assert_eq!(like(system, FAN, post).await, (first, 1), "it keeps the first time");
     aging.evict(&[post]).await;
     assert_eq!(system.like(OTHER, post).await.unwrap(), 2);
     aging.evict(&[post]).await;

@@ -1,0 +1,117 @@
+//! The newest posts of several authors, of whom some have old ones, and what an account commented.
+
+use microblog_proto::post as pb;
+use microblog_testkit::eventually;
+use tonic::{Code, Status};
+
+use crate::{
+    aging::{Aging, on_both},
+    support::{PATIENCE, System, archives::Kind, id},
+};
+
+on_both! { what_an_account_commented_is_known_wherever_the_posts_are }
+
+const AUTHORS: [u64; 3] = [id(1), id(2), id(3)];
+
+async fn page(system: &System, before_id: u64, size: i32) -> Result<(Vec<u64>, u64), Status> {
+    let author_ids = AUTHORS.to_vec();
+    let request =
+        pb::ListAuthorsPostsRequest { author_ids, viewer_id: 0, page_size: size, before_id };
+    let page = system.client.clone().list_authors_posts(request).await?.into_inner();
+    Ok((page.posts.iter().map(|post| post.id).collect(), page.next_before_id))
+}
+
+#[tokio::test]
+async fn pages_of_several_authors_stop_where_the_archive_is_missed_and_go_on() {
+    let aging = Aging::start(Kind::Postgres, 4).await;
+    let system = &aging.system;
+    let mut all = Vec::new();
+    for n in 0..36 {
+        // The first one has few, and only new ones.
+        let author = AUTHORS[if n % 12 == 11 { 0 } else { 1 + n % 2 }];
+        all.insert(0, system.create(author, &format!("number {n}")).await.unwrap().id);
+    }
+    aging
+        .evict(&all[12..].iter().copied().filter(|&id| !is_of_first(id)).collect::<Vec<_>>())
+        .await;
+    aging.archives.postgres().kill();
+
+    let (mut read, mut before) = (Vec::new(), 0);
+    let refusal = loop {
+        match page(system, before, 3).await {
+            Ok((ids, next)) => {
+                assert!(!ids.is_empty() && next != 0, "it goes on");
+                read.extend(ids);
+                before = next;
+            }
+            Err(refusal) => break refusal,
+        }
+    };
+    assert_eq!(refusal.code(), Code::Unavailable);
+    assert!(read.len() >= 4 && read.len() < 12, "{read:?}");
+    assert_eq!(read, all[..read.len()], "as far as it goes, nothing is missing");
+
+    aging.archives.postgres().restart().await;
+    eventually("it goes on", PATIENCE, async || page(system, before, 3).await.is_ok()).await;
+    while before != 0 {
+        let (ids, next) = page(system, before, 5).await.unwrap();
+        read.extend(ids);
+        before = next;
+    }
+    assert_eq!(read, all);
+}
+
+fn is_of_first(post: u64) -> bool {
+    crate::support::post(post).partition() == crate::support::user(1).partition()
+}
+
+async fn comments_by(system: &System, author_id: u64) -> Vec<(u64, String)> {
+    let mut request =
+        pb::ListUserCommentsRequest { author_id, page_size: 2, page_token: String::new() };
+    let mut comments = Vec::new();
+    loop {
+        let answer = system.client.clone().list_user_comments(request.clone()).await.unwrap();
+        let page = answer.into_inner();
+        assert!(page.comments.iter().all(|comment| comment.author_id == author_id));
+        comments.extend(page.comments.into_iter().map(|comment| (comment.id, comment.text)));
+        if page.next_page_token.is_empty() {
+            return comments;
+        }
+        request.page_token = page.next_page_token;
+    }
+}
+
+async fn what_an_account_commented_is_known_wherever_the_posts_are(kind: Kind) {
+    let aging = Aging::start(kind, 1).await;
+    let (system, fan) = (&aging.system, id(9));
+    let [old, gone, hot] = ["old", "gone", "hot"].map(|text| system.create(AUTHORS[0], text));
+    let (old, gone) = (old.await.unwrap().id, gone.await.unwrap().id);
+    let mut comments = Vec::new();
+    let comment = async |post, text: &str| {
+        let made = system.comment(fan, post, text, 0).await.unwrap().id;
+        system.comment(id(8), post, "somebody else", made).await.unwrap();
+        (made, text.to_owned())
+    };
+    comments.push(comment(old, "on the old one").await);
+    let on_gone = comment(gone, "on the one that goes").await;
+    aging.evict(&[old]).await;
+    let hot = hot.await.unwrap().id;
+    for n in 0..4 {
+        comments.insert(0, comment(hot, &format!("number {n}")).await);
+    }
+    aging.archive().await;
+    let mut with_gone = comments.clone();
+    with_gone.insert(4, on_gone);
+    assert_eq!(comments_by(system, fan).await, with_gone);
+
+    // One is added to a post that comes back, one ends there, and a post goes with its comments.
+    system.delete(AUTHORS[0], gone).await.unwrap();
+    comments.insert(0, comment(old, "late").await);
+    let (ended, _) = comments.remove(5);
+    system.uncomment(fan, old, ended).await.unwrap();
+    for _ in 0..2 {
+        aging.age(&AUTHORS).await;
+        assert_eq!(comments_by(system, fan).await, comments);
+    }
+    aging.is_sound().await;
+}

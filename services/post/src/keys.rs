@@ -16,7 +16,7 @@
 //! | `post:{p}:unarchived` | zset | what the archive may not know ([`Note`](crate::store::Note)) → stamp; `-` → 0 for good, where there is an archive | until archived |
 //! | `post:{p}:retired` | zset | posts that are not on their author's list any more → since when they may be evicted (stamp) | until evicted |
 //! | `post:{p}:horizon` | string | the newest post that was ever retired | for ever |
-//! | `post:{p}:restoring:<id>` | string | who brings the post back from the archive | 40 s |
+//! | `post:{p}:restoring:<id>` | string | who brings the post back from the archive | 10 s |
 //! | `post:{p}:restored_likes:<id>` · `restored_comments` · `restored_comment_bodies` · `restored_reposts` | as those without `restored_` | what was brought back so far | 40 s |
 //! | `post:{0}:archiver` · `post:{0}:mover` | string | which process archives, which one moves | 10 s |
 //! | `post:{p}:request:<author>:<uuid>` | string | the post that a request made | 24 h |

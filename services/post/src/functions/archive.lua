@@ -16,6 +16,16 @@ local function lease(keys, args)
   return 1
 end
 
+-- Has somebody keep such a thing for longer, or shorter, if they still have it.
+--
+-- KEYS: lease. ARGV: whose, milliseconds. Returns 1 if they have.
+local function keep(keys, args)
+  if redis.call('GET', keys[1]) ~= args[1] then
+    return 0
+  end
+  return redis.call('PEXPIRE', keys[1], args[2])
+end
+
 -- Takes posts off their author's list, the oldest first, where the archive knows them; they stay in
 -- Redis until they are evicted. Ends at the first that has still to be told to somebody, or is not
 -- the oldest any more.
@@ -93,17 +103,17 @@ local function begin_restore(keys, args)
   return 1
 end
 
--- Puts aside a part of what a post had gathered.
+-- Puts aside a part of what a post had gathered, for four times as long as the lease, which each part
+-- prolongs.
 --
 -- KEYS: restoring, the list of that kind. ARGV: whose, milliseconds, the command that adds to such
 -- lists (ZADD, HSET), its arguments… Returns 1 if it is still whose it was.
 local function stage(keys, args)
-  if redis.call('GET', keys[1]) ~= args[1] then
+  if keep(keys, args) == 0 then
     return 0
   end
-  lease(keys, args)
   call_with(args[3], keys[2], rest(args, 4))
-  redis.call('PEXPIRE', keys[2], args[2])
+  redis.call('PEXPIRE', keys[2], 4 * args[2])
   return 1
 end
 
@@ -150,6 +160,7 @@ local function restore(keys, args)
 end
 
 redis.register_function('post_lease' .. suffix, lease)
+redis.register_function('post_keep' .. suffix, keep)
 redis.register_function('post_retire' .. suffix, retire)
 redis.register_function('post_mark' .. suffix, mark)
 redis.register_function('post_evict' .. suffix, evict)

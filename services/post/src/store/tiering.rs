@@ -27,8 +27,9 @@ pub(crate) const GOES_ON: u64 = 0;
 /// How long somebody has something that only one may have, unless it is asked for again.
 const LEASE: Duration = Duration::from_secs(10);
 
-/// How long somebody has a post to bring back: longer than it takes to read all of it.
-const RESTORE_LEASE: Duration = Duration::from_secs(40);
+/// How long somebody has a post to bring back, unless it is asked for again: so long its writers wait
+/// for somebody who died.
+const RESTORE_LEASE: Duration = Duration::from_secs(10);
 
 /// A lease that ends now.
 const GONE_MS: u64 = 1;
@@ -300,8 +301,18 @@ impl Store {
 
     /// Lets somebody else bring a post back.
     pub async fn give_up_restore(&self, id: PostId, whose: &str) -> Result<bool, Error> {
-        let call = Call::new("post_lease").key(keys::restoring(id)).arg(whose).arg(GONE_MS);
-        self.keyspace.call(call).await
+        self.prolong_restore(id, whose, GONE_MS).await
+    }
+
+    /// Goes on with a post that is being brought back. Returns whether nobody else is at it, and it
+    /// did not end.
+    pub async fn keep_restore(&self, id: PostId, whose: &str) -> Result<bool, Error> {
+        self.prolong_restore(id, whose, RESTORE_LEASE.as_millis() as u64).await
+    }
+
+    async fn prolong_restore(&self, id: PostId, whose: &str, ms: u64) -> Result<bool, Error> {
+        let call = Call::new("post_keep").key(keys::restoring(id));
+        self.keyspace.call(call.arg(whose).arg(ms)).await
     }
 
     /// Brings a post back that was begun with. It stays until a stamp.

@@ -22,6 +22,9 @@ const TRY_MAX: Duration = Duration::from_secs(60);
 const WAIT_MIN: Duration = Duration::from_millis(10);
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
+/// How often the lease is prolonged: a third of the time that it is had for.
+const RENEWAL: Duration = Duration::from_secs(3);
+
 impl Tiers {
     /// Brings a post back into Redis if it is in the archive. Returns whether it is in Redis now.
     pub async fn bring_back(&self, id: PostId) -> Result<bool, Error> {
@@ -60,12 +63,26 @@ impl Tiers {
     }
 
     async fn restore(&self, id: PostId, whose: &str) -> Result<Restored, Error> {
-        let Some(frozen) = self.archive()?.thaw(id).await? else {
+        let thawed = tokio::select! {
+            thawed = self.archive()?.thaw(id) => thawed?,
+            lost = self.lost(id, whose) => return lost.map(|()| Restored::Again),
+        };
+        let Some(frozen) = thawed else {
             self.store.give_up_restore(id, whose).await?;
             return Ok(Restored::Deleted);
         };
         let until = SystemTime::now() + self.warm_window;
         let until = Stamp::first_at(until, id.partition()).get();
         Ok(self.store.restore(&frozen, whose, until).await?)
+    }
+
+    // Keeps the lease while a large post is read, or until it is lost.
+    async fn lost(&self, id: PostId, whose: &str) -> Result<(), Error> {
+        loop {
+            sleep(RENEWAL).await;
+            if !self.store.keep_restore(id, whose).await? {
+                return Ok(());
+            }
+        }
     }
 }

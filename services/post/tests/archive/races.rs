@@ -10,6 +10,7 @@ use futures::future::{join, join_all};
 use microblog_domain::CommentId;
 use microblog_post::{Changes, Frozen, Restored};
 use microblog_proto::common::ErrorReason;
+use microblog_testkit::eventually;
 use tonic::Code;
 
 use crate::{
@@ -91,6 +92,23 @@ async fn who_is_late_brings_nothing_back_as_it_was_before(kind: Kind) {
     assert_eq!(List::oldest(post).whole(&system.client, 5).await, [comment]);
     assert_eq!(List::Likers(post).whole(&system.client, 5).await, [FAN]);
     assert_eq!(system.get(post, FAN).await.unwrap().comments, 1);
+    aging.is_sound().await;
+}
+
+#[tokio::test]
+async fn who_died_keeps_nobody_from_a_post_for_longer_than_seconds() {
+    let aging = Aging::start(Kind::Sqlite, 0).await;
+    let (system, store) = (&aging.system, &aging.system.store);
+    let post = system.create(AUTHOR, "old").await.unwrap().id;
+    aging.evict(&[post]).await;
+    let id = support::post(post);
+    assert!(store.begin_restore(id, "somebody who dies").await.unwrap());
+    assert!(store.keep_restore(id, "somebody who dies").await.unwrap());
+    assert!(!store.begin_restore(id, "another").await.unwrap());
+    assert!(!store.keep_restore(id, "another").await.unwrap());
+    assert!(system.get(post, 0).await.is_ok(), "it can be read all the while");
+    eventually("it is liked", PATIENCE, async || system.like(FAN, post).await.is_ok()).await;
+    assert!(!store.keep_restore(id, "somebody who dies").await.unwrap());
     aging.is_sound().await;
 }
 

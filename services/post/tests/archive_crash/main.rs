@@ -1,0 +1,171 @@
+//! Processes killed, and databases killed and frozen, while posts stream in, are changed and
+//! deleted, leave Redis and come back: nothing is lost or doubled, and nobody is ever told that a
+//! post does not exist which does.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod load;
+mod outcome;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use futures::future::{join, join_all};
+use load::Load;
+use microblog_domain::Partition;
+use microblog_post::{Archive, Archiver, Config, Mover, Store};
+use microblog_testkit::{self as testkit, Process, RedisServer};
+use support::{
+    archives::{ArchiveServer, Kind},
+    client, config,
+    timelines::Timelines,
+};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog-post");
+
+/// In how few partitions all accounts are: the process looks through some each second.
+const PARTITIONS: u16 = 4;
+
+/// How many calls go well between two of the troubles.
+const CALLS: usize = 200;
+
+/// Returns the id of the n-th account.
+pub(crate) const fn account(n: u64) -> u64 {
+    (n << 12) | ((n % PARTITIONS as u64) << 2)
+}
+
+/// A post service as a process, with its stores and the timelines that it tells.
+struct Deployed {
+    redis: RedisServer,
+    archives: ArchiveServer,
+    timelines: Timelines,
+    port: u16,
+    args: Vec<String>,
+}
+
+impl Deployed {
+    async fn new(kind: Kind) -> Self {
+        let (redis, archives) = (RedisServer::start().await, ArchiveServer::start(kind).await);
+        let timelines = Timelines::default();
+        let url = redis.url("post");
+        let timeline_url = timelines.listen(&config(&url, &[]));
+        let args = [
+            format!("--redis-url={url}"),
+            format!("--timeline-url={timeline_url}"),
+            format!("--archive-url={}", archives.url()),
+            "--posts-per-minute=0".to_owned(),
+            "--comments-per-minute=0".to_owned(),
+            "--hot-window=0s".to_owned(),
+            "--hot-posts=5".to_owned(),
+            "--warm-window=200ms".to_owned(),
+        ];
+        Self { redis, archives, timelines, port: testkit::free_port(), args: args.into() }
+    }
+
+    async fn start(&self) -> Process {
+        let args: Vec<_> = self.args.iter().map(String::as_str).collect();
+        Process::start_on(self.port, PROGRAM, &args).await
+    }
+
+    /// Returns how another process is configured that archives and moves as this one does.
+    fn config(&self, flags: &[&str]) -> Config {
+        let archive_url = format!("--archive-url={}", self.archives.url());
+        let flags: Vec<_> =
+            [&*archive_url, "--hot-window=0s"].into_iter().chain(flags.iter().copied()).collect();
+        config(&self.redis.url("post"), &flags)
+    }
+}
+
+/// Archives and moves beside the process, without regard to it, and is cut off again and again.
+async fn moves(config: &Config, is_done: &AtomicBool, evicted: &AtomicU64) {
+    let store = Store::open(config).unwrap();
+    let mut milliseconds = 1;
+    while !is_done.load(Ordering::Relaxed) {
+        let archive = Archive::open(&config.archive).unwrap().unwrap();
+        let mover = Mover::new(store.clone(), archive.clone(), &config.archive);
+        let mut archiver = Archiver::new(store.clone(), archive);
+        let work = async {
+            loop {
+                // Whatever is away now comes back.
+                let moved = join_all((0..PARTITIONS).map(|n| mover.partition(Partition::new(n))));
+                let (archived, moved) = join(archiver.pass(), moved).await;
+                let moved = moved.into_iter().flatten().map(|moved| moved.evicted);
+                evicted.fetch_add(moved.sum(), Ordering::Relaxed);
+                let pause = if archived.is_ok() { 5 } else { 100 };
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_millis(milliseconds), work).await;
+        milliseconds = (milliseconds * 13 + 7) % 900;
+    }
+}
+
+/// Stops and starts what the service needs, and itself.
+async fn troubles(deployed: &Deployed, kind: Kind, load: &Load) {
+    let mut process = deployed.start().await;
+    for _ in 0..2 {
+        load.goes_well(CALLS).await;
+        process.kill9();
+        process = deployed.start().await;
+        load.goes_well(CALLS).await;
+        deployed.redis.kill();
+        load.meets_trouble().await;
+        deployed.redis.restart().await;
+        load.goes_well(CALLS).await;
+        if kind == Kind::Postgres {
+            let postgres = deployed.archives.postgres();
+            postgres.kill();
+            load.makes_posts(CALLS / 8).await;
+            postgres.restart().await;
+            load.goes_well(CALLS).await;
+            postgres.pause();
+            load.makes_posts(CALLS / 8).await;
+            process.kill9();
+            process = deployed.start().await;
+            load.makes_posts(CALLS / 8).await;
+            postgres.resume();
+            load.goes_well(CALLS).await;
+        }
+        process.kill9();
+        process = deployed.start().await;
+    }
+    load.goes_well(CALLS).await;
+    load.stop();
+    // The process runs as long as the callers need it.
+    load.is_over().await;
+}
+
+async fn nothing_is_lost(kind: Kind) {
+    let deployed = Deployed::new(kind).await;
+    let client = client(&format!("http://127.0.0.1:{}", deployed.port));
+    let load = Load::default();
+    let (is_done, evicted) = (AtomicBool::new(false), AtomicU64::new(0));
+    let driver = deployed.config(&["--hot-posts=5", "--warm-window=200ms"]);
+    let moving = moves(&driver, &is_done, &evicted);
+    let work = async {
+        join(load.run(&client), troubles(&deployed, kind, &load)).await;
+        is_done.store(true, Ordering::Relaxed);
+    };
+    join(moving, work).await;
+    let evicted = evicted.load(Ordering::Relaxed);
+    assert!(evicted > 100, "this process evicted {evicted}");
+
+    let process = deployed.start().await;
+    let config = deployed.config(&["--hot-posts=0", "--warm-window=0s"]);
+    outcome::is_right(&client, &load, &config, &deployed.timelines).await;
+    drop(process);
+}
+
+#[tokio::test]
+async fn nothing_is_lost_with_postgres() {
+    nothing_is_lost(Kind::Postgres).await;
+}
+
+#[tokio::test]
+async fn nothing_is_lost_with_sqlite() {
+    nothing_is_lost(Kind::Sqlite).await;
+}

@@ -1,61 +1,20 @@
-//! How a case begins, with an empty store, and what must be in the store at its end.
+//! What must be there at the end of a case, wherever it is, and what must not.
+
+use std::collections::BTreeSet;
 
 use microblog_domain::{PostId, UserId};
-use microblog_keyspace::{Order, Page};
+use microblog_keyspace::Order;
 use microblog_post::{Comment, Content, Counts, Error, Gathered, List, Post, verify_partition};
-use microblog_testkit::{Store as Redis, redis};
 
-use crate::{Case, Made, Model, USERS};
+use crate::{
+    case::{Case, Made, Model},
+    readers::LISTS,
+};
 
-/// Longer than any list of a case.
-const ALL: usize = 200;
-
-/// Kinds of keys that belong to one post.
-const OF_POSTS: [&str; 6] =
-    ["post", "likes", "comments", "comment_bodies", "reposts", "unreposted"];
-
-/// Other kinds that may be there when nothing waits.
-const OTHERS: [&str; 6] =
-    ["posts", "clock", "authors", "request", "comment_admission", "comment_request"];
-
-/// Takes everything out of a store but the functions.
-pub(crate) async fn empty(redis: &Redis) {
-    for node in redis.nodes() {
-        redis::cmd("FLUSHALL").exec_async(&mut node.admin().await).await.unwrap();
-    }
-}
-
-/// Asserts that each key belongs to a post that is there, or is what may be left of others.
-pub(crate) async fn nothing_is_left_behind(redis: &Redis) {
-    for node in redis.nodes() {
-        let mut admin = node.admin().await;
-        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut admin).await.unwrap();
-        for key in &keys {
-            let (partition, kind) = key.split_once("}:").unwrap();
-            let (kind, owner) = kind.split_once(':').unwrap_or((kind, ""));
-            let belongs = match OF_POSTS.contains(&kind) {
-                true => keys.contains(&format!("{partition}}}:post:{owner}")),
-                false => OTHERS.contains(&kind),
-            };
-            assert!(belongs, "{key} is left");
-        }
-    }
-}
-
-fn members(page: Page) -> Vec<u64> {
-    page.entries.iter().map(|entry| entry.member).collect()
-}
+/// More than there are in any list of a case, and less: in pages, it is read from both tiers.
+const PAGES: [usize; 2] = [200, 2];
 
 impl Case {
-    pub(crate) async fn nothing_waits(&self) -> bool {
-        for user in USERS {
-            if self.store.unfinished(user.partition()).await.unwrap() != [0; 4] {
-                return false;
-            }
-        }
-        true
-    }
-
     pub(crate) async fn is_as_the_model(&self) -> Result<(), Error> {
         let posts = self.model().posts.clone();
         for (&id, made) in &posts {
@@ -65,23 +24,29 @@ impl Case {
                 self.is_there(id).await?;
             }
         }
-        for user in USERS {
-            let expected = self.model().posts_of(user);
-            assert_eq!(members(self.store.posts_of(user, None, ALL).await?), expected);
-            let report =
-                verify_partition(&crate::support::tiers(&self.store), user.partition()).await?;
+        for user in self.users {
+            let expected = self.model().posts_of(&[user]);
+            assert_eq!(self.scroll_author(user).await?, expected);
+            let report = verify_partition(&self.tiers, user.partition()).await?;
             assert_eq!(report.violations.into_vec(), Vec::<String>::new());
         }
+        let expected = self.model().posts_of(&self.users);
+        assert_eq!(self.scroll_authors().await?, expected);
+        self.archive_is_as_the_model().await;
         Ok(())
     }
 
     async fn is_gone(&self, id: PostId) -> Result<(), Error> {
-        assert_eq!(self.store.post(id, None).await?, None);
+        assert_eq!(self.tiers.post(id, None).await?, None);
+        assert_eq!(self.tiers.exist(&[id]).await?, [false]);
         assert_eq!(self.store.gathered(&[id]).await?, [Gathered::default()]);
         let comments: Vec<_> = self.model().comments.keys().copied().collect();
-        assert_eq!(self.store.comments(id, &comments).await?, []);
-        for user in USERS {
-            assert_eq!(self.store.liked(user, &[id]).await?, [false]);
+        assert_eq!(self.tiers.comments(id, &comments).await?, []);
+        for list in LISTS {
+            assert_eq!(self.scroll(&self.tiers, list, id, 2).await?, None, "{list:?}");
+        }
+        for user in self.users {
+            assert_eq!(self.tiers.liked(user, &[id]).await?, [false]);
         }
         Ok(())
     }
@@ -98,16 +63,63 @@ impl Case {
             comments: length(comments.len()),
             reposts: length(reposts.len()),
         };
-        let expected = Post { id, content, counts, liked: false };
-        assert_eq!(self.store.post(id, None).await?, Some(expected));
-        assert_eq!(members(self.store.list(List::Likers, id, None, ALL).await?), likers);
-        assert_eq!(members(self.store.list(List::Reposts, id, None, ALL).await?), reposts);
+        assert_eq!(self.tiers.exist(&[id]).await?, [true]);
+        for user in self.users {
+            let liked = likers.contains(&user.get());
+            let expected = Post { id, content: content.clone(), counts, liked };
+            assert_eq!(self.tiers.post(id, Some(user)).await?, Some(expected));
+            assert_eq!(self.tiers.liked(user, &[id]).await?, [liked]);
+        }
         let ids: Vec<_> = comments.iter().map(|comment| comment.id).collect();
-        let listed = members(self.store.list(List::Comments(Order::Oldest), id, None, ALL).await?);
-        assert_eq!(listed, ids.iter().map(|id| id.get()).collect::<Vec<_>>());
-        assert_eq!(self.store.comments(id, &ids).await?, comments);
+        let oldest: Vec<_> = ids.iter().map(|id| id.get()).collect();
+        let newest: Vec<_> = oldest.iter().rev().copied().collect();
+        for count in PAGES {
+            for (list, expected) in [
+                (List::Likers, &likers),
+                (List::Reposts, &reposts),
+                (List::Comments(Order::Oldest), &oldest),
+                (List::Comments(Order::Newest), &newest),
+            ] {
+                let found = self.scroll(&self.tiers, list, id, count).await?;
+                assert_eq!(found.as_ref(), Some(expected), "{list:?} of {id}");
+            }
+        }
+        assert_eq!(self.tiers.comments(id, &ids).await?, comments);
         assert!(self.timelines.times(id.get()) > 0, "{id} was never delivered");
         Ok(())
+    }
+
+    // An author's posts, read in pages.
+    async fn scroll_author(&self, author: UserId) -> Result<Vec<u64>, Error> {
+        let mut scrolls = BTreeSet::new();
+        for count in PAGES {
+            let (mut after, mut found) = (None, Vec::new());
+            loop {
+                let page = self.tiers.posts_of(author, after, count).await?;
+                found.extend(page.entries.iter().map(|entry| entry.member));
+                after = page.entries.last().copied();
+                if !page.more {
+                    break;
+                }
+            }
+            scrolls.insert(found);
+        }
+        assert_eq!(scrolls.len(), 1, "{scrolls:?}");
+        Ok(scrolls.pop_first().unwrap())
+    }
+
+    // All posts, read in pages.
+    async fn scroll_authors(&self) -> Result<Vec<u64>, Error> {
+        let (mut below, mut found) = (None, Vec::new());
+        loop {
+            let newest = self.tiers.newest_of(&self.users, below, 3).await?;
+            assert!(newest.ids.len() == 3 || newest.next.is_none(), "{newest:?}");
+            found.extend(newest.ids.iter().map(|id| id.get()));
+            below = newest.next;
+            if below.is_none() {
+                return Ok(found);
+            }
+        }
     }
 }
 
@@ -134,8 +146,8 @@ impl Model {
         reposts.map(|(id, _)| id.get()).collect()
     }
 
-    fn posts_of(&self, author: UserId) -> Vec<u64> {
-        let is_own = |made: &Made<Content>| made.it.author == author && !made.ended;
+    fn posts_of(&self, authors: &[UserId]) -> Vec<u64> {
+        let is_own = |made: &Made<Content>| authors.contains(&made.it.author) && !made.ended;
         let own = self.posts.iter().rev().filter(|(_, made)| is_own(made));
         own.map(|(id, _)| id.get()).collect()
     }

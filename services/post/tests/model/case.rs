@@ -1,0 +1,247 @@
+//! One case: a store, what works on it all at the same time, and what must be in it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use microblog_chassis::Peer;
+use microblog_domain::{CommentId, PostId, UserId};
+use microblog_post::{
+    Archive, ArchiveConfig, Change, Comment, Comments, Config, Content, Delivery, Error, Likes,
+    Posts, Store, Sweeper, Tiers,
+};
+use microblog_testkit::{self as testkit, redis::aio::MultiplexedConnection};
+use tokio::task::JoinSet;
+
+use crate::{
+    lane, movers,
+    operation::{Plan, USERS},
+    readers,
+    support::{self, timelines::Mood, timelines::Timelines},
+    watch::Watch,
+};
+
+/// Between two rounds of a sweeper: so that it does not always come before the caller who repeats.
+pub(crate) const PAUSE: Duration = Duration::from_millis(5);
+
+/// Something that was made, and how far its deletion is.
+#[derive(Clone, Debug)]
+pub(crate) struct Made<T> {
+    pub(crate) it: T,
+    pub(crate) ends: bool,
+    pub(crate) ended: bool,
+}
+
+/// What there must be.
+#[derive(Default)]
+pub(crate) struct Model {
+    pub(crate) posts: BTreeMap<PostId, Made<Content>>,
+    pub(crate) comments: BTreeMap<CommentId, Made<Comment>>,
+    /// Since when who likes what. One that is taken back is not here while it is.
+    pub(crate) likes: BTreeMap<(PostId, UserId), u64>,
+    /// Posts and reposts that were seen on their lists.
+    pub(crate) listed: BTreeSet<(PostId, PostId)>,
+    /// What was told of reposts, or is to be told late.
+    pub(crate) told: Vec<Change>,
+}
+
+/// The archive, as several processes have it open.
+#[derive(Clone)]
+pub(crate) struct Archived {
+    pub(crate) url: String,
+    pub(crate) config: ArchiveConfig,
+    /// Those of two that archive and move, besides that of the callers.
+    pub(crate) jobs: [Archive; 2],
+    pub(crate) callers: Archive,
+}
+
+/// Where all cases of a test take place.
+pub(crate) struct Place {
+    pub(crate) store: Store,
+    pub(crate) admins: Vec<MultiplexedConnection>,
+    pub(crate) config: Config,
+    pub(crate) archived: Option<Archived>,
+    pub(crate) watch: Arc<Watch>,
+}
+
+/// What works on a store, and what must be in it.
+#[derive(Clone)]
+pub(crate) struct Case {
+    /// The first and the last share a partition.
+    pub(crate) users: [UserId; USERS],
+    pub(crate) store: Store,
+    /// Connections to its servers that may do everything.
+    pub(crate) admins: Vec<MultiplexedConnection>,
+    pub(crate) tiers: Tiers,
+    pub(crate) posts: Posts,
+    pub(crate) comments: Comments,
+    pub(crate) likes: Likes,
+    pub(crate) delivery: Delivery,
+    pub(crate) timelines: Timelines,
+    pub(crate) archived: Option<Archived>,
+    /// Whether it is archived from the beginning, if at all.
+    pub(crate) is_archived: bool,
+    pub(crate) watch: Arc<Watch>,
+    model: Arc<Mutex<Model>>,
+}
+
+impl Archived {
+    pub(crate) fn open(config: &Config) -> Option<Self> {
+        let url = config.archive.archive_url.clone()?;
+        let open = || Archive::open(&config.archive).unwrap().unwrap();
+        let config = config.archive.clone();
+        Some(Self { url, jobs: [open(), open()], callers: open(), config })
+    }
+}
+
+impl Case {
+    /// Returns a case with users of its own, whom no other one of the same archive has.
+    pub(crate) fn new(number: u64, place: &Place, is_archived: bool) -> Self {
+        let Place { store, admins, config, archived, watch } = place;
+        let id = |n| support::id(8 * number + n);
+        let users = [id(1), id(2), id(4), id(1) + 4096].map(|id| UserId::new(id).unwrap());
+        let timelines = Timelines::default();
+        let peer = Peer::local(&timelines.service(), &config.chassis);
+        let delivery = Delivery::new(store.clone(), Some(peer));
+        let archive = archived.as_ref().map(|archived| archived.callers.clone());
+        let tiers = Tiers::new(store.clone(), archive, config.archive.warm_window);
+        Self {
+            users,
+            store: store.clone(),
+            posts: Posts::new(tiers.clone(), delivery.clone()),
+            comments: Comments::new(tiers.clone()),
+            likes: Likes::new(tiers.clone()),
+            tiers,
+            delivery,
+            timelines,
+            archived: archived.clone(),
+            is_archived,
+            admins: admins.clone(),
+            watch: watch.clone(),
+            model: Arc::default(),
+        }
+    }
+
+    // Between two rounds of a job: so that it does not always come before the caller who repeats; and
+    // where there is an archive, so that the other jobs have their turn.
+    pub(crate) fn pause(&self) -> Duration {
+        if self.archived.is_some() { 10 * PAUSE } else { PAUSE }
+    }
+
+    pub(crate) fn model(&self) -> MutexGuard<'_, Model> {
+        self.model.lock().unwrap()
+    }
+
+    /// Carries out the second and third steps of what was not killed before them, once more, the
+    /// later first.
+    async fn replay(&self) {
+        let told = self.model().told.clone();
+        for change in told.into_iter().rev() {
+            let changes = [change];
+            patiently(|| self.posts.complete(&changes)).await.unwrap();
+        }
+    }
+
+    async fn sweep(&self, sweeper: &mut Sweeper) {
+        for done in [sweeper.tell(Duration::ZERO).await, sweeper.deliver(Duration::ZERO).await] {
+            match done {
+                Ok(()) | Err(Error::Timeline(_) | Error::Moving) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    }
+
+    /// Runs everything that may happen at the same time, to its end.
+    pub(crate) async fn play(&self, plan: &Plan) -> Result<(), Error> {
+        self.timelines.answer(plan.mood);
+        if self.is_archived {
+            movers::begin(self).await;
+        }
+        let mut background = JoinSet::new();
+        for _ in 0..2 {
+            let case = self.clone();
+            background.spawn(async move {
+                let mut sweeper = Sweeper::new(case.tiers.clone(), case.delivery.clone());
+                loop {
+                    case.sweep(&mut sweeper).await;
+                    tokio::time::sleep(case.pause()).await;
+                }
+            });
+        }
+        let case = self.clone();
+        background.spawn(async move {
+            loop {
+                case.replay().await;
+                tokio::time::sleep(case.pause()).await;
+            }
+        });
+        movers::spawn(self, &mut background);
+        readers::spawn(self, &mut background);
+        let mut lanes = JoinSet::new();
+        for (place, user) in self.users.into_iter().enumerate() {
+            let of_user = plan.operations.iter().filter(|operation| operation.user == place);
+            lanes.spawn(lane::run(self.clone(), user, of_user.copied().collect()));
+        }
+        while let Some(lane) = lanes.join_next().await {
+            lane.unwrap()?;
+        }
+        self.timelines.answer(Mood::Well);
+        testkit::eventually("nothing waits", support::PATIENCE / 2, async || {
+            // None of them ends but by a failure.
+            if let Some(ended) = background.try_join_next() {
+                std::panic::resume_unwind(ended.unwrap_err().into_panic());
+            }
+            self.nothing_waits().await
+        })
+        .await;
+        background.shutdown().await;
+        movers::let_time_pass(self).await;
+        self.replay().await;
+        movers::settle(self).await;
+        self.is_as_the_model().await?;
+        if self.archived.is_some() {
+            movers::purge(self).await;
+            movers::bring_all_back(self).await;
+            self.is_as_the_model().await?;
+        }
+        Ok(())
+    }
+
+    async fn nothing_waits(&self) -> bool {
+        for user in self.users {
+            if self.store.unfinished(user.partition()).await.unwrap() != [0; 4] {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Repeats what a caller is to try again, because it is about a post that is being moved.
+pub(crate) async fn patiently<T, F>(call: impl Fn() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    for _ in 0..100 {
+        match call().await {
+            Err(Error::Moving) => tokio::time::sleep(PAUSE).await,
+            done => return done,
+        }
+    }
+    panic!("a post is being moved all the time");
+}
+
+/// Repeats a step until it is done, which some other one may prevent a few times.
+pub(crate) async fn until<F>(step: impl Fn() -> F) -> Result<(), Error>
+where
+    F: Future<Output = Result<bool, Error>>,
+{
+    for _ in 0..100 {
+        if step().await? {
+            return Ok(());
+        }
+    }
+    panic!("it is never done");
+}

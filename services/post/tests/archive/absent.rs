@@ -6,7 +6,7 @@ use tonic::{Code, Status};
 use crate::{
     aging::{Aging, on_both},
     support::{
-        archives::{Kind, connect, execute},
+        archives::{ArchiveServer, connect, execute},
         id, refused,
     },
 };
@@ -46,8 +46,8 @@ fn counts(expected: &[(&str, u64)]) -> Vec<(String, u64)> {
     expected.iter().map(|&(name, calls)| (name.to_owned(), calls)).collect()
 }
 
-async fn what_the_archive_does_not_know_is_remembered(kind: Kind) {
-    let aging = Aging::start(kind, 0).await;
+async fn what_the_archive_does_not_know_is_remembered(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let old = system.create(AUTHOR, "old").await.unwrap().id;
     aging.evict(&[old]).await;
@@ -56,7 +56,7 @@ async fn what_the_archive_does_not_know_is_remembered(kind: Kind) {
         is_no_post(system.get(id, 0).await);
     }
     // Nobody can ask any more; who does meets an error.
-    let mut archive = connect(&aging.archives.url()).await;
+    let mut archive = connect(&aging.url).await;
     execute(&mut archive, "ALTER TABLE posts RENAME TO elsewhere").await;
     for _ in 0..3 {
         for &id in &ids {
@@ -73,13 +73,13 @@ async fn what_the_archive_does_not_know_is_remembered(kind: Kind) {
     assert_ne!(asked.code(), Code::NotFound, "the archive is asked for what is not remembered");
 }
 
-async fn what_is_newer_than_all_old_posts_is_not_asked_for(kind: Kind) {
-    let aging = Aging::start(kind, 1).await;
+async fn what_is_newer_than_all_old_posts_is_not_asked_for(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 1).await;
     let system = &aging.system;
     let old = system.create(AUTHOR, "old").await.unwrap().id;
     let hot = system.create(AUTHOR, "hot").await.unwrap().id;
     aging.evict(&[old]).await;
-    let mut archive = connect(&aging.archives.url()).await;
+    let mut archive = connect(&aging.url).await;
     execute(&mut archive, "ALTER TABLE posts RENAME TO elsewhere").await;
     let never = hot + 4096;
     let gone = system.create(AUTHOR, "goes").await.unwrap().id;

@@ -2,34 +2,41 @@
 
 use std::collections::BTreeSet;
 
-use microblog_post::{Archive, Archiver, Config, Moved, Mover, Posts, Tiers};
+use microblog_post::{Archive, Archiver, Config, Moved, Mover, Posts, Tiers, verify_partition};
 use microblog_testkit::Topology;
 use tokio::sync::Mutex;
 
 use crate::support::{
     self, System, WITHOUT_JOBS,
-    archives::{ArchiveServer, Kind, connect, numbers},
+    archives::{ArchiveServer, connect, numbers},
 };
 
-/// Makes a test of each of these functions on each kind of database.
+/// Makes a test of each of these functions on SQLite, and one of all of them on a PostgreSQL server,
+/// which takes a while to start.
 macro_rules! on_both {
     ($($name:ident)*) => {
         mod sqlite {
+            use crate::support::archives::{ArchiveServer, Kind};
+
             $(
                 #[tokio::test]
                 async fn $name() {
-                    super::$name(crate::support::archives::Kind::Sqlite).await;
+                    super::$name(&ArchiveServer::start(Kind::Sqlite).await).await;
                 }
             )*
         }
 
         mod postgres {
-            $(
-                #[tokio::test]
-                async fn $name() {
-                    super::$name(crate::support::archives::Kind::Postgres).await;
-                }
-            )*
+            use crate::support::archives::{ArchiveServer, Kind};
+
+            #[tokio::test]
+            async fn all_of_it() {
+                let archives = ArchiveServer::start(Kind::Postgres).await;
+                $(
+                    println!("{}", stringify!($name));
+                    super::$name(&archives).await;
+                )*
+            }
         }
     };
 }
@@ -38,7 +45,7 @@ pub(crate) use on_both;
 /// A post service with an archive.
 pub(crate) struct Aging {
     pub(crate) system: System,
-    pub(crate) archives: ArchiveServer,
+    pub(crate) url: String,
     pub(crate) archive: Archive,
     pub(crate) config: Config,
     pub(crate) mover: Mover,
@@ -46,54 +53,43 @@ pub(crate) struct Aging {
 }
 
 impl Aging {
-    /// Starts one that keeps so many posts of each author in Redis, however old, and no others.
-    pub(crate) async fn start(kind: Kind, hot_posts: usize) -> Self {
-        let archives = ArchiveServer::start(kind).await;
-        Self::start_on(archives, hot_posts).await
-    }
-
-    /// Starts one likewise on a database that may be away.
-    pub(crate) async fn start_on(archives: ArchiveServer, hot_posts: usize) -> Self {
-        let flags = flags(&archives.url(), hot_posts);
+    /// Starts one, with an archive of its own, that keeps so many posts of each author in Redis,
+    /// however old, and no others.
+    pub(crate) async fn start(archives: &ArchiveServer, hot_posts: usize) -> Self {
+        let url = archives.another().await;
+        let flags = flags(&url, hot_posts);
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
         let system = System::start_as(WITHOUT_JOBS, Topology::Single, &flags).await;
-        let config = support::config(&system.redis.url("post"), &flags);
-        Self::of(system, archives, config).await
+        Self::on(system, &url, hot_posts).await
     }
 
     /// Starts one likewise in the place of one that has no archive.
-    pub(crate) async fn start_after(before: System, kind: Kind, hot_posts: usize) -> Self {
-        let archives = ArchiveServer::start(kind).await;
-        let flags = flags(&archives.url(), hot_posts);
+    pub(crate) async fn start_after(
+        before: System,
+        archives: &ArchiveServer,
+        hot_posts: usize,
+    ) -> Self {
+        let url = archives.another().await;
+        let flags = flags(&url, hot_posts);
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
         let config = support::config(&before.redis.url("post"), &flags);
         let service = microblog_post::service(&config, None, WITHOUT_JOBS).await.unwrap();
         let address = support::run(service, &config);
         let client = support::client(&address);
-        Self::of(System { address, client, ..before }, archives, config).await
+        Self::on(System { address, client, ..before }, &url, hot_posts).await
     }
 
     /// Goes on with a service that has its archive there.
-    pub(crate) async fn on(
-        system: System,
-        archives: ArchiveServer,
-        url: &str,
-        hot_posts: usize,
-    ) -> Self {
+    pub(crate) async fn on(system: System, url: &str, hot_posts: usize) -> Self {
         let flags = flags(url, hot_posts);
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
         let config = support::config(&system.redis.url("post"), &flags);
-        Self::of(system, archives, config).await
-    }
-
-    async fn of(system: System, archives: ArchiveServer, config: Config) -> Self {
         let archive = Archive::open(&config.archive).unwrap().unwrap();
         let mover = Mover::new(system.store.clone(), archive.clone(), &config.archive);
         let mut archiver = Archiver::new(system.store.clone(), archive.clone());
-        // If it fails, the database is away; but what is made from now on is noted.
-        let _ = archiver.pass().await;
-        assert_eq!(system.store.unarchived_count().await.unwrap(), 0);
-        Self { system, archives, archive, config, mover, archiver: Mutex::new(archiver) }
+        while archiver.pass().await.unwrap() {}
+        let (url, archiver) = (url.to_owned(), Mutex::new(archiver));
+        Self { system, url, archive, config, mover, archiver }
     }
 
     /// Returns posts wherever they are, as the service sees them.
@@ -138,15 +134,32 @@ impl Aging {
         }
     }
 
-    /// Asserts that nothing waits and all invariants hold, once all is archived.
+    /// Asserts that nothing waits and all invariants hold, once all is archived: of the first thirty
+    /// accounts' partitions, since all take a while.
     pub(crate) async fn is_sound(&self) {
+        self.archive().await;
+        let tiers = self.tiers();
+        let mut checked = 0;
+        for n in 1..=30 {
+            let report = verify_partition(&tiers, support::user(n).partition()).await.unwrap();
+            assert_eq!(report.violations.into_vec(), Vec::<String>::new());
+            checked += report.posts;
+        }
+        let authors = self.system.timelines.heard().into_iter().map(|heard| heard.author_id);
+        let others: BTreeSet<_> =
+            authors.filter(|author| (1..=30).all(|n| support::id(n) != *author)).collect();
+        assert!(others.is_empty(), "{others:?} are not checked, {checked} posts are");
+    }
+
+    /// Asserts the same of everything, as the service says.
+    pub(crate) async fn is_sound_everywhere(&self) {
         self.archive().await;
         assert_eq!(support::violations(&self.system.client).await, Vec::<String>::new());
     }
 
     /// Returns the one number that a query of the archive answers.
     pub(crate) async fn count(&self, query: &str) -> i64 {
-        numbers(&mut connect(&self.archives.url()).await, query).await[0][0]
+        numbers(&mut connect(&self.url).await, query).await[0][0]
     }
 }
 

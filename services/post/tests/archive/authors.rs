@@ -6,7 +6,11 @@ use tonic::{Code, Status};
 
 use crate::{
     aging::{Aging, on_both},
-    support::{PATIENCE, System, archives::Kind, id},
+    support::{
+        PATIENCE, System,
+        archives::{ArchiveServer, Kind},
+        id,
+    },
 };
 
 on_both! { what_an_account_commented_is_known_wherever_the_posts_are }
@@ -23,7 +27,8 @@ async fn page(system: &System, before_id: u64, size: i32) -> Result<(Vec<u64>, u
 
 #[tokio::test]
 async fn pages_of_several_authors_stop_where_the_archive_is_missed_and_go_on() {
-    let aging = Aging::start(Kind::Postgres, 4).await;
+    let archives = ArchiveServer::start(Kind::Postgres).await;
+    let aging = Aging::start(&archives, 4).await;
     let system = &aging.system;
     let mut all = Vec::new();
     for n in 0..36 {
@@ -34,7 +39,7 @@ async fn pages_of_several_authors_stop_where_the_archive_is_missed_and_go_on() {
     aging
         .evict(&all[12..].iter().copied().filter(|&id| !is_of_first(id)).collect::<Vec<_>>())
         .await;
-    aging.archives.postgres().kill();
+    archives.postgres().kill();
 
     let (mut read, mut before) = (Vec::new(), 0);
     let refusal = loop {
@@ -51,7 +56,7 @@ async fn pages_of_several_authors_stop_where_the_archive_is_missed_and_go_on() {
     assert!(read.len() >= 4 && read.len() < 12, "{read:?}");
     assert_eq!(read, all[..read.len()], "as far as it goes, nothing is missing");
 
-    aging.archives.postgres().restart().await;
+    archives.postgres().restart().await;
     eventually("it goes on", PATIENCE, async || page(system, before, 3).await.is_ok()).await;
     while before != 0 {
         let (ids, next) = page(system, before, 5).await.unwrap();
@@ -81,8 +86,8 @@ async fn comments_by(system: &System, author_id: u64) -> Vec<(u64, String)> {
     }
 }
 
-async fn what_an_account_commented_is_known_wherever_the_posts_are(kind: Kind) {
-    let aging = Aging::start(kind, 1).await;
+async fn what_an_account_commented_is_known_wherever_the_posts_are(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 1).await;
     let (system, fan) = (&aging.system, id(9));
     let [old, gone, hot] = ["old", "gone", "hot"].map(|text| system.create(AUTHORS[0], text));
     let (old, gone) = (old.await.unwrap().id, gone.await.unwrap().id);

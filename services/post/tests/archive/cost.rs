@@ -7,7 +7,7 @@ use microblog_testkit::Topology;
 
 use crate::{
     aging::{Aging, on_both},
-    support::{System, archives::Kind, id, lists::List},
+    support::{System, archives::ArchiveServer, id, lists::List},
 };
 
 on_both! {
@@ -34,9 +34,9 @@ async fn cost(system: &System, mut call: impl AsyncFnMut(u64)) -> BTreeMap<Strin
     commands
 }
 
-async fn making_a_post_costs_a_note(kind: Kind) {
+async fn making_a_post_costs_a_note(archives: &ArchiveServer) {
     let without = System::start_without_jobs(Topology::Single).await;
-    let aging = Aging::start(kind, 0).await;
+    let aging = Aging::start(archives, 0).await;
     let create = async |system: &System| {
         cost(system, async |_| drop(system.create(AUTHOR, "a post").await.unwrap())).await
     };
@@ -46,9 +46,9 @@ async fn making_a_post_costs_a_note(kind: Kind) {
     assert_eq!(aging.system.store.unarchived_count().await.unwrap(), TIMES + 1);
 }
 
-async fn hot_posts_cost_what_they_cost_without_an_archive(kind: Kind) {
+async fn hot_posts_cost_what_they_cost_without_an_archive(archives: &ArchiveServer) {
     let without = System::start_without_jobs(Topology::Single).await;
-    let aging = Aging::start(kind, 40).await;
+    let aging = Aging::start(archives, 40).await;
     let mut costs = Vec::new();
     for system in [&without, &aging.system] {
         let mut posts = Vec::new();

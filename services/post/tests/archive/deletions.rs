@@ -5,7 +5,7 @@ use tonic::{Code, Status};
 
 use crate::{
     aging::{Aging, on_both},
-    support::{System, archives::Kind, id, lists::List, refused},
+    support::{System, archives::ArchiveServer, id, lists::List, refused},
 };
 
 on_both! {
@@ -64,8 +64,8 @@ async fn is_gone(system: &System, post: u64, others: &[u64]) {
     assert_eq!(crate::support::keys_of(system, post).await, Vec::<String>::new());
 }
 
-async fn a_deleted_post_is_gone_before_the_archive_knows(kind: Kind) {
-    let aging = Aging::start(kind, 0).await;
+async fn a_deleted_post_is_gone_before_the_archive_knows(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let others = [system.create(AUTHOR, "stays").await.unwrap().id];
     let post = system.create(AUTHOR, "goes").await.unwrap().id;
@@ -99,8 +99,8 @@ async fn a_deleted_post_is_gone_before_the_archive_knows(kind: Kind) {
     aging.is_sound().await;
 }
 
-async fn posts_are_deleted_wherever_they_are(kind: Kind) {
-    let aging = Aging::start(kind, 1).await;
+async fn posts_are_deleted_wherever_they_are(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 1).await;
     let system = &aging.system;
     let mut posts = Vec::new();
     for n in 0..5 {
@@ -123,7 +123,7 @@ async fn posts_are_deleted_wherever_they_are(kind: Kind) {
         assert_eq!(crate::support::keys_of(system, post).await, Vec::<String>::new());
     }
     assert_eq!(List::UserPosts(AUTHOR).whole(&system.client, 2).await, Vec::<u64>::new());
-    aging.is_sound().await;
+    aging.is_sound_everywhere().await;
     assert_eq!(aging.count("SELECT COUNT(*) FROM posts WHERE deleted = 0").await, 0);
     assert_eq!(aging.age(&[AUTHOR]).await, microblog_post::Moved::default());
 }

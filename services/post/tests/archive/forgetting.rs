@@ -9,7 +9,13 @@ use tonic::Code;
 
 use crate::{
     aging::{Aging, on_both},
-    support::{self, archives::Kind, id, lists::List, refused, user},
+    support::{
+        self,
+        archives::{ArchiveServer, Kind},
+        id,
+        lists::List,
+        refused, user,
+    },
 };
 
 on_both! {
@@ -83,7 +89,7 @@ async fn is_forgotten(aging: &Aging, World { own, reposts, others }: &World) {
     assert_eq!((repost.root_deleted, repost.root.unwrap().id), (false, *others));
     let others = system.get(*others, GONE).await.unwrap();
     assert_eq!((others.reposts, others.comments, others.likes, others.liked), (1, 1, 1, true));
-    aging.is_sound().await;
+    aging.is_sound_everywhere().await;
     for table in ["posts", "comments"] {
         let secrets = format!("SELECT COUNT(*) FROM {table} WHERE text LIKE '%secret%'");
         assert_eq!(aging.count(&secrets).await, 0, "{table}");
@@ -92,8 +98,8 @@ async fn is_forgotten(aging: &Aging, World { own, reposts, others }: &World) {
     assert_eq!(aging.count(&rows).await, 0);
 }
 
-async fn posts_of_a_forgotten_account_go_wherever_they_are(kind: Kind) {
-    let aging = Aging::start(kind, 1).await;
+async fn posts_of_a_forgotten_account_go_wherever_they_are(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 1).await;
     let world = world(&aging).await;
     let secrets = "SELECT COUNT(*) FROM posts WHERE text LIKE '%secret%'";
     aging.archive().await;
@@ -115,8 +121,8 @@ async fn posts_of_a_forgotten_account_go_wherever_they_are(kind: Kind) {
     is_forgotten(&aging, &world).await;
 }
 
-async fn forgetting_goes_on_after_it_was_cut_off_again_and_again(kind: Kind) {
-    let aging = Aging::start(kind, 1).await;
+async fn forgetting_goes_on_after_it_was_cut_off_again_and_again(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 1).await;
     let world = world(&aging).await;
     forget(&aging).await;
     let mut cut_off = 0;
@@ -146,9 +152,10 @@ async fn forgetting_goes_on_after_it_was_cut_off_again_and_again(kind: Kind) {
 
 #[tokio::test]
 async fn an_account_is_forgotten_although_postgres_is_away_meanwhile() {
-    let aging = Aging::start(Kind::Postgres, 1).await;
+    let archives = ArchiveServer::start(Kind::Postgres).await;
+    let aging = Aging::start(&archives, 1).await;
     let world = world(&aging).await;
-    aging.archives.postgres().kill();
+    archives.postgres().kill();
     forget(&aging).await;
     let (tiers, posts) = (aging.tiers(), aging.posts());
     for _ in 0..2 {
@@ -161,7 +168,7 @@ async fn an_account_is_forgotten_although_postgres_is_away_meanwhile() {
     assert_eq!(system.get(world.own[4], 0).await.unwrap_err().code(), Code::Unavailable);
     assert_eq!(system.store.forgetting().await.unwrap(), [user(1)]);
 
-    aging.archives.postgres().restart().await;
+    archives.postgres().restart().await;
     microblog_testkit::eventually("it is forgotten", support::PATIENCE, async || {
         // As the jobs do, each again and again.
         let delivery = microblog_post::Delivery::new(system.store.clone(), None);

@@ -6,7 +6,7 @@ use microblog_testkit::redis::cmd;
 
 use crate::{
     aging::{Aging, on_both},
-    support::{self, System, archives::Kind, id, lists::List},
+    support::{self, System, archives::ArchiveServer, id, lists::List},
 };
 
 on_both! {
@@ -131,10 +131,10 @@ async fn of_authors(system: &System, authors: &[u64], below: u64, size: i32) -> 
     }
 }
 
-async fn every_read_answers_as_before_the_eviction(kind: Kind) {
+async fn every_read_answers_as_before_the_eviction(archives: &ArchiveServer) {
     // None, one and all of an author's posts stay.
     for hot_posts in [0, 1, 100] {
-        let aging = Aging::start(kind, hot_posts).await;
+        let aging = Aging::start(archives, hot_posts).await;
         let system = &aging.system;
         let world = world(system).await;
         let before = see(system, &world).await;
@@ -169,8 +169,8 @@ async fn every_read_answers_as_before_the_eviction(kind: Kind) {
     }
 }
 
-async fn pages_go_on_from_tokens_of_before(kind: Kind) {
-    let aging = Aging::start(kind, 0).await;
+async fn pages_go_on_from_tokens_of_before(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let post = system.create(AUTHOR, "discuss").await.unwrap().id;
     for n in 0..7 {
@@ -228,8 +228,8 @@ async fn below_all(system: &System, seen: &[u64]) -> Vec<u64> {
     rest.iter().map(|post| post.id).collect()
 }
 
-async fn likes_of_one_moment_keep_their_order(kind: Kind) {
-    let aging = Aging::start(kind, 0).await;
+async fn likes_of_one_moment_keep_their_order(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let post = system.create(AUTHOR, "liked by all at once").await.unwrap().id;
     let key = |kind: &str| format!("post:{{{}}}:{kind}:{post}", support::post(post).partition());
@@ -263,5 +263,5 @@ async fn likes_of_one_moment_keep_their_order(kind: Kind) {
     }
     system.unlike(id(4), post).await.unwrap();
     assert_eq!(list.whole(&system.client, 3).await, before, "they are back");
-    aging.is_sound().await;
+    aging.is_sound_everywhere().await;
 }

@@ -19,7 +19,7 @@ use microblog_proto::post as pb;
 
 use crate::{
     aging::{Aging, on_both},
-    support::{archives::Kind, id, lists::List},
+    support::{archives::ArchiveServer, id, lists::List},
 };
 
 on_both! { thousands_of_posts_are_scrolled_while_they_move }
@@ -77,8 +77,8 @@ async fn scroll_both(aging: &Aging, posts: &Posts, page_size: i32) {
     check(&of(AUTHOR).collect::<Vec<_>>(), posts, &gone, &format!("of both by {page_size}"));
 }
 
-async fn thousands_of_posts_are_scrolled_while_they_move(kind: Kind) {
-    let aging = Aging::start(kind, HOT).await;
+async fn thousands_of_posts_are_scrolled_while_they_move(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, HOT).await;
     let system = &aging.system;
     let create = |n| async move {
         let author = if n % 100 == 0 { OTHER } else { AUTHOR };
@@ -130,7 +130,7 @@ async fn thousands_of_posts_are_scrolled_while_they_move(kind: Kind) {
     let (made, evicted, ()) = join3(writes, moves, scrolls).await;
     assert!(evicted > POSTS as u64 / 2, "{evicted} left Redis meanwhile");
 
-    aging.is_sound().await;
+    aging.is_sound_everywhere().await;
     aging.age(&[AUTHOR, OTHER]).await;
     let read = List::UserPosts(AUTHOR).whole(&system.client, 123).await;
     check(&read, &posts, &posts.gone.lock().unwrap(), "in the end");

@@ -4,7 +4,7 @@ use microblog_proto::post as pb;
 
 use crate::{
     aging::{Aging, on_both},
-    support::{archives::Kind, id, lists::List},
+    support::{archives::ArchiveServer, id, lists::List},
 };
 
 on_both! { texts_of_all_sorts_come_back_as_they_were }
@@ -29,8 +29,8 @@ fn texts() -> Vec<String> {
     fixed.into_iter().map(str::to_owned).chain(long).collect()
 }
 
-async fn texts_of_all_sorts_come_back_as_they_were(kind: Kind) {
-    let aging = Aging::start(kind, 0).await;
+async fn texts_of_all_sorts_come_back_as_they_were(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let (mut posts, mut on) = (Vec::new(), Vec::new());
     for text in texts() {

@@ -5,7 +5,7 @@ use tonic::{Code, Status};
 
 use crate::{
     aging::{Aging, on_both},
-    support::{self, System, archives::Kind, id, lists::List, refused, request_id},
+    support::{self, System, archives::ArchiveServer, id, lists::List, refused, request_id},
 };
 
 on_both! {
@@ -26,8 +26,8 @@ async fn like(system: &System, user_id: u64, post_id: u64) -> (pb::Like, u64) {
     (answer.like.unwrap(), answer.likes)
 }
 
-async fn likes_come_and_go_on_a_post_that_left(kind: Kind) {
-    let aging = Aging::start(kind, 0).await;
+async fn likes_come_and_go_on_a_post_that_left(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let post = system.create(AUTHOR, "like me").await.unwrap().id;
     let (first, likes) = like(system, FAN, post).await;
@@ -63,8 +63,8 @@ async fn comment(
     Ok(system.client.clone().add_comment(request).await?.into_inner().comment.unwrap())
 }
 
-async fn comments_come_and_go_on_a_post_that_left(kind: Kind) {
-    let aging = Aging::start(kind, 0).await;
+async fn comments_come_and_go_on_a_post_that_left(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let post = system.create(AUTHOR, "discuss").await.unwrap().id;
     let [first, second, third] = [request_id(), request_id(), request_id()];
@@ -107,8 +107,8 @@ async fn comments_come_and_go_on_a_post_that_left(kind: Kind) {
     aging.is_sound().await;
 }
 
-async fn reposts_come_and_go_of_posts_that_left(kind: Kind) {
-    let aging = Aging::start(kind, 0).await;
+async fn reposts_come_and_go_of_posts_that_left(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let root = system.create(AUTHOR, "root").await.unwrap().id;
     aging.evict(&[root]).await;
@@ -169,8 +169,8 @@ async fn forget_ended_reposts(aging: &Aging) {
     microblog_testkit::redis::cmd("DEL").arg(keys).exec_async(&mut admin).await.unwrap();
 }
 
-async fn a_repeated_request_answers_the_post_that_left(kind: Kind) {
-    let aging = Aging::start(kind, 0).await;
+async fn a_repeated_request_answers_the_post_that_left(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let request = |text: &str, request_id: &str| pb::CreatePostRequest {
         author_id: AUTHOR,
@@ -195,7 +195,7 @@ async fn a_repeated_request_answers_the_post_that_left(kind: Kind) {
     aging.is_sound().await;
 }
 
-async fn posts_of_before_there_was_an_archive_leave_as_well(kind: Kind) {
+async fn posts_of_before_there_was_an_archive_leave_as_well(archives: &ArchiveServer) {
     let before = System::start_without_jobs(microblog_testkit::Topology::Single).await;
     let mut posts = Vec::new();
     for n in 0..150 {
@@ -209,7 +209,7 @@ async fn posts_of_before_there_was_an_archive_leave_as_well(kind: Kind) {
     let repost = before.repost(OTHER, old).await.unwrap().id;
     before.delete(AUTHOR, posts.remove(7)).await.unwrap();
 
-    let aging = Aging::start_after(before, kind, 3).await;
+    let aging = Aging::start_after(before, archives, 3).await;
     let system = &aging.system;
     assert_eq!(system.store.unarchived_count().await.unwrap(), 0);
     // What is unknown is noted, then archived, and then it leaves, a hundred at a time.

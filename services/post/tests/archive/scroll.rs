@@ -99,9 +99,9 @@ async fn thousands_of_posts_are_scrolled_while_they_move(archives: &ArchiveServe
     };
 
     let scrolls = async {
-        join_all([200, 77].map(|size| scroll_one(&aging, &posts, size))).await;
+        join_all([200, 90].map(|size| scroll_one(&aging, &posts, size))).await;
         scroll_both(&aging, &posts, 200).await;
-        scroll_one(&aging, &posts, 31).await;
+        scroll_one(&aging, &posts, 45).await;
         scroll_both(&aging, &posts, 150).await;
         posts.is_done.store(true, Ordering::Relaxed);
     };

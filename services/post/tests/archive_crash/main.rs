@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
+mod forgetting;
 mod load;
 mod outcome;
 #[path = "../support/mod.rs"]
@@ -31,7 +32,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog-post");
 const PARTITIONS: u16 = 4;
 
 /// How many calls go well between two of the troubles.
-const CALLS: usize = 200;
+const CALLS: usize = 150;
 
 /// Returns the id of the n-th account.
 pub(crate) const fn account(n: u64) -> u64 {
@@ -107,7 +108,7 @@ async fn moves(config: &Config, is_done: &AtomicBool, evicted: &AtomicU64) {
 /// Stops and starts what the service needs, and itself.
 async fn troubles(deployed: &Deployed, kind: Kind, load: &Load) {
     let mut process = deployed.start().await;
-    for _ in 0..2 {
+    for round in 0..2 {
         load.goes_well(CALLS).await;
         process.kill9();
         process = deployed.start().await;
@@ -118,20 +119,20 @@ async fn troubles(deployed: &Deployed, kind: Kind, load: &Load) {
         load.goes_well(CALLS).await;
         if kind == Kind::Postgres {
             let postgres = deployed.archives.postgres();
-            postgres.kill();
-            load.makes_posts(CALLS / 8).await;
-            postgres.restart().await;
-            load.goes_well(CALLS).await;
-            postgres.pause();
-            load.makes_posts(CALLS / 8).await;
-            process.kill9();
-            process = deployed.start().await;
-            load.makes_posts(CALLS / 8).await;
-            postgres.resume();
+            if round == 0 {
+                postgres.kill();
+                load.makes_posts(CALLS / 4).await;
+                postgres.restart().await;
+            } else {
+                postgres.pause();
+                load.makes_posts(CALLS / 4).await;
+                process.kill9();
+                process = deployed.start().await;
+                load.makes_posts(CALLS / 4).await;
+                postgres.resume();
+            }
             load.goes_well(CALLS).await;
         }
-        process.kill9();
-        process = deployed.start().await;
     }
     load.goes_well(CALLS).await;
     load.stop();

@@ -18,7 +18,7 @@ use crate::{
 pub(crate) async fn is_right(client: &Client, load: &Load, config: &Config, heard: &Timelines) {
     let known = load.posts.lock().unwrap().clone();
     let gone = load.gone.lock().unwrap().clone();
-    assert!(known.len() > 300 && gone.len() > 20, "{} made, {} gone", known.len(), gone.len());
+    assert!(known.len() > 150 && gone.len() > 10, "{} made, {} gone", known.len(), gone.len());
     let store = Store::open(config).unwrap();
     eventually("all is archived", 2 * PATIENCE, async || {
         store.unarchived_count().await.is_ok_and(|count| count == 0)

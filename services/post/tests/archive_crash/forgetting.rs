@@ -1,0 +1,95 @@
+//! An account with posts in both stores is forgotten by a process that is killed again and again.
+
+use std::time::Duration;
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use microblog_domain::Partition;
+use microblog_post::{Archive, Archiver, Mover, Store};
+use microblog_proto::post as pb;
+use microblog_testkit::eventually;
+use tonic::Code;
+
+use crate::{
+    Deployed, account,
+    support::{
+        PATIENCE,
+        archives::{Kind, connect, numbers},
+        client,
+        lists::List,
+        request_id, settles,
+    },
+};
+
+const POSTS: usize = 450;
+const GONE: u64 = account(4);
+const OTHER: u64 = account(5);
+
+async fn a_forgotten_account_leaves_nothing(kind: Kind) {
+    let deployed = Deployed::new(kind).await;
+    let process = deployed.start().await;
+    let client = client(&process.address());
+    let config = deployed.config(&["--hot-posts=5", "--warm-window=0s"]);
+    let store = Store::open(&config).unwrap();
+    let archive = Archive::open(&config.archive).unwrap().unwrap();
+    let mut archiver = Archiver::new(store.clone(), archive.clone());
+    archiver.pass().await.unwrap();
+
+    let create = |author_id| {
+        let (request_id, text) = (request_id(), "secret".to_owned());
+        let request = pb::CreatePostRequest { author_id, request_id, text };
+        let mut client = client.clone();
+        async move { Ok::<_, tonic::Status>(client.create_post(request).await?.into_inner()) }
+    };
+    let made: Vec<_> =
+        stream::iter((0..POSTS).map(|_| create(GONE))).buffered(8).try_collect().await.unwrap();
+    let oldest = made[0].post.as_ref().unwrap().id;
+    let request = pb::RepostRequest {
+        author_id: OTHER,
+        request_id: request_id(),
+        post_id: oldest,
+        text: "look".to_owned(),
+    };
+    let repost = client.clone().repost(request).await.unwrap().into_inner().post.unwrap().id;
+    while archiver.pass().await.unwrap() {}
+    let mover = Mover::new(store.clone(), archive, &config.archive);
+    mover.partition(Partition::of_id(GONE)).await.unwrap();
+    let url = deployed.archives.url();
+    let left = async |what: &str| numbers(&mut connect(&url).await, what).await[0][0];
+    let secrets = "SELECT COUNT(*) FROM posts WHERE text = 'secret'";
+    assert_eq!(left(secrets).await, POSTS as i64);
+
+    client.clone().forget_user(pb::ForgetUserRequest { user_id: GONE }).await.unwrap();
+    let mut process = process;
+    for milliseconds in [30, 600, 1_100, 1_300] {
+        tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+        process.kill9();
+        process = deployed.start().await;
+    }
+    // A process that died has its jobs for some seconds more.
+    eventually("it is forgotten", 2 * PATIENCE, async || {
+        let is_forgotten = store.forgetting().await.unwrap().is_empty();
+        is_forgotten && store.unarchived_count().await.unwrap() == 0
+    })
+    .await;
+    settles(&client).await;
+    assert_eq!(List::UserPosts(GONE).whole(&client, 100).await, Vec::<u64>::new());
+    let get = async |post_id| {
+        let request = pb::GetPostRequest { post_id, viewer_id: 0 };
+        client.clone().get_post(request).await.map(|answer| answer.into_inner().post.unwrap())
+    };
+    assert_eq!(get(oldest).await.unwrap_err().code(), Code::NotFound);
+    let repost = get(repost).await.unwrap();
+    assert!(repost.root_deleted && repost.text == "look");
+    assert_eq!(left(secrets).await, 0);
+    drop(process);
+}
+
+#[tokio::test]
+async fn a_forgotten_account_leaves_nothing_in_postgres() {
+    a_forgotten_account_leaves_nothing(Kind::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_forgotten_account_leaves_nothing_in_sqlite() {
+    a_forgotten_account_leaves_nothing(Kind::Sqlite).await;
+}

@@ -200,6 +200,10 @@ impl Case {
         movers::let_time_pass(self).await;
         self.replay().await;
         movers::settle(self).await;
+        if self.archived.is_some() {
+            movers::delete_there(self).await;
+            movers::settle(self).await;
+        }
         self.is_as_the_model().await?;
         if self.archived.is_some() {
             movers::purge(self).await;

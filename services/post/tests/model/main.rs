@@ -112,12 +112,12 @@ fn any_interleaving_ends_as_the_model_on_a_cluster() {
 
 #[test]
 fn any_interleaving_ends_as_the_model_with_an_archive_in_sqlite() {
-    any_interleaving_ends_as_the_model(Topology::Single, Some(Kind::Sqlite), 16);
+    any_interleaving_ends_as_the_model(Topology::Single, Some(Kind::Sqlite), 12);
 }
 
 #[test]
 fn any_interleaving_ends_as_the_model_with_an_archive_in_postgres() {
-    any_interleaving_ends_as_the_model(Topology::Single, Some(Kind::Postgres), 16);
+    any_interleaving_ends_as_the_model(Topology::Single, Some(Kind::Postgres), 12);
 }
 
 #[test]

@@ -22,10 +22,11 @@ pub(crate) fn any_below(end: u64) -> u64 {
     Uuid::new_v4().as_u64_pair().1 % end
 }
 
-/// Waits, mostly not for long.
-async fn dawdle() {
-    match any_below(4) {
-        0 => sleep(Duration::from_millis(any_below(20))).await,
+// Waits, mostly not for long; now and then until others have done much.
+async fn dawdle(case: &Case) {
+    match any_below(8) {
+        0 => sleep(2 * case.pause()).await,
+        1 | 2 => sleep(Duration::from_millis(any_below(20))).await,
         _ => tokio::task::yield_now().await,
     }
 }
@@ -106,14 +107,14 @@ async fn move_late_for_ever(case: Case, archive: Archive) {
 async fn move_late(case: &Case, archive: &Archive, id: PostId) -> Result<(), Error> {
     let Some(mark) = case.store.mark(&[id]).await?[0] else { return Ok(()) };
     let Some(post) = case.store.post(id, None).await? else { return Ok(()) };
-    dawdle().await;
+    dawdle(case).await;
     let frozen = case.store.gather(post, mark).await?;
-    dawdle().await;
+    dawdle(case).await;
     if !archive.freeze(&[frozen]).await?.contains(&id) || any_below(4) == 0 {
         case.watch.count().late += 1;
         return Ok(());
     }
-    dawdle().await;
+    dawdle(case).await;
     let evicted = case.store.evict(&[(id, mark)]).await?;
     case.watch.count().late += u64::from(evicted == [false]);
     Ok(())
@@ -123,28 +124,31 @@ async fn move_late(case: &Case, archive: &Archive, id: PostId) -> Result<(), Err
 async fn bring_back_late_for_ever(case: Case, archive: Archive) {
     loop {
         sleep(PAUSE).await;
-        let ids: Vec<_> = case.model().posts.keys().copied().collect();
-        if !ids.is_empty() {
-            let id = ids[any_below(ids.len() as u64) as usize];
+        let ids = case.certain_posts(&case.users).there;
+        let ids: Vec<_> = ids.into_iter().collect();
+        let exist = case.store.exist(&ids).await.unwrap();
+        // Or one that has just come back: that it was away may be known from long ago.
+        let is_away = |exists: bool| !exists || any_below(4) == 0;
+        let away = ids.into_iter().zip(exist).filter(|(_, exists)| is_away(*exists));
+        let away: Vec<_> = away.map(|(id, _)| id).collect();
+        if !away.is_empty() {
+            let id = away[any_below(away.len() as u64) as usize];
             bring_back_late(&case, &archive, id).await.unwrap();
         }
     }
 }
 
 async fn bring_back_late(case: &Case, archive: &Archive, id: PostId) -> Result<(), Error> {
-    if case.store.exist(&[id]).await? == [true] {
-        return Ok(());
-    }
     let whose = Uuid::new_v4().to_string();
     if !case.store.begin_restore(id, &whose).await? {
         return Ok(());
     }
     let Some(frozen) = archive.thaw(id).await? else { return Ok(()) };
-    dawdle().await;
+    dawdle(case).await;
     let is_lost = any_below(2) == 0;
     if is_lost {
         case.lose_lease(id).await;
-        dawdle().await;
+        dawdle(case).await;
     }
     let is_gone = case.model().posts[&id].ended;
     let now = Stamp::first_at(SystemTime::now(), id.partition()).get();
@@ -199,6 +203,23 @@ pub(crate) async fn settle(case: &Case) {
     }
 }
 
+/// Deletes a post that left Redis, if there is one.
+pub(crate) async fn delete_there(case: &Case) {
+    for id in case.certain_posts(&case.users).there {
+        let is_here = case.store.exist(&[id]).await.unwrap() == [true];
+        case.watch.see(id, is_here);
+        if !is_here {
+            let author = case.model().posts[&id].it.author;
+            patiently(|| case.posts.delete(author, id)).await.unwrap();
+            let mut model = case.model();
+            let made = model.posts.get_mut(&id).unwrap();
+            (made.ends, made.ended) = (true, true);
+            case.watch.count().deleted_there += 1;
+            return;
+        }
+    }
+}
+
 /// Removes the rows of what ended.
 pub(crate) async fn purge(case: &Case) {
     let Some(archived) = &case.archived else { return };
@@ -216,5 +237,8 @@ pub(crate) async fn bring_all_back(case: &Case) {
     for (&id, made) in &posts {
         let is_back = patiently(|| case.tiers.bring_back(id)).await.unwrap();
         assert_eq!(is_back, !made.ended, "{id}");
+        if is_back {
+            case.watch.see(id, true);
+        }
     }
 }

@@ -23,8 +23,9 @@ use crate::{
     store::{Note, Store},
 };
 
-/// How much is written together at most.
-const BATCH_MAX: usize = 500;
+/// How much is written together at most: much, since a database writes each page that changed once
+/// for each transaction.
+const BATCH_MAX: usize = 2_000;
 
 /// Writes to the archive what waits.
 pub struct Archiver {
@@ -43,6 +44,7 @@ impl Archiver {
     /// Writes all that waits.
     pub async fn round(&mut self) -> Result<(), Error> {
         while self.pass().await? {}
+        self.metrics.waiting(0, None);
         Ok(())
     }
 
@@ -76,9 +78,6 @@ impl Archiver {
         }
         for notes in notes.chunks(BATCH_MAX) {
             self.write(notes).await?;
-        }
-        if !has_more {
-            self.metrics.waiting(0, None);
         }
         Ok(has_more)
     }

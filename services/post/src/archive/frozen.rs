@@ -15,7 +15,7 @@ use super::{
 use crate::{comment::Comment, post::Post};
 
 /// How many entries of lists one statement writes at most.
-const ENTRIES_MAX: usize = 1_000;
+const ENTRIES_MAX: usize = 100;
 
 /// A list that changed while it was read may name somebody twice: then its post stays in Redis, but
 /// keeps no other there.

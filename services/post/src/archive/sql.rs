@@ -8,8 +8,8 @@ use sqlx::{
     query::Query,
 };
 
-/// How many rows one statement writes at most.
-pub(super) const ROWS_MAX: usize = 100;
+/// How many rows one statement writes at most: with more, SQLite takes longer to find its parameters.
+pub(super) const ROWS_MAX: usize = 50;
 
 /// Returns a statement. Its text is made of constants and placeholders alone.
 pub(super) fn statement(text: String) -> Query<'static, Any, AnyArguments> {

@@ -48,6 +48,7 @@ pub struct Archive {
 }
 
 struct Inner {
+    url: String,
     // For callers who wait: none of its statements outlives them.
     reading: AnyPool,
     // For what takes longer: the jobs, and all of one post.
@@ -63,20 +64,16 @@ impl Archive {
         let Some(url) = config.database_url()? else { return Ok(None) };
         sqlx::any::install_default_drivers();
         let timeout = Duration::from_millis(config.archive_timeout_ms);
-        let pool = |longest: Duration| {
-            AnyPoolOptions::new()
-                .max_connections(config.archive_links)
-                .acquire_timeout(timeout)
-                .after_connect(move |connection, _| Box::pin(prepare(connection, longest)))
-                .connect_lazy(&url)
-                .map_err(OpenError::Address)
+        let pool = |longest| {
+            pool(&url, config.archive_links, timeout, longest).map_err(OpenError::Address)
         };
         let (reading, writing) = (pool(timeout)?, pool(WRITE_MAX)?);
         let breaker = Breaker::new(timeout);
-        Ok(Some(Self { inner: Arc::new(Inner { reading, writing, timeout, breaker }) }))
+        Ok(Some(Self { inner: Arc::new(Inner { url, reading, writing, timeout, breaker }) }))
     }
 
-    /// Creates the tables, or brings them to this version. Any number of processes may do so at once.
+    /// Creates the tables, or brings them to this version. Any number of processes may do so at once:
+    /// PostgreSQL has them wait for each other, SQLite may refuse all but one, for that time.
     pub async fn migrate(&self) -> Result<(), Error> {
         let version = |number, name: &'static str, sql: &'static str| {
             let sql = sqlx::SqlStr::from_static(sql);
@@ -87,10 +84,11 @@ impl Archive {
         // A later version may have made more of it already.
         migrator.set_ignore_missing(true);
         self.write(async move {
-            migrator
-                .run(&self.inner.writing)
-                .await
-                .map_err(|error| sqlx::Error::Migrate(error.into()))
+            // A connection of its own, which is closed whatever happens: then nobody waits for it.
+            let pool = pool(&self.inner.url, 1, self.inner.timeout, WRITE_MAX)?;
+            let done = migrator.run(&pool).await;
+            pool.close().await;
+            done.map_err(|error| sqlx::Error::Migrate(error.into()))
         })
         .await
     }
@@ -127,6 +125,20 @@ impl Archive {
             done.map_err(|_| Error::late()).and_then(|done| Ok(done?))
         })
     }
+}
+
+// Connections whose statements take no longer than `longest`.
+fn pool(
+    url: &str,
+    links: u32,
+    timeout: Duration,
+    longest: Duration,
+) -> Result<AnyPool, sqlx::Error> {
+    AnyPoolOptions::new()
+        .max_connections(links)
+        .acquire_timeout(timeout)
+        .after_connect(move |connection, _| Box::pin(prepare(connection, longest)))
+        .connect_lazy(url)
 }
 
 // Readers do not wait for the one that writes, which waits for its turn; what is committed survives

@@ -168,8 +168,8 @@ impl Store {
     }
 
     /// Returns the newest posts of each of some authors that are here, newest first, below a post if
-    /// one is named; behind them [`GOES_ON`](super::GOES_ON), where there is room and more in the
-    /// archive. One round trip to each partition, all sent together.
+    /// one is named; behind them the member 0, where there is room and more in the archive. One round
+    /// trip to each partition, all sent together.
     pub async fn tails_of(
         &self,
         authors: &[UserId],

@@ -86,15 +86,8 @@ impl Comments {
 
     // A comment on a post that is in Redis.
     async fn find_here(&self, post: PostId, id: CommentId) -> Result<Option<Comment>, Error> {
-        let store = self.tiers.store();
-        if let Some(comment) = store.comments(post, &[id]).await?.pop() {
-            return Ok(Some(comment));
-        }
-        if store.exist(&[post]).await? != [true] {
-            return Err(Error::PostNotFound);
-        }
-        // It may have come back just now.
-        Ok(store.comments(post, &[id]).await?.pop())
+        let comments = self.tiers.comments_here(post, &[id]).await?;
+        Ok(comments.ok_or(Error::PostNotFound)?.pop())
     }
 
     // The comment that a request made before, if that request was the same.

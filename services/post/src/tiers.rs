@@ -123,10 +123,8 @@ impl Tiers {
         missing: &[PostId],
         viewer: Option<UserId>,
     ) -> Result<(HashMap<PostId, Post>, HashSet<PostId>), Error> {
-        let may_be = self.store.may_be_archived(missing).await?;
-        let old = missing.iter().zip(may_be).filter(|(_, may_be)| *may_be);
-        let old: Vec<_> = old.map(|(&id, _)| id).collect();
-        match self.archived(&old, viewer).await {
+        let old = self.old(missing).await?;
+        match self.read_archive(&old, viewer).await {
             Ok(archived) => Ok((archived, HashSet::new())),
             Err(Error::Archive(error)) if error.is_unavailable() => {
                 Ok((HashMap::new(), old.into_iter().collect()))
@@ -185,15 +183,28 @@ impl Tiers {
         ids: &[PostId],
         viewer: Option<UserId>,
     ) -> Result<HashMap<PostId, Post>, Error> {
+        self.read_archive(&self.old(ids).await?, viewer).await
+    }
+
+    // Those of some posts that are not in Redis which the archive may have, and is not known not to
+    // have.
+    async fn old(&self, ids: &[PostId]) -> Result<Vec<PostId>, Error> {
         let may_be = self.store.may_be_archived(ids).await?;
-        let is_asked = |(id, may_be): &(&PostId, bool)| *may_be && !self.absent.contains_key(*id);
-        let asked: Vec<_> = ids.iter().zip(may_be).filter(is_asked).map(|(&id, _)| id).collect();
-        if asked.is_empty() {
+        let is_old = |(id, may_be): &(&PostId, bool)| *may_be && !self.absent.contains_key(*id);
+        Ok(ids.iter().zip(may_be).filter(is_old).map(|(&id, _)| id).collect())
+    }
+
+    async fn read_archive(
+        &self,
+        ids: &[PostId],
+        viewer: Option<UserId>,
+    ) -> Result<HashMap<PostId, Post>, Error> {
+        if ids.is_empty() {
             return Ok(HashMap::new());
         }
-        let found = self.archive()?.posts(&asked, viewer).await?;
+        let found = self.archive()?.posts(ids, viewer).await?;
         let found: HashMap<_, _> = found.into_iter().map(|post| (post.id, post)).collect();
-        for id in asked.into_iter().filter(|id| !found.contains_key(id)) {
+        for &id in ids.iter().filter(|id| !found.contains_key(id)) {
             self.absent.insert(id, ());
         }
         Ok(found)

@@ -167,11 +167,20 @@ async fn end_posts(
         query.bind(0_i64).bind("").bind(0_i64).bind(0_i64)
     });
     query.execute(&mut **transaction).await?;
-    for table in ["comments", "likes", "reposts"] {
+    let ids: Vec<_> = posts.iter().map(|(id, _)| *id).collect();
+    clear(transaction, &["comments", "likes", "reposts"], &ids).await
+}
+
+/// Removes what tables have of posts.
+pub(super) async fn clear(
+    transaction: &mut Transaction<'_, Any>,
+    tables: &[&str],
+    posts: &[PostId],
+) -> Result<(), sqlx::Error> {
+    for table in tables {
         let text = format!("DELETE FROM {table} WHERE post IN ({})", list(1, posts.len()));
-        bind_posts(statement(text), posts.iter().map(|(id, _)| *id))
-            .execute(&mut **transaction)
-            .await?;
+        let query = bind_posts(statement(text), posts.iter().copied());
+        query.execute(&mut **transaction).await?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use sqlx::{Any, Transaction};
 
 use super::{
     Archive, Error, THAW_MAX,
-    changes::{Late, add_comments, bind_posts},
+    changes::{Late, add_comments, bind_posts, clear},
     comments, posts,
     sql::{ROWS_MAX, list, number, read, read_id, rows, statement},
 };
@@ -126,12 +126,8 @@ async fn replace_entries(
     transaction: &mut Transaction<'_, Any>,
     posts: &[&Frozen],
 ) -> Result<(), sqlx::Error> {
-    for table in ["likes", "reposts"] {
-        let text = format!("DELETE FROM {table} WHERE post IN ({})", list(1, posts.len()));
-        bind_posts(statement(text), posts.iter().map(|frozen| frozen.post.id))
-            .execute(&mut **transaction)
-            .await?;
-    }
+    let ids: Vec<_> = posts.iter().map(|frozen| frozen.post.id).collect();
+    clear(transaction, &["likes", "reposts"], &ids).await?;
     let likes = |frozen: &&Frozen| {
         let id = frozen.post.id;
         frozen.likes.iter().map(move |like| (id, *like)).collect::<Vec<_>>()

@@ -4,15 +4,18 @@
 
 mod body;
 mod comments;
+mod horizon;
 mod jobs;
+mod leases;
+mod leaving;
 mod likes;
 mod lists;
 mod notes;
 mod outcome;
 mod posts;
 mod reposts;
+mod returning;
 mod scrutiny;
-mod tiering;
 
 use std::time::Duration;
 
@@ -20,12 +23,13 @@ use microblog_domain::{PostId, UserId};
 use microblog_keyspace::{self as keyspace, Entry, Keyspace, Library, Order, Page, Range};
 
 pub use comments::{Added, Admitted};
+pub use leases::Job;
+pub(crate) use leaving::GOES_ON;
 pub use lists::{List, Presence};
 pub use notes::{Note, Notes};
 pub use posts::{Ending, Published};
+pub use returning::Restored;
 pub use scrutiny::Gathered;
-pub(crate) use tiering::GOES_ON;
-pub use tiering::{Job, Restored};
 
 /// The service's atomic steps.
 const LIBRARY: Library = Library {

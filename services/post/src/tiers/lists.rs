@@ -67,13 +67,8 @@ impl Tiers {
 
     /// Returns those of some comments on a post that exist and can be read, in the order asked for.
     pub async fn comments(&self, post: PostId, ids: &[CommentId]) -> Result<Vec<Comment>, Error> {
-        let comments = self.store.comments(post, ids).await?;
-        if !comments.is_empty() || ids.is_empty() {
+        if let Some(comments) = self.comments_here(post, ids).await? {
             return Ok(comments);
-        }
-        if self.store.exist(&[post]).await? == [true] {
-            // It may have come back just now.
-            return Ok(self.store.comments(post, ids).await?);
         }
         if self.archived(&[post], None).await?.is_empty() {
             return Ok(Vec::new());
@@ -82,5 +77,22 @@ impl Tiers {
         let mut found: HashMap<_, _> =
             found.into_iter().map(|comment| (comment.id, comment)).collect();
         Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
+    }
+
+    /// Returns the same where the post is in Redis; `None` where it is not.
+    pub(crate) async fn comments_here(
+        &self,
+        post: PostId,
+        ids: &[CommentId],
+    ) -> Result<Option<Vec<Comment>>, Error> {
+        let comments = self.store.comments(post, ids).await?;
+        if !comments.is_empty() || ids.is_empty() {
+            return Ok(Some(comments));
+        }
+        if self.store.exist(&[post]).await? != [true] {
+            return Ok(None);
+        }
+        // It may have come back just now.
+        Ok(Some(self.store.comments(post, ids).await?))
     }
 }

@@ -1,0 +1,164 @@
+//! What leaves Redis for the archive.
+
+use microblog_domain::{CommentId, Partition, PostId, UserId};
+use microblog_keyspace::{
+    Batch, Call, Entry, Error, decode,
+    redis::{Value, cmd},
+};
+
+use super::{Store, outcome::Outcome, stamp};
+use crate::{archive::Frozen, keys, post::Post};
+
+/// The member of an author's list that says that it goes on in the archive. It stands behind all
+/// others.
+pub(crate) const GOES_ON: u64 = 0;
+
+/// How many entries of a list are read or written by one command.
+pub(super) const CHUNK: usize = 500;
+
+impl Store {
+    /// Returns how many posts each of some authors of one partition has on its list.
+    pub async fn list_lengths(&self, authors: &[UserId]) -> Result<Vec<usize>, Error> {
+        let mut batch = Batch::with_capacity(2 * authors.len());
+        for &author in authors {
+            let key = keys::posts(author);
+            batch.query(author.partition(), cmd("ZCARD").arg(&key).take());
+            batch.query(author.partition(), cmd("ZSCORE").arg(&key).arg(GOES_ON).take());
+        }
+        let mut answers = self.keyspace.send(batch).await?.into_iter();
+        let mut next = || answers.next().unwrap_or(Value::Nil);
+        let mut length = |_: &UserId| {
+            let (entries, marker): (usize, Option<f64>) = (decode(next())?, decode(next())?);
+            Ok(entries.saturating_sub(usize::from(marker.is_some())))
+        };
+        authors.iter().map(&mut length).collect()
+    }
+
+    /// Returns the oldest posts of an author's list, oldest first, up to `count`.
+    pub async fn oldest_of(&self, author: UserId, count: usize) -> Result<Vec<PostId>, Error> {
+        // One more for the member that is no post.
+        let ids: Vec<u64> = self
+            .keyspace
+            .query(cmd("ZRANGE").arg(keys::posts(author)).arg(0).arg(count).take())
+            .await?;
+        Ok(ids.into_iter().filter_map(PostId::new).take(count).collect())
+    }
+
+    /// Takes posts off their author's list that the archive has, the oldest first. Returns how many:
+    /// fewer where one has still to be told to somebody.
+    pub async fn retire(&self, author: UserId, ids: &[PostId]) -> Result<usize, Error> {
+        let partition = author.partition();
+        let call = Call::new("post_retire")
+            .key(keys::unarchived(partition))
+            .key(keys::outbox(partition))
+            .key(keys::retired(partition))
+            .key(keys::horizon(partition))
+            .key(keys::posts(author));
+        self.keyspace.call(ids.iter().fold(call, |call, id| call.arg(id.get()))).await
+    }
+
+    /// Returns up to 100 posts of a partition that are off their author's list, and may be evicted
+    /// at a stamp.
+    pub async fn evictable(&self, partition: Partition, at: u64) -> Result<Vec<PostId>, Error> {
+        let mut read = cmd("ZRANGE");
+        read.arg(keys::retired(partition)).arg("-inf").arg(at).arg("BYSCORE");
+        read.arg("LIMIT").arg(0).arg(100);
+        let ids: Vec<u64> = self.keyspace.query(read).await?;
+        Ok(ids.into_iter().filter_map(PostId::new).collect())
+    }
+
+    /// Marks posts that are to be evicted. Returns the mark of each; `None` of those that must stay.
+    pub async fn mark(&self, ids: &[PostId]) -> Result<Vec<Option<u64>>, Error> {
+        let mut batch = Batch::with_capacity(ids.len());
+        for &id in ids {
+            let partition = id.partition();
+            let call = Call::new("post_mark")
+                .key(keys::clock(partition))
+                .key(keys::retired(partition))
+                .key(keys::post(id))
+                .key(keys::unreposted(id))
+                .arg(partition.number())
+                .arg(id.get());
+            batch.call(partition, call);
+        }
+        let mark = |answer| {
+            let (done, mark): (i64, i64) = decode(answer)?;
+            match Outcome::read(done)? {
+                Outcome::Done => Ok(Some(stamp(mark)?)),
+                Outcome::Unchanged | Outcome::NotFound => Ok(None),
+                other => Err(other.unexpected()),
+            }
+        };
+        self.keyspace.send(batch).await?.into_iter().map(mark).collect()
+    }
+
+    /// Returns a marked post with all that it has gathered. What changes meanwhile wipes the mark.
+    pub async fn gather(&self, post: Post, mark: u64) -> Result<Frozen, Error> {
+        let (id, counts) = (post.id, post.counts);
+        let likes = self.entries(id, keys::likes(id), counts.likes).await?;
+        let comments = self.entries(id, keys::comments(id), counts.comments).await?;
+        let ids: Vec<_> =
+            comments.iter().filter_map(|entry| CommentId::new(entry.member)).collect();
+        let mut comments = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(CHUNK) {
+            comments.extend(self.comments(id, ids).await?);
+        }
+        let reposts = self.entries(id, keys::reposts(id), counts.reposts).await?;
+        let reposts = super::post_ids(&reposts);
+        Ok(Frozen { post, mark, likes, comments, reposts })
+    }
+
+    // All entries of a list, by rank: if it changes meanwhile, they are not used.
+    async fn entries(&self, id: PostId, key: String, count: u64) -> Result<Vec<Entry>, Error> {
+        let mut batch = Batch::new();
+        for from in (0..count as usize).step_by(CHUNK) {
+            let mut read = cmd("ZRANGE");
+            read.arg(&key).arg(from).arg(from + CHUNK - 1).arg("WITHSCORES");
+            batch.query(id.partition(), read);
+        }
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut entries = Vec::with_capacity(count as usize);
+        for answer in self.keyspace.send(batch).await? {
+            let members: Vec<(u64, f64)> = decode(answer)?;
+            let entry = |(member, score)| Entry { member, score: score as u64 };
+            entries.extend(members.into_iter().map(entry));
+        }
+        Ok(entries)
+    }
+
+    /// Takes posts out of Redis that the archive has as they were when they were marked. Returns
+    /// which; those that were changed since stay.
+    pub async fn evict(&self, marked: &[(PostId, u64)]) -> Result<Vec<bool>, Error> {
+        let mut batch = Batch::with_capacity(marked.len());
+        for &(id, mark) in marked {
+            let call = Call::new("post_evict")
+                .key(keys::retired(id.partition()))
+                .key(keys::post(id))
+                .key(keys::likes(id))
+                .key(keys::comments(id))
+                .key(keys::comment_bodies(id))
+                .key(keys::reposts(id))
+                .key(keys::unreposted(id))
+                .arg(id.get())
+                .arg(mark);
+            batch.call(id.partition(), call);
+        }
+        let is_done = |answer| Ok(Outcome::read(decode(answer)?)? == Outcome::Done);
+        self.keyspace.send(batch).await?.into_iter().map(is_done).collect()
+    }
+
+    /// Leaves posts that are off their author's list in peace until a stamp.
+    pub async fn postpone(&self, ids: &[PostId], until: u64) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(ids.len());
+        for id in ids {
+            let mut add = cmd("ZADD");
+            // Not where it was deleted meanwhile.
+            add.arg(keys::retired(id.partition())).arg("XX").arg(until).arg(id.get());
+            batch.query(id.partition(), add);
+        }
+        self.keyspace.send(batch).await?;
+        Ok(())
+    }
+}

@@ -27,12 +27,11 @@ impl Archive {
     /// Writes what was made and what ended, all of it or nothing.
     pub async fn apply(&self, changes: &Changes) -> Result<(), Error> {
         self.write(async move {
-            let mut transaction = self.inner.writing.begin().await?;
+            let mut transaction = self.begin().await?;
             for posts in changes.posts.chunks(ROWS_MAX) {
                 add_posts(&mut transaction, posts).await?;
             }
             for comments in changes.comments.chunks(ROWS_MAX) {
-                hold_posts(&mut transaction, comments).await?;
                 add_comments(&mut transaction, comments, Late::Left).await?;
             }
             for posts in changes.ended_posts.chunks(ROWS_MAX) {
@@ -63,7 +62,7 @@ impl Archive {
              WHERE deleted <> 0 AND deleted < $1 ORDER BY deleted LIMIT 1000)",
         ];
         self.write(async move {
-            let mut transaction = self.inner.writing.begin().await?;
+            let mut transaction = self.begin().await?;
             let mut removed = 0;
             for step in STEPS {
                 let done =
@@ -93,24 +92,6 @@ async fn add_posts(
         query.bind(number(root)).bind(number(reposted))
     });
     query.execute(&mut **transaction).await?;
-    Ok(())
-}
-
-// Has whoever freezes a post of these comments wait until they are added, or the other way round.
-// In SQLite one writes at a time anyway.
-async fn hold_posts(
-    transaction: &mut Transaction<'_, Any>,
-    comments: &[Comment],
-) -> Result<(), sqlx::Error> {
-    if transaction.backend_name() == "SQLite" {
-        return Ok(());
-    }
-    let text = format!(
-        "SELECT id FROM posts WHERE id IN ({}) ORDER BY id FOR SHARE",
-        list(1, comments.len())
-    );
-    let query = bind_posts(statement(text), comments.iter().map(|comment| comment.post));
-    query.fetch_all(&mut **transaction).await?;
     Ok(())
 }
 

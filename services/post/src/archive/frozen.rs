@@ -43,7 +43,7 @@ impl Archive {
     /// All of it happens at once, so that nobody reads a part of it.
     pub async fn freeze(&self, posts: &[Frozen]) -> Result<HashSet<PostId>, Error> {
         self.write(async move {
-            let mut transaction = self.inner.writing.begin().await?;
+            let mut transaction = self.begin().await?;
             let mut written = HashSet::with_capacity(posts.len());
             for posts in posts.chunks(ROWS_MAX) {
                 let newer = set_counts(&mut transaction, posts).await?;

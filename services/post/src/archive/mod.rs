@@ -19,7 +19,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use sqlx::{
-    AnyConnection, AnyPool, AssertSqlSafe, Executor as _,
+    Any, AnyConnection, AnyPool, AssertSqlSafe, Executor as _, Transaction,
     any::AnyPoolOptions,
     migrate::{Migration, MigrationType, Migrator},
 };
@@ -33,6 +33,10 @@ use breaker::Breaker;
 
 /// For one transaction of those that write, of which a post with a million likes is one.
 const WRITE_MAX: Duration = Duration::from_secs(120);
+
+/// The number of PostgreSQL's advisory lock that whoever writes holds: any that nobody else of the
+/// same database uses.
+const WRITERS: i64 = 0x6d_6963_726f_626c;
 
 /// For reading all of one post.
 const THAW_MAX: Duration = Duration::from_secs(30);
@@ -105,6 +109,18 @@ impl Archive {
             breaker.note(&done);
             done
         })
+    }
+
+    // Begins a transaction that writes, once the one before it has ended. Two that touch the same rows
+    // in different orders would wait for each other; and it is a job or two that write, not callers.
+    async fn begin(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
+        let mut transaction = self.inner.writing.begin().await?;
+        // SQLite has one write at a time by itself.
+        if transaction.backend_name() != "SQLite" {
+            let turn = format!("SELECT 1 FROM pg_advisory_xact_lock({WRITERS})");
+            transaction.execute(AssertSqlSafe(turn)).await?;
+        }
+        Ok(transaction)
     }
 
     // Carries out a write, for a job: it finds out by itself whether the database is there.

@@ -32,6 +32,7 @@ on_both! {
     what_changed_since_it_was_read_is_not_evicted
     of_two_movers_the_later_one_counts
     writes_find_a_post_that_leaves_again_and_again
+    those_who_write_the_same_in_another_order_do_not_block_each_other
 }
 
 const AUTHOR: u64 = id(1);
@@ -250,4 +251,34 @@ async fn writes_find_a_post_that_leaves_again_and_again(archives: &ArchiveServer
     assert_eq!(List::oldest(post).whole(&system.client, 50).await, made);
     assert_eq!(system.get(post, 0).await.unwrap().likes, 3);
     aging.is_sound().await;
+}
+
+async fn those_who_write_the_same_in_another_order_do_not_block_each_other(
+    archives: &ArchiveServer,
+) {
+    const TIMES: u64 = 20;
+    const POSTS: u64 = 100;
+    let aging = Aging::start(archives, 0).await;
+    let ends = |time: u64| (1..=POSTS).map(move |n| (support::post(id(time * POSTS + n)), n));
+    let writes = |is_reversed: bool| {
+        let archive = &aging.archive;
+        async move {
+            for time in 0..TIMES {
+                let mut ended_posts: Vec<_> = ends(time).collect();
+                if is_reversed {
+                    ended_posts.reverse();
+                }
+                archive.apply(&Changes { ended_posts, ..Default::default() }).await.unwrap();
+            }
+        }
+    };
+    join(writes(false), writes(true)).await;
+    let mut ended = 0;
+    loop {
+        match aging.archive.purge(POSTS + 1).await.unwrap() {
+            0 => break,
+            removed => ended += removed,
+        }
+    }
+    assert_eq!(ended, TIMES * POSTS);
 }

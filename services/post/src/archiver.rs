@@ -23,9 +23,12 @@ use crate::{
     store::{Note, Store},
 };
 
-/// How much is written together at most: much, since a database writes each page that changed once
-/// for each transaction.
-const BATCH_MAX: usize = 2_000;
+/// How much is written in a transaction at most: much, since a database writes each page that changed
+/// once for each of them.
+const TRANSACTION_MAX: usize = 10_000;
+
+/// How much of it is read at once, and in memory.
+const BATCH_MAX: usize = 500;
 
 /// Writes to the archive what waits.
 pub struct Archiver {
@@ -76,13 +79,25 @@ impl Archiver {
             self.archive.migrate().await?;
             self.is_migrated = true;
         }
-        for notes in notes.chunks(BATCH_MAX) {
+        for notes in notes.chunks(TRANSACTION_MAX) {
             self.write(notes).await?;
         }
         Ok(has_more)
     }
 
     async fn write(&self, notes: &[(Note, u64)]) -> Result<(), Error> {
+        let mut writing = self.archive.begin_writing().await?;
+        for notes in notes.chunks(BATCH_MAX) {
+            writing.add(&self.changes(notes).await?).await?;
+        }
+        writing.commit().await?;
+        let notes: Vec<_> = notes.iter().map(|&(note, _)| note).collect();
+        self.store.archived(&notes).await?;
+        self.metrics.archived(notes.len() as u64);
+        Ok(())
+    }
+
+    async fn changes(&self, notes: &[(Note, u64)]) -> Result<Changes, Error> {
         let mut changes = Changes::default();
         let mut posts: Vec<PostId> = Vec::new();
         let mut comments: HashMap<PostId, Vec<CommentId>> = HashMap::new();
@@ -100,11 +115,7 @@ impl Archiver {
         let comments = comments.iter().map(|(&post, ids)| self.store.comments(post, ids));
         let comments = future::try_join_all(comments).await?;
         changes.comments = comments.into_iter().flatten().collect();
-        self.archive.apply(&changes).await?;
-        let notes: Vec<_> = notes.iter().map(|&(note, _)| note).collect();
-        self.store.archived(&notes).await?;
-        self.metrics.archived(notes.len() as u64);
-        Ok(())
+        Ok(changes)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use futures::future::BoxFuture;
-use microblog_chassis::Rounds;
+use microblog_chassis::{Rounds, apart};
 use microblog_domain::Partition;
 use tokio::time::sleep;
 
@@ -45,18 +45,20 @@ pub(crate) fn jobs(tiers: &Tiers, delivery: &Delivery) -> Vec<BoxFuture<'static,
     ]
 }
 
-/// Returns the jobs that archive, and move what is old to the archive.
+/// Returns the jobs that archive, and move what is old to the archive, for ever. In a thread of their
+/// own: when many post, they keep a processor busy, for which callers would have to wait.
 pub(crate) fn archiving(
-    store: &Store,
-    archive: &Archive,
+    store: Store,
+    archive: Archive,
     config: &archive::Config,
-) -> Vec<BoxFuture<'static, ()>> {
+) -> BoxFuture<'static, ()> {
     let archiver = Archiver::new(store.clone(), archive.clone());
-    let mover = Mover::new(store.clone(), archive.clone(), config);
-    vec![
-        Box::pin(archive_all(archiver, Lease::new(store.clone(), Job::Archiving))),
-        Box::pin(move_all(mover, Lease::new(store.clone(), Job::Moving))),
-    ]
+    let mover = Mover::new(store.clone(), archive, config);
+    let (to_archive, to_move) =
+        (Lease::new(store.clone(), Job::Archiving), Lease::new(store, Job::Moving));
+    apart("archiving", async move {
+        tokio::join!(archive_all(archiver, to_archive), move_all(mover, to_move));
+    })
 }
 
 async fn tell(mut sweeper: Sweeper) {

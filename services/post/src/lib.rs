@@ -40,7 +40,7 @@ use microblog_proto::post::post_service_server::{PostServiceServer, SERVICE_NAME
 use tonic::service::Routes;
 
 pub use archive::{
-    Archive, Changes, Config as ArchiveConfig, Error as ArchiveError, Frozen, OpenError,
+    Archive, Changes, Config as ArchiveConfig, Error as ArchiveError, Frozen, OpenError, Writing,
 };
 pub use archiver::Archiver;
 pub use backlink::{Backlink, Change};
@@ -93,8 +93,9 @@ pub async fn service(
     let mut background = Vec::new();
     if worker.is_first() {
         background.extend(background::jobs(&tiers, &delivery));
-        if let Some(archive) = &archive {
-            background.extend(background::archiving(&store, archive, &config.archive));
+        if let Some(archive) = Archive::open(&config.archive)? {
+            // With connections of its own: it belongs to a runtime of its own.
+            background.push(background::archiving(Store::open(config)?, archive, &config.archive));
         }
     }
     let ready = Arc::new(move || {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{comment::Comment, post::Content};
 
-/// What is to be written together.
+/// What was made and what ended.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// Posts that were made.
@@ -23,26 +23,47 @@ pub struct Changes {
     pub ended_comments: Vec<(PostId, CommentId, u64)>,
 }
 
+/// Changes that are written together, all of them or nothing: a transaction. While there is one, nobody
+/// else writes. Dropped before its end, it has not been.
+pub struct Writing<'a> {
+    archive: &'a Archive,
+    transaction: Transaction<'static, Any>,
+}
+
+impl Writing<'_> {
+    /// Adds to it what was made and what ended.
+    pub async fn add(&mut self, changes: &Changes) -> Result<(), Error> {
+        let Self { archive, transaction } = self;
+        archive
+            .write(async move {
+                for posts in changes.posts.chunks(ROWS_MAX) {
+                    add_posts(transaction, posts).await?;
+                }
+                for comments in changes.comments.chunks(ROWS_MAX) {
+                    add_comments(transaction, comments, Late::Left).await?;
+                }
+                for posts in changes.ended_posts.chunks(ROWS_MAX) {
+                    end_posts(transaction, posts).await?;
+                }
+                for comments in changes.ended_comments.chunks(ROWS_MAX) {
+                    end_comments(transaction, comments).await?;
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// Ends it: what was added is there now.
+    pub async fn commit(self) -> Result<(), Error> {
+        self.archive.write(self.transaction.commit()).await
+    }
+}
+
 impl Archive {
-    /// Writes what was made and what ended, all of it or nothing.
-    pub async fn apply(&self, changes: &Changes) -> Result<(), Error> {
-        self.write(async move {
-            let mut transaction = self.begin().await?;
-            for posts in changes.posts.chunks(ROWS_MAX) {
-                add_posts(&mut transaction, posts).await?;
-            }
-            for comments in changes.comments.chunks(ROWS_MAX) {
-                add_comments(&mut transaction, comments, Late::Left).await?;
-            }
-            for posts in changes.ended_posts.chunks(ROWS_MAX) {
-                end_posts(&mut transaction, posts).await?;
-            }
-            for comments in changes.ended_comments.chunks(ROWS_MAX) {
-                end_comments(&mut transaction, comments).await?;
-            }
-            transaction.commit().await
-        })
-        .await
+    /// Begins to write changes, once nobody else does.
+    pub async fn begin_writing(&self) -> Result<Writing<'_>, Error> {
+        let transaction = self.write(self.begin()).await?;
+        Ok(Writing { archive: self, transaction })
     }
 
     /// Removes what is left of posts and comments that ended before a stamp, up to a thousand of

@@ -24,7 +24,7 @@ use sqlx::{
     migrate::{Migration, MigrationType, Migrator},
 };
 
-pub use changes::Changes;
+pub use changes::{Changes, Writing};
 pub use config::Config;
 pub use error::{Error, OpenError};
 pub use frozen::Frozen;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use microblog_post::{Archive, Archiver, Config, Moved, Mover, Posts, Tiers, verify_partition};
+use microblog_post::{
+    Archive, Archiver, Changes, Config, Moved, Mover, Posts, Tiers, verify_partition,
+};
 use microblog_testkit::Topology;
 use tokio::sync::Mutex;
 
@@ -102,6 +104,13 @@ impl Aging {
     pub(crate) fn posts(&self) -> Posts {
         let delivery = microblog_post::Delivery::new(self.system.store.clone(), None);
         Posts::new(self.tiers(), delivery)
+    }
+
+    /// Writes changes to the archive.
+    pub(crate) async fn write(&self, changes: &Changes) {
+        let mut writing = self.archive.begin_writing().await.unwrap();
+        writing.add(changes).await.unwrap();
+        writing.commit().await.unwrap();
     }
 
     /// Writes to the archive all that waits.

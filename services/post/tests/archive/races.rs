@@ -131,7 +131,7 @@ async fn who_is_late_archives_no_comment_that_ended(archives: &ArchiveServer) {
     assert_eq!(comments.len(), 1);
     system.uncomment(FAN, post, comment).await.unwrap();
     assert!(evict_as_read(&aging, &read_to_evict(&aging, post).await).await);
-    aging.archive.apply(&Changes { comments, ..Changes::default() }).await.unwrap();
+    aging.write(&Changes { comments, ..Changes::default() }).await;
 
     assert_eq!(List::oldest(post).whole(&system.client, 5).await, Vec::<u64>::new());
     system.like(FAN, post).await.unwrap();
@@ -261,14 +261,14 @@ async fn those_who_write_the_same_in_another_order_do_not_block_each_other(
     let aging = Aging::start(archives, 0).await;
     let ends = |time: u64| (1..=POSTS).map(move |n| (support::post(id(time * POSTS + n)), n));
     let writes = |is_reversed: bool| {
-        let archive = &aging.archive;
+        let aging = &aging;
         async move {
             for time in 0..TIMES {
                 let mut ended_posts: Vec<_> = ends(time).collect();
                 if is_reversed {
                     ended_posts.reverse();
                 }
-                archive.apply(&Changes { ended_posts, ..Default::default() }).await.unwrap();
+                aging.write(&Changes { ended_posts, ..Default::default() }).await;
             }
         }
     };

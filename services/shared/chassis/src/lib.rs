@@ -19,6 +19,7 @@
 //! a test calls [`serve`] with a socket and a stop signal of its own.
 
 mod admission;
+mod apart;
 mod call;
 mod config;
 pub mod context;
@@ -37,6 +38,7 @@ pub mod status;
 mod telemetry;
 mod trace;
 
+pub use apart::apart;
 pub use config::{Config, LogFormat};
 pub use mutate::mutate;
 pub use peer::{AddressError, Peer};

@@ -19,34 +19,50 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// A follow graph, read from a file.
 #[derive(Debug, Default)]
-pub(crate) struct EdgeList {
+pub struct EdgeList {
     /// Names in the order in which they first appear. Names that differ only in case are one, as
     /// they are to the user service.
     names: IndexMap<Box<str>, Box<str>>,
     /// The follows, in the order of the file.
-    pub(crate) edges: Vec<Edge>,
+    pub edges: Vec<Edge>,
     /// How many lines said that somebody follows themselves; they are not among the edges.
-    pub(crate) self_follows: u64,
+    pub self_follows: u64,
 }
 
 /// A follow, by the places of the two names in [`EdgeList::names`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Edge {
-    pub(crate) follower: u32,
-    pub(crate) target: u32,
+pub struct Edge {
+    /// Who follows.
+    pub follower: u32,
+    /// Whom.
+    pub target: u32,
 }
 
 /// Why a file cannot be read as an edge list.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
     #[error("cannot read {file}")]
-    Read { file: String, source: io::Error },
+    /// It cannot be read.
+    Read {
+        /// Its name.
+        file: String,
+        /// Why not.
+        source: io::Error,
+    },
     #[error("{file}, line {line}: {problem}")]
-    Line { file: String, line: u64, problem: String },
+    /// One of its lines makes no sense.
+    Line {
+        /// Its name.
+        file: String,
+        /// The number of the line, from 1.
+        line: u64,
+        /// What is wrong with it.
+        problem: String,
+    },
 }
 
 /// Reads a whole edge list, gzipped or plain; `-` is the standard input.
-pub(crate) fn read(file: &str) -> Result<EdgeList, Error> {
+pub fn read(file: &str) -> Result<EdgeList, Error> {
     let unreadable = |source| Error::Read { file: file.to_owned(), source };
     if file == "-" {
         return unpack("the standard input", BufReader::new(io::stdin().lock()));
@@ -67,7 +83,7 @@ fn unpack(file: &str, mut input: impl BufRead) -> Result<EdgeList, Error> {
 }
 
 /// Reads a whole edge list from an open one, which errors call by this name.
-pub(crate) fn parse(file: &str, mut input: impl BufRead) -> Result<EdgeList, Error> {
+pub fn parse(file: &str, mut input: impl BufRead) -> Result<EdgeList, Error> {
     let mut list = EdgeList::default();
     let mut line = Vec::new();
     for number in 1.. {
@@ -86,8 +102,15 @@ pub(crate) fn parse(file: &str, mut input: impl BufRead) -> Result<EdgeList, Err
 }
 
 impl EdgeList {
+    /// Makes a list from names, all of them different in any case, and the edges between their
+    /// places.
+    pub fn new(names: impl IntoIterator<Item = String>, edges: Vec<Edge>) -> Self {
+        let keyed = |name: String| (name.to_ascii_lowercase().into(), name.into());
+        Self { names: names.into_iter().map(keyed).collect(), edges, self_follows: 0 }
+    }
+
     /// Returns the names, each as it was first spelled.
-    pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.names.values().map(|name| &**name)
     }
 

@@ -10,7 +10,7 @@ use indicatif::HumanCount;
 
 use crate::{
     edges::{self, EdgeList},
-    load::{self, Follows, Target, Users},
+    graph::{self, Follows, Target, Users},
 };
 
 /// Imports a follow graph: one `follower following` per line.
@@ -31,8 +31,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     let list = edges::read(&args.file)?;
     let read_took = begun.elapsed();
-    let users = load::users(&list, &args.target).await?;
-    let follows = load::follows(&list, &users.ids, &args.target).await?;
+    let users = graph::users(&list, &args.target).await?;
+    let follows = graph::follows(&list, &users.ids, &args.target).await?;
     report(&list, &users, &follows);
     println!(
         "took       {:.1} s: reading {:.1}, accounts {:.1}, follows {:.1}",

@@ -1,18 +1,14 @@
 //! `microblog`: the whole of microblog on one machine in one process, and tools that call it.
 
 mod demo;
-mod edges;
 mod export;
 mod import;
-mod load;
-mod progress;
-mod remote;
-mod up;
 mod verify;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use microblog_local::{edges, graph, progress, remote, up};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -14,7 +14,7 @@ const BAR: &str = "{msg:9} [{bar:40}] {human_pos}/{human_len}  {per_sec}  {eta} 
 const COUNT: &str = "{msg:9} {human_pos}  {per_sec}";
 
 /// How far one piece of work has come.
-pub(crate) struct Progress {
+pub struct Progress {
     label: &'static str,
     total: Option<u64>,
     done: Cell<u64>,
@@ -29,12 +29,12 @@ enum Shown {
 
 impl Progress {
     /// Starts to show progress towards a total.
-    pub(crate) fn start(label: &'static str, total: u64) -> Self {
+    pub fn start(label: &'static str, total: u64) -> Self {
         Self::towards(label, Some(total))
     }
 
     /// Starts to show progress of what nobody knows the total of.
-    pub(crate) fn start_uncounted(label: &'static str) -> Self {
+    pub fn start_uncounted(label: &'static str) -> Self {
         Self::towards(label, None)
     }
 
@@ -53,7 +53,7 @@ impl Progress {
     }
 
     /// Notes that so much more is done.
-    pub(crate) fn add(&self, count: u64) {
+    pub fn add(&self, count: u64) {
         self.done.set(self.done.get() + count);
         match &self.shown {
             Shown::Bar(bar) => bar.inc(count),
@@ -69,7 +69,7 @@ impl Progress {
     }
 
     /// Ends the bar and returns how long it all took.
-    pub(crate) fn finish(self) -> Duration {
+    pub fn finish(self) -> Duration {
         if let Shown::Bar(bar) = &self.shown {
             bar.finish();
         }

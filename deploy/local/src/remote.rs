@@ -14,21 +14,26 @@ use tonic_health::pb::{
 };
 use tonic_types::StatusExt as _;
 
-/// Where the servers of `microblog up` listen unless told otherwise.
-pub(crate) const GATEWAY_URL: &str = "http://127.0.0.1:50050";
-pub(crate) const USER_URL: &str = "http://127.0.0.1:50051";
-pub(crate) const RELATION_URL: &str = "http://127.0.0.1:50052";
-pub(crate) const POST_URL: &str = "http://127.0.0.1:50053";
+/// Where the gateway of `microblog up` listens unless told otherwise.
+pub const GATEWAY_URL: &str = "http://127.0.0.1:50050";
+/// Where its user service listens.
+pub const USER_URL: &str = "http://127.0.0.1:50051";
+/// Where its relation service listens.
+pub const RELATION_URL: &str = "http://127.0.0.1:50052";
+/// Where its post service listens.
+pub const POST_URL: &str = "http://127.0.0.1:50053";
+/// Where its timeline service listens.
+pub const TIMELINE_URL: &str = "http://127.0.0.1:50054";
 
 /// The longest wait for one answer; servers allow 60 s.
-pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Returns a channel to a server; it connects with its first call.
-pub(crate) fn channel(url: &str) -> anyhow::Result<Channel> {
+pub fn channel(url: &str) -> anyhow::Result<Channel> {
     let endpoint = Endpoint::from_shared(url.to_owned())
         .with_context(|| format!("`{url}` is not the address of a server, like {GATEWAY_URL}"))?;
     Ok(endpoint
@@ -39,7 +44,7 @@ pub(crate) fn channel(url: &str) -> anyhow::Result<Channel> {
 }
 
 /// Returns a channel to a server that says it is serving, or an error that tells people what to do.
-pub(crate) async fn serving(url: &str) -> anyhow::Result<Channel> {
+pub async fn serving(url: &str) -> anyhow::Result<Channel> {
     let channel = channel(url)?;
     match is_serving(channel.clone()).await {
         Ok(true) => Ok(channel),
@@ -54,14 +59,14 @@ pub(crate) async fn serving(url: &str) -> anyhow::Result<Channel> {
 }
 
 /// Asks a server whether it serves, as a whole.
-pub(crate) async fn is_serving(channel: Channel) -> Result<bool, Status> {
+pub async fn is_serving(channel: Channel) -> Result<bool, Status> {
     let request = request(HealthCheckRequest { service: String::new() }, HEALTH_TIMEOUT);
     let response = HealthClient::new(channel).check(request).await?.into_inner();
     Ok(response.status() == ServingStatus::Serving)
 }
 
 /// Returns a request that the server may work on for so long.
-pub(crate) fn request<T>(message: T, within: Duration) -> Request<T> {
+pub fn request<T>(message: T, within: Duration) -> Request<T> {
     let mut request = Request::new(message);
     request.set_timeout(within);
     request
@@ -69,7 +74,7 @@ pub(crate) fn request<T>(message: T, within: Duration) -> Request<T> {
 
 /// Makes a call that may be repeated, and repeats it for up to about 15 s while it fails for a
 /// reason that may pass.
-pub(crate) async fn repeatedly<T, F>(call: impl FnMut() -> F) -> Result<T, Status>
+pub async fn repeatedly<T, F>(call: impl FnMut() -> F) -> Result<T, Status>
 where
     F: Future<Output = Result<T, Status>>,
 {
@@ -90,12 +95,12 @@ fn may_pass(status: &Status) -> bool {
 }
 
 /// Returns the machine-readable reason of an error; empty if it has none.
-pub(crate) fn reason(status: &Status) -> String {
+pub fn reason(status: &Status) -> String {
     status.get_details_error_info().map(|info| info.reason).unwrap_or_default()
 }
 
 /// Returns an error as people read it: code, reason, text.
-pub(crate) fn told(status: &Status) -> String {
+pub fn told(status: &Status) -> String {
     let code = format!("{:?}", status.code());
     match reason(status) {
         reason if reason.is_empty() => format!("{code}: {}", status.message()),

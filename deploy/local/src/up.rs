@@ -20,14 +20,15 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-use self::{data::DataDir, redis::Redis, services::Plan, software::Software};
+use self::services::Plan;
+pub use self::{access::Access, data::DataDir, redis::Redis, software::Software};
 
 /// Starts everything on this machine: all servers in one process, on a private redis-server.
 ///
 /// Ctrl-C stops it, a second one at once. What it stored is there again the next time.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("log", |log| log.default_value("warn")))]
-pub(crate) struct Args {
+pub struct Args {
     /// Where data are kept between runs. Without it $XDG_DATA_HOME/microblog, or
     /// ~/.local/share/microblog where that is not set
     #[arg(long, value_name = "DIR", env = "MICROBLOG_DATA_DIR")]
@@ -61,7 +62,7 @@ pub(crate) struct Args {
 const REDIS_OFFSET: u16 = 9;
 
 /// Runs everything until it is told to stop.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let software = Software::find(args.redis_server.as_deref())?;
     let data = DataDir::open(&data_dir(args)?)?;
     orphan::stop(&data)?;

@@ -16,7 +16,7 @@ pub(super) struct Passwords(BTreeMap<String, String>);
 
 /// How to talk to the private redis-server.
 #[derive(Clone)]
-pub(super) struct Access {
+pub struct Access {
     /// The port of 127.0.0.1 that it listens on.
     pub(super) port: u16,
     /// Those that it knows.
@@ -48,7 +48,7 @@ impl Passwords {
 
 impl Access {
     /// Returns the address for one of the services.
-    pub(super) fn url(&self, user: &str) -> anyhow::Result<String> {
+    pub fn url(&self, user: &str) -> anyhow::Result<String> {
         let Self { port, passwords: Passwords(passwords) } = self;
         let password = passwords
             .get(user)
@@ -57,7 +57,7 @@ impl Access {
     }
 
     /// Returns the address for the launcher itself.
-    pub(super) fn admin_url(&self) -> anyhow::Result<String> {
+    pub fn admin_url(&self) -> anyhow::Result<String> {
         self.url(ADMIN)
     }
 }

@@ -97,7 +97,7 @@ fn called<const N: usize>(command: String, addresses: [(&str, &String, &str); N]
 
 /// Returns this program as it was called, fit to be pasted into a shell.
 fn program() -> String {
-    let program = env::args().next().unwrap_or_else(|| env!("CARGO_BIN_NAME").to_owned());
+    let program = env::args().next().unwrap_or_else(|| "microblog".to_owned());
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
     if program.chars().all(plain) {
         program

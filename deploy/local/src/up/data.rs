@@ -35,14 +35,14 @@ const PLAIN: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
 /// A data directory, locked for this process as long as the value lives.
-pub(super) struct DataDir {
+pub struct DataDir {
     path: PathBuf,
     _lock: File,
 }
 
 impl DataDir {
     /// Makes the directory where it is missing, and locks it.
-    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
         let named = || format!("cannot use the data directory {}", path.display());
         DirBuilder::new()
             .recursive(true)
@@ -55,7 +55,7 @@ impl DataDir {
     }
 
     /// Returns where it is.
-    pub(super) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -71,7 +71,7 @@ impl DataDir {
 
     /// Makes the file that has all posts where it is missing, for its owner alone, and returns its
     /// address for the post service.
-    pub(super) fn prepare_archive(&self) -> anyhow::Result<String> {
+    pub fn prepare_archive(&self) -> anyhow::Result<String> {
         let file = self.archive();
         let named = || format!("cannot use {}", file.display());
         // SQLite would let everybody read it. What it puts beside the file is for the same people.
@@ -104,7 +104,7 @@ impl DataDir {
     }
 
     /// Writes what redis-server reads at its start, and returns how to talk to it.
-    pub(super) fn prepare_redis(&self, port: u16) -> anyhow::Result<Access> {
+    pub fn prepare_redis(&self, port: u16) -> anyhow::Result<Access> {
         let passwords = self.passwords().context("cannot read or write redis/passwords")?;
         write_private(&self.redis_file("users.acl"), &passwords.acl())?;
         write_private(&self.redis_conf(), &self.conf(port)?)?;

@@ -29,7 +29,7 @@ const RESTART_PAUSE_MAX: Duration = Duration::from_secs(16);
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running redis-server, stopped when the value is dropped.
-pub(super) struct Redis {
+pub struct Redis {
     stop: Sender<()>,
     keeper: Option<JoinHandle<()>>,
 }
@@ -44,11 +44,7 @@ struct Setup {
 
 impl Redis {
     /// Starts it and waits until it has read its data.
-    pub(super) fn start(
-        software: Software,
-        data: &DataDir,
-        access: Access,
-    ) -> anyhow::Result<Self> {
+    pub fn start(software: Software, data: &DataDir, access: Access) -> anyhow::Result<Self> {
         data.rotate_redis_log().context("cannot put redis-server's old log aside")?;
         let setup = Setup { software, conf: data.redis_conf(), log: data.redis_log(), access };
         let (stop, stopped) = mpsc::channel();

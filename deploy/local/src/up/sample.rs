@@ -24,7 +24,7 @@ pub(super) use self::graph::Sample;
 use self::posts::Planned;
 use super::{announce, services::SERVERS};
 use crate::{
-    load::{self, Target},
+    graph::Target,
     remote::{self, CALL_TIMEOUT},
 };
 
@@ -70,7 +70,7 @@ pub(super) async fn ensure(port_base: u16, mark: &Path) -> anyhow::Result<()> {
 
 /// Makes the accounts and their follows, and returns the ids of the accounts.
 async fn people(users: &Users, sample: &Sample, target: &Target) -> anyhow::Result<Vec<u64>> {
-    let ids = load::users(&sample.list, target).await?.ids;
+    let ids = crate::graph::users(&sample.list, target).await?.ids;
     stream::iter(sample.list.names().zip(ids.iter().copied()))
         .map(async |(name, user_id)| {
             let message = UpdateProfileRequest {
@@ -83,7 +83,7 @@ async fn people(users: &Users, sample: &Sample, target: &Target) -> anyhow::Resu
         .buffer_unordered(CALLS_AT_ONCE)
         .try_for_each(async |_| Ok(()))
         .await?;
-    load::follows(&sample.list, &ids, target).await?;
+    crate::graph::follows(&sample.list, &ids, target).await?;
     Ok(ids)
 }
 

@@ -13,7 +13,7 @@ const MAJOR_VERSION_MIN: u32 = 7;
 
 /// What was found on this machine.
 #[derive(Clone, Debug)]
-pub(super) struct Software {
+pub struct Software {
     redis_server: PathBuf,
     /// The version of it, as it says.
     pub(super) version: String,
@@ -23,7 +23,7 @@ pub(super) struct Software {
 
 impl Software {
     /// Finds a redis-server, the one asked for or one on the PATH, and checks its version.
-    pub(super) fn find(asked_for: Option<&Path>) -> anyhow::Result<Self> {
+    pub fn find(asked_for: Option<&Path>) -> anyhow::Result<Self> {
         let (redis_server, output) = match asked_for {
             Some(path) => {
                 let output =
@@ -52,14 +52,19 @@ impl Software {
         Ok(Self { redis_server, version, has_setpriv: has_setpriv() })
     }
 
-    /// Returns a command that starts redis-server so that it does not outlive the thread which
-    /// starts it, as far as this system can do that.
+    /// Returns a command that starts redis-server, [in the same way](Self::command).
     pub(super) fn redis_command(&self) -> Command {
+        self.command(&self.redis_server)
+    }
+
+    /// Returns a command that starts a program so that it does not outlive the thread which starts
+    /// it, as far as this system can do that.
+    pub fn command(&self, program: &Path) -> Command {
         if !self.has_setpriv {
-            return Command::new(&self.redis_server);
+            return Command::new(program);
         }
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "TERM", "--"]).arg(&self.redis_server);
+        command.args(["--pdeathsig", "TERM", "--"]).arg(program);
         command
     }
 }

@@ -30,13 +30,13 @@ const LANES: usize = 2;
 
 /// Where a graph goes, and what its new accounts get.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Target {
+pub struct Target {
     /// Where the user service listens.
     #[arg(long, value_name = "URL", default_value = USER_URL, env = "MICROBLOG_USER_URL")]
-    pub(crate) user_url: String,
+    pub user_url: String,
     /// Where the relation service listens.
     #[arg(long, value_name = "URL", default_value = RELATION_URL, env = "MICROBLOG_RELATION_URL")]
-    pub(crate) relation_url: String,
+    pub relation_url: String,
     /// One password for all new accounts, 8 to 128 characters; without it nobody can log in to
     /// them.
     #[arg(
@@ -46,32 +46,38 @@ pub(crate) struct Target {
         env = "MICROBLOG_IMPORT_PASSWORD",
         hide_env_values = true
     )]
-    pub(crate) password: String,
+    pub password: String,
     /// The e-mail address of a new account is NAME@DOMAIN.
     #[arg(long, value_name = "DOMAIN", default_value = "import.invalid")]
-    pub(crate) email_domain: String,
+    pub email_domain: String,
 }
 
 /// What became of the accounts.
-pub(crate) struct Users {
+pub struct Users {
     /// Their ids, in the order of the list's names; 0 for one that could not be created.
-    pub(crate) ids: Vec<u64>,
-    pub(crate) created: u64,
-    pub(crate) refused: u64,
-    pub(crate) took: Duration,
+    pub ids: Vec<u64>,
+    /// How many were made.
+    pub created: u64,
+    /// How many could not be.
+    pub refused: u64,
+    /// How long it took.
+    pub took: Duration,
 }
 
 /// What became of the follows.
-pub(crate) struct Follows {
-    pub(crate) outcome: ImportFollowsResponse,
-    pub(crate) sent: u64,
+pub struct Follows {
+    /// What the relation service says.
+    pub outcome: ImportFollowsResponse,
+    /// How many it was told.
+    pub sent: u64,
     /// Left out, because one of their accounts could not be created.
-    pub(crate) dropped: u64,
-    pub(crate) took: Duration,
+    pub dropped: u64,
+    /// How long it took.
+    pub took: Duration,
 }
 
 /// Makes sure that every name of the list has an account.
-pub(crate) async fn users(list: &EdgeList, target: &Target) -> anyhow::Result<Users> {
+pub async fn users(list: &EdgeList, target: &Target) -> anyhow::Result<Users> {
     let channels = channels(&target.user_url).await?;
     let names: Vec<&str> = list.names().collect();
     let progress = Progress::start("accounts", names.len() as u64);
@@ -113,11 +119,7 @@ async fn import_users(
 }
 
 /// Brings in the follows of a list, given the ids of its names.
-pub(crate) async fn follows(
-    list: &EdgeList,
-    ids: &[u64],
-    target: &Target,
-) -> anyhow::Result<Follows> {
+pub async fn follows(list: &EdgeList, ids: &[u64], target: &Target) -> anyhow::Result<Follows> {
     let channels = channels(&target.relation_url).await?;
     let (lanes, dropped) = lanes(list, ids);
     let sent = lanes.iter().map(|lane| lane.len() as u64).sum();

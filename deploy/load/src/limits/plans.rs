@@ -1,0 +1,240 @@
+//! What a call of the gateway is made of: which calls it makes in turn, with messages as large as
+//! those of the world that clients act on. As the gateway states it at its handlers, for a viewer
+//! who is logged in and an account named by its id. What a service asks another for a call stands
+//! among the gateway's own, one stage later: as many calls follow each other.
+
+mod messages;
+
+use microblog_proto::{
+    gateway::{
+        self, FollowRequest, LikeRequest, ListedUser, PublishRequest, ViewFollowersRequest,
+        ViewHomeRequest, ViewUserRequest, ViewUserTimelineRequest,
+    },
+    post::{self, Like, Post},
+    relation::{self, Counts},
+    timeline::{self, Delivery},
+};
+use prost::Message;
+
+use self::messages::{
+    ID, LIKES, authenticate, by_id, edge, entry, get_user, one_relation, page_token, post, posts,
+    relation, relations, request_id, state, step, text, time, timeline_token, user, users,
+    viewed_post,
+};
+use super::{
+    call::Sizes,
+    chain::{Chain, Peer, Step},
+};
+
+/// The accounts on a page of followers.
+const FOLLOWERS: usize = 50;
+/// The posts on a page of a timeline, as many as the gateway shows unless it is told otherwise.
+const POSTS: usize = 20;
+
+/// A call of the gateway, and the calls behind it.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) sizes: Sizes,
+    pub(crate) chain: Chain,
+}
+
+/// Returns the plan of a page of 50 followers: 5 calls in 2 stages.
+pub(crate) fn view_followers() -> Plan {
+    let page = relation::ListFollowersRequest {
+        user_id: ID,
+        page_size: FOLLOWERS as i32,
+        page_token: String::new(),
+    };
+    let edges = relation::ListFollowersResponse {
+        edges: vec![edge(); FOLLOWERS],
+        next_page_token: page_token(),
+    };
+    let request = ViewFollowersRequest {
+        user: Some(by_id()),
+        page_size: FOLLOWERS as i32,
+        page_token: String::new(),
+    };
+    let listed = ListedUser { user: Some(user()), relation: state(), since: Some(time()) };
+    let answer = gateway::ViewFollowersResponse {
+        users: vec![listed; FOLLOWERS],
+        next_page_token: page_token(),
+    };
+    let first = vec![authenticate(), get_user(), step(Peer::Relation, &page, &edges)];
+    let hydration = vec![users(FOLLOWERS), relations(FOLLOWERS, relation(FOLLOWERS))];
+    plan(&request, &answer, vec![first, hydration])
+}
+
+/// Returns the plan of a look at one account: 5 calls in 2 stages.
+pub(crate) fn view_user() -> Plan {
+    let counts = Counts { user_id: ID, following: 60, followers: 400, mutuals: 30 };
+    let count = step(
+        Peer::Relation,
+        &relation::BatchGetCountsRequest { user_ids: vec![ID] },
+        &relation::BatchGetCountsResponse { counts: vec![counts] },
+    );
+    let stands = step(
+        Peer::Relation,
+        &relation::GetRelationRequest { viewer_id: ID, target_id: ID },
+        &relation::GetRelationResponse { relation: Some(one_relation()) },
+    );
+    let common = step(
+        Peer::Relation,
+        &relation::CountCommonFollowingRequest { user_id: ID, other_id: ID },
+        &relation::CountCommonFollowingResponse { count: 20 },
+    );
+    let answer = gateway::ViewUserResponse {
+        user: Some(user()),
+        counts: Some(counts),
+        relation: Some(one_relation()),
+        common_following: 20,
+    };
+    let request = ViewUserRequest { user: Some(by_id()) };
+    plan(&request, &answer, vec![vec![authenticate(), get_user(), count], vec![stands, common]])
+}
+
+/// Returns the plan of a follow: 3 calls in 2 stages. Of the end of one it is the same without
+/// user.GetUser.
+pub(crate) fn follow() -> Plan {
+    let follow = step(
+        Peer::Relation,
+        &relation::FollowRequest { follower_id: ID, target_id: ID },
+        &relation::FollowResponse { edge: Some(edge()), state: state() },
+    );
+    let answer = gateway::FollowResponse { relation: state(), since: Some(time()) };
+    let request = FollowRequest { user: Some(by_id()) };
+    plan(&request, &answer, vec![vec![authenticate(), get_user()], vec![follow]])
+}
+
+/// Returns the plan of a post by which nobody is mentioned: 3 calls in 3 stages, the last one by
+/// which the post service tells the timeline service.
+pub(crate) fn publish() -> Plan {
+    let (request_id, text) = (request_id(), text(140));
+    let post = Some(Post { text: text.clone(), likes: 0, ..post() });
+    let create = post::CreatePostRequest {
+        author_id: ID,
+        request_id: request_id.clone(),
+        text: text.clone(),
+    };
+    let create = step(Peer::Post, &create, &post::CreatePostResponse { post: post.clone() });
+    let delivery = Delivery { post_id: ID, author_id: ID, root_id: 0, has_text: true };
+    let deliver = step(
+        Peer::Timeline,
+        &timeline::DeliverRequest { deliveries: vec![delivery] },
+        &timeline::DeliverResponse {},
+    );
+    let request = PublishRequest { request_id, text };
+    let answer = gateway::PublishResponse { post };
+    plan(&request, &answer, vec![vec![authenticate()], vec![create], vec![deliver]])
+}
+
+/// Returns the plan of the first page of a home timeline: 7 calls in 5 stages, one of them by which
+/// the timeline service asks how the reader stands to its authors.
+pub(crate) fn view_home() -> Plan {
+    let request = timeline::GetHomeTimelineRequest {
+        user_id: ID,
+        page_size: POSTS as i32,
+        page_token: String::new(),
+        since_token: String::new(),
+    };
+    let answer = timeline::GetHomeTimelineResponse {
+        entries: vec![entry(); POSTS],
+        next_page_token: timeline_token(),
+        since_token: timeline_token(),
+        older_than_id: 0,
+    };
+    let home = step(Peer::Timeline, &request, &answer);
+    let standing = relation::BatchGetRelationsRequest {
+        include_newest_following_version: true,
+        ..relation(POSTS)
+    };
+    let mut stages = vec![vec![authenticate()], vec![home], vec![relations(POSTS, standing)]];
+    stages.extend(posts(POSTS));
+    let answer = gateway::ViewHomeResponse {
+        posts: vec![viewed_post(); POSTS],
+        next_page_token: timeline_token(),
+        since_token: timeline_token(),
+    };
+    plan(&ViewHomeRequest::default(), &answer, stages)
+}
+
+/// Returns the plan of the first page of somebody's posts: 7 calls in 3 stages.
+pub(crate) fn view_user_timeline() -> Plan {
+    let request = timeline::GetUserTimelineRequest {
+        user_id: ID,
+        page_size: POSTS as i32,
+        page_token: String::new(),
+        since_token: String::new(),
+    };
+    // Accounts have 10 posts, on average.
+    let count = POSTS / 2;
+    let answer = timeline::GetUserTimelineResponse {
+        entries: vec![entry(); count],
+        next_page_token: String::new(),
+        since_token: page_token(),
+        older_than_id: 0,
+    };
+    let own = step(Peer::Timeline, &request, &answer);
+    let [read, hydration] = posts(count);
+    // All of them are by the account itself.
+    let hydration = hydration.into_iter().map(|step| match step.peer {
+        Peer::User => users(1),
+        Peer::Relation => relations(1, relation(1)),
+        Peer::Post | Peer::Timeline => step,
+    });
+    let stages = vec![vec![authenticate(), get_user(), own], read, hydration.collect()];
+    let answer = gateway::ViewUserTimelineResponse {
+        posts: vec![viewed_post(); count],
+        next_page_token: String::new(),
+        since_token: page_token(),
+    };
+    let request = ViewUserTimelineRequest { user: Some(by_id()), ..Default::default() };
+    plan(&request, &answer, stages)
+}
+
+/// Returns the plan of a like of somebody else's post: 5 calls in 3 stages. Taking it back is
+/// user.Authenticate, then post.Unlike.
+pub(crate) fn like() -> Plan {
+    let read = step(
+        Peer::Post,
+        &post::GetPostRequest { post_id: ID, viewer_id: 0 },
+        &post::GetPostResponse { post: Some(post()) },
+    );
+    let like = step(
+        Peer::Post,
+        &post::LikeRequest { user_id: ID, post_id: ID },
+        &post::LikeResponse {
+            like: Some(Like { user_id: ID, liked_at: Some(time()) }),
+            likes: LIKES,
+        },
+    );
+    let author = relation::BatchGetRelationsRequest {
+        include_mutes: false,
+        include_blocks: true,
+        ..relation(1)
+    };
+    let stages = vec![vec![authenticate(), read], vec![users(1), relations(1, author)], vec![like]];
+    let answer = gateway::LikeResponse { liked_at: Some(time()), likes: LIKES };
+    plan(&LikeRequest { post_id: ID }, &answer, stages)
+}
+
+fn plan(request: &impl Message, answer: &impl Message, stages: Vec<Vec<Step>>) -> Plan {
+    let sizes = Sizes { request: request.encoded_len(), answer: answer.encoded_len() };
+    Plan { sizes, chain: Chain { stages } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_have_the_calls_that_the_gateway_states() {
+        let shape = |plan: Plan| -> Vec<usize> { plan.chain.stages.iter().map(Vec::len).collect() };
+        assert_eq!(shape(view_followers()), [3, 2]);
+        assert_eq!(shape(view_user()), [3, 2]);
+        assert_eq!(shape(follow()), [2, 1]);
+        assert_eq!(shape(publish()), [1, 1, 1]);
+        assert_eq!(shape(view_home()), [1, 1, 1, 1, 3]);
+        assert_eq!(shape(view_user_timeline()), [3, 1, 3]);
+        assert_eq!(shape(like()), [2, 2, 1]);
+    }
+}

@@ -1,0 +1,70 @@
+//! `microblog-load`: how fast a microblog is, how fast this machine would let it be, and what it
+//! takes of memory.
+
+mod classical;
+mod data;
+mod drive;
+mod limits;
+mod memory;
+mod outcome;
+mod plot;
+mod report;
+mod run;
+mod scale;
+mod scenario;
+mod system;
+mod world;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Measures a microblog that runs somewhere, or one that it starts itself.
+///
+/// Exits with 0 if it measured, and 2 if it could not.
+#[derive(Debug, Parser)]
+#[command(name = "microblog-load", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Args),
+    Report(report::Args),
+    Scale(scale::Args),
+    Classical(classical::Args),
+    Memory(memory::Args),
+    #[command(hide = true)]
+    Serve(limits::serve::Args),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Run(args) => call(run::run(args)),
+        Command::Report(args) => call(report::run(args)),
+        Command::Scale(args) => call(scale::run(args)),
+        Command::Classical(args) => call(classical::run(args)),
+        Command::Memory(args) => call(memory::run(args)),
+        Command::Serve(args) => limits::serve::run(args),
+    }
+}
+
+/// Runs a command that calls others, in one thread.
+fn call(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+}

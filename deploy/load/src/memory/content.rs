@@ -1,0 +1,146 @@
+//! Posts, likes, comments and home timelines for accounts that exist, by the calls of their
+//! services. Knows nothing of Redis.
+
+use anyhow::anyhow;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use microblog_local::remote::{self, CALL_TIMEOUT};
+use microblog_proto::{
+    post::{
+        AddCommentRequest, CreatePostRequest, LikeRequest, post_service_client::PostServiceClient,
+    },
+    timeline::{GetHomeTimelineRequest, timeline_service_client::TimelineServiceClient},
+};
+use tonic::{Status, transport::Channel};
+use uuid::Uuid;
+
+use crate::system::Urls;
+
+/// Calls in flight.
+const AT_ONCE: usize = 32;
+
+/// The characters of a text.
+const CHARACTERS: usize = 140;
+
+const WORDS: [&str; 28] = [
+    "the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "people",
+    "write", "about", "weather", "music", "food", "travel", "work", "football", "cats", "politics",
+    "books", "and", "their", "day", "in", "few", "words",
+];
+
+/// Accounts that do something.
+pub(super) struct Content<'a> {
+    accounts: &'a [u64],
+    posts: PostServiceClient<Channel>,
+    timelines: TimelineServiceClient<Channel>,
+}
+
+impl<'a> Content<'a> {
+    pub(super) fn new(urls: &Urls, accounts: &'a [u64]) -> anyhow::Result<Self> {
+        let posts = PostServiceClient::new(remote::channel(&urls.post)?);
+        let timelines = TimelineServiceClient::new(remote::channel(&urls.timeline)?);
+        Ok(Self { accounts, posts, timelines })
+    }
+
+    /// Lets each account post once; returns the posts, in the order of the accounts.
+    pub(super) async fn publish(&self, round: u32) -> anyhow::Result<Vec<u64>> {
+        let first = round as usize * self.accounts.len();
+        let calls = self.accounts.iter().enumerate().map(async |(index, &author_id)| {
+            let message = CreatePostRequest {
+                author_id,
+                request_id: Uuid::new_v4().to_string(),
+                text: text(first + index),
+            };
+            let response = remote::repeatedly(async || {
+                self.posts.clone().create_post(remote::request(message.clone(), CALL_TIMEOUT)).await
+            });
+            Ok(response.await?.into_inner().post.unwrap_or_default().id)
+        });
+        all(calls).await
+    }
+
+    /// Lets so many accounts like each post, or all, if they are fewer; returns how many likes
+    /// these are.
+    pub(super) async fn like(&self, posts: &[u64], each: u32) -> anyhow::Result<u64> {
+        let each = self.accounts.len().min(each as usize);
+        let likes = posts.iter().enumerate().flat_map(|(index, &post)| {
+            (0..each).map(move |like| (self.account(index + like), post))
+        });
+        let calls = likes.map(async |(user_id, post_id)| {
+            let message = LikeRequest { user_id, post_id };
+            let response = remote::repeatedly(async || {
+                self.posts.clone().like(remote::request(message, CALL_TIMEOUT)).await
+            });
+            response.await.map(drop)
+        });
+        Ok(all(calls).await?.len() as u64)
+    }
+
+    /// Lets somebody comment on each of the posts.
+    pub(super) async fn comment(&self, posts: &[u64], round: u32) -> anyhow::Result<()> {
+        let first = round as usize;
+        let calls = posts.iter().enumerate().map(async |(index, &post_id)| {
+            let message = AddCommentRequest {
+                author_id: self.account(first + index + 1),
+                request_id: Uuid::new_v4().to_string(),
+                post_id,
+                text: text(first + index),
+                in_reply_to_id: 0,
+            };
+            let response = remote::repeatedly(async || {
+                self.posts.clone().add_comment(remote::request(message.clone(), CALL_TIMEOUT)).await
+            });
+            response.await.map(drop)
+        });
+        all(calls).await.map(drop)
+    }
+
+    /// Lets each account read its home timeline, which is there from then on.
+    pub(super) async fn read_homes(&self) -> anyhow::Result<()> {
+        let calls = self.accounts.iter().map(async |&user_id| {
+            let message = GetHomeTimelineRequest { user_id, ..GetHomeTimelineRequest::default() };
+            let response = remote::repeatedly(async || {
+                let request = remote::request(message.clone(), CALL_TIMEOUT);
+                self.timelines.clone().get_home_timeline(request).await
+            });
+            response.await.map(drop)
+        });
+        all(calls).await.map(drop)
+    }
+
+    fn account(&self, number: usize) -> u64 {
+        self.accounts[number % self.accounts.len()]
+    }
+}
+
+/// Makes calls, some at a time, and returns their answers in their order.
+async fn all<T>(
+    calls: impl Iterator<Item = impl Future<Output = Result<T, Status>>>,
+) -> anyhow::Result<Vec<T>> {
+    let answers = stream::iter(calls).buffered(AT_ONCE).try_collect().await;
+    answers.map_err(|status| anyhow!("{}", remote::told(&status)))
+}
+
+/// Returns words in an order that depends on the number.
+fn text(number: usize) -> String {
+    let mut text = String::new();
+    let mut state = number as u64 + 1;
+    while text.len() < CHARACTERS {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        text.push_str(WORDS[(state >> 33) as usize % WORDS.len()]);
+        text.push(' ');
+    }
+    text.truncate(CHARACTERS - 1);
+    // The service leaves out blanks at the end.
+    text + "."
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_as_long_as_they_are_said_to_be_and_differ() {
+        assert!((0..100).all(|number| text(number).len() == CHARACTERS));
+        assert_ne!(text(0), text(1));
+    }
+}

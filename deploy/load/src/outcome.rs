@@ -1,0 +1,123 @@
+//! What was measured, for people and for programs.
+
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
+
+use anyhow::Context as _;
+
+use crate::{drive::Measured, system::Usage};
+
+/// What a scenario took.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) scenario: String,
+    pub(crate) calls: u64,
+    pub(crate) seconds: f64,
+    pub(crate) calls_per_second: f64,
+    pub(crate) latency_us: Latency,
+    /// How many failed, by code.
+    pub(crate) errors: BTreeMap<String, u64>,
+    /// What the system used for all of it.
+    pub(crate) usage: Usage,
+}
+
+/// What shares of the calls did not exceed, in microseconds.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct Latency {
+    pub(crate) mean: f64,
+    pub(crate) p50: u64,
+    pub(crate) p90: u64,
+    pub(crate) p99: u64,
+    pub(crate) p999: u64,
+    pub(crate) max: u64,
+}
+
+impl Outcome {
+    /// Returns what became of a scenario.
+    pub(crate) fn new(scenario: String, measured: &Measured, usage: Usage) -> Self {
+        let quantile = |share| measured.quantile_us(share);
+        Self {
+            scenario,
+            calls: measured.latencies.len(),
+            seconds: measured.seconds,
+            calls_per_second: measured.calls_per_second(),
+            latency_us: Latency {
+                mean: measured.latencies.mean(),
+                p50: quantile(0.5),
+                p90: quantile(0.9),
+                p99: quantile(0.99),
+                p999: quantile(0.999),
+                max: measured.latencies.max(),
+            },
+            errors: measured.errors.clone(),
+            usage,
+        }
+    }
+
+    /// Returns the processor time of all processes for a call.
+    pub(crate) fn cpu_us_per_call(&self) -> f64 {
+        self.each(self.usage.processes.iter().map(|process| process.cpu_us).sum())
+    }
+
+    fn each(&self, amount: u64) -> f64 {
+        amount as f64 / (self.calls.max(1)) as f64
+    }
+}
+
+/// Writes something to a file for programs, if one is named.
+pub(crate) fn write_json(file: Option<&Path>, what: &impl serde::Serialize) -> anyhow::Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    let text = serde_json::to_string_pretty(what)?;
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Returns a table of outcomes, a line each, and below it what each process used and what failed.
+pub(crate) fn table(outcomes: &[Outcome]) -> String {
+    let mut text = format!(
+        "{:<16}{:>11}{:>10}{:>10}{:>12}{:>10}{:>12}{:>12}{:>12}\n",
+        "", "calls/s", "p50 ms", "p99 ms", "CPU us", "commands", "Redis us", "round trips", "bytes"
+    );
+    // Writing to a string does not fail.
+    for outcome in outcomes {
+        let milliseconds = |microseconds: u64| microseconds as f64 / 1_000.0;
+        let latency = &outcome.latency_us;
+        let _ = write!(
+            text,
+            "{:<16}{:>11.0}{:>10.2}{:>10.2}{:>12.1}",
+            outcome.scenario,
+            outcome.calls_per_second,
+            milliseconds(latency.p50),
+            milliseconds(latency.p99),
+            outcome.cpu_us_per_call(),
+        );
+        if let Some(redis) = &outcome.usage.redis {
+            let unless_unknown = |amount: Option<u64>| {
+                amount.map_or("-".to_owned(), |amount| format!("{:.1}", outcome.each(amount)))
+            };
+            let _ = write!(
+                text,
+                "{:>10}{:>12}{:>12.2}{:>12.0}",
+                unless_unknown(redis.commands),
+                unless_unknown(redis.server_us),
+                outcome.each(redis.round_trips),
+                outcome.each(redis.bytes_in + redis.bytes_out),
+            );
+        }
+        text.push('\n');
+    }
+    for outcome in outcomes {
+        for process in &outcome.usage.processes {
+            let _ = writeln!(
+                text,
+                "{:<16}{:<22}{:>8.1} us of CPU a call, {:>6.1} MB resident",
+                outcome.scenario,
+                process.name,
+                outcome.each(process.cpu_us),
+                process.resident_bytes as f64 / 1e6
+            );
+        }
+        for (code, count) in &outcome.errors {
+            let _ = writeln!(text, "{:<16}{count} calls failed with {code}", outcome.scenario);
+        }
+    }
+    text
+}

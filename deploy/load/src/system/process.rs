@@ -1,0 +1,95 @@
+//! What processes have used, as Linux tells in /proc; other systems tell it in other ways, which
+//! are not known here.
+
+use std::{fs, io};
+
+use anyhow::Context as _;
+use nix::unistd::{SysconfVar, sysconf};
+
+use super::ProcessUsage;
+
+// The fields of /proc/PID/stat after the program's name, from 0 on: utime, and after it stime,
+// cutime and cstime (proc_pid_stat(5), where the name is field 2 and utime field 14).
+const UTIME: usize = 11;
+const TIMES: usize = 4;
+
+/// Returns what processes have used so far; nothing on systems other than Linux.
+pub(super) fn usage<'a>(
+    processes: impl Iterator<Item = (&'a str, u32)>,
+) -> anyhow::Result<Vec<ProcessUsage>> {
+    if !cfg!(target_os = "linux") {
+        return Ok(Vec::new());
+    }
+    let ticks = ticks_per_second()?;
+    processes.map(|(name, id)| of_process(name, id, ticks)).collect()
+}
+
+fn of_process(name: &str, id: u32, ticks_per_second: u64) -> anyhow::Result<ProcessUsage> {
+    let read =
+        |file: &str| -> io::Result<String> { fs::read_to_string(format!("/proc/{id}/{file}")) };
+    let named = || format!("cannot read what {name} (process {id}) uses in /proc");
+    let stat = read("stat").with_context(named)?;
+    let status = read("status").with_context(named)?;
+    let ticks = cpu_ticks(&stat).context("unknown form of `stat`").with_context(named)?;
+    let resident = resident_bytes(&status).context("no VmRSS in `status`").with_context(named)?;
+    Ok(ProcessUsage {
+        name: name.to_owned(),
+        cpu_us: ticks * 1_000_000 / ticks_per_second,
+        resident_bytes: resident,
+    })
+}
+
+fn ticks_per_second() -> anyhow::Result<u64> {
+    let ticks = sysconf(SysconfVar::CLK_TCK).context("cannot ask for the length of a tick")?;
+    let ticks = ticks.and_then(|ticks| u64::try_from(ticks).ok()).filter(|&ticks| ticks > 0);
+    ticks.context("the system does not say how long a tick is")
+}
+
+/// Reads the time on all CPUs, in and for the process, from `stat`: its own, and that of those of
+/// its children which have ended, such as the one that rewrites Redis' append-only file.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    // The name stands in parentheses, and may have some itself, and spaces.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let times: Vec<&str> = fields.split_whitespace().skip(UTIME).take(TIMES).collect();
+    if times.len() < TIMES {
+        return None;
+    }
+    times.into_iter().map(|time| time.parse::<u64>().ok()).sum()
+}
+
+/// Reads how much of the process is in memory from `status`.
+fn resident_bytes(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_whatever_the_program_is_called() {
+        let rest = "S 1 2 3 0 -1 4194560 5 6 7 8 120 30 4 1 20 0 3 0 99 1000 50 1844";
+        for name in ["redis-server", "a b", "a) S 1 (b"] {
+            assert_eq!(cpu_ticks(&format!("17 ({name}) {rest}")), Some(155), "{name}");
+        }
+        assert_eq!(cpu_ticks("17 (short) S 1 2 3"), None);
+        assert_eq!(cpu_ticks(""), None);
+    }
+
+    #[test]
+    fn the_resident_size_is_read() {
+        let status = "Name:\tmicroblog\nVmHWM:\t   9000 kB\nVmRSS:\t   8612 kB\nRssAnon:\t 1 kB\n";
+        assert_eq!(resident_bytes(status), Some(8612 * 1024));
+        assert_eq!(resident_bytes("Name:\tkthreadd\n"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_process_has_a_size() {
+        let usage = usage([("this one", std::process::id())].into_iter()).unwrap();
+        assert_eq!(usage[0].name, "this one");
+        assert!(usage[0].resident_bytes > 100_000);
+    }
+}

@@ -27,12 +27,8 @@ use crate::{
 /// once for each of them.
 const TRANSACTION_MAX: usize = 10_000;
 
-/// How much of it is read at once, and in memory: little, so that whoever calls meanwhile waits for
-/// Redis and a processor no longer than for any other call.
-const BATCH_MAX: usize = 100;
-
-/// Of how many partitions something is read or struck out at once, for the same reason.
-const PARTITIONS_MAX: usize = 64;
+/// How much of it is read at once, and in memory.
+const BATCH_MAX: usize = 500;
 
 /// Writes to the archive what waits.
 pub struct Archiver {
@@ -63,10 +59,7 @@ impl Archiver {
     /// Writes a page of what waits in each partition. Returns whether there is more.
     pub async fn pass(&mut self) -> Result<bool, Error> {
         let partitions: Vec<_> = Partition::all().collect();
-        let mut pages = Vec::with_capacity(partitions.len());
-        for partitions in partitions.chunks(PARTITIONS_MAX) {
-            pages.extend(self.store.unarchived(partitions).await?);
-        }
+        let pages = self.store.unarchived(&partitions).await?;
         let new = partitions.iter().zip(&pages).filter(|(_, page)| !page.is_archived);
         let new: Vec<_> = new.map(|(&partition, _)| partition).collect();
         if !new.is_empty() {
@@ -98,19 +91,9 @@ impl Archiver {
             writing.add(&self.changes(notes).await?).await?;
         }
         writing.commit().await?;
-        self.strike_out(notes).await?;
+        let notes: Vec<_> = notes.iter().map(|&(note, _)| note).collect();
+        self.store.archived(&notes).await?;
         self.metrics.archived(notes.len() as u64);
-        Ok(())
-    }
-
-    async fn strike_out(&self, notes: &[(Note, u64)]) -> Result<(), Error> {
-        let mut notes: Vec<_> = notes.iter().map(|&(note, _)| note).collect();
-        let partition = |note: &Note| note.post().partition();
-        notes.sort_unstable_by_key(partition);
-        let partitions: Vec<_> = notes.chunk_by(|a, b| partition(a) == partition(b)).collect();
-        for partitions in partitions.chunks(PARTITIONS_MAX) {
-            self.store.archived(partitions).await?;
-        }
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! What the archive may not know.
 
+use std::collections::HashMap;
+
 use microblog_domain::{CommentId, Partition, PostId};
 use microblog_keyspace::{Batch, Error, decode, redis::cmd};
 
@@ -136,18 +138,16 @@ impl Store {
         Ok(())
     }
 
-    /// Strikes out what the archive knows now, of some partitions each. All go out together.
-    pub async fn archived(&self, partitions: &[&[Note]]) -> Result<(), Error> {
-        let mut batch = Batch::with_capacity(partitions.len());
-        for notes in partitions {
-            let Some(first) = notes.first() else { continue };
-            let partition = first.post().partition();
+    /// Strikes out what the archive knows now. All go out together.
+    pub async fn archived(&self, notes: &[Note]) -> Result<(), Error> {
+        let mut members: HashMap<Partition, Vec<String>> = HashMap::new();
+        for note in notes {
+            members.entry(note.post().partition()).or_default().push(note.member());
+        }
+        let mut batch = Batch::with_capacity(members.len());
+        for (partition, members) in members {
             let mut remove = cmd("ZREM");
-            remove.arg(keys::unarchived(partition));
-            for note in *notes {
-                remove.arg(note.member());
-            }
-            batch.query(partition, remove);
+            batch.query(partition, remove.arg(keys::unarchived(partition)).arg(members).take());
         }
         self.keyspace.send(batch).await?;
         Ok(())

@@ -39,8 +39,7 @@ const CLIENTS: usize = 32;
 const AUTHORS: usize = 512;
 
 /// In which order they take turns: twice in each of all orders.
-const ORDERS: [[usize; 3]; 6] =
-    [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
+const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
 const ROUNDS: usize = 2 * ORDERS.len();
 const ROUND: Duration = Duration::from_secs(3);
 

@@ -4,6 +4,7 @@
 mod classical;
 mod data;
 mod drive;
+mod fan_out;
 mod limits;
 mod memory;
 mod outcome;
@@ -36,6 +37,7 @@ struct Cli {
 enum Command {
     Run(run::Args),
     Report(report::Args),
+    FanOut(fan_out::Args),
     Scale(scale::Args),
     Classical(classical::Args),
     Memory(memory::Args),
@@ -57,6 +59,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => call(run::run(args)),
         Command::Report(args) => call(report::run(args)),
+        Command::FanOut(args) => call(fan_out::run(args)),
         Command::Scale(args) => call(scale::run(args)),
         Command::Classical(args) => call(classical::run(args)),
         Command::Memory(args) => call(memory::run(args)),

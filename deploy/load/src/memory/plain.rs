@@ -5,7 +5,7 @@ use microblog_local::edges::EdgeList;
 
 use super::store::Store;
 
-/// The names of all keys that [`write`] makes.
+/// The names of all keys that [`write()`] makes.
 pub(super) const PATTERN: &str = "plain:*";
 
 const FOLLOWS_PER_CALL: usize = 10_000;

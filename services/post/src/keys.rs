@@ -65,6 +65,12 @@ macro_rules! keys_of_partition {
 keys_of_partition!(outbox pending clock authors forgotten forgetting);
 keys_of_partition!(unarchived retired horizon);
 
+/// Returns the keys of a post and of all that it has gathered, in the order in which functions take
+/// them.
+pub(crate) fn of_post(id: PostId) -> [String; 5] {
+    [post(id), likes(id), comments(id), comment_bodies(id), reposts(id)]
+}
+
 /// Returns the key that says which process does a job.
 pub(crate) fn job(name: &str) -> String {
     format!("post:{{{}}}:{name}", Partition::new(0))

@@ -135,11 +135,7 @@ impl Store {
         for &(id, mark) in marked {
             let call = Call::new("post_evict")
                 .key(keys::retired(id.partition()))
-                .key(keys::post(id))
-                .key(keys::likes(id))
-                .key(keys::comments(id))
-                .key(keys::comment_bodies(id))
-                .key(keys::reposts(id))
+                .keys(keys::of_post(id))
                 .key(keys::unreposted(id))
                 .arg(id.get())
                 .arg(mark);

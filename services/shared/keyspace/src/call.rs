@@ -28,6 +28,12 @@ impl Call {
         self
     }
 
+    /// Adds some keys, in their order.
+    #[must_use]
+    pub fn keys(self, keys: impl IntoIterator<Item: AsRef<[u8]>>) -> Self {
+        keys.into_iter().fold(self, Self::key)
+    }
+
     /// Adds an argument; a list adds one for each of its items.
     #[must_use]
     pub fn arg(mut self, argument: impl ToRedisArgs) -> Self {

@@ -29,7 +29,7 @@ use uuid::Uuid;
 use crate::{
     drive::{Measured, Pace, drive},
     outcome::write_json,
-    system::{Shape, System, Urls},
+    system::{Shape, System, Urls, fan_out_streams},
 };
 
 /// Home timelines that are built at once.
@@ -45,9 +45,6 @@ const BEFORE: Duration = Duration::from_secs(5);
 const WINDOW: Duration = Duration::from_millis(500);
 
 const POLL: Duration = Duration::from_millis(5);
-
-/// The streams in which posts wait for their way to followers, as the timeline service has it.
-const STREAMS: u16 = 16;
 
 const TEXT: &str = "the quick brown fox jumps over a lazy dog";
 
@@ -257,8 +254,8 @@ impl Crowd {
 async fn drained(admin: &mut MultiplexedConnection) -> anyhow::Result<()> {
     loop {
         let mut pipeline = pipe();
-        for stream in 0..STREAMS {
-            pipeline.cmd("XLEN").arg(format!("tl:{{{stream}}}:fanout"));
+        for stream in fan_out_streams() {
+            pipeline.cmd("XLEN").arg(stream);
         }
         let lengths: Vec<u64> = pipeline.query_async(admin).await?;
         if lengths.iter().all(|&length| length == 0) {

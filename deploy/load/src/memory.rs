@@ -23,6 +23,7 @@ use self::{
 };
 use crate::{
     data,
+    outcome::write_json,
     system::{Shape, System, Urls},
 };
 
@@ -64,9 +65,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut store = Store::new(connection);
     let report = measure(&args, &graph, system.urls(), &mut store).await?;
     report.print();
-    if let Some(file) = &args.json {
-        report.write(file)?;
-    }
+    write_json(args.json.as_deref(), &report)?;
     Ok(ExitCode::SUCCESS)
 }
 

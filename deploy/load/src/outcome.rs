@@ -67,7 +67,7 @@ impl Outcome {
 pub(crate) fn write_json(file: Option<&Path>, what: &impl serde::Serialize) -> anyhow::Result<()> {
     let Some(file) = file else { return Ok(()) };
     let text = serde_json::to_string_pretty(what)?;
-    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+    fs::write(file, text + "\n").with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// Returns a table of outcomes, a line each, and below it what each process used and what failed.

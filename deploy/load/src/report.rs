@@ -1,7 +1,7 @@
 //! The subcommand `report`: what the machine can do at best for a call, and how near the
 //! system comes to that, measured in the same minute.
 
-use std::{fmt::Write as _, path::PathBuf, process::ExitCode, time::Duration};
+use std::{fmt::Write as _, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use microblog_keyspace::redis::Client;
@@ -9,14 +9,13 @@ use microblog_local::remote;
 use rand::{SeedableRng as _, rngs::SmallRng};
 
 use crate::{
-    data,
     drive::drive,
     limits::{ChainSystem, Echo, Plan, Recording, Replayed, Target, plans},
     outcome::{Outcome, table, write_json},
-    run::{CONNECTIONS, Load, measure},
+    run::{CONNECTIONS, Load, Trial},
     scenario::{Caller, Scenario},
     system::{Shape, System},
-    world::{self, World},
+    world::World,
 };
 
 /// How many calls are recorded to be replayed.
@@ -48,14 +47,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
     #[command(flatten)]
-    load: Load,
-    #[command(flatten)]
-    graph: data::Args,
-    #[command(flatten)]
-    world: world::Args,
-    /// Writes what was measured to a file, too
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    trial: Trial,
 }
 
 /// What the machine can do at best for a call.
@@ -85,21 +77,21 @@ struct Line {
 
 /// Runs `report`.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let list = args.graph.graph()?;
+    let list = args.trial.graph.graph()?;
     let system = System::start(args.layout, args.threads, &[]).await?;
-    let world = World::make(system.urls(), &list, &args.world, args.graph.seed).await?;
+    let world = args.trial.world(&system, &list).await?;
     let mut lines = Vec::new();
     for (scenario, plan) in PLANNED {
         eprintln!("{}", scenario.name());
         let limits = limits(&args, &system, &world, scenario, &plan()).await?;
-        let outcome = measure(&system, &world, scenario, &args.load, args.graph.seed).await?;
+        let outcome = args.trial.measure(&system, &world, scenario).await?;
         let ratio = outcome.calls_per_second / limits.chain_and_redis();
         lines.push(Line { outcome, limits, ratio });
     }
     let outcomes: Vec<_> = lines.iter().map(|line| line.outcome.clone()).collect();
     println!("{}", table(&outcomes));
     print!("{}", ratios(&lines));
-    write_json(args.json.as_deref(), &lines)?;
+    write_json(args.trial.json.as_deref(), &lines)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -112,11 +104,11 @@ async fn limits(
 ) -> anyhow::Result<Limits> {
     let echo = {
         let server = Echo::start(args.threads)?;
-        rate(&Target::new(server.url(), CONNECTIONS, plan.sizes)?, &args.load).await?
+        rate(&Target::new(server.url(), CONNECTIONS, plan.sizes)?, &args.trial.load).await?
     };
     let chain = {
         let server = ChainSystem::start(args.layout, &plan.chain, args.threads)?;
-        rate(&Target::new(server.url(), CONNECTIONS, plan.sizes)?, &args.load).await?
+        rate(&Target::new(server.url(), CONNECTIONS, plan.sizes)?, &args.trial.load).await?
     };
     let admin = system.redis_client().context("the system's Redis is not known")?;
     let replayed = replay(args, &admin, system, world, scenario).await?;
@@ -140,16 +132,16 @@ async fn replay(
     scenario: Scenario,
 ) -> anyhow::Result<Replayed> {
     let channel = remote::channel(&system.urls().gateway)?;
-    let caller = Caller::new(world, channel, SmallRng::seed_from_u64(args.graph.seed));
+    let caller = Caller::new(world, channel, SmallRng::seed_from_u64(args.trial.graph.seed));
     let recording = Recording::of(admin, RECORDED, async || {
         let done = caller.perform(scenario).await;
         done.map_err(|status| anyhow!("{}", remote::told(&status)))
     });
     let recording = recording.await?;
     // Once more, so that what is first done costs the same.
-    let warm_up = args.load.warm_up.min(Duration::from_secs(1));
-    recording.replay(admin, args.load.clients, warm_up).await?;
-    recording.replay(admin, args.load.clients, args.load.duration).await
+    let warm_up = args.trial.load.warm_up.min(Duration::from_secs(1));
+    recording.replay(admin, args.trial.load.clients, warm_up).await?;
+    recording.replay(admin, args.trial.load.clients, args.trial.load.duration).await
 }
 
 fn ratios(lines: &[Line]) -> String {

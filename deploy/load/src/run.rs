@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::ensure;
 use humantime::parse_duration;
-use microblog_local::remote;
+use microblog_local::{edges::EdgeList, remote};
 use rand::{SeedableRng as _, rngs::SmallRng};
 use tonic::transport::Channel;
 
@@ -30,16 +30,42 @@ pub(crate) struct Args {
     /// What clients do
     scenario: Scenario,
     #[command(flatten)]
-    load: Load,
-    #[command(flatten)]
     place: Place,
     #[command(flatten)]
-    graph: data::Args,
+    trial: Trial,
+}
+
+/// What is measured, and with what.
+#[derive(Clone, Debug, clap::Args)]
+// The group would have the name of the command's own.
+#[group(skip)]
+pub(crate) struct Trial {
     #[command(flatten)]
-    world: world::Args,
+    pub(crate) load: Load,
+    #[command(flatten)]
+    pub(crate) graph: data::Args,
+    #[command(flatten)]
+    pub(crate) world: world::Args,
     /// Writes what was measured to a file, too
     #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    pub(crate) json: Option<PathBuf>,
+}
+
+impl Trial {
+    /// Brings a graph into a system.
+    pub(crate) async fn world(&self, system: &System, list: &EdgeList) -> anyhow::Result<World> {
+        World::make(system.urls(), list, &self.world, self.graph.seed).await
+    }
+
+    /// Measures a scenario.
+    pub(crate) async fn measure(
+        &self,
+        system: &System,
+        world: &World,
+        scenario: Scenario,
+    ) -> anyhow::Result<Outcome> {
+        measure(system, world, scenario, &self.load, self.graph.seed).await
+    }
 }
 
 /// How much is called.
@@ -123,18 +149,19 @@ impl Place {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    args.load.pace()?;
-    let list = args.graph.graph()?;
-    let system = args.place.system().await?;
-    let world = World::make(system.urls(), &list, &args.world, args.graph.seed).await?;
-    let outcome = measure(&system, &world, args.scenario, &args.load, args.graph.seed).await?;
+    let Args { scenario, place, trial } = args;
+    trial.load.pace()?;
+    let list = trial.graph.graph()?;
+    let system = place.system().await?;
+    let world = trial.world(&system, &list).await?;
+    let outcome = trial.measure(&system, &world, scenario).await?;
     print!("{}", table(std::slice::from_ref(&outcome)));
-    write_json(args.json.as_deref(), &outcome)?;
+    write_json(trial.json.as_deref(), &outcome)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Measures a scenario, after it has run for a while.
-pub(crate) async fn measure(
+async fn measure(
     system: &System,
     world: &World,
     scenario: Scenario,

@@ -5,13 +5,11 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::Context as _;
 
 use crate::{
-    data,
     outcome::{Outcome, table, write_json},
     plot,
-    run::{Load, measure},
+    run::Trial,
     scenario::Scenario,
     system::{Shape, System},
-    world::{self, World},
 };
 
 /// What is measured unless other scenarios are named.
@@ -37,17 +35,10 @@ pub(crate) struct Args {
     #[arg(long = "scenario", value_name = "SCENARIO")]
     scenarios: Vec<Scenario>,
     #[command(flatten)]
-    load: Load,
-    #[command(flatten)]
-    graph: data::Args,
-    #[command(flatten)]
-    world: world::Args,
+    trial: Trial,
     /// Draws the processor time of a call by the number of accounts to this file
     #[arg(long, value_name = "FILE")]
     png: Option<PathBuf>,
-    /// Writes what was measured to a file, too
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
 }
 
 /// What the scenarios took with so many accounts.
@@ -73,7 +64,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         let series: Vec<_> = (0..scenarios.len()).map(|place| series(&sizes, place)).collect();
         plot::cost_by_accounts(file, &series, "accounts", "processor time of a call, µs")?;
     }
-    write_json(args.json.as_deref(), &sizes)?;
+    write_json(args.trial.json.as_deref(), &sizes)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -82,13 +73,12 @@ async fn outcomes(
     scenarios: &[Scenario],
     accounts: u32,
 ) -> anyhow::Result<Vec<Outcome>> {
-    let graph = args.graph.of_size(accounts);
-    let list = graph.graph()?;
+    let list = args.trial.graph.of_size(accounts).graph()?;
     let system = System::start(Shape::One, None, &[]).await?;
-    let world = World::make(system.urls(), &list, &args.world, graph.seed).await?;
+    let world = args.trial.world(&system, &list).await?;
     let mut outcomes = Vec::new();
     for &scenario in scenarios {
-        outcomes.push(measure(&system, &world, scenario, &args.load, graph.seed).await?);
+        outcomes.push(args.trial.measure(&system, &world, scenario).await?);
     }
     Ok(outcomes)
 }

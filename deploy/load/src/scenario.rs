@@ -11,15 +11,13 @@ use rand::{Rng as _, RngExt as _, rngs::SmallRng};
 use tonic::{Request, Status, transport::Channel};
 use uuid::Uuid;
 
-use crate::world::{Session, World};
+use crate::world::{PASSWORD, Session, World};
 
 /// The accounts of a page.
 const PAGE: i32 = 50;
 
 /// The pages of somebody who scrolls.
 const PAGES: usize = 5;
-
-const PASSWORD: &str = "correct horse battery";
 
 /// As long as many posts are.
 const TEXT: &str = "the quick brown fox jumps over a lazy dog while people write about weather, \

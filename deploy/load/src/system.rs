@@ -28,6 +28,14 @@ use self::{child::Child, nesting::Nesting, redis::Admin};
 const START: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
+/// In how many streams posts wait for their way to followers, as the timeline service has it.
+const STREAMS: u16 = 16;
+
+/// Returns the keys of the streams in which posts wait for their way to followers.
+pub(crate) fn fan_out_streams() -> impl Iterator<Item = String> {
+    (0..STREAMS).map(|stream| format!("tl:{{{stream}}}:fanout"))
+}
+
 /// How a system is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "snake_case")]

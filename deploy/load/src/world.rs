@@ -26,7 +26,8 @@ const LOGINS: usize = 4;
 
 const POSTS: usize = 64;
 
-const PASSWORD: &str = "correct horse battery";
+/// Of all accounts.
+pub(crate) const PASSWORD: &str = "correct horse battery";
 const EMAIL_DOMAIN: &str = "load.invalid";
 const TEXT: &str = "the quick brown fox jumps over a lazy dog";
 

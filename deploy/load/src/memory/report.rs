@@ -1,8 +1,5 @@
 //! What was measured, as a table for people and as JSON.
 
-use std::{fs, path::Path};
-
-use anyhow::Context as _;
 use serde::Serialize;
 
 use super::kinds::Kinds;
@@ -34,11 +31,6 @@ pub(super) struct Step {
 impl Report {
     pub(super) fn print(&self) {
         print!("{}", self.table());
-    }
-
-    pub(super) fn write(&self, file: &Path) -> anyhow::Result<()> {
-        let json = serde_json::to_string_pretty(self)?;
-        fs::write(file, json + "\n").with_context(|| format!("cannot write {}", file.display()))
     }
 
     fn table(&self) -> String {

@@ -8,9 +8,9 @@ use microblog_keyspace::redis::{self, Pipeline, aio::MultiplexedConnection, cmd}
 use tokio::time;
 
 use super::kinds::{Kind, Kinds, kind};
+use crate::system::fan_out_streams;
 
 const PARTITIONS: u16 = 1024;
-const STREAMS: u16 = 16;
 
 /// Sorted sets of a partition that are gone when nothing waits.
 const WAITING: [&str; 5] = [
@@ -135,8 +135,8 @@ impl Store {
                 .arg("(0")
                 .arg("+inf");
         }
-        for stream in 0..STREAMS {
-            pipeline.cmd("XLEN").arg(format!("tl:{{{stream}}}:fanout"));
+        for stream in fan_out_streams() {
+            pipeline.cmd("XLEN").arg(stream);
         }
         let counts: Vec<u64> = pipeline.query_async(&mut self.redis).await?;
         Ok(Some(counts.iter().sum()).filter(|&waiting| waiting > 0))

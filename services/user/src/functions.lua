@@ -3,27 +3,56 @@
 -- write, since a function is isolated but not rolled back. `issue`, `integer` and `now_ms` are the
 -- keyspace's own.
 --
--- A profile's `state` says what it is:
---   (absent)   an account
+-- A profile with a `card` is an account. One without says by its `state` what it is, and has the
+-- texts of a card in `draft`, where nobody sees them:
 --   pending    a registration under way
 --   aborted    a registration given up, whose claims are being released
 --   deleted    a deleted account, of which only the claims to release are left
 -- No profile: there is no such account, and as ids are never issued twice, there never will be.
 
+-- A card is what everybody may see of an account, in one text: these parts in this order, an empty
+-- one where there is no text, and between them what no text contains. `store/card.rs` says the same
+-- in Rust.
+local PARTS = { 'name', 'display_name', 'bio', 'avatar_url', 'location' }
+local SEPARATOR = '\31'
+local EACH = '([^' .. SEPARATOR .. ']*)' .. SEPARATOR
+
+-- Returns the parts of a card or draft by their names; nothing where it is missing or damaged.
+local function split(card)
+  local texts = {}
+  for text in string.gmatch((card or '') .. SEPARATOR, EACH) do
+    texts[#texts + 1] = text
+  end
+  if #texts ~= #PARTS then
+    return nil
+  end
+  local parts = {}
+  for i, part in ipairs(PARTS) do
+    parts[part] = texts[i]
+  end
+  return parts
+end
+
+-- Returns the card of these parts.
+local function join(parts)
+  local texts = {}
+  for i, part in ipairs(PARTS) do
+    texts[i] = parts[part] or ''
+  end
+  return table.concat(texts, SEPARATOR)
+end
+
 -- Begins registrations in one partition.
 -- KEYS: clock, registrations, prefix of the profiles' keys. The profiles' own keys cannot be named:
 --   their ids, which end them, are issued here. With the prefix's hash tag they lie in the same slot.
--- ARGV: partition, then for each: name, email, password, display_name, request
+-- ARGV: partition, then for each: draft, email, password, request
 -- Returns the ids.
 local function create(keys, args)
-  local ids = issue(keys[1], tonumber(args[1]), (#args - 1) / 5)
+  local ids = issue(keys[1], tonumber(args[1]), (#args - 1) / 4)
   for i, id in ipairs(ids) do
-    local at = 1 + (i - 1) * 5
-    redis.call('HSET', keys[3] .. id, 'state', 'pending', 'name', args[at + 1],
-      'email', args[at + 2], 'password', args[at + 3], 'request', args[at + 5])
-    if args[at + 4] ~= '' then
-      redis.call('HSET', keys[3] .. id, 'display_name', args[at + 4])
-    end
+    local at = 1 + (i - 1) * 4
+    redis.call('HSET', keys[3] .. id, 'state', 'pending', 'draft', args[at + 1],
+      'email', args[at + 2], 'password', args[at + 3], 'request', args[at + 4])
     redis.call('ZADD', keys[2], id, id)
   end
   return ids
@@ -74,15 +103,16 @@ end
 
 -- Makes accounts of registrations that hold both claims.
 -- KEYS: registrations, accounts, profiles; ARGV: the profiles' ids
--- Returns for each 1, or 0 if it was aborted meanwhile.
+-- Returns for each 1, or 0 if it was aborted meanwhile or its draft is damaged.
 local function activate(keys, args)
   local done = {}
   for i, id in ipairs(args) do
     local profile = keys[2 + i]
-    local state = redis.call('HGET', profile, 'state')
-    local alive = not state and redis.call('EXISTS', profile) == 1
-    if state == 'pending' then
-      redis.call('HDEL', profile, 'state')
+    local found = redis.call('HMGET', profile, 'card', 'state', 'draft')
+    local alive = found[1]
+    if found[2] == 'pending' and split(found[3]) then
+      redis.call('HDEL', profile, 'state', 'draft')
+      redis.call('HSET', profile, 'card', found[3])
       redis.call('ZREM', keys[1], id)
       redis.call('SADD', keys[2], id)
       alive = true
@@ -94,12 +124,12 @@ end
 
 -- Gives registrations up, so that they can become accounts no more.
 -- KEYS: registrations, profiles; ARGV: the profiles' ids
--- Returns for each its name and email, whose claims are to be released, or nothing.
+-- Returns for each its draft and email, whose claims are to be released, or nothing.
 local function abort(keys, args)
   local claims = {}
   for i, id in ipairs(args) do
     local profile = keys[1 + i]
-    local found = redis.call('HMGET', profile, 'state', 'name', 'email')
+    local found = redis.call('HMGET', profile, 'state', 'draft', 'email')
     claims[i] = {}
     if found[1] == 'pending' or found[1] == 'aborted' then
       redis.call('HSET', profile, 'state', 'aborted')
@@ -156,8 +186,8 @@ end
 -- ARGV: password hash that was checked, fingerprint, end of the session and now in Unix ms, most sessions
 -- Returns 1, or 0 if the account or the password is another now.
 local function open_session(keys, args)
-  local found = redis.call('HMGET', keys[1], 'state', 'password')
-  if found[1] or found[2] ~= args[1] then
+  local found = redis.call('HMGET', keys[1], 'card', 'password')
+  if not found[1] or found[2] ~= args[1] then
     return 0
   end
   redis.call('ZREMRANGEBYSCORE', keys[2], '-inf', args[4])
@@ -176,11 +206,11 @@ end
 -- KEYS: profile, sessions; ARGV: password hash that was checked, the new one
 -- Returns 1, or 0 if the account or the password is another now.
 local function change_password(keys, args)
-  local found = redis.call('HMGET', keys[1], 'state', 'password')
-  if not found[1] and found[2] == args[2] then
+  local found = redis.call('HMGET', keys[1], 'card', 'password')
+  if found[1] and found[2] == args[2] then
     return 1
   end
-  if found[1] or found[2] ~= args[1] then
+  if not found[1] or found[2] ~= args[1] then
     return 0
   end
   redis.call('HSET', keys[1], 'password', args[2])
@@ -189,36 +219,42 @@ local function change_password(keys, args)
 end
 
 -- Changes parts of a profile; an empty text clears one.
--- KEYS: profile; ARGV: field, text ...
--- Returns 1, or 0 if there is no such account.
+-- KEYS: profile; ARGV: part, text ...
+-- Returns 1, 0 if there is no such account, or nothing if its card is damaged.
 local function update(keys, args)
-  local found = redis.call('HMGET', keys[1], 'state', 'name')
-  if found[1] or not found[2] then
+  local card = redis.call('HGET', keys[1], 'card')
+  if not card then
     return 0
   end
-  for i = 1, #args, 2 do
-    if args[i + 1] == '' then
-      redis.call('HDEL', keys[1], args[i])
-    else
-      redis.call('HSET', keys[1], args[i], args[i + 1])
-    end
+  local parts = split(card)
+  if not parts then
+    return nil
   end
+  for i = 1, #args, 2 do
+    parts[args[i]] = args[i + 1]
+  end
+  redis.call('HSET', keys[1], 'card', join(parts))
   return 1
 end
 
 -- Deletes an account: only what is needed to release its claims is left.
 -- KEYS: profile, sessions, accounts, deletions; ARGV: id, password hash that was checked
--- Returns 1, or 0 if the account or the password is another now.
+-- Returns 1, 0 if the account or the password is another now, or nothing if the account is damaged.
 local function delete(keys, args)
-  local found = redis.call('HMGET', keys[1], 'state', 'password', 'name', 'email')
-  if found[1] == 'deleted' then
+  local found = redis.call('HMGET', keys[1], 'card', 'state', 'password', 'email')
+  if found[2] == 'deleted' then
     return 1
   end
-  if found[1] or found[2] ~= args[2] then
+  if not found[1] or found[3] ~= args[2] then
     return 0
   end
+  local parts = split(found[1])
+  if not parts or not found[4] then
+    return nil
+  end
   redis.call('DEL', keys[1], keys[2])
-  redis.call('HSET', keys[1], 'state', 'deleted', 'name', found[3], 'email', found[4])
+  redis.call('HSET', keys[1], 'state', 'deleted', 'draft', join({ name = parts.name }),
+    'email', found[4])
   redis.call('SREM', keys[3], args[1])
   redis.call('ZADD', keys[4], args[1], args[1])
   return 1

@@ -4,7 +4,7 @@
 //! | key | type | holds |
 //! | --- | --- | --- |
 //! | `user:{p}:clock` | string | the tick of the last id issued in the partition |
-//! | `user:{p}:profile:<u>` | hash | an account, or what is left of one: see [`crate::store`] |
+//! | `user:{p}:profile:<u>` | hash | an account, or what will be or was one: see [`crate::store`] |
 //! | `user:{p}:registrations` | zset | ids whose registration is under way; score: the id |
 //! | `user:{p}:accounts` | set (intset) | ids of the accounts that exist, for checks |
 //! | `user:{p}:deletions` | zset | ids of deleted accounts that are not confirmed; score: the id |

@@ -140,7 +140,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Returns its name on the wire and in the store.
+    /// Returns its name on the wire and in the store's functions.
     pub const fn field(self) -> &'static str {
         match self {
             Self::DisplayName => "display_name",

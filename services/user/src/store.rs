@@ -6,7 +6,10 @@
 //! 1. An id is issued at most once, by its partition's clock. A profile exists from the function
 //!    that issues its id until it is dropped, and never again: who has no profile is gone for good.
 //! 2. A profile is `pending`, then active, then `deleted`; or `pending`, then `aborted`. Each change
-//!    is one function in its partition, so that of an activation and an abortion one wins.
+//!    is one function in its partition, so that of an activation and an abortion one wins. It is
+//!    active exactly while it has a `card`, which is what everybody may see. Before and after, its
+//!    `state` says what it is, and its `draft` has the texts of a card: of a deleted account, the
+//!    name alone.
 //! 3. A claim (name or address → id) is worth something only while that profile is pending or active
 //!    and carries the name or address. Whoever meets a worthless claim, such as one made by a stalled
 //!    process after its registration was aborted, may take it over, by compare-and-set from the id
@@ -19,6 +22,7 @@
 //!    that was checked still is the account's; a change or deletion ends all sessions with it.
 
 mod accounts;
+mod card;
 mod claims;
 mod registrations;
 mod sessions;
@@ -27,6 +31,8 @@ use std::collections::BTreeMap;
 
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Keyspace, Library};
+
+use crate::Registration;
 
 pub use accounts::AccountsPage;
 pub use claims::{Claim, Kind};
@@ -66,6 +72,13 @@ pub(crate) fn decoy() -> Option<UserId> {
 /// Returns what was read, or says what in the store has another form than this service writes.
 pub(crate) fn intact<T>(value: Option<T>, what: &'static str) -> Result<T, crate::Error> {
     value.ok_or(crate::Error::Damaged(what))
+}
+
+/// Returns what a registration or a deleted account claims, of its draft and address; `None` where
+/// they are damaged.
+fn claims(id: UserId, texts: &[Option<String>]) -> Option<Registration> {
+    let [Some(draft), Some(email)] = texts else { return None };
+    Registration::of(id, &card::read(id, draft)?.name, email)
 }
 
 /// Groups items by partition, so many at most in one group; each comes with its place.

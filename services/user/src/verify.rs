@@ -1,9 +1,9 @@
 //! Checks what must hold of every account at a quiet moment. Read-only. Speaks of ids, never of
 //! addresses.
 //!
-//! Checked: each id in `accounts` has an active profile; both its claims are its own; nothing is
-//! being registered. Not checked, since nothing lists them: worthless claims, which harm nobody, and
-//! profiles that nothing lists.
+//! Checked: each id in `accounts` has an active profile that can be read; both its claims are its
+//! own; nothing is being registered. Not checked, since nothing lists them: worthless claims, which
+//! harm nobody, and profiles that nothing lists.
 
 use microblog_domain::{Partition, UserId, Violations};
 
@@ -46,18 +46,20 @@ impl Accounts {
     async fn verify_accounts(&self, ids: &[UserId]) -> Result<Violations, Error> {
         let mut violations = Violations::default();
         let mut sound: Vec<Registration> = Vec::new();
-        for (id, record) in ids.iter().zip(self.store.read(ids).await?) {
-            match record.as_ref().map(|record| (record.state, record.claims())) {
-                Some((State::Active, Some(claims))) => sound.push(claims),
-                Some((State::Active, None)) => {
-                    violations
-                        .check(false, || format!("account {id} has a bad name or e-mail address"));
-                }
-                Some(_) => {
-                    violations.check(false, || format!("account {id} is no account any more"))
-                }
-                None => violations.check(false, || format!("account {id} has no profile")),
-            }
+        for (id, record) in ids.iter().zip(self.store.read_each(ids).await?) {
+            let violation = match record {
+                Ok(Some(record)) if record.state == State::Active => match record.claims() {
+                    Some(claims) => {
+                        sound.push(claims);
+                        continue;
+                    }
+                    None => "has a bad name or e-mail address",
+                },
+                Ok(Some(_)) => "is no account any more",
+                Ok(None) => "has no profile",
+                Err(_) => "has a damaged card",
+            };
+            violations.check(false, || format!("account {id} {violation}"));
         }
         let both = |r: &Registration| [(r.id, "name"), (r.id, "e-mail address")];
         let claims: Vec<_> =

@@ -210,7 +210,11 @@ async fn a_damaged_registration_does_not_keep_others_from_being_given_up() {
     let redis = Redis::start(Topology::Single).await;
     let (store, accounts) = accounts(&redis).await;
     let mut admin = redis.nodes()[0].admin().await;
-    for (name, damage) in [("odd", &["HSET", "name", "a b"][..]), ("torn", &["HDEL", "email"])] {
+    for (name, damage) in [
+        ("odd", &["HSET", "draft", "a b\u{1f}\u{1f}\u{1f}\u{1f}"][..]),
+        ("short", &["HSET", "draft", "short"]),
+        ("torn", &["HDEL", "email"]),
+    ] {
         let id = begin(&store, name, 3).await[0].id;
         let mut command = microblog_testkit::redis::cmd(damage[0]);
         command.arg(format!("user:{{{}}}:profile:{id}", id.partition())).arg(&damage[1..]);
@@ -228,7 +232,7 @@ async fn a_deletion_is_confirmed_whatever_is_left_of_the_account() {
     let (_, accounts) = accounts(&redis).await;
     let password = Password::parse_given("password", PASSWORD).unwrap();
     let mut admin = redis.nodes()[0].admin().await;
-    for damage in [&["HSET", "name", "a b"][..], &["HDEL", "email"], &["DEL"]] {
+    for damage in [&["HSET", "draft", "ann"][..], &["HDEL", "email"], &["DEL"]] {
         let user = register_directly(&accounts, "ann").await;
         accounts.delete(user.id, &password).await.unwrap();
         let mut command = microblog_testkit::redis::cmd(damage[0]);

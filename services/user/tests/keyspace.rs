@@ -4,13 +4,18 @@
 
 mod harness;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use harness::{PASSWORD, System, login, register};
+use harness::{PASSWORD, System, accounts, draft, login, refused, register};
 use microblog_domain::Partition;
 use microblog_keyspace::redis::cmd;
-use microblog_proto::user as pb;
-use microblog_testkit::Topology;
+use microblog_proto::{common::ErrorReason as Reason, user as pb};
+use microblog_testkit::{Store as Redis, Topology};
+use microblog_user::{Draft, Part};
+
+fn profile(id: u64) -> String {
+    format!("user:{{{}}}:profile:{id}", Partition::of_id(id))
+}
 
 #[tokio::test]
 async fn reads_cost_one_command_for_each_account() {
@@ -30,9 +35,9 @@ async fn reads_cost_one_command_for_each_account() {
     assert_eq!(counted("zscore").await, 1);
 
     let user_ids = users.iter().map(|user| user.id).chain([1, users[0].id]).collect();
-    counted("hmget").await;
+    counted("hget").await;
     client.batch_get_users(pb::BatchGetUsersRequest { user_ids }).await.unwrap();
-    assert_eq!(counted("hmget").await, 3);
+    assert_eq!(counted("hget").await, 3);
 
     // Known or not, a log-in does the same in the store before the password is checked.
     let mut costs = Vec::new();
@@ -53,18 +58,18 @@ async fn verify_tells_what_is_wrong_by_ids_alone() {
     let system = System::start(Topology::Single).await;
     let client = &system.client;
     let mut ids = Vec::new();
-    for name in ["ann", "bob", "carl"] {
+    for name in ["ann", "bob", "carl", "dora"] {
         ids.push(register(client, name).await.id);
     }
-    let [ann, bob, carl] = ids[..] else { panic!("three accounts") };
+    let [ann, bob, carl, dora] = ids[..] else { panic!("four accounts") };
     let key =
         |kind: &str, text: &str| format!("user:{{{}}}:{kind}:{text}", Partition::of_text(text));
     let mut admin = system.redis.nodes()[0].admin().await;
-    let partition = Partition::of_id(carl);
     for command in [
         cmd("DEL").arg(key("name", "ann")),
         cmd("SET").arg(key("email", "bob@example.org")).arg(ann),
-        cmd("DEL").arg(format!("user:{{{partition}}}:profile:{carl}")),
+        cmd("DEL").arg(profile(carl)),
+        cmd("HSET").arg(profile(dora)).arg("card").arg("dora"),
         cmd("ZADD").arg("user:{7}:registrations").arg(29).arg(29),
     ] {
         command.query_async::<()>(&mut admin).await.unwrap();
@@ -78,7 +83,101 @@ async fn verify_tells_what_is_wrong_by_ids_alone() {
         format!("the name of account {ann} is not claimed"),
         format!("the e-mail address of account {bob} is claimed by {ann}"),
         format!("account {carl} has no profile"),
+        format!("account {dora} has a damaged card"),
         "registration 29 is still under way".to_owned(),
     ];
     assert_eq!(violations, expected.into());
+}
+
+#[tokio::test]
+async fn what_everybody_may_see_is_one_field_exactly_while_it_is_an_account() {
+    let redis = Redis::start(Topology::Single).await;
+    let (store, _) = accounts(&redis).await;
+    let mut admin = redis.nodes()[0].admin().await;
+    let drafts = ["Ann", "bob"].map(|name| Draft { display_name: "微".to_owned(), ..draft(name) });
+    let ids: Vec<_> = store.create(&drafts).await.unwrap().iter().map(|begun| begun.id).collect();
+    let [ann, bob] = ids[..] else { panic!("two registrations") };
+    let mut fields = async |id: u64, texts: &[(&str, &str)]| {
+        let mut all = cmd("HGETALL");
+        let found = all.arg(profile(id)).query_async::<BTreeMap<String, String>>(&mut admin).await;
+        let expected = texts.iter().map(|&(field, text)| (field.to_owned(), text.to_owned()));
+        assert_eq!(found.unwrap(), expected.collect());
+    };
+    let of = |draft: &Draft| (draft.email.as_str().to_owned(), draft.request.clone());
+    let [(email, request), (other_email, other_request)] = drafts.each_ref().map(of);
+    let own = [("email", &*email), ("password", ""), ("request", &*request)];
+    let others = [("email", &*other_email), ("password", ""), ("request", &*other_request)];
+
+    let pending = [("state", "pending"), ("draft", "Ann\u{1f}微\u{1f}\u{1f}\u{1f}")];
+    fields(ann.get(), &[&pending[..], &own].concat()).await;
+    assert!(store.users(&ids).await.unwrap().is_empty());
+    assert_eq!(store.activate(&[ann]).await.unwrap(), [true]);
+    fields(ann.get(), &[&[("card", pending[1].1)][..], &own].concat()).await;
+    assert_eq!(store.users(&ids).await.unwrap().len(), 1);
+
+    let changes = [
+        (Part::Bio, "one\ntwo"),
+        (Part::AvatarUrl, "https://a.org/%25"),
+        (Part::DisplayName, ""),
+        (Part::Location, "here"),
+    ];
+    let changes = changes.map(|(part, text)| (part, text.to_owned()));
+    assert!(store.update(ann, &changes).await.unwrap());
+    let card = "Ann\u{1f}\u{1f}one\ntwo\u{1f}https://a.org/%25\u{1f}here";
+    fields(ann.get(), &[&[("card", card)][..], &own].concat()).await;
+    assert!(!store.update(bob, &changes).await.unwrap(), "not an account yet");
+
+    let password = &drafts[0].password;
+    assert!(store.delete(ann, password).await.unwrap());
+    let deleted = [("state", "deleted"), ("draft", "Ann\u{1f}\u{1f}\u{1f}\u{1f}"), own[0]];
+    fields(ann.get(), &deleted).await;
+    assert!(!store.update(ann, &changes).await.unwrap(), "not an account any more");
+    assert!(!store.delete(bob, password).await.unwrap(), "not an account yet");
+
+    assert_eq!(store.abort(&[bob]).await.unwrap().len(), 1);
+    let aborted = [("state", "aborted"), ("draft", "bob\u{1f}微\u{1f}\u{1f}\u{1f}")];
+    fields(bob.get(), &[&aborted[..], &others].concat()).await;
+    assert!(store.users(&ids).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_damaged_card_is_no_reason_to_forget_the_account() {
+    let system = System::start(Topology::Single).await;
+    let mut client = system.client.clone();
+    let ann = register(&client, "ann").await.id;
+    let mut admin = system.redis.nodes()[0].admin().await;
+    for card in ["", "ann", "ann\u{1f}\u{1f}\u{1f}", "ann\u{1f}\u{1f}\u{1f}\u{1f}\u{1f}"] {
+        let mut damage = cmd("HSET");
+        damage.arg(profile(ann)).arg("card").arg(card);
+        damage.query_async::<()>(&mut admin).await.unwrap();
+        let user_ids = vec![ann];
+        let batch = client.batch_get_users(pb::BatchGetUsersRequest { user_ids }).await;
+        refused(batch, Reason::Internal);
+        refused(client.get_account(pb::GetAccountRequest { user_id: ann }).await, Reason::Internal);
+        let bio = Some("x".to_owned());
+        let update = pb::UpdateProfileRequest { user_id: ann, bio, ..Default::default() };
+        refused(client.update_profile(update).await, Reason::Internal);
+        let delete = pb::DeleteUserRequest { user_id: ann, password: PASSWORD.to_owned() };
+        refused(client.delete_user(delete).await, Reason::Internal);
+        refused(
+            harness::try_register(&client, harness::registration("ann")).await,
+            Reason::Internal,
+        );
+        let kept: String =
+            cmd("HGET").arg(profile(ann)).arg("card").query_async(&mut admin).await.unwrap();
+        assert_eq!(kept, card);
+    }
+}
+
+#[tokio::test]
+async fn a_registration_with_a_damaged_draft_becomes_no_account() {
+    let redis = Redis::start(Topology::Single).await;
+    let (store, _) = accounts(&redis).await;
+    let mut admin = redis.nodes()[0].admin().await;
+    let id = store.create(&[draft("ann")]).await.unwrap()[0].id;
+    let mut damage = cmd("HSET");
+    damage.arg(profile(id.get())).arg("draft").arg("ann");
+    damage.query_async::<()>(&mut admin).await.unwrap();
+    assert_eq!(store.activate(&[id]).await.unwrap(), [false]);
+    assert!(store.read(&[id]).await.unwrap()[0].is_none());
 }

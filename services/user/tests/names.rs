@@ -81,7 +81,7 @@ async fn a_name_costs_one_command_and_one_more_for_its_account() {
     register(client, "ann").await;
     register(client, "bob").await;
     let node = &system.redis.nodes()[0];
-    for (names, gets, hmgets) in [
+    for (names, gets, hgets) in [
         (&["nobody", "no body", "nothing"][..], 2, 0),
         (&["ann", "nobody", "bob", "ANN", "ann"], 4, 2),
         (&["a b"], 0, 0),
@@ -90,6 +90,6 @@ async fn a_name_costs_one_command_and_one_more_for_its_account() {
         resolve(client, names).await;
         let stats = node.commandstats().await;
         let count = |command: &str| stats.get(command).copied().unwrap_or_default();
-        assert_eq!((count("get"), count("hmget")), (gets, hmgets), "{names:?}");
+        assert_eq!((count("get"), count("hget")), (gets, hgets), "{names:?}");
     }
 }

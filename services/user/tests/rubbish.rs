@@ -11,9 +11,10 @@ use microblog_testkit::Topology;
 const IDS: [u64; 4] = [0, 1 << 53, 1 << 63, u64::MAX];
 
 fn text_rubbish() -> Vec<String> {
-    let rubbish = ["\0", "a\u{7}b", "\u{202e}evil", "\u{202d}evil", "a\u{ffff}", "\u{feff}", "\r"];
+    let controls = ["\0", "a\u{7}b", "\u{1f}", "\r"];
+    let others = ["\u{202e}evil", "\u{202d}evil", "a\u{ffff}", "\u{feff}"];
     let huge = ["x".repeat(3 << 20), "\u{301}".repeat(100_000), "👩‍👩‍👧‍👦".repeat(10_000)];
-    rubbish.map(str::to_owned).into_iter().chain(huge).collect()
+    controls.into_iter().chain(others).map(str::to_owned).chain(huge).collect()
 }
 
 #[tokio::test]

@@ -3,22 +3,11 @@
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 
-use super::{Store, intact};
+use super::{Store, card, claims, intact};
 use crate::{Error, Hash, Part, Record, Registration, State, User, keys};
 
-// The order in which profiles are read; the first six are what everybody may see.
-const FIELDS: [&str; 9] = [
-    "state",
-    "name",
-    "display_name",
-    "bio",
-    "avatar_url",
-    "location",
-    "email",
-    "password",
-    "request",
-];
-const PUBLIC_FIELDS: usize = 6;
+// The order in which profiles are read.
+const FIELDS: [&str; 6] = ["card", "state", "draft", "email", "password", "request"];
 
 // Deletions are looked for in so many partitions at once, until there are enough.
 const PARTITIONS_PER_BATCH: usize = 256;
@@ -38,16 +27,41 @@ impl Store {
     /// Returns all that is known of ids, whether they are accounts or not; `None` where there is
     /// nothing. One round trip.
     pub async fn read(&self, ids: &[UserId]) -> Result<Vec<Option<Record>>, Error> {
-        let answers = self.profiles(ids, &FIELDS).await?;
-        Ok(ids.iter().zip(answers).map(|(&id, texts)| record(id, texts)).collect())
+        self.read_each(ids).await?.into_iter().collect()
+    }
+
+    /// The same, with what is damaged in its place. One round trip.
+    pub async fn read_each(
+        &self,
+        ids: &[UserId],
+    ) -> Result<Vec<Result<Option<Record>, Error>>, Error> {
+        let mut batch = Batch::with_capacity(ids.len());
+        for &id in ids {
+            let mut read = redis::cmd("HMGET");
+            read.arg(keys::profile(id)).arg(&FIELDS);
+            batch.query(id.partition(), read);
+        }
+        let answers = self.keyspace.send(batch).await?;
+        let read = |(&id, answer)| Ok(record(id, keyspace::decode(answer)?));
+        ids.iter().zip(answers).map(read).collect()
     }
 
     /// Returns what everybody may see of those ids that are accounts, in the same order. One round
     /// trip.
     pub async fn users(&self, ids: &[UserId]) -> Result<Vec<User>, Error> {
-        let answers = self.profiles(ids, &FIELDS[..PUBLIC_FIELDS]).await?;
-        let active = |(&id, texts)| record(id, texts).filter(|r| r.state == State::Active);
-        Ok(ids.iter().zip(answers).filter_map(active).map(|record| record.user).collect())
+        let mut batch = Batch::with_capacity(ids.len());
+        for &id in ids {
+            let mut read = redis::cmd("HGET");
+            read.arg(keys::profile(id)).arg("card");
+            batch.query(id.partition(), read);
+        }
+        let mut users = Vec::with_capacity(ids.len());
+        for (&id, answer) in ids.iter().zip(self.keyspace.send(batch).await?) {
+            if let Some(card) = keyspace::decode::<Option<String>>(answer)? {
+                users.push(intact(card::read(id, &card), "a card")?);
+            }
+        }
+        Ok(users)
     }
 
     /// Changes parts of a profile; an empty text clears one. Returns whether there is such an
@@ -55,7 +69,8 @@ impl Store {
     pub async fn update(&self, id: UserId, changes: &[(Part, String)]) -> Result<bool, Error> {
         let call = Call::new("user_update").key(keys::profile(id));
         let call = changes.iter().fold(call, |call, (part, text)| call.arg(part.field()).arg(text));
-        Ok(self.keyspace.call::<u64>(call).await? == 1)
+        let done: Option<u64> = self.keyspace.call(call).await?;
+        Ok(intact(done, "a card")? == 1)
     }
 
     /// Deletes an account if this still is the hash of its password, with its sessions. Its claims
@@ -68,19 +83,18 @@ impl Store {
             .key(keys::deletions(id.partition()))
             .arg(id.get())
             .arg(checked.as_str());
-        Ok(self.keyspace.call::<u64>(call).await? == 1)
+        let done: Option<u64> = self.keyspace.call(call).await?;
+        Ok(intact(done, "an account")? == 1)
     }
 
     /// Returns the claims of an account that was deleted and is not confirmed. One round trip.
     pub async fn deleted(&self, id: UserId) -> Result<Option<Registration>, Error> {
         let mut read = redis::cmd("HMGET");
-        read.arg(keys::profile(id)).arg(&["state", "name", "email"]);
+        read.arg(keys::profile(id)).arg(&["state", "draft", "email"]);
         let texts: Texts = self.keyspace.query(read).await?;
         match texts.as_slice() {
-            [Some(state), name, email] if state == "deleted" => {
-                let claims = name.as_ref().zip(email.as_ref());
-                let claims = claims.and_then(|(name, email)| Registration::of(id, name, email));
-                intact(claims, "a deleted account").map(Some)
+            [Some(state), texts @ ..] if state == "deleted" => {
+                intact(claims(id, texts), "a deleted account").map(Some)
             }
             _ => Ok(None),
         }
@@ -127,36 +141,24 @@ impl Store {
         let (cursor, ids): (u64, Vec<u64>) = self.keyspace.query(scan).await?;
         Ok(AccountsPage { ids: ids.into_iter().filter_map(UserId::new).collect(), cursor })
     }
-
-    async fn profiles(&self, ids: &[UserId], fields: &[&str]) -> Result<Vec<Texts>, Error> {
-        let mut batch = Batch::new();
-        for &id in ids {
-            let mut read = redis::cmd("HMGET");
-            read.arg(keys::profile(id)).arg(fields);
-            batch.query(id.partition(), read);
-        }
-        let answers = self.keyspace.send(batch).await?;
-        answers.into_iter().map(|answer| Ok(keyspace::decode::<Texts>(answer)?)).collect()
-    }
 }
 
-fn record(id: UserId, texts: Texts) -> Option<Record> {
+fn record(id: UserId, texts: Texts) -> Result<Option<Record>, Error> {
     let mut texts = texts.into_iter();
     let mut next = || texts.next().flatten();
-    let state = match next().as_deref() {
-        None => State::Active,
+    let (card, state, draft) = (next(), next(), next());
+    let state = match state.as_deref() {
+        _ if card.is_some() => State::Active,
         Some("pending") => State::Pending,
-        Some(_) => State::Gone,
+        _ => State::Gone,
     };
-    let user = User {
-        id,
-        name: next()?,
-        display_name: next().unwrap_or_default(),
-        bio: next().unwrap_or_default(),
-        avatar_url: next().unwrap_or_default(),
-        location: next().unwrap_or_default(),
+    let user = match card {
+        Some(card) => Some(intact(card::read(id, &card), "a card")?),
+        // What has a damaged draft is nothing: it cannot become an account.
+        None => draft.and_then(|draft| card::read(id, &draft)),
     };
     let email = next().unwrap_or_default();
     let password = Hash::stored(next().unwrap_or_default());
-    Some(Record { state, user, email, password, request: next().unwrap_or_default() })
+    let request = next().unwrap_or_default();
+    Ok(user.map(|user| Record { state, user, email, password, request }))
 }

@@ -3,7 +3,7 @@
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 
-use super::{Store, by_partition, intact};
+use super::{Store, by_partition, card, claims, intact};
 use crate::{Draft, Error, Registration, keys};
 
 // So many accounts go to one partition together: fewer calls, and still spread evenly.
@@ -32,7 +32,8 @@ impl Store {
     }
 
     /// Makes accounts of pending registrations, which must hold both their claims. Returns for each
-    /// whether it is an account now; if not, it was aborted meanwhile. One round trip.
+    /// whether it is an account now; if not, it was aborted meanwhile, or its draft is damaged. One
+    /// round trip.
     pub async fn activate(&self, ids: &[UserId]) -> Result<Vec<bool>, Error> {
         let groups = by_partition(ids.iter().copied(), UserId::partition);
         let mut batch = Batch::new();
@@ -66,14 +67,12 @@ impl Store {
         let mut aborted = Vec::new();
         let answers = self.keyspace.send(batch).await?;
         for ((_, group), answer) in groups.iter().zip(answers) {
-            let claims: Vec<Vec<Option<String>>> = keyspace::decode(answer)?;
-            for ((_, id), claims) in group.iter().zip(claims) {
-                let registration = match claims.as_slice() {
-                    [] => continue,
-                    [Some(name), Some(email)] => Registration::of(*id, name, email),
-                    _ => None,
-                };
-                match registration {
+            let found: Vec<Vec<Option<String>>> = keyspace::decode(answer)?;
+            for ((_, id), texts) in group.iter().zip(found) {
+                if texts.is_empty() {
+                    continue;
+                }
+                match claims(*id, &texts) {
                     Some(registration) => aborted.push(registration),
                     None => tracing::error!(id = id.get(), "a registration is damaged"),
                 }
@@ -136,10 +135,9 @@ fn create(partition: Partition, drafts: &[Draft]) -> Call {
         .key(keys::profile_prefix(partition))
         .arg(partition.number());
     drafts.iter().fold(call, |call, draft| {
-        call.arg(draft.name.as_str())
+        call.arg(card::write(draft))
             .arg(draft.email.as_str())
             .arg(draft.password.as_str())
-            .arg(&draft.display_name)
             .arg(&draft.request)
     })
 }

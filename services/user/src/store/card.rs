@@ -1,0 +1,104 @@
+//! How the store writes what everybody may see of an account: as one text, which is read as one
+//! field of a hash. It is the account's card, or the draft of one.
+//!
+//! It always has five parts: name, display name, bio, avatar URL and location, in this order. What
+//! is not there is an empty part. `functions.lua` says the same in Lua.
+
+use microblog_domain::UserId;
+
+use crate::{Draft, User};
+
+/// Stands between two parts, and in none: ASCII's unit separator, a control character.
+const SEPARATOR: &str = "\u{1f}";
+
+/// Writes the draft of a registration.
+pub(super) fn write(draft: &Draft) -> String {
+    [draft.name.as_str(), &draft.display_name, "", "", ""].join(SEPARATOR)
+}
+
+/// Reads a card or draft; `None` where it is damaged.
+pub(super) fn read(id: UserId, text: &str) -> Option<User> {
+    let mut parts = text.split(SEPARATOR).map(str::to_owned);
+    let user = User {
+        id,
+        name: parts.next()?,
+        display_name: parts.next()?,
+        bio: parts.next()?,
+        avatar_url: parts.next()?,
+        location: parts.next()?,
+    };
+    parts.next().is_none().then_some(user)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Email, Hash, Name, Part};
+
+    const PARTS: [Part; 4] = [Part::DisplayName, Part::Bio, Part::AvatarUrl, Part::Location];
+
+    fn id() -> UserId {
+        UserId::new(4096).unwrap()
+    }
+
+    #[test]
+    fn a_draft_has_all_parts() {
+        let draft = Draft {
+            name: Name::parse("name", "ann").unwrap(),
+            email: Email::parse("email", "ann@example.org").unwrap(),
+            password: Hash::none(),
+            display_name: "Ann 李".to_owned(),
+            request: String::new(),
+        };
+        assert_eq!(write(&draft), "ann\u{1f}Ann 李\u{1f}\u{1f}\u{1f}");
+        let user = read(id(), &write(&draft)).unwrap();
+        assert_eq!((user.name.as_str(), user.display_name.as_str()), ("ann", "Ann 李"));
+        assert!(user.bio.is_empty() && user.avatar_url.is_empty() && user.location.is_empty());
+    }
+
+    #[test]
+    fn parts_are_read_in_their_order() {
+        let user =
+            read(id(), "ann\u{1f}Ann\u{1f}two\nlines\u{1f}https://a.org/\u{1f}here").unwrap();
+        let expected = User {
+            id: id(),
+            name: "ann".to_owned(),
+            display_name: "Ann".to_owned(),
+            bio: "two\nlines".to_owned(),
+            avatar_url: "https://a.org/".to_owned(),
+            location: "here".to_owned(),
+        };
+        assert_eq!(user, expected);
+    }
+
+    #[test]
+    fn what_has_another_number_of_parts_is_damaged() {
+        for separators in [0, 1, 3, 5] {
+            assert_eq!(read(id(), &format!("ann{}", SEPARATOR.repeat(separators))), None);
+        }
+        assert_eq!(read(id(), ""), None);
+    }
+
+    #[test]
+    fn no_text_contains_the_separator() {
+        for text in [SEPARATOR, "\u{1f}a", "a\u{1f}b", "a\u{1f}", "http://a.org/\u{1f}"] {
+            assert!(Name::parse("name", text).is_err(), "{text:?}");
+            for part in PARTS {
+                assert!(part.parse(text).is_err(), "{part:?} {text:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_has_it_whatever_comes_in(text in "(\\PC|[\u{0}-\u{1f}]){0,20}") {
+            for part in PARTS {
+                if let Ok(kept) = part.parse(&text) {
+                    prop_assert!(!kept.contains(SEPARATOR));
+                }
+            }
+        }
+    }
+}

@@ -33,7 +33,7 @@ fn served(service: Service) -> String {
 async fn start() -> (RedisServer, Process, GatewayServiceClient<Peer>) {
     let redis = RedisServer::start().await;
     let peer = |address: &str| Peer::remote(address, &config().chassis).unwrap();
-    let user = served(user_service(&redis.url("user")).await);
+    let user = served(user_service(&redis.url("user"), &[]).await);
     let relation = served(relation_service(&redis.url("relation"), &[]).await);
     let timeline = timeline_service(&redis.url("timeline"), peer(&relation)).await;
     let timeline = served(timeline);

@@ -1,5 +1,7 @@
 //! A whole system in the test's own process, and the people in it.
 
+use std::time::Duration;
+
 use clap::Parser as _;
 use microblog_chassis::{Peer, Service, Worker};
 use microblog_gateway::{Config, Peers};
@@ -10,13 +12,16 @@ use microblog_proto::{
     timeline::timeline_service_client::TimelineServiceClient,
     user::{self, user_service_client::UserServiceClient},
 };
-use microblog_testkit::{Store, Topology};
+use microblog_testkit::{Store, Topology, eventually};
 use tokio::task::JoinSet;
 use tonic::Request;
 
 use crate::tap::Tap;
 
 pub(crate) const PASSWORD: &str = "correct horse battery";
+
+/// Longer than a store takes to be ready.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Which of the services' background jobs run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,6 +35,7 @@ pub(crate) enum Jobs {
 /// Further flags of the services.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Flags<'a> {
+    pub(crate) user: &'a [&'a str],
     pub(crate) relation: &'a [&'a str],
     /// None: anybody may post and comment as fast as they like.
     pub(crate) post: &'a [&'a str],
@@ -60,9 +66,13 @@ impl System {
     pub(crate) async fn start_on(topology: Topology, jobs: Jobs, flags: Flags<'_>) -> Self {
         let store = Store::start(topology).await;
         let (tap, mut running) = (Tap::default(), JoinSet::new());
-        let user = user_service(&store.url("user")).await;
-        let user = local(tap.on(user), jobs, &mut running);
+        let user = user_service(&store.url("user"), flags.user).await;
         let relation = relation_service(&store.url("relation"), flags.relation).await;
+        // A cluster that has just formed may take a moment, on a busy machine more.
+        for ready in [&user.ready, &relation.ready] {
+            eventually("the store is ready", PATIENCE, async || ready().await).await;
+        }
+        let user = local(tap.on(user), jobs, &mut running);
         // What services ask each other goes past the tap.
         let graph = Peer::local(&relation, &config().chassis);
         let relation = local(tap.on(relation), jobs, &mut running);
@@ -199,9 +209,10 @@ pub(crate) fn config() -> Config {
     Config::try_parse_from(["gateway"]).unwrap()
 }
 
-pub(crate) async fn user_service(redis_url: &str) -> Service {
-    let config = microblog_user::Config::try_parse_from(["user", "--redis-url", redis_url]);
-    microblog_user::service(&config.unwrap(), Worker::ONLY).await.unwrap()
+pub(crate) async fn user_service(redis_url: &str, flags: &[&str]) -> Service {
+    let args = ["user", "--redis-url", redis_url].into_iter().chain(flags.iter().copied());
+    let config = microblog_user::Config::try_parse_from(args).unwrap();
+    microblog_user::service(&config, Worker::ONLY).await.unwrap()
 }
 
 pub(crate) async fn relation_service(redis_url: &str, flags: &[&str]) -> Service {

@@ -65,6 +65,12 @@ macro_rules! keys_of_partition {
 keys_of_partition!(outbox pending clock authors forgotten forgetting);
 keys_of_partition!(unarchived retired horizon);
 
+/// Returns the post that a key is of.
+pub(crate) fn id_of_post(key: &[u8]) -> Option<PostId> {
+    let (_, id) = std::str::from_utf8(key).ok()?.rsplit_once("}:post:")?;
+    PostId::new(id.parse().ok()?)
+}
+
 /// Returns the keys of a post and of all that it has gathered, in the order in which functions take
 /// them.
 pub(crate) fn of_post(id: PostId) -> [String; 5] {
@@ -108,6 +114,8 @@ mod tests {
         assert_eq!(likes(id), format!("post:{{{partition}}}:likes:{id}"));
         assert_eq!(outbox(partition), format!("post:{{{partition}}}:outbox"));
         assert_eq!(post(id), format!("{}{id}", post_prefix(partition)));
+        assert_eq!(id_of_post(post(id).as_bytes()), Some(id));
+        assert_eq!(id_of_post(likes(id).as_bytes()), None);
     }
 
     #[test]

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 use microblog_proto::post as pb;
 use microblog_testkit::{
-    Topology,
+    self as testkit, Topology,
     redis::{self, aio::MultiplexedConnection, cmd},
 };
-use support::{System, id, lists::List, request_id};
+use support::{PATIENCE, System, WITHOUT_JOBS, id, lists::List, request_id};
 
 /// How often each call is made: what was read in two pieces by chance must not show.
 const TIMES: u64 = 20;
@@ -74,6 +74,13 @@ impl Counter {
     }
 }
 
+/// Starts the service without its jobs, whose commands would be counted, and with so much memory
+/// for what was read: with none, all that is read shows.
+async fn start(recall_bytes: usize) -> System {
+    let flags = ["--redis-recall-bytes", &recall_bytes.to_string()];
+    System::start_as(WITHOUT_JOBS, Topology::Single, &flags).await
+}
+
 /// Makes a post that so many like, who are written down directly.
 async fn liked_post(system: &System, author: u64, likes: u64) -> u64 {
     const CHUNK: u64 = 10_000;
@@ -95,7 +102,7 @@ async fn liked_post(system: &System, author: u64, likes: u64) -> u64 {
 
 #[tokio::test]
 async fn a_post_that_a_million_like_costs_what_one_costs_that_ten_like() {
-    let system = System::start_without_jobs(Topology::Single).await;
+    let system = start(0).await;
     let mut counter = Counter::of(&system).await;
     for likes in [10, 1_000_000] {
         let post = liked_post(&system, id(1), likes).await;
@@ -170,7 +177,7 @@ async fn a_post_that_a_million_like_costs_what_one_costs_that_ten_like() {
 
 #[tokio::test]
 async fn a_batch_is_one_round_trip_and_another_one_for_roots() {
-    let system = System::start_without_jobs(Topology::Single).await;
+    let system = start(0).await;
     let mut counter = Counter::of(&system).await;
     let roots = join_all((0..50).map(|n| system.create(id(100 + n), "root"))).await;
     let roots: Vec<_> = roots.into_iter().map(|post| post.unwrap().id).collect();
@@ -194,8 +201,32 @@ async fn a_batch_is_one_round_trip_and_another_one_for_roots() {
 }
 
 #[tokio::test]
+async fn what_was_read_costs_a_round_trip_and_no_command() {
+    let system = start(1 << 20).await;
+    let mut counter = Counter::of(&system).await;
+    let posts = join_all((0..20).map(|n| system.create(id(100 + n), "one of many"))).await;
+    let post_ids: Vec<_> = posts.into_iter().map(|post| post.unwrap().id).collect();
+    let request = pb::BatchGetPostsRequest { post_ids: post_ids.clone(), viewer_id: 0 };
+    let mut batch = async || {
+        let request = request.clone();
+        let batch = async |_| {
+            let found = system.client.clone().batch_get_posts(request.clone()).await.unwrap();
+            assert_eq!(found.into_inner().posts.len(), 20);
+        };
+        counter.cost(batch).await
+    };
+    // The connection for it is made when it is first needed. A PING is not counted.
+    let free = Cost { commands: BTreeMap::new(), round_trips: 0 };
+    testkit::eventually("all is remembered", PATIENCE, async || batch().await == free).await;
+    system.like(id(1), post_ids[3]).await.unwrap();
+    let request = pb::BatchGetPostsRequest { post_ids, viewer_id: 0 };
+    let found = system.client.clone().batch_get_posts(request).await.unwrap().into_inner().posts;
+    assert_eq!(found.iter().map(|post| post.likes).sum::<u64>(), 1);
+}
+
+#[tokio::test]
 async fn a_page_of_posts_is_two_round_trips_however_many_there_are() {
-    let system = System::start_without_jobs(Topology::Single).await;
+    let system = start(0).await;
     let mut counter = Counter::of(&system).await;
     for (author, posts) in [(id(1), 25), (id(2), 1_000)] {
         join_all((0..posts).map(|_| system.create(author, "one of many"))).await;
@@ -209,7 +240,7 @@ async fn a_page_of_posts_is_two_round_trips_however_many_there_are() {
 
 #[tokio::test]
 async fn writes_cost_what_their_steps_cost() {
-    let system = System::start_without_jobs(Topology::Single).await;
+    let system = start(0).await;
     let mut counter = Counter::of(&system).await;
     let create = counter.cost(async |_| drop(system.create(id(1), "a post").await.unwrap()));
     let step = [

@@ -29,6 +29,12 @@ pub(crate) fn profile(user: UserId) -> String {
     format!("{}{user}", profile_prefix(user.partition()))
 }
 
+/// Returns whose profile has a key.
+pub(crate) fn owner_of_profile(key: &[u8]) -> Option<UserId> {
+    let (_, id) = std::str::from_utf8(key).ok()?.rsplit_once(":profile:")?;
+    UserId::new(id.parse().ok()?)
+}
+
 pub(crate) fn sessions(user: UserId) -> String {
     format!("user:{{{}}}:sessions:{user}", user.partition())
 }
@@ -69,6 +75,8 @@ mod tests {
     fn all_of_an_account_lies_in_its_partition() {
         let user = UserId::new((7 << 12) | (1023 << 2) | 1).unwrap();
         assert_eq!(profile(user), "user:{1023}:profile:32765");
+        assert_eq!(owner_of_profile(profile(user).as_bytes()), Some(user));
+        assert_eq!(owner_of_profile(sessions(user).as_bytes()), None);
         assert_eq!(sessions(user), "user:{1023}:sessions:32765");
         assert_eq!(clock(user.partition()), "user:{1023}:clock");
         assert_eq!(registrations(user.partition()), "user:{1023}:registrations");

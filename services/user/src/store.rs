@@ -30,9 +30,9 @@ mod sessions;
 use std::collections::BTreeMap;
 
 use microblog_domain::{Partition, UserId};
-use microblog_keyspace::{self as keyspace, Keyspace, Library};
+use microblog_keyspace::{self as keyspace, Keyspace, Library, Recall};
 
-use crate::Registration;
+use crate::{Registration, User};
 
 pub use accounts::AccountsPage;
 pub use claims::{Claim, Kind};
@@ -49,12 +49,14 @@ const ITEMS_PER_CALL_MAX: usize = 32;
 #[derive(Clone)]
 pub struct Store {
     keyspace: Keyspace,
+    cards: Recall<UserId, Option<User>>,
 }
 
 impl Store {
     /// Returns a store in a keyspace that was opened with [`LIBRARY`].
-    pub const fn new(keyspace: Keyspace) -> Self {
-        Self { keyspace }
+    pub fn new(keyspace: Keyspace) -> Self {
+        let cards = keyspace.recall(card::KIND);
+        Self { keyspace, cards }
     }
 
     /// Returns whether Redis answers and has the functions.

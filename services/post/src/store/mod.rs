@@ -20,7 +20,9 @@ mod scrutiny;
 use std::time::Duration;
 
 use microblog_domain::{PostId, UserId};
-use microblog_keyspace::{self as keyspace, Entry, Keyspace, Library, Order, Page, Range};
+use microblog_keyspace::{self as keyspace, Entry, Keyspace, Library, Order, Page, Range, Recall};
+
+use crate::post::Post;
 
 pub use comments::{Added, Admitted};
 pub use leases::Job;
@@ -49,6 +51,7 @@ const REQUEST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Clone)]
 pub struct Store {
     keyspace: Keyspace,
+    posts: Recall<PostId, Option<Post>>,
     posts_per_minute: u32,
     comments_per_minute: u32,
 }
@@ -56,8 +59,10 @@ pub struct Store {
 impl Store {
     /// Opens the store, without waiting for it: it may be away now and come back later.
     pub fn open(config: &crate::Config) -> Result<Self, keyspace::Error> {
+        let keyspace = Keyspace::open(&config.redis, LIBRARY)?;
         Ok(Self {
-            keyspace: Keyspace::open(&config.redis, LIBRARY)?,
+            posts: keyspace.recall(posts::KIND),
+            keyspace,
             posts_per_minute: config.posts_per_minute,
             comments_per_minute: config.comments_per_minute,
         })

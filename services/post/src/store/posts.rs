@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use microblog_domain::{PostId, RequestId, UserId};
 use microblog_keyspace::{
-    Batch, Call, Entry, Error, Order, Page, decode,
-    redis::{Value, cmd},
+    Batch, Call, Entry, Error, Kind, Order, Page, decode,
+    redis::{Cmd, Value, cmd},
 };
 
 use super::{REQUEST_TTL, Store, body::PostBody, outcome::Outcome, post, stamp, wait};
@@ -42,6 +42,14 @@ pub struct Ending<'a> {
     /// Whether it was read in the archive, and not here.
     pub is_archived: bool,
 }
+
+/// How posts are read by those who do not ask what a viewer likes.
+pub(super) const KIND: Kind<PostId, Option<Post>> = Kind {
+    command: |id| (id.partition(), fields(id)),
+    id: keys::id_of_post,
+    decode: read,
+    heap_bytes: |post| post.as_ref().map_or(0, |post| post.content.text.capacity()),
+};
 
 impl Store {
     /// Makes a post: writes it down, and that others are to be told of it.
@@ -96,26 +104,19 @@ impl Store {
         ids: &[PostId],
         viewer: Option<UserId>,
     ) -> Result<Vec<Option<Post>>, Error> {
+        let Some(viewer) = viewer else { return self.posts.read(ids).await };
         let mut batch = Batch::with_capacity(2 * ids.len());
         for &id in ids {
-            let mut read = cmd("HMGET");
-            read.arg(keys::post(id)).arg(&["b", "l", "c", "r"]);
-            batch.query(id.partition(), read);
-            if let Some(viewer) = viewer {
-                batch.query(id.partition(), liked(id, viewer));
-            }
+            batch.query(id.partition(), fields(id));
+            batch.query(id.partition(), liked(id, viewer));
         }
         let mut answers = self.keyspace.send(batch).await?.into_iter();
-        let mut posts = Vec::with_capacity(ids.len());
-        for &id in ids {
-            let fields = answers.next().unwrap_or(Value::Nil);
-            let liked = match viewer {
-                Some(_) => is_liked(answers.next().unwrap_or(Value::Nil))?,
-                None => false,
-            };
-            posts.push(read(id, fields, liked)?);
-        }
-        Ok(posts)
+        let mut answer = || answers.next().unwrap_or(Value::Nil);
+        let post = |&id| {
+            let (post, liked) = (read(id, answer())?, is_liked(answer())?);
+            Ok(post.map(|post| Post { liked, ..post }))
+        };
+        ids.iter().map(post).collect()
     }
 
     /// Returns what posts say, in the order asked for; `None` where there is none, or none that can
@@ -243,7 +244,7 @@ fn delete(&Ending { id, content, is_archived }: &Ending<'_>) -> Call {
     content.counted_by().fold(call, |call, target| call.arg(target.get()))
 }
 
-pub(super) fn liked(id: PostId, user: UserId) -> microblog_keyspace::redis::Cmd {
+pub(super) fn liked(id: PostId, user: UserId) -> Cmd {
     cmd("ZSCORE").arg(keys::likes(id)).arg(user.get()).take()
 }
 
@@ -252,13 +253,17 @@ pub(super) fn is_liked(answer: Value) -> Result<bool, Error> {
     Ok(!matches!(decode::<Value>(answer)?, Value::Nil))
 }
 
-fn read(id: PostId, fields: Value, liked: bool) -> Result<Option<Post>, Error> {
+fn fields(id: PostId) -> Cmd {
+    cmd("HMGET").arg(keys::post(id)).arg(&["b", "l", "c", "r"]).take()
+}
+
+fn read(id: PostId, fields: Value) -> Result<Option<Post>, Error> {
     type Fields = (Option<Vec<u8>>, Option<u64>, Option<u64>, Option<u64>);
     let (body, likes, comments, reposts): Fields = decode(fields)?;
     let Some(body) = body else { return Ok(None) };
     let [likes, comments, reposts] = [likes, comments, reposts].map(Option::unwrap_or_default);
     let counts = Counts { likes, comments, reposts };
-    Ok(readable(id, &body).map(|content| Post { id, content, counts, liked }))
+    Ok(readable(id, &body).map(|content| Post { id, content, counts, liked: false }))
 }
 
 // One that is damaged must not keep others from being read. `Verify` finds it, too.

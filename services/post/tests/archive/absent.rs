@@ -28,6 +28,9 @@ fn is_no_post<T: std::fmt::Debug>(answer: Result<T, Status>) {
     refused(answer, Code::NotFound, ErrorReason::PostNotFound);
 }
 
+/// Nothing is remembered of Redis: what it is asked is counted.
+const FORGETFUL: [&str; 2] = ["--redis-recall-bytes", "0"];
+
 /// Returns how often each command ran in Redis for a call.
 async fn commands_of(aging: &Aging, call: impl Future<Output = ()>) -> Vec<(String, u64)> {
     let redis = &aging.system.redis.nodes()[0];
@@ -47,7 +50,7 @@ fn counts(expected: &[(&str, u64)]) -> Vec<(String, u64)> {
 }
 
 async fn what_the_archive_does_not_know_is_remembered(archives: &ArchiveServer) {
-    let aging = Aging::start(archives, 0).await;
+    let aging = Aging::start_with(archives, 0, &FORGETFUL).await;
     let system = &aging.system;
     let old = system.create(AUTHOR, "old").await.unwrap().id;
     aging.evict(&[old]).await;
@@ -74,7 +77,7 @@ async fn what_the_archive_does_not_know_is_remembered(archives: &ArchiveServer) 
 }
 
 async fn what_is_newer_than_all_old_posts_is_not_asked_for(archives: &ArchiveServer) {
-    let aging = Aging::start(archives, 1).await;
+    let aging = Aging::start_with(archives, 1, &FORGETFUL).await;
     let system = &aging.system;
     let old = system.create(AUTHOR, "old").await.unwrap().id;
     let hot = system.create(AUTHOR, "hot").await.unwrap().id;

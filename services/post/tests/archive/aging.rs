@@ -58,9 +58,18 @@ impl Aging {
     /// Starts one, with an archive of its own, that keeps so many posts of each author in Redis,
     /// however old, and no others.
     pub(crate) async fn start(archives: &ArchiveServer, hot_posts: usize) -> Self {
+        Self::start_with(archives, hot_posts, &[]).await
+    }
+
+    /// Starts one likewise with further flags.
+    pub(crate) async fn start_with(
+        archives: &ArchiveServer,
+        hot_posts: usize,
+        more: &[&str],
+    ) -> Self {
         let url = archives.another().await;
         let flags = flags(&url, hot_posts);
-        let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+        let flags: Vec<_> = flags.iter().map(String::as_str).chain(more.iter().copied()).collect();
         let system = System::start_as(WITHOUT_JOBS, Topology::Single, &flags).await;
         Self::on(system, &url, hot_posts).await
     }

@@ -1,8 +1,10 @@
 //! Many commands to many partitions, sent together.
 
+use std::borrow::Cow;
+
 use futures::future::try_join_all;
 use microblog_domain::Partition;
-use redis::{Cmd, Pipeline, Value};
+use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
 
 use crate::{Call, Error, library::Composed, links::Links, route::of_partition};
@@ -122,13 +124,11 @@ impl Batch {
     ) -> Result<Vec<Value>, Error> {
         // Never closed, and a pipeline is smaller than the room.
         let _room = room.acquire_many(indices.len() as u32).await;
-        let mut commands = Pipeline::with_capacity(indices.len());
-        for &index in indices {
-            commands.add_command(match &self.items[index].request {
-                Request::Query(command) => command.clone(),
-                Request::Call(call) => call.command(library),
-            });
-        }
+        let command = |&index: &usize| match &self.items[index].request {
+            Request::Query(command) => Cow::Borrowed(command),
+            Request::Call(call) => Cow::Owned(call.command(library)),
+        };
+        let commands = indices.iter().map(command).collect();
         let partition = self.items[indices[0]].partition;
         let answers = links.commands(commands, of_partition(partition)).await?;
         if answers.len() == indices.len() {

@@ -3,6 +3,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
+// Some ten thousand posts or accounts.
+const RECALL_BYTES: usize = 8 << 20;
+
 /// Where Redis is and how to talk to it.
 #[derive(Clone, clap::Args)]
 #[command(next_help_heading = "Redis")]
@@ -47,6 +50,12 @@ pub struct Config {
     )]
     pub redis_timeout_ms: u64,
 
+    /// Memory, in bytes, for what each worker thread remembers of a kind of values, such as accounts
+    /// and posts, for as long as Redis says that they have not changed; 0 for none. Nothing is
+    /// remembered of a cluster, or over TLS.
+    #[arg(long, env = "MICROBLOG_REDIS_RECALL_BYTES", default_value_t = RECALL_BYTES)]
+    pub redis_recall_bytes: usize,
+
     /// File with the certificate authorities (PEM) to trust with `rediss`; the system's without it.
     #[arg(long, env = "MICROBLOG_REDIS_CA_FILE")]
     pub redis_ca_file: Option<PathBuf>,
@@ -68,6 +77,7 @@ impl Config {
             redis_links: 2,
             redis_exclusive_links: 32,
             redis_timeout_ms: 1000,
+            redis_recall_bytes: RECALL_BYTES,
             redis_ca_file: None,
             redis_sentinel_user: None,
             redis_sentinel_password: None,
@@ -87,6 +97,7 @@ impl std::fmt::Debug for Config {
             .field("redis_links", &self.redis_links)
             .field("redis_exclusive_links", &self.redis_exclusive_links)
             .field("redis_timeout_ms", &self.redis_timeout_ms)
+            .field("redis_recall_bytes", &self.redis_recall_bytes)
             .field("redis_ca_file", &self.redis_ca_file)
             .finish_non_exhaustive()
     }

@@ -1,17 +1,24 @@
 //! A connection that many share, to one node or to a cluster, and what is sent on it. Knows no
 //! pool and no time-out.
 
+use std::borrow::Cow;
+
 use redis::{
-    Cmd, Pipeline, RedisResult, Value,
+    Cmd, ErrorKind, Pipeline, RedisResult, Value,
     aio::{ConnectionLike as _, MultiplexedConnection},
     cluster_async::ClusterConnection,
     cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
 };
 
+use crate::wire::Wire;
+
 /// A connection that may be cloned and used by many at once.
 #[derive(Clone)]
 pub(crate) enum Connection {
-    Node(MultiplexedConnection),
+    /// To one server, over TCP.
+    Node(Wire),
+    /// To one server, over TLS.
+    Tls(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
@@ -38,7 +45,11 @@ impl Request for One {
 
     async fn send(&mut self, connection: &mut Connection) -> RedisResult<Value> {
         match (connection, &self.route) {
-            (Connection::Node(node), _) => node.send_packed_command(&self.command).await,
+            (Connection::Node(node), _) => {
+                let mut answers = node.send(std::iter::once(&self.command)).await?;
+                answers.values.pop().ok_or_else(|| (ErrorKind::Client, "no answer").into())
+            }
+            (Connection::Tls(node), _) => node.send_packed_command(&self.command).await,
             (Connection::Cluster(cluster), Some(route)) => {
                 let route = RoutingInfo::SingleNode(route.clone());
                 cluster.route_command(self.command.take(), route).await
@@ -49,21 +60,33 @@ impl Request for One {
 }
 
 /// Commands of one partition, of one slot of a cluster.
-pub(crate) struct Many {
-    pub(crate) commands: Pipeline,
+pub(crate) struct Many<'a> {
+    pub(crate) commands: Vec<Cow<'a, Cmd>>,
     pub(crate) route: SingleNodeRoutingInfo,
 }
 
-impl Request for Many {
+impl Many<'_> {
+    fn pipeline(&self) -> Pipeline {
+        let mut pipeline = Pipeline::with_capacity(self.commands.len());
+        for command in &self.commands {
+            pipeline.add_command(Cmd::clone(command));
+        }
+        pipeline
+    }
+}
+
+impl Request for Many<'_> {
     type Answer = Vec<Value>;
 
     async fn send(&mut self, connection: &mut Connection) -> RedisResult<Vec<Value>> {
         let count = self.commands.len();
         match connection {
-            Connection::Node(node) => node.send_packed_commands(&self.commands, 0, count).await,
+            Connection::Node(node) => {
+                Ok(node.send(self.commands.iter().map(AsRef::as_ref)).await?.values)
+            }
+            Connection::Tls(node) => node.send_packed_commands(&self.pipeline(), 0, count).await,
             Connection::Cluster(cluster) => {
-                let commands = std::mem::take(&mut self.commands);
-                cluster.route_pipeline(commands, 0, count, self.route.clone()).await
+                cluster.route_pipeline(self.pipeline(), 0, count, self.route.clone()).await
             }
         }
     }

@@ -15,6 +15,7 @@ use crate::{
     Config, Error,
     address::{Address, Credentials, Node, Topology},
     connection::Connection,
+    wire::{Listener, Wire},
 };
 
 // Requests that wait for the driver of a connection; it writes them out together.
@@ -94,19 +95,43 @@ impl Endpoint {
         let config = self.connection_config().set_pipeline_buffer_size(PIPELINE_BUFFER);
         let connect = async {
             match &self.kind {
-                Kind::Single(client) => connect(client, &config).await.map(Connection::Node),
+                Kind::Single(client) => to_node(client, &config).await,
                 Kind::Sentinel { sentinels, master } => {
                     let node = self.master(sentinels, master).await?;
                     let client = self.client(&node, &self.credentials, 0)?;
-                    connect(&client, &config).await.map(Connection::Node)
+                    to_node(&client, &config).await
                 }
                 Kind::Cluster(client) => {
                     client.get_async_connection().await.map(Connection::Cluster)
                 }
             }
         };
+        self.in_time(connect).await
+    }
+
+    /// Returns whether [`Endpoint::connect_tracking`] can be.
+    pub(crate) fn can_track(&self) -> bool {
+        !self.is_cluster() && !self.tls
+    }
+
+    /// Makes a connection to one server, without TLS, on which a listener is told what changes of
+    /// that which is read there. Ends within the time-out.
+    pub(crate) async fn connect_tracking(&self, listener: Listener) -> RedisResult<Wire> {
+        let connect = async {
+            let info = self.primary().await?;
+            match info.as_ref().map(|info| (info.addr(), info.redis_settings())) {
+                Some((ConnectionAddr::Tcp(host, port), settings)) => {
+                    Wire::connect_tracking(host, *port, settings, listener).await
+                }
+                _ => Err((ErrorKind::Client, "not one server without TLS").into()),
+            }
+        };
+        self.in_time(connect).await
+    }
+
+    async fn in_time<T>(&self, connect: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         match tokio::time::timeout(self.timeout, connect).await {
-            Ok(connection) => connection,
+            Ok(connected) => connected,
             Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
         }
     }
@@ -192,6 +217,17 @@ impl Endpoint {
 
 fn tcp_settings() -> TcpSettings {
     TcpSettings::default().set_nodelay(true)
+}
+
+/// Connects to one server, for many users at once.
+async fn to_node(client: &Client, config: &AsyncConnectionConfig) -> RedisResult<Connection> {
+    let info = client.get_connection_info();
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) => {
+            Wire::connect(host, *port, info.redis_settings()).await.map(Connection::Node)
+        }
+        _ => connect(client, config).await.map(Connection::Tls),
+    }
 }
 
 async fn connect(

@@ -10,9 +10,9 @@ use redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::sync::Mutex;
 
 use crate::{
-    Batch, Call, Config, Error, Exclusive, Library, Page, Range, batch::is_general, cluster,
-    endpoint::Endpoint, error::TimedOut, exclusive::ExclusiveLinks, library::Composed,
-    links::Links, page, route,
+    Batch, Call, Config, Error, Exclusive, Kind, Library, Page, Range, Recall, batch::is_general,
+    cluster, endpoint::Endpoint, error::TimedOut, exclusive::ExclusiveLinks, library::Composed,
+    links::Links, page, recall::Id, route,
 };
 
 /// A service's part of Redis: a single server, a Sentinel group or a cluster, by its address.
@@ -34,6 +34,8 @@ struct Inner {
     links: Links,
     exclusive: ExclusiveLinks,
     library: Composed,
+    // How many bytes of each kind are remembered.
+    recall_bytes: usize,
     // Grows with each load, so that those who missed a function at once load it once.
     loads: AtomicU64,
     loading: Mutex<()>,
@@ -47,7 +49,10 @@ impl Keyspace {
         let exclusive = ExclusiveLinks::new(config.redis_exclusive_links, config.timeout());
         let library = Composed::new(library);
         let (loads, loading) = (AtomicU64::new(0), Mutex::new(()));
-        Ok(Self { inner: Arc::new(Inner { links, exclusive, library, loads, loading }) })
+        let recall_bytes = config.redis_recall_bytes;
+        Ok(Self {
+            inner: Arc::new(Inner { links, exclusive, library, recall_bytes, loads, loading }),
+        })
     }
 
     /// Returns once every primary answers, serves its slots, and has the library, which is loaded
@@ -86,6 +91,12 @@ impl Keyspace {
     /// One round trip, but where more entries than a page has share the score at which it starts.
     pub fn page<'a>(&'a self, key: &'a str, range: Range) -> BoxFuture<'a, Result<Page, Error>> {
         Box::pin(page::read(&self.inner.links, key, range))
+    }
+
+    /// Returns a way to read values of one kind of which those that have not changed are remembered.
+    /// The user must be allowed PING and CLIENT TRACKING; without, nothing is remembered.
+    pub fn recall<I: Id, T: Clone + Send + 'static>(&self, kind: Kind<I, T>) -> Recall<I, T> {
+        Recall::new(self.clone(), self.inner.links.clone(), kind, self.inner.recall_bytes)
     }
 
     /// Returns a connection of one's own to the node that holds a key now, for what blocks: reads

@@ -19,8 +19,11 @@ mod keyspace;
 mod library;
 mod links;
 mod page;
+mod recall;
+mod resp;
 mod route;
 mod token;
+mod wire;
 
 pub use backlog::Backlog;
 pub use batch::Batch;
@@ -31,5 +34,6 @@ pub use exclusive::Exclusive;
 pub use keyspace::{Keyspace, decode};
 pub use library::Library;
 pub use page::{Entry, Order, Page, Range};
+pub use recall::{Id, Kind, Recall};
 /// Commands are built with `keyspace::redis::cmd`, so that there is one version of it.
 pub use redis;

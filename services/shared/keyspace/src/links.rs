@@ -2,19 +2,18 @@
 //! many calls share one, and a broken one is replaced. Knows no function and no batch.
 
 use std::{
+    borrow::Cow,
     collections::HashSet,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use deadpool::managed::{Manager, Metrics, Pool, PoolError, RecycleError, RecycleResult};
 use futures::{FutureExt as _, future::join_all};
-use redis::{
-    Cmd, Pipeline, RedisError, RedisResult, Value, cluster_routing::SingleNodeRoutingInfo,
-};
+use redis::{Cmd, RedisError, RedisResult, Value, cluster_routing::SingleNodeRoutingInfo};
 use tokio::time::{Instant, error::Elapsed, timeout_at};
 
 use crate::{
@@ -41,6 +40,7 @@ pub(crate) struct Links {
     attempts: usize,
     // The primaries of the cluster as last asked.
     primaries: Arc<Mutex<Primaries>>,
+    departures: Arc<AtomicU64>,
 }
 
 impl Links {
@@ -52,7 +52,8 @@ impl Links {
         // First in, first out: the calls take turns among the links.
         let pool = Pool::builder(Maker::new(endpoint)).max_size(links).build();
         let pool = pool.map_err(|error| Error::Config(error.into()))?;
-        Ok(Self { pool, timeout, attempts: links + 1, primaries: Arc::default() })
+        let (primaries, departures) = (Arc::default(), Arc::default());
+        Ok(Self { pool, timeout, attempts: links + 1, primaries, departures })
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -118,7 +119,7 @@ impl Links {
     /// answers, some of which may be refusals.
     pub(crate) async fn commands(
         &self,
-        commands: Pipeline,
+        commands: Vec<Cow<'_, Cmd>>,
         route: SingleNodeRoutingInfo,
     ) -> Result<Vec<Value>, Error> {
         let answers = self.send(Many { commands, route }).await?;
@@ -150,8 +151,14 @@ impl Links {
 
     /// Drops all links; new ones are made after a pause.
     pub(crate) fn leave(&self, error: RedisError) {
+        self.departures.fetch_add(1, Ordering::Relaxed);
         self.pool.retain(|_, _| false);
         self.pool.manager().failed(error);
+    }
+
+    /// Returns how often all links were dropped, since what they led to is no primary any more.
+    pub(crate) fn departures(&self) -> u64 {
+        self.departures.load(Ordering::Relaxed)
     }
 
     async fn link(&self, deadline: Instant) -> Result<Link, Error> {

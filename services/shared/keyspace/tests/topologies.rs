@@ -38,7 +38,41 @@ async fn serves_all_kinds_of_calls(store: Any) {
     assert!(keyspace.send(Batch::new()).await.unwrap().is_empty());
     pages(&keyspace).await;
     refusals(&keyspace).await;
+    who_gives_up_leaves_the_others_their_answers(&keyspace).await;
     functions_come_back(&keyspace, &store).await;
+}
+
+/// Values of all lengths, one of them longer than any buffer, asked for by many at once, of whom
+/// some go away before they have an answer.
+async fn who_gives_up_leaves_the_others_their_answers(keyspace: &Keyspace) {
+    let value = |number: usize| {
+        let length = if number == 77 { 3 << 20 } else { number * number / 100 };
+        format!("{number}:{}", "x".repeat(length))
+    };
+    for number in 0..300 {
+        put(keyspace, &key(7, number), &value(number)).await.unwrap();
+    }
+    let mut readers = Vec::new();
+    for round in 0..10 {
+        for number in 0..300 {
+            let keyspace = keyspace.clone();
+            let read = async move { get(&keyspace, &key(7, number)).await };
+            readers.push((number, tokio::spawn(read)));
+        }
+        tokio::task::yield_now().await;
+        readers.iter().skip(round).step_by(3).for_each(|(_, reader)| reader.abort());
+    }
+    let mut answered = 0;
+    for (number, reader) in readers {
+        match reader.await {
+            Ok(answer) => {
+                assert!(answer.unwrap() == Some(value(number)), "another's answer than {number}'s");
+                answered += 1;
+            }
+            Err(gone) => assert!(gone.is_cancelled()),
+        }
+    }
+    assert!(answered > 100, "{answered}");
 }
 
 async fn pages(keyspace: &Keyspace) {

@@ -29,7 +29,8 @@ const OF_THE_KEYSPACE: [&str; 8] = [
 ];
 
 /// What the `keyspace` sends for those services that call these of its methods.
-const OF_METHODS: [(&str, &str); 2] = [(".page(", "zrange"), (".exclusive(", "unwatch")];
+const OF_METHODS: [(&str, &str); 3] =
+    [(".page(", "zrange"), (".exclusive(", "unwatch"), (".recall(", "client|tracking")];
 
 const PRELUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../keyspace/src/prelude.lua");
 
@@ -113,8 +114,10 @@ pub async fn assert_confined(user: &str) {
 
 // The sources name a command that has others below it, such as XGROUP, and which of them, apart.
 fn whole(command: String) -> String {
+    let is_of_the_keyspace = OF_THE_KEYSPACE.contains(&&*command)
+        || OF_METHODS.iter().any(|(_, of_method)| *of_method == command);
     match command.split_once('|') {
-        Some((whole, _)) if !OF_THE_KEYSPACE.contains(&&*command) => whole.to_owned(),
+        Some((whole, _)) if !is_of_the_keyspace => whole.to_owned(),
         _ => command,
     }
 }

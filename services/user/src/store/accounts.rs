@@ -46,22 +46,10 @@ impl Store {
         ids.iter().zip(answers).map(read).collect()
     }
 
-    /// Returns what everybody may see of those ids that are accounts, in the same order. One round
-    /// trip.
+    /// Returns what everybody may see of those ids that are accounts, in the same order; without
+    /// those whose card is damaged. One round trip.
     pub async fn users(&self, ids: &[UserId]) -> Result<Vec<User>, Error> {
-        let mut batch = Batch::with_capacity(ids.len());
-        for &id in ids {
-            let mut read = redis::cmd("HGET");
-            read.arg(keys::profile(id)).arg("card");
-            batch.query(id.partition(), read);
-        }
-        let mut users = Vec::with_capacity(ids.len());
-        for (&id, answer) in ids.iter().zip(self.keyspace.send(batch).await?) {
-            if let Some(card) = keyspace::decode::<Option<String>>(answer)? {
-                users.push(intact(card::read(id, &card), "a card")?);
-            }
-        }
-        Ok(users)
+        Ok(self.cards.read(ids).await?.into_iter().flatten().collect())
     }
 
     /// Changes parts of a profile; an empty text clears one. Returns whether there is such an

@@ -5,11 +5,37 @@
 //! is not there is an empty part. `functions.lua` says the same in Lua.
 
 use microblog_domain::UserId;
+use microblog_keyspace::{
+    self as keyspace, Error,
+    redis::{Value, cmd},
+};
 
-use crate::{Draft, User};
+use crate::{Draft, User, keys};
 
 /// Stands between two parts, and in none: ASCII's unit separator, a control character.
 const SEPARATOR: &str = "\u{1f}";
+
+/// How cards are read by those who want nothing else.
+pub(super) const KIND: keyspace::Kind<UserId, Option<User>> = keyspace::Kind {
+    command: |id| (id.partition(), cmd("HGET").arg(keys::profile(id)).arg("card").take()),
+    id: keys::owner_of_profile,
+    decode,
+    heap_bytes: |user| user.as_ref().map_or(0, heap_bytes),
+};
+
+fn decode(id: UserId, answer: Value) -> Result<Option<User>, Error> {
+    let Some(card) = keyspace::decode::<Option<String>>(answer)? else { return Ok(None) };
+    let user = read(id, &card);
+    if user.is_none() {
+        tracing::error!(%id, "an account's card is damaged");
+    }
+    Ok(user)
+}
+
+fn heap_bytes(user: &User) -> usize {
+    let User { id: _, name, display_name, bio, avatar_url, location } = user;
+    [name, display_name, bio, avatar_url, location].iter().map(|text| text.capacity()).sum()
+}
 
 /// Writes the draft of a registration.
 pub(super) fn write(draft: &Draft) -> String {

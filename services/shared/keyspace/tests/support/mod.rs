@@ -98,10 +98,14 @@ pub(crate) enum Any {
 
 impl Any {
     pub(crate) fn url(&self) -> String {
+        self.url_of(USER)
+    }
+
+    pub(crate) fn url_of(&self, user: &str) -> String {
         match self {
-            Self::Single(server) => server.url(USER),
-            Self::Sentinels(group) => group.url(USER),
-            Self::Cluster(cluster) => cluster.url(USER),
+            Self::Single(server) => server.url(user),
+            Self::Sentinels(group) => group.url(user),
+            Self::Cluster(cluster) => cluster.url(user),
         }
     }
 

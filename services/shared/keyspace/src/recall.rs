@@ -1,0 +1,320 @@
+//! Reads that Redis is spared: what was read from a key is remembered until Redis says that the key
+//! has changed. What is returned is as true as if it had been read.
+//!
+//! Why that holds: Redis tracks which keys were read on a connection, and of a change it tells that
+//! connection before any answer that comes after the change. Each read here sends at least one
+//! command on that connection, and looks into its memory when the answer is there. So all that was
+//! written before the read began has been heard of by then, and what is still remembered is what a
+//! command of this moment would have found. Where the connection is broken, nothing is remembered.
+//!
+//! What changes while its value is on the way from the connection's driver to the memory must not
+//! get into the memory: a value is kept only if nothing was pushed since it was answered.
+
+use std::{
+    hash::Hash,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use hashlink::LruCache;
+use microblog_domain::Partition;
+use redis::{Cmd, RedisResult, Value};
+use tokio::time::{Instant, timeout};
+
+use crate::{Batch, Error, Keyspace, keyspace::accept, links::Links, wire::Wire};
+
+// What a value takes besides itself, in the list and the table, about.
+const ENTRY_BYTES: usize = 64;
+
+// After a connection could not be made or broke, it is tried again no sooner.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What names a value.
+pub trait Id: Copy + Ord + Hash + Send + 'static {}
+
+impl<I: Copy + Ord + Hash + Send + 'static> Id for I {}
+
+/// How values of one kind are read, each from a key of its own that an id names.
+pub struct Kind<I, T> {
+    /// Returns where the key lies, and the command that reads it: it reads nothing but this key,
+    /// which must not expire, since nothing tells of that in time.
+    pub command: fn(I) -> (Partition, Cmd),
+    /// Returns whose key it is.
+    pub id: fn(&[u8]) -> Option<I>,
+    /// Reads the answer.
+    pub decode: fn(I, Value) -> Result<T, Error>,
+    /// Returns how many bytes a value takes besides its own size, about.
+    pub heap_bytes: fn(&T) -> usize,
+}
+
+impl<I, T> Clone for Kind<I, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<I, T> Copy for Kind<I, T> {}
+
+/// Values of one kind, some of which are remembered. Cheap to clone; belongs to the runtime that
+/// uses it.
+///
+/// A cluster and what is reached over TLS are read anew each time: the library's connections to them
+/// cannot tell what has changed in its place among the answers.
+pub struct Recall<I, T> {
+    inner: Arc<Inner<I, T>>,
+}
+
+impl<I, T> Clone for Recall<I, T> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+struct Inner<I, T> {
+    keyspace: Keyspace,
+    links: Links,
+    kind: Kind<I, T>,
+    bytes_max: usize,
+    tracked: Mutex<Tracked<I, T>>,
+}
+
+/// The connection on which Redis tracks what is read.
+enum Tracked<I, T> {
+    /// There is none, and none is to be made before this moment.
+    No(Option<Instant>),
+    /// One is being made.
+    Soon,
+    Yes(Arc<Track<I, T>>),
+}
+
+struct Track<I, T> {
+    wire: Wire,
+    memory: Arc<Mutex<Memory<I, T>>>,
+    /// How often the keyspace had left its links when this was made.
+    departures: u64,
+}
+
+/// What was read on one connection and has not changed since.
+struct Memory<I, T> {
+    values: LruCache<I, T>,
+    kind: Kind<I, T>,
+    bytes: usize,
+    bytes_max: usize,
+    /// How many messages Redis has pushed.
+    pushed: u64,
+}
+
+impl<I: Id, T: Clone + Send + 'static> Recall<I, T> {
+    pub(crate) fn new(
+        keyspace: Keyspace,
+        links: Links,
+        kind: Kind<I, T>,
+        bytes_max: usize,
+    ) -> Self {
+        let tracked = Mutex::new(Tracked::No(None));
+        Self { inner: Arc::new(Inner { keyspace, links, kind, bytes_max, tracked }) }
+    }
+
+    /// Returns the values of some ids, in their order.
+    ///
+    /// One round trip; another one if some of them changed in this moment, or where the connection
+    /// broke. The time-out holds for each.
+    pub async fn read(&self, ids: &[I]) -> Result<Vec<T>, Error> {
+        let inner = &self.inner;
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Some(track) = inner.track() else { return inner.read_anew(ids).await };
+        let Some(found) = inner.read_tracked(&track, ids).await? else {
+            inner.lose(&track);
+            return inner.read_anew(ids).await;
+        };
+        let lost: Vec<I> = ids
+            .iter()
+            .zip(&found)
+            .filter(|(_, value)| value.is_none())
+            .map(|(&id, _)| id)
+            .collect();
+        let mut anew = inner.read_anew(&lost).await?.into_iter();
+        let values = found.into_iter().map(|value| value.or_else(|| anew.next()));
+        values.collect::<Option<_>>().ok_or_else(|| Error::malformed("answers are missing"))
+    }
+}
+
+impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
+    /// Reads without memory.
+    async fn read_anew(&self, ids: &[I]) -> Result<Vec<T>, Error> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut batch = Batch::with_capacity(ids.len());
+        for &id in ids {
+            let (partition, command) = (self.kind.command)(id);
+            batch.query(partition, command);
+        }
+        let answers = self.keyspace.send(batch).await?;
+        ids.iter().zip(answers).map(|(&id, answer)| self.decode(id, answer)).collect()
+    }
+
+    fn decode(&self, id: I, answer: Value) -> Result<T, Error> {
+        (self.kind.decode)(id, accept(answer)?)
+    }
+
+    /// Reads what is not remembered, and then takes the others from memory: `None` in the place of
+    /// those that changed meanwhile. `None` for all if the connection does not answer.
+    async fn read_tracked(
+        &self,
+        track: &Track<I, T>,
+        ids: &[I],
+    ) -> Result<Option<Vec<Option<T>>>, Error> {
+        let unknown = track.memory().missing(ids);
+        let mut commands: Vec<Cmd> = unknown.iter().map(|&id| (self.kind.command)(id).1).collect();
+        if commands.is_empty() {
+            commands.push(redis::cmd("PING"));
+        }
+        // Half of the time, so that a frozen connection leaves some for another one.
+        let answered = timeout(self.links.timeout() / 2, track.wire.send(commands.iter())).await;
+        let Ok(Ok(answers)) = answered else { return Ok(None) };
+        let mut fresh = Vec::with_capacity(unknown.len());
+        for (id, answer) in unknown.into_iter().zip(answers.values) {
+            fresh.push((id, self.decode(id, answer)?));
+        }
+        Ok(Some(track.memory().take_in(ids, fresh, answers.pushed)))
+    }
+
+    /// Returns the tracked connection. If there is none, sees to it that there is one soon.
+    fn track(self: &Arc<Self>) -> Option<Arc<Track<I, T>>> {
+        if self.bytes_max == 0 || !self.links.endpoint().can_track() {
+            return None;
+        }
+        let mut tracked = self.tracked();
+        match &*tracked {
+            Tracked::Yes(track) if track.is_good(&self.links) => return Some(track.clone()),
+            Tracked::Soon => return None,
+            Tracked::No(Some(at)) if Instant::now() < *at => return None,
+            Tracked::Yes(_) | Tracked::No(_) => *tracked = Tracked::Soon,
+        }
+        let this = self.clone();
+        tokio::spawn(async move {
+            let connected = this.connect().await;
+            *this.tracked() = match connected {
+                Ok(track) => Tracked::Yes(Arc::new(track)),
+                Err(error) => {
+                    tracing::debug!(%error, "redis does not track what is read");
+                    Tracked::No(Some(Instant::now() + PAUSE))
+                }
+            };
+        });
+        None
+    }
+
+    async fn connect(&self) -> RedisResult<Track<I, T>> {
+        let departures = self.links.departures();
+        let memory = Arc::new(Mutex::new(Memory::new(self.kind, self.bytes_max)));
+        let listener = memory.clone();
+        let heard = Box::new(move |data: Vec<Value>| lock(&listener).hear(&data));
+        let wire = self.links.endpoint().connect_tracking(heard).await?;
+        Ok(Track { wire, memory, departures })
+    }
+
+    /// Gives up a connection that does not answer.
+    fn lose(&self, lost: &Arc<Track<I, T>>) {
+        let mut tracked = self.tracked();
+        if matches!(&*tracked, Tracked::Yes(track) if Arc::ptr_eq(track, lost)) {
+            *tracked = Tracked::No(Some(Instant::now() + PAUSE));
+        }
+    }
+
+    fn tracked(&self) -> MutexGuard<'_, Tracked<I, T>> {
+        lock(&self.tracked)
+    }
+}
+
+impl<I, T> Track<I, T> {
+    fn is_good(&self, links: &Links) -> bool {
+        !self.wire.is_closed() && self.departures == links.departures()
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory<I, T>> {
+        lock(&self.memory)
+    }
+}
+
+impl<I: Id, T: Clone> Memory<I, T> {
+    fn new(kind: Kind<I, T>, bytes_max: usize) -> Self {
+        Self { values: LruCache::new_unbounded(), kind, bytes: 0, bytes_max, pushed: 0 }
+    }
+
+    fn insert(&mut self, id: I, value: T) {
+        self.bytes += self.bytes_of(&value);
+        if let Some(before) = self.values.insert(id, value) {
+            self.bytes -= self.bytes_of(&before);
+        }
+        while self.bytes > self.bytes_max
+            && let Some((_, oldest)) = self.values.remove_lru()
+        {
+            self.bytes -= self.bytes_of(&oldest);
+        }
+    }
+
+    fn forget(&mut self, id: I) {
+        if let Some(value) = self.values.remove(&id) {
+            self.bytes -= self.bytes_of(&value);
+        }
+    }
+
+    fn forget_all(&mut self) {
+        self.values.clear();
+        self.bytes = 0;
+    }
+
+    fn bytes_of(&self, value: &T) -> usize {
+        ENTRY_BYTES + size_of::<T>() + (self.kind.heap_bytes)(value)
+    }
+
+    /// Returns which ids have no value here, each once.
+    fn missing(&self, ids: &[I]) -> Vec<I> {
+        let mut missing: Vec<I> =
+            ids.iter().copied().filter(|id| !self.values.contains_key(id)).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        missing
+    }
+
+    /// Takes in what was read, if nothing was pushed since, and returns the values of some ids:
+    /// those that were read, and those that are remembered.
+    fn take_in(&mut self, ids: &[I], fresh: Vec<(I, T)>, pushed: u64) -> Vec<Option<T>> {
+        let value =
+            |memory: &mut Self, id: I| match fresh.binary_search_by_key(&id, |(fresh, _)| *fresh) {
+                Ok(index) => Some(fresh[index].1.clone()),
+                Err(_) => memory.values.get(&id).cloned(),
+            };
+        let values = ids.iter().map(|&id| value(self, id)).collect();
+        if pushed == self.pushed {
+            fresh.into_iter().for_each(|(id, value)| self.insert(id, value));
+        }
+        values
+    }
+
+    /// Hears what Redis says by itself: the word `invalidate`, and keys, or nothing for all of them.
+    fn hear(&mut self, data: &[Value]) {
+        self.pushed += 1;
+        match data {
+            [Value::BulkString(word), Value::Array(keys)] if word == b"invalidate" => {
+                for key in keys {
+                    let key = if let Value::BulkString(key) = key { &**key } else { b"" };
+                    match (self.kind.id)(key) {
+                        Some(id) => self.forget(id),
+                        None => self.forget_all(),
+                    }
+                }
+            }
+            // All keys are gone, or something that is not known yet.
+            _ => self.forget_all(),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

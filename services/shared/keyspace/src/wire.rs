@@ -1,0 +1,265 @@
+//! A connection to one server, over TCP, that many use at once: what they send goes out together, and
+//! comes back in the same order. Knows no pool, no time-out, and no way but from end to end: a
+//! connection that broke once is broken for ever.
+//!
+//! All of it belongs to one thread's runtime. Whoever sends writes into a buffer that all share and
+//! wakes the driver, which runs when the others have had their turn.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::BytesMut;
+use redis::{Cmd, ErrorKind, RedisConnectionInfo, RedisError, RedisResult, Value};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
+    sync::{Notify, oneshot},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::resp::{Malformed, Message, Reader};
+
+// Some dozen pages of answers. What is longer makes it grow.
+const READ_BYTES: usize = 32 * 1024;
+// What was written out is used again, unless something huge was in it.
+const WRITE_BYTES_KEPT: usize = 64 * 1024;
+
+/// Told of what Redis says by itself, in its place among the answers.
+pub(crate) type Listener = Box<dyn FnMut(Vec<Value>) + Send>;
+
+/// What came back for some commands.
+pub(crate) struct Answers {
+    /// In the order sent.
+    pub(crate) values: Vec<Value>,
+    /// How many messages Redis had pushed before the last of them.
+    pub(crate) pushed: u64,
+}
+
+/// A connection. Its last clone closes it.
+#[derive(Clone)]
+pub(crate) struct Wire {
+    shared: Arc<Shared>,
+    _driver: Arc<AbortOnDropHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// There is something to write.
+    written: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// What is to be sent.
+    out: Vec<u8>,
+    /// Whose answers come next, in their order.
+    waiting: VecDeque<Waiting>,
+    is_closed: bool,
+}
+
+/// Somebody who waits for answers; who went away meanwhile is not missed before they are there.
+struct Waiting {
+    missing: usize,
+    answers: Vec<Value>,
+    to: oneshot::Sender<Answers>,
+}
+
+impl Wire {
+    /// Connects, and logs in.
+    pub(crate) async fn connect(
+        host: &str,
+        port: u16,
+        settings: &RedisConnectionInfo,
+    ) -> RedisResult<Self> {
+        let mut commands = Vec::new();
+        if let Some(password) = settings.password() {
+            let mut auth = redis::cmd("AUTH");
+            auth.arg(settings.username()).arg(password);
+            commands.push(auth);
+        }
+        Self::open(host, port, settings, commands, None).await
+    }
+
+    /// Connects, logs in, and tells a listener which keys have changed of those that are read here:
+    /// of a change, before any answer that Redis gives after it
+    /// (<https://redis.io/docs/latest/develop/reference/client-side-caching/>).
+    pub(crate) async fn connect_tracking(
+        host: &str,
+        port: u16,
+        settings: &RedisConnectionInfo,
+        listener: Listener,
+    ) -> RedisResult<Self> {
+        let mut hello = redis::cmd("HELLO");
+        hello.arg(3);
+        if let Some(password) = settings.password() {
+            hello.arg("AUTH").arg(settings.username().unwrap_or("default")).arg(password);
+        }
+        let tracking = redis::cmd("CLIENT").arg("TRACKING").arg("ON").take();
+        Self::open(host, port, settings, vec![hello, tracking], Some(listener)).await
+    }
+
+    async fn open(
+        host: &str,
+        port: u16,
+        settings: &RedisConnectionInfo,
+        mut commands: Vec<Cmd>,
+        listener: Option<Listener>,
+    ) -> RedisResult<Self> {
+        let stream = TcpStream::connect((host, port)).await?;
+        stream.set_nodelay(true)?;
+        let shared = Arc::new(Shared::default());
+        let driver = tokio::spawn(drive(stream, shared.clone(), listener));
+        let wire = Self { shared, _driver: Arc::new(AbortOnDropHandle::new(driver)) };
+        if settings.db() != 0 {
+            commands.push(redis::cmd("SELECT").arg(settings.db()).take());
+        }
+        if !commands.is_empty() {
+            let answers = wire.send(commands.iter()).await?;
+            answers.values.into_iter().try_for_each(let_in)?;
+        }
+        Ok(wire)
+    }
+
+    /// Returns whether the connection is broken.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.state().is_closed
+    }
+
+    /// Sends commands, at least one, and returns their answers, some of which may be refusals.
+    ///
+    /// An error means that the connection is broken, and that each of them may have run or not.
+    pub(crate) async fn send<'a>(
+        &self,
+        commands: impl ExactSizeIterator<Item = &'a Cmd>,
+    ) -> RedisResult<Answers> {
+        let (to, answers) = oneshot::channel();
+        {
+            let mut state = self.shared.state();
+            if state.is_closed {
+                return Err(broken());
+            }
+            let missing = commands.len();
+            commands.for_each(|command| command.write_packed_command(&mut state.out));
+            state.waiting.push_back(Waiting { missing, answers: Vec::with_capacity(missing), to });
+        }
+        self.shared.written.notify_one();
+        answers.await.map_err(|_closed| broken())
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Returns what is to be sent, with a buffer for what comes next in its place.
+    fn take_out(&self, mut spare: Vec<u8>) -> Vec<u8> {
+        spare.clear();
+        spare.shrink_to(WRITE_BYTES_KEPT);
+        std::mem::replace(&mut self.state().out, spare)
+    }
+
+    async fn write(&self, mut stream: WriteHalf<'_>) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        loop {
+            self.written.notified().await;
+            bytes = self.take_out(bytes);
+            stream.write_all(&bytes).await?;
+        }
+    }
+
+    async fn read(&self, mut stream: ReadHalf<'_>, listener: Option<Listener>) -> io::Result<()> {
+        let mut buffer = BytesMut::with_capacity(READ_BYTES);
+        let mut incoming = Incoming { reader: Reader::default(), listener, pushed: 0 };
+        loop {
+            buffer.reserve(READ_BYTES / 2);
+            if stream.read_buf(&mut buffer).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            incoming
+                .pass_on(&mut buffer, &self.state)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        }
+    }
+}
+
+/// What comes from Redis, on its way to those who wait for it.
+struct Incoming {
+    reader: Reader,
+    listener: Option<Listener>,
+    pushed: u64,
+}
+
+impl Incoming {
+    /// Passes on all messages of which a buffer has all.
+    fn pass_on(&mut self, buffer: &mut BytesMut, state: &Mutex<State>) -> Result<(), Malformed> {
+        let mut state = lock(state);
+        while let Some(message) = self.reader.next(buffer)? {
+            match (message, &mut self.listener) {
+                (Message::Answer(answer), _) => {
+                    state.answer(answer, self.pushed)?;
+                }
+                (Message::Push(data), Some(listener)) => {
+                    self.pushed += 1;
+                    listener(data);
+                }
+                (Message::Push(_), None) => return Err(Malformed),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Gives an answer to whoever waits for the next one.
+    fn answer(&mut self, answer: Value, pushed: u64) -> Result<(), Malformed> {
+        let waiting = self.waiting.front_mut().ok_or(Malformed)?;
+        waiting.answers.push(answer);
+        waiting.missing -= 1;
+        if waiting.missing == 0
+            && let Some(Waiting { answers: values, to, .. }) = self.waiting.pop_front()
+        {
+            // Who does not wait any more has no use for them.
+            let _ = to.send(Answers { values, pushed });
+        }
+        Ok(())
+    }
+}
+
+/// Moves bytes until the connection breaks. Those who wait then learn it by losing their place.
+async fn drive(mut stream: TcpStream, shared: Arc<Shared>, listener: Option<Listener>) {
+    let (reading, writing) = stream.split();
+    let error = tokio::select! {
+        ended = shared.read(reading, listener) => ended.err(),
+        ended = shared.write(writing) => ended.err(),
+    };
+    tracing::debug!(error = error.map(tracing::field::display), "a connection to redis ended");
+    let mut state = shared.state();
+    state.is_closed = true;
+    state.waiting.clear();
+}
+
+/// Checks an answer to what a connection begins with. A refusal is not one of a command that
+/// somebody sent: there is no connection.
+fn let_in(answer: Value) -> RedisResult<()> {
+    let refused = |error: RedisError| {
+        let text = "redis refuses the log-in";
+        (ErrorKind::AuthenticationFailed, text, error.to_string()).into()
+    };
+    answer.extract_error().map(drop).map_err(refused)
+}
+
+fn broken() -> RedisError {
+    io::Error::from(io::ErrorKind::BrokenPipe).into()
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,305 @@
+//! What is remembered is never older than what Redis holds, whatever happens to keys and
+//! connections; and Redis is spared most reads.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use microblog_domain::Partition;
+use microblog_keyspace::{Config, Error, Keyspace, Kind, Recall, decode, redis};
+use microblog_testkit::{RedisServer, eventually};
+use rand::RngExt as _;
+use redis::{aio::MultiplexedConnection, cmd};
+use support::{LIBRARY, cluster, sentinels, timed};
+
+/// The one who may have what is read here tracked.
+const TRACKED: &str = "user";
+
+/// Bytes for all that a test reads.
+const ENOUGH: usize = 1 << 20;
+
+/// Numbers, each in a hash of its own; absent ones are 0.
+const NUMBERS: Kind<u64, u64> = Kind {
+    command: |id| (partition(id), cmd("HGET").arg(key(id)).arg("n").take()),
+    id: |key| std::str::from_utf8(key).ok()?.rsplit(':').next()?.parse().ok(),
+    decode: |_, answer| Ok(decode::<Option<u64>>(answer)?.unwrap_or_default()),
+    heap_bytes: |_| 1000,
+};
+
+fn partition(id: u64) -> Partition {
+    Partition::new(id as u16)
+}
+
+fn key(id: u64) -> String {
+    format!("user:{{{}}}:number:{id}", partition(id).number())
+}
+
+fn numbers(url: String, bytes_max: usize) -> Recall<u64, u64> {
+    let mut config = Config::at(url);
+    config.redis_recall_bytes = bytes_max;
+    Keyspace::open(&config, LIBRARY).unwrap().recall(NUMBERS)
+}
+
+async fn write(to: &mut MultiplexedConnection, id: u64, number: u64) {
+    cmd("HSET").arg(key(id)).arg("n").arg(number).exec_async(to).await.unwrap();
+}
+
+/// Waits until something is remembered: then a second read sends nothing for it.
+async fn remembers(server: &RedisServer, numbers: &Recall<u64, u64>) {
+    eventually("something is remembered", Duration::from_secs(20), async || {
+        let before = reads(server).await;
+        let answers = (numbers.read(&[1000]).await, numbers.read(&[1000]).await);
+        matches!(answers, (Ok(_), Ok(_))) && reads(server).await - before < 2
+    })
+    .await;
+}
+
+async fn reads(server: &RedisServer) -> u64 {
+    server.commandstats().await.get("hget").copied().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn what_does_not_change_is_read_once() {
+    let server = RedisServer::start().await;
+    let numbers = numbers(server.url(TRACKED), ENOUGH);
+    let mut writer = server.admin().await;
+    for id in 0..50 {
+        write(&mut writer, id, id + 7).await;
+    }
+    remembers(&server, &numbers).await;
+    server.reset_commandstats().await;
+    let ids: Vec<u64> = (0..60).chain(10..20).collect();
+    let expected: Vec<u64> = ids.iter().map(|&id| if id < 50 { id + 7 } else { 0 }).collect();
+    for _ in 0..100 {
+        assert_eq!(numbers.read(&ids).await.unwrap(), expected);
+    }
+    assert_eq!(reads(&server).await, 60);
+    // What was not there is remembered, too, until it is.
+    write(&mut writer, 55, 1).await;
+    assert_eq!(numbers.read(&[55, 54]).await.unwrap(), [1, 0]);
+    cmd("FLUSHALL").exec_async(&mut writer).await.unwrap();
+    assert_eq!(numbers.read(&ids).await.unwrap(), vec![0; ids.len()]);
+    assert!(numbers.read(&[]).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn no_more_is_remembered_than_allowed() {
+    let server = RedisServer::start().await;
+    let few = numbers(server.url(TRACKED), 10 * 1100);
+    remembers(&server, &few).await;
+    server.reset_commandstats().await;
+    let ids: Vec<u64> = (0..30).collect();
+    for _ in 0..10 {
+        few.read(&ids).await.unwrap();
+    }
+    assert!(reads(&server).await >= 10 * 20, "{}", reads(&server).await);
+    let none = numbers(server.url(TRACKED), 0);
+    server.reset_commandstats().await;
+    for _ in 0..10 {
+        none.read(&[1]).await.unwrap();
+    }
+    assert_eq!(reads(&server).await, 10);
+}
+
+/// Counts a key up, and says so when Redis has acknowledged it.
+async fn count_up(server: &RedisServer, id: u64, acknowledged: Arc<AtomicU64>, stop: &AtomicBool) {
+    let mut writer = server.admin().await;
+    let mut number = 0;
+    while !stop.load(Ordering::Relaxed) {
+        number += 1;
+        write(&mut writer, id, number).await;
+        acknowledged.store(number, Ordering::SeqCst);
+        if rand::rng().random_bool(0.2) {
+            tokio::time::sleep(Duration::from_micros(300)).await;
+        }
+    }
+}
+
+/// Reads some keys at a time, and compares with what had been acknowledged before.
+async fn never_behind(
+    numbers: &Recall<u64, u64>,
+    known: &[Arc<AtomicU64>],
+    stop: &AtomicBool,
+) -> u64 {
+    let mut rounds = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let ids: Vec<u64> =
+            (0..3).map(|_| rand::rng().random_range(0..known.len() as u64)).collect();
+        let floors: Vec<u64> =
+            ids.iter().map(|&id| known[id as usize].load(Ordering::SeqCst)).collect();
+        match numbers.read(&ids).await {
+            Ok(found) => {
+                for ((id, floor), number) in ids.iter().zip(floors).zip(found) {
+                    assert!(number >= floor, "{id} was {floor} before, and is {number}");
+                }
+                rounds += 1;
+            }
+            Err(error) => assert!(error.is_unavailable(), "{error:?}"),
+        }
+    }
+    rounds
+}
+
+/// Writers and readers in threads of their own, while connections are killed.
+fn nobody_reads_what_was_before(bytes_max: usize, is_cut: bool) {
+    const KEYS: usize = 12;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = Arc::new(runtime.block_on(RedisServer::start()));
+    let stop = Arc::new(AtomicBool::new(false));
+    let known: Vec<Arc<AtomicU64>> = (0..KEYS).map(|_| Arc::default()).collect();
+    let in_thread = |work: Box<dyn FnOnce(&tokio::runtime::Runtime) -> u64 + Send>| {
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            work(&runtime.unwrap())
+        })
+    };
+    let writing = {
+        let (server, stop, known) = (server.clone(), stop.clone(), known.clone());
+        in_thread(Box::new(move |runtime| {
+            let writers = known.iter().enumerate().map(|(id, acknowledged)| {
+                count_up(&server, id as u64, acknowledged.clone(), &stop)
+            });
+            runtime.block_on(futures::future::join_all(writers));
+            0
+        }))
+    };
+    let reading: Vec<_> = (0..2)
+        .map(|_| {
+            let (server, stop, known) = (server.clone(), stop.clone(), known.clone());
+            in_thread(Box::new(move |runtime| {
+                runtime.block_on(async {
+                    let numbers = numbers(server.url(TRACKED), bytes_max);
+                    let readers = (0..8).map(|_| never_behind(&numbers, &known, &stop));
+                    futures::future::join_all(readers).await.into_iter().sum()
+                })
+            }))
+        })
+        .collect();
+    runtime.block_on(async {
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            if is_cut {
+                let kill = cmd("CLIENT").arg("KILL").arg("USER").arg(TRACKED).take();
+                kill.exec_async(&mut server.admin().await).await.unwrap();
+            }
+        }
+        let tracking: u64 = info(&server, "tracking_clients").await;
+        assert!(is_cut || tracking == 2, "{tracking} connections are tracked");
+    });
+    stop.store(true, Ordering::Relaxed);
+    writing.join().unwrap();
+    let rounds: u64 = reading.into_iter().map(|reader| reader.join().unwrap()).sum();
+    assert!(rounds > 1000, "only {rounds} reads");
+}
+
+async fn info(server: &RedisServer, name: &str) -> u64 {
+    let info: redis::InfoDict = cmd("INFO").query_async(&mut server.admin().await).await.unwrap();
+    info.get(name).unwrap()
+}
+
+#[test]
+fn a_read_sees_every_write_that_was_acknowledged_before() {
+    nobody_reads_what_was_before(ENOUGH, false);
+}
+
+#[test]
+fn so_does_one_with_little_memory() {
+    nobody_reads_what_was_before(4 * 1100, false);
+}
+
+#[test]
+fn so_does_one_whose_connections_are_killed() {
+    nobody_reads_what_was_before(ENOUGH, true);
+}
+
+#[tokio::test]
+async fn a_redis_that_goes_away_is_unavailable_and_remembered_again_later() {
+    let server = RedisServer::start().await;
+    let numbers = numbers(server.url(TRACKED), ENOUGH);
+    remembers(&server, &numbers).await;
+    server.pause();
+    let (answer, took) = timed(numbers.read(&[1000])).await;
+    assert!(answer.is_err_and(|error| error.is_unavailable()));
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    server.resume();
+    remembers(&server, &numbers).await;
+    server.kill();
+    let (answer, took) = timed(numbers.read(&[1000])).await;
+    assert!(answer.is_err_and(|error| error.is_unavailable()));
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    server.restart().await;
+    write(&mut server.admin().await, 1000, 3).await;
+    eventually("redis is back", Duration::from_secs(20), async || {
+        numbers.read(&[1000]).await.is_ok_and(|found| found == [3])
+    })
+    .await;
+    remembers(&server, &numbers).await;
+}
+
+#[tokio::test]
+async fn who_may_not_have_it_tracked_reads_anew() {
+    let server = RedisServer::start().await;
+    let mut admin = server.admin().await;
+    let refuse = cmd("ACL").arg("SETUSER").arg(TRACKED).arg("-client|tracking").take();
+    refuse.exec_async(&mut admin).await.unwrap();
+    reads_anew(server.url(TRACKED), &mut admin).await;
+    assert!(reads(&server).await >= 10);
+}
+
+async fn reads_anew(url: String, writer: &mut MultiplexedConnection) {
+    let numbers = numbers(url, ENOUGH);
+    for number in 1..=10 {
+        write(writer, 5, number).await;
+        assert_eq!(numbers.read(&[5]).await.unwrap(), [number]);
+    }
+}
+
+#[tokio::test]
+async fn a_sentinel_groups_primary_tracks() {
+    let group = sentinels().await;
+    let server = group.servers()[0];
+    let numbers = numbers(group.url_of(TRACKED), ENOUGH);
+    remembers(server, &numbers).await;
+    reads_anew(group.url_of(TRACKED), &mut server.admin().await).await;
+}
+
+#[tokio::test]
+async fn a_cluster_is_read_anew() {
+    let cluster = cluster().await;
+    let numbers = numbers(cluster.url_of(TRACKED), ENOUGH);
+    for _ in 0..3 {
+        assert_eq!(numbers.read(&[1, 2, 3, 500]).await.unwrap(), [0; 4]);
+    }
+    let reads: u64 = {
+        let mut sum = 0;
+        for server in cluster.servers() {
+            sum += self::reads(server).await;
+        }
+        sum
+    };
+    assert_eq!(reads, 12);
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_the_callers_error() {
+    let server = RedisServer::start().await;
+    let numbers = numbers(server.url(TRACKED), ENOUGH);
+    remembers(&server, &numbers).await;
+    let mut admin = server.admin().await;
+    cmd("SET").arg(key(1)).arg("no hash").exec_async(&mut admin).await.unwrap();
+    let error = numbers.read(&[1]).await.unwrap_err();
+    assert_eq!(error.code(), Some("WRONGTYPE"));
+    cmd("DEL").arg(key(1)).exec_async(&mut admin).await.unwrap();
+    cmd("HSET").arg(key(1)).arg("n").arg("x").exec_async(&mut admin).await.unwrap();
+    assert!(matches!(numbers.read(&[2, 1]).await, Err(Error::Malformed(_))));
+    write(&mut admin, 1, 4).await;
+    assert_eq!(numbers.read(&[1]).await.unwrap(), [4]);
+}

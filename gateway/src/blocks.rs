@@ -70,7 +70,7 @@ impl Gateway {
         let (viewer, authors) = tokio::join!(self.viewer(token), self.authors(post_id, act));
         let (viewer, mut authors) = (viewer?, authors?);
         authors.retain(|&author| author != viewer.get());
-        let visit = Visit { viewer: Some(viewer), host: None };
+        let visit = Visit { viewer: Some(viewer), host: None, known: &[] };
         let people = self.people(visit, authors.clone(), Detail::Blocks).await?;
         authors.into_iter().try_for_each(|author| people.admit(author, refuse_any))?;
         Ok(viewer)

@@ -34,7 +34,7 @@ impl Gateway {
     /// are neither entries nor a host.
     pub(crate) async fn hydrate_accounts(
         &self,
-        visit: Visit,
+        visit: Visit<'_>,
         entries: Vec<Entry>,
     ) -> Result<Vec<ListedUser>, Status> {
         let ids = entries.iter().map(|entry| entry.user_id).collect();
@@ -48,7 +48,7 @@ impl Gateway {
     /// nobody is mentioned).
     pub(crate) async fn hydrate_comments(
         &self,
-        visit: Visit,
+        visit: Visit<'_>,
         mut comments: Vec<Comment>,
     ) -> Result<Vec<ViewedComment>, Status> {
         let authors = comments.iter().map(|comment| comment.author_id).collect();
@@ -67,7 +67,7 @@ impl Gateway {
     /// [`Gateway::scene`].
     pub(crate) async fn hydrate_posts(
         &self,
-        visit: Visit,
+        visit: Visit<'_>,
         mut posts: Vec<Post>,
     ) -> Result<Vec<ViewedPost>, Status> {
         let scene = self.scene(visit, &posts).await?;
@@ -77,16 +77,22 @@ impl Gateway {
     }
 
     /// Returns what is known about posts and their roots. Up to four calls at once:
-    /// user.BatchGetUsers, relation.BatchGetRelations and post.BatchGetLiked (not for an anonymous
-    /// viewer), user.BatchResolveNames (not where nobody is mentioned).
-    pub(crate) async fn scene(&self, visit: Visit, posts: &[Post]) -> Result<Scene, Status> {
+    /// user.BatchGetUsers, relation.BatchGetRelations (only about authors of whom the visit does
+    /// not know) and post.BatchGetLiked (only about what somebody likes), neither of them for an
+    /// anonymous viewer, user.BatchResolveNames (not where nobody is mentioned).
+    ///
+    /// What nobody likes, the viewer does not like: the likes of a post and their count change in
+    /// one step, in Redis and in the archive, and come and go together between the two. The count
+    /// was read after the call began, so a like that was answered before is in it, or taken back.
+    pub(crate) async fn scene(&self, visit: Visit<'_>, posts: &[Post]) -> Result<Scene, Status> {
         let with_roots = || posts.iter().flat_map(|post| [Some(post), post.root.as_deref()]);
         let authors = with_roots().flatten().map(|post| post.author_id).collect();
-        let ids = with_roots().flatten().map(|post| post.id).collect();
+        let liked = with_roots().flatten().filter(|post| post.likes > 0);
+        let liked = liked.map(|post| post.id).collect();
         let (people, mentioned, liked) = tokio::join!(
             self.people(visit, authors, Detail::BlocksAndMutes),
             self.mentioned(posts),
-            self.liked(visit.viewer, ids)
+            self.liked(visit.viewer, liked)
         );
         Ok(Scene { people: people?, mentioned: mentioned?, liked: liked? })
     }

@@ -66,7 +66,7 @@ impl Gateway {
     pub(crate) async fn fill<L: Listing>(
         &self,
         list: &L,
-        visit: Visit,
+        visit: Visit<'_>,
         size: usize,
         first: Slice<L::Entry>,
     ) -> Result<Page<L::Shown>, Status> {

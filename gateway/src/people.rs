@@ -1,6 +1,6 @@
 //! The accounts in a view: their profiles, and how they stand to the viewer. Part of hydration.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use futures::future;
 use microblog_domain::{BATCH_MAX, UserId};
@@ -14,11 +14,14 @@ use crate::{blocks, refusal, rpc::Gateway};
 
 /// Who looks, and at what of whose.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Visit {
+pub(crate) struct Visit<'a> {
     /// Who looks; nobody without a token.
     pub(crate) viewer: Option<UserId>,
     /// Whose it is, if it is anybody's in particular.
     pub(crate) host: Option<Host>,
+    /// How accounts stand to the viewer, blocks and mutes included, as far as that was told with
+    /// what is looked at. Asked since the visit began, and good for nothing but this.
+    pub(crate) known: &'a [Relation],
 }
 
 /// Whose it is that a viewer looks at. Whom they block is kept out.
@@ -30,10 +33,16 @@ pub(crate) enum Host {
     Account(u64),
 }
 
-impl Visit {
+impl Visit<'_> {
     /// Returns whether the viewer asked for what this account wrote.
     pub(crate) fn asks_for(self, id: u64) -> bool {
         self.host == Some(Host::Account(id))
+    }
+
+    /// Returns those of some accounts of which it is not known how they stand to the viewer.
+    fn unknown(self, ids: &[u64]) -> Vec<u64> {
+        let known: HashSet<u64> = self.known.iter().map(|relation| relation.user_id).collect();
+        ids.iter().copied().filter(|id| !known.contains(id)).collect()
     }
 }
 
@@ -136,10 +145,11 @@ impl People {
 impl Gateway {
     /// Returns what is known of accounts and of the host, or a refusal if the host keeps the viewer
     /// out. Up to two calls at once: user.BatchGetUsers, relation.BatchGetRelations (not for an
-    /// anonymous viewer); none if there is nobody to ask about.
+    /// anonymous viewer, and only about those of whom the visit does not know); none if there is
+    /// nobody to ask about.
     pub(crate) async fn people(
         &self,
-        visit: Visit,
+        visit: Visit<'_>,
         mut ids: Vec<u64>,
         detail: Detail,
     ) -> Result<People, Status> {
@@ -152,9 +162,11 @@ impl Gateway {
         let detail = if visit.host.is_some() { detail.max(Detail::Blocks) } else { detail };
         let (users, relations) = tokio::join!(
             self.profiles(ids.clone()),
-            self.relations(visit.viewer, ids.clone(), detail)
+            self.relations(visit.viewer, visit.unknown(&ids), detail)
         );
-        let people = People::new(users?, relations?);
+        let (users, mut relations) = (users?, relations?);
+        relations.extend_from_slice(visit.known);
+        let people = People::new(users, relations);
         visit.viewer.map_or(Ok(()), |_| people.check_relations(&ids))?;
         visit.host.map_or(Ok(()), |host| people.admit_to(host, blocks::refuse_blocked))?;
         Ok(people)
@@ -174,14 +186,17 @@ impl Gateway {
         Ok(ids.into_iter().filter(|&id| !people.is_hidden(id)).collect())
     }
 
-    /// Returns how accounts stand to the viewer. One call; none for an anonymous viewer.
+    /// Returns how accounts stand to the viewer. One call; none for an anonymous viewer or where
+    /// there are no accounts.
     async fn relations(
         &self,
         viewer: Option<UserId>,
         target_ids: Vec<u64>,
         detail: Detail,
     ) -> Result<Vec<Relation>, Status> {
-        let Some(viewer) = viewer else { return Ok(Vec::new()) };
+        let Some(viewer) = viewer.filter(|_| !target_ids.is_empty()) else {
+            return Ok(Vec::new());
+        };
         let request = relation::BatchGetRelationsRequest {
             viewer_id: viewer.get(),
             target_ids,

@@ -44,7 +44,7 @@ pub(crate) trait Listing: Sync {
     fn hydrate(
         &self,
         gateway: &Gateway,
-        visit: Visit,
+        visit: Visit<'_>,
         entries: Vec<Self::Entry>,
     ) -> impl Future<Output = Result<Vec<Self::Shown>, Status>> + Send;
 }

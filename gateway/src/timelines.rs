@@ -27,8 +27,9 @@ pub(crate) use watch::News;
 impl Gateway {
     /// Shows the viewer's home timeline. Up to 7 calls for a page of up to 25 that is full at once:
     /// user.Authenticate, then timeline.GetHomeTimeline, then post.BatchGetPosts, then
-    /// user.BatchGetUsers ∥ relation.BatchGetRelations ∥ post.BatchGetLiked ∥
-    /// user.BatchResolveNames (not where nobody is mentioned).
+    /// user.BatchGetUsers ∥ relation.BatchGetRelations (only about authors of whom the timeline
+    /// service says nothing, which are those of roots) ∥ post.BatchGetLiked (only about what
+    /// somebody likes) ∥ user.BatchResolveNames (not where nobody is mentioned).
     ///
     /// A page of more is put together of slices of up to 50, and where much is not shown they are
     /// more: up to 48 slices, which costs up to 7 each (post.BatchGetPosts twice). Where a post
@@ -70,7 +71,8 @@ impl Gateway {
     /// Shows the posts of anybody to anybody whom they do not block. Up to 8 calls, 5 without a
     /// token, for a page of up to 25 that is full at once: by id, user.Authenticate ∥ user.GetUser ∥
     /// timeline.GetUserTimeline, then post.BatchGetPosts and the rest as [`Gateway::view_home`]; by
-    /// name, user.Authenticate ∥ user.GetUserByName, then the timeline, then the same.
+    /// name, user.Authenticate ∥ user.GetUserByName, then the timeline, then the same. The timeline
+    /// service says nothing of anybody here: relation.BatchGetRelations is about all authors.
     ///
     /// Behind the newest 1,000 posts, post.ListAuthorsPosts is in the place of the timeline and of
     /// post.BatchGetPosts, up to 8 times as of [`Gateway::view_home`].
@@ -103,7 +105,7 @@ impl Gateway {
                 (viewer, id, timeline, first)
             }
         };
-        let visit = Visit { viewer, host: Some(Host::Account(id.get())) };
+        let visit = Visit { viewer, host: Some(Host::Account(id.get())), known: &[] };
         let page = self.fill_timeline(&timeline, visit, page, first).await?;
         let TimelinePage { posts, next_page_token, since_token } = page;
         Ok(gateway::ViewUserTimelineResponse { posts, next_page_token, since_token })
@@ -135,7 +137,7 @@ impl Gateway {
         let viewer = self.viewer(token).await?;
         let timeline = Timeline { whose: whose(viewer), since_token };
         let first = self.first(&timeline, &page).await?;
-        let visit = Visit { viewer: Some(viewer), host: None };
+        let visit = Visit { viewer: Some(viewer), host: None, known: &[] };
         self.fill_timeline(&timeline, visit, page, first).await
     }
 }

@@ -16,8 +16,8 @@ use crate::{
 
 impl Gateway {
     /// Shows a post. Up to 6 calls, 3 without a token: user.Authenticate ∥ post.GetPost, then
-    /// user.BatchGetUsers ∥ relation.BatchGetRelations ∥ post.BatchGetLiked ∥
-    /// user.BatchResolveNames (not where nobody is mentioned).
+    /// user.BatchGetUsers ∥ relation.BatchGetRelations ∥ post.BatchGetLiked (only about what
+    /// somebody likes) ∥ user.BatchResolveNames (not where nobody is mentioned).
     pub(crate) async fn view_post(
         &self,
         token: Option<Token>,
@@ -25,7 +25,7 @@ impl Gateway {
     ) -> Result<gateway::ViewPostResponse, Status> {
         let (viewer, post) = tokio::join!(self.viewer_if_any(token), self.post(request.post_id));
         let (viewer, post) = (viewer?, post?);
-        let visit = Visit { viewer, host: Some(Host::Author(post.author_id)) };
+        let visit = Visit { viewer, host: Some(Host::Author(post.author_id)), known: &[] };
         let scene = self.scene(visit, std::slice::from_ref(&post)).await?;
         let post = refusal::sent(present::post(post, &scene))?;
         Ok(gateway::ViewPostResponse { post: Some(post) })
@@ -69,8 +69,9 @@ impl Gateway {
 
     /// Shows the reposts of a post. Up to 7 calls, 4 without a token, for a page that is full at
     /// once: user.Authenticate ∥ post.GetPost ∥ post.ListReposts, then user.BatchGetUsers ∥
-    /// relation.BatchGetRelations ∥ post.BatchGetLiked ∥ user.BatchResolveNames (not where nobody is
-    /// mentioned). Each of up to 4 further rounds costs up to 5 (3) more: up to 27 (16).
+    /// relation.BatchGetRelations ∥ post.BatchGetLiked (only about what somebody likes) ∥
+    /// user.BatchResolveNames (not where nobody is mentioned). Each of up to 4 further rounds costs
+    /// up to 5 (3) more: up to 27 (16).
     pub(crate) async fn view_reposts(
         &self,
         token: Option<Token>,
@@ -101,7 +102,7 @@ impl Gateway {
             list.slice(self, page.size, page.token)
         );
         let (viewer, post, first) = (viewer?, post?, first?);
-        let visit = Visit { viewer, host: Some(Host::Author(post.author_id)) };
+        let visit = Visit { viewer, host: Some(Host::Author(post.author_id)), known: &[] };
         self.fill(&list, visit, page.size, first).await
     }
 }

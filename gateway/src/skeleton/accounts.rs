@@ -47,7 +47,7 @@ impl Listing for List {
     async fn hydrate(
         &self,
         gateway: &Gateway,
-        visit: Visit,
+        visit: Visit<'_>,
         entries: Vec<Entry>,
     ) -> Result<Vec<ListedUser>, Status> {
         gateway.hydrate_accounts(visit, entries).await

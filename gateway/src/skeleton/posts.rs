@@ -59,7 +59,7 @@ impl Listing for Likers {
     async fn hydrate(
         &self,
         gateway: &Gateway,
-        visit: Visit,
+        visit: Visit<'_>,
         entries: Vec<Entry>,
     ) -> Result<Vec<ListedUser>, Status> {
         gateway.hydrate_accounts(visit, entries).await
@@ -86,7 +86,7 @@ impl Listing for Comments {
     async fn hydrate(
         &self,
         gateway: &Gateway,
-        visit: Visit,
+        visit: Visit<'_>,
         entries: Vec<Comment>,
     ) -> Result<Vec<ViewedComment>, Status> {
         gateway.hydrate_comments(visit, entries).await
@@ -113,7 +113,7 @@ impl Listing for Reposts {
     async fn hydrate(
         &self,
         gateway: &Gateway,
-        visit: Visit,
+        visit: Visit<'_>,
         entries: Vec<Post>,
     ) -> Result<Vec<ViewedPost>, Status> {
         gateway.hydrate_posts(visit, entries).await

@@ -2,7 +2,10 @@
 //! but no texts, not what is deleted, and not what is older than the newest posts.
 
 use microblog_domain::UserId;
-use microblog_proto::timeline::{self, Entry};
+use microblog_proto::{
+    relation::Relation,
+    timeline::{self, Entry},
+};
 use tonic::Status;
 
 use crate::{refusal, rpc::Gateway};
@@ -44,6 +47,9 @@ pub(crate) struct Stretch {
     /// At the end of a timeline that had no room for more: older posts than this one are not in it;
     /// 0 elsewhere.
     pub(crate) older_than_id: u64,
+    /// How those who wrote its entries stand to the viewer, blocks and mutes included, where the
+    /// timeline service has asked.
+    pub(crate) relations: Vec<Relation>,
 }
 
 impl Timeline {
@@ -69,12 +75,14 @@ impl Timeline {
         let since_token = self.since_token.clone();
         // The timelines' messages have the same parts, but are types of their own.
         macro_rules! stretch {
-            ($method:ident, $request:ident, $user:expr, $response:ident => $older:expr) => {{
+            ($method:ident, $request:ident, $user:expr,
+                $response:ident => $older:expr, $relations:expr) => {{
                 let user_id = $user.get();
                 let request = timeline::$request { user_id, page_size, page_token, since_token };
                 let $response = client.$method(request).await?.into_inner();
                 Stretch {
                     older_than_id: $older,
+                    relations: $relations,
                     entries: $response.entries,
                     next_page_token: $response.next_page_token,
                     since_token: $response.since_token,
@@ -84,14 +92,15 @@ impl Timeline {
         Ok(match self.whose {
             Whose::Home(user) => {
                 stretch!(get_home_timeline, GetHomeTimelineRequest, user,
-                    response => response.older_than_id)
+                    response => response.older_than_id, response.relations)
             }
             Whose::Friends(user) => {
-                stretch!(get_friends_timeline, GetFriendsTimelineRequest, user, response => 0)
+                stretch!(get_friends_timeline, GetFriendsTimelineRequest, user,
+                    response => 0, response.relations)
             }
             Whose::User(user) => {
                 stretch!(get_user_timeline, GetUserTimelineRequest, user,
-                    response => response.older_than_id)
+                    response => response.older_than_id, Vec::new())
             }
         })
     }

@@ -67,7 +67,7 @@ impl Gateway {
     pub(super) async fn fill_timeline(
         &self,
         timeline: &Timeline,
-        visit: Visit,
+        visit: Visit<'_>,
         page: PageRequest,
         first: First,
     ) -> Result<TimelinePage, Status> {
@@ -98,6 +98,7 @@ impl Gateway {
     }
 
     /// Fills a page up with what the timeline service holds. Returns where it ends, without entries.
+    /// How those who wrote a slice stand to the viewer is told with it, and goes with it.
     ///
     /// A page's tokens are those of the last slice that is on it. So a slice of which more is to be
     /// shown than the page has room for is asked for again, as long as there is room: what comes
@@ -105,7 +106,7 @@ impl Gateway {
     async fn fill_held(
         &self,
         timeline: &Timeline,
-        visit: Visit,
+        visit: Visit<'_>,
         page: PageRequest,
         first: Stretch,
         filling: &mut Filling,
@@ -114,11 +115,12 @@ impl Gateway {
         let mut end = Stretch { next_page_token: page.token, since_token, ..Stretch::default() };
         let mut stretch = first;
         for _ in 1..ROUNDS_MAX {
+            let visit = Visit { known: &stretch.relations, ..visit };
             let found = self.hydrate_entries(visit, &stretch.entries).await?;
             let mut size = filling.fitting(&found);
             if size == found.len() {
                 size = filling.take(found);
-                end = Stretch { entries: Vec::new(), ..stretch };
+                end = Stretch { entries: Vec::new(), relations: Vec::new(), ..stretch };
                 if end.next_page_token.is_empty() || filling.is_full() {
                     break;
                 }

@@ -37,7 +37,7 @@ impl Gateway {
     /// [`Gateway::scene`]; the same once more for what stands in, where there is any.
     pub(super) async fn hydrate_entries(
         &self,
-        visit: Visit,
+        visit: Visit<'_>,
         entries: &[Entry],
     ) -> Result<Vec<Option<ViewedPost>>, Status> {
         let ids: Vec<u64> = entries.iter().map(|entry| entry.post_id).collect();
@@ -55,7 +55,7 @@ impl Gateway {
     /// Returns those of the posts that the viewer is shown, by their ids.
     async fn viewed_posts(
         &self,
-        visit: Visit,
+        visit: Visit<'_>,
         post_ids: &[u64],
     ) -> Result<HashMap<u64, ViewedPost>, Status> {
         let posts = self.posts(post_ids).await?;
@@ -66,7 +66,7 @@ impl Gateway {
     /// are not for the viewer. The calls of [`Gateway::scene`].
     pub(super) async fn hydrate_past(
         &self,
-        visit: Visit,
+        visit: Visit<'_>,
         posts: Vec<Post>,
     ) -> Result<Vec<Option<ViewedPost>>, Status> {
         let ids: Vec<u64> = posts.iter().map(|post| post.id).collect();
@@ -76,7 +76,7 @@ impl Gateway {
 
     async fn by_id(
         &self,
-        visit: Visit,
+        visit: Visit<'_>,
         posts: Vec<Post>,
     ) -> Result<HashMap<u64, ViewedPost>, Status> {
         let shown = self.hydrate_posts(visit, posts).await?;

@@ -62,7 +62,7 @@ impl Gateway {
     pub(super) async fn fill_past(
         &self,
         timeline: &Timeline,
-        visit: Visit,
+        visit: Visit<'_>,
         before_id: &mut u64,
         filling: &mut Filling,
     ) -> Result<(), Status> {

@@ -29,9 +29,9 @@ impl Gateway {
     /// Streams what comes new into the viewer's home timeline. 2 calls to begin with:
     /// user.Authenticate, then timeline.WatchHomeTimeline. Each message costs user.Authenticate ∥
     /// post.BatchGetPosts, then user.BatchGetUsers ∥ relation.BatchGetRelations ∥
-    /// post.BatchGetLiked ∥ user.BatchResolveNames (not where nobody is mentioned), and up to 7 more
-    /// where a post that has stand-ins is not shown; where nothing comes, user.Authenticate every
-    /// `--session-check-ms`.
+    /// post.BatchGetLiked (only about what somebody likes) ∥ user.BatchResolveNames (not where
+    /// nobody is mentioned), and up to 7 more where a post that has stand-ins is not shown; where
+    /// nothing comes, user.Authenticate every `--session-check-ms`.
     pub(crate) async fn watch_home(
         &self,
         token: Token,
@@ -70,7 +70,8 @@ impl Watch {
     /// Returns the next message. Nothing is told to a session that has ended.
     async fn step(mut self) -> Result<Option<(WatchHomeResponse, Self)>, Status> {
         let Some(entries) = self.next_part().await? else { return Ok(None) };
-        let visit = Visit { viewer: Some(self.viewer), host: None };
+        // What is told now may have waited: how its authors stand to the viewer is asked now, too.
+        let visit = Visit { viewer: Some(self.viewer), host: None, known: &[] };
         let (session, found) = tokio::join!(
             self.gateway.viewer(self.token.clone()),
             self.gateway.hydrate_entries(visit, &entries)

@@ -123,12 +123,8 @@ async fn a_page_of_the_past_costs_a_fixed_number_of_calls() {
     let crowd = system.crowd("c", 550).await;
     system.follows(crowd.iter().map(|&id| (ann.id, id))).await;
     let slice = ["post.ListAuthorsPosts"; 2];
-    let scene_calls = [
-        "user.BatchGetUsers",
-        "relation.BatchGetRelations",
-        "post.BatchGetLiked",
-        "user.BatchResolveNames",
-    ];
+    let scene_calls =
+        ["user.BatchGetUsers", "relation.BatchGetRelations", "user.BatchResolveNames"];
     let followings =
         [&["relation.ListFollowing"; 3][..], &["relation.BatchGetRelations"; 2]].concat();
     let assert_called = |what: &str, expected: &[&[&str]]| {

@@ -36,7 +36,8 @@ impl Scene {
             let fan = system.join(&format!("fan{i}")).await;
             system.like(&fan, root).await;
             system.comment(&fan, root, "as @ann says").await;
-            system.repost(&fan, root, "as @ann says").await;
+            let repost = system.repost(&fan, root, "as @ann says").await.id;
+            system.like(&fan, repost).await;
         }
         Self { system, ann, bob, root, repost }
     }

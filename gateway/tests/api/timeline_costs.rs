@@ -1,6 +1,7 @@
 //! Which calls of the services stand behind each call on timelines.
 
-use microblog_proto::gateway;
+use microblog_proto::gateway::{self, RootState};
+use microblog_testkit::{RedisServer, redis};
 
 use crate::{
     acts::asks,
@@ -12,13 +13,12 @@ const AUTHENTICATE: &str = "user.Authenticate";
 const HOME: &str = "timeline.GetHomeTimeline";
 const USER: &str = "timeline.GetUserTimeline";
 const POSTS: &str = "post.BatchGetPosts";
-/// What belongs to posts.
-const SCENE: [&str; 4] = [
-    "user.BatchGetUsers",
-    "relation.BatchGetRelations",
-    "post.BatchGetLiked",
-    "user.BatchResolveNames",
-];
+const USERS: &str = "user.BatchGetUsers";
+const RELATIONS: &str = "relation.BatchGetRelations";
+const LIKED: &str = "post.BatchGetLiked";
+const RESOLVE: &str = "user.BatchResolveNames";
+/// What belongs to posts that nobody likes, by authors of whom the timeline service tells.
+const SCENE: [&str; 2] = [USERS, RESOLVE];
 
 /// Ann, who follows Bob, who mentions her in so many posts.
 struct Scene {
@@ -48,6 +48,28 @@ impl Scene {
     }
 }
 
+/// Returns what Redis is asked of a kind of key while a call is made, question by question.
+async fn questions(server: &RedisServer, kind: &str, call: impl AsyncFn()) -> Vec<Vec<String>> {
+    type Slow = (u64, u64, u64, Vec<Vec<u8>>, redis::Value, redis::Value);
+    let mut admin = server.admin().await;
+    let mut set = async |name: &str, value: i64| {
+        let mut config = redis::cmd("CONFIG");
+        config.arg("SET").arg(name).arg(value).exec_async(&mut admin).await.unwrap();
+    };
+    set("slowlog-max-len", 10_000).await;
+    set("slowlog-log-slower-than", 0).await;
+    call().await;
+    set("slowlog-log-slower-than", -1).await;
+    let mut log = redis::cmd("SLOWLOG");
+    let log: Vec<Slow> = log.arg("GET").arg(-1).query_async(&mut admin).await.unwrap();
+    let text = |word: &Vec<u8>| String::from_utf8_lossy(word).into_owned();
+    let asked = log.iter().rev().filter_map(|(_, _, _, words, ..)| {
+        let mut words = words.iter().skip(1).map(text);
+        words.next()?.contains(kind).then(|| words.collect())
+    });
+    asked.collect()
+}
+
 #[tokio::test]
 async fn a_page_costs_the_same_whatever_its_size_up_to_what_is_looked_at_together() {
     let scene = Scene::set(130).await;
@@ -70,18 +92,18 @@ async fn a_page_costs_the_same_whatever_its_size_up_to_what_is_looked_at_togethe
 async fn a_timeline_costs_a_fixed_number_of_calls() {
     let scene = Scene::set(3).await;
     let Scene { system, ann, bob, .. } = &scene;
-    let anonymous = ["user.BatchGetUsers", "user.BatchResolveNames"];
+    let first = [AUTHENTICATE, "user.GetUser", USER, POSTS, RELATIONS];
     system.user_timeline(Some(ann), bob, 0, "").await;
-    scene.assert_called("by id", &[&[AUTHENTICATE, "user.GetUser", USER, POSTS], &SCENE]);
+    scene.assert_called("by id", &[&first, &SCENE]);
     system.user_timeline(None, bob, 0, "").await;
-    scene.assert_called("by id", &[&["user.GetUser", USER, POSTS], &anonymous]);
-    for (viewer, calls) in [(Some(ann), &SCENE[..]), (None, &anonymous)] {
+    scene.assert_called("by id", &[&["user.GetUser", USER, POSTS], &SCENE]);
+    for viewer in [Some(ann), None] {
         let user = by_name("bob");
         let request = gateway::ViewUserTimelineRequest { user, ..Default::default() };
         system.gateway().view_user_timeline(asks(viewer, request)).await.unwrap();
-        let authenticate: &[&str] = viewer.map_or(&[], |_| &[AUTHENTICATE]);
+        let known: &[&str] = viewer.map_or(&[], |_| &[AUTHENTICATE, RELATIONS]);
         let first = ["user.GetUserByName", USER, POSTS];
-        scene.assert_called("by name", &[authenticate, &first, calls]);
+        scene.assert_called("by name", &[known, &first, &SCENE]);
     }
     let since = system.home(ann, 0, "", "").await.since_token;
     system.follows([(bob.id, ann.id)]).await;
@@ -95,8 +117,75 @@ async fn a_timeline_costs_a_fixed_number_of_calls() {
     system.home(ann, 0, "", &since).await;
     scene.assert_called("nothing new", &[&[AUTHENTICATE, HOME]]);
     system.user_timeline(Some(bob), ann, 0, "").await;
-    let host = ["user.BatchGetUsers", "relation.BatchGetRelations"];
+    let host = [USERS, RELATIONS];
     scene.assert_called("empty", &[&[AUTHENTICATE, "user.GetUser", USER], &host]);
+}
+
+#[tokio::test]
+async fn relation_is_asked_about_those_alone_of_whom_the_timeline_does_not_tell() {
+    let scene = Scene::set(2).await;
+    let Scene { system, ann, bob, posts } = &scene;
+    let first = [AUTHENTICATE, HOME, POSTS];
+    let carl = system.join("carl").await;
+    let root = system.publish(&carl, "the root").await.id;
+    // Her own, and what repeats somebody who has a post there.
+    system.publish(ann, "mine").await;
+    system.repost(ann, posts[0], "once more").await;
+    system.repost(ann, posts[1], "yours").await;
+    system.tap.calls();
+    assert_eq!(system.home(ann, 0, "", "").await.posts.len(), 5);
+    scene.assert_called("no strangers", &[&first, &SCENE]);
+    system.repost(ann, root, "look").await;
+    system.tap.calls();
+    let page = system.home(ann, 0, "", "").await;
+    assert_eq!(page.posts[0].root_state(), RootState::Shown);
+    scene.assert_called("a root's author", &[&first, &SCENE, &[RELATIONS]]);
+    let server = &system.store.nodes()[0];
+    let asked = questions(server, ":following_ids", async || {
+        system.home(ann, 0, "", "").await;
+    });
+    // By the timeline service, then by the gateway.
+    assert_eq!(asked.await, [bob, &carl].map(|author| [author.id.to_string()]));
+}
+
+#[tokio::test]
+async fn likes_are_asked_for_only_where_there_are_any() {
+    let scene = Scene::set(20).await;
+    let Scene { system, ann, bob, posts } = &scene;
+    let calls = [AUTHENTICATE, HOME, POSTS, USERS, RESOLVE];
+    let liked = async || {
+        let page = system.home(ann, 50, "", "").await.posts;
+        let all = page.iter().flat_map(|viewed| [Some(viewed), viewed.root.as_deref()]).flatten();
+        let all = all.map(|viewed| viewed.post.as_ref().unwrap());
+        all.filter(|post| post.liked).map(|post| post.id).collect::<Vec<_>>()
+    };
+    assert_eq!(liked().await, [0; 0]);
+    scene.assert_called("none", &[&calls]);
+    system.like(bob, posts[3]).await;
+    system.tap.calls();
+    assert_eq!(liked().await, [0; 0]);
+    scene.assert_called("another's", &[&calls, &[LIKED]]);
+    system.like(ann, posts[3]).await;
+    system.like(ann, posts[5]).await;
+    assert_eq!(liked().await, [posts[5], posts[3]]);
+    let server = &system.store.nodes()[0];
+    let asked = questions(server, ":likes:", async || {
+        system.home(ann, 50, "", "").await;
+    });
+    assert_eq!(asked.await.len(), 2, "of twenty");
+    // A root that is not shown by itself.
+    let carl = system.join("carl").await;
+    let root = system.publish(&carl, "the root").await.id;
+    system.repost(ann, root, "look").await;
+    system.like(ann, root).await;
+    assert_eq!(liked().await, [root, posts[5], posts[3]]);
+    for post_id in [root, posts[3], posts[5]] {
+        system.unlike(ann, post_id).await;
+    }
+    system.unlike(bob, posts[3]).await;
+    system.tap.calls();
+    assert_eq!(liked().await, [0; 0]);
+    scene.assert_called("none is left", &[&calls, &[RELATIONS]]);
 }
 
 #[tokio::test]
@@ -136,14 +225,15 @@ async fn what_stands_in_costs_one_more_time() {
     system.publish(ann, "mine").await;
     system.tap.calls();
     assert_eq!(texts(&system.home(ann, 0, "", "").await.posts), ["mine", ""]);
-    scene.assert_called("all there", &[&[AUTHENTICATE, HOME, POSTS], &SCENE]);
+    // The root is by somebody whom she does not follow any more.
+    scene.assert_called("all there", &[&[AUTHENTICATE, HOME, POSTS, RELATIONS], &SCENE]);
     system.delete_post(&reposts[0].1, reposts[0].0).await;
     system.tap.calls();
     let page = system.home(ann, 0, "", "").await;
     assert_eq!(page.posts[1].post.as_ref().unwrap().id, reposts[1].0);
     // Nobody is mentioned in what is there at first.
-    let first = [&[AUTHENTICATE, HOME, POSTS], &SCENE[..3]].concat();
-    scene.assert_called("one is gone", &[&first, &[POSTS], &SCENE]);
+    let first = [AUTHENTICATE, HOME, POSTS, USERS];
+    scene.assert_called("one is gone", &[&first, &[POSTS, RELATIONS], &SCENE]);
 }
 
 #[tokio::test]
@@ -159,7 +249,8 @@ async fn a_watch_costs_what_it_tells() {
         scene.assert_called("begin", &[&[AUTHENTICATE, "timeline.WatchHomeTimeline"]]);
         let first = news.message().await.unwrap().unwrap();
         assert_eq!(first.posts.len(), told);
-        let posts = [&[POSTS], &SCENE[..]].concat();
+        // What is told may have waited: how its authors stand to her is asked now.
+        let posts = [&[POSTS, RELATIONS], &SCENE[..]].concat();
         let posts = if told == 0 { &[][..] } else { &posts };
         scene.assert_called("a message", &[&[AUTHENTICATE], posts]);
     }

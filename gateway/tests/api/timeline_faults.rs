@@ -175,8 +175,11 @@ async fn what_does_not_need_a_service_goes_on_without_it() {
         (Peers { timeline: nowhere(), ..peers() }, &[][..]),
         (Peers { user: nowhere(), ..peers() }, &[]),
         (Peers { post: nowhere(), ..peers() }, &["count", "watch"]),
-        // The timeline service still reaches it.
-        (Peers { relation: nowhere(), ..peers() }, &["anonymous", "count", "watch"]),
+        // The timeline service still reaches it, and tells of those whose posts it names.
+        (
+            Peers { relation: nowhere(), ..peers() },
+            &["home", "friends", "anonymous", "count", "watch"],
+        ),
     ] {
         assert_eq!(answered(gateway_to(peers), &ann, &bob).await, expected);
     }

@@ -118,6 +118,45 @@ async fn a_follow_a_mute_and_a_block_count_at_once() {
 }
 
 #[tokio::test]
+async fn how_an_author_stands_is_told_anew_with_each_page() {
+    let system = at_rest().await;
+    let [ann, bob] = [system.join("ann").await, system.join("bob").await];
+    let carl = system.join("carl").await;
+    system.follow(&ann, &bob).await;
+    let root = system.publish(&carl, "the root").await.id;
+    for text in ["first", "second", "third"] {
+        system.repost(&bob, root, text).await;
+    }
+    let unfollow = async |viewer: &Member, target: &Member| {
+        let request = gateway::UnfollowRequest { user: by_id(target.id) };
+        system.gateway().unfollow(viewer.asks(request)).await.unwrap();
+    };
+    let mut token = String::new();
+    let mut shows = async |text: &str, bobs: RelationState, carls: RelationState| {
+        let page = system.home(&ann, 1, &token, "").await;
+        assert_eq!(texts(&page.posts), [text]);
+        let [post] = &page.posts[..] else { panic!("one post") };
+        assert_eq!(author(post), ("bob", bobs));
+        assert_eq!(author(post.root.as_ref().unwrap()), ("carl", carls));
+        token = page.next_page_token;
+    };
+    shows("third", RelationState::Following, RelationState::None).await;
+    system.follow(&bob, &ann).await;
+    system.follow(&carl, &ann).await;
+    shows("second", RelationState::Mutual, RelationState::Follower).await;
+    assert_eq!(system.friends(&ann).await.posts.len(), 3);
+    unfollow(&bob, &ann).await;
+    system.follow(&ann, &carl).await;
+    shows("first", RelationState::Following, RelationState::Mutual).await;
+    system.mute(&ann, &carl).await;
+    let page = system.home(&ann, 0, "", "").await;
+    assert_eq!(texts(&page.posts), ["third", "second", "first"]);
+    assert!(page.posts.iter().all(|post| post.root_state() == RootState::Hidden));
+    unfollow(&ann, &bob).await;
+    assert_eq!(system.home_texts(&ann).await, [""; 0]);
+}
+
+#[tokio::test]
 async fn a_root_that_is_not_for_the_viewer_is_not_shown_in_a_feed() {
     let system = at_rest().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];

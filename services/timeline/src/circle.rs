@@ -1,13 +1,18 @@
 //! How authors stand to a reader, as far as it was asked: once for each.
 
-use std::collections::HashMap;
+use std::{
+    collections::{HashMap, HashSet},
+    iter,
+};
 
 use microblog_domain::UserId;
+use microblog_proto::relation::Relation;
 
 use crate::{
     entry::Entry,
     error::Error,
     graph::{Graph, Standing},
+    list::Shown,
 };
 
 /// Whose posts a timeline shows.
@@ -55,23 +60,33 @@ impl Circle {
 
     /// Returns whether the timeline shows an entry. Its author must have been asked about.
     pub(crate) fn is_visible(&self, entry: &Entry) -> bool {
-        let standing = self.standing(entry.author);
-        !standing.is_apart
-            && match self.sight {
-                Sight::Followings => standing.is_followed,
-                Sight::Mutuals => standing.is_mutual,
-            }
+        // Readers see what they post, but are no friends of their own.
+        if entry.author == self.reader {
+            return self.sight == Sight::Followings;
+        }
+        let standing = self.standings.get(&entry.author).filter(|standing| !standing.is_apart());
+        standing.is_some_and(|standing| match self.sight {
+            Sight::Followings => standing.is_followed(),
+            Sight::Mutuals => standing.is_mutual(),
+        })
     }
 
     /// Returns whether there is somebody among those asked about whom the reader does not follow.
     pub(crate) fn has_strangers(&self) -> bool {
-        self.standings.values().any(|standing| !standing.is_followed)
+        self.standings.values().any(|standing| !standing.is_followed())
     }
 
-    fn standing(&self, author: UserId) -> Standing {
-        if author == self.reader {
-            return Standing::OWN;
-        }
-        self.standings.get(&author).copied().unwrap_or(Standing::STRANGER)
+    /// Returns how those who wrote what is shown, or stands in for it, stand to the reader: one for
+    /// each.
+    pub(crate) fn relations(&self, shown: &[Shown]) -> Vec<Relation> {
+        let mut told = HashSet::new();
+        let entries =
+            shown.iter().flat_map(|shown| iter::once(&shown.entry).chain(&shown.stand_ins));
+        let authors = entries.map(|entry| entry.author).filter(|&author| told.insert(author));
+        let standing = |author: UserId| {
+            let own = (author == self.reader).then(|| Standing::own(author));
+            own.or_else(|| self.standings.get(&author).copied())
+        };
+        authors.filter_map(standing).map(|standing| standing.relation()).collect()
     }
 }

@@ -22,16 +22,9 @@ const STREAM_BATCH: i32 = 2_000;
 /// deadline beside it.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// How an author stands to a reader, as far as timelines are concerned.
+/// How an author stands to a reader: all that the relation service says of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
-    /// Whether the reader follows the author.
-    pub(crate) is_followed: bool,
-    /// Whether they follow each other.
-    pub(crate) is_mutual: bool,
-    /// Whether one has blocked the other, or the reader has muted the author.
-    pub(crate) is_apart: bool,
-}
+pub(crate) struct Standing(relation::Relation);
 
 /// Followings.
 #[derive(Clone, Debug, Default)]
@@ -90,7 +83,7 @@ impl Graph {
         for answer in futures::future::try_join_all(asked).await? {
             // Of several, the oldest: what it does not reflect, the next read will.
             version = version.min(answer.newest_following_version);
-            standings.extend(answer.relations.iter().map(Standing::read));
+            standings.extend(answer.relations.into_iter().map(Standing));
         }
         if standings.len() == authors.len() {
             Ok((standings, version))
@@ -175,20 +168,35 @@ impl Graph {
 }
 
 impl Standing {
-    /// How readers stand to themselves: they see what they post.
-    pub(crate) const OWN: Self = Self { is_followed: true, is_mutual: false, is_apart: false };
+    /// How readers stand to themselves, as the relation service has it.
+    pub(crate) fn own(reader: UserId) -> Self {
+        Self(relation::Relation {
+            user_id: reader.get(),
+            state: RelationState::None.into(),
+            blocking: false,
+            blocked_by: false,
+            muting: false,
+        })
+    }
 
-    /// How somebody stands who was never asked about.
-    pub(crate) const STRANGER: Self =
-        Self { is_followed: false, is_mutual: false, is_apart: false };
+    /// Returns whether the reader follows the author.
+    pub(crate) fn is_followed(&self) -> bool {
+        matches!(self.0.state(), RelationState::Following | RelationState::Mutual)
+    }
 
-    fn read(relation: &relation::Relation) -> Self {
-        let state = relation.state();
-        Self {
-            is_followed: matches!(state, RelationState::Following | RelationState::Mutual),
-            is_mutual: state == RelationState::Mutual,
-            is_apart: relation.blocking || relation.blocked_by || relation.muting,
-        }
+    /// Returns whether they follow each other.
+    pub(crate) fn is_mutual(&self) -> bool {
+        self.0.state() == RelationState::Mutual
+    }
+
+    /// Returns whether one has blocked the other, or the reader has muted the author.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.0.blocking || self.0.blocked_by || self.0.muting
+    }
+
+    /// Returns it as it is said.
+    pub(crate) fn relation(&self) -> relation::Relation {
+        self.0
     }
 }
 

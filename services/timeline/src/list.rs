@@ -41,7 +41,7 @@ pub(crate) struct List {
 pub(crate) struct Shown {
     pub(crate) entry: Entry,
     /// Reposts of the same root that are left out for it, oldest first.
-    pub(crate) stand_ins: Vec<PostId>,
+    pub(crate) stand_ins: Vec<Entry>,
 }
 
 /// A part of a list, of which something is to be decided: which of its entries are candidates, and
@@ -131,7 +131,7 @@ impl List {
             match recent.filter(|at| shown.len() - at <= REPEAT_WINDOW) {
                 Some(at) if entry.is_plain_repost() => {
                     if shown[at].stand_ins.len() < STAND_INS_MAX {
-                        shown[at].stand_ins.push(entry.post);
+                        shown[at].stand_ins.push(entry);
                     }
                 }
                 _ => {

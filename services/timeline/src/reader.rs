@@ -36,6 +36,15 @@ pub(crate) struct Source {
     sure_to: Option<PostId>,
 }
 
+/// What is shown of a home timeline.
+struct HomePart {
+    shown: Vec<Shown>,
+    // The post at which the timeline ends for want of room, if it does.
+    end: Option<PostId>,
+    // Those who wrote it, and perhaps others.
+    circle: Circle,
+}
+
 impl Source {
     // Returns whether nothing is missing in it above the end of a page, of which so much is shown.
     fn has_all_of(&self, wanted: &Wanted, shown: &[Shown]) -> bool {
@@ -65,8 +74,9 @@ impl Reader {
     /// relation, unless much of the timeline is hidden. Building and completing it come on top; and
     /// towards the end of a full one, as much as to read it by pull.
     pub(crate) async fn home(&self, reader: UserId, wanted: &Wanted) -> Result<Page, Error> {
-        let (shown, end) = self.home_from(reader, wanted, wanted.size + 1).await?;
-        Ok(Page::new(wanted, shown).ending_at(wanted, end))
+        let HomePart { shown, end, circle } =
+            self.home_from(reader, wanted, wanted.size + 1).await?;
+        Ok(page_of(wanted, shown, &circle).ending_at(wanted, end))
     }
 
     /// Counts what is new in a home timeline. One round trip, or two where the posts of some
@@ -76,7 +86,7 @@ impl Reader {
         if !source.list.has_any(wanted) {
             return Ok(0);
         }
-        Ok(self.home_from(reader, wanted, HOME_MAX).await?.0.len())
+        Ok(self.home_from(reader, wanted, HOME_MAX).await?.shown.len())
     }
 
     /// Returns a page of the posts of a user's mutuals. As much as to read a home timeline by pull.
@@ -87,7 +97,7 @@ impl Reader {
         for depth in [Depth::Tails, Depth::Whole] {
             let list = pull::list(&self.store, &mutuals, depth).await?;
             if let Some(shown) = self.shown(&list, &mut circle, wanted, count).await? {
-                return Ok(Page::new(wanted, shown));
+                return Ok(page_of(wanted, shown, &circle));
             }
         }
         Ok(Page::new(wanted, Vec::new()))
@@ -120,14 +130,13 @@ impl Reader {
         Ok(Source { list: list.with(entries), head: Some(home.head), pulls: home.pulls, sure_to })
     }
 
-    // Returns up to `count` entries of a home timeline that are shown, from where a page begins; and
-    // the post at which the timeline ends for want of room, if it does.
+    // Returns up to `count` entries of a home timeline that are shown, from where a page begins.
     async fn home_from(
         &self,
         reader: UserId,
         wanted: &Wanted,
         count: usize,
-    ) -> Result<(Vec<Shown>, Option<PostId>), Error> {
+    ) -> Result<HomePart, Error> {
         let give_up = Instant::now() + WAIT_MAX;
         let mut circle = Circle::new(reader, Sight::Followings);
         // Once it was completed for this read, it has all follows that the circle may know of.
@@ -155,10 +164,12 @@ impl Reader {
                 depth = Depth::Everybody;
                 continue;
             }
-            let Some(head) = strange else { return Ok((shown, source.list.end(HOME_MAX))) };
+            let Some(head) = strange else {
+                return Ok(HomePart { shown, end: source.list.end(HOME_MAX), circle });
+            };
             if shown.len() >= count {
                 self.homes.clean_later(reader, head.edition);
-                return Ok((shown, None));
+                return Ok(HomePart { shown, end: None, circle });
             }
             // Where strangers had the places, there may be more.
             is_clean = true;
@@ -191,4 +202,10 @@ impl Reader {
             candidates *= 2;
         }
     }
+}
+
+// Returns the page that was wanted, with how those who wrote it stand to its reader.
+fn page_of(wanted: &Wanted, shown: Vec<Shown>, circle: &Circle) -> Page {
+    let page = Page::new(wanted, shown);
+    Page { relations: circle.relations(&page.entries), ..page }
 }

@@ -87,7 +87,7 @@ impl TimelineService for Rpc {
     ) -> Answer<pb::GetUserTimelineResponse> {
         let request = request.into_inner();
         let page = self.user_page(&page_request!("GetUserTimeline", request)).await;
-        let PageAnswer { entries, next_page_token, since_token, older_than_id } =
+        let PageAnswer { entries, next_page_token, since_token, older_than_id, .. } =
             page.map_err(|error| self.refuse(error))?;
         Ok(Response::new(pb::GetUserTimelineResponse {
             entries,
@@ -103,13 +103,14 @@ impl TimelineService for Rpc {
     ) -> Answer<pb::GetHomeTimelineResponse> {
         let request = request.into_inner();
         let page = self.home_page(&page_request!(wire::HOME, request)).await;
-        let PageAnswer { entries, next_page_token, since_token, older_than_id } =
+        let PageAnswer { entries, next_page_token, since_token, older_than_id, relations } =
             page.map_err(|error| self.refuse(error))?;
         Ok(Response::new(pb::GetHomeTimelineResponse {
             entries,
             next_page_token,
             since_token,
             older_than_id,
+            relations,
         }))
     }
 
@@ -119,10 +120,14 @@ impl TimelineService for Rpc {
     ) -> Answer<pb::GetFriendsTimelineResponse> {
         let request = request.into_inner();
         let page = self.friends_page(&page_request!("GetFriendsTimeline", request)).await;
-        let PageAnswer { entries, next_page_token, since_token, .. } =
+        let PageAnswer { entries, next_page_token, since_token, relations, .. } =
             page.map_err(|error| self.refuse(error))?;
-        let response = pb::GetFriendsTimelineResponse { entries, next_page_token, since_token };
-        Ok(Response::new(response))
+        Ok(Response::new(pb::GetFriendsTimelineResponse {
+            entries,
+            next_page_token,
+            since_token,
+            relations,
+        }))
     }
 
     async fn count_new(

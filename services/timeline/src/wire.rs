@@ -1,7 +1,7 @@
 //! Between the wire's types and the domain's, with the checks of what comes in.
 
 use microblog_domain::{BATCH_MAX, Fields, Invalid, PageSize, PostId, Scope, TokenError, UserId};
-use microblog_proto::timeline as pb;
+use microblog_proto::{relation, timeline as pb};
 
 use crate::{
     entry::Entry,
@@ -26,6 +26,7 @@ pub(crate) struct PageAnswer {
     pub(crate) next_page_token: String,
     pub(crate) since_token: String,
     pub(crate) older_than_id: u64,
+    pub(crate) relations: Vec<relation::Relation>,
 }
 
 impl PageRequest<'_> {
@@ -50,6 +51,7 @@ impl PageRequest<'_> {
             since_token: page.seen.token(seen_scope(self.timeline, user)),
             older_than_id: page.older_than.map_or(0, PostId::get),
             entries: entries(page.entries),
+            relations: page.relations,
         }
     }
 
@@ -119,7 +121,7 @@ fn entries(shown: Vec<Shown>) -> Vec<pb::Entry> {
         post_id: entry.post.get(),
         author_id: entry.author.get(),
         root_id: entry.root.map_or(0, PostId::get),
-        stand_in_ids: stand_ins.into_iter().map(PostId::get).collect(),
+        stand_in_ids: stand_ins.into_iter().map(|entry| entry.post.get()).collect(),
     };
     shown.into_iter().map(entry).collect()
 }

@@ -6,6 +6,10 @@ mod support;
 
 use clap::Parser as _;
 use microblog_domain::UserId;
+use microblog_proto::{
+    relation::{self, RelationState},
+    timeline as pb,
+};
 use microblog_relation::{Edge, Include, State, Targets};
 use microblog_testkit::{Topology, eventually};
 use support::{System, id, posts};
@@ -43,6 +47,65 @@ async fn what_was_posted_before_a_follow_comes_with_it_and_goes_with_its_end() {
     assert_eq!(system.home(bob).await, [other]);
     system.follow(bob, alice).await;
     assert_eq!(system.home(bob).await, [other, early]);
+}
+
+#[tokio::test]
+async fn a_page_tells_how_those_who_wrote_it_stand_to_its_reader() {
+    let system = System::start(Topology::Single).await;
+    let [alice, bob, carol, dave, eve] = [1, 2, 3, 4, 5].map(id);
+    for (follower, target) in [(bob, alice), (alice, bob), (bob, carol), (bob, dave), (bob, eve)] {
+        system.follow(follower, target).await;
+    }
+    let root = system.post(alice).await;
+    for author in [carol, carol, dave, bob, eve] {
+        system.repost(author, root).await;
+    }
+    let own = system.post(bob).await;
+    let request = relation::MuteRequest { user_id: bob, target_id: eve };
+    system.relation.clone().mute(request).await.unwrap();
+    let told = |relations: &[relation::Relation]| {
+        relations.iter().map(|told| (told.user_id, told.state())).collect::<Vec<_>>()
+    };
+    let home = async |page_size, page_token: &str| {
+        let page_token = page_token.to_owned();
+        let request = pb::GetHomeTimelineRequest {
+            user_id: bob,
+            page_size,
+            page_token,
+            ..Default::default()
+        };
+        system.client.clone().get_home_timeline(request).await.unwrap().into_inner()
+    };
+    let page = home(0, "").await;
+    assert_eq!(posts(&page.entries), [own, root]);
+    assert_eq!(page.entries[1].stand_in_ids.len(), 3);
+    let [of_bob, of_alice] = [(bob, RelationState::None), (alice, RelationState::Mutual)];
+    let of_stand_ins = [(carol, RelationState::Following), (dave, RelationState::Following)];
+    assert_eq!(told(&page.relations), [&[of_bob, of_alice], &of_stand_ins[..]].concat());
+    // As the relation service has it, for everybody.
+    let question = relation::BatchGetRelationsRequest {
+        viewer_id: bob,
+        target_ids: vec![bob, alice, carol, dave],
+        include_blocks: true,
+        include_mutes: true,
+        include_newest_following_version: false,
+    };
+    let answer = system.relation.clone().batch_get_relations(question).await.unwrap();
+    assert_eq!(page.relations, answer.into_inner().relations);
+    // Of those on the page, at each look.
+    let first = home(1, "").await;
+    assert_eq!(told(&first.relations), [of_bob]);
+    system.unfollow(alice, bob).await;
+    let second = home(1, &first.next_page_token).await;
+    assert_eq!(second.relations[0].state(), RelationState::Following);
+    let request = pb::GetFriendsTimelineRequest { user_id: bob, ..Default::default() };
+    let friends = async || {
+        let page = system.client.clone().get_friends_timeline(request.clone()).await.unwrap();
+        told(&page.into_inner().relations)
+    };
+    assert_eq!(friends().await, []);
+    system.follow(alice, bob).await;
+    assert_eq!(friends().await, [of_alice]);
 }
 
 #[tokio::test]

@@ -141,6 +141,7 @@ pub(crate) fn view_home() -> Plan {
         next_page_token: timeline_token(),
         since_token: timeline_token(),
         older_than_id: 0,
+        relations: vec![one_relation(); POSTS],
     };
     let home = step(Peer::Timeline, &request, &answer);
     let standing = relation::BatchGetRelationsRequest {

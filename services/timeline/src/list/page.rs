@@ -1,6 +1,7 @@
 //! A page of a timeline: as it is wanted, and as it is. Pure.
 
 use microblog_domain::PostId;
+use microblog_proto::relation::Relation;
 
 use super::Shown;
 use crate::seen::{Place, Seen};
@@ -27,6 +28,9 @@ pub(crate) struct Page {
     /// Where the timeline ends with it for want of room: only posts older than this one may be
     /// missing.
     pub(crate) older_than: Option<PostId>,
+    /// How those who wrote its entries, or what stands in for them, stand to its reader, where that
+    /// was asked.
+    pub(crate) relations: Vec<Relation>,
 }
 
 impl Page {
@@ -47,7 +51,7 @@ impl Page {
         // What is new and has more pages is seen when its reader has come to the last one: who stops
         // before that is to be told again.
         let seen = wanted.since.clone().filter(|_| has_more).unwrap_or(seen);
-        Self { entries: shown, next, seen, older_than: None }
+        Self { entries: shown, next, seen, older_than: None, relations: Vec::new() }
     }
 
     /// Returns the page with where the past begins, if it is the last one of a list that ends at a

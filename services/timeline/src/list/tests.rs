@@ -68,7 +68,7 @@ fn expected(entries: &[Entry], visible: &HashSet<UserId>) -> Vec<Shown> {
         let mut below = shown.iter_mut().rev().take(40);
         match below.find(|below| below.entry.shows() == entry.shows()) {
             Some(below) if entry.root.is_some() && !entry.has_text => {
-                below.stand_ins.push(entry.post);
+                below.stand_ins.push(*entry);
             }
             _ => shown.push(Shown { entry: *entry, stand_ins: Vec::new() }),
         }
@@ -308,5 +308,5 @@ fn what_stands_in_for_an_entry_is_named_though_it_is_above_the_page() {
     let (pages, _) = scroll(&list, 1, None, &HashSet::from([READER]));
     let shown = pages.iter().flat_map(|page| &page.entries);
     let shown: Vec<_> = shown.map(|shown| (shown.entry.post, &shown.stand_ins[..])).collect();
-    assert_eq!(shown, [(id(4), &[][..]), (id(2), &[]), (id(1), &[id(3)])]);
+    assert_eq!(shown, [(id(4), &[][..]), (id(2), &[]), (id(1), &[entry(3, 1)])]);
 }

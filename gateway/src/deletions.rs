@@ -21,7 +21,7 @@ const BATCH: i32 = 200;
 /// to do. Four calls: relation.ForgetUser ∥ post.ForgetUser ∥ timeline.ForgetUser, then
 /// user.ConfirmDeletion. Repeating it changes nothing.
 pub(crate) async fn finish(peers: &Peers, user_id: u64) -> Result<(), Status> {
-    let (mut relation, mut post, mut timeline) = (peers.relation(), peers.post(), peers.timeline());
+    let (relation, post, timeline) = (peers.relation(), peers.post(), peers.timeline());
     // All to their end: one that is away does not keep the others from forgetting.
     let (follows, posts, timelines) = tokio::join!(
         relation.forget_user(relation::ForgetUserRequest { user_id }),

@@ -82,6 +82,7 @@ pub fn service(config: &Config, peers: Peers, worker: Worker) -> chassis::Servic
     chassis::Service {
         name: gateway_service_server::SERVICE_NAME,
         routes: Routes::new(server),
+        handler: None,
         ready: std::sync::Arc::new(|| future::ready(true).boxed()),
         background: relay.into_iter().collect(),
     }

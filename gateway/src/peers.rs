@@ -2,10 +2,8 @@
 
 use microblog_chassis::Peer;
 use microblog_proto::{
-    post::post_service_client::PostServiceClient,
-    relation::relation_service_client::RelationServiceClient,
-    timeline::timeline_service_client::TimelineServiceClient,
-    user::user_service_client::UserServiceClient,
+    post::PostServicePeer, relation::RelationServicePeer, timeline::TimelineServicePeer,
+    user::UserServicePeer,
 };
 
 use crate::{Config, Error};
@@ -39,19 +37,19 @@ impl Peers {
         })
     }
 
-    pub(crate) fn user(&self) -> UserServiceClient<Peer> {
-        UserServiceClient::new(self.user.clone())
+    pub(crate) fn user(&self) -> UserServicePeer<Peer> {
+        UserServicePeer::new(self.user.clone())
     }
 
-    pub(crate) fn relation(&self) -> RelationServiceClient<Peer> {
-        RelationServiceClient::new(self.relation.clone())
+    pub(crate) fn relation(&self) -> RelationServicePeer<Peer> {
+        RelationServicePeer::new(self.relation.clone())
     }
 
-    pub(crate) fn post(&self) -> PostServiceClient<Peer> {
-        PostServiceClient::new(self.post.clone())
+    pub(crate) fn post(&self) -> PostServicePeer<Peer> {
+        PostServicePeer::new(self.post.clone())
     }
 
-    pub(crate) fn timeline(&self) -> TimelineServiceClient<Peer> {
-        TimelineServiceClient::new(self.timeline.clone())
+    pub(crate) fn timeline(&self) -> TimelineServicePeer<Peer> {
+        TimelineServicePeer::new(self.timeline.clone())
     }
 }

@@ -97,8 +97,8 @@ impl Gateway {
         let Some(viewer) = viewer else {
             return Ok(Standing { relation: present::stranger(user), common_following: 0 });
         };
-        let mut for_relation = self.peers.relation();
-        let mut for_count = self.peers.relation();
+        let for_relation = self.peers.relation();
+        let for_count = self.peers.relation();
         let (viewer_id, other_id) = (viewer.get(), user.get());
         let (relation, common) = tokio::join!(
             for_relation

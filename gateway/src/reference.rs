@@ -33,7 +33,7 @@ impl Gateway {
     /// Returns the profile of the account meant, or USER_NOT_FOUND. One call: user.GetUser or
     /// user.GetUserByName.
     pub(crate) async fn profile(&self, reference: &Reference) -> Result<user::User, Status> {
-        let mut client = self.peers.user();
+        let client = self.peers.user();
         let user = match reference {
             Reference::Id(id) => {
                 let request = user::GetUserRequest { user_id: id.get() };

@@ -5,6 +5,37 @@
 // Generated code follows the generator's habits, not ours.
 #![allow(missing_docs, unreachable_pub, clippy::all, rustdoc::all)]
 
+use std::future::Future;
+
+use tonic::{Request, Response, Status, body::Body, codegen::http};
+
+/// A way to ask a service: over a network, or in the same process, where its handler is called as it
+/// is and nothing is encoded. The generated `…Peer` of each service is made of one.
+pub trait Peer:
+    tonic::codegen::Service<
+        http::Request<Body>,
+        Response = http::Response<Body>,
+        Error = Status,
+        Future: Send,
+    > + Clone
+    + Send
+    + Sync
+    + 'static
+{
+    /// Returns the handler of a service of this process.
+    fn handler<H: Clone + 'static>(&self) -> Option<H>;
+
+    /// Calls a handler as what the method with this path is called for.
+    fn call_inside<Q: Send, A: Send, F>(
+        &self,
+        path: &'static str,
+        request: Request<Q>,
+        call: impl FnOnce(Request<Q>) -> F + Send,
+    ) -> impl Future<Output = Result<Response<A>, Status>> + Send
+    where
+        F: Future<Output = Result<Response<A>, Status>> + Send;
+}
+
 // Generated files refer to each other by the nesting of their packages.
 mod microblog {
     pub mod common {

@@ -61,7 +61,7 @@ impl List {
         page_size: i32,
         page_token: String,
     ) -> Result<Slice<Entry>, Status> {
-        let mut client = gateway.peers.relation();
+        let client = gateway.peers.relation();
         // The lists' messages have the same parts, but are types of their own.
         macro_rules! slice {
             ($method:ident, $request:ident { $($field:ident: $value:expr),* }) => {{

@@ -71,7 +71,7 @@ impl Timeline {
         page_size: i32,
         page_token: String,
     ) -> Result<Stretch, Status> {
-        let mut client = gateway.peers.timeline();
+        let client = gateway.peers.timeline();
         let since_token = self.since_token.clone();
         // The timelines' messages have the same parts, but are types of their own.
         macro_rules! stretch {

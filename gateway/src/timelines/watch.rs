@@ -42,7 +42,7 @@ impl Gateway {
         let (user_id, since_token) = (viewer.get(), request.since_token);
         let request =
             timeline::WatchHomeTimelineRequest { user_id, since_token: since_token.clone() };
-        let mut client = self.peers.timeline();
+        let client = self.peers.timeline();
         // A stream has no deadline, and its connection may have no place for one more.
         let arrivals = timeout(OPENING_MAX, client.watch_home_timeline(request)).await;
         let arrivals = arrivals.unwrap_or_else(|_elapsed| Err(Status::unavailable("late")));

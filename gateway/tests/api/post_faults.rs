@@ -180,6 +180,7 @@ async fn who_is_left_out_of_an_answer_is_not_taken_for_somebody_without_a_block(
     let forgetful = microblog_chassis::Service {
         name: Forgetful::NAME,
         routes: Routes::new(Forgetful),
+        handler: None,
         ready: Arc::new(|| Box::pin(ready(true))),
         background: Vec::new(),
     };

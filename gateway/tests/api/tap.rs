@@ -22,7 +22,7 @@ impl Tap {
     /// Returns a service that is listened in on.
     pub(crate) fn on(&self, service: Service) -> Service {
         let routes = service.routes.into_axum_router().layer(InterceptorLayer::new(self.clone()));
-        Service { routes: Routes::from(routes), ..service }
+        Service { routes: Routes::from(routes), handler: None, ..service }
     }
 
     /// Returns what was called since this was last asked, such as `user.Authenticate`, in the order

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use microblog_chassis::Peer;
 use microblog_domain::PostId;
-use microblog_proto::timeline::{self, timeline_service_client::TimelineServiceClient};
+use microblog_proto::timeline::{self, TimelineServicePeer};
 use tokio::{sync::Semaphore, time::timeout};
 use tonic::Status;
 
@@ -28,7 +28,7 @@ const CALL_MAX: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct Delivery {
     store: Store,
-    timeline: Option<TimelineServiceClient<Peer>>,
+    timeline: Option<TimelineServicePeer<Peer>>,
     attempts: Arc<Semaphore>,
 }
 
@@ -36,7 +36,7 @@ impl Delivery {
     /// Returns the means to deliver to a timeline service. Without one, posts count as delivered.
     pub fn new(store: Store, timeline: Option<Peer>) -> Self {
         let attempts = Arc::new(Semaphore::new(ATTEMPTS_MAX));
-        Self { store, timeline: timeline.map(TimelineServiceClient::new), attempts }
+        Self { store, timeline: timeline.map(TimelineServicePeer::new), attempts }
     }
 
     /// Delivers a new post if it can be done at once. The sweeper tells when it cannot be.
@@ -105,7 +105,7 @@ impl Delivery {
         }
         let delivered = deliveries.iter().filter_map(|delivery| PostId::new(delivery.post_id));
         let delivered: Vec<_> = delivered.collect();
-        if let Some(mut timeline) = self.timeline.clone() {
+        if let Some(timeline) = self.timeline.clone() {
             let answer =
                 timeout(CALL_MAX, timeline.deliver(timeline::DeliverRequest { deliveries }));
             let late = |_| Err(Status::deadline_exceeded("no answer in time"));

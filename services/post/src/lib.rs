@@ -36,7 +36,10 @@ use std::sync::Arc;
 
 use microblog_chassis::{AddressError, Listening, Peer, Service, Worker};
 use microblog_keyspace as keyspace;
-use microblog_proto::post::post_service_server::{PostServiceServer, SERVICE_NAME};
+use microblog_proto::post::{
+    PostServiceHandler,
+    post_service_server::{PostServiceServer, SERVICE_NAME},
+};
 use tonic::service::Routes;
 
 pub use archive::{
@@ -88,7 +91,9 @@ pub async fn service(
     let tiers = Tiers::new(store.clone(), archive.clone(), config.archive.warm_window);
     let delivery = Delivery::new(store.clone(), timeline);
     let posts = Posts::new(tiers.clone(), delivery.clone());
-    let server = PostServiceServer::new(rpc::Rpc::new(tiers.clone(), posts))
+    let rpc = Arc::new(rpc::Rpc::new(tiers.clone(), posts));
+    let handler: PostServiceHandler = rpc.clone();
+    let server = PostServiceServer::from_arc(rpc)
         .max_decoding_message_size(config.chassis.max_message_bytes);
     let mut background = Vec::new();
     if worker.is_first() {
@@ -102,7 +107,8 @@ pub async fn service(
         let store = store.clone();
         Box::pin(async move { store.is_ready().await }) as _
     });
-    Ok(Service { name: SERVICE_NAME, routes: Routes::new(server), ready, background })
+    let handler = Some(Arc::new(handler) as _);
+    Ok(Service { name: SERVICE_NAME, routes: Routes::new(server), handler, ready, background })
 }
 
 /// Returns what the process of this service listens for.

@@ -23,7 +23,10 @@ use std::sync::Arc;
 
 use microblog_chassis::{Listening, Service, Worker};
 use microblog_keyspace as keyspace;
-use microblog_proto::relation::relation_service_server::{RelationServiceServer, SERVICE_NAME};
+use microblog_proto::relation::{
+    RelationServiceHandler,
+    relation_service_server::{RelationServiceServer, SERVICE_NAME},
+};
 use tonic::service::Routes;
 
 pub use config::Config;
@@ -39,14 +42,16 @@ pub use verify::{Report, partition as verify_partition, user as verify_user};
 pub async fn service(config: &Config, worker: Worker) -> Result<Service, keyspace::Error> {
     let store = Store::open(config)?;
     let max_message_bytes = config.chassis.max_message_bytes;
-    let server = RelationServiceServer::new(rpc::Rpc::new(store.clone()))
-        .max_decoding_message_size(max_message_bytes);
+    let rpc = Arc::new(rpc::Rpc::new(store.clone()));
+    let handler: RelationServiceHandler = rpc.clone();
+    let server = RelationServiceServer::from_arc(rpc).max_decoding_message_size(max_message_bytes);
     let background = if worker.is_first() { background::jobs(&store) } else { Vec::new() };
     let ready = Arc::new(move || {
         let store = store.clone();
         Box::pin(async move { store.is_ready().await }) as _
     });
-    Ok(Service { name: SERVICE_NAME, routes: Routes::new(server), ready, background })
+    let handler = Some(Arc::new(handler) as _);
+    Ok(Service { name: SERVICE_NAME, routes: Routes::new(server), handler, ready, background })
 }
 
 /// Returns what the process of this service listens for.

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use microblog_chassis::{Peer, context};
 use microblog_domain::{BATCH_MAX, UserId};
-use microblog_proto::relation::{
-    self, Edge, RelationState, relation_service_client::RelationServiceClient,
-};
+use microblog_proto::relation::{self, Edge, RelationServicePeer, RelationState};
 use tokio::time::timeout;
 use tonic::Status;
 
@@ -48,13 +46,13 @@ pub(crate) struct Followers {
 /// The follow graph.
 #[derive(Clone, Debug)]
 pub(crate) struct Graph {
-    relation: RelationServiceClient<Peer>,
+    relation: RelationServicePeer<Peer>,
 }
 
 impl Graph {
     /// Returns the graph that a relation service knows.
     pub(crate) fn new(relation: Peer) -> Self {
-        Self { relation: RelationServiceClient::new(relation) }
+        Self { relation: RelationServicePeer::new(relation) }
     }
 
     /// Returns how authors stand to a reader, in their order, and the version of the reader's
@@ -76,7 +74,7 @@ impl Graph {
                 include_mutes: true,
                 include_newest_following_version: true,
             };
-            let mut relation = self.relation.clone();
+            let relation = self.relation.clone();
             async move { in_time(relation.batch_get_relations(request)).await }
         });
         let (mut standings, mut version) = (Vec::with_capacity(authors.len()), u64::MAX);
@@ -102,7 +100,7 @@ impl Graph {
                 page_token,
                 newer_than_version: since,
             };
-            let mut relation = self.relation.clone();
+            let relation = self.relation.clone();
             let page = in_time(relation.list_following(request)).await?;
             // On the first page alone.
             followings.settled = followings.settled.max(page.settled_version);
@@ -123,7 +121,7 @@ impl Graph {
                 page_size: PAGE_MAX,
                 page_token,
             };
-            let mut relation = self.relation.clone();
+            let relation = self.relation.clone();
             let page = in_time(relation.list_mutuals(request)).await?;
             mutuals.extend(users(&page.edges));
             page_token = page.next_page_token;
@@ -146,7 +144,7 @@ impl Graph {
             batch_size: STREAM_BATCH.min(i32::try_from(count).unwrap_or(STREAM_BATCH)),
             page_token: token.to_owned(),
         };
-        let mut relation = self.relation.clone();
+        let relation = self.relation.clone();
         let mut batches = in_time(relation.stream_followers(request)).await?;
         let mut followers = Followers { users: Vec::new(), next_token: token.to_owned() };
         while let Some(batch) = timely(batches.message()).await? {

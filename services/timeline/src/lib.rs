@@ -35,7 +35,10 @@ use std::sync::Arc;
 
 use microblog_chassis::{AddressError, Listening, Peer, Service, Worker};
 use microblog_keyspace as keyspace;
-use microblog_proto::timeline::timeline_service_server::{SERVICE_NAME, TimelineServiceServer};
+use microblog_proto::timeline::{
+    TimelineServiceHandler,
+    timeline_service_server::{SERVICE_NAME, TimelineServiceServer},
+};
 use tonic::service::Routes;
 
 pub use config::{Config, Mode};
@@ -73,19 +76,21 @@ pub async fn service(
     let fanout = Fanout::new(store.clone(), graph.clone(), mode, threshold, metrics.clone());
     let workers = Workers::new(store.clone(), fanout);
     let background = background::jobs(&store, &workers, &metrics, worker);
-    let rpc = Rpc {
+    let rpc = Arc::new(Rpc {
         store: store.clone(),
         reader: Reader::new(store.clone(), graph, mode, metrics.clone()),
         delivery: Delivery::new(store.clone(), mode, metrics.clone()),
         metrics,
-    };
-    let server =
-        TimelineServiceServer::new(rpc).max_decoding_message_size(config.chassis.max_message_bytes);
+    });
+    let handler: TimelineServiceHandler = rpc.clone();
+    let server = TimelineServiceServer::from_arc(rpc)
+        .max_decoding_message_size(config.chassis.max_message_bytes);
     let ready = Arc::new(move || {
         let store = store.clone();
         Box::pin(async move { store.is_ready().await }) as _
     });
-    Ok(Service { name: SERVICE_NAME, routes: Routes::new(server), ready, background })
+    let handler = Some(Arc::new(handler) as _);
+    Ok(Service { name: SERVICE_NAME, routes: Routes::new(server), handler, ready, background })
 }
 
 /// Returns what the process of this service listens for.

@@ -33,7 +33,10 @@ use std::sync::Arc;
 
 use microblog_chassis::{Listening, Service, Worker};
 use microblog_keyspace::Keyspace;
-use microblog_proto::user::user_service_server::{SERVICE_NAME, UserServiceServer};
+use microblog_proto::user::{
+    UserServiceHandler,
+    user_service_server::{SERVICE_NAME, UserServiceServer},
+};
 use tonic::service::Routes;
 
 pub use accounts::{Accounts, Availability};
@@ -60,11 +63,14 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, Error> 
     if worker.is_first() {
         background.push(Box::pin(Sweeper::new(accounts.clone(), config.write_budget()).run()));
     }
-    let server = UserServiceServer::new(rpc::Rpc::new(accounts))
+    let rpc = Arc::new(rpc::Rpc::new(accounts));
+    let handler: UserServiceHandler = rpc.clone();
+    let server = UserServiceServer::from_arc(rpc)
         .max_decoding_message_size(config.chassis.max_message_bytes);
     Ok(Service {
         name: SERVICE_NAME,
         routes: Routes::new(server),
+        handler: Some(Arc::new(handler)),
         ready: Arc::new(move || {
             let store = store.clone();
             Box::pin(async move { store.ready().await.is_ok() })

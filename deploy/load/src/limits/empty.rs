@@ -65,6 +65,7 @@ impl Empty {
         chassis::Service {
             name: Self::NAME,
             routes: Routes::new(self),
+            handler: None,
             ready: Arc::new(|| future::ready(true).boxed()),
             background: Vec::new(),
         }

@@ -71,6 +71,7 @@ impl Timelines {
         Service {
             name: SERVICE_NAME,
             routes: Routes::new(TimelineServiceServer::new(self.clone())),
+            handler: None,
             ready: Arc::new(|| Box::pin(future::ready(true))),
             background: Vec::new(),
         }

@@ -45,4 +45,4 @@ pub use peer::{AddressError, Peer};
 pub use process::run;
 pub use rounds::Rounds;
 pub use server::{ServeError, serve};
-pub use service::{Listening, Probe, Service, Worker};
+pub use service::{Handler, Listening, Probe, Service, Worker};

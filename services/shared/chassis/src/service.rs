@@ -1,12 +1,15 @@
 //! What a service hands to the chassis, and where the chassis runs it.
 
-use std::{fmt, net::SocketAddr, sync::Arc};
+use std::{any::Any, fmt, net::SocketAddr, sync::Arc};
 
 use futures::future::BoxFuture;
 use tonic::service::Routes;
 
 /// Tells whether a service can do its work now: its store answers. Asked about once a second.
 pub type Probe = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
+
+/// A handler of any service, of a type that the wire contract names.
+pub type Handler = Arc<dyn Any + Send + Sync>;
 
 /// A service in one worker, ready to be served.
 pub struct Service {
@@ -15,6 +18,10 @@ pub struct Service {
     /// The generated server, with `--max-message-bytes` as its decoding limit, which only the
     /// generated code can keep. Health and reflection are added.
     pub routes: Routes,
+    /// The same for callers within the process, which need no routes: the handler as the wire
+    /// contract names its type, such as `user::UserServiceHandler`. Without it, they call as from
+    /// outside.
+    pub handler: Option<Handler>,
     /// Whether it can do its work.
     pub ready: Probe,
     /// Jobs that run beside it for ever, dropped when the process is to stop. They may call peers

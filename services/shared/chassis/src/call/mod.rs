@@ -5,12 +5,14 @@ mod body;
 mod duration;
 mod foreign;
 mod future;
+mod inside;
 mod running;
 mod span;
 pub(crate) mod timeout;
 
 use std::{
     convert::Infallible,
+    future::Future,
     sync::Arc,
     task::{Context as Waker, Poll},
 };
@@ -41,9 +43,7 @@ impl Calls {
         Self { routes: routes.prepare(), shared }
     }
 
-    /// Takes a call from within the process. It works for the call that made it, if there is one:
-    /// by its trace, in its place, and among the writes of its server. It is not counted again,
-    /// since a call that was let in must not be refused half-way.
+    /// Takes a call from within the process.
     pub(crate) fn call_inside(
         &mut self,
         request: Request<Body>,
@@ -51,6 +51,33 @@ impl Calls {
         caller: Option<Context>,
         deadline: Option<Instant>,
     ) -> CallFuture {
+        let running = self.begin_inside(method, caller, deadline);
+        self.work(request, running)
+    }
+
+    /// Runs what a handler makes of a call from within the process, as if it had come through the
+    /// routes.
+    pub(crate) async fn run_inside<A>(
+        &self,
+        method: &'static Method,
+        caller: Option<Context>,
+        deadline: Option<Instant>,
+        work: impl Future<Output = Result<tonic::Response<A>, Status>>,
+    ) -> Result<tonic::Response<A>, Status> {
+        // Who has no more time than the caller ends with it.
+        let end = deadline.filter(|_| caller.as_ref().and_then(|one| one.deadline) != deadline);
+        inside::run(self.begin_inside(method, caller, deadline), end, work).await
+    }
+
+    /// A call from within the process works for the call that made it, if there is one: by its
+    /// trace, in its place, and among the writes of its server. It is not counted again, since a
+    /// call that was let in must not be refused half-way.
+    fn begin_inside(
+        &self,
+        method: &'static Method,
+        caller: Option<Context>,
+        deadline: Option<Instant>,
+    ) -> Running {
         let (shared, incoming, permit) = match caller {
             Some(Context { shared, trace, permit, .. }) => (shared, Some(trace), permit),
             None => (self.shared.clone(), None, None),
@@ -59,7 +86,7 @@ impl Calls {
         running.deadline = deadline;
         running.permit = permit;
         running.quiet = true;
-        self.work(request, running)
+        running
     }
 
     fn work(&mut self, request: Request<Body>, running: Running) -> CallFuture {

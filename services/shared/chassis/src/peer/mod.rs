@@ -31,7 +31,7 @@ use self::{
     outage::Outage,
 };
 use crate::{
-    Config, Service,
+    Config, Handler, Service,
     admission::Admission,
     call::{CallFuture, Calls, timeout},
     context::{self, Context, Shared},
@@ -52,8 +52,9 @@ pub struct AddressError {
     source: Option<tonic::transport::Error>,
 }
 
-/// Another service. Cheap to clone; made in the worker that uses it. Pass it to a generated
-/// client: `UserServiceClient::new(peer.clone())`.
+/// Another service. Cheap to clone; made in the worker that uses it. Pass it to what is generated
+/// for each service: `UserServicePeer::new(peer.clone())`, which calls the handlers of the same
+/// process as they are; or to a client, `UserServiceClient::new(peer)`, as any channel.
 ///
 /// What is called has until the deadline of the current call, or else the default timeout, and
 /// belongs to the same trace. A service that does not answer is UNAVAILABLE, with the reason
@@ -67,7 +68,13 @@ pub struct Peer {
 #[derive(Clone, Debug)]
 enum Target {
     Remote(Remote),
-    Local(Calls),
+    Local(Local),
+}
+
+#[derive(Clone)]
+struct Local {
+    calls: Calls,
+    handler: Option<Handler>,
 }
 
 #[derive(Clone, Debug)]
@@ -104,7 +111,8 @@ impl Peer {
         // Not used by calls that work for a call; others are not counted at all.
         let shared = Shared::new(config, Admission::new(config).into());
         let calls = Calls::new(service.routes.clone(), shared.into());
-        Self::new(Target::Local(calls), config)
+        let handler = service.handler.clone();
+        Self::new(Target::Local(Local { calls, handler }), config)
     }
 
     fn new(target: Target, config: &Config) -> Self {
@@ -145,9 +153,9 @@ impl TowerService<Request<Body>> for Peer {
         let caller = context::with(Context::clone);
         let deadline = self.deadline(request.headers(), method, caller.as_ref());
         match &mut self.target {
-            Target::Local(calls) => {
-                PeerFuture::Local { call: calls.call_inside(request, method, caller, deadline) }
-            }
+            Target::Local(local) => PeerFuture::Local {
+                call: local.calls.call_inside(request, method, caller, deadline),
+            },
             Target::Remote(remote) => {
                 let headers = request.headers_mut();
                 if let Some(deadline) = deadline {
@@ -167,6 +175,38 @@ impl TowerService<Request<Body>> for Peer {
                 PeerFuture::Remote { call, timer, method, deadline, outage, place }
             }
         }
+    }
+}
+
+impl microblog_proto::Peer for Peer {
+    fn handler<H: Clone + 'static>(&self) -> Option<H> {
+        match &self.target {
+            Target::Local(local) => local.handler.as_ref()?.downcast_ref().cloned(),
+            Target::Remote(_) => None,
+        }
+    }
+
+    async fn call_inside<Q: Send, A: Send, F>(
+        &self,
+        path: &'static str,
+        request: tonic::Request<Q>,
+        call: impl FnOnce(tonic::Request<Q>) -> F + Send,
+    ) -> Result<tonic::Response<A>, Status>
+    where
+        F: Future<Output = Result<tonic::Response<A>, Status>> + Send,
+    {
+        let Target::Local(local) = &self.target else { return Err(status::internal()) };
+        let method = methods::find(path);
+        let caller = context::with(Context::clone);
+        let deadline = self.deadline(request.metadata().as_ref(), method, caller.as_ref());
+        local.calls.run_inside(method, caller, deadline, call(request)).await
+    }
+}
+
+// The routes and the handler have nothing to show.
+impl std::fmt::Debug for Local {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Local").finish_non_exhaustive()
     }
 }
 

@@ -78,6 +78,7 @@ impl Stub {
         Service {
             name: NAME,
             routes: Routes::new(self),
+            handler: None,
             ready: Arc::new(|| async { true }.boxed()),
             background: Vec::new(),
         }

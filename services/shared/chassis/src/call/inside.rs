@@ -1,0 +1,38 @@
+//! A call that never leaves the process, run by its handler as it is.
+
+use std::{future::Future, panic::AssertUnwindSafe};
+
+use futures::FutureExt as _;
+use tokio::time::{Instant, timeout_at};
+use tonic::{Code, Response, Status};
+use tracing::Instrument as _;
+
+use super::Running;
+use crate::status;
+
+/// Runs a handler's work to its end, which may come before: by a panic, which stays its own, or at
+/// the deadline, if that is not its caller's.
+pub(super) async fn run<A>(
+    mut running: Running,
+    end: Option<Instant>,
+    work: impl Future<Output = Result<Response<A>, Status>>,
+) -> Result<Response<A>, Status> {
+    let answer = if running.deadline.is_some_and(|deadline| deadline <= running.started) {
+        Err(status::deadline_exceeded())
+    } else {
+        let span = running.span.clone();
+        let work = running.context().scope(work);
+        let work = AssertUnwindSafe(work).catch_unwind().instrument(span);
+        let answer = match end {
+            Some(end) => timeout_at(end, work).await,
+            None => Ok(work.await),
+        };
+        match answer {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_panic)) => Err(status::internal()),
+            Err(_elapsed) => Err(status::deadline_exceeded()),
+        }
+    };
+    running.code = Some(answer.as_ref().map_or_else(Status::code, |_| Code::Ok));
+    answer
+}

@@ -17,6 +17,15 @@ pub(crate) struct Args {
     /// How many accounts to generate
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     accounts: u32,
+    #[command(flatten)]
+    kind: Kind,
+}
+
+/// What generated graphs are like, whatever their size.
+#[derive(Clone, Debug, clap::Args)]
+// The group would have the name of the command's own.
+#[group(skip)]
+pub(crate) struct Kind {
     /// How many each follows on average: from none to twice as many, all equally likely
     #[arg(long, value_name = "MEAN", default_value_t = 20)]
     following: u32,
@@ -29,17 +38,24 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Returns a generated graph of the same kind with so many accounts.
-    pub(crate) fn of_size(&self, accounts: u32) -> Self {
-        Self { edges: None, accounts, ..self.clone() }
-    }
-
     /// Reads or generates the graph.
     pub(crate) fn graph(&self) -> anyhow::Result<EdgeList> {
-        if let Some(file) = &self.edges {
-            return Ok(edges::read(file)?);
+        match &self.edges {
+            Some(file) => Ok(edges::read(file)?),
+            None => self.kind.graph(self.accounts),
         }
-        let Self { accounts, following, exponent, seed, .. } = *self;
+    }
+
+    /// Returns what chooses accounts.
+    pub(crate) fn seed(&self) -> u64 {
+        self.kind.seed
+    }
+}
+
+impl Kind {
+    /// Generates a graph with so many accounts.
+    pub(crate) fn graph(&self, accounts: u32) -> anyhow::Result<EdgeList> {
+        let Self { following, exponent, seed } = *self;
         ensure!(accounts < u32::MAX, "that many accounts do not fit");
         let edges = power_law::edges(accounts, following, exponent, seed)
             .context("cannot generate a graph of this size")?;

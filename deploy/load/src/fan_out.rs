@@ -9,26 +9,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, anyhow, ensure};
+use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryFutureExt as _, TryStreamExt as _, stream};
 use microblog_keyspace::redis::{aio::MultiplexedConnection, pipe};
 use microblog_local::{
     edges::{Edge, EdgeList},
-    graph::{self, Target},
+    graph,
     progress::Progress,
-    remote::{self, CALL_TIMEOUT},
-};
-use microblog_proto::{
-    post::{CreatePostRequest, post_service_client::PostServiceClient},
-    timeline::{GetHomeTimelineRequest, timeline_service_client::TimelineServiceClient},
+    remote,
 };
 use tokio::time::sleep;
-use tonic::{Status, transport::Channel};
-use uuid::Uuid;
+use tonic::Status;
 
 use crate::{
     drive::{Measured, Pace, drive},
     outcome::write_json,
+    services::{self, Services, TEXT, told},
     system::{Shape, System, Urls, fan_out_streams},
 };
 
@@ -45,8 +41,6 @@ const BEFORE: Duration = Duration::from_secs(5);
 const WINDOW: Duration = Duration::from_millis(500);
 
 const POLL: Duration = Duration::from_millis(5);
-
-const TEXT: &str = "the quick brown fox jumps over a lazy dog";
 
 /// Measures how fast one author's posts come into the home timelines of many followers.
 ///
@@ -162,8 +156,7 @@ impl Report {
 struct Crowd {
     author: u64,
     followers: Vec<u64>,
-    posts: PostServiceClient<Channel>,
-    timelines: TimelineServiceClient<Channel>,
+    services: Services,
 }
 
 impl Crowd {
@@ -171,22 +164,13 @@ impl Crowd {
         let names = (0..=args.followers).map(|number| format!("f{number}"));
         let edges = (1..=args.followers).map(|follower| Edge { follower, target: 0 });
         let list = EdgeList::new(names, edges.collect());
-        let target = Target {
-            user_url: urls.user.clone(),
-            relation_url: urls.relation.clone(),
-            password: String::new(),
-            email_domain: "load.invalid".to_owned(),
-        };
+        let target = services::import_target(urls, "");
         let ids = graph::users(&list, &target).await?.ids;
         graph::follows(&list, &ids, &target).await?;
         let (&author, followers) = ids.split_first().context("there is no author")?;
         ensure!(author != 0, "the author could not be made");
-        let crowd = Self {
-            author,
-            followers: followers.to_vec(),
-            posts: PostServiceClient::new(remote::serving(&urls.post).await?),
-            timelines: TimelineServiceClient::new(remote::serving(&urls.timeline).await?),
-        };
+        let crowd =
+            Self { author, followers: followers.to_vec(), services: Services::of(urls).await? };
         // What is there before a home timeline is built is in it at once.
         for _ in 0..args.entries {
             crowd.publish().await?;
@@ -197,15 +181,7 @@ impl Crowd {
 
     /// Publishes, and returns the post.
     async fn publish(&self) -> anyhow::Result<u64> {
-        let message = CreatePostRequest {
-            author_id: self.author,
-            request_id: Uuid::new_v4().to_string(),
-            text: TEXT.to_owned(),
-        };
-        let request = remote::request(message, CALL_TIMEOUT);
-        let answer = self.posts.clone().create_post(request).await;
-        let answer = answer.map_err(|status| anyhow!("{}", remote::told(&status)))?;
-        Ok(answer.into_inner().post.context("the post service answered without a post")?.id)
+        told(self.services.publish(self.author, TEXT).await)
     }
 
     /// Looks at every home timeline, so that there is one.
@@ -219,22 +195,19 @@ impl Crowd {
         let built: Result<(), Status> =
             stream::iter(builds).buffer_unordered(BUILDS).try_collect().await;
         progress.finish();
-        built.map_err(|status| anyhow!("{}", remote::told(&status)))
+        told(built)
     }
 
     /// Returns the newest post of a home timeline, 0 where there is none.
     async fn home(&self, user_id: u64) -> Result<u64, Status> {
-        let message = GetHomeTimelineRequest { user_id, ..Default::default() };
-        let request = remote::request(message, CALL_TIMEOUT);
-        let answer = self.timelines.clone().get_home_timeline(request).await?.into_inner();
-        Ok(answer.entries.first().map_or(0, |entry| entry.post_id))
+        let page = self.services.home(user_id).await?;
+        Ok(page.entries.first().map_or(0, |entry| entry.post_id))
     }
 
     /// Checks that a post has come to the first of the followers, and to the last.
     async fn have(&self, post: u64) -> anyhow::Result<()> {
         for &follower in self.followers.first().into_iter().chain(self.followers.last()) {
-            let newest = self.home(follower).await;
-            let newest = newest.map_err(|status| anyhow!("{}", remote::told(&status)))?;
+            let newest = told(self.home(follower).await)?;
             ensure!(newest == post, "post {post} did not come to {follower}, who has {newest}");
         }
         Ok(())

@@ -1,19 +1,29 @@
 //! `microblog-load`: how fast a microblog is, how fast this machine would let it be, and what it
 //! takes of memory.
 
+mod ceiling;
+mod child;
 mod classical;
 mod data;
 mod drive;
 mod fan_out;
+mod info;
 mod limits;
+mod limits_of;
 mod memory;
 mod outcome;
 mod plot;
+mod raw;
 mod report;
 mod run;
 mod scale;
 mod scenario;
+mod server;
+mod services;
+mod soak;
 mod system;
+mod telemetry;
+mod trial;
 mod world;
 
 use std::process::ExitCode;
@@ -37,12 +47,17 @@ struct Cli {
 enum Command {
     Run(run::Args),
     Report(report::Args),
+    Limits(limits_of::Args),
     FanOut(fan_out::Args),
     Scale(scale::Args),
     Classical(classical::Args),
     Memory(memory::Args),
+    Telemetry(telemetry::Args),
+    Soak(soak::Args),
     #[command(hide = true)]
     Serve(limits::serve::Args),
+    #[command(hide = true)]
+    Collect(telemetry::collector::Args),
 }
 
 fn main() -> ExitCode {
@@ -59,11 +74,15 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => call(run::run(args)),
         Command::Report(args) => call(report::run(args)),
+        Command::Limits(args) => call(limits_of::run(args)),
         Command::FanOut(args) => call(fan_out::run(args)),
         Command::Scale(args) => call(scale::run(args)),
         Command::Classical(args) => call(classical::run(args)),
         Command::Memory(args) => call(memory::run(args)),
+        Command::Telemetry(args) => call(telemetry::run(args)),
+        Command::Soak(args) => call(soak::run(args)),
         Command::Serve(args) => limits::serve::run(args),
+        Command::Collect(args) => telemetry::collector::run(args),
     }
 }
 

@@ -24,11 +24,14 @@ use self::{
 use crate::{
     data,
     outcome::write_json,
+    services,
     system::{Shape, System, Urls},
 };
 
 /// Accounts that are there before anything is measured.
 const WARM_UP: u32 = 200;
+
+const EMAIL_DOMAIN: &str = "import.invalid";
 
 /// How many posts a home timeline has room for.
 const HOME_POSTS_MAX: u64 = 800;
@@ -91,7 +94,7 @@ async fn measure(
     store.remove(plain::PATTERN).await?;
     steps.last = store.at_rest().await?;
 
-    let content = Content::new(urls, &users.ids)?;
+    let content = Content::new(urls, &users.ids).await?;
     let mut posts = Vec::new();
     for round in 0..args.posts {
         posts.extend(content.publish(round).await?);
@@ -120,20 +123,16 @@ async fn warm_up(urls: &Urls) -> anyhow::Result<()> {
     let graph = EdgeList::new(names, edges.collect());
     let ids = graph::users(&graph, &target(urls)).await?.ids;
     graph::follows(&graph, &ids, &target(urls)).await?;
-    let content = Content::new(urls, &ids)?;
+    let content = Content::new(urls, &ids).await?;
     let posts = content.publish(0).await?;
     content.like(&posts, 1).await?;
     content.comment(&posts, 0).await?;
     content.read_homes().await
 }
 
+/// Returns where graphs go, with e-mail addresses as long as those of `microblog import`.
 fn target(urls: &Urls) -> Target {
-    Target {
-        user_url: urls.user.clone(),
-        relation_url: urls.relation.clone(),
-        password: String::new(),
-        email_domain: "import.invalid".to_owned(),
-    }
+    Target { email_domain: EMAIL_DOMAIN.to_owned(), ..services::import_target(urls, "") }
 }
 
 /// Returns how many posts are in a home timeline on average: those of each whom its reader follows,

@@ -13,7 +13,8 @@ pub(crate) struct Outcome {
     pub(crate) calls: u64,
     pub(crate) seconds: f64,
     pub(crate) calls_per_second: f64,
-    pub(crate) latency_us: Latency,
+    /// None where calls are not waited for one by one.
+    pub(crate) latency_us: Option<Latency>,
     /// How many failed, by code.
     pub(crate) errors: BTreeMap<String, u64>,
     /// What the system used for all of it.
@@ -40,14 +41,14 @@ impl Outcome {
             calls: measured.latencies.len(),
             seconds: measured.seconds,
             calls_per_second: measured.calls_per_second(),
-            latency_us: Latency {
+            latency_us: Some(Latency {
                 mean: measured.latencies.mean(),
                 p50: quantile(0.5),
                 p90: quantile(0.9),
                 p99: quantile(0.99),
                 p999: quantile(0.999),
                 max: measured.latencies.max(),
-            },
+            }),
             errors: measured.errors.clone(),
             usage,
         }
@@ -78,15 +79,17 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
     );
     // Writing to a string does not fail.
     for outcome in outcomes {
-        let milliseconds = |microseconds: u64| microseconds as f64 / 1_000.0;
-        let latency = &outcome.latency_us;
+        let milliseconds = |quantile: fn(&Latency) -> u64| {
+            let latency = outcome.latency_us.as_ref().map(|latency| quantile(latency) as f64 / 1e3);
+            latency.map_or("-".to_owned(), |latency| format!("{latency:.2}"))
+        };
         let _ = write!(
             text,
-            "{:<16}{:>11.0}{:>10.2}{:>10.2}{:>12.1}",
+            "{:<16}{:>11.0}{:>10}{:>10}{:>12.1}",
             outcome.scenario,
             outcome.calls_per_second,
-            milliseconds(latency.p50),
-            milliseconds(latency.p99),
+            milliseconds(|latency| latency.p50),
+            milliseconds(|latency| latency.p99),
             outcome.cpu_us_per_call(),
         );
         if let Some(redis) = &outcome.usage.redis {

@@ -1,167 +1,135 @@
 //! The subcommand `report`: what the machine can do at best for a call, and how near the
 //! system comes to that, measured in the same minute.
 
-use std::{fmt::Write as _, process::ExitCode, time::Duration};
+mod benchmark;
 
-use anyhow::{Context as _, anyhow};
-use microblog_keyspace::redis::Client;
-use microblog_local::remote;
-use rand::{SeedableRng as _, rngs::SmallRng};
+use std::{fmt::Write as _, process::ExitCode};
+
+use anyhow::Context as _;
 
 use crate::{
-    drive::drive,
-    limits::{ChainSystem, Echo, Plan, Recording, Replayed, Target, plans},
+    ceiling::{self, Ceiling, Layout},
+    data,
     outcome::{Outcome, table, write_json},
-    run::{CONNECTIONS, Load, Trial},
-    scenario::{Caller, Scenario},
-    system::{Shape, System},
-    world::World,
+    scenario::Scenario,
+    trial::Trial,
 };
-
-/// How many calls are recorded to be replayed.
-const RECORDED: usize = 300;
-
-/// The scenarios whose calls behind the gateway are known.
-const PLANNED: [(Scenario, fn() -> Plan); 7] = [
-    (Scenario::ViewFollowers, plans::view_followers),
-    (Scenario::Relation, plans::view_user),
-    (Scenario::Home, plans::view_home),
-    (Scenario::UserTimeline, plans::view_user_timeline),
-    (Scenario::Follow, plans::follow),
-    (Scenario::Publish, plans::publish),
-    (Scenario::Like, plans::like),
-];
 
 /// Measures each scenario beside the limits of the machine, and tells how near it comes.
 ///
 /// Starts a system of its own. The limits: `echo`, a server of the same kind that does nothing;
 /// `chain`, one that makes as many calls as the gateway does to servers that do nothing; `redis`,
-/// the commands that a call sends, with nothing around them. All with messages of the same sizes and
-/// as many clients. `ratio` is to chain and redis one after the other.
+/// the commands that a call sends, with nothing around them; `look-ups`, a server that sends these
+/// commands in one round trip and does nothing else. All with messages of the same sizes and as many
+/// clients. The ratios are to chain and redis one after the other, and to look-ups.
+///
+/// `mixed` is measured beside what redis-benchmark gets out of the same Redis by GET.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The layout of the system
-    #[arg(long, value_name = "LAYOUT", default_value = "one")]
-    layout: Shape,
-    /// The worker threads of each process [default: one for each core]
-    #[arg(long, value_name = "COUNT")]
-    threads: Option<usize>,
+    /// How many keys redis-benchmark asks for
+    #[arg(long, value_name = "COUNT", default_value_t = 1_000_000,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    gets: u64,
+    #[command(flatten)]
+    layout: Layout,
+    #[command(flatten)]
+    graph: data::Args,
     #[command(flatten)]
     trial: Trial,
 }
 
-/// What the machine can do at best for a call.
-#[derive(Clone, Debug, serde::Serialize)]
-struct Limits {
-    echo: f64,
-    chain: f64,
-    redis: f64,
-    /// What is replayed of a call, and what it takes.
-    replayed: Replayed,
-}
-
-impl Limits {
-    /// Returns how many calls a second are possible when each is both.
-    fn chain_and_redis(&self) -> f64 {
-        1.0 / (1.0 / self.chain + 1.0 / self.redis)
-    }
+/// All that was measured.
+#[derive(Debug, serde::Serialize)]
+struct Report {
+    calls: Vec<Line>,
+    mixed: Mixed,
 }
 
 /// A scenario and its limits.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Debug, serde::Serialize)]
 struct Line {
     outcome: Outcome,
-    limits: Limits,
+    limits: Ceiling,
+    /// To chain and redis.
+    ratio: f64,
+    ratio_to_look_ups: f64,
+}
+
+/// The mixed scenario and bare GETs.
+#[derive(Debug, serde::Serialize)]
+struct Mixed {
+    outcome: Outcome,
+    gets_per_second: f64,
     ratio: f64,
 }
 
-/// Runs `report`.
+/// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let list = args.trial.graph.graph()?;
-    let system = System::start(args.layout, args.threads, &[]).await?;
-    let world = args.trial.world(&system, &list).await?;
-    let mut lines = Vec::new();
-    for (scenario, plan) in PLANNED {
+    let Args { layout, graph, trial, gets } = args;
+    let list = graph.graph()?;
+    let system = layout.system(&[]).await?;
+    let world = trial.world(&system, &list, graph.seed()).await?;
+    let mut calls = Vec::new();
+    for scenario in ceiling::planned() {
         eprintln!("{}", scenario.name());
-        let limits = limits(&args, &system, &world, scenario, &plan()).await?;
-        let outcome = args.trial.measure(&system, &world, scenario).await?;
+        let limits = layout.ceiling(&system, &world, scenario, &trial).await?;
+        let outcome = trial.measure(&system, &world, scenario, trial.load.pace()).await?;
         let ratio = outcome.calls_per_second / limits.chain_and_redis();
-        lines.push(Line { outcome, limits, ratio });
+        let ratio_to_look_ups = outcome.calls_per_second / limits.look_ups;
+        calls.push(Line { outcome, limits, ratio, ratio_to_look_ups });
     }
-    let outcomes: Vec<_> = lines.iter().map(|line| line.outcome.clone()).collect();
-    println!("{}", table(&outcomes));
-    print!("{}", ratios(&lines));
-    write_json(args.trial.json.as_deref(), &lines)?;
+    eprintln!("{}", Scenario::Mixed.name());
+    let redis_url = system.redis_url().context("the system's Redis is not known")?;
+    // That Redis is still there.
+    system.usage().await?;
+    let gets_per_second = benchmark::gets_per_second(redis_url, gets)?;
+    let outcome = trial.measure(&system, &world, Scenario::Mixed, trial.load.pace()).await?;
+    let ratio = outcome.calls_per_second / gets_per_second;
+    let report = Report { calls, mixed: Mixed { outcome, gets_per_second, ratio } };
+    print!("{}", report.text());
+    write_json(trial.json.as_deref(), &report)?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn limits(
-    args: &Args,
-    system: &System,
-    world: &World,
-    scenario: Scenario,
-    plan: &Plan,
-) -> anyhow::Result<Limits> {
-    let echo = {
-        let server = Echo::start(args.threads)?;
-        rate(&Target::new(server.url(), CONNECTIONS, plan.sizes)?, &args.trial.load).await?
-    };
-    let chain = {
-        let server = ChainSystem::start(args.layout, &plan.chain, args.threads)?;
-        rate(&Target::new(server.url(), CONNECTIONS, plan.sizes)?, &args.trial.load).await?
-    };
-    let admin = system.redis_client().context("the system's Redis is not known")?;
-    let replayed = replay(args, &admin, system, world, scenario).await?;
-    Ok(Limits { echo, chain, redis: replayed.calls_per_second, replayed })
-}
-
-async fn rate(target: &Target, load: &Load) -> anyhow::Result<f64> {
-    let step = |client| target.call(client);
-    drive(load.pace()?, load.warm_up, "warm-up", step).await;
-    let measured = drive(load.pace()?, load.duration, "limit", step).await;
-    let failed = measured.failed();
-    anyhow::ensure!(failed == 0, "{failed} calls of a server that does nothing failed");
-    Ok(measured.calls_per_second())
-}
-
-async fn replay(
-    args: &Args,
-    admin: &Client,
-    system: &System,
-    world: &World,
-    scenario: Scenario,
-) -> anyhow::Result<Replayed> {
-    let channel = remote::channel(&system.urls().gateway)?;
-    let caller = Caller::new(world, channel, SmallRng::seed_from_u64(args.trial.graph.seed));
-    let recording = Recording::of(admin, RECORDED, async || {
-        let done = caller.perform(scenario).await;
-        done.map_err(|status| anyhow!("{}", remote::told(&status)))
-    });
-    let recording = recording.await?;
-    // Once more, so that what is first done costs the same.
-    let warm_up = args.trial.load.warm_up.min(Duration::from_secs(1));
-    recording.replay(admin, args.trial.load.clients, warm_up).await?;
-    recording.replay(admin, args.trial.load.clients, args.trial.load.duration).await
-}
-
-fn ratios(lines: &[Line]) -> String {
-    let mut text = format!(
-        "{:<16}{:>11}{:>11}{:>11}{:>11}{:>14}{:>8}\n",
-        "calls/s", "system", "echo", "chain", "redis", "chain+redis", "ratio"
-    );
-    for Line { outcome, limits, ratio } in lines {
+impl Report {
+    fn text(&self) -> String {
+        let Mixed { outcome: mixed, gets_per_second, ratio } = &self.mixed;
+        let outcomes = self.calls.iter().map(|line| &line.outcome).chain([mixed]);
+        let mut text = table(&outcomes.cloned().collect::<Vec<_>>());
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
-            "{:<16}{:>11.0}{:>11.0}{:>11.0}{:>11.0}{:>14.0}{:>8.2}",
-            outcome.scenario,
-            outcome.calls_per_second,
-            limits.echo,
-            limits.chain,
-            limits.redis,
-            limits.chain_and_redis(),
-            ratio
+            "\n{:<16}{:>11}{:>11}{:>11}{:>11}{:>14}{:>8}{:>11}{:>8}",
+            "calls/s",
+            "system",
+            "echo",
+            "chain",
+            "redis",
+            "chain+redis",
+            "ratio",
+            "look-ups",
+            "ratio"
         );
+        for Line { outcome, limits, ratio, ratio_to_look_ups } in &self.calls {
+            let _ = writeln!(
+                text,
+                "{:<16}{:>11.0}{:>11.0}{:>11.0}{:>11.0}{:>14.0}{:>8.2}{:>11.0}{:>8.2}",
+                outcome.scenario,
+                outcome.calls_per_second,
+                limits.echo,
+                limits.chain,
+                limits.redis,
+                limits.chain_and_redis(),
+                ratio,
+                limits.look_ups,
+                ratio_to_look_ups
+            );
+        }
+        let _ = writeln!(
+            text,
+            "\n{} {:.0} a second; redis-benchmark GET {gets_per_second:.0}; ratio {ratio:.3}",
+            mixed.scenario, mixed.calls_per_second
+        );
+        text
     }
-    text
 }

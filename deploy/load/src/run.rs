@@ -1,103 +1,62 @@
 //! The subcommand `run`: one scenario, and what it took.
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+mod import;
+
+use std::{process::ExitCode, sync::LazyLock};
 
 use anyhow::ensure;
-use humantime::parse_duration;
-use microblog_local::{edges::EdgeList, remote};
-use rand::{SeedableRng as _, rngs::SmallRng};
-use tonic::transport::Channel;
+use clap::{ValueEnum, builder::PossibleValue};
+use microblog_local::remote;
 
 use crate::{
     data,
-    drive::{Pace, drive},
-    outcome::{Outcome, table, write_json},
-    scenario::{Caller, Scenario},
+    outcome::{table, write_json},
+    scenario::Scenario,
     system::{Shape, System, Urls},
-    world::{self, World},
+    trial::{Rate, Trial},
 };
-
-/// Calls share this many connections: with fewer, one of them is what is measured.
-pub(crate) const CONNECTIONS: usize = 8;
-
-/// How long Redis is asked for every command while the system warms up, to tell those that are sent
-/// from those inside functions.
-const LISTEN: Duration = Duration::from_millis(500);
 
 /// Runs one scenario and tells how fast it was.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What clients do
-    scenario: Scenario,
+    /// What is done
+    #[arg(value_name = "SCENARIO")]
+    work: Work,
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
+    graph: data::Args,
+    #[command(flatten)]
     trial: Trial,
+    #[command(flatten)]
+    rate: Rate,
 }
 
-/// What is measured, and with what.
-#[derive(Clone, Debug, clap::Args)]
-// The group would have the name of the command's own.
-#[group(skip)]
-pub(crate) struct Trial {
-    #[command(flatten)]
-    pub(crate) load: Load,
-    #[command(flatten)]
-    pub(crate) graph: data::Args,
-    #[command(flatten)]
-    pub(crate) world: world::Args,
-    /// Writes what was measured to a file, too
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// Clients call.
+    Calls(Scenario),
+    /// The follows of the graph are brought in.
+    Import,
 }
 
-impl Trial {
-    /// Brings a graph into a system.
-    pub(crate) async fn world(&self, system: &System, list: &EdgeList) -> anyhow::Result<World> {
-        World::make(system.urls(), list, &self.world, self.graph.seed).await
+impl ValueEnum for Work {
+    fn value_variants<'a>() -> &'a [Self] {
+        static ALL: LazyLock<Vec<Work>> = LazyLock::new(|| {
+            let calls = Scenario::value_variants().iter().copied().map(Work::Calls);
+            calls.chain([Work::Import]).collect()
+        });
+        &ALL
     }
 
-    /// Measures a scenario.
-    pub(crate) async fn measure(
-        &self,
-        system: &System,
-        world: &World,
-        scenario: Scenario,
-    ) -> anyhow::Result<Outcome> {
-        measure(system, world, scenario, &self.load, self.graph.seed).await
-    }
-}
-
-/// How much is called.
-#[derive(Clone, Debug, clap::Args)]
-// The group would have the name of the command's own.
-#[group(skip)]
-pub(crate) struct Load {
-    /// So many clients make one call after the other
-    #[arg(long, value_name = "COUNT", default_value_t = 64)]
-    pub(crate) clients: usize,
-    /// So many calls begin each second instead, whatever became of those before; a call's latency is
-    /// counted from when it was due
-    #[arg(long, value_name = "PER_SECOND", conflicts_with = "clients")]
-    pub(crate) rate: Option<f64>,
-    /// For how long it is measured
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
-    pub(crate) duration: Duration,
-    /// For how long it runs before that
-    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
-    pub(crate) warm_up: Duration,
-}
-
-impl Load {
-    /// Returns how calls follow each other.
-    pub(crate) fn pace(&self) -> anyhow::Result<Pace> {
-        ensure!(self.clients > 0, "--clients must not be 0");
-        match self.rate {
-            None => Ok(Pace::Closed(self.clients)),
-            Some(rate) => {
-                ensure!(rate > 0.0 && rate.is_finite(), "--rate must be a number above 0");
-                Ok(Pace::Open(rate))
-            }
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            Self::Calls(scenario) => scenario.to_possible_value(),
+            Self::Import => Some(PossibleValue::new(import::NAME).help(
+                "The follows of the graph as `microblog import` brings them in: once, in its own \
+                 way, whatever is said of clients. A call is a follow",
+            )),
         }
     }
 }
@@ -149,40 +108,31 @@ impl Place {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { scenario, place, trial } = args;
-    trial.load.pace()?;
-    let list = trial.graph.graph()?;
+    let Args { work, place, graph, trial, rate } = args;
+    let pace = rate.pace(&trial.load)?;
+    let list = graph.graph()?;
+    ensure!(!list.edges.is_empty(), "the graph has no follows");
     let system = place.system().await?;
-    let world = trial.world(&system, &list).await?;
-    let outcome = trial.measure(&system, &world, scenario).await?;
+    let outcome = match work {
+        Work::Import => import::measure(&system, &list).await?,
+        Work::Calls(scenario) => {
+            let world = trial.world(&system, &list, graph.seed()).await?;
+            trial.measure(&system, &world, scenario, pace).await?
+        }
+    };
     print!("{}", table(std::slice::from_ref(&outcome)));
     write_json(trial.json.as_deref(), &outcome)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures a scenario, after it has run for a while.
-async fn measure(
-    system: &System,
-    world: &World,
-    scenario: Scenario,
-    load: &Load,
-    seed: u64,
-) -> anyhow::Result<Outcome> {
-    let pace = load.pace()?;
-    let channels = (0..CONNECTIONS).map(|_| remote::channel(&system.urls().gateway));
-    let channels: Vec<Channel> = channels.collect::<anyhow::Result<_>>()?;
-    let callers: Vec<_> = (0..load.clients)
-        .map(|client| {
-            let channel = channels[client % CONNECTIONS].clone();
-            Caller::new(world, channel, SmallRng::seed_from_u64(seed ^ client as u64))
-        })
-        .collect();
-    let step = |client: usize| callers[client % callers.len()].perform(scenario);
-    let (_, heard) =
-        tokio::join!(drive(pace, load.warm_up, "warm-up", step), system.listen_in(LISTEN));
-    heard?;
-    let before = system.usage().await?;
-    let measured = drive(pace, load.duration, "calls", step).await;
-    let usage = system.usage().await?.since(&before);
-    Ok(Outcome::new(scenario.name(), &measured, usage))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn importing_is_a_scenario_of_this_command_beside_those_of_all() {
+        assert_eq!(Work::from_str("import", false), Ok(Work::Import));
+        assert_eq!(Work::from_str("mixed", false), Ok(Work::Calls(Scenario::Mixed)));
+        assert!(Work::from_str("export", false).is_err());
+    }
 }

@@ -5,17 +5,19 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::Context as _;
 
 use crate::{
+    data,
     outcome::{Outcome, table, write_json},
     plot,
-    run::Trial,
     scenario::Scenario,
     system::{Shape, System},
+    trial::{Rate, Trial},
 };
 
 /// What is measured unless other scenarios are named.
-const SCENARIOS: [Scenario; 7] = [
+const SCENARIOS: [Scenario; 8] = [
     Scenario::ViewFollowers,
     Scenario::Relation,
+    Scenario::ViewUser,
     Scenario::Follow,
     Scenario::Publish,
     Scenario::Home,
@@ -35,7 +37,11 @@ pub(crate) struct Args {
     #[arg(long = "scenario", value_name = "SCENARIO")]
     scenarios: Vec<Scenario>,
     #[command(flatten)]
+    graph: data::Kind,
+    #[command(flatten)]
     trial: Trial,
+    #[command(flatten)]
+    rate: Rate,
     /// Draws the processor time of a call by the number of accounts to this file
     #[arg(long, value_name = "FILE")]
     png: Option<PathBuf>,
@@ -73,12 +79,13 @@ async fn outcomes(
     scenarios: &[Scenario],
     accounts: u32,
 ) -> anyhow::Result<Vec<Outcome>> {
-    let list = args.trial.graph.of_size(accounts).graph()?;
+    let pace = args.rate.pace(&args.trial.load)?;
+    let list = args.graph.graph(accounts)?;
     let system = System::start(Shape::One, None, &[]).await?;
-    let world = args.trial.world(&system, &list).await?;
+    let world = args.trial.world(&system, &list, args.graph.seed).await?;
     let mut outcomes = Vec::new();
     for &scenario in scenarios {
-        outcomes.push(args.trial.measure(&system, &world, scenario).await?);
+        outcomes.push(args.trial.measure(&system, &world, scenario, pace).await?);
     }
     Ok(outcomes)
 }

@@ -1,7 +1,6 @@
 //! A system to measure: started on this machine with a store of its own and stopped again, or run
 //! by somebody else. Knows where it listens and what it uses; calls nothing but its health.
 
-mod child;
 mod layout;
 mod nesting;
 mod process;
@@ -23,7 +22,8 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 pub(crate) use self::usage::{ProcessUsage, RedisUsage, Usage};
-use self::{child::Child, nesting::Nesting, redis::Admin};
+use self::{nesting::Nesting, redis::Admin};
+use crate::child::Child;
 
 const START: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
@@ -125,6 +125,11 @@ impl System {
     /// Returns the way to Redis as its administrator; none elsewhere.
     pub(crate) fn redis_client(&self) -> Option<Client> {
         self.store.as_ref().map(|store| store.admin.client())
+    }
+
+    /// Returns the address of Redis for its administrator, with the password; none elsewhere.
+    pub(crate) fn redis_url(&self) -> Option<&str> {
+        self.store.as_ref().map(|store| store.admin.url())
     }
 
     /// Listens in on Redis for a while (half a second is enough to be off by one in a hundred), to

@@ -1,25 +1,19 @@
 //! What clients act on: accounts that follow each other, sessions of some of them, and posts.
 
-use anyhow::{Context as _, anyhow, ensure};
+use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use microblog_local::{
-    edges::EdgeList,
-    graph::{self, Target},
-    progress::Progress,
-    remote,
-};
-use microblog_proto::{
-    gateway::{LoginRequest, gateway_service_client::GatewayServiceClient},
-    post::{CreatePostRequest, post_service_client::PostServiceClient},
-};
+use microblog_local::{edges::EdgeList, graph, progress::Progress, remote};
+use microblog_proto::gateway::{LoginRequest, gateway_service_client::GatewayServiceClient};
 use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng, seq::SliceRandom as _};
 use tonic::{
     Request,
     metadata::{Ascii, MetadataValue},
 };
-use uuid::Uuid;
 
-use crate::system::Urls;
+use crate::{
+    services::{self, EMAIL_DOMAIN, Services, TEXT, told},
+    system::Urls,
+};
 
 /// Passwords are hashed slowly, two at a time.
 const LOGINS: usize = 4;
@@ -28,8 +22,6 @@ const POSTS: usize = 64;
 
 /// Of all accounts.
 pub(crate) const PASSWORD: &str = "correct horse battery";
-const EMAIL_DOMAIN: &str = "load.invalid";
-const TEXT: &str = "the quick brown fox jumps over a lazy dog";
 
 /// How much there is, beside the graph.
 #[derive(Clone, Debug, clap::Args)]
@@ -66,6 +58,8 @@ pub(crate) struct World {
     pub(crate) followed: Vec<u64>,
     pub(crate) sessions: Vec<Session>,
     pub(crate) posts: Vec<u64>,
+    /// What other choices begin with.
+    pub(crate) seed: u64,
 }
 
 impl World {
@@ -79,12 +73,7 @@ impl World {
     ) -> anyhow::Result<Self> {
         ensure!(!list.edges.is_empty(), "the graph has no follows");
         ensure!(args.viewers > 0 && args.posts > 0, "--viewers and --posts must not be 0");
-        let target = Target {
-            user_url: urls.user.clone(),
-            relation_url: urls.relation.clone(),
-            password: PASSWORD.to_owned(),
-            email_domain: EMAIL_DOMAIN.to_owned(),
-        };
+        let target = services::import_target(urls, PASSWORD);
         let ids = graph::users(list, &target).await?.ids;
         ensure!(!ids.contains(&0), "accounts of these names exist, with other e-mail addresses");
         graph::follows(list, &ids, &target).await?;
@@ -95,8 +84,8 @@ impl World {
         viewers.shuffle(&mut random);
         viewers.truncate(args.viewers);
         let sessions = log_in(&urls.gateway, &viewers).await?;
-        let posts = publish(&urls.post, &ids, args.posts, &mut random).await?;
-        Ok(Self { accounts: ids, followed, sessions, posts })
+        let posts = publish(urls, &ids, args.posts, &mut random).await?;
+        Ok(Self { accounts: ids, followed, sessions, posts, seed })
     }
 }
 
@@ -107,11 +96,8 @@ async fn log_in(gateway_url: &str, viewers: &[(&str, u64)]) -> anyhow::Result<Ve
         let login =
             LoginRequest { email: format!("{name}@{EMAIL_DOMAIN}"), password: PASSWORD.to_owned() };
         let answer = remote::repeatedly(async || gateway.clone().login(login.clone()).await).await;
-        let token = answer
-            .map_err(|status| anyhow!("{}", remote::told(&status)))
-            .with_context(|| format!("cannot log {name} in"))?
-            .into_inner()
-            .token;
+        let token =
+            told(answer).with_context(|| format!("cannot log {name} in"))?.into_inner().token;
         progress.add(1);
         anyhow::Ok(Session { account, authorization: format!("Bearer {token}").parse()? })
     };
@@ -122,12 +108,12 @@ async fn log_in(gateway_url: &str, viewers: &[(&str, u64)]) -> anyhow::Result<Ve
 }
 
 async fn publish(
-    post_url: &str,
+    urls: &Urls,
     accounts: &[u64],
     most: u64,
     random: &mut SmallRng,
 ) -> anyhow::Result<Vec<u64>> {
-    let post = PostServiceClient::new(remote::serving(post_url).await?);
+    let services = Services::of(urls).await?;
     let mut authors: Vec<u64> = Vec::new();
     for &account in accounts {
         authors.extend((0..random.random_range(0..=most)).map(|_| account));
@@ -137,14 +123,10 @@ async fn publish(
     // As people post: not all of one after the other.
     authors.shuffle(random);
     let progress = Progress::start("posts", authors.len() as u64);
-    let publish = async |&author_id: &u64| {
-        let request_id = Uuid::new_v4().to_string();
-        let message = CreatePostRequest { author_id, request_id, text: TEXT.to_owned() };
-        let answer =
-            remote::repeatedly(async || post.clone().create_post(message.clone()).await).await;
-        let answer = answer.map_err(|status| anyhow!("{}", remote::told(&status)))?.into_inner();
+    let publish = async |&author: &u64| {
+        let post = told(services.publish(author, TEXT).await)?;
         progress.add(1);
-        anyhow::Ok(answer.post.context("the post service answered without a post")?.id)
+        anyhow::Ok(post)
     };
     let posts = stream::iter(authors.iter().map(publish));
     let posts = posts.buffer_unordered(POSTS).try_collect().await?;

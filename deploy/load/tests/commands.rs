@@ -3,18 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
-use std::{
-    path::Path,
-    process::{Command, Output},
-};
+use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn load(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_microblog-load")).args(arguments).output().unwrap()
 }
 
-fn measured(arguments: &[&str], file: &Path) -> (String, Value) {
+/// Returns what a command prints and what it writes for programs.
+fn measured(arguments: &[&str]) -> (String, Value) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("measured.json");
     let output = load(&[arguments, &["--json", file.to_str().unwrap()]].concat());
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{errors}");
@@ -22,52 +22,170 @@ fn measured(arguments: &[&str], file: &Path) -> (String, Value) {
     (String::from_utf8(output.stdout).unwrap(), serde_json::from_slice(&json).unwrap())
 }
 
-const SMALL: [&str; 10] = [
-    "--accounts=30",
-    "--following=5",
-    "--viewers=2",
-    "--posts=3",
-    "--start=one",
+fn refused(arguments: &[&str]) -> String {
+    let output = load(arguments);
+    assert_eq!(output.status.code(), Some(2));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn is_positive(number: &Value) -> bool {
+    number.as_f64().is_some_and(|number| number > 0.0)
+}
+
+/// A small graph and a few calls.
+const SMALL: [&str; 9] = [
+    "--accounts=60",
+    "--following=8",
+    "--viewers=3",
+    "--posts=4",
     "--threads=1",
     "--clients=4",
-    "--duration=500ms",
+    "--duration=300ms",
     "--warm-up=600ms",
     "--seed=7",
 ];
 
+fn run_small(scenario: &str) -> (String, Value) {
+    measured(&[&["run", scenario, "--start=one"], &SMALL[..]].concat())
+}
+
 #[test]
 fn a_scenario_is_measured_on_a_system_that_is_started_for_it() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("measured.json");
-    let (text, measured) = measured(&[&["run", "mixed"], &SMALL[..]].concat(), &file);
+    let (text, measured) = run_small("mixed");
     assert!(text.contains("calls/s") && text.contains("mixed"), "{text}");
     assert_eq!(measured["scenario"], "mixed");
-    assert_eq!(measured["errors"], serde_json::json!({}));
-    assert!(measured["calls"].as_u64().unwrap() > 0);
+    assert_eq!(measured["errors"], json!({}));
+    assert!(is_positive(&measured["calls"]));
     let latency = |name: &str| measured["latency_us"][name].as_u64().unwrap();
     assert!(0 < latency("p50") && latency("p50") <= latency("p99"), "{measured}");
     let processes = measured["usage"]["processes"].as_array().unwrap();
     let names: Vec<_> = processes.iter().map(|process| process["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["microblog", "redis-server"]);
-    assert!(measured["usage"]["redis"]["commands"].as_u64().unwrap() > 0);
+    assert!(is_positive(&measured["usage"]["redis"]["commands"]));
+}
+
+#[test]
+fn no_call_of_any_scenario_fails() {
+    for scenario in [
+        "view-followers",
+        "relation",
+        "view-user",
+        "follow",
+        "publish",
+        "home",
+        "scroll",
+        "user-timeline",
+        "like",
+        "register-login",
+    ] {
+        let (_, measured) = run_small(scenario);
+        assert_eq!((&measured["scenario"], &measured["errors"]), (&json!(scenario), &json!({})));
+        assert!(is_positive(&measured["calls"]), "{measured}");
+    }
+}
+
+#[test]
+fn importing_is_measured_by_follows() {
+    let (text, measured) = run_small("import");
+    assert!(text.lines().any(|line| line.starts_with("import ") && line.contains(" - ")), "{text}");
+    assert!(is_positive(&measured["calls_per_second"]));
+    assert_eq!(measured["latency_us"], Value::Null);
+    // As many as a generated graph of this size has.
+    assert!((300..700).contains(&measured["calls"].as_u64().unwrap()), "{measured}");
+}
+
+#[test]
+fn the_limits_of_the_machine_are_measured_by_themselves() {
+    let arguments = ["limits", "view-followers", "relation", "--followers=100"];
+    let (text, measured) = measured(&[&arguments, &SMALL[..]].concat());
+    let names = ["calls/s", "echo", "chain", "look-ups", "redis", "chain+redis", "classical"];
+    let first = text.lines().next().unwrap();
+    assert_eq!(first.split_whitespace().collect::<Vec<_>>(), names);
+    let [followers, relation] = &measured.as_array().unwrap()[..] else { panic!("{measured}") };
+    assert_eq!(
+        (&followers["scenario"], &relation["scenario"]),
+        (&json!("view-followers"), &json!("relation"))
+    );
+    for limit in ["echo", "chain", "look_ups", "redis"] {
+        assert!(is_positive(&followers[limit]) && is_positive(&relation[limit]), "{measured}");
+    }
+    assert!(is_positive(&followers["classical"]));
+    assert_eq!(relation["classical"], Value::Null);
+    assert_eq!(relation["replayed"]["errors"], 0.0);
+    let errors = refused(&[&["limits", "mixed"], &SMALL[..]].concat());
+    assert!(errors.contains("of what calls mixed consists"), "{errors}");
+}
+
+#[test]
+fn a_report_tells_how_near_calls_come_to_the_limits() {
+    let (text, measured) = measured(&[&["report", "--gets=20000"], &SMALL[..]].concat());
+    assert!(text.contains("chain+redis") && text.contains("look-ups"), "{text}");
+    let calls = measured["calls"].as_array().unwrap();
+    assert_eq!(calls.len(), 8);
+    for line in calls {
+        assert_eq!(line["outcome"]["errors"], json!({}));
+        assert!(is_positive(&line["ratio"]) && is_positive(&line["ratio_to_look_ups"]), "{line}");
+    }
+    let last = text.lines().last().unwrap();
+    assert!(last.starts_with("mixed ") && last.contains("redis-benchmark GET "), "{last}");
+    assert!(is_positive(&measured["mixed"]["gets_per_second"]));
+    assert!(is_positive(&measured["mixed"]["ratio"]));
+    assert!(refused(&["report", "--rate=5"]).contains("--rate"));
+}
+
+#[test]
+fn telemetry_is_measured_beside_none() {
+    let arguments = ["telemetry", "home", "--rounds=2", "--sampling=1"];
+    let (text, measured) = measured(&[&arguments, &SMALL[..]].concat());
+    let begins: Vec<_> = text.lines().map(|line| line.split("  ").next().unwrap()).collect();
+    assert_eq!(begins[..4], ["home", "round 1", "round 2", "all"], "{text}");
+    for round in measured["rounds"].as_array().unwrap() {
+        assert!(is_positive(&round["without"]) && is_positive(&round["with"]), "{measured}");
+    }
+    for what in ["ratio", "traces", "metrics"] {
+        assert!(is_positive(&measured[what]), "{what}: {measured}");
+    }
+}
+
+#[test]
+fn memory_is_watched_while_clients_call() {
+    let (text, measured) =
+        measured(&[&["soak", "--layout=five", "--every=200ms"], &SMALL[..]].concat());
+    let readings = measured["readings"].as_array().unwrap();
+    // One before, one after, and one between at least.
+    assert!(readings.len() >= 3, "{measured}");
+    assert_eq!(text.lines().filter(|line| line.contains(" s ")).count(), readings.len(), "{text}");
+    for reading in readings {
+        let processes = reading["processes"].as_array().unwrap();
+        assert_eq!(processes.len(), 6, "{reading}");
+        for process in processes {
+            let bytes = |name: &str| process[name].as_u64().unwrap();
+            assert!(bytes("anonymous_bytes") > 1 << 18, "{process}");
+            assert!(bytes("resident_bytes") > bytes("anonymous_bytes"), "{process}");
+        }
+    }
+    assert_eq!(measured["outcome"]["errors"], json!({}));
 }
 
 #[test]
 fn posts_are_followed_to_all_followers() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("measured.json");
     let arguments = ["fan-out", "--followers=40", "--posts=2", "--entries=3"];
-    let (text, measured) = measured(&arguments, &file);
+    let (text, measured) = measured(&arguments);
     assert!(text.starts_with("2 posts to 40 followers, each with 3 posts at home\n"), "{text}");
-    assert!(measured["deliveries_per_second"].as_f64().unwrap() > 0.0);
+    assert!(is_positive(&measured["deliveries_per_second"]));
     assert_eq!(measured["author_ms"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn graphs_of_many_sizes_are_not_read_from_a_file() {
+    for flag in ["--edges=graph.txt", "--accounts=5"] {
+        assert!(refused(&["scale", flag]).contains(flag.split('=').next().unwrap()), "{flag}");
+    }
 }
 
 #[test]
 fn where_nothing_answers_it_says_so() {
     let nowhere = "http://127.0.0.1:1";
-    let output = load(&["run", "home", "--user-url", nowhere, "--gateway-url", nowhere]);
-    assert_eq!(output.status.code(), Some(2));
-    let errors = String::from_utf8(output.stderr).unwrap();
+    let errors = refused(&["run", "home", "--user-url", nowhere, "--gateway-url", nowhere]);
     assert!(errors.contains("nothing answers at http://127.0.0.1:1"), "{errors}");
 }

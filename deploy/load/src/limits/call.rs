@@ -2,13 +2,15 @@
 
 use bytes::Bytes;
 use http::uri::PathAndQuery;
+use microblog_local::remote;
 use tonic::{
-    Request, Response, Status,
+    Request, Status,
     metadata::{Ascii, MetadataValue},
-    transport::{Channel, Endpoint},
+    transport::Channel,
 };
 
-use super::{codec::Raw, empty};
+use super::empty;
+use crate::raw;
 
 /// As long as a session's token, with the scheme before it: `Bearer ` and 54 characters.
 const TOKEN: &str = "Bearer AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
@@ -24,6 +26,7 @@ pub(crate) struct Sizes {
 #[derive(Debug)]
 pub(crate) struct Target {
     channels: Vec<Channel>,
+    answer: usize,
     path: PathAndQuery,
     request: Bytes,
     token: MetadataValue<Ascii>,
@@ -33,9 +36,10 @@ impl Target {
     /// Returns the server at a URL over so many connections, asked with messages of these sizes.
     /// Connects when it is first called. Must be called inside a runtime.
     pub(crate) fn new(url: &str, connections: usize, sizes: Sizes) -> anyhow::Result<Self> {
-        let endpoint = Endpoint::from_shared(url.to_owned())?;
+        let channels = (0..connections.max(1)).map(|_| remote::channel(url));
         Ok(Self {
-            channels: (0..connections.max(1)).map(|_| endpoint.connect_lazy()).collect(),
+            channels: channels.collect::<anyhow::Result<_>>()?,
+            answer: sizes.answer,
             path: empty::path(sizes.answer)?,
             request: vec![b'r'; sizes.request].into(),
             token: MetadataValue::from_static(TOKEN),
@@ -45,13 +49,12 @@ impl Target {
     /// Calls it once, as the client with this number.
     pub(crate) async fn call(&self, client: usize) -> Result<(), Status> {
         let channel = self.channels[client % self.channels.len()].clone();
-        let mut grpc = tonic::client::Grpc::new(channel);
         let mut request = Request::new(self.request.clone());
         request.metadata_mut().insert("authorization", self.token.clone());
-        let not_ready = |error| Status::unavailable(format!("not connected: {error}"));
-        grpc.ready().await.map_err(not_ready)?;
-        let answer: Response<Bytes> = grpc.unary(request, self.path.clone(), Raw).await?;
-        drop(answer);
+        let answer = raw::call(channel, self.path.clone(), request).await?;
+        if answer.len() != self.answer {
+            return Err(Status::data_loss("an answer of another length"));
+        }
         Ok(())
     }
 }

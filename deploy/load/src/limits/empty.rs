@@ -1,4 +1,4 @@
-//! The service that does nothing but to call others that do nothing.
+//! The service that does nothing but to call others that do nothing, or to look something up.
 
 use std::{
     convert::Infallible,
@@ -12,7 +12,8 @@ use futures::{
     future::{self, BoxFuture},
 };
 use http::uri::PathAndQuery;
-use microblog_chassis::{self as chassis};
+use microblog_chassis as chassis;
+use microblog_proto::Peer as _;
 use tonic::{
     Request, Response, Status,
     body::Body,
@@ -21,7 +22,11 @@ use tonic::{
 };
 use tower::Service;
 
-use super::{chain::Chain, codec::Raw};
+use super::{chain::Chain, look_ups::LookUps};
+use crate::{raw::Raw, server::bare_service};
+
+/// How calls within the process are named, however long their answers are.
+const INSIDE: &str = "/microblog.load.v1.EmptyService/Answer";
 
 /// The largest answer that is asked for.
 const ANSWER_MAX: usize = 1 << 20;
@@ -30,6 +35,7 @@ const ANSWER_MAX: usize = 1 << 20;
 #[derive(Clone)]
 pub(super) struct Empty {
     stages: Arc<[Vec<Call>]>,
+    look_ups: Option<Arc<LookUps>>,
     answer: Bytes,
 }
 
@@ -37,6 +43,7 @@ pub(super) struct Empty {
 struct Call {
     peer: chassis::Peer,
     path: PathAndQuery,
+    answer: usize,
     request: Bytes,
 }
 
@@ -53,34 +60,48 @@ impl Empty {
     ) -> anyhow::Result<Self> {
         let call = |step: &super::chain::Step| {
             let (path, request) = (path(step.answer)?, Bytes::from(vec![b'r'; step.request]));
-            anyhow::Ok(Call { peer: peer(step.peer), path, request })
+            anyhow::Ok(Call { peer: peer(step.peer), path, answer: step.answer, request })
         };
         let stage = |stage: &Vec<_>| stage.iter().map(call).collect::<anyhow::Result<Vec<_>>>();
         let stages = chain.stages.iter().map(stage).collect::<anyhow::Result<Vec<_>>>()?;
-        Ok(Self { stages: stages.into(), answer: vec![b'a'; ANSWER_MAX].into() })
+        Ok(Self { stages: stages.into(), look_ups: None, answer: vec![b'a'; ANSWER_MAX].into() })
+    }
+
+    /// Returns the service that looks up something in Redis, too, before it answers.
+    pub(super) fn with(self, look_ups: LookUps) -> Self {
+        Self { look_ups: Some(Arc::new(look_ups)), ..self }
     }
 
     /// Returns it as the chassis serves it.
     pub(super) fn service(self) -> chassis::Service {
-        chassis::Service {
-            name: Self::NAME,
-            routes: Routes::new(self),
-            handler: None,
-            ready: Arc::new(|| future::ready(true).boxed()),
-            background: Vec::new(),
-        }
+        let handler: chassis::Handler = Arc::new(self.clone());
+        let service = bare_service(Self::NAME, Routes::new(self));
+        chassis::Service { handler: Some(handler), ..service }
     }
 
-    async fn work(&self) -> Result<(), Status> {
-        for stage in &*self.stages {
-            future::try_join_all(stage.iter().map(Call::make)).await?;
-        }
-        Ok(())
+    /// Does nothing but the calls, and answers with so many bytes.
+    fn work(self, answer: usize) -> BoxFuture<'static, Result<Response<Bytes>, Status>> {
+        let work = async move {
+            for stage in &*self.stages {
+                future::try_join_all(stage.iter().map(Call::make)).await?;
+            }
+            if let Some(look_ups) = &self.look_ups {
+                look_ups.make().await?;
+            }
+            Ok(Response::new(self.answer.slice(..answer)))
+        };
+        work.boxed()
     }
 }
 
 impl Call {
+    /// Makes the call as generated peers do: within the process, nothing is encoded.
     async fn make(&self) -> Result<(), Status> {
+        if let Some(handler) = self.peer.handler::<Empty>() {
+            let (request, answer) = (Request::new(self.request.clone()), self.answer);
+            let call = |_: Request<Bytes>| handler.work(answer);
+            return self.peer.call_inside(INSIDE, request, call).await.map(drop);
+        }
         let mut client = tonic::client::Grpc::new(self.peer.clone());
         let request = Request::new(self.request.clone());
         let answer: Response<Bytes> = client.unary(request, self.path.clone(), Raw).await?;
@@ -114,14 +135,14 @@ impl Service<http::Request<Body>> for Empty {
             let unknown = Status::unimplemented("no such method here").into_http();
             return future::ready(Ok(unknown)).boxed();
         };
-        let method = Method { service: self.clone(), answer: self.answer.slice(..bytes) };
+        let method = Method { service: self.clone(), answer: bytes };
         async move { Ok(tonic::server::Grpc::new(Raw).unary(method, request).await) }.boxed()
     }
 }
 
 struct Method {
     service: Empty,
-    answer: Bytes,
+    answer: usize,
 }
 
 impl UnaryService<Bytes> for Method {
@@ -129,12 +150,7 @@ impl UnaryService<Bytes> for Method {
     type Future = BoxFuture<'static, Result<Response<Bytes>, Status>>;
 
     fn call(&mut self, _request: Request<Bytes>) -> Self::Future {
-        let (service, answer) = (self.service.clone(), self.answer.clone());
-        async move {
-            service.work().await?;
-            Ok(Response::new(answer))
-        }
-        .boxed()
+        self.service.clone().work(self.answer)
     }
 }
 

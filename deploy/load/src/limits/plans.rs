@@ -1,4 +1,4 @@
-//! What a call of the gateway is made of: which calls it makes in turn, with messages as large as
+//! What a call, most often of the gateway, is made of: which calls it makes in turn, with messages as large as
 //! those of the world that clients act on. As the gateway states it at its handlers, for a viewer
 //! who is logged in and an account named by its id. What a service asks another for a call stands
 //! among the gateway's own, one stage later: as many calls follow each other.
@@ -17,7 +17,7 @@ use microblog_proto::{
 use prost::Message;
 
 use self::messages::{
-    ID, LIKES, authenticate, by_id, edge, entry, get_user, one_relation, page_token, post, posts,
+    ID, authenticate, authors, by_id, edge, entry, get_user, one_relation, page_token, post, posts,
     relation, relations, request_id, state, step, text, time, timeline_token, user, users,
     viewed_post,
 };
@@ -62,6 +62,14 @@ pub(crate) fn view_followers() -> Plan {
     let first = vec![authenticate(), get_user(), step(Peer::Relation, &page, &edges)];
     let hydration = vec![users(FOLLOWERS), relations(FOLLOWERS, relation(FOLLOWERS))];
     plan(&request, &answer, vec![first, hydration])
+}
+
+/// Returns the plan of a question to the relation service, how one account stands to another: it
+/// calls nobody.
+pub(crate) fn one_pair() -> Plan {
+    let relations = vec![one_relation()];
+    let answer = relation::BatchGetRelationsResponse { relations, ..Default::default() };
+    plan(&relation(1), &answer, Vec::new())
 }
 
 /// Returns the plan of a look at one account: 5 calls in 2 stages.
@@ -109,7 +117,7 @@ pub(crate) fn follow() -> Plan {
 /// which the post service tells the timeline service.
 pub(crate) fn publish() -> Plan {
     let (request_id, text) = (request_id(), text(140));
-    let post = Some(Post { text: text.clone(), likes: 0, ..post() });
+    let post = Some(Post { text: text.clone(), ..post() });
     let create = post::CreatePostRequest {
         author_id: ID,
         request_id: request_id.clone(),
@@ -127,8 +135,8 @@ pub(crate) fn publish() -> Plan {
     plan(&request, &answer, vec![vec![authenticate()], vec![create], vec![deliver]])
 }
 
-/// Returns the plan of the first page of a home timeline: 7 calls in 5 stages, one of them by which
-/// the timeline service asks how the reader stands to its authors.
+/// Returns the plan of the first page of a home timeline: 5 calls in 5 stages, one of them by which
+/// the timeline service asks how its authors stand to the reader, and tells it with the page.
 pub(crate) fn view_home() -> Plan {
     let request = timeline::GetHomeTimelineRequest {
         user_id: ID,
@@ -146,19 +154,18 @@ pub(crate) fn view_home() -> Plan {
     let home = step(Peer::Timeline, &request, &answer);
     let standing = relation::BatchGetRelationsRequest {
         include_newest_following_version: true,
-        ..relation(POSTS)
+        ..authors(POSTS)
     };
-    let mut stages = vec![vec![authenticate()], vec![home], vec![relations(POSTS, standing)]];
-    stages.extend(posts(POSTS));
+    let stages = [authenticate(), home, relations(POSTS, standing), posts(POSTS), users(POSTS)];
     let answer = gateway::ViewHomeResponse {
         posts: vec![viewed_post(); POSTS],
         next_page_token: timeline_token(),
         since_token: timeline_token(),
     };
-    plan(&ViewHomeRequest::default(), &answer, stages)
+    plan(&ViewHomeRequest::default(), &answer, stages.map(|step| vec![step]).to_vec())
 }
 
-/// Returns the plan of the first page of somebody's posts: 7 calls in 3 stages.
+/// Returns the plan of the first page of somebody's posts: 6 calls in 3 stages.
 pub(crate) fn view_user_timeline() -> Plan {
     let request = timeline::GetUserTimelineRequest {
         user_id: ID,
@@ -175,14 +182,9 @@ pub(crate) fn view_user_timeline() -> Plan {
         older_than_id: 0,
     };
     let own = step(Peer::Timeline, &request, &answer);
-    let [read, hydration] = posts(count);
     // All of them are by the account itself.
-    let hydration = hydration.into_iter().map(|step| match step.peer {
-        Peer::User => users(1),
-        Peer::Relation => relations(1, relation(1)),
-        Peer::Post | Peer::Timeline => step,
-    });
-    let stages = vec![vec![authenticate(), get_user(), own], read, hydration.collect()];
+    let hydration = vec![users(1), relations(1, authors(1))];
+    let stages = vec![vec![authenticate(), get_user(), own], vec![posts(count)], hydration];
     let answer = gateway::ViewUserTimelineResponse {
         posts: vec![viewed_post(); count],
         next_page_token: String::new(),
@@ -203,10 +205,7 @@ pub(crate) fn like() -> Plan {
     let like = step(
         Peer::Post,
         &post::LikeRequest { user_id: ID, post_id: ID },
-        &post::LikeResponse {
-            like: Some(Like { user_id: ID, liked_at: Some(time()) }),
-            likes: LIKES,
-        },
+        &post::LikeResponse { like: Some(Like { user_id: ID, liked_at: Some(time()) }), likes: 1 },
     );
     let author = relation::BatchGetRelationsRequest {
         include_mutes: false,
@@ -214,7 +213,7 @@ pub(crate) fn like() -> Plan {
         ..relation(1)
     };
     let stages = vec![vec![authenticate(), read], vec![users(1), relations(1, author)], vec![like]];
-    let answer = gateway::LikeResponse { liked_at: Some(time()), likes: LIKES };
+    let answer = gateway::LikeResponse { liked_at: Some(time()), likes: 1 };
     plan(&LikeRequest { post_id: ID }, &answer, stages)
 }
 
@@ -231,11 +230,12 @@ mod tests {
     fn plans_have_the_calls_that_the_gateway_states() {
         let shape = |plan: Plan| -> Vec<usize> { plan.chain.stages.iter().map(Vec::len).collect() };
         assert_eq!(shape(view_followers()), [3, 2]);
+        assert!(shape(one_pair()).is_empty());
         assert_eq!(shape(view_user()), [3, 2]);
         assert_eq!(shape(follow()), [2, 1]);
         assert_eq!(shape(publish()), [1, 1, 1]);
-        assert_eq!(shape(view_home()), [1, 1, 1, 1, 3]);
-        assert_eq!(shape(view_user_timeline()), [3, 1, 3]);
+        assert_eq!(shape(view_home()), [1, 1, 1, 1, 1]);
+        assert_eq!(shape(view_user_timeline()), [3, 1, 2]);
         assert_eq!(shape(like()), [2, 2, 1]);
     }
 }

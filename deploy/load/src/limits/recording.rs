@@ -12,10 +12,7 @@ use microblog_keyspace::redis::{Client, cmd};
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::{
-    monitor::{self, Observed},
-    wire,
-};
+use super::monitor::{self, Observed};
 
 /// Between two calls. What a call leaves to the background comes in it for the most part.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -39,16 +36,12 @@ const OFTEN: usize = 4;
 /// it would have the system do that work while something else is measured.
 #[derive(Debug)]
 pub(crate) struct Recording {
-    /// Each call's commands as they are sent, never none.
-    pub(super) calls: Vec<Recorded>,
+    /// Each call's commands, never none.
+    pub(super) calls: Vec<Vec<Command>>,
 }
 
-/// What one call sends.
-#[derive(Debug, Default)]
-pub(super) struct Recorded {
-    pub(super) commands: u64,
-    pub(super) bytes: Vec<u8>,
-}
+/// A command's name and arguments.
+pub(super) type Command = Vec<Vec<u8>>;
 
 /// When a call was under way, in microseconds since the Unix epoch.
 type Span = (u64, u64);
@@ -76,9 +69,9 @@ impl Recording {
             anyhow::Ok(spans)
         };
         let (spans, observed) = tokio::try_join!(make, observe(lines, &end))?;
-        let calls: Vec<_> =
-            attribute(&spans, observed).iter().map(|commands| record(commands)).collect();
-        let calls: Vec<_> = calls.into_iter().filter(|call| call.commands > 0).collect();
+        let calls = attribute(&spans, observed).into_iter().filter(|call| !call.is_empty());
+        let words = |call: Vec<Observed>| call.into_iter().map(|command| command.words).collect();
+        let calls: Vec<Vec<Command>> = calls.map(words).collect();
         ensure!(!calls.is_empty(), "the calls sent nothing to this Redis");
         Ok(Self { calls })
     }
@@ -162,11 +155,6 @@ fn kind(command: &Observed) -> Vec<u8> {
         kind.extend(part.iter().filter(|byte| !byte.is_ascii_digit()));
     }
     kind
-}
-
-fn record(commands: &[Observed]) -> Recorded {
-    let bytes = commands.iter().flat_map(|command| wire::encode(&command.words)).collect();
-    Recorded { commands: commands.len() as u64, bytes }
 }
 
 fn now_us() -> anyhow::Result<u64> {

@@ -3,9 +3,13 @@
 use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
-use microblog_keyspace::redis::Client;
+use microblog_keyspace::redis::{Client, aio::MultiplexedConnection};
 
-use super::{recording::Recording, stats, wire::Wire};
+use super::{
+    recording::Recording,
+    wire::{self, Wire},
+};
+use crate::info::Info;
 
 /// Over how many connections: with fewer, Redis would have nothing to do between an answer and what
 /// is sent next.
@@ -64,7 +68,7 @@ impl Recording {
         let bunches = self.bunches(depth.div_ceil(connections).max(1));
         let mut connection = admin.get_multiplexed_async_connection().await?;
         let wires = try_join_all((0..connections).map(|_| Wire::connect(admin))).await?;
-        let cpu_before = stats::cpu_seconds(&mut connection).await?;
+        let cpu_before = cpu_seconds(&mut connection).await?;
         let begin = Instant::now();
         let end = begin + duration;
         // Each begins elsewhere, so that not all ask for the same at the same time.
@@ -72,7 +76,7 @@ impl Recording {
         let send = |(place, wire)| send(wire, &bunches, start(place), end);
         let tallies = try_join_all(wires.into_iter().enumerate().map(send)).await?;
         let seconds = begin.elapsed().as_secs_f64();
-        let cpu = stats::cpu_seconds(&mut connection).await? - cpu_before;
+        let cpu = cpu_seconds(&mut connection).await? - cpu_before;
         let sum = |field: fn(&Tally) -> u64| tallies.iter().map(field).sum::<u64>() as f64;
         let calls = sum(|tally| tally.calls);
         Ok(Replayed {
@@ -92,8 +96,8 @@ impl Recording {
         let bunch = |_| {
             calls.by_ref().take(size).fold(Bunch::default(), |mut bunch, call| {
                 bunch.calls += 1;
-                bunch.commands += call.commands;
-                bunch.bytes.extend_from_slice(&call.bytes);
+                bunch.commands += call.len() as u64;
+                bunch.bytes.extend(call.iter().flat_map(|command| wire::encode(command)));
                 bunch
             })
         };
@@ -120,6 +124,13 @@ async fn send(
         }
     }
     Ok(tally)
+}
+
+/// Returns how many seconds of a processor the server has used so far, its other threads' included:
+/// with reading and writing, which the usage of commands leaves out.
+async fn cpu_seconds(admin: &mut MultiplexedConnection) -> anyhow::Result<f64> {
+    let info = Info::ask(admin, &["cpu"]).await?;
+    Ok(info.field::<f64>("used_cpu_user")? + info.field::<f64>("used_cpu_sys")?)
 }
 
 #[cfg(test)]

@@ -1,19 +1,20 @@
 //! The hidden subcommand: a server that does nothing, in a process of its own.
 
-use std::{net::SocketAddr, process::ExitCode};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use anyhow::ensure;
 use microblog_chassis::{self as chassis, Listening, Worker};
+use microblog_keyspace as keyspace;
 
 use super::{
     chain::{Chain, Peer},
     empty::Empty,
+    look_ups::LookUps,
 };
+use crate::server::end_with_parent;
 
 /// Serves calls that do nothing, to be compared with.
 #[derive(Debug, clap::Args)]
-// As `microblog up` logs, and where it listens.
-#[command(mut_arg("log", |log| log.default_value("warn,microblog_chassis::process=info")))]
 pub(crate) struct Args {
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
@@ -26,6 +27,13 @@ pub(crate) struct Args {
     /// Where user, relation, post and timeline are; without it they are in this process
     #[arg(long, value_name = "URL,URL,URL,URL", value_delimiter = ',')]
     peers: Vec<String>,
+
+    /// Look-ups to make in Redis before each answer, as the commands of calls in JSON
+    #[arg(long, value_name = "FILE")]
+    look_ups: Option<PathBuf>,
+
+    #[command(flatten)]
+    redis: keyspace::Config,
 
     #[command(flatten)]
     chassis: chassis::Config,
@@ -42,17 +50,20 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     ensure!(peers == 0 || peers == Peer::ALL.len(), "--peers needs {} URLs", Peer::ALL.len());
     end_with_parent()?;
     let config = args.chassis.clone();
-    let listen = move |_worker: Worker| {
-        let listening = listen(&args).map_err(Error);
+    let listen = move |worker: Worker| {
+        let listening = listen(&args, worker).map_err(Error);
         async { listening }
     };
     Ok(chassis::run(&config, listen))
 }
 
-fn listen(args: &Args) -> anyhow::Result<Vec<Listening>> {
+fn listen(args: &Args, worker: Worker) -> anyhow::Result<Vec<Listening>> {
     let peers = peers(args)?;
-    let service = Empty::new(&args.chain, |peer| peers[peer as usize].clone())?.service();
-    Ok(vec![Listening { address: args.listen, service }])
+    let mut service = Empty::new(&args.chain, |peer| peers[peer as usize].clone())?;
+    if let Some(file) = &args.look_ups {
+        service = service.with(LookUps::open(&args.redis, file, worker)?);
+    }
+    Ok(vec![Listening { address: args.listen, service: service.service() }])
 }
 
 /// Returns the peers in the order of their discriminants.
@@ -68,15 +79,4 @@ fn peers(args: &Args) -> anyhow::Result<Vec<chassis::Peer>> {
     }
     let remote = |url: &String| Ok(chassis::Peer::remote(url, config)?);
     args.peers.iter().map(remote).collect()
-}
-
-/// Has the kernel end this process when the one that started it ends, however it does.
-#[cfg(target_os = "linux")]
-fn end_with_parent() -> anyhow::Result<()> {
-    Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn end_with_parent() -> anyhow::Result<()> {
-    Ok(())
 }

@@ -1,19 +1,27 @@
-//! The servers that do nothing, one alone and the whole system of them.
+//! The servers that do nothing, one alone and the whole system of them, and the one that looks
+//! something up.
+
+use std::io::Write as _;
+
+use anyhow::Context as _;
+use tempfile::NamedTempFile;
 
 use super::{
     chain::{Chain, Peer},
-    child::Server,
+    recording::Recording,
 };
-use crate::system::Shape;
+use crate::{server::Server, system::Shape};
+
+/// The subcommand that serves.
+const SERVE: &str = "serve";
 
 /// One server whose only method does nothing.
-#[derive(Debug)]
 pub(crate) struct Echo(Server);
 
 impl Echo {
     /// Starts it with so many worker threads; without a number, one per core.
     pub(crate) fn start(threads: Option<usize>) -> anyhow::Result<Self> {
-        Server::start(&arguments(threads, &Chain::default(), &[])).map(Self)
+        server(&arguments(threads, &Chain::default(), &[])).map(Self)
     }
 
     /// Returns where it listens.
@@ -23,7 +31,6 @@ impl Echo {
 }
 
 /// A server whose only method makes the calls of a chain, and the servers behind it.
-#[derive(Debug)]
 pub(crate) struct ChainSystem {
     front: Server,
     _behind: Vec<Server>,
@@ -37,13 +44,13 @@ impl ChainSystem {
         chain: &Chain,
         threads: Option<usize>,
     ) -> anyhow::Result<Self> {
-        let callee = |_: &Peer| Server::start(&arguments(threads, &Chain::default(), &[]));
+        let callee = |_: &Peer| server(&arguments(threads, &Chain::default(), &[]));
         let behind = match shape {
             Shape::One => Vec::new(),
             Shape::Five => Peer::ALL.iter().map(callee).collect::<anyhow::Result<Vec<_>>>()?,
         };
         let urls: Vec<_> = behind.iter().map(Server::url).collect();
-        let front = Server::start(&arguments(threads, chain, &urls))?;
+        let front = server(&arguments(threads, chain, &urls))?;
         Ok(Self { front, _behind: behind })
     }
 
@@ -51,6 +58,40 @@ impl ChainSystem {
     pub(crate) fn url(&self) -> &str {
         self.front.url()
     }
+}
+
+/// A server whose only method makes the look-ups of calls that were recorded.
+pub(crate) struct EchoWithLookUps {
+    server: Server,
+    _recorded: NamedTempFile,
+}
+
+impl EchoWithLookUps {
+    /// Starts it on a Redis at this URL, with so many worker threads, or one per core.
+    pub(crate) fn start(
+        threads: Option<usize>,
+        recording: &Recording,
+        redis_url: &str,
+    ) -> anyhow::Result<Self> {
+        let mut recorded = NamedTempFile::with_prefix("microblog-load-")
+            .context("cannot make a temporary file: choose another place with TMPDIR")?;
+        recorded.write_all(&serde_json::to_vec(&recording.calls)?)?;
+        let mut arguments = arguments(threads, &Chain::default(), &[]);
+        arguments.push(format!("--look-ups={}", recorded.path().display()));
+        // It has a password: everybody may read the flags of a process.
+        let environment = [("MICROBLOG_REDIS_URL", redis_url)];
+        let server = Server::start(SERVE, &arguments, &environment)?;
+        Ok(Self { server, _recorded: recorded })
+    }
+
+    /// Returns where it listens.
+    pub(crate) fn url(&self) -> &str {
+        self.server.url()
+    }
+}
+
+fn server(arguments: &[String]) -> anyhow::Result<Server> {
+    Server::start(SERVE, arguments, &[])
 }
 
 fn arguments(threads: Option<usize>, chain: &Chain, peers: &[&str]) -> Vec<String> {

@@ -1,19 +1,16 @@
 //! Posts, likes, comments and home timelines for accounts that exist, by the calls of their
 //! services. Knows nothing of Redis.
 
-use anyhow::anyhow;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_local::remote::{self, CALL_TIMEOUT};
-use microblog_proto::{
-    post::{
-        AddCommentRequest, CreatePostRequest, LikeRequest, post_service_client::PostServiceClient,
-    },
-    timeline::{GetHomeTimelineRequest, timeline_service_client::TimelineServiceClient},
-};
-use tonic::{Status, transport::Channel};
+use microblog_proto::post::{AddCommentRequest, LikeRequest};
+use tonic::Status;
 use uuid::Uuid;
 
-use crate::system::Urls;
+use crate::{
+    services::{Services, told},
+    system::Urls,
+};
 
 /// Calls in flight.
 const AT_ONCE: usize = 32;
@@ -30,30 +27,19 @@ const WORDS: [&str; 28] = [
 /// Accounts that do something.
 pub(super) struct Content<'a> {
     accounts: &'a [u64],
-    posts: PostServiceClient<Channel>,
-    timelines: TimelineServiceClient<Channel>,
+    services: Services,
 }
 
 impl<'a> Content<'a> {
-    pub(super) fn new(urls: &Urls, accounts: &'a [u64]) -> anyhow::Result<Self> {
-        let posts = PostServiceClient::new(remote::channel(&urls.post)?);
-        let timelines = TimelineServiceClient::new(remote::channel(&urls.timeline)?);
-        Ok(Self { accounts, posts, timelines })
+    pub(super) async fn new(urls: &Urls, accounts: &'a [u64]) -> anyhow::Result<Self> {
+        Ok(Self { accounts, services: Services::of(urls).await? })
     }
 
     /// Lets each account post once; returns the posts, in the order of the accounts.
     pub(super) async fn publish(&self, round: u32) -> anyhow::Result<Vec<u64>> {
         let first = round as usize * self.accounts.len();
-        let calls = self.accounts.iter().enumerate().map(async |(index, &author_id)| {
-            let message = CreatePostRequest {
-                author_id,
-                request_id: Uuid::new_v4().to_string(),
-                text: text(first + index),
-            };
-            let response = remote::repeatedly(async || {
-                self.posts.clone().create_post(remote::request(message.clone(), CALL_TIMEOUT)).await
-            });
-            Ok(response.await?.into_inner().post.unwrap_or_default().id)
+        let calls = self.accounts.iter().enumerate().map(async |(index, &author)| {
+            self.services.publish(author, &text(first + index)).await
         });
         all(calls).await
     }
@@ -68,7 +54,7 @@ impl<'a> Content<'a> {
         let calls = likes.map(async |(user_id, post_id)| {
             let message = LikeRequest { user_id, post_id };
             let response = remote::repeatedly(async || {
-                self.posts.clone().like(remote::request(message, CALL_TIMEOUT)).await
+                self.services.posts().like(remote::request(message, CALL_TIMEOUT)).await
             });
             response.await.map(drop)
         });
@@ -87,7 +73,10 @@ impl<'a> Content<'a> {
                 in_reply_to_id: 0,
             };
             let response = remote::repeatedly(async || {
-                self.posts.clone().add_comment(remote::request(message.clone(), CALL_TIMEOUT)).await
+                self.services
+                    .posts()
+                    .add_comment(remote::request(message.clone(), CALL_TIMEOUT))
+                    .await
             });
             response.await.map(drop)
         });
@@ -96,13 +85,8 @@ impl<'a> Content<'a> {
 
     /// Lets each account read its home timeline, which is there from then on.
     pub(super) async fn read_homes(&self) -> anyhow::Result<()> {
-        let calls = self.accounts.iter().map(async |&user_id| {
-            let message = GetHomeTimelineRequest { user_id, ..GetHomeTimelineRequest::default() };
-            let response = remote::repeatedly(async || {
-                let request = remote::request(message.clone(), CALL_TIMEOUT);
-                self.timelines.clone().get_home_timeline(request).await
-            });
-            response.await.map(drop)
+        let calls = self.accounts.iter().map(async |&account| {
+            remote::repeatedly(async || self.services.home(account).await).await.map(drop)
         });
         all(calls).await.map(drop)
     }
@@ -116,8 +100,7 @@ impl<'a> Content<'a> {
 async fn all<T>(
     calls: impl Iterator<Item = impl Future<Output = Result<T, Status>>>,
 ) -> anyhow::Result<Vec<T>> {
-    let answers = stream::iter(calls).buffered(AT_ONCE).try_collect().await;
-    answers.map_err(|status| anyhow!("{}", remote::told(&status)))
+    told(stream::iter(calls).buffered(AT_ONCE).try_collect().await)
 }
 
 /// Returns words in an order that depends on the number.

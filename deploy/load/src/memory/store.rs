@@ -8,7 +8,7 @@ use microblog_keyspace::redis::{self, Pipeline, aio::MultiplexedConnection, cmd}
 use tokio::time;
 
 use super::kinds::{Kind, Kinds, kind};
-use crate::system::fan_out_streams;
+use crate::{info::Info, system::fan_out_streams};
 
 const PARTITIONS: u16 = 1024;
 
@@ -145,12 +145,8 @@ impl Store {
     /// Returns the bytes that Redis uses, but for what connections and the append-only file have
     /// under way.
     async fn used(&mut self) -> anyhow::Result<i64> {
-        let info: String = cmd("INFO").arg("memory").query_async(&mut self.redis).await?;
-        let number = |name: &str| {
-            let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            line.and_then(|value| value.trim().parse::<i64>().ok())
-                .with_context(|| format!("Redis does not tell `{name}`"))
-        };
+        let info = Info::ask(&mut self.redis, &["memory"]).await?;
+        let number = |name| info.field::<i64>(name);
         Ok(number("used_memory")? - number("mem_clients_normal")? - number("mem_aof_buffer")?)
     }
 

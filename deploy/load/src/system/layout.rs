@@ -10,7 +10,8 @@ use std::{
 use anyhow::{Context as _, bail};
 use microblog_local::up::{Access, DataDir, Redis, Software};
 
-use super::{Shape, Store, Urls, child::Child, redis::Admin};
+use super::{Shape, Store, Urls, redis::Admin};
+use crate::child::Child;
 
 // Below the range from which kernels take the ports of outgoing connections.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;

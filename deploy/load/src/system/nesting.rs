@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::usage::Executed;
+use crate::info::Executed;
 
 /// What is sent to find all this out, which is none of the system's: left out.
 const OWN: [&str; 2] = ["info", "monitor"];

@@ -31,11 +31,15 @@ fn of_process(name: &str, id: u32, ticks_per_second: u64) -> anyhow::Result<Proc
     let stat = read("stat").with_context(named)?;
     let status = read("status").with_context(named)?;
     let ticks = cpu_ticks(&stat).context("unknown form of `stat`").with_context(named)?;
-    let resident = resident_bytes(&status).context("no VmRSS in `status`").with_context(named)?;
+    let bytes = |field: &str| {
+        let bytes = size(&status, field).with_context(|| format!("no {field} in `status`"));
+        bytes.with_context(named)
+    };
     Ok(ProcessUsage {
         name: name.to_owned(),
         cpu_us: ticks * 1_000_000 / ticks_per_second,
-        resident_bytes: resident,
+        resident_bytes: bytes("VmRSS")?,
+        anonymous_bytes: bytes("RssAnon")?,
     })
 }
 
@@ -57,9 +61,9 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
     times.into_iter().map(|time| time.parse::<u64>().ok()).sum()
 }
 
-/// Reads how much of the process is in memory from `status`.
-fn resident_bytes(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+/// Reads a size from `status`, in bytes.
+fn size(status: &str, field: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
     Some(kibibytes * 1024)
 }
@@ -79,10 +83,11 @@ mod tests {
     }
 
     #[test]
-    fn the_resident_size_is_read() {
+    fn sizes_are_read() {
         let status = "Name:\tmicroblog\nVmHWM:\t   9000 kB\nVmRSS:\t   8612 kB\nRssAnon:\t 1 kB\n";
-        assert_eq!(resident_bytes(status), Some(8612 * 1024));
-        assert_eq!(resident_bytes("Name:\tkthreadd\n"), None);
+        assert_eq!(size(status, "VmRSS"), Some(8612 * 1024));
+        assert_eq!(size(status, "RssAnon"), Some(1024));
+        assert_eq!(size("Name:\tkthreadd\n", "VmRSS"), None);
     }
 
     #[cfg(target_os = "linux")]

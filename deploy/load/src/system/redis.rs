@@ -1,33 +1,39 @@
 //! The system's Redis, asked as its administrator for what it counts.
 
-use std::{collections::BTreeMap, pin::pin, time::Duration};
+use std::{pin::pin, time::Duration};
 
 use anyhow::Context as _;
 use futures::StreamExt as _;
-use microblog_keyspace::redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection, cmd};
+use microblog_keyspace::redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
 use microblog_local::up::Access;
 use tokio::time::{sleep, timeout};
 
-use super::{
-    RedisUsage,
-    nesting::Nesting,
-    usage::{Executed, Traffic},
-};
+use super::{RedisUsage, nesting::Nesting, usage::Traffic};
+use crate::info::Info;
 
 // A server that is measured may be busy.
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// The way to Redis as its administrator.
-pub(super) struct Admin(Client);
+pub(super) struct Admin {
+    url: String,
+    client: Client,
+}
 
 impl Admin {
     pub(super) fn new(access: &Access) -> anyhow::Result<Self> {
-        Ok(Self(Client::open(access.admin_url()?)?))
+        let url = access.admin_url()?;
+        Ok(Self { client: Client::open(&*url)?, url })
+    }
+
+    /// Returns its address, with the password.
+    pub(super) fn url(&self) -> &str {
+        &self.url
     }
 
     /// Returns it as others take it.
     pub(super) fn client(&self) -> Client {
-        self.0.clone()
+        self.client.clone()
     }
 
     /// Returns a new connection.
@@ -35,7 +41,7 @@ impl Admin {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(ANSWER))
             .set_response_timeout(Some(ANSWER));
-        let connection = self.0.get_multiplexed_async_connection_with_config(&config).await;
+        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await;
         connection.context("cannot connect to the system's redis-server")
     }
 
@@ -45,18 +51,13 @@ impl Admin {
         nesting: Option<Nesting>,
     ) -> anyhow::Result<(u32, RedisUsage)> {
         let mut connection = self.connect().await?;
-        let mut question = cmd("INFO");
-        question.arg("server").arg("stats").arg("commandstats");
-        let info: String = question
-            .query_async(&mut connection)
-            .await
-            .context("the system's redis-server does not say what it has done")?;
+        let info = Info::ask(&mut connection, &["server", "stats", "commandstats"]).await?;
         parse(&info, nesting)
     }
 
     /// Counts for a while who sends or calls which commands.
     pub(super) async fn listen_in(&self, length: Duration) -> anyhow::Result<Nesting> {
-        let mut monitor = timeout(ANSWER, self.0.get_async_monitor())
+        let mut monitor = timeout(ANSWER, self.client.get_async_monitor())
             .await
             .context("no answer in time")
             .and_then(|monitor| Ok(monitor?))
@@ -77,32 +78,13 @@ impl Admin {
 }
 
 /// Reads the sections `server`, `stats` and `commandstats`.
-fn parse(info: &str, nesting: Option<Nesting>) -> anyhow::Result<(u32, RedisUsage)> {
-    let fields: BTreeMap<&str, &str> =
-        info.lines().filter_map(|line| line.split_once(':')).collect();
-    let field = |name: &str| -> anyhow::Result<u64> {
-        let value = fields.get(name).and_then(|value| value.parse().ok());
-        value.with_context(|| format!("INFO of the system's redis-server has no `{name}`"))
-    };
+fn parse(info: &Info, nesting: Option<Nesting>) -> anyhow::Result<(u32, RedisUsage)> {
     let traffic = Traffic {
-        reads: field("total_reads_processed")?,
-        bytes_in: field("total_net_input_bytes")?,
-        bytes_out: field("total_net_output_bytes")?,
+        reads: info.field("total_reads_processed")?,
+        bytes_in: info.field("total_net_input_bytes")?,
+        bytes_out: info.field("total_net_output_bytes")?,
     };
-    let by_name = fields.iter().filter_map(|(name, value)| {
-        Some((name.strip_prefix("cmdstat_")?.to_owned(), executed(value)?))
-    });
-    let id = u32::try_from(field("process_id")?)?;
-    Ok((id, RedisUsage::new(by_name.collect(), traffic, nesting)))
-}
-
-/// Reads `calls=2,usec=17,usec_per_call=8.50,rejected_calls=0,failed_calls=0`.
-fn executed(values: &str) -> Option<Executed> {
-    let value = |name: &str| {
-        let mut pairs = values.split(',').filter_map(|pair| pair.split_once('='));
-        pairs.find(|(key, _)| *key == name)?.1.parse().ok()
-    };
-    Some(Executed { calls: value("calls")?, us: value("usec")? })
+    Ok((info.field("process_id")?, RedisUsage::new(info.commands(), traffic, nesting)))
 }
 
 #[cfg(test)]
@@ -117,7 +99,7 @@ mod tests {
 
     #[test]
     fn what_redis_counts_is_read() {
-        let (id, usage) = parse(INFO, Some(Nesting::default())).unwrap();
+        let (id, usage) = parse(&Info::of(INFO), Some(Nesting::default())).unwrap();
         assert_eq!(id, 4711);
         assert_eq!((usage.round_trips, usage.bytes_in, usage.bytes_out), (6, 210, 3400));
         assert_eq!((usage.commands, usage.server_us), (Some(3), Some(178)));
@@ -125,14 +107,14 @@ mod tests {
 
     #[test]
     fn commands_are_not_counted_before_it_is_known_who_calls_them() {
-        let (_, usage) = parse(INFO, None).unwrap();
+        let (_, usage) = parse(&Info::of(INFO), None).unwrap();
         assert_eq!((usage.commands, usage.server_us), (None, None));
         assert_eq!(usage.round_trips, 6);
     }
 
     #[test]
     fn what_is_missing_is_named() {
-        let error = parse("process_id:4711\r\n", None).unwrap_err().to_string();
+        let error = parse(&Info::of("process_id:4711\r\n"), None).unwrap_err().to_string();
         assert!(error.contains("total_reads_processed"), "{error}");
     }
 }

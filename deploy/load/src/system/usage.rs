@@ -1,10 +1,11 @@
 //! What a system has used, and what it used between two moments.
 
-use std::{collections::BTreeMap, ops::Sub};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use super::nesting::Nesting;
+use crate::info::Executed;
 
 /// What the processes of a system and its Redis have used so far, or since some moment.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -25,6 +26,8 @@ pub(crate) struct ProcessUsage {
     pub(crate) cpu_us: u64,
     /// How much of it is in memory now, whatever was before.
     pub(crate) resident_bytes: u64,
+    /// How much of that is its own, and not in a file such as the program.
+    pub(crate) anonymous_bytes: u64,
 }
 
 /// What Redis has done.
@@ -48,13 +51,6 @@ pub(crate) struct RedisUsage {
     by_name: BTreeMap<String, Executed>,
     #[serde(skip)]
     nesting: Option<Nesting>,
-}
-
-/// How often a command was carried out, by whomever it was called, and how long it took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Executed {
-    pub(super) calls: u64,
-    pub(super) us: u64,
 }
 
 /// What Redis counts of its connections.
@@ -113,25 +109,17 @@ impl RedisUsage {
     }
 }
 
-impl Sub for Executed {
-    type Output = Self;
-
-    // A redis-server that was started again counts from 0.
-    fn sub(self, earlier: Self) -> Self {
-        Self {
-            calls: self.calls.saturating_sub(earlier.calls),
-            us: self.us.saturating_sub(earlier.us),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn usage(cpu_us: u64, reads: u64, get: Executed) -> Usage {
-        let process =
-            ProcessUsage { name: "redis-server".to_owned(), cpu_us, resident_bytes: cpu_us };
+        let process = ProcessUsage {
+            name: "redis-server".to_owned(),
+            cpu_us,
+            resident_bytes: cpu_us,
+            anonymous_bytes: cpu_us,
+        };
         let by_name = BTreeMap::from([("get".to_owned(), get)]);
         let traffic = Traffic { reads, bytes_in: 2 * reads, bytes_out: 3 * reads };
         let nesting = Nesting::heard(["+1.0 [0 127.0.0.1:1] \"get\" \"a\""].into_iter());

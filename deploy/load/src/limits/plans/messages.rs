@@ -17,7 +17,6 @@ use crate::limits::chain::{Peer, Step};
 pub(super) const ID: u64 = 373_000_000_000_001;
 const NANOS: i32 = 123_000_000;
 const SECONDS: i64 = 1_795_000_000;
-pub(super) const LIKES: u64 = 3;
 
 /// Returns a call with messages as large as these.
 pub(super) fn step(peer: Peer, request: &impl Message, answer: &impl Message) -> Step {
@@ -52,25 +51,23 @@ pub(super) fn relations(count: usize, request: relation::BatchGetRelationsReques
     step(Peer::Relation, &request, &answer)
 }
 
-/// Returns post.BatchGetPosts, then user.BatchGetUsers, relation.BatchGetRelations and
-/// post.BatchGetLiked at once: what timelines ask of posts, each by another author.
-pub(super) fn posts(count: usize) -> [Vec<Step>; 2] {
-    let read = step(
+/// Returns post.BatchGetPosts: the posts of a timeline. Nobody likes them, so that nobody asks
+/// whether the viewer does.
+pub(super) fn posts(count: usize) -> Step {
+    step(
         Peer::Post,
         &post::BatchGetPostsRequest { post_ids: vec![ID; count], viewer_id: 0 },
         &post::BatchGetPostsResponse { posts: vec![post(); count] },
-    );
-    let liked = step(
-        Peer::Post,
-        &post::BatchGetLikedRequest { user_id: ID, post_ids: vec![ID; count] },
-        &post::BatchGetLikedResponse::default(),
-    );
-    let authors = relation::BatchGetRelationsRequest {
+    )
+}
+
+/// Returns the request of relation.BatchGetRelations for the authors of posts.
+pub(super) fn authors(count: usize) -> relation::BatchGetRelationsRequest {
+    relation::BatchGetRelationsRequest {
         include_blocks: true,
         include_mutes: true,
         ..relation(count)
-    };
-    [vec![read], vec![users(count), relations(count, authors), liked]]
+    }
 }
 
 /// Returns the request of relation.BatchGetRelations for so many accounts.
@@ -99,14 +96,7 @@ pub(super) fn user() -> User {
 
 /// Returns a post as it is read.
 pub(super) fn post() -> Post {
-    Post {
-        id: ID,
-        author_id: ID,
-        text: text(43),
-        created_at: Some(time()),
-        likes: LIKES,
-        ..Default::default()
-    }
+    Post { id: ID, author_id: ID, text: text(43), created_at: Some(time()), ..Default::default() }
 }
 
 /// Returns a post as a viewer sees it.

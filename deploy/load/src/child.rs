@@ -1,4 +1,4 @@
-//! A process of the system: it ends with the value, or with this process, whichever is first.
+//! A process that was started here: it ends with the value, or with this process, whichever is first.
 
 use std::{
     fs::{self, File},
@@ -27,7 +27,7 @@ const STOP: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(20);
 
 /// A running process with its output in a file.
-pub(super) struct Child {
+pub(crate) struct Child {
     name: &'static str,
     process: Mutex<process::Child>,
     log: PathBuf,
@@ -35,7 +35,7 @@ pub(super) struct Child {
 
 impl Child {
     /// Starts it; the log is written anew.
-    pub(super) fn start(
+    pub(crate) fn start(
         name: &'static str,
         mut command: Command,
         log: PathBuf,
@@ -54,17 +54,17 @@ impl Child {
     }
 
     /// Returns the name of its program.
-    pub(super) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         self.name
     }
 
     /// Returns its process id, which is its own as long as the value lives.
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.process().id()
     }
 
     /// Fails if it has ended.
-    pub(super) fn check(&self) -> anyhow::Result<()> {
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
         match self.process().try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => bail!("{} ended ({status}):\n{}", self.name, self.end_of_log()),
@@ -73,7 +73,7 @@ impl Child {
     }
 
     /// Asks it to end.
-    pub(super) fn terminate(&self) {
+    pub(crate) fn terminate(&self) {
         let mut process = self.process();
         // Once it has been waited for, its id may be somebody else's.
         if let (Ok(None), Ok(id)) = (process.try_wait(), i32::try_from(process.id())) {
@@ -81,8 +81,14 @@ impl Child {
         }
     }
 
+    /// Ends it at once, whatever is under way.
+    pub(crate) fn kill(&self) {
+        // Fails for one that has ended, of which nothing is left to be done.
+        let _ = self.process().kill();
+    }
+
     /// Returns the last lines that it wrote, each with its name.
-    pub(super) fn end_of_log(&self) -> String {
+    pub(crate) fn end_of_log(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<_> = log.lines().collect();

@@ -1,0 +1,51 @@
+//! Which method takes which request, and how it answers.
+
+use microblog_proto::gateway::{
+    FollowRequest, FollowResponse, LikeRequest, LikeResponse, LoginRequest, LoginResponse,
+    PublishRequest, PublishResponse, RegisterRequest, RegisterResponse, UnfollowRequest,
+    UnfollowResponse, UnlikeRequest, UnlikeResponse, ViewFollowersRequest, ViewFollowersResponse,
+    ViewHomeRequest, ViewHomeResponse, ViewUserRequest, ViewUserResponse, ViewUserTimelineRequest,
+    ViewUserTimelineResponse,
+};
+use microblog_proto::relation::{BatchGetRelationsRequest, BatchGetRelationsResponse};
+use prost::Message;
+
+/// A request that a method of its own takes.
+pub(super) trait Method: Message {
+    /// The method's path.
+    const PATH: &'static str;
+    /// Whether the answer may have nothing in it.
+    const MAY_BE_EMPTY: bool;
+    /// The answer.
+    type Answer: Message + Default;
+}
+
+macro_rules! methods {
+    ($service:literal; $($name:literal: $request:ty => $answer:ty, $may_be_empty:literal;)*) => {$(
+        impl Method for $request {
+            const PATH: &'static str = concat!("/microblog.", $service, "/", $name);
+            const MAY_BE_EMPTY: bool = $may_be_empty;
+            type Answer = $answer;
+        }
+    )*};
+}
+
+methods! {
+    "relation.v1.RelationService";
+    "BatchGetRelations": BatchGetRelationsRequest => BatchGetRelationsResponse, false;
+}
+
+methods! {
+    "gateway.v1.GatewayService";
+    "ViewFollowers": ViewFollowersRequest => ViewFollowersResponse, false;
+    "ViewUser": ViewUserRequest => ViewUserResponse, false;
+    "Follow": FollowRequest => FollowResponse, false;
+    "Unfollow": UnfollowRequest => UnfollowResponse, false;
+    "Publish": PublishRequest => PublishResponse, false;
+    "ViewHome": ViewHomeRequest => ViewHomeResponse, false;
+    "ViewUserTimeline": ViewUserTimelineRequest => ViewUserTimelineResponse, false;
+    "Like": LikeRequest => LikeResponse, false;
+    "Unlike": UnlikeRequest => UnlikeResponse, true;
+    "Register": RegisterRequest => RegisterResponse, false;
+    "Login": LoginRequest => LoginResponse, false;
+}

@@ -12,7 +12,10 @@
 
 use std::{
     hash::Hash,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -28,6 +31,10 @@ const ENTRY_BYTES: usize = 64;
 
 // After a connection could not be made or broke, it is tried again no sooner.
 const PAUSE: Duration = Duration::from_secs(1);
+
+// So many time-outs in a row mean that a connection is dead. One alone must not cost all that is
+// remembered: Redis is slow then, and would be asked for it anew.
+const TIMEOUTS_IN_A_ROW_MAX: u32 = 3;
 
 /// What names a value.
 pub trait Id: Copy + Ord + Hash + Send + 'static {}
@@ -90,6 +97,8 @@ enum Tracked<I, T> {
 struct Track<I, T> {
     wire: Wire,
     memory: Arc<Mutex<Memory<I, T>>>,
+    /// How many commands in a row were not answered in time.
+    timeouts: AtomicU32,
     /// How often the keyspace had left its links when this was made.
     departures: u64,
 }
@@ -126,7 +135,9 @@ impl<I: Id, T: Clone + Send + 'static> Recall<I, T> {
         }
         let Some(track) = inner.track() else { return inner.read_anew(ids).await };
         let Some(found) = inner.read_tracked(&track, ids).await? else {
-            inner.lose(&track);
+            if !track.is_good(&inner.links) {
+                inner.lose(&track);
+            }
             return inner.read_anew(ids).await;
         };
         let lost: Vec<I> = ids
@@ -174,7 +185,15 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
         }
         // Half of the time, so that a frozen connection leaves some for another one.
         let answered = timeout(self.links.timeout() / 2, track.wire.send(commands.iter())).await;
-        let Ok(Ok(answers)) = answered else { return Ok(None) };
+        let answers = match answered {
+            Ok(Ok(answers)) => answers,
+            Ok(Err(_broken)) => return Ok(None),
+            Err(_elapsed) => {
+                track.timeouts.fetch_add(1, Ordering::Relaxed);
+                return Ok(None);
+            }
+        };
+        track.timeouts.store(0, Ordering::Relaxed);
         let mut fresh = Vec::with_capacity(unknown.len());
         for (id, answer) in unknown.into_iter().zip(answers.values) {
             fresh.push((id, self.decode(id, answer)?));
@@ -214,10 +233,10 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
         let listener = memory.clone();
         let heard = Box::new(move |data: Vec<Value>| lock(&listener).hear(&data));
         let wire = self.links.endpoint().connect_tracking(heard).await?;
-        Ok(Track { wire, memory, departures })
+        Ok(Track { wire, memory, timeouts: AtomicU32::new(0), departures })
     }
 
-    /// Gives up a connection that does not answer.
+    /// Gives up a connection that is dead.
     fn lose(&self, lost: &Arc<Track<I, T>>) {
         let mut tracked = self.tracked();
         if matches!(&*tracked, Tracked::Yes(track) if Arc::ptr_eq(track, lost)) {
@@ -232,7 +251,9 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
 
 impl<I, T> Track<I, T> {
     fn is_good(&self, links: &Links) -> bool {
-        !self.wire.is_closed() && self.departures == links.departures()
+        !self.wire.is_closed()
+            && self.timeouts.load(Ordering::Relaxed) < TIMEOUTS_IN_A_ROW_MAX
+            && self.departures == links.departures()
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory<I, T>> {

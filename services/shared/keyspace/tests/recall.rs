@@ -245,6 +245,26 @@ async fn a_redis_that_goes_away_is_unavailable_and_remembered_again_later() {
 }
 
 #[tokio::test]
+async fn what_is_remembered_outlives_a_moment_in_which_redis_is_slow() {
+    let server = RedisServer::start().await;
+    let numbers = numbers(server.url(TRACKED), ENOUGH);
+    remembers(&server, &numbers).await;
+    // Longer than a read waits on this connection, and shorter than on the next one.
+    server.pause();
+    let late = numbers.read(&[1000]);
+    let resume = async {
+        tokio::time::sleep(Duration::from_millis(750)).await;
+        server.resume();
+    };
+    assert_eq!(tokio::join!(late, resume).0.unwrap(), [0]);
+    let before = reads(&server).await;
+    for _ in 0..10 {
+        assert_eq!(numbers.read(&[1000]).await.unwrap(), [0]);
+    }
+    assert_eq!(reads(&server).await, before);
+}
+
+#[tokio::test]
 async fn who_may_not_have_it_tracked_reads_anew() {
     let server = RedisServer::start().await;
     let mut admin = server.admin().await;

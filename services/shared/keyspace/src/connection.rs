@@ -1,5 +1,8 @@
 //! A connection that many share, to one node or to a cluster, and what is sent on it. Knows no
 //! pool and no time-out.
+//!
+//! The library's futures are boxed: they are large, and what is sent to a node of one's own is to
+//! be small.
 
 use std::borrow::Cow;
 
@@ -49,10 +52,10 @@ impl Request for One {
                 let mut answers = node.send(std::iter::once(&self.command)).await?;
                 answers.values.pop().ok_or_else(|| (ErrorKind::Client, "no answer").into())
             }
-            (Connection::Tls(node), _) => node.send_packed_command(&self.command).await,
+            (Connection::Tls(node), _) => Box::pin(node.send_packed_command(&self.command)).await,
             (Connection::Cluster(cluster), Some(route)) => {
                 let route = RoutingInfo::SingleNode(route.clone());
-                cluster.route_command(self.command.take(), route).await
+                Box::pin(cluster.route_command(self.command.take(), route)).await
             }
             (Connection::Cluster(cluster), None) => cluster.req_packed_command(&self.command).await,
         }
@@ -84,9 +87,12 @@ impl Request for Many<'_> {
             Connection::Node(node) => {
                 Ok(node.send(self.commands.iter().map(AsRef::as_ref)).await?.values)
             }
-            Connection::Tls(node) => node.send_packed_commands(&self.pipeline(), 0, count).await,
+            Connection::Tls(node) => {
+                Box::pin(node.send_packed_commands(&self.pipeline(), 0, count)).await
+            }
             Connection::Cluster(cluster) => {
-                cluster.route_pipeline(self.pipeline(), 0, count, self.route.clone()).await
+                let route = self.route.clone();
+                Box::pin(cluster.route_pipeline(self.pipeline(), 0, count, route)).await
             }
         }
     }

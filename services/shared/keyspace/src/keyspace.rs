@@ -235,6 +235,20 @@ pub(crate) fn accept(value: Value) -> Result<Value, Error> {
 mod tests {
     use super::*;
 
+    // What is needed seldom, such as to connect, is 5 to 15 KiB, and must not be part of each.
+    #[test]
+    fn what_a_command_needs_is_small() {
+        const BYTES_MAX: usize = 2048;
+        let config = Config::at("redis://127.0.0.1:6379");
+        let keyspace = Keyspace::open(&config, Library { name: "test", source: "" }).unwrap();
+        let Inner { links, .. } = &*keyspace.inner;
+        let range = Range { order: crate::Order::Newest, after: None, above: None, count: 1 };
+        assert!(size_of_val(&links.command(Cmd::new(), None)) < BYTES_MAX);
+        assert!(size_of_val(&keyspace.inner.call(Call::new("test"))) < BYTES_MAX);
+        assert!(size_of_val(&keyspace.inner.send(Batch::new())) < BYTES_MAX);
+        assert!(size_of_val(&page::read(links, "key", range)) < BYTES_MAX);
+    }
+
     // A server's handlers move between threads as far as their types know.
     #[allow(dead_code, reason = "compiling is the test")]
     fn calls_can_be_sent(keyspace: &'static Keyspace, call: Call, batch: Batch, range: Range) {

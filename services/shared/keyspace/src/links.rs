@@ -286,7 +286,8 @@ impl Manager for Maker {
         let made = lock(&self.made).pop();
         match made {
             Some(link) => Ok(link),
-            None => self.connect().await,
+            // Boxed: it is huge, seldom needed, and would be part of every command's future.
+            None => Box::pin(self.connect()).await,
         }
     }
 

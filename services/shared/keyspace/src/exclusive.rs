@@ -2,11 +2,7 @@
 //! everybody else on a shared one: blocking reads, and WAIT, which is about what the same
 //! connection wrote.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use deadpool_redis::{Connection, Manager, Pool, Status};
 use redis::{
@@ -15,7 +11,9 @@ use redis::{
 };
 use tokio::time::timeout;
 
-use crate::{Error, cluster, endpoint::Endpoint, error::TimedOut, keyspace::decode, links::Links};
+use crate::{
+    Error, cluster, endpoint::Endpoint, error::TimedOut, keyspace::decode, links::Links, lock::lock,
+};
 
 /// A pool for each node: few, since clusters have few nodes.
 pub(crate) struct ExclusiveLinks {
@@ -70,7 +68,7 @@ impl ExclusiveLinks {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Pool>> {
-        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pools)
     }
 }
 

@@ -18,6 +18,7 @@ mod exclusive;
 mod keyspace;
 mod library;
 mod links;
+mod lock;
 mod page;
 mod recall;
 mod resp;

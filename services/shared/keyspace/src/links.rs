@@ -5,7 +5,7 @@ use std::{
     borrow::Cow,
     collections::HashSet,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
@@ -23,6 +23,7 @@ use crate::{
     connection::{Connection, Many, One, Request},
     endpoint::Endpoint,
     error::TimedOut,
+    lock::lock,
 };
 
 // After a connection could not be made, calls fail at once for this long.
@@ -204,26 +205,27 @@ struct Link {
     health: Arc<Health>,
 }
 
-// Shared by all clones of a link: whoever finds it broken says so to the pool.
+/// Whether a connection still answers. Shared by all who use it: whoever finds it broken says so.
 #[derive(Default)]
-struct Health {
+pub(crate) struct Health {
     broken: AtomicBool,
     failures_in_a_row: AtomicU32,
 }
 
 impl Health {
-    fn is_broken(&self) -> bool {
+    pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
 
-    fn answered(&self) {
+    pub(crate) fn answered(&self) {
         // Written seldom, so that the cache line stays shared.
         if self.failures_in_a_row.load(Ordering::Relaxed) != 0 {
             self.failures_in_a_row.store(0, Ordering::Relaxed);
         }
     }
 
-    fn failed(&self) {
+    /// Notes that there was no answer, which may be a moment's.
+    pub(crate) fn failed(&self) {
         if self.failures_in_a_row.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS_IN_A_ROW_MAX {
             self.broken.store(true, Ordering::Relaxed);
         }
@@ -272,10 +274,6 @@ impl Maker {
     fn forget_made(&self) {
         lock(&self.made).clear();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Manager for Maker {

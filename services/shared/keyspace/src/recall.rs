@@ -12,10 +12,7 @@
 
 use std::{
     hash::Hash,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -24,17 +21,19 @@ use microblog_domain::Partition;
 use redis::{Cmd, RedisResult, Value};
 use tokio::time::{Instant, timeout};
 
-use crate::{Batch, Error, Keyspace, keyspace::accept, links::Links, wire::Wire};
+use crate::{
+    Batch, Error, Keyspace,
+    keyspace::accept,
+    links::{Health, Links},
+    lock::lock,
+    wire::Wire,
+};
 
 // What a value takes besides itself, in the list and the table, about.
 const ENTRY_BYTES: usize = 64;
 
 // After a connection could not be made or broke, it is tried again no sooner.
 const PAUSE: Duration = Duration::from_secs(1);
-
-// So many time-outs in a row mean that a connection is dead. One alone must not cost all that is
-// remembered: Redis is slow then, and would be asked for it anew.
-const TIMEOUTS_IN_A_ROW_MAX: u32 = 3;
 
 /// What names a value.
 pub trait Id: Copy + Ord + Hash + Send + 'static {}
@@ -97,8 +96,9 @@ enum Tracked<I, T> {
 struct Track<I, T> {
     wire: Wire,
     memory: Arc<Mutex<Memory<I, T>>>,
-    /// How many commands in a row were not answered in time.
-    timeouts: AtomicU32,
+    // One late answer must not cost all that is remembered: a Redis that is slow would be asked for
+    // it anew.
+    health: Health,
     /// How often the keyspace had left its links when this was made.
     departures: u64,
 }
@@ -189,11 +189,11 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
             Ok(Ok(answers)) => answers,
             Ok(Err(_broken)) => return Ok(None),
             Err(_elapsed) => {
-                track.timeouts.fetch_add(1, Ordering::Relaxed);
+                track.health.failed();
                 return Ok(None);
             }
         };
-        track.timeouts.store(0, Ordering::Relaxed);
+        track.health.answered();
         let mut fresh = Vec::with_capacity(unknown.len());
         for (id, answer) in unknown.into_iter().zip(answers.values) {
             fresh.push((id, self.decode(id, answer)?));
@@ -233,7 +233,7 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
         let listener = memory.clone();
         let heard = Box::new(move |data: Vec<Value>| lock(&listener).hear(&data));
         let wire = self.links.endpoint().connect_tracking(heard).await?;
-        Ok(Track { wire, memory, timeouts: AtomicU32::new(0), departures })
+        Ok(Track { wire, memory, health: Health::default(), departures })
     }
 
     /// Gives up a connection that is dead.
@@ -251,9 +251,7 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
 
 impl<I, T> Track<I, T> {
     fn is_good(&self, links: &Links) -> bool {
-        !self.wire.is_closed()
-            && self.timeouts.load(Ordering::Relaxed) < TIMEOUTS_IN_A_ROW_MAX
-            && self.departures == links.departures()
+        !self.wire.is_closed() && !self.health.is_broken() && self.departures == links.departures()
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory<I, T>> {
@@ -334,8 +332,4 @@ impl<I: Id, T: Clone> Memory<I, T> {
             _ => self.forget_all(),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

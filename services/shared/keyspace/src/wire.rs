@@ -8,7 +8,7 @@
 use std::{
     collections::VecDeque,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use bytes::BytesMut;
@@ -23,7 +23,10 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::resp::{Malformed, Message, Reader};
+use crate::{
+    lock::lock,
+    resp::{Malformed, Message, Reader},
+};
 
 // Some dozen pages of answers. What is longer makes it grow.
 const READ_BYTES: usize = 32 * 1024;
@@ -258,8 +261,4 @@ fn let_in(answer: Value) -> RedisResult<()> {
 
 fn broken() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,13 +5,12 @@ use std::{fmt::Write as _, process::ExitCode};
 use anyhow::Context as _;
 
 use crate::{
-    ceiling::{self, Ceiling, Layout},
-    data,
+    bench::Bench,
+    ceiling::{self, Ceiling},
     limits::classical::recipes,
     outcome::write_json,
     scenario::Scenario,
     system::System,
-    trial::Trial,
 };
 
 /// Measures the limits of the machine for some scenarios, in calls a second.
@@ -32,11 +31,7 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
     followers: u64,
     #[command(flatten)]
-    layout: Layout,
-    #[command(flatten)]
-    graph: data::Args,
-    #[command(flatten)]
-    trial: Trial,
+    bench: Bench,
 }
 
 /// The limits for a scenario.
@@ -55,21 +50,21 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         named => named.to_vec(),
     };
     scenarios.iter().try_for_each(|&scenario| ceiling::plan(scenario).map(drop))?;
-    let list = args.graph.graph()?;
-    let system = args.layout.system(&[]).await?;
-    let world = args.trial.world(&system, &list, args.graph.seed()).await?;
+    let Args { bench, followers, .. } = args;
+    let (system, world) = bench.start(&bench.graph.graph()?, &[]).await?;
+    let Bench { layout, trial, .. } = bench;
     let mut lines = Vec::new();
     for scenario in scenarios {
         eprintln!("{}", scenario.name());
-        let ceiling = args.layout.ceiling(&system, &world, scenario, &args.trial).await?;
+        let ceiling = layout.ceiling(&system, &world, scenario, &trial).await?;
         let classical = match scenario {
-            Scenario::ViewFollowers => Some(classical(&system, args.followers).await?),
+            Scenario::ViewFollowers => Some(classical(&system, followers).await?),
             _ => None,
         };
         lines.push(Line { scenario, ceiling, classical });
     }
     print!("{}", table(&lines));
-    write_json(args.trial.json.as_deref(), &lines)?;
+    write_json(trial.json.as_deref(), &lines)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,7 @@
 //! `microblog-load`: how fast a microblog is, how fast this machine would let it be, and what it
 //! takes of memory.
 
+mod bench;
 mod ceiling;
 mod child;
 mod classical;

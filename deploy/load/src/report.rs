@@ -8,11 +8,10 @@ use std::{fmt::Write as _, process::ExitCode};
 use anyhow::Context as _;
 
 use crate::{
-    ceiling::{self, Ceiling, Layout},
-    data,
+    bench::Bench,
+    ceiling::{self, Ceiling},
     outcome::{Outcome, table, write_json},
     scenario::Scenario,
-    trial::Trial,
 };
 
 /// Measures each scenario beside the limits of the machine, and tells how near it comes.
@@ -31,11 +30,7 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u64).range(1..))]
     gets: u64,
     #[command(flatten)]
-    layout: Layout,
-    #[command(flatten)]
-    graph: data::Args,
-    #[command(flatten)]
-    trial: Trial,
+    bench: Bench,
 }
 
 /// All that was measured.
@@ -65,10 +60,9 @@ struct Mixed {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { layout, graph, trial, gets } = args;
-    let list = graph.graph()?;
-    let system = layout.system(&[]).await?;
-    let world = trial.world(&system, &list, graph.seed()).await?;
+    let Args { bench, gets } = args;
+    let (system, world) = bench.start(&bench.graph.graph()?, &[]).await?;
+    let Bench { layout, trial, .. } = bench;
     let mut calls = Vec::new();
     for scenario in ceiling::planned() {
         eprintln!("{}", scenario.name());

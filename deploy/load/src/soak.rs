@@ -7,12 +7,10 @@ use humantime::parse_duration;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    ceiling::Layout,
-    data,
+    bench::Bench,
     outcome::{Outcome, table, write_json},
     scenario::Scenario,
     system::{ProcessUsage, System},
-    trial::Trial,
 };
 
 /// Watches the memory of a system while clients call for a long time.
@@ -29,11 +27,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     every: Duration,
     #[command(flatten)]
-    layout: Layout,
-    #[command(flatten)]
-    graph: data::Args,
-    #[command(flatten)]
-    trial: Trial,
+    bench: Bench,
 }
 
 /// What was seen.
@@ -60,11 +54,10 @@ struct Memory {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { scenario, every, layout, graph, trial } = args;
+    let Args { scenario, every, bench } = args;
     ensure!(!every.is_zero(), "--every must not be 0");
-    let list = graph.graph()?;
-    let system = layout.system(&[]).await?;
-    let world = trial.world(&system, &list, graph.seed()).await?;
+    let (system, world) = bench.start(&bench.graph.graph()?, &[]).await?;
+    let Bench { trial, .. } = bench;
     let (pace, began) = (trial.load.pace(), Instant::now());
     let readings = RefCell::new(vec![Reading::of(&system, began).await?]);
     let clients = trial.warm(&system, &world, scenario, pace).await?;

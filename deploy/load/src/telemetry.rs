@@ -7,7 +7,7 @@ use std::{env, fmt::Write as _, process::ExitCode};
 use anyhow::ensure;
 
 use self::collector::Collector;
-use crate::{ceiling::Layout, data, outcome::write_json, scenario::Scenario, trial::Trial};
+use crate::{bench::Bench, outcome::write_json, scenario::Scenario};
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const SAMPLING: &str = "MICROBLOG_TRACE_SAMPLING";
@@ -29,11 +29,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     sampling: f64,
     #[command(flatten)]
-    layout: Layout,
-    #[command(flatten)]
-    graph: data::Args,
-    #[command(flatten)]
-    trial: Trial,
+    bench: Bench,
 }
 
 /// What was measured.
@@ -62,24 +58,19 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         env::var_os(ENDPOINT).is_none(),
         "{ENDPOINT} is set: there would be no system without telemetry"
     );
-    let Args { scenario, sampling, layout, graph, trial, .. } = args;
-    let list = graph.graph()?;
+    let Args { scenario, sampling, bench, .. } = args;
+    let list = bench.graph.graph()?;
     let collector = Collector::start()?;
     let told = [(ENDPOINT, collector.url().to_owned()), (SAMPLING, sampling.to_string())];
     let told = told.map(|(name, value)| (name.to_owned(), value));
-    let without = layout.system(&[]).await?;
-    let with = layout.system(&told).await?;
-    let worlds = [
-        trial.world(&without, &list, graph.seed()).await?,
-        trial.world(&with, &list, graph.seed()).await?,
-    ];
-    let systems = [without, with];
+    let systems = [bench.start(&list, &[]).await?, bench.start(&list, &told).await?];
+    let Bench { trial, .. } = bench;
     let mut rounds = Vec::new();
     for round in 0..args.rounds {
         eprintln!("round {} of {}", round + 1, args.rounds);
         let mut rates = [0.0; 2];
         for place in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
-            let (system, world) = (&systems[place], &worlds[place]);
+            let (system, world) = &systems[place];
             let outcome = trial.measure(system, world, scenario, trial.load.pace()).await?;
             rates[place] = outcome.calls_per_second;
         }

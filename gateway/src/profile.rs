@@ -97,13 +97,11 @@ impl Gateway {
         let Some(viewer) = viewer else {
             return Ok(Standing { relation: present::stranger(user), common_following: 0 });
         };
-        let for_relation = self.peers.relation();
-        let for_count = self.peers.relation();
+        let client = self.peers.relation();
         let (viewer_id, other_id) = (viewer.get(), user.get());
         let (relation, common) = tokio::join!(
-            for_relation
-                .get_relation(relation::GetRelationRequest { viewer_id, target_id: other_id }),
-            for_count.count_common_following(relation::CountCommonFollowingRequest {
+            client.get_relation(relation::GetRelationRequest { viewer_id, target_id: other_id }),
+            client.count_common_following(relation::CountCommonFollowingRequest {
                 user_id: viewer_id,
                 other_id
             }),

@@ -105,7 +105,7 @@ impl Delivery {
         }
         let delivered = deliveries.iter().filter_map(|delivery| PostId::new(delivery.post_id));
         let delivered: Vec<_> = delivered.collect();
-        if let Some(timeline) = self.timeline.clone() {
+        if let Some(timeline) = &self.timeline {
             let answer =
                 timeout(CALL_MAX, timeline.deliver(timeline::DeliverRequest { deliveries }));
             let late = |_| Err(Status::deadline_exceeded("no answer in time"));

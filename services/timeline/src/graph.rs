@@ -74,8 +74,7 @@ impl Graph {
                 include_mutes: true,
                 include_newest_following_version: true,
             };
-            let relation = self.relation.clone();
-            async move { in_time(relation.batch_get_relations(request)).await }
+            in_time(self.relation.batch_get_relations(request))
         });
         let (mut standings, mut version) = (Vec::with_capacity(authors.len()), u64::MAX);
         for answer in futures::future::try_join_all(asked).await? {
@@ -100,8 +99,7 @@ impl Graph {
                 page_token,
                 newer_than_version: since,
             };
-            let relation = self.relation.clone();
-            let page = in_time(relation.list_following(request)).await?;
+            let page = in_time(self.relation.list_following(request)).await?;
             // On the first page alone.
             followings.settled = followings.settled.max(page.settled_version);
             followings.authors.extend(users(&page.edges));
@@ -121,8 +119,7 @@ impl Graph {
                 page_size: PAGE_MAX,
                 page_token,
             };
-            let relation = self.relation.clone();
-            let page = in_time(relation.list_mutuals(request)).await?;
+            let page = in_time(self.relation.list_mutuals(request)).await?;
             mutuals.extend(users(&page.edges));
             page_token = page.next_page_token;
             if page_token.is_empty() {
@@ -144,8 +141,7 @@ impl Graph {
             batch_size: STREAM_BATCH.min(i32::try_from(count).unwrap_or(STREAM_BATCH)),
             page_token: token.to_owned(),
         };
-        let relation = self.relation.clone();
-        let mut batches = in_time(relation.stream_followers(request)).await?;
+        let mut batches = in_time(self.relation.stream_followers(request)).await?;
         let mut followers = Followers { users: Vec::new(), next_token: token.to_owned() };
         while let Some(batch) = timely(batches.message()).await? {
             followers.users.extend(batch.user_ids.iter().copied().filter_map(UserId::new));
@@ -160,7 +156,7 @@ impl Graph {
     /// Returns how many follow an author. One call.
     pub(crate) async fn count_followers(&self, author: UserId) -> Result<u64, Error> {
         let request = relation::BatchGetCountsRequest { user_ids: vec![author.get()] };
-        let answer = in_time(self.relation.clone().batch_get_counts(request)).await?;
+        let answer = in_time(self.relation.batch_get_counts(request)).await?;
         Ok(answer.counts.first().map_or(0, |counts| counts.followers))
     }
 }

@@ -73,8 +73,10 @@ pub async fn service(
     let store = Store::open(&config.redis)?;
     let (graph, metrics) = (Graph::new(relation), Metrics::new());
     let (mode, threshold) = (config.mode, config.pull_threshold);
-    let fanout = Fanout::new(store.clone(), graph.clone(), mode, threshold, metrics.clone());
-    let workers = Workers::new(store.clone(), fanout);
+    // With connections of its own: a step's thousands of commands would be before those of readers.
+    let fanout_store = Store::open(&config.redis)?;
+    let fanout = Fanout::new(fanout_store.clone(), graph.clone(), mode, threshold, metrics.clone());
+    let workers = Workers::new(fanout_store, fanout);
     let background = background::jobs(&store, &workers, &metrics, worker);
     let rpc = Arc::new(Rpc {
         store: store.clone(),

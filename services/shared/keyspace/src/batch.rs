@@ -51,7 +51,7 @@ impl Batch {
         self.items.push(Item { partition, request: Request::Query(command) });
     }
 
-    /// Adds a call, all of whose keys lie in this partition.
+    /// Adds a call, all of whose keys lie in this partition, unless the keyspace joins partitions.
     pub fn call(&mut self, partition: Partition, call: Call) {
         self.items.push(Item { partition, request: Request::Call(call) });
     }

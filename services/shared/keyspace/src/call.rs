@@ -6,7 +6,8 @@ use crate::library::Composed;
 
 /// One call of a function: its name as the library's source has it, its keys, its arguments.
 ///
-/// Every key must be named, and all of them lie in one partition.
+/// Every key must be named, and all of them lie in one partition, unless the keyspace joins
+/// partitions.
 #[derive(Clone)]
 pub struct Call {
     function: &'static str,

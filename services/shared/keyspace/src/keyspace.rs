@@ -86,6 +86,12 @@ impl Keyspace {
         Box::pin(self.inner.send(batch))
     }
 
+    /// Returns whether a call may have keys of any partitions: not on a cluster, which refuses that.
+    /// A call costs some microseconds besides what it does, so to make one of many is worth much.
+    pub fn joins_partitions(&self) -> bool {
+        !self.inner.links.is_cluster()
+    }
+
     /// Reads a page of a sorted set whose members are ids and whose scores are integers.
     ///
     /// One round trip, but where more entries than a page has share the score at which it starts.

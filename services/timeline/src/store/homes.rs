@@ -183,8 +183,8 @@ impl Store {
     }
 
     /// Writes a post into the home timelines that there are of these users; with `once`, only where
-    /// it is not there already. One call for each partition, all sent together. Returns into how
-    /// many it was written.
+    /// it is not there already. One call for some users, all sent together. Returns into how many it
+    /// was written.
     pub async fn push(&self, post: &Entry, users: &[UserId], once: bool) -> Result<u64, Error> {
         let record = post.home_record();
         self.of_users(users, |users| {
@@ -196,7 +196,7 @@ impl Store {
     }
 
     /// Adds an author to those whose posts are fetched, for the home timelines that there are of
-    /// these users. One call for each partition, all sent together. Returns to how many.
+    /// these users. One call for some users, all sent together. Returns to how many.
     pub async fn pull(&self, author: UserId, users: &[UserId]) -> Result<u64, Error> {
         self.of_users(users, |users| {
             let call = users.iter().fold(Call::new("tl_pull"), |call, &user| {
@@ -223,6 +223,8 @@ impl Store {
         Ok(())
     }
 
+    // One call for some users of a partition, or of any where the keyspace joins partitions: a few
+    // hundred followers have hardly a partition in common.
     async fn of_users(
         &self,
         users: &[UserId],
@@ -230,8 +232,10 @@ impl Store {
     ) -> Result<u64, Error> {
         let mut users = users.to_vec();
         users.sort_unstable_by_key(|user| user.partition());
+        let is_joined = self.keyspace.joins_partitions();
+        let may_share = |a: &UserId, b: &UserId| is_joined || a.partition() == b.partition();
         let mut batch = Batch::new();
-        for users in users.chunk_by(|a, b| a.partition() == b.partition()) {
+        for users in users.chunk_by(may_share) {
             for users in users.chunks(CALL_MAX) {
                 batch.call(users[0].partition(), call(users));
             }

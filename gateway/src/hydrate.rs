@@ -1,9 +1,7 @@
 //! The second step of a view: what belongs to its entries, asked of all services at once, as the
 //! viewer sees it; and the third: what is not for the viewer is left out.
 
-use std::collections::HashSet;
-
-use microblog_domain::UserId;
+use microblog_domain::{IdSet, UserId};
 use microblog_proto::{
     gateway::{ListedUser, ViewedComment, ViewedPost},
     post::{self, Comment, Post},
@@ -25,7 +23,7 @@ pub(crate) struct Scene {
     /// Whom they mention.
     pub(crate) mentioned: Mentioned,
     /// Which of them the viewer likes.
-    pub(crate) liked: HashSet<u64>,
+    pub(crate) liked: IdSet<u64>,
 }
 
 impl Gateway {
@@ -103,9 +101,9 @@ impl Gateway {
         &self,
         viewer: Option<UserId>,
         post_ids: Vec<u64>,
-    ) -> Result<HashSet<u64>, Status> {
+    ) -> Result<IdSet<u64>, Status> {
         let Some(viewer) = viewer.filter(|_| !post_ids.is_empty()) else {
-            return Ok(HashSet::new());
+            return Ok(IdSet::default());
         };
         let request = post::BatchGetLikedRequest { user_id: viewer.get(), post_ids };
         let response = self.peers.post().batch_get_liked(request).await;

@@ -1,9 +1,7 @@
 //! The accounts in a view: their profiles, and how they stand to the viewer. Part of hydration.
 
-use std::collections::{HashMap, HashSet};
-
 use futures::future;
-use microblog_domain::{BATCH_MAX, UserId};
+use microblog_domain::{BATCH_MAX, IdMap, IdSet, UserId};
 use microblog_proto::{
     relation::{self, Relation, RelationState},
     user::{self, User},
@@ -41,7 +39,7 @@ impl Visit<'_> {
 
     /// Returns those of some accounts of which it is not known how they stand to the viewer.
     fn unknown(self, ids: &[u64]) -> Vec<u64> {
-        let known: HashSet<u64> = self.known.iter().map(|relation| relation.user_id).collect();
+        let known: IdSet<u64> = self.known.iter().map(|relation| relation.user_id).collect();
         ids.iter().copied().filter(|id| !known.contains(id)).collect()
     }
 }
@@ -76,8 +74,8 @@ pub(crate) enum Detail {
 /// What is known of accounts.
 #[derive(Debug, Default)]
 pub(crate) struct People {
-    users: HashMap<u64, User>,
-    relations: HashMap<u64, Relation>,
+    users: IdMap<u64, User>,
+    relations: IdMap<u64, Relation>,
 }
 
 impl People {

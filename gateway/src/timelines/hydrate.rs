@@ -1,8 +1,7 @@
 //! The posts that entries of a timeline stand for, and those of its past, as the viewer sees them.
 
-use std::collections::HashMap;
-
 use futures::future;
+use microblog_domain::IdMap;
 use microblog_proto::{
     gateway::ViewedPost,
     post::{self, Post},
@@ -57,7 +56,7 @@ impl Gateway {
         &self,
         visit: Visit<'_>,
         post_ids: &[u64],
-    ) -> Result<HashMap<u64, ViewedPost>, Status> {
+    ) -> Result<IdMap<u64, ViewedPost>, Status> {
         let posts = self.posts(post_ids).await?;
         self.by_id(visit, posts).await
     }
@@ -78,7 +77,7 @@ impl Gateway {
         &self,
         visit: Visit<'_>,
         posts: Vec<Post>,
-    ) -> Result<HashMap<u64, ViewedPost>, Status> {
+    ) -> Result<IdMap<u64, ViewedPost>, Status> {
         let shown = self.hydrate_posts(visit, posts).await?;
         let with_id = |viewed: ViewedPost| Some((viewed.post.as_ref()?.id, viewed));
         Ok(shown.into_iter().filter_map(with_id).collect())
@@ -103,7 +102,7 @@ impl Gateway {
 }
 
 /// Takes what is shown in the place of an entry. Nothing is shown in two places.
-fn place(entry: &Entry, shown: &mut HashMap<u64, ViewedPost>) -> Option<ViewedPost> {
+fn place(entry: &Entry, shown: &mut IdMap<u64, ViewedPost>) -> Option<ViewedPost> {
     let mut candidates = std::iter::once(&entry.post_id).chain(&entry.stand_in_ids);
     candidates.find_map(|id| shown.remove(id))
 }

@@ -31,9 +31,10 @@
 use std::fmt::Display;
 
 use microblog_domain::{Partition, PostId, RequestId, UserId};
+use microblog_keyspace::{key, number_behind};
 
 fn of(partition: Partition, kind: &str, owner: impl Display) -> String {
-    format!("post:{{{partition}}}:{kind}:{owner}")
+    key(format_args!("post:{{{partition}}}:{kind}:{owner}"))
 }
 
 macro_rules! keys {
@@ -56,7 +57,7 @@ macro_rules! keys_of_partition {
         $(
             #[doc = concat!("Returns the key `", stringify!($name), "` of a partition.")]
             pub(crate) fn $name(partition: Partition) -> String {
-                format!("post:{{{partition}}}:{}", stringify!($name))
+                key(format_args!("post:{{{partition}}}:{}", stringify!($name)))
             }
         )*
     };
@@ -67,8 +68,7 @@ keys_of_partition!(unarchived retired horizon);
 
 /// Returns the post that a key is of.
 pub(crate) fn id_of_post(key: &[u8]) -> Option<PostId> {
-    let (_, id) = std::str::from_utf8(key).ok()?.rsplit_once("}:post:")?;
-    PostId::new(id.parse().ok()?)
+    PostId::new(number_behind("}:post:", key)?)
 }
 
 /// Returns the keys of a post and of all that it has gathered, in the order in which functions take
@@ -79,7 +79,7 @@ pub(crate) fn of_post(id: PostId) -> [String; 5] {
 
 /// Returns the key that says which process does a job.
 pub(crate) fn job(name: &str) -> String {
-    format!("post:{{{}}}:{name}", Partition::new(0))
+    key(format_args!("post:{{{}}}:{name}", Partition::new(0)))
 }
 
 /// Returns what the keys of a partition's posts begin with: the function that issues an id writes

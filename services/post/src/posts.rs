@@ -22,9 +22,7 @@
 //! Invariants, at any quiet moment: a repost is on the list of each existing post that counts it,
 //! and no other is; a post's counts are the lengths of its lists; `pending` and `outbox` are empty.
 
-use std::collections::{HashMap, HashSet};
-
-use microblog_domain::{PostId, RequestId, UserId};
+use microblog_domain::{IdMap, IdSet, PostId, RequestId, UserId};
 
 use crate::{
     backlink::{Backlink, Change},
@@ -261,17 +259,17 @@ impl Posts {
         viewer: Option<UserId>,
     ) -> Result<Vec<WithRoot>, Error> {
         let root_of = |post: &Post| post.content.origin.map(|origin| origin.root);
-        let present: HashSet<_> = posts.iter().map(|post| post.id).collect();
-        let missing: HashSet<_> =
+        let present: IdSet<_> = posts.iter().map(|post| post.id).collect();
+        let missing: IdSet<_> =
             posts.iter().filter_map(root_of).filter(|root| !present.contains(root)).collect();
         let missing: Vec<_> = missing.into_iter().collect();
         let (read, unread) = match &missing[..] {
-            [] => (HashMap::new(), HashSet::new()),
+            [] => (IdMap::default(), IdSet::default()),
             missing => self.tiers.posts_as_far_as_known(missing, viewer).await?,
         };
-        let wanted: HashSet<_> = posts.iter().filter_map(root_of).collect();
+        let wanted: IdSet<_> = posts.iter().filter_map(root_of).collect();
         let among = posts.iter().filter(|post| wanted.contains(&post.id)).cloned();
-        let mut roots: HashMap<PostId, Post> = among.map(|root| (root.id, root)).collect();
+        let mut roots: IdMap<PostId, Post> = among.map(|root| (root.id, root)).collect();
         roots.extend(read);
         let with_root = |post: Post| {
             let root = match root_of(&post) {
@@ -291,7 +289,7 @@ impl Posts {
 }
 
 fn each_once(ids: &[PostId]) -> Vec<PostId> {
-    let mut seen = HashSet::with_capacity(ids.len());
+    let mut seen = IdSet::default();
     ids.iter().copied().filter(|&id| seen.insert(id)).collect()
 }
 

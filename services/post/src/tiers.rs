@@ -12,12 +12,9 @@ mod restore;
 
 pub use authors::Newest;
 
-use std::{
-    collections::{HashMap, HashSet},
-    time::Duration,
-};
+use std::time::Duration;
 
-use microblog_domain::{PostId, UserId};
+use microblog_domain::{IdMap, IdSet, PostId, UserId};
 use moka::sync::Cache;
 
 use crate::{
@@ -87,13 +84,13 @@ impl Tiers {
         &self,
         ids: &[PostId],
         viewer: Option<UserId>,
-    ) -> Result<(HashMap<PostId, Post>, HashSet<PostId>), Error> {
+    ) -> Result<(IdMap<PostId, Post>, IdSet<PostId>), Error> {
         let posts = self.store.posts(ids, viewer).await?;
-        let mut found: HashMap<_, _> =
+        let mut found: IdMap<_, _> =
             posts.into_iter().flatten().map(|post| (post.id, post)).collect();
         let missing: Vec<_> = ids.iter().copied().filter(|id| !found.contains_key(id)).collect();
         if missing.is_empty() {
-            return Ok((found, HashSet::new()));
+            return Ok((found, IdSet::default()));
         }
         let (archived, unknown) = self.archived_as_far_as_known(&missing, viewer).await?;
         found.extend(archived);
@@ -122,12 +119,12 @@ impl Tiers {
         &self,
         missing: &[PostId],
         viewer: Option<UserId>,
-    ) -> Result<(HashMap<PostId, Post>, HashSet<PostId>), Error> {
+    ) -> Result<(IdMap<PostId, Post>, IdSet<PostId>), Error> {
         let old = self.old(missing).await?;
         match self.read_archive(&old, viewer).await {
-            Ok(archived) => Ok((archived, HashSet::new())),
+            Ok(archived) => Ok((archived, IdSet::default())),
             Err(Error::Archive(error)) if error.is_unavailable() => {
-                Ok((HashMap::new(), old.into_iter().collect()))
+                Ok((IdMap::default(), old.into_iter().collect()))
             }
             Err(error) => Err(error),
         }
@@ -163,7 +160,7 @@ impl Tiers {
         let here = self.store.liked_here(user, ids).await?;
         let unsure = ids.iter().zip(&here).filter(|(_, liked)| liked.is_none());
         let unsure: Vec<_> = unsure.map(|(&id, _)| id).collect();
-        let mut there = HashSet::new();
+        let mut there = IdSet::default();
         if !unsure.is_empty() {
             // It may have come back since: whether it is here and liked is read at one moment.
             let here = self.store.posts(&unsure, Some(user)).await?;
@@ -182,7 +179,7 @@ impl Tiers {
         &self,
         ids: &[PostId],
         viewer: Option<UserId>,
-    ) -> Result<HashMap<PostId, Post>, Error> {
+    ) -> Result<IdMap<PostId, Post>, Error> {
         self.read_archive(&self.old(ids).await?, viewer).await
     }
 
@@ -198,12 +195,12 @@ impl Tiers {
         &self,
         ids: &[PostId],
         viewer: Option<UserId>,
-    ) -> Result<HashMap<PostId, Post>, Error> {
+    ) -> Result<IdMap<PostId, Post>, Error> {
         if ids.is_empty() {
-            return Ok(HashMap::new());
+            return Ok(IdMap::default());
         }
         let found = self.archive()?.posts(ids, viewer).await?;
-        let found: HashMap<_, _> = found.into_iter().map(|post| (post.id, post)).collect();
+        let found: IdMap<_, _> = found.into_iter().map(|post| (post.id, post)).collect();
         for &id in ids.iter().filter(|id| !found.contains_key(id)) {
             self.absent.insert(id, ());
         }

@@ -20,13 +20,14 @@
 //! | `rel:{p}:forgetting` | zset | those of them whose entries are still being ended → since | until done |
 
 use microblog_domain::{Partition, UserId};
+use microblog_keyspace::key;
 
 fn of_user(kind: &str, user: UserId) -> String {
-    format!("rel:{{{}}}:{kind}:{user}", user.partition())
+    key(format_args!("rel:{{{}}}:{kind}:{user}", user.partition()))
 }
 
 fn of_partition(kind: &str, partition: Partition) -> String {
-    format!("rel:{{{partition}}}:{kind}")
+    key(format_args!("rel:{{{partition}}}:{kind}"))
 }
 
 macro_rules! keys {

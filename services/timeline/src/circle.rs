@@ -1,11 +1,8 @@
 //! How authors stand to a reader, as far as it was asked: once for each.
 
-use std::{
-    collections::{HashMap, HashSet},
-    iter,
-};
+use std::iter;
 
-use microblog_domain::UserId;
+use microblog_domain::{IdMap, IdSet, UserId};
 use microblog_proto::relation::Relation;
 
 use crate::{
@@ -29,13 +26,13 @@ pub(crate) enum Sight {
 pub(crate) struct Circle {
     pub(crate) reader: UserId,
     sight: Sight,
-    standings: HashMap<UserId, Standing>,
+    standings: IdMap<UserId, Standing>,
     version: Option<u64>,
 }
 
 impl Circle {
     pub(crate) fn new(reader: UserId, sight: Sight) -> Self {
-        Self { reader, sight, standings: HashMap::new(), version: None }
+        Self { reader, sight, standings: IdMap::default(), version: None }
     }
 
     /// Asks about those of the authors who were not asked about before. No call if there is nobody
@@ -79,7 +76,7 @@ impl Circle {
     /// Returns how those who wrote what is shown, or stands in for it, stand to the reader: one for
     /// each.
     pub(crate) fn relations(&self, shown: &[Shown]) -> Vec<Relation> {
-        let mut told = HashSet::new();
+        let mut told = IdSet::default();
         let entries =
             shown.iter().flat_map(|shown| iter::once(&shown.entry).chain(&shown.stand_ins));
         let authors = entries.map(|entry| entry.author).filter(|&author| told.insert(author));

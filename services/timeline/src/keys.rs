@@ -12,6 +12,7 @@
 //! `functions.lua` says what is in the heads, [`Entry`](crate::Entry) what is in the records.
 
 use microblog_domain::{Partition, UserId};
+use microblog_keyspace::key;
 
 /// How many fan-out streams there are: they spread over the nodes of a cluster and the workers.
 /// Never fewer than before, or what waits in the others is forgotten.
@@ -22,7 +23,7 @@ macro_rules! keys {
         $(
             #[doc = concat!("Returns the key `", stringify!($name), "` of its owner.")]
             pub(crate) fn $name(owner: UserId) -> String {
-                format!("tl:{{{}}}:{}:{owner}", owner.partition(), stringify!($name))
+                key(format_args!("tl:{{{}}}:{}:{owner}", owner.partition(), stringify!($name)))
             }
         )*
     };
@@ -32,7 +33,7 @@ keys!(user home pulls);
 
 /// Returns the key that says until when posts may not have been pushed.
 pub(crate) fn unpushed(partition: Partition) -> String {
-    format!("tl:{{{partition}}}:unpushed")
+    key(format_args!("tl:{{{partition}}}:unpushed"))
 }
 
 /// Returns the key of the stream in which an author's posts wait for their fan-out.
@@ -47,7 +48,7 @@ pub(crate) fn stream_partition(author: UserId) -> Partition {
 
 /// Returns the key of a fan-out stream.
 pub(crate) fn fanout(number: u16) -> String {
-    format!("tl:{{{}}}:fanout", Partition::new(number))
+    key(format_args!("tl:{{{}}}:fanout", Partition::new(number)))
 }
 
 #[cfg(test)]

@@ -3,9 +3,7 @@
 
 mod page;
 
-use std::collections::{HashMap, HashSet};
-
-use microblog_domain::{PostId, UserId};
+use microblog_domain::{IdMap, IdSet, PostId, UserId};
 
 use crate::entry::{Entry, newest};
 
@@ -107,7 +105,7 @@ impl List {
 
     /// Returns the authors in a part, each once, but for the reader.
     pub(crate) fn authors(&self, part: &Part, reader: UserId) -> Vec<UserId> {
-        let mut known = HashSet::from([reader]);
+        let mut known = IdSet::from_iter([reader]);
         let entries = self.entries[part.from..part.to].iter();
         entries.map(|entry| entry.author).filter(|&author| known.insert(author)).collect()
     }
@@ -119,9 +117,11 @@ impl List {
     /// the root is among the newest 40 that are shown by then. So what comes later changes nothing
     /// below it.
     pub(crate) fn shown(&self, part: &Part, is_visible: impl Fn(&Entry) -> bool) -> Vec<Shown> {
-        let mut shown: Vec<Shown> = Vec::new();
-        let mut places: Vec<usize> = Vec::new();
-        let mut shown_at: HashMap<PostId, usize> = HashMap::new();
+        let count = part.to - part.from;
+        let mut shown: Vec<Shown> = Vec::with_capacity(count);
+        let mut places: Vec<usize> = Vec::with_capacity(count);
+        let mut shown_at: IdMap<PostId, usize> = IdMap::default();
+        shown_at.reserve(count);
         for place in (part.from..part.to).rev() {
             let entry = self.entries[place];
             if !is_visible(&entry) {
@@ -141,9 +141,9 @@ impl List {
                 }
             }
         }
-        let candidates: HashSet<usize> = part.candidates.iter().copied().collect();
+        let is_candidate = |place: &usize| part.candidates.binary_search(place).is_ok();
         let of_part = places.iter().zip(shown).rev();
-        of_part.filter(|(place, _)| candidates.contains(place)).map(|(_, shown)| shown).collect()
+        of_part.filter(|(place, _)| is_candidate(place)).map(|(_, shown)| shown).collect()
     }
 
     /// Returns what is wanted and one more where there is, if everything is shown.
@@ -186,7 +186,7 @@ impl List {
         if !above.iter().any(Entry::is_plain_repost) {
             return from;
         }
-        let shown: HashSet<_> = self.entries[from..to].iter().map(Entry::shows).collect();
+        let shown: IdSet<_> = self.entries[from..to].iter().map(Entry::shows).collect();
         let stands_in = |entry: &Entry| entry.is_plain_repost() && shown.contains(&entry.shows());
         above.iter().position(stands_in).map_or(from, |place| top + place)
     }
@@ -195,7 +195,7 @@ impl List {
     // that shows the same as a plain repost in it, and what is in between counts as well. And
     // whether there are plain reposts in it.
     fn reach(&self, from: usize, to: usize) -> (usize, bool) {
-        let mut oldest: Option<HashMap<PostId, usize>> = None;
+        let mut oldest: Option<IdMap<PostId, usize>> = None;
         let (mut to, mut place) = (to, from);
         while place < to {
             let entry = &self.entries[place];

@@ -16,55 +16,55 @@
 //! `p` is the partition that the id names, `h` that of the text.
 
 use microblog_domain::{Partition, UserId};
+use microblog_keyspace::{key, number_behind};
 
 use crate::{Email, Name};
 
 /// Begins the key of every profile of a partition; the id follows. Ids are issued by the function
 /// that writes the profile, which therefore completes the key itself: the slot is the same.
 pub(crate) fn profile_prefix(partition: Partition) -> String {
-    format!("user:{{{partition}}}:profile:")
+    key(format_args!("user:{{{partition}}}:profile:"))
 }
 
 pub(crate) fn profile(user: UserId) -> String {
-    format!("{}{user}", profile_prefix(user.partition()))
+    key(format_args!("user:{{{}}}:profile:{user}", user.partition()))
 }
 
 /// Returns whose profile has a key.
 pub(crate) fn owner_of_profile(key: &[u8]) -> Option<UserId> {
-    let (_, id) = std::str::from_utf8(key).ok()?.rsplit_once(":profile:")?;
-    UserId::new(id.parse().ok()?)
+    UserId::new(number_behind("}:profile:", key)?)
 }
 
 pub(crate) fn sessions(user: UserId) -> String {
-    format!("user:{{{}}}:sessions:{user}", user.partition())
+    key(format_args!("user:{{{}}}:sessions:{user}", user.partition()))
 }
 
 pub(crate) fn clock(partition: Partition) -> String {
-    format!("user:{{{partition}}}:clock")
+    key(format_args!("user:{{{partition}}}:clock"))
 }
 
 pub(crate) fn registrations(partition: Partition) -> String {
-    format!("user:{{{partition}}}:registrations")
+    key(format_args!("user:{{{partition}}}:registrations"))
 }
 
 pub(crate) fn accounts(partition: Partition) -> String {
-    format!("user:{{{partition}}}:accounts")
+    key(format_args!("user:{{{partition}}}:accounts"))
 }
 
 pub(crate) fn deletions(partition: Partition) -> String {
-    format!("user:{{{partition}}}:deletions")
+    key(format_args!("user:{{{partition}}}:deletions"))
 }
 
 pub(crate) fn name(name: &Name) -> String {
-    format!("user:{{{}}}:name:{}", name.partition(), name.unique())
+    key(format_args!("user:{{{}}}:name:{}", name.partition(), name.unique()))
 }
 
 pub(crate) fn email(email: &Email) -> String {
-    format!("user:{{{}}}:email:{}", email.partition(), email.unique())
+    key(format_args!("user:{{{}}}:email:{}", email.partition(), email.unique()))
 }
 
 pub(crate) fn attempts(email: &Email) -> String {
-    format!("user:{{{}}}:attempts:{}", email.partition(), email.unique())
+    key(format_args!("user:{{{}}}:attempts:{}", email.partition(), email.unique()))
 }
 
 #[cfg(test)]

@@ -175,12 +175,13 @@ fn length(list: List, user: UserId) -> Cmd {
 }
 
 pub(super) fn with_ids(command: &str, key: String, ids: &[UserId]) -> Cmd {
-    let mut command = cmd(command);
-    command.arg(key);
+    // Made as large as it gets: ids are up to 16 digits.
+    let mut with_ids = Cmd::with_capacity(ids.len() + 2, key.len() + 16 * (ids.len() + 1));
+    with_ids.arg(command).arg(key);
     for id in ids {
-        command.arg(id.get());
+        with_ids.arg(id.get());
     }
-    command
+    with_ids
 }
 
 // SMISMEMBER answers 0 and 1, ZMSCORE nil and scores.

@@ -2,6 +2,7 @@
 //! tokens, and the rules for text that people write. Pure: knows neither tonic nor Redis, and
 //! does no input or output.
 
+mod by_id;
 mod id;
 mod invalid;
 mod page;
@@ -11,6 +12,7 @@ mod stamp;
 pub mod text;
 mod violations;
 
+pub use by_id::{IdMap, IdSet};
 pub use id::{CommentId, PostId, UserId};
 pub use invalid::{Fields, Invalid};
 pub use page::{PageSize, Scope, TokenError};

@@ -14,6 +14,8 @@ pub(crate) struct Method {
     pub(crate) streaming: bool,
     /// Health and reflection: never refused for load, and not worth a line in the log.
     pub(crate) inspection: bool,
+    /// Its place among all methods, from 0 on.
+    pub(crate) place: usize,
 }
 
 impl Method {
@@ -35,12 +37,20 @@ static METHODS: LazyLock<HashMap<String, Method>> = LazyLock::new(|| {
         .chain([tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET])
         .chain([tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET])
         .flat_map(methods)
-        .map(|method| (method.path.clone(), method))
+        .zip(0..)
+        .map(|(method, place)| (method.path.clone(), Method { place, ..method }))
         .collect()
 });
 
-static UNKNOWN: LazyLock<Method> =
-    LazyLock::new(|| Method { path: "/unknown".to_owned(), streaming: false, inspection: false });
+static UNKNOWN: LazyLock<Method> = LazyLock::new(|| {
+    let (path, place) = ("/unknown".to_owned(), METHODS.len());
+    Method { path, streaming: false, inspection: false, place }
+});
+
+/// Returns how many methods there are, that of all unknown paths among them.
+pub(crate) fn count() -> usize {
+    METHODS.len() + 1
+}
 
 /// Returns what is known of the method with a path.
 pub(crate) fn find(path: &str) -> &'static Method {
@@ -57,6 +67,7 @@ fn methods(descriptors: &[u8]) -> Vec<Method> {
                 path: format!("/{}.{}/{}", file.package(), service.name(), method.name()),
                 streaming: method.client_streaming() || method.server_streaming(),
                 inspection: file.package().starts_with("grpc."),
+                place: 0,
             }));
         }
     }

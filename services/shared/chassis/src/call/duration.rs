@@ -1,12 +1,15 @@
 //! How long calls take, as a metric: `rpc.server.call.duration` of OpenTelemetry's conventions
 //! (<https://opentelemetry.io/docs/specs/semconv/rpc/grpc/>).
 
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 
-use opentelemetry::{KeyValue, global, metrics::Histogram};
+use opentelemetry::{
+    KeyValue, global,
+    metrics::{BoundHistogram, Histogram},
+};
 use tonic::Code;
 
-use crate::methods::Method;
+use crate::methods::{self, Method};
 
 // Those that the conventions advise, in seconds.
 const BOUNDARIES: [f64; 14] =
@@ -17,7 +20,12 @@ const UNKNOWN: &str = "_OTHER";
 /// The durations of the calls of one server in one worker; the collector gets those of all of
 /// them as one.
 #[derive(Debug)]
-pub(crate) struct Durations(Histogram<f64>);
+pub(crate) struct Durations {
+    histogram: Histogram<f64>,
+    /// For each method by its place, that of its calls that were answered with OK: what is bound
+    /// need not look for its attributes, which costs more than to count.
+    answered: Box<[OnceLock<BoundHistogram<f64>>]>,
+}
 
 impl Durations {
     /// Must be called after the process has set up its telemetry; what is counted goes nowhere
@@ -29,18 +37,29 @@ impl Durations {
             .with_unit("s")
             .with_description("how long calls take, from their headers to the end of the answer")
             .with_boundaries(BOUNDARIES.to_vec());
-        Self(histogram.build())
+        let answered = (0..methods::count()).map(|_| OnceLock::new()).collect();
+        Self { histogram: histogram.build(), answered }
     }
 
     pub(super) fn record(&self, method: &'static Method, code: Code, duration: Duration) {
-        let method = if method.is_known() { method.name() } else { UNKNOWN };
-        let attributes = [
-            KeyValue::new("rpc.system.name", "grpc"),
-            KeyValue::new("rpc.method", method),
-            KeyValue::new("rpc.response.status_code", name(code)),
-        ];
-        self.0.record(duration.as_secs_f64(), &attributes);
+        let seconds = duration.as_secs_f64();
+        match self.answered.get(method.place).filter(|_| code == Code::Ok) {
+            Some(answered) => {
+                let bind = || self.histogram.bind(&attributes(method, code));
+                answered.get_or_init(bind).record(seconds);
+            }
+            None => self.histogram.record(seconds, &attributes(method, code)),
+        }
     }
+}
+
+fn attributes(method: &'static Method, code: Code) -> [KeyValue; 3] {
+    let method = if method.is_known() { method.name() } else { UNKNOWN };
+    [
+        KeyValue::new("rpc.system.name", "grpc"),
+        KeyValue::new("rpc.method", method),
+        KeyValue::new("rpc.response.status_code", name(code)),
+    ]
 }
 
 /// Returns a code's name in the specification of gRPC.

@@ -103,7 +103,7 @@ async fn add_posts(
 ) -> Result<(), sqlx::Error> {
     let text = format!(
         "INSERT INTO posts (id, author, text, root, reposted) VALUES {} ON CONFLICT (id) DO NOTHING",
-        rows(posts.len(), 5)
+        rows(transaction.backend_name(), posts.len(), 5)
     );
     let query = posts.iter().fold(statement(text), |query, (id, content)| {
         let Content { author, text, origin } = content;
@@ -140,7 +140,7 @@ pub(super) async fn add_comments(
          SELECT * FROM (VALUES {}) AS made WHERE NOT EXISTS \
          (SELECT 1 FROM posts WHERE posts.id = made.column1 AND {frozen}) \
          ON CONFLICT (post, id) DO NOTHING",
-        rows(comments.len(), 6)
+        rows(transaction.backend_name(), comments.len(), 6)
     );
     let query = comments.iter().fold(statement(text), |query, comment| {
         let content = &comment.content;
@@ -162,7 +162,7 @@ async fn end_posts(
         "INSERT INTO posts (id, deleted, author, text, root, reposted) VALUES {} \
          ON CONFLICT (id) DO UPDATE SET author = 0, text = '', root = 0, reposted = 0, likes = 0, \
          comments = 0, reposts = 0, deleted = excluded.deleted WHERE posts.deleted = 0",
-        rows(posts.len(), 6)
+        rows(transaction.backend_name(), posts.len(), 6)
     );
     let query = posts.iter().fold(statement(text), |query, (id, end)| {
         let query = query.bind(number(id.get())).bind(number(*end));
@@ -196,7 +196,7 @@ async fn end_comments(
         "INSERT INTO comments (post, id, deleted, author, text, in_reply_to, in_reply_to_author) \
          VALUES {} ON CONFLICT (post, id) DO UPDATE SET author = 0, text = '', in_reply_to = 0, \
          in_reply_to_author = 0, deleted = excluded.deleted WHERE comments.deleted = 0",
-        rows(comments.len(), 7)
+        rows(transaction.backend_name(), comments.len(), 7)
     );
     let query = comments.iter().fold(statement(text), |query, (post, id, end)| {
         let query = query.bind(number(post.get())).bind(number(id.get())).bind(number(*end));

@@ -110,7 +110,7 @@ async fn set_counts(
          frozen = moment.column5 FROM (VALUES {}) AS moment \
          WHERE posts.id = moment.column1 AND posts.deleted = 0 AND posts.frozen < moment.column5 \
          RETURNING posts.id",
-        rows(posts.len(), 5)
+        rows(transaction.backend_name(), posts.len(), 5)
     );
     let query = posts.iter().fold(statement(text), |query, frozen| {
         let query = query.bind(number(frozen.post.id.get()));
@@ -136,7 +136,7 @@ async fn replace_entries(
     for likes in likes.chunks(ENTRIES_MAX) {
         let text = format!(
             "INSERT INTO likes (post, account, since) VALUES {} {SKIP}",
-            rows(likes.len(), 3)
+            rows(transaction.backend_name(), likes.len(), 3)
         );
         let query = likes.iter().fold(statement(text), |query, (id, like)| {
             query.bind(number(id.get())).bind(number(like.member)).bind(number(like.score))
@@ -149,8 +149,10 @@ async fn replace_entries(
     };
     let reposts: Vec<_> = posts.iter().flat_map(reposts).collect();
     for reposts in reposts.chunks(ENTRIES_MAX) {
-        let text =
-            format!("INSERT INTO reposts (post, repost) VALUES {} {SKIP}", rows(reposts.len(), 2));
+        let text = format!(
+            "INSERT INTO reposts (post, repost) VALUES {} {SKIP}",
+            rows(transaction.backend_name(), reposts.len(), 2)
+        );
         let query = reposts.iter().fold(statement(text), |query, (id, repost)| {
             query.bind(number(id.get())).bind(number(repost.get()))
         });
@@ -193,7 +195,7 @@ async fn replace_comments(
     for gone in gone.chunks(ROWS_MAX) {
         let text = format!(
             "DELETE FROM comments WHERE deleted = 0 AND (post, id) IN (VALUES {})",
-            rows(gone.len(), 2)
+            rows(transaction.backend_name(), gone.len(), 2)
         );
         let query = gone.iter().fold(statement(text), |query, (post, id)| {
             query.bind(number(post.get())).bind(number(id.get()))

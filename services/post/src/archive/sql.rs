@@ -8,6 +8,9 @@ use sqlx::{
     query::Query,
 };
 
+/// What the library calls SQLite.
+pub(super) const SQLITE: &str = "SQLite";
+
 /// How many rows one statement writes at most: with more, SQLite takes longer to find its parameters.
 pub(super) const ROWS_MAX: usize = 50;
 
@@ -27,9 +30,13 @@ pub(super) fn list(from: usize, count: usize) -> String {
     text
 }
 
-/// Returns placeholders for rows: `($1, $2), ($3, $4)`.
-pub(super) fn rows(count: usize, columns: usize) -> String {
-    let row = |row: usize| format!("({})", list(1 + row * columns, columns));
+/// Returns placeholders for rows, as a database wants them: `($1, $2), ($3, $4)`, or `(?, ?), (?, ?)`
+/// for SQLite, which would look for each of the others by its name among all.
+pub(super) fn rows(backend: &str, count: usize, columns: usize) -> String {
+    let row = |row: usize| match backend {
+        SQLITE => format!("(?{})", ", ?".repeat(columns - 1)),
+        _ => format!("({})", list(1 + row * columns, columns)),
+    };
     (0..count).map(row).collect::<Vec<_>>().join(", ")
 }
 
@@ -63,6 +70,8 @@ mod tests {
     fn placeholders_are_numbered() {
         assert_eq!(list(3, 2), "$3, $4");
         assert_eq!(list(1, 0), "");
-        assert_eq!(rows(2, 3), "($1, $2, $3), ($4, $5, $6)");
+        assert_eq!(rows("PostgreSQL", 2, 3), "($1, $2, $3), ($4, $5, $6)");
+        assert_eq!(rows(SQLITE, 2, 3), "(?, ?, ?), (?, ?, ?)");
+        assert_eq!(rows(SQLITE, 1, 1), "(?)");
     }
 }

@@ -1,6 +1,7 @@
 -- All posts of all time, the comments on them, and what those gathered that are not in Redis any
 -- more. In the SQL that SQLite and PostgreSQL have in common: ids, stamps and counts are BIGINT, and
--- 0 is what elsewhere would be NULL.
+-- 0 is what elsewhere would be NULL. For SQLite, a key of one BIGINT becomes an INTEGER: the place of
+-- its row.
 
 CREATE TABLE posts (
     id BIGINT NOT NULL PRIMARY KEY,

@@ -1,0 +1,68 @@
+"""Checks what is deployed: the overlays of Kubernetes, the Compose file, the Dockerfile. Tells all
+that is wrong, and fails if anything is.
+
+    target/tools/bin/python -B deploy/kubernetes/check --programs target/debug [--static | --prove]
+
+What they should be is asked of the programs, which have to be built: their flags by `--help`; what
+they serve by starting them, on 127.0.0.1, as each overlay and the Compose file would, and probing
+them as the kubelet would. That takes redis-server and PostgreSQL.
+"""
+
+import argparse
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import breakages
+import probing
+import reading
+from programs import Programs
+from report import Report
+
+
+def main():
+    arguments = _arguments()
+    deploy = Path(__file__).resolve().parents[2]
+    programs = Programs(deploy.parent, arguments.programs.resolve())
+    report = Report()
+    if arguments.prove:
+        done = f"{breakages.prove(report, deploy, programs)} breakages"
+    else:
+        overlays = reading.overlays_of(deploy)
+        composed = reading.check(report, deploy, programs, overlays)
+        objects = sum(len(overlay.objects) for overlay in overlays)
+        done = f"{len(overlays)} overlays, {objects} objects"
+        # What does not fit on paper need not be tried.
+        if not report.findings and not arguments.static:
+            _try_all(report, programs, overlays, composed)
+    for finding in report.findings:
+        print(finding)
+    print(f"{done}: {len(report.findings)} findings")
+    return 1 if report.findings else 0
+
+
+def _try_all(report, programs, overlays, composed):
+    systems = [probing.of_overlay(overlay, overlays) for overlay in overlays]
+    systems.append(probing.of_compose(composed))
+    reports = [report.at_once(system.name) for system in systems]
+    with ThreadPoolExecutor(len(systems)) as pool:
+        trials = [
+            pool.submit(probing.check, own, system, programs)
+            for own, system in zip(reports, systems)
+        ]
+    for own, trial in zip(reports, trials):
+        trial.result()
+        report.take(own)
+
+
+def _arguments():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--programs", type=Path, required=True, help="where they were built")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--static", action="store_true", help="start nothing")
+    how.add_argument("--prove", action="store_true", help="break things, to see that it is noticed")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

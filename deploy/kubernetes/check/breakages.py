@@ -1,0 +1,183 @@
+"""Proof that the checks which read notice what they are for: each thing here is broken on
+purpose, in a copy, and then something has to be found that says so.
+
+Each breakage is a file of deploy/, a text in it, what to put in its first place, and a part of what
+has to be found. It says so as well if a text is not there any more: then the breakage is to follow.
+"""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import reading
+from report import Report
+
+SERVER = "kubernetes/base/server.yaml"
+POST = "kubernetes/base/post.yaml"
+ENV = "kubernetes/base/server.env"
+SCALING = "kubernetes/components/autoscaling"
+COLLECTOR = "kubernetes/components/collector/collector.yaml"
+COLLECTOR_CONFIG = "kubernetes/components/collector/config.yaml"
+LOCAL = "kubernetes/overlays/local"
+REDIS = "kubernetes/components/redis/redis.yaml"
+PRODUCTION = "kubernetes/overlays/production"
+
+BREAKAGES = [
+    # schemas.py
+    (SERVER, "maxSkew:", "maxSkw:", "is not of Kubernetes"),
+    (POST, "kind: ServiceAccount", "kind: ServiceAcount", "Couldn't find schema"),
+    # security.py
+    (SERVER, "automountServiceAccountToken: false", "automountServiceAccountToken: true", "token"),
+    (SERVER, "enableServiceLinks: false", "enableServiceLinks: true", "variables that name each"),
+    (SERVER, "runAsNonRoot: true", "runAsNonRoot: false", "runAsNonRoot"),
+    (SERVER, "runAsUser: 65532", "runAsUser: 0", "runs as root"),
+    (SERVER, "        runAsUser: 65532\n", "", "who may have no number"),
+    (SERVER, "type: RuntimeDefault", "type: Unconfined", "the seccomp profile Unconfined"),
+    (SERVER, "readOnlyRootFilesystem: true", "privileged: true", "is privileged"),
+    (SERVER, "readOnlyRootFilesystem: true", "procMount: Unmasked", "procMount"),
+    (SERVER, "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "readOnlyRoot"),
+    (SERVER, "allowPrivilegeEscalation: false", "runAsGroup: 65532", "allowPrivilegeEscalation"),
+    (SERVER, "- ALL", "- NET_RAW", "does not drop all capabilities"),
+    (SERVER, "  capabilities:\n", "  capabilities:\n              add: [SYS_TIME]\n",
+     "adds the capabilities SYS_TIME"),
+    (SERVER, "      securityContext:\n", "      hostNetwork: true\n      securityContext:\n",
+     "hostNetwork is not allowed"),
+    (SERVER, "        seccompProfile:\n", "        sysctls: [{name: kernel.msgmax, value: '1'}]\n"
+     "        seccompProfile:\n", "kernel.msgmax is not safe"),
+    (POST, "containerPort: 50053", "containerPort: 50053\n              hostPort: 50053",
+     "takes the host's port"),
+    (REDIS, "tcpSocket:\n", "tcpSocket:\n              host: 192.0.2.1\n", "names a host"),
+    (REDIS, "emptyDir:\n            medium: Memory\n            sizeLimit: 1Mi",
+     "hostPath:\n            path: /tmp", "is a hostPath"),
+    ("kubernetes/base/namespace.yaml", "enforce: restricted", "enforce: baseline", "Namespace's"),
+    # workloads.py: what refers to something
+    (POST, "key: REDIS_NODES", "key: REDIS_NODE", "has no REDIS_NODE"),
+    (POST, "name: redis-post", "name: redis-posts", "there is no Secret redis-posts"),
+    (f"{PRODUCTION}/kustomization.yaml", "redis-timeline archive; do", "archive; do",
+     "redis-timeline is missing"),
+    (POST, "  selector:\n    app.kubernetes.io/name: post", "  selector:\n    name: post",
+     "selects the pods of nothing"),
+    (POST, "targetPort: grpc", "targetPort: rpc", "its pods have no port rpc"),
+    (POST, "port: 50053\n      targetPort", "port: 80\n      targetPort", "the port of grpc"),
+    (POST, "  clusterIP: None\n", "", "its Service's address"),
+    (POST, "serviceAccountName: post", "serviceAccountName: user", "its account"),
+    (POST, "serviceAccountName: post", "serviceAccountName: poster", "no account poster"),
+    (REDIS, "serviceName: redis", "serviceName: redys", "there is no Service redys"),
+    (REDIS, "            - name: data\n              mountPath: /data\n", "", "volumes that are"),
+    (f"{LOCAL}/kustomization.yaml", "newTag: local", "newTag: latest", "no version"),
+    # workloads.py: what each server has
+    (REDIS, "              cpu: 500m\n", "", "does not ask for cpu"),
+    (SERVER, "    limits:\n              memory: 256Mi", "    limits:\n              memory: 128Mi",
+     "less than"),
+    (SERVER, "limits:\n", "limits:\n              cpu: 2\n", "has a limit for cpu"),
+    (SERVER, "kubernetes.io/hostname", "topology.kubernetes.io/region", "what it is spread over"),
+    (POST, "maxUnavailable: 1", "maxUnavailable: 0", "maxUnavailable"),
+    (POST, "AlwaysAllow\n  selector:\n    matchLabels:\n      app.kubernetes.io/name: post",
+     "AlwaysAllow\n  selector:\n    matchLabels:\n      name: post", "has 0 disruption budgets"),
+    (POST, "  readinessProbe:\n            grpc:\n              port: 50053\n",
+     "  readinessProbe:\n            grpc:\n              port: 50052\n",
+     "the port of its readinessProbe"),
+    (POST, "livenessProbe:\n            grpc:\n              port: 50053\n              service: l",
+     "livenessProbe:\n            grpc:\n              port: 50053\n              service: f",
+     "what its livenessProbe asks for"),
+    (POST, "service: liveness", "service: ''", "what its startupProbe asks for"),
+    (POST, "containerPort: 50053", "containerPort: 50052", "the port that it declares"),
+    ("kubernetes/base/kustomization.yaml", "  - timeline.yaml\n", "", "timeline"),
+    (f"{SCALING}/scaling.yaml", "minReplicas: 3", "minReplicas: 2", "less than 3 replicas"),
+    (f"{SCALING}/scaling.yaml", "maxReplicas: 12", "maxReplicas: 3", "never"),
+    (f"{SCALING}/post.yaml", "    name: post", "    name: posts", "no Deployment posts"),
+    (f"{SCALING}/kustomization.yaml", "relation|post", "relation", "counted twice"),
+    # settings.py
+    (SERVER, "name: MICROBLOG_THREADS", "name: MICROBLOG_THREAD", "reads no MICROBLOG_THREAD"),
+    (POST, "$(REDIS_PASSWORD)", "$(REDIS_PASSWD)", "names a variable that is not known"),
+    (ENV, "MICROBLOG_LOG_FORMAT", "MICROBLOG_LOGS", "reads no MICROBLOG_LOGS"),
+    (ENV, "TIMEOUT_MS=20000", "TIMEOUT_MS=60000", "its drain may take"),
+    (SERVER, "terminationGracePeriodSeconds: 40", "terminationGracePeriodSeconds: 29", "is killed"),
+    (POST, "- microblog-post", "- microblog-user", "starts microblog-user"),
+    (POST, "- microblog-post", "- microblog-post\n            - --fast", "has no flag --fast"),
+    (POST, "0.0.0.0:50053", "0.0.0.0:50063", "the port that it listens on"),
+    (POST, "0.0.0.0:50053", "127.0.0.1:50053", "nobody else can reach"),
+    (POST, "name: MICROBLOG_ARCHIVE_URL", "name: ARCHIVE_URL", "MICROBLOG_ARCHIVE_URL is missing"),
+    (POST, "http://timeline:50054", "http://relation:50054", "not of timeline"),
+    (POST, "http://timeline:50054", "http://timeline:50055", "has no port 50055"),
+    # network.py
+    (POST, "name: gateway", "name: user", "gateway may call post on 50053/TCP is missing"),
+    (POST, "          port: 50054", "          port: 50055", "post may call timeline"),
+    (POST, "    - from:\n        - podSelector:\n            matchLabels:\n"
+     "              app.kubernetes.io/name: gateway\n      ports", "    - ports",
+     "a pod of another namespace may call post"),
+    ("kubernetes/base/network.yaml", "port: 53", "port: 5353", "kube-dns on 53"),
+    ("kubernetes/base/gateway.yaml", "microblog-caller: ", "caller: ", "a caller may call gateway"),
+    (REDIS, "                  - timeline\n", "", "timeline may call redis"),
+    (COLLECTOR, "port: 4317\n    - from", "port: 4318\n    - from",
+     "may call collector on 4317"),
+    (f"{PRODUCTION}/networks.yaml", "port: 6379", "port: 6380", "6379 is missing"),
+    # collector.py
+    (COLLECTOR_CONFIG, "0.0.0.0:9464", "0.0.0.0:8889", "ports: 8889 is missing"),
+    (COLLECTOR_CONFIG, "0.0.0.0:4317", "localhost:4317", "cannot be reached by others"),
+    (COLLECTOR_CONFIG, "        - prometheus\n", "        - debug\n", "prometheus is missing"),
+    # compose.py
+    ("compose.yaml", "0.0.0.0:50051", "0.0.0.0:50061", "the port that it listens on"),
+    ("compose.yaml", "stop_grace_period: 30s", "stop_grace_period: 20s", "is killed after 20 s"),
+    ("compose.yaml", "MICROBLOG_USER_URL", "USER_URL", "MICROBLOG_USER_URL is missing"),
+    ("compose.yaml", "@redis:6379", "@redys:6379", "the address of redys"),
+    ("compose.yaml", "http://post:50053", "http://post:50054", "the port"),
+    ("compose.yaml", "127.0.0.1:50050:50050", "50050:50050", "open to the network"),
+    ("compose.yaml", "source: redis-admin", "source: admin", "there is no config admin"),
+    ("compose.yaml", "./redis:/etc", "./redys:/etc", "there is no volume"),
+    ("compose.yaml", "otel/opentelemetry-collector:0.137.0", "otel/collector", "no version"),
+    ("compose.yaml", "  cap_drop:\n    - ALL\n", "", "cap_drop"),
+    # dockerfile.py
+    ("Dockerfile", "    /build/target/release/microblog-post \\\n", "", "post is missing"),
+    ("Dockerfile", "release/microblog-load", "release/microblog-user", "in the image twice"),
+    ("Dockerfile", "release/microblog-load", "release/microblog-lode", "microblog-lode is there"),
+    ("Dockerfile", "USER 65532:65532", "USER 65533:65533", "and the image's"),
+    ("Dockerfile", "rust:1.95", "rust:1.80", "builds with Rust 1.80"),
+    ("Dockerfile.dockerignore", "!deploy/redis/users.acl\n", "", "users.acl out"),
+    ("Dockerfile.dockerignore", "!gateway\n", "", "leaves gateway out"),
+    ("Dockerfile.dockerignore", "!gateway\n", "!gateways\n", "there is no gateways"),
+    ("Dockerfile.dockerignore", "*\n", "", "whatever lies about"),
+]
+
+
+def prove(report, deploy, programs):
+    """Breaks one thing after the other, and notes what was not noticed."""
+    intact = reading.overlays_of(deploy)
+    with ThreadPoolExecutor(2) as pool:
+        tried = pool.map(lambda one: _try(deploy, programs, intact, *one), BREAKAGES)
+        for (file, old, new, wanted), failure in zip(BREAKAGES, tried, strict=True):
+            if failure:
+                report.wrong(f"{file}, {old!r} as {new!r}: {failure}, not {wanted!r}")
+    return len(BREAKAGES)
+
+
+def _try(deploy, programs, intact, file, old, new, wanted):
+    """Breaks a copy. Returns what was found instead of what was wanted, if it was not."""
+    with TemporaryDirectory(prefix="microblog-broken-") as directory:
+        workspace = Path(directory)
+        for path in deploy.parent.iterdir():
+            if path != deploy and path.name != "target":
+                (workspace / path.name).symlink_to(path)
+        copy = shutil.copytree(deploy, workspace / "deploy")
+        text = (copy / file).read_text()
+        if old not in text:
+            return "there is no such text any more"
+        (copy / file).write_text(text.replace(old, new, 1))
+        report = Report()
+        try:
+            reading.check(report, copy, programs, _overlays(copy, file) or intact)
+        except SystemExit as refusal:
+            report.wrong(str(refusal))
+        if any(wanted in finding for finding in report.findings):
+            return None
+        return "finds " + ("; ".join(report.findings) or "nothing")
+
+
+def _overlays(copy, file):
+    """Puts together the overlay that shows what is wrong with a file, if one has it. One is enough,
+    and takes long enough."""
+    if not file.startswith("kubernetes/"):
+        return []
+    is_of_production = any(name in file for name in ("production", "autoscaling"))
+    return reading.overlays_of(copy, "production" if is_of_production else "local")

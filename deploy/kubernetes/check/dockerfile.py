@@ -1,0 +1,71 @@
+"""Whether the image is built from the whole workspace, and has every program of it once."""
+
+import os
+import re
+
+
+def check(report, deploy, programs, overlays):
+    text = re.sub(r"\\\n", " ", (deploy / "Dockerfile").read_text())
+    instructions = [
+        line.split() for line in text.splitlines() if line and not line.startswith("#")
+    ]
+    stages = _stages(instructions)
+    copied = [name for names in stages.values() for name in names]
+    report.same("programs in the image", set(copied), programs.names)
+    report.unless(len(copied) == len(set(copied)), "a program is in the image twice")
+    servers = {program.name for program in programs.servers.values()}
+    default = stages[list(stages)[-1]]
+    report.same("programs of the default stage", set(default), servers)
+    _check_toolchain(report, instructions, programs.rust_version)
+    user = [words[1] for words in instructions if words[0] == "USER"][-1]
+    for overlay in overlays:
+        for server in programs.servers:
+            found = overlay.named("Deployment", server)
+            if found is None:
+                continue
+            spec = found["spec"]["template"]["spec"]
+            ids = [spec["securityContext"].get(key) for key in ("runAsUser", "runAsGroup")]
+            report.same(f"the user of {server} in {overlay.name}, and the image's", ids,
+                        [int(number) for number in user.split(":")])
+    _check_context(report, deploy)
+
+
+def _stages(instructions):
+    """The programs that each stage takes from another."""
+    stages, stage = {}, None
+    for words in instructions:
+        if words[0] == "FROM":
+            stage = words[3]
+            stages[stage] = []
+        elif words[0] == "COPY":
+            paths = [word for word in words[1:-1] if "/target/release/" in word]
+            stages[stage] += [path.rpartition("/")[2] for path in paths]
+    return stages
+
+
+def _check_toolchain(report, instructions, wanted):
+    """Checks that the toolchain is new enough for the workspace."""
+    bases = " ".join(words[1] for words in instructions if words[0] == "FROM")
+    version = re.search(r"rust:([\d.]+)", bases)[1]
+    parts, wanted_parts = ([int(part) for part in one.split(".")] for one in (version, wanted))
+    report.unless(parts >= wanted_parts[:2], f"builds with Rust {version}, before {wanted}")
+
+
+def _check_context(report, deploy):
+    """Checks that the files which take part are there, and have all members of the workspace."""
+    lines = (deploy / "Dockerfile.dockerignore").read_text().splitlines()
+    kept = [line[1:] for line in lines if line.startswith("!")]
+    report.unless("*" in lines, "the image's context has whatever lies about")
+    workspace = deploy.parent
+    for path in kept:
+        report.unless((workspace / path).exists(), f"Dockerfile.dockerignore: there is no {path}")
+    manifest = (workspace / "Cargo.toml").read_text()
+    members = re.search(r"^members = \[(.*?)\]", manifest, flags=re.MULTILINE | re.DOTALL)[1]
+    for member in re.findall(r'"([^"]+)"', members):
+        inside = any(f"{member}/".startswith(f"{path}/") for path in kept)
+        report.unless(inside, f"Dockerfile.dockerignore leaves {member} out")
+        for file in (workspace / member).rglob("*.rs"):
+            for taken in re.findall(r'include_(?:str|bytes)!\(\s*"([^"]+)"', file.read_text()):
+                path = os.path.relpath(os.path.normpath(file.parent / taken), workspace)
+                inside = any(f"{path}/".startswith(f"{one}/") for one in kept)
+                report.unless(inside, f"Dockerfile.dockerignore leaves {path} out, of {member}")

@@ -1,0 +1,115 @@
+"""What the programs of the workspace say of themselves: which there are, their flags, environment
+variables and defaults, and so whom they call. The one source of what the other checks expect."""
+
+import json
+import re
+import subprocess
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+# What the names of flags say of whom a program calls; of others, `--NAME-url` is the server NAME.
+STORES = {"redis-url": "redis", "archive-url": "postgresql", "otlp-endpoint": "collector"}
+
+# Read by OpenTelemetry's SDK itself, in every program:
+# https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/
+OF_THE_SDK = {"OTEL_RESOURCE_ATTRIBUTES", "OTEL_SERVICE_NAME"}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag of a program: its name without dashes, its variable, its default."""
+
+    name: str
+    variable: str | None
+    default: str | None
+
+    @property
+    def callee(self):
+        """Whom an address given by it belongs to, or None."""
+        if self.name in STORES:
+            return STORES[self.name]
+        return self.name.removesuffix("-url") if self.name.endswith("-url") else None
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that was built."""
+
+    path: Path
+
+    @property
+    def name(self):
+        return self.path.name
+
+    @cached_property
+    def flags(self):
+        """Its flags by their names, as `--help` lists them."""
+        said = subprocess.run(
+            [self.path, "--help"], env={}, capture_output=True, text=True, check=True, timeout=20
+        ).stdout
+        # Each begins on a line of its own.
+        blocks = re.split(r"^ +(?:-\w, )?--([\w-]+)", said, flags=re.MULTILINE)[1:]
+        flags = [_flag(name, block) for name, block in zip(blocks[::2], blocks[1::2])]
+        return {flag.name: flag for flag in flags}
+
+    @cached_property
+    def variables(self):
+        """Those of its flags that have a variable, by its name."""
+        return {flag.variable: flag for flag in self.flags.values() if flag.variable}
+
+    @cached_property
+    def callees(self):
+        """Whom it calls, by the variables that say where they are."""
+        flags = self.variables.items()
+        return {variable: flag.callee for variable, flag in flags if flag.callee}
+
+    @cached_property
+    def port(self):
+        """The port that it listens on unless told otherwise, or None if it is no server."""
+        listen = self.flags.get("listen")
+        return int(listen.default.rpartition(":")[2]) if listen else None
+
+    def setting(self, environment, variable):
+        """The value of a setting in an environment."""
+        return environment.get(variable, self.variables[variable].default)
+
+
+def _flag(name, block):
+    variable = re.search(r"\[env: (\w+)", block)
+    default = re.search(r"\[default: (.*?)\]$", block, flags=re.MULTILINE)
+    return Flag(name, variable and variable[1], default and default[1])
+
+
+class Programs:
+    """All programs of the workspace, and which of them are servers."""
+
+    def __init__(self, workspace, built):
+        self.built = built
+        said = subprocess.run(
+            ["cargo", "metadata", "--no-deps", "--format-version=1", "--locked", "--offline"],
+            cwd=workspace, capture_output=True, text=True, check=True,
+        ).stdout
+        packages = json.loads(said)["packages"]
+        self.rust_version = packages[0]["rust_version"]
+        targets = [target for package in packages for target in package["targets"]]
+        self.names = {target["name"] for target in targets if target["kind"] == ["bin"]}
+        missing = sorted(name for name in self.names if not (built / name).is_file())
+        if missing:
+            raise SystemExit(
+                f"{built} lacks {', '.join(missing)}: cargo build --workspace --bins"
+            )
+
+    def program(self, name):
+        """A program by its name, or None."""
+        return self._all.get(name)
+
+    @cached_property
+    def _all(self):
+        return {name: Program(self.built / name) for name in self.names}
+
+    @cached_property
+    def servers(self):
+        """Those that run as services, by what others call them: user, post and so on."""
+        servers = (program for program in self._all.values() if program.port)
+        return {server.name.removeprefix("microblog-"): server for server in servers}

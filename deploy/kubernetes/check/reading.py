@@ -1,0 +1,34 @@
+"""All checks that only read: of a directory like deploy/, against the programs."""
+
+import collector
+import compose
+import dockerfile
+import network
+import schemas
+import security
+import workloads
+from overlay import Overlay
+
+
+def overlays_of(deploy, names="*"):
+    """Puts overlays together."""
+    return [Overlay(path) for path in sorted((deploy / "kubernetes/overlays").glob(names))]
+
+
+def check(report, deploy, programs, overlays):
+    """Checks a directory with its overlays, and returns its Compose file."""
+    composed = compose.Compose(deploy / "compose.yaml")
+    for overlay in overlays:
+        with report.at(f"overlay {overlay.name}"):
+            if not schemas.check(report, overlay):
+                # What else would be looked at may not be there.
+                continue
+            security.check(report, overlay)
+            workloads.check(report, overlay, programs)
+            network.check(report, overlay, programs)
+            collector.check(report, overlay)
+    with report.at("compose.yaml"):
+        compose.check(report, composed, programs)
+    with report.at("Dockerfile"):
+        dockerfile.check(report, deploy, programs, overlays)
+    return composed

@@ -1,0 +1,66 @@
+"""Whether what a server is started with is what its program accepts, and enough for it: for
+Kubernetes and Compose alike."""
+
+from programs import OF_THE_SDK
+
+# How long a process takes to end after its drain, at most: three seconds for a worker that is
+# stuck, one for a hash under way, three for the last telemetry.
+FAREWELL_S = 7
+
+
+def check(report, container, programs):
+    """Checks the container of a server."""
+    program = programs.servers.get(container.name)
+    if not report.unless(program, f"no program of the workspace serves {container.name!r}"):
+        return
+    if not report.unless(
+        container.program == program.name, f"starts {container.program}, not {program.name}"
+    ):
+        return
+    for argument in container.command[1:]:
+        flag = argument.removeprefix("--").partition("=")[0]
+        report.unless(flag in program.flags, f"{program.name} has no flag {argument}")
+    _check_variables(report, container, program)
+    _check_listening(report, container, program)
+    _check_drain(report, container, program)
+
+
+def _check_variables(report, container, program):
+    for variable, value in container.environment.items():
+        report.unless("$(" not in value, f"{variable} names a variable that is not known: {value}")
+        known = variable in program.variables or variable in OF_THE_SDK
+        if variable in container.helpers:
+            report.unless(not known, f"{variable} is read by {program.name} as well as made use of")
+        else:
+            report.unless(known, f"{program.name} reads no {variable}")
+    for variable, callee in program.callees.items():
+        # Telemetry is not needed; the rest would be looked for on the container itself.
+        if callee != "collector":
+            report.unless(
+                container.environment.get(variable), f"{variable} is missing: where is {callee}?"
+            )
+    for variable, callee, host, _ in container.addresses(program):
+        report.unless(
+            host == callee or "." in host, f"{variable} is the address of {host}, not of {callee}"
+        )
+
+
+def _check_listening(report, container, program):
+    listen = program.setting(container.environment, "MICROBLOG_LISTEN")
+    host, _, port = listen.rpartition(":")
+    report.unless(
+        host in ("0.0.0.0", "[::]"), f"listens on {listen}, where nobody else can reach it"
+    )
+    report.same("the port that it listens on", int(port), program.port)
+
+
+def _check_drain(report, container, program):
+    def seconds(variable):
+        return int(program.setting(container.environment, variable)) / 1000
+
+    drain_s = seconds("MICROBLOG_DRAIN_DELAY_MS") + seconds("MICROBLOG_DRAIN_TIMEOUT_MS")
+    report.unless(
+        drain_s + FAREWELL_S <= container.grace_s,
+        f"is killed after {container.grace_s:g} s, but its drain may take {drain_s:g} s,"
+        f" and {FAREWELL_S} s more to end",
+    )

@@ -32,6 +32,12 @@ pub struct Config {
           value_parser = clap::value_parser!(u32).range(1..))]
     pub max_streams: u32,
 
+    /// How long a connection is kept, in seconds, give or take a tenth; then its caller is asked to
+    /// open another one, and what is under way goes on. 0: for as long as the caller likes. Behind
+    /// one address for many replicas, it is what brings callers to those that are new
+    #[arg(long, env = "MICROBLOG_MAX_CONNECTION_AGE_S", value_name = "SECONDS", default_value_t = 0)]
+    pub max_connection_age_s: u64,
+
     /// Calls that the whole process may have under way; more are answered with
     /// RESOURCE_EXHAUSTED. Health checks and reflection do not count
     #[arg(long, env = "MICROBLOG_MAX_CALLS", value_name = "COUNT", default_value_t = 1024,
@@ -108,6 +114,7 @@ impl fmt::Debug for Config {
             .field("threads", &self.threads)
             .field("max_message_bytes", &self.max_message_bytes)
             .field("max_streams", &self.max_streams)
+            .field("max_connection_age_s", &self.max_connection_age_s)
             .field("max_calls", &self.max_calls)
             .field("max_watches", &self.max_watches)
             .field("peer_connections", &self.peer_connections)

@@ -9,6 +9,7 @@ use futures::{
     future::{self, BoxFuture},
     stream,
 };
+use rand::random_range;
 use tokio::{
     net::TcpStream,
     task::JoinSet,
@@ -121,11 +122,16 @@ pub(crate) async fn serve_in(
 }
 
 fn transport(config: &Config) -> Server {
-    Server::builder()
+    let server = Server::builder()
         .max_concurrent_streams(config.max_streams)
         .http2_max_pending_accept_reset_streams(Some(PENDING_RESETS_MAX))
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT));
+    match config.max_connection_age_s {
+        0 => server,
+        // Not the same for all, or those that were opened together are opened together again.
+        age => server.max_connection_age(Duration::from_secs(age).mul_f64(random_range(0.9..1.1))),
+    }
 }
 
 /// Returns the connections of a listener whose callers say something, each as soon as it does: to

@@ -1,0 +1,37 @@
+//! How long connections last.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics")]
+
+mod support;
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+};
+
+use microblog_chassis::Config;
+use microblog_proto::user::GetUserByNameRequest;
+use tonic::Request;
+
+use support::{Server, Stub, config, eventually, request};
+
+#[tokio::test]
+async fn an_old_connection_gives_way_to_a_new_one_and_no_call_fails() {
+    let callers = Arc::new(Mutex::new(HashSet::new()));
+    let seen = callers.clone();
+    let stub = Stub::new().get(move |request: Request<GetUserByNameRequest>| {
+        seen.lock().unwrap().insert(request.remote_addr().unwrap());
+        async { Ok(String::new()) }
+    });
+    let config = Config { max_connection_age_s: 1, ..config() };
+    let mut server = Server::start(stub.service(), config);
+    let mut client = server.client();
+    eventually("three connections, one after the other", async || {
+        client.get_user_by_name(request(None)).await.unwrap();
+        callers.lock().unwrap().len() >= 3
+    })
+    .await;
+    server.stop();
+    drop(client);
+    server.ended().await;
+}

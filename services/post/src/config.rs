@@ -20,7 +20,7 @@ pub struct Config {
     )]
     pub listen: SocketAddr,
     /// Where the timeline service is, which is told of every post: at once, or as soon as it
-    /// answers
+    /// answers. A URL, or several with commas between them; a name is all of its addresses
     #[arg(
         long,
         env = "MICROBLOG_TIMELINE_URL",

@@ -33,8 +33,8 @@ impl Sweeper {
     /// Returns a sweeper that has seen nothing yet.
     pub fn new(tiers: Tiers, delivery: Delivery) -> Self {
         let posts = Posts::new(tiers.clone(), delivery.clone());
-        let pending = Backlog::new(Store::WAITING_MAX);
-        let outbox = Backlog::new(Store::WAITING_MAX);
+        let pending = Backlog::new(Store::WAITING_MAX).measured("post reposts");
+        let outbox = Backlog::new(Store::WAITING_MAX).measured("post outbox");
         Self { tiers, posts, delivery, pending, outbox }
     }
 

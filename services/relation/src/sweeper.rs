@@ -30,7 +30,8 @@ pub struct Sweeper {
 impl Sweeper {
     /// Returns a sweeper that has seen nothing yet.
     pub fn new(store: Store) -> Self {
-        let (edges, backlog) = (Edges::new(store.clone()), Backlog::new(Store::WAITING_MAX));
+        let backlog = Backlog::new(Store::WAITING_MAX).measured("relation pending");
+        let edges = Edges::new(store.clone());
         Self { store, edges, backlog }
     }
 

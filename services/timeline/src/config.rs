@@ -29,7 +29,8 @@ pub struct Config {
         default_value = "127.0.0.1:50054"
     )]
     pub listen: SocketAddr,
-    /// Where the relation service is, which knows who follows whom
+    /// Where the relation service is, which knows who follows whom: a URL, or several with commas
+    /// between them. A name is all of its addresses
     #[arg(
         long,
         env = "MICROBLOG_RELATION_URL",

@@ -3,13 +3,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use microblog_chassis::message;
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
     config::Mode,
     entry::Entry,
     error::Error,
-    job::{Job, Kind},
+    job::{Job, Kind, QUEUE},
     metrics::Metrics,
     store::{Published, State, Store},
 };
@@ -40,9 +41,10 @@ impl Delivery {
         }
         let published = self.store.publish(posts).await?;
         let with_outcome = || posts.iter().zip(&published);
-        let jobs: Vec<_> =
-            with_outcome().filter_map(|(post, published)| self.job(post, published)).collect();
-        self.store.enqueue(&jobs).await?;
+        let sending = message::send(QUEUE, posts.len());
+        let job = |(post, published)| Some(self.job(post, published)?.from(sending.traceparent()));
+        let jobs: Vec<_> = with_outcome().filter_map(job).collect();
+        sending.run(self.store.enqueue(&jobs)).await?;
         for (_, published) in with_outcome().filter(|(_, published)| published.is_new) {
             self.metrics.posted(self.mode == Mode::Pull || published.state == State::Pulled);
         }

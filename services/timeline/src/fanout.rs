@@ -10,13 +10,14 @@
 //! both, which shows once. The way back needs nothing but the state: posts are pushed again, and who
 //! was told to pull goes on pulling until the timeline is built anew.
 
+use microblog_chassis::message;
 use microblog_domain::UserId;
 
 use crate::{
     config::Mode,
     error::Error,
     graph::{Followers, Graph},
-    job::{Job, Kind},
+    job::{Job, Kind, QUEUE},
     metrics::Metrics,
     store::{State, Store},
 };
@@ -73,7 +74,9 @@ impl Fanout {
 
     async fn begin_crossing(&self, author: UserId) -> Result<(), Error> {
         if self.store.is_crossing_due(author).await? {
-            self.store.enqueue(&[Job::crossing(author)]).await?;
+            let sending = message::send(QUEUE, 1);
+            let job = Job::crossing(author).from(sending.traceparent());
+            sending.run(self.store.enqueue(&[job])).await?;
         }
         Ok(())
     }
@@ -106,7 +109,7 @@ impl Fanout {
         }
         self.store.cross(post.author, State::Pulled, State::Pushed).await?;
         tracing::info!(author = post.author.get(), followers, "an author is pushed again");
-        Ok(Some(Job::of_post(Kind::Push, &post, job.is_repeat)))
+        Ok(Some(Job::of_post(Kind::Push, &post, job.is_repeat).from(&job.traceparent)))
     }
 
     async fn followers(&self, author: UserId, job: &Job) -> Result<Followers, Error> {

@@ -142,13 +142,18 @@ impl Graph {
             page_token: token.to_owned(),
         };
         let mut batches = in_time(self.relation.stream_followers(request)).await?;
-        let mut followers = Followers { users: Vec::new(), next_token: token.to_owned() };
+        let (mut users, mut is_last) = (Vec::new(), false);
         while let Some(batch) = timely(batches.message()).await? {
-            followers.users.extend(batch.user_ids.iter().copied().filter_map(UserId::new));
-            followers.next_token = batch.next_page_token;
-            if followers.next_token.is_empty() || followers.users.len() >= count {
-                return Ok(followers);
+            users.extend(batch.user_ids.iter().copied().filter_map(UserId::new));
+            is_last = batch.next_page_token.is_empty();
+            // Behind the last batch nothing comes but how the call ended, which who leaves before
+            // that has cancelled.
+            if !is_last && users.len() >= count {
+                return Ok(Followers { users, next_token: batch.next_page_token });
             }
+        }
+        if is_last {
+            return Ok(Followers { users, next_token: String::new() });
         }
         Err(Error::Relation(Status::unavailable("a stream of followers ended before its end")))
     }

@@ -2,11 +2,14 @@
 //! replicas of two versions may have to understand each other's: a protobuf message, of which new
 //! fields may come and none may change.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use microblog_domain::{PostId, UserId};
 
 use crate::entry::Entry;
+
+/// What traces call all of the streams together.
+pub(crate) const QUEUE: &str = "fanout";
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
@@ -53,6 +56,10 @@ pub struct Job {
     /// When the job was added, in milliseconds since 1970.
     #[prost(uint64, tag = "9")]
     pub added_ms: u64,
+    /// Where it comes from, as a line of W3C trace context; empty where that is not recorded, and
+    /// of what earlier versions wrote.
+    #[prost(string, tag = "10")]
+    pub traceparent: String,
 }
 
 impl Job {
@@ -76,10 +83,20 @@ impl Job {
         Self { kind, author_id: author.get(), added_ms: now_ms(), ..Self::default() }
     }
 
+    /// Returns the same job, which comes from there.
+    pub(crate) fn from(self, traceparent: &str) -> Self {
+        Self { traceparent: traceparent.to_owned(), ..self }
+    }
+
     /// Returns the same job as at its beginning, of which a part may be done.
     pub(crate) fn begun_again(&self) -> Self {
         let followers_token = String::new();
         Self { followers_token, followers_done: 0, is_repeat: true, ..self.clone() }
+    }
+
+    /// Returns how long ago it was added.
+    pub(crate) fn age(&self) -> Duration {
+        Duration::from_millis(now_ms().saturating_sub(self.added_ms))
     }
 
     /// Returns whose followers it is about.
@@ -127,6 +144,17 @@ mod tests {
         let read = Job::decode(&job.encode_to_vec()[..]).unwrap();
         assert!(read.is_understood());
         assert_eq!((read.post(), read.kind()), (Some(post), Kind::Push));
+    }
+
+    #[test]
+    fn what_an_earlier_version_wrote_comes_from_nowhere() {
+        // Kind 1 of author 5, post 77, added at 9 ms.
+        let job = Job::decode(&[0x08, 1, 0x10, 5, 0x18, 77, 0x48, 9][..]).unwrap();
+        assert!(job.is_understood());
+        assert_eq!((job.added_ms, &*job.traceparent), (9, ""));
+        let unchanged = job.clone().from("");
+        assert_eq!(unchanged.encode_to_vec(), [0x08, 1, 0x10, 5, 0x18, 77, 0x48, 9]);
+        assert_eq!(job.from("00-1").begun_again().traceparent, "00-1", "goes with what is left");
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub async fn service(
     // With connections of its own: a step's thousands of commands would be before those of readers.
     let fanout_store = Store::open(&config.redis)?;
     let fanout = Fanout::new(fanout_store.clone(), graph.clone(), mode, threshold, metrics.clone());
-    let workers = Workers::new(fanout_store, fanout);
+    let workers = Workers::new(fanout_store, fanout, metrics.clone());
     let background = background::jobs(&store, &workers, &metrics, worker);
     let rpc = Arc::new(Rpc {
         store: store.clone(),

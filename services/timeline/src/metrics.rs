@@ -1,10 +1,27 @@
 //! What is measured of timelines, for OpenTelemetry. Where nothing is exported, it costs next to
 //! nothing.
 
+use std::time::Duration;
+
 use opentelemetry::{
     KeyValue, global,
-    metrics::{Counter, Gauge},
+    metrics::{Counter, Gauge, Histogram},
 };
+
+use crate::job::Kind;
+
+// In seconds: a step is some hundredths of one, and a job many steps.
+const STEP_BOUNDARIES: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 8.0];
+const JOB_BOUNDARIES: [f64; 12] =
+    [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0];
+
+/// How a step of a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Done,
+    /// It is left for another time.
+    Failed,
+}
 
 /// Why a home timeline is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +43,8 @@ pub(crate) struct Metrics {
     refusals: Counter<u64>,
     depth: Gauge<u64>,
     age: Gauge<f64>,
+    steps: Histogram<f64>,
+    jobs: Histogram<f64>,
 }
 
 impl Metrics {
@@ -63,6 +82,20 @@ impl Metrics {
                 .with_description("Age of the oldest step in the fan-out streams")
                 .with_unit("s")
                 .build(),
+            steps: meter
+                .f64_histogram("microblog.timeline.step.duration")
+                .with_description(
+                    "How long steps of fan-out jobs take, with the wait for their turn",
+                )
+                .with_unit("s")
+                .with_boundaries(STEP_BOUNDARIES.to_vec())
+                .build(),
+            jobs: meter
+                .f64_histogram("microblog.timeline.job.duration")
+                .with_description("How long after fan-out jobs were added their last step ended")
+                .with_unit("s")
+                .with_boundaries(JOB_BOUNDARIES.to_vec())
+                .build(),
         }
     }
 
@@ -97,4 +130,34 @@ impl Metrics {
         self.depth.record(depth, &[]);
         self.age.record(age, &[]);
     }
+
+    /// Notes that a step of a job ended. One that is repeated was left by a worker that died, or
+    /// failed.
+    pub(crate) fn stepped(&self, kind: Kind, outcome: Outcome, is_repeat: bool, took: Duration) {
+        let outcome = match outcome {
+            Outcome::Done => "done",
+            Outcome::Failed => "failed",
+        };
+        let attributes = [
+            kind_of(kind),
+            KeyValue::new("outcome", outcome),
+            KeyValue::new("repeated", is_repeat),
+        ];
+        self.steps.record(took.as_secs_f64(), &attributes);
+    }
+
+    /// Notes that a job is done, so long after it was added.
+    pub(crate) fn finished(&self, kind: Kind, age: Duration) {
+        self.jobs.record(age.as_secs_f64(), &[kind_of(kind)]);
+    }
+}
+
+fn kind_of(kind: Kind) -> KeyValue {
+    let kind = match kind {
+        Kind::Unspecified => "unspecified",
+        Kind::Push => "push",
+        Kind::Cross => "cross",
+        Kind::Weigh => "weigh",
+    };
+    KeyValue::new("kind", kind)
 }

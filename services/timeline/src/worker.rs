@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
-use microblog_chassis::Rounds;
+use microblog_chassis::{Rounds, message};
 use microblog_keyspace::Exclusive;
 use tokio::{
     sync::Semaphore,
@@ -15,7 +15,9 @@ use tonic::{Code, Status};
 use crate::{
     error::Error,
     fanout::Fanout,
+    job::{Job, QUEUE},
     keys,
+    metrics::{Metrics, Outcome},
     store::{ABANDONED_AFTER, Step, Store},
 };
 
@@ -42,11 +44,12 @@ pub(crate) struct Workers {
     store: Store,
     fanout: Fanout,
     room: Arc<Semaphore>,
+    metrics: Metrics,
 }
 
 impl Workers {
-    pub(crate) fn new(store: Store, fanout: Fanout) -> Self {
-        Self { store, fanout, room: Arc::new(Semaphore::new(STEPS_AT_ONCE)) }
+    pub(crate) fn new(store: Store, fanout: Fanout, metrics: Metrics) -> Self {
+        Self { store, fanout, room: Arc::new(Semaphore::new(STEPS_AT_ONCE)), metrics }
     }
 
     /// Does the steps of a stream, for ever.
@@ -70,10 +73,11 @@ impl Workers {
         loop {
             let until = Instant::now() + CLAIM_PERIOD;
             self.claim(stream).await?;
-            rounds.note(Ok::<(), Error>(()));
             while Instant::now() < until {
                 self.wait(&mut connection, stream).await?;
             }
+            // Not before: as long as nothing waits, nothing fails.
+            rounds.note(Ok::<(), Error>(()));
         }
     }
 
@@ -107,24 +111,17 @@ impl Workers {
             }
             return Ok(());
         };
+        let begun = Instant::now();
         // With the wait for a place: after that, somebody else may have taken it up.
-        let done = async {
-            // Never closed.
-            let _place = self.room.acquire().await;
-            let rest = match self.fanout.step(job, is_repeat).await {
-                // A place in the list of followers that is not known there any more.
-                Err(Error::Relation(status)) if status.code() == Code::InvalidArgument => {
-                    Some(job.begun_again())
-                }
-                rest => rest?,
-            };
-            Ok(self.store.advance(step, rest.as_ref()).await?)
-        };
+        let done = timeout(STEP_MAX, self.advance(step, job, is_repeat));
         let late = |_| {
             let status = Status::deadline_exceeded("a step took too long");
             Err(Error::Relation(status))
         };
-        let done: Result<(), Error> = timeout(STEP_MAX, done).await.unwrap_or_else(late);
+        let done = async { done.await.unwrap_or_else(late) };
+        let done = message::process(QUEUE, step.id(), &job.traceparent, done).await;
+        let outcome = if done.is_ok() { Outcome::Done } else { Outcome::Failed };
+        self.metrics.stepped(job.kind(), outcome, is_repeat, begun.elapsed());
         if let Err(failure) = &done {
             let error = failure as &dyn std::error::Error;
             if failure.is_outage() {
@@ -138,5 +135,22 @@ impl Workers {
             }
         }
         done
+    }
+
+    async fn advance(&self, step: &Step, job: &Job, is_repeat: bool) -> Result<(), Error> {
+        // Never closed.
+        let _place = self.room.acquire().await;
+        let rest = match self.fanout.step(job, is_repeat).await {
+            // A place in the list of followers that is not known there any more.
+            Err(Error::Relation(status)) if status.code() == Code::InvalidArgument => {
+                Some(job.begun_again())
+            }
+            rest => rest?,
+        };
+        self.store.advance(step, rest.as_ref()).await?;
+        if rest.is_none() {
+            self.metrics.finished(job.kind(), job.age());
+        }
+        Ok(())
     }
 }

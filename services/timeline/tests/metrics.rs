@@ -36,6 +36,11 @@ fn numbers(exporter: &InMemoryMetricExporter) -> BTreeMap<String, f64> {
                 AggregatedMetrics::F64(MetricData::Gauge(gauge)) => {
                     gauge.data_points().for_each(|p| note(&mut p.attributes(), p.value()));
                 }
+                AggregatedMetrics::F64(MetricData::Histogram(histogram)) => {
+                    histogram
+                        .data_points()
+                        .for_each(|p| note(&mut p.attributes(), p.count() as f64));
+                }
                 _ => {}
             }
         }
@@ -73,6 +78,8 @@ async fn posts_deliveries_builds_refusals_and_queues_are_measured() {
             && number("builds first true") == Some(2.0)
             && number("builds follow true") == Some(1.0)
             && number("refusals InvalidArgument") == Some(1.0)
+            && number("step.duration done false push") == Some(1.0)
+            && number("job.duration push") == Some(1.0)
             && number("queue.depth") == Some(0.0)
             && number("queue.age") == Some(0.0)
     })

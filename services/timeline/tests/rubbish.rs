@@ -5,15 +5,15 @@
 
 mod support;
 
-use microblog_domain::UserId;
+use microblog_domain::{PostId, UserId};
 use microblog_testkit::{
     self as testkit,
     Topology::Single,
     redis::{aio::MultiplexedConnection, cmd},
 };
-use microblog_timeline::Job;
+use microblog_timeline::{Entry, Job, Kind};
 use prost::Message as _;
-use support::{PATIENCE, System, id, pages::Timeline, queue::depth};
+use support::{PATIENCE, System, id, pages::Timeline, post_id, queue::depth};
 
 fn key(kind: &str, user: u64) -> String {
     let user = UserId::new(user).unwrap();
@@ -95,4 +95,28 @@ async fn jobs_that_cannot_be_understood_keep_no_other_from_being_done() {
     // They stay, for a version that understands them.
     testkit::eventually("the others are done", PATIENCE, async || depth(&system.redis).await == 40)
         .await;
+}
+
+#[tokio::test]
+async fn jobs_are_done_wherever_they_say_that_they_come_from() {
+    let system = System::start(Single).await;
+    let (alice, bob) = (id(1), id(100));
+    system.follow(bob, alice).await;
+    assert_eq!(system.home(bob).await, [0; 0]);
+    let mut all = Vec::new();
+    let sampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    for traceparent in ["", "rubbish", &sampled.replace("-01", "-00"), sampled] {
+        let post = post_id(alice);
+        let entry = Entry {
+            post: PostId::new(post).unwrap(),
+            author: UserId::new(alice).unwrap(),
+            root: None,
+            has_text: true,
+        };
+        let job = Job::of_post(Kind::Push, &entry, false);
+        let job = Job { traceparent: traceparent.to_owned(), ..job };
+        system.store.enqueue(&[job]).await.unwrap();
+        all.insert(0, post);
+        system.home_becomes(bob, &all).await;
+    }
 }

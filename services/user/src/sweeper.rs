@@ -10,6 +10,7 @@ use std::{
 };
 
 use microblog_domain::UserId;
+use microblog_keyspace::BacklogMetrics;
 
 use crate::{Accounts, Error, accounts::write, error::chain};
 
@@ -19,13 +20,15 @@ pub struct Sweeper {
     accounts: Accounts,
     patience: Duration,
     seen: HashMap<UserId, Instant>,
+    metrics: BacklogMetrics,
 }
 
 impl Sweeper {
     /// Returns a sweeper that gives up what has been pending for longer than a write may take
     /// (`write_budget`) and half as long again.
     pub fn new(accounts: Accounts, write_budget: Duration) -> Self {
-        Self { accounts, patience: write_budget * 3 / 2, seen: HashMap::new() }
+        let (patience, metrics) = (write_budget * 3 / 2, BacklogMetrics::new("user registrations"));
+        Self { accounts, patience, seen: HashMap::new(), metrics }
     }
 
     /// Sweeps for ever: ten times within its patience, but no more than 20 times a second, and at
@@ -61,6 +64,8 @@ impl Sweeper {
             .collect();
         let is_stale = |(_, first_seen): &(&UserId, &Instant)| now - **first_seen >= self.patience;
         let stale: Vec<_> = self.seen.iter().filter(is_stale).map(|(&id, _)| id).collect();
+        let age = self.seen.values().map(|&first_seen| now - first_seen).max();
+        self.metrics.note(self.seen.len(), age.unwrap_or_default(), stale.len());
         if stale.is_empty() {
             return Ok(0);
         }

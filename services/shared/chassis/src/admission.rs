@@ -2,9 +2,11 @@
 //! happen. tonic's own limit is per connection, so that many connections would get past it.
 
 use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+    Arc, Weak,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
+
+use opentelemetry::{KeyValue, global, metrics::AsyncInstrument};
 
 use crate::Config;
 
@@ -19,16 +21,19 @@ pub(crate) struct Admission {
 struct Places {
     limit: usize,
     taken: AtomicUsize,
+    /// How often there was none left.
+    refused: AtomicU64,
 }
 
 impl Places {
     fn new(limit: usize) -> Self {
-        Self { limit, taken: AtomicUsize::new(0) }
+        Self { limit, taken: AtomicUsize::new(0), refused: AtomicU64::new(0) }
     }
 
     fn take(&self) -> bool {
         let before = self.taken.fetch_add(1, Ordering::Relaxed);
         if before >= self.limit {
+            self.refused.fetch_add(1, Ordering::Relaxed);
             self.give_back();
         }
         before < self.limit
@@ -46,6 +51,43 @@ impl Places {
 impl Admission {
     pub(crate) fn new(config: &Config) -> Self {
         Self { calls: Places::new(config.max_calls), watches: Places::new(config.max_watches) }
+    }
+
+    /// Has it looked at whenever metrics are collected. Once for each process, which has one.
+    pub(crate) fn observe(self: &Arc<Self>) {
+        let meter = global::meter("microblog-chassis");
+        let gauge = |name, text, read: fn(&Places) -> usize| {
+            let gauge = meter.u64_observable_gauge(name).with_unit("{call}").with_description(text);
+            let each = self.each(move |places| read(places) as u64);
+            gauge.with_callback(move |observer| each(observer)).build()
+        };
+        gauge(
+            "microblog.calls.active",
+            "Calls under way, by whether they only wait",
+            Places::taken,
+        );
+        gauge("microblog.calls.limit", "How many may be", |places| places.limit);
+        let each = self.each(|places| places.refused.load(Ordering::Relaxed));
+        meter
+            .u64_observable_counter("microblog.calls.refused")
+            .with_unit("{call}")
+            .with_description("Calls refused since there were as many as may be")
+            .with_callback(move |observer| each(observer))
+            .build();
+    }
+
+    /// Returns what tells an observer a number of the places for calls, and of those for watches.
+    fn each<F: Fn(&Places) -> u64>(
+        self: &Arc<Self>,
+        read: F,
+    ) -> impl Fn(&dyn AsyncInstrument<u64>) + use<F> {
+        let admission: Weak<Self> = Arc::downgrade(self);
+        move |observer| {
+            let Some(admission) = admission.upgrade() else { return };
+            for (kind, places) in [("call", &admission.calls), ("watch", &admission.watches)] {
+                observer.observe(read(places), &[KeyValue::new("kind", kind)]);
+            }
+        }
     }
 
     /// Takes a call in, unless there are as many as may be.

@@ -1,6 +1,6 @@
 //! The flags that every server has, and their environment variables.
 
-use std::{fmt, num::NonZeroUsize, thread, time::Duration};
+use std::{fmt, net::SocketAddr, num::NonZeroUsize, thread, time::Duration};
 
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -35,7 +35,12 @@ pub struct Config {
     /// How long a connection is kept, in seconds, give or take a tenth; then its caller is asked to
     /// open another one, and what is under way goes on. 0: for as long as the caller likes. Behind
     /// one address for many replicas, it is what brings callers to those that are new
-    #[arg(long, env = "MICROBLOG_MAX_CONNECTION_AGE_S", value_name = "SECONDS", default_value_t = 0)]
+    #[arg(
+        long,
+        env = "MICROBLOG_MAX_CONNECTION_AGE_S",
+        value_name = "SECONDS",
+        default_value_t = 0
+    )]
     pub max_connection_age_s: u64,
 
     /// Calls that the whole process may have under way; more are answered with
@@ -51,12 +56,18 @@ pub struct Config {
           value_parser = positive)]
     pub max_watches: usize,
 
-    /// Connections to each service behind, per worker thread, used in turn; each carries as many
-    /// calls at once as its --max-streams. Calls that are answered with a stream have others,
-    /// opened as they are needed
+    /// Connections to each address of a service behind, per worker thread; a call takes the one with
+    /// the fewest under way, and each carries as many at once as its --max-streams. Calls that are
+    /// answered with a stream have others, opened as they are needed
     #[arg(long, env = "MICROBLOG_PEER_CONNECTIONS", value_name = "COUNT", default_value_t = 4,
           value_parser = positive)]
     pub peer_connections: usize,
+
+    /// Time between two lookups of the name of a service behind, in milliseconds: each address that
+    /// it has then gets its share of the calls. Where none of them answers, it is looked up at once
+    #[arg(long, env = "MICROBLOG_PEER_REFRESH_MS", value_name = "MS", default_value_t = 5000,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub peer_refresh_ms: u64,
 
     /// Time for a call whose caller sets no deadline, in milliseconds; a streaming call without
     /// a deadline has no limit
@@ -95,16 +106,30 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 
-    /// Address of an OpenTelemetry collector (gRPC) to send traces and metrics to, such as
-    /// http://127.0.0.1:4317; without one, trace context is passed on but nothing is recorded
+    /// Address of an OpenTelemetry collector (gRPC, without TLS) to send traces and metrics to, such
+    /// as http://127.0.0.1:4317; without one, trace context is passed on but no trace is recorded.
+    /// Of OpenTelemetry's own variables, these hold as well: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and
+    /// _METRICS_ENDPOINT in its place for one signal, OTEL_EXPORTER_OTLP_HEADERS and _TIMEOUT,
+    /// OTEL_TRACES_EXPORTER and OTEL_METRICS_EXPORTER where they say `none`, OTEL_SERVICE_NAME
+    /// (without it, the name of the executable), OTEL_RESOURCE_ATTRIBUTES, OTEL_BSP_*,
+    /// OTEL_METRIC_EXPORT_INTERVAL (in milliseconds; without it, 10 seconds), and OTEL_SDK_DISABLED:
+    /// `true` switches off traces and metrics, those at --metrics-listen too
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL", hide_env_values = true)]
     pub otlp_endpoint: Option<String>,
 
     /// Share of the calls to record, from 0 to 1, where the caller's trace context does not
-    /// decide it
-    #[arg(long, env = "MICROBLOG_TRACE_SAMPLING", value_name = "RATIO", default_value_t = 0.01,
-          value_parser = parse_ratio)]
-    pub trace_sampling: f64,
+    /// decide it. Without it, OTEL_TRACES_SAMPLER says which: always_on or always_off, whatever
+    /// the caller says; parentbased_always_on, parentbased_always_off or parentbased_traceidratio
+    /// with OTEL_TRACES_SAMPLER_ARG, where the caller does not say (so does traceidratio, lest
+    /// traces have holes); and without that, 0.01
+    #[arg(long, env = "MICROBLOG_TRACE_SAMPLING", value_name = "RATIO", value_parser = parse_ratio)]
+    pub trace_sampling: Option<f64>,
+
+    /// Address to serve metrics at for Prometheus, as `GET /metrics` over HTTP, such as
+    /// 0.0.0.0:9464; one for the whole process, and off without it. It needs no collector, and
+    /// everybody who can reach it can read it
+    #[arg(long, env = "MICROBLOG_METRICS_LISTEN", value_name = "ADDRESS")]
+    pub metrics_listen: Option<SocketAddr>,
 }
 
 // The collector's address may carry a password: it never shows.
@@ -118,6 +143,7 @@ impl fmt::Debug for Config {
             .field("max_calls", &self.max_calls)
             .field("max_watches", &self.max_watches)
             .field("peer_connections", &self.peer_connections)
+            .field("peer_refresh_ms", &self.peer_refresh_ms)
             .field("default_timeout_ms", &self.default_timeout_ms)
             .field("max_timeout_ms", &self.max_timeout_ms)
             .field("write_budget_ms", &self.write_budget_ms)
@@ -126,6 +152,7 @@ impl fmt::Debug for Config {
             .field("log", &self.log)
             .field("log_format", &self.log_format)
             .field("trace_sampling", &self.trace_sampling)
+            .field("metrics_listen", &self.metrics_listen)
             .finish_non_exhaustive()
     }
 }
@@ -179,6 +206,7 @@ mod tests {
             "max-calls",
             "max-watches",
             "peer-connections",
+            "peer-refresh-ms",
             "default-timeout-ms",
             "max-timeout-ms",
             "write-budget-ms",

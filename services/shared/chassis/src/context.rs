@@ -13,6 +13,7 @@ use crate::{
     admission::{Admission, Permit},
     call::Durations,
     status,
+    telemetry::{Sampling, Settings},
 };
 
 pub use crate::trace::Trace;
@@ -27,8 +28,8 @@ pub(crate) struct Shared {
     pub(crate) default_timeout: Duration,
     pub(crate) max_timeout: Duration,
     pub(crate) write_budget: Duration,
-    /// The share of calls to record: 0 where nothing records.
-    pub(crate) sampling: f64,
+    /// Which calls to record: none where nothing records.
+    pub(crate) sampling: Sampling,
     /// Whether spans go anywhere.
     pub(crate) recording: bool,
     /// How long calls take. `None` where it goes nowhere.
@@ -42,14 +43,16 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(config: &Config, admission: Arc<Admission>) -> Self {
-        let recording = config.otlp_endpoint.is_some();
+        let settings = Settings::of(config);
+        let recording = settings.traces_to.is_some();
+        let nothing = Sampling { ratio: 0.0, heeds_caller: true };
         Self {
             default_timeout: Duration::from_millis(config.default_timeout_ms),
             max_timeout: Duration::from_millis(config.max_timeout_ms),
             write_budget: Duration::from_millis(config.write_budget_ms),
-            sampling: if recording { config.trace_sampling } else { 0.0 },
+            sampling: if recording { settings.sampling } else { nothing },
             recording,
-            durations: recording.then(Durations::new),
+            durations: settings.counts().then(Durations::new),
             admission,
             writes: TaskTracker::new(),
             closing: CancellationToken::new(),

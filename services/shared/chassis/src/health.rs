@@ -8,6 +8,7 @@ use std::{
 };
 
 use futures::stream::{BoxStream, StreamExt as _};
+use opentelemetry::{KeyValue, global};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -58,6 +59,19 @@ impl Board {
             serving: watch::Sender::new(false),
             closing: CancellationToken::new(),
         })
+    }
+
+    /// Has it looked at whenever metrics are collected.
+    pub(crate) fn observe(self: &Arc<Self>) {
+        let (name, serving) = (self.name, self.serving.subscribe());
+        global::meter("microblog-chassis")
+            .u64_observable_gauge("microblog.serving")
+            .with_description("Whether a service reports SERVING: 1, or 0")
+            .with_callback(move |observer| {
+                let service = KeyValue::new("service", name);
+                observer.observe(u64::from(*serving.borrow()), &[service]);
+            })
+            .build();
     }
 
     /// Returns the health service of a listener.

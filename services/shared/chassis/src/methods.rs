@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
-use prost_types::FileDescriptorSet;
+use prost_types::{FileDescriptorSet, MethodDescriptorProto, method_options::IdempotencyLevel};
 
 /// A method that a caller may ask for.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,12 +16,30 @@ pub(crate) struct Method {
     pub(crate) inspection: bool,
     /// Its place among all methods, from 0 on.
     pub(crate) place: usize,
+    /// Whether a call may be made again whose end is not known.
+    pub(crate) repeat: Repeat,
+}
+
+/// What a second call does, as the option `idempotency_level` of the method says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// Something of its own, or it is answered otherwise than the first one.
+    Never,
+    /// Nothing that the first one did not do (IDEMPOTENT).
+    Write,
+    /// Nothing, as the first one (NO_SIDE_EFFECTS).
+    Read,
 }
 
 impl Method {
     /// Returns the path as OpenTelemetry has it: `microblog.user.v1.UserService/GetUser`.
     pub(crate) fn name(&self) -> &str {
         self.path.trim_start_matches('/')
+    }
+
+    /// Returns the service's name: `microblog.user.v1.UserService`.
+    pub(crate) fn service(&self) -> &str {
+        self.name().split('/').next().unwrap_or_default()
     }
 
     /// Returns whether the wire contract knows it.
@@ -44,7 +62,7 @@ static METHODS: LazyLock<HashMap<String, Method>> = LazyLock::new(|| {
 
 static UNKNOWN: LazyLock<Method> = LazyLock::new(|| {
     let (path, place) = ("/unknown".to_owned(), METHODS.len());
-    Method { path, streaming: false, inspection: false, place }
+    Method { path, streaming: false, inspection: false, place, repeat: Repeat::Never }
 });
 
 /// Returns how many methods there are, that of all unknown paths among them.
@@ -68,10 +86,19 @@ fn methods(descriptors: &[u8]) -> Vec<Method> {
                 streaming: method.client_streaming() || method.server_streaming(),
                 inspection: file.package().starts_with("grpc."),
                 place: 0,
+                repeat: repeat(method),
             }));
         }
     }
     methods
+}
+
+fn repeat(method: &MethodDescriptorProto) -> Repeat {
+    match method.options.as_ref().map(|options| options.idempotency_level()) {
+        Some(IdempotencyLevel::NoSideEffects) => Repeat::Read,
+        Some(IdempotencyLevel::Idempotent) => Repeat::Write,
+        Some(IdempotencyLevel::IdempotencyUnknown) | None => Repeat::Never,
+    }
 }
 
 #[cfg(test)]
@@ -89,5 +116,20 @@ mod tests {
         assert_eq!(unary.name(), "microblog.user.v1.UserService/GetUser");
         assert!(unary.is_known());
         assert!(!find("/microblog.user.v1.UserService/Invented").is_known());
+    }
+    #[test]
+    fn what_may_be_repeated_stands_in_the_contract() {
+        let repeat = |method: &str| find(&format!("/microblog.{method}")).repeat;
+        assert_eq!(repeat("user.v1.UserService/GetUser"), Repeat::Read);
+        assert_eq!(repeat("relation.v1.RelationService/StreamFollowers"), Repeat::Read);
+        assert_eq!(repeat("post.v1.PostService/CreatePost"), Repeat::Write);
+        assert_eq!(repeat("timeline.v1.TimelineService/Deliver"), Repeat::Write);
+        assert_eq!(repeat("user.v1.UserService/Login"), Repeat::Never);
+        assert_eq!(repeat("user.v1.UserService/ChangePassword"), Repeat::Never);
+        assert_eq!(repeat("user.v1.UserService/Invented"), Repeat::Never);
+        assert_eq!(
+            find("/microblog.user.v1.UserService/GetUser").service(),
+            "microblog.user.v1.UserService"
+        );
     }
 }

@@ -75,7 +75,12 @@ impl Process {
     /// Returns the board of the service at a place, which all workers share.
     fn board(&self, place: usize, name: &'static str, workers: usize) -> Arc<Board> {
         let mut boards = self.boards.lock().unwrap_or_else(PoisonError::into_inner);
-        boards.entry(place).or_insert_with(|| Board::new(name, workers)).clone()
+        let begin = || {
+            let board = Board::new(name, workers);
+            board.observe();
+            board
+        };
+        boards.entry(place).or_insert_with(begin).clone()
     }
 }
 
@@ -92,9 +97,11 @@ where
             return ExitCode::FAILURE;
         }
     };
+    let admission = Arc::new(Admission::new(config));
+    admission.observe();
     let process = Arc::new(Process {
         config: config.clone(),
-        admission: Arc::new(Admission::new(config)),
+        admission,
         ports: Ports::default(),
         boards: Mutex::default(),
         stop: CancellationToken::new(),

@@ -3,6 +3,7 @@
 
 use std::{error::Error, time::Duration};
 
+use opentelemetry::{KeyValue, global, metrics::BoundCounter};
 use tokio::time::{Interval, MissedTickBehavior};
 
 /// The rounds of a job, which goes on for ever:
@@ -23,6 +24,8 @@ pub struct Rounds {
     job: &'static str,
     ticks: Interval,
     is_failing: bool,
+    /// How many ended well, and how many failed.
+    ended: [BoundCounter<u64>; 2],
 }
 
 impl Rounds {
@@ -31,7 +34,15 @@ impl Rounds {
     pub fn new(job: &'static str, period: Duration) -> Self {
         let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { job, ticks, is_failing: false }
+        let rounds = global::meter("microblog-chassis")
+            .u64_counter("microblog.job.rounds")
+            .with_unit("{round}")
+            .with_description("Rounds of the jobs that run beside the calls, by how they ended")
+            .build();
+        let ended = ["done", "failed"].map(|outcome| {
+            rounds.bind(&[KeyValue::new("job", job), KeyValue::new("outcome", outcome)])
+        });
+        Self { job, ticks, is_failing: false, ended }
     }
 
     /// Waits until it is time for a round. The first one is at once; one that took longer than the
@@ -42,6 +53,7 @@ impl Rounds {
 
     /// Takes note of what became of a round. An error goes to the log with all its causes.
     pub fn note(&mut self, result: Result<(), impl Error + 'static>) {
+        self.ended[usize::from(result.is_err())].add(1);
         match &result {
             Ok(()) if self.is_failing => tracing::info!(job = self.job, "the job works again"),
             Err(error) if !self.is_failing => {

@@ -39,6 +39,17 @@ impl Trace {
         Some(Self { id, span, sampled, state: state.cloned() })
     }
 
+    /// Reads what [`Trace::text`] wrote; what is malformed is as if it were not there.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (id, span, sampled) = parse(text.as_bytes())?;
+        Some(Self { id, span, sampled, state: None })
+    }
+
+    /// Returns the context as one line, as headers have it.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&format(self.id, self.span, self.sampled)).into_owned()
+    }
+
     /// Returns the trace's id in the usual 32 hexadecimal digits.
     pub fn id(&self) -> impl std::fmt::Display + use<> {
         HexId(self.id)

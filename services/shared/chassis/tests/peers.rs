@@ -161,6 +161,20 @@ async fn streams_that_last_hold_up_neither_calls_nor_one_another() {
 }
 
 #[tokio::test]
+async fn connections_that_a_server_ends_for_their_age_cost_no_call() {
+    let mut brief = config();
+    brief.max_connection_age_s = 1;
+    let server = Server::start(Stub::new().service(), brief);
+    let peer = server.peer();
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_millis(3_500) {
+        for called in join_all((0..5).map(|_| get(peer.clone(), ""))).await {
+            called.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_peers_own_refusals_come_through_as_they_are() {
     let refuse = || Status::not_found("no such account");
     let stub = Stub::new().get(move |_| async move { Err(refuse()) });

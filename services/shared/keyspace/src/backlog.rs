@@ -9,6 +9,8 @@ use std::{
 
 use microblog_domain::Partition;
 
+use crate::BacklogMetrics;
+
 /// What a sweeper has seen wait in all partitions, which it looks at a page of each at a time: what
 /// cannot be completed yet must not hide what is behind it.
 ///
@@ -18,6 +20,7 @@ use microblog_domain::Partition;
 pub struct Backlog<T> {
     page_size: usize,
     partitions: Vec<Watched<T>>,
+    metrics: Option<BacklogMetrics>,
 }
 
 #[derive(Debug)]
@@ -28,14 +31,23 @@ struct Watched<T> {
     // the last time through all pages.
     seen: HashMap<T, Instant>,
     seen_before: HashMap<T, Instant>,
+    // The first of these, of each.
+    oldest: Option<Instant>,
+    oldest_before: Option<Instant>,
 }
 
 impl<T: Clone + Eq + Hash> Backlog<T> {
     /// Returns a backlog of which nothing was seen yet. A page of fewer than `page_size` entries is
     /// the last one of its partition.
     pub fn new(page_size: usize) -> Self {
-        let watched = |_| Watched { rank: 0, seen: HashMap::new(), seen_before: HashMap::new() };
-        Self { page_size, partitions: Partition::all().map(watched).collect() }
+        let partitions = Partition::all().map(|_| Watched::new()).collect();
+        Self { page_size, partitions, metrics: None }
+    }
+
+    /// Returns the same backlog, measured under a name.
+    #[must_use]
+    pub fn measured(self, name: &'static str) -> Self {
+        Self { metrics: Some(BacklogMetrics::new(name)), ..self }
     }
 
     /// Returns every partition, and the rank at which its next page begins.
@@ -67,18 +79,41 @@ impl<T: Clone + Eq + Hash> Backlog<T> {
             } else {
                 watched.rank = 0;
                 watched.seen_before = std::mem::take(&mut watched.seen);
+                watched.oldest_before = watched.oldest.take();
             }
         }
+        if let Some(metrics) = &self.metrics {
+            metrics.note(self.size(), self.age_at(now), left_behind.len());
+        }
         left_behind
+    }
+
+    /// Returns how much waits, as far as it was seen.
+    fn size(&self) -> usize {
+        let size = |watched: &Watched<T>| watched.seen.len().max(watched.seen_before.len());
+        self.partitions.iter().map(size).sum()
+    }
+
+    /// Returns how long the oldest has been seen waiting.
+    fn age_at(&self, now: Instant) -> Duration {
+        let oldest = |watched: &Watched<T>| watched.oldest.into_iter().chain(watched.oldest_before);
+        let oldest = self.partitions.iter().flat_map(oldest).min();
+        oldest.map_or(Duration::ZERO, |oldest| now.duration_since(oldest))
     }
 }
 
 impl<T: Eq + Hash> Watched<T> {
+    fn new() -> Self {
+        let (seen, seen_before) = (HashMap::new(), HashMap::new());
+        Self { rank: 0, seen, seen_before, oldest: None, oldest_before: None }
+    }
+
     /// Takes note of an entry, and returns since when it has been waiting.
     fn note(&mut self, entry: T, now: Instant) -> Instant {
         let known = self.seen.get(&entry).or_else(|| self.seen_before.get(&entry));
         let since = known.copied().unwrap_or(now);
         self.seen.insert(entry, since);
+        self.oldest = Some(self.oldest.map_or(since, |oldest| oldest.min(since)));
         since
     }
 }
@@ -107,6 +142,12 @@ mod tests {
             let mut pages = vec![Vec::new(); usize::from(Partition::COUNT)];
             pages[Self::AT] = page.to_vec();
             self.backlog.left_behind_at(self.begin + Duration::from_secs(second), pages, PATIENCE)
+        }
+
+        /// How much waits, and for how many seconds.
+        fn waiting(&self, second: u64) -> (usize, u64) {
+            let age = self.backlog.age_at(self.begin + Duration::from_secs(second));
+            (self.backlog.size(), age.as_secs())
         }
 
         fn rank(&self) -> usize {
@@ -150,6 +191,23 @@ mod tests {
         assert!(looks.look(1, &["a", "b"]).is_empty());
         assert!(looks.look(1, &[]).is_empty());
         assert_eq!(looks.look(2, &["a", "b"]), ["a"]);
+    }
+
+    #[test]
+    fn what_waits_is_as_much_and_as_old_as_was_seen_in_a_pass() {
+        let mut looks = Looks::new();
+        assert_eq!(looks.waiting(0), (0, 0));
+        looks.look(0, &["a", "b"]);
+        looks.look(1, &["c"]);
+        assert_eq!(looks.waiting(5), (3, 5));
+        looks.look(6, &["a", "c"]);
+        assert_eq!(looks.waiting(6), (3, 6), "of the next pass, only a page was seen");
+        looks.look(7, &[]);
+        assert_eq!(looks.waiting(7), (2, 7));
+        looks.look(8, &["c"]);
+        assert_eq!(looks.waiting(8), (1, 7));
+        looks.look(9, &[]);
+        assert_eq!(looks.waiting(9), (0, 0));
     }
 
     #[test]

@@ -22,8 +22,7 @@ pub struct Config {
         long,
         env = "MICROBLOG_REDIS_URL",
         default_value = "redis://127.0.0.1:6379",
-        hide_env_values = true,
-        verbatim_doc_comment
+        hide_env_values = true
     )]
     pub redis_url: String,
 

@@ -15,6 +15,7 @@ use crate::{
     Config, Error,
     address::{Address, Credentials, Node, Topology},
     connection::Connection,
+    trip::Server,
     wire::{Listener, Wire},
 };
 
@@ -33,6 +34,7 @@ pub(crate) struct Endpoint {
     certificates: Option<TlsCertificates>,
     credentials: Credentials,
     tls: bool,
+    server: Server,
 }
 
 enum Kind {
@@ -62,6 +64,7 @@ impl Endpoint {
             certificates,
             credentials: address.credentials.clone(),
             tls: address.tls,
+            server: Server::new(&address),
         };
         endpoint.kind =
             endpoint.kind(address, config).map_err(|error| Error::Config(error.into()))?;
@@ -88,6 +91,11 @@ impl Endpoint {
 
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self.kind, Kind::Cluster(_))
+    }
+
+    /// Returns where it is, for those who measure.
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
     }
 
     /// Makes a connection for many users at once. Ends within the time-out.

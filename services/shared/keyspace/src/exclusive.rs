@@ -12,7 +12,13 @@ use redis::{
 use tokio::time::timeout;
 
 use crate::{
-    Error, cluster, endpoint::Endpoint, error::TimedOut, keyspace::decode, links::Links, lock::lock,
+    Error, cluster,
+    connected::{Connected, Counted},
+    endpoint::Endpoint,
+    error::TimedOut,
+    keyspace::decode,
+    links::Links,
+    lock::lock,
 };
 
 /// A pool for each node: few, since clusters have few nodes.
@@ -20,11 +26,12 @@ pub(crate) struct ExclusiveLinks {
     pools: Mutex<HashMap<String, Pool>>,
     size: usize,
     timeout: Duration,
+    connected: Connected,
 }
 
 impl ExclusiveLinks {
-    pub(crate) fn new(size: usize, timeout: Duration) -> Self {
-        Self { pools: Mutex::default(), size, timeout }
+    pub(crate) fn new(size: usize, timeout: Duration, connected: Connected) -> Self {
+        Self { pools: Mutex::default(), size, timeout, connected }
     }
 
     /// Returns a connection to the node that holds a key now.
@@ -40,7 +47,8 @@ impl ExclusiveLinks {
                 self.forget_unused(&name);
                 Error::unavailable(error)
             })?;
-            Ok(Exclusive { connection: Some(connection) })
+            let _counted = self.connected.counted();
+            Ok(Exclusive { connection: Some(connection), _counted })
         };
         timeout(self.timeout, get).await.map_err(|_| Error::unavailable(TimedOut(self.timeout)))?
     }
@@ -76,6 +84,7 @@ impl ExclusiveLinks {
 /// when dropped, and is closed after a failure.
 pub struct Exclusive {
     connection: Option<Connection>,
+    _counted: Counted,
 }
 
 impl Exclusive {

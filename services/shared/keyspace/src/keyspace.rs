@@ -11,8 +11,8 @@ use tokio::sync::Mutex;
 
 use crate::{
     Batch, Call, Config, Error, Exclusive, Kind, Library, Page, Range, Recall, batch::is_general,
-    cluster, endpoint::Endpoint, error::TimedOut, exclusive::ExclusiveLinks, library::Composed,
-    links::Links, page, recall::Id, route,
+    cluster, connected::Connected, endpoint::Endpoint, error::TimedOut, exclusive::ExclusiveLinks,
+    library::Composed, links::Links, page, recall::Id, route, trip::Trips,
 };
 
 /// A service's part of Redis: a single server, a Sentinel group or a cluster, by its address.
@@ -45,8 +45,11 @@ impl Keyspace {
     /// Checks the configuration; succeeds while Redis is away.
     pub fn open(config: &Config, library: Library) -> Result<Self, Error> {
         let endpoint = Arc::new(Endpoint::new(config)?);
-        let links = Links::new(endpoint, config.redis_links, config.timeout())?;
-        let exclusive = ExclusiveLinks::new(config.redis_exclusive_links, config.timeout());
+        let trips = Trips::new(library.name, endpoint.server().clone());
+        let connected = Connected::new(library.name, "exclusive");
+        let links = Links::new(endpoint, trips, config.redis_links, config.timeout())?;
+        let exclusive =
+            ExclusiveLinks::new(config.redis_exclusive_links, config.timeout(), connected);
         let library = Composed::new(library);
         let (loads, loading) = (AtomicU64::new(0), Mutex::new(()));
         let recall_bytes = config.redis_recall_bytes;

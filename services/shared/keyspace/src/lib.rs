@@ -11,6 +11,7 @@ mod batch;
 mod call;
 mod cluster;
 mod config;
+mod connected;
 mod connection;
 mod endpoint;
 mod error;
@@ -22,9 +23,12 @@ mod links;
 mod lock;
 mod page;
 mod recall;
+mod remembered;
 mod resp;
 mod route;
 mod token;
+mod trip;
+mod waiting;
 mod wire;
 
 pub use backlog::Backlog;
@@ -40,3 +44,4 @@ pub use page::{Entry, Order, Page, Range};
 pub use recall::{Id, Kind, Recall};
 /// Commands are built with `keyspace::redis::cmd`, so that there is one version of it.
 pub use redis;
+pub use waiting::BacklogMetrics;

@@ -20,10 +20,12 @@ use crate::{
     Error,
     address::Node,
     cluster::Primaries,
+    connected::{Connected, Counted},
     connection::{Connection, Many, One, Request},
     endpoint::Endpoint,
     error::TimedOut,
     lock::lock,
+    trip::Trips,
 };
 
 // After a connection could not be made, calls fail at once for this long.
@@ -42,19 +44,22 @@ pub(crate) struct Links {
     // The primaries of the cluster as last asked.
     primaries: Arc<Mutex<Primaries>>,
     departures: Arc<AtomicU64>,
+    trips: Arc<Trips>,
 }
 
 impl Links {
     pub(crate) fn new(
         endpoint: Arc<Endpoint>,
+        trips: Arc<Trips>,
         links: usize,
         timeout: Duration,
     ) -> Result<Self, Error> {
+        let maker = Maker::new(endpoint, Connected::new(trips.keyspace(), "shared"));
         // First in, first out: the calls take turns among the links.
-        let pool = Pool::builder(Maker::new(endpoint)).max_size(links).build();
+        let pool = Pool::builder(maker).max_size(links).build();
         let pool = pool.map_err(|error| Error::Config(error.into()))?;
         let (primaries, departures) = (Arc::default(), Arc::default());
-        Ok(Self { pool, timeout, attempts: links + 1, primaries, departures })
+        Ok(Self { pool, timeout, attempts: links + 1, primaries, departures, trips })
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -68,6 +73,11 @@ impl Links {
 
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.pool.manager().endpoint
+    }
+
+    /// Returns what round trips are measured by.
+    pub(crate) fn trips(&self) -> &Trips {
+        &self.trips
     }
 
     /// Makes the links that there are not yet: an ordinary call makes one only if there is none.
@@ -111,7 +121,10 @@ impl Links {
         command: Cmd,
         route: Option<SingleNodeRoutingInfo>,
     ) -> Result<Value, Error> {
-        let answer = self.send(One { command, route }).await?;
+        let trip = self.trips.begin(std::iter::once(&command));
+        let answer = self.send(One { command, route }).await;
+        trip.end(answer.as_ref().map(std::slice::from_ref));
+        let answer = answer?;
         self.look_for_replicas(std::slice::from_ref(&answer));
         Ok(answer)
     }
@@ -123,7 +136,10 @@ impl Links {
         commands: Vec<Cow<'_, Cmd>>,
         route: SingleNodeRoutingInfo,
     ) -> Result<Vec<Value>, Error> {
-        let answers = self.send(Many { commands, route }).await?;
+        let trip = self.trips.begin(commands.iter().map(AsRef::as_ref));
+        let answers = self.send(Many { commands, route }).await;
+        trip.end(answers.as_deref());
+        let answers = answers?;
         self.look_for_replicas(&answers);
         Ok(answers)
     }
@@ -210,9 +226,16 @@ struct Link {
 pub(crate) struct Health {
     broken: AtomicBool,
     failures_in_a_row: AtomicU32,
+    // All who use the connection have this, and so it counts as long as there is one.
+    _counted: Option<Counted>,
 }
 
 impl Health {
+    /// Returns that of a new connection.
+    pub(crate) fn of(counted: Counted) -> Self {
+        Self { _counted: Some(counted), ..Self::default() }
+    }
+
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
@@ -238,11 +261,12 @@ struct Maker {
     failure: Mutex<Option<(Instant, RedisError)>>,
     // Links on their way into the pool.
     made: Mutex<Vec<Link>>,
+    connected: Connected,
 }
 
 impl Maker {
-    fn new(endpoint: Arc<Endpoint>) -> Self {
-        Self { endpoint, failure: Mutex::default(), made: Mutex::default() }
+    fn new(endpoint: Arc<Endpoint>, connected: Connected) -> Self {
+        Self { endpoint, failure: Mutex::default(), made: Mutex::default(), connected }
     }
 
     async fn connect(&self) -> Result<Link, RedisError> {
@@ -250,8 +274,10 @@ impl Maker {
         if let Some((_, error)) = failure.filter(|(at, _)| at.elapsed() < PAUSE) {
             return Err(error);
         }
-        match self.endpoint.connect().await {
-            Ok(connection) => Ok(Link { connection, health: Arc::default() }),
+        match self.connected.make(self.endpoint.connect()).await {
+            Ok((connection, counted)) => {
+                Ok(Link { connection, health: Arc::new(Health::of(counted)) })
+            }
             Err(error) => {
                 self.failed(error.clone());
                 Err(error)

@@ -23,9 +23,12 @@ use tokio::time::{Instant, timeout};
 
 use crate::{
     Batch, Error, Keyspace,
+    connected::Connected,
+    error::TimedOut,
     keyspace::accept,
     links::{Health, Links},
     lock::lock,
+    remembered::Remembered,
     wire::Wire,
 };
 
@@ -82,6 +85,8 @@ struct Inner<I, T> {
     kind: Kind<I, T>,
     bytes_max: usize,
     tracked: Mutex<Tracked<I, T>>,
+    connected: Connected,
+    remembered: Remembered,
 }
 
 /// The connection on which Redis tracks what is read.
@@ -111,6 +116,13 @@ struct Memory<I, T> {
     bytes_max: usize,
     /// How many messages Redis has pushed.
     pushed: u64,
+    remembered: Remembered,
+}
+
+impl<I, T> Drop for Memory<I, T> {
+    fn drop(&mut self) {
+        self.remembered.changed((self.values.len(), self.bytes), (0, 0));
+    }
 }
 
 impl<I: Id, T: Clone + Send + 'static> Recall<I, T> {
@@ -121,7 +133,19 @@ impl<I: Id, T: Clone + Send + 'static> Recall<I, T> {
         bytes_max: usize,
     ) -> Self {
         let tracked = Mutex::new(Tracked::No(None));
-        Self { inner: Arc::new(Inner { keyspace, links, kind, bytes_max, tracked }) }
+        let name = links.trips().keyspace();
+        let (connected, remembered) = (Connected::new(name, "tracking"), Remembered::new(name));
+        Self {
+            inner: Arc::new(Inner {
+                keyspace,
+                links,
+                kind,
+                bytes_max,
+                tracked,
+                connected,
+                remembered,
+            }),
+        }
     }
 
     /// Returns the values of some ids, in their order.
@@ -133,7 +157,10 @@ impl<I: Id, T: Clone + Send + 'static> Recall<I, T> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let Some(track) = inner.track() else { return inner.read_anew(ids).await };
+        let Some(track) = inner.track() else {
+            inner.remembered.untracked(ids.len());
+            return inner.read_anew(ids).await;
+        };
         let Some(found) = inner.read_tracked(&track, ids).await? else {
             if !track.is_good(&inner.links) {
                 inner.lose(&track);
@@ -183,16 +210,23 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
         if commands.is_empty() {
             commands.push(redis::cmd("PING"));
         }
+        let trip = self.links.trips().begin(commands.iter());
         // Half of the time, so that a frozen connection leaves some for another one.
         let answered = timeout(self.links.timeout() / 2, track.wire.send(commands.iter())).await;
         let answers = match answered {
             Ok(Ok(answers)) => answers,
-            Ok(Err(_broken)) => return Ok(None),
+            Ok(Err(broken)) => {
+                trip.end(Err(&broken.into()));
+                return Ok(None);
+            }
             Err(_elapsed) => {
+                trip.end(Err(&Error::unavailable(TimedOut(self.links.timeout() / 2))));
                 track.health.failed();
                 return Ok(None);
             }
         };
+        trip.end(Ok(&answers.values));
+        self.remembered.looked(ids.len(), unknown.len());
         track.health.answered();
         let mut fresh = Vec::with_capacity(unknown.len());
         for (id, answer) in unknown.into_iter().zip(answers.values) {
@@ -229,11 +263,13 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
 
     async fn connect(&self) -> RedisResult<Track<I, T>> {
         let departures = self.links.departures();
-        let memory = Arc::new(Mutex::new(Memory::new(self.kind, self.bytes_max)));
+        let memory = Memory::new(self.kind, self.bytes_max, self.remembered.clone());
+        let memory = Arc::new(Mutex::new(memory));
         let listener = memory.clone();
         let heard = Box::new(move |data: Vec<Value>| lock(&listener).hear(&data));
-        let wire = self.links.endpoint().connect_tracking(heard).await?;
-        Ok(Track { wire, memory, health: Health::default(), departures })
+        let connect = self.links.endpoint().connect_tracking(heard);
+        let (wire, counted) = self.connected.make(connect).await?;
+        Ok(Track { wire, memory, health: Health::of(counted), departures })
     }
 
     /// Gives up a connection that is dead.
@@ -260,8 +296,14 @@ impl<I, T> Track<I, T> {
 }
 
 impl<I: Id, T: Clone> Memory<I, T> {
-    fn new(kind: Kind<I, T>, bytes_max: usize) -> Self {
-        Self { values: LruCache::new_unbounded(), kind, bytes: 0, bytes_max, pushed: 0 }
+    fn new(kind: Kind<I, T>, bytes_max: usize, remembered: Remembered) -> Self {
+        let values = LruCache::new_unbounded();
+        Self { values, kind, bytes: 0, bytes_max, pushed: 0, remembered }
+    }
+
+    /// Returns how many values and bytes there are.
+    fn size(&self) -> (usize, usize) {
+        (self.values.len(), self.bytes)
     }
 
     fn insert(&mut self, id: I, value: T) {
@@ -310,7 +352,9 @@ impl<I: Id, T: Clone> Memory<I, T> {
             };
         let values = ids.iter().map(|&id| value(self, id)).collect();
         if pushed == self.pushed {
+            let before = self.size();
             fresh.into_iter().for_each(|(id, value)| self.insert(id, value));
+            self.remembered.changed(before, self.size());
         }
         values
     }
@@ -318,6 +362,8 @@ impl<I: Id, T: Clone> Memory<I, T> {
     /// Hears what Redis says by itself: the word `invalidate`, and keys, or nothing for all of them.
     fn hear(&mut self, data: &[Value]) {
         self.pushed += 1;
+        self.remembered.invalidated();
+        let before = self.size();
         match data {
             [Value::BulkString(word), Value::Array(keys)] if word == b"invalidate" => {
                 for key in keys {
@@ -331,5 +377,6 @@ impl<I: Id, T: Clone> Memory<I, T> {
             // All keys are gone, or something that is not known yet.
             _ => self.forget_all(),
         }
+        self.remembered.changed(before, self.size());
     }
 }

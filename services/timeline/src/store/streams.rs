@@ -136,6 +136,11 @@ type Fields = Option<Vec<(String, Vec<u8>)>>;
 type Entries = Vec<(String, Fields)>;
 
 impl Step {
+    /// Returns its name in its stream.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
     // A job's later steps are added when they come to be: what tells its age is in it.
     fn added_ms(&self) -> Option<u64> {
         let job = self.job.as_ref().map(|job| job.added_ms).filter(|&added_ms| added_ms > 0);

@@ -9,6 +9,7 @@ use opentelemetry::{
 };
 use tonic::Code;
 
+use super::code;
 use crate::methods::{self, Method};
 
 // Those that the conventions advise, in seconds.
@@ -58,29 +59,6 @@ fn attributes(method: &'static Method, code: Code) -> [KeyValue; 3] {
     [
         KeyValue::new("rpc.system.name", "grpc"),
         KeyValue::new("rpc.method", method),
-        KeyValue::new("rpc.response.status_code", name(code)),
+        KeyValue::new("rpc.response.status_code", code::name(code)),
     ]
-}
-
-/// Returns a code's name in the specification of gRPC.
-fn name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
-    }
 }

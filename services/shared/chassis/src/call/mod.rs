@@ -2,12 +2,13 @@
 //! trace, keeps its panics to itself, and says in the project's terms what tonic refuses.
 
 mod body;
+mod code;
 mod duration;
 mod foreign;
 mod future;
 mod inside;
 mod running;
-mod span;
+pub(crate) mod span;
 pub(crate) mod timeout;
 
 use std::{
@@ -113,6 +114,7 @@ impl Service<Request<Body>> for Calls {
         let headers = request.headers();
         let mut running = begin(method, self.shared.clone(), Trace::read(headers));
         running.caller = request.extensions().get().and_then(TcpConnectInfo::remote_addr);
+        span::note_caller(&running.span, request.uri(), running.caller);
         if !method.inspection {
             running.permit = self.shared.admission.enter();
             if running.permit.is_none() {

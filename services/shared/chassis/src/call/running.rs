@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tonic::Code;
 use tracing::Span;
 
+use super::span;
 use crate::{
     admission::Permit,
     context::{Context, Shared, Trace},
@@ -75,10 +76,7 @@ impl Drop for Running {
         let code = self.final_code();
         let is_fault = is_fault(code) && !self.stopped;
         if !self.span.is_none() {
-            self.span.record("rpc.grpc.status_code", code as i32);
-            if is_fault {
-                self.span.record("otel.status_code", "ERROR");
-            }
+            span::end(&self.span, code, self.stopped);
         }
         if let Some(durations) = &self.shared.durations
             && !self.method.inspection

@@ -1,13 +1,19 @@
 //! Whether a call is recorded, decided before any span is made: a span that is thrown away costs
 //! a fifth of what a small call does.
 
-use opentelemetry::trace::{
-    SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState,
+use std::net::SocketAddr;
+
+use http::Uri;
+use opentelemetry::{
+    Context as OtelContext,
+    trace::{SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState},
 };
 use rand::RngExt as _;
-use tracing::Span;
+use tonic::Code;
+use tracing::{Span, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
+use super::code;
 use crate::{
     context::{Shared, Trace},
     methods::Method,
@@ -15,14 +21,19 @@ use crate::{
 
 /// Returns a call's place in its trace, and its span if it is recorded.
 pub(super) fn place(incoming: Option<Trace>, method: &Method, shared: &Shared) -> (Trace, Span) {
+    let sampling = &shared.sampling;
+    // Who asks whether we are well asks every second, and nobody looks at that.
+    let may_be = sampling.ratio > 0.0 && !method.inspection;
+    let is_chosen = || may_be && rand::rng().random_bool(sampling.ratio);
     let (mut trace, parent) = match incoming {
-        Some(trace) => {
-            let parent = parent(&trace);
+        Some(mut trace) => {
+            if !sampling.heeds_caller {
+                trace.sampled = is_chosen();
+            }
+            let parent = remote(&trace);
             (trace, parent)
         }
-        None => {
-            (Trace::begin(shared.sampling > 0.0 && rand::rng().random_bool(shared.sampling)), None)
-        }
+        None => (Trace::begin(is_chosen()), None),
     };
     if !(trace.sampled && shared.recording) {
         return (trace, Span::none());
@@ -32,24 +43,74 @@ pub(super) fn place(incoming: Option<Trace>, method: &Method, shared: &Shared) -
         "call",
         otel.name = method.name(),
         otel.kind = "server",
-        otel.status_code = tracing::field::Empty,
-        rpc.system = "grpc",
-        rpc.grpc.status_code = tracing::field::Empty,
+        otel.status_code = Empty,
+        rpc.system.name = "grpc",
+        rpc.method = method.name(),
+        rpc.response.status_code = Empty,
+        error.type = Empty,
+        server.address = Empty,
+        server.port = Empty,
+        network.peer.address = Empty,
+        network.peer.port = Empty,
     );
     if let Some(parent) = parent {
         // Fails only where nothing records.
-        let _ = span.set_parent(opentelemetry::Context::new().with_remote_span_context(parent));
+        let _ = span.set_parent(OtelContext::new().with_remote_span_context(parent));
     }
+    go_into(&mut trace, &span);
+    (trace, span)
+}
+
+/// Notes how a call from outside the process names us, and where it comes from.
+pub(super) fn note_caller(span: &Span, server: &Uri, caller: Option<SocketAddr>) {
+    if span.is_none() {
+        return;
+    }
+    span.record("server.address", server.host());
+    span.record("server.port", server.port_u16());
+    if let Some(caller) = caller {
+        span.record("network.peer.address", tracing::field::display(caller.ip()));
+        span.record("network.peer.port", caller.port());
+    }
+}
+
+/// Makes a span that which is called next has as its parent.
+pub(crate) fn go_into(trace: &mut Trace, span: &Span) {
     let recorded = span.context().span().span_context().clone();
     if recorded.is_valid() {
         trace.id = u128::from_be_bytes(recorded.trace_id().to_bytes());
         trace.span = u64::from_be_bytes(recorded.span_id().to_bytes());
     }
-    (trace, span)
 }
 
-fn parent(trace: &Trace) -> Option<SpanContext> {
+/// Returns where somebody else's span is, if that one is recorded.
+pub(crate) fn remote(trace: &Trace) -> Option<SpanContext> {
     let (id, span) = (TraceId::from(trace.id), SpanId::from(trace.span));
     let state = TraceState::default();
     trace.sampled.then(|| SpanContext::new(id, span, TraceFlags::SAMPLED, true, state))
+}
+
+/// Notes how a call ended, as the conventions have it
+/// (<https://opentelemetry.io/docs/specs/semconv/rpc/grpc/>).
+pub(super) fn end(span: &Span, code: Code, was_stopped: bool) {
+    let name = code::name(code);
+    span.record("rpc.response.status_code", name);
+    if is_error(code) && !was_stopped {
+        span.record("otel.status_code", "ERROR");
+        span.record("error.type", name);
+    }
+}
+
+/// Returns whether the conventions count a code among a server's errors: among them are two that our
+/// log does not count as faults.
+fn is_error(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::Unavailable
+            | Code::DataLoss
+    )
 }

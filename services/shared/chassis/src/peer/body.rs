@@ -1,33 +1,141 @@
-//! The body of a remote answer.
+//! What a peer answers.
 
 use std::{
+    collections::VecDeque,
     pin::Pin,
     task::{Context as Waker, Poll},
 };
 
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
+use http::{HeaderMap, Response, response::Parts};
+use http_body::Frame;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
-use tonic::{Status, body::Body};
+use tonic::{Code, Status, body::Body};
 
-use super::connections::Place;
+use super::{endpoint::Place, failure::Failure};
 use crate::status;
 
-pin_project! {
-    /// A remote answer's body: ends at the deadline, and says so when the connection is lost.
-    pub(super) struct PeerBody {
-        inner: Option<Body>,
-        #[pin]
-        timer: Option<Sleep>,
-        // Given back when the stream is dropped.
-        _place: Option<Place>,
+const GRPC_STATUS: &str = "grpc-status";
+// Longer messages are passed on as they come, so that an answer takes no more memory than this
+// before its reader has looked at its length.
+const WHOLE_BYTES_MAX: usize = 1 << 20;
+
+/// An answer: of a unary call, all of it; of a stream, or where it is very long, its beginning.
+pub(super) struct Answer {
+    head: Parts,
+    read: Read,
+    rest: Option<(Incoming, Place)>,
+}
+
+impl Answer {
+    /// The answer to a call that is answered with a stream.
+    pub(super) fn stream(response: Response<Incoming>, place: Place) -> Self {
+        let (head, body) = response.into_parts();
+        Self { head, read: Read::default(), rest: Some((body, place)) }
+    }
+
+    /// Waits for all of the answer to a unary call: until then, the connection may still be lost, and
+    /// the call made again.
+    pub(super) async fn whole(response: Response<Incoming>, place: Place) -> Result<Self, Failure> {
+        let (head, mut body) = response.into_parts();
+        let mut read = Read::default();
+        let mut bytes = 0;
+        while bytes <= WHOLE_BYTES_MAX {
+            let Some(frame) = body.frame().await else {
+                return Ok(Self { head, read, rest: None });
+            };
+            let frame = frame.map_err(|error| {
+                let failure = Failure::of_answer(&error);
+                place.settle(&failure);
+                failure
+            })?;
+            bytes += frame.data_ref().map_or(0, Bytes::len);
+            read.push(frame);
+        }
+        Ok(Self { head, read, rest: Some((body, place)) })
+    }
+
+    /// Returns whether the answer is that the service is UNAVAILABLE.
+    pub(super) fn is_unavailable(&self) -> bool {
+        let says = |headers: &HeaderMap| {
+            let status = headers.get(GRPC_STATUS).map(|code| Code::from_bytes(code.as_bytes()));
+            status == Some(Code::Unavailable)
+        };
+        says(&self.head.headers) || self.read.trailers.as_ref().is_some_and(says)
+    }
+
+    /// Returns what the caller gets, whose time is up then.
+    pub(super) fn into_response(self, deadline: Option<Instant>) -> Response<Body> {
+        let body = match self.rest {
+            None if self.read.is_empty() => Body::empty(),
+            None => Body::new(self.read),
+            Some((rest, place)) => Body::new(PeerBody {
+                read: self.read,
+                rest: Some(rest),
+                timer: deadline.map(sleep_until),
+                _place: place,
+            }),
+        };
+        Response::from_parts(self.head, body)
     }
 }
 
-impl PeerBody {
-    pub(super) fn wrap(inner: Body, deadline: Option<Instant>, place: Option<Place>) -> Body {
-        Body::new(Self { inner: Some(inner), timer: deadline.map(sleep_until), _place: place })
+/// What is there of an answer.
+#[derive(Default)]
+struct Read {
+    first: Option<Bytes>,
+    // Hardly ever more.
+    more: VecDeque<Bytes>,
+    trailers: Option<HeaderMap>,
+}
+
+impl Read {
+    fn push(&mut self, frame: Frame<Bytes>) {
+        match frame.into_data() {
+            Ok(bytes) if self.first.is_none() => self.first = Some(bytes),
+            Ok(bytes) => self.more.push_back(bytes),
+            Err(other) => self.trailers = other.into_trailers().ok(),
+        }
+    }
+
+    fn pop(&mut self) -> Option<Frame<Bytes>> {
+        let data = self.first.take().or_else(|| self.more.pop_front()).map(Frame::data);
+        data.or_else(|| self.trailers.take().map(Frame::trailers))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.first.is_none() && self.more.is_empty() && self.trailers.is_none()
+    }
+}
+
+impl http_body::Body for Read {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Waker<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        Poll::Ready(self.get_mut().pop().map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+pin_project! {
+    /// A body that still comes: ends at the deadline, and says so when the connection is lost.
+    struct PeerBody {
+        read: Read,
+        rest: Option<Incoming>,
+        #[pin]
+        timer: Option<Sleep>,
+        // Given back when the stream is dropped.
+        _place: Place,
     }
 }
 
@@ -40,25 +148,25 @@ impl http_body::Body for PeerBody {
         waker: &mut Waker<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.project();
-        let Some(inner) = this.inner.as_mut() else { return Poll::Ready(None) };
-        let failure = match Pin::new(inner).poll_frame(waker) {
+        if let Some(frame) = this.read.pop() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        let Some(rest) = this.rest.as_mut() else { return Poll::Ready(None) };
+        let failure = match Pin::new(rest).poll_frame(waker) {
+            Poll::Ready(Some(Ok(frame))) => return Poll::Ready(Some(Ok(frame))),
+            Poll::Ready(None) => return Poll::Ready(None),
             Poll::Ready(Some(Err(_lost))) => status::peer_unavailable(),
-            Poll::Ready(frame) => return Poll::Ready(frame),
             Poll::Pending => {
                 let Some(timer) = this.timer.as_pin_mut() else { return Poll::Pending };
                 std::task::ready!(timer.poll(waker));
                 status::deadline_exceeded()
             }
         };
-        *this.inner = None;
+        *this.rest = None;
         Poll::Ready(Some(Err(failure)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.as_ref().is_none_or(Body::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
+        self.read.is_empty() && self.rest.as_ref().is_none_or(http_body::Body::is_end_stream)
     }
 }

@@ -1,13 +1,22 @@
 //! How one service calls another: over the network, or in the same process, with the deadline and
 //! the trace of the call that it works for.
 
+mod address;
 mod body;
-mod connections;
-mod connector;
+mod connection;
+mod endpoint;
+mod failure;
+mod keeper;
+mod lookup;
+mod metrics;
 mod outage;
+mod outgoing;
+mod pool;
+mod remote;
+mod resolve;
+mod roster;
 
 use std::{
-    error::Error as StdError,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -15,21 +24,15 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderMap, Request, Response, Uri};
+use futures::future::BoxFuture;
+use http::{HeaderMap, Request, Response};
 use pin_project_lite::pin_project;
-use tokio::time::{Instant, Sleep, sleep_until};
-use tonic::{
-    Status, TimeoutExpired,
-    body::Body,
-    transport::{Channel, Endpoint},
-};
-use tower::{Service as TowerService, ServiceExt as _, util::Oneshot};
+use tokio::time::Instant;
+use tonic::{Status, body::Body};
+use tower::Service as TowerService;
 
-use self::{
-    body::PeerBody,
-    connections::{Connections, Place},
-    outage::Outage,
-};
+pub use self::{address::AddressError, resolve::Resolve};
+use self::{lookup::Names, outage::Outage, pool::Pool, remote::Remote, resolve::System};
 use crate::{
     Config, Handler, Service,
     admission::Admission,
@@ -38,19 +41,6 @@ use crate::{
     methods::{self, Method},
     status,
 };
-
-// A connection that a partition cut off is found out within the sum of these two.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// An address that is not one of a service.
-#[derive(Debug, thiserror::Error)]
-#[error("not the address of a service, such as http://127.0.0.1:50051: {address}")]
-pub struct AddressError {
-    address: String,
-    #[source]
-    source: Option<tonic::transport::Error>,
-}
 
 /// Another service. Cheap to clone; made in the worker that uses it. Pass it to what is generated
 /// for each service: `UserServicePeer::new(peer.clone())`, which calls the handlers of the same
@@ -67,7 +57,7 @@ pub struct Peer {
 
 #[derive(Clone, Debug)]
 enum Target {
-    Remote(Remote),
+    Remote(Arc<Remote>),
     Local(Local),
 }
 
@@ -77,32 +67,32 @@ struct Local {
     handler: Option<Handler>,
 }
 
-#[derive(Clone, Debug)]
-struct Remote {
-    connections: Arc<Connections>,
-    outage: Arc<Outage>,
-}
-
 impl Peer {
-    /// Returns a service at an `http` URL. Connects when it is first called, and again whenever
-    /// a connection is lost; there are `--peer-connections` of them, used in turn, and for
-    /// streams as many more as they need. Must be called inside a runtime.
+    /// Returns a service at an `http` URL, or at several with commas between them. A host that is a
+    /// name is looked up every `--peer-refresh-ms`, and each of its addresses is one of the
+    /// service's; that of a URL never is. Connects when it is first called, and again whenever a
+    /// connection is lost; there are `--peer-connections` to each address, and for streams as many
+    /// more as they need.
+    ///
+    /// Calls go to the addresses that answer. What no server has seen goes to another one; what was
+    /// not answered, or with UNAVAILABLE, is asked there once more, if the method may be repeated
+    /// (`idempotency_level`).
     pub fn remote(address: &str, config: &Config) -> Result<Self, AddressError> {
-        let error = |source| AddressError { address: address.to_owned(), source };
-        let uri: Uri = address.parse().map_err(|_| error(None))?;
-        if uri.scheme_str() != Some("http") || uri.host().is_none() {
-            return Err(error(None));
-        }
-        let host = uri.host().unwrap_or_default();
-        let name = uri.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-        let outage = Arc::new(Outage::none(name));
-        let endpoint = Endpoint::new(uri)
-            .map_err(|source| error(Some(source)))?
-            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-            .keep_alive_while_idle(true);
-        let connections = Arc::new(Connections::new(endpoint, config));
-        Ok(Self::new(Target::Remote(Remote { connections, outage }), config))
+        Self::resolved_by(Arc::new(System), address, config)
+    }
+
+    /// Returns the same, where something else knows the addresses of names.
+    pub fn resolved_by(
+        resolver: Arc<dyn Resolve>,
+        address: &str,
+        config: &Config,
+    ) -> Result<Self, AddressError> {
+        let sites = address::parse(address)?;
+        let authorities = sites.iter().map(|site| site.authority.as_str());
+        let peer = authorities.collect::<Vec<_>>().join(",");
+        let pool = Pool::new(peer.clone(), Names { sites, resolver }, config);
+        let remote = Remote::new(pool, Outage::none(peer));
+        Ok(Self::new(Target::Remote(Arc::new(remote)), config))
     }
 
     /// Returns a service of this process. Its handlers run as part of the caller's task, behind
@@ -143,7 +133,7 @@ impl TowerService<Request<Body>> for Peer {
     type Error = Status;
     type Future = PeerFuture;
 
-    // A channel's own readiness has no time limit; it is waited for in the call.
+    // Whatever there is to wait for is waited for in the call, which has a deadline.
     fn poll_ready(&mut self, _: &mut Waker<'_>) -> Poll<Result<(), Status>> {
         Poll::Ready(Ok(()))
     }
@@ -157,22 +147,11 @@ impl TowerService<Request<Body>> for Peer {
                 call: local.calls.call_inside(request, method, caller, deadline),
             },
             Target::Remote(remote) => {
-                let headers = request.headers_mut();
-                if let Some(deadline) = deadline {
-                    timeout::write(headers, deadline.saturating_duration_since(Instant::now()));
-                }
                 if let Some(caller) = caller {
-                    caller.trace.write(headers);
+                    caller.trace.write(request.headers_mut());
                 }
-                let place = method.streaming.then(|| remote.connections.for_stream());
-                let channel = match &place {
-                    Some(place) => Channel::clone(place),
-                    None => remote.connections.for_call(),
-                };
-                let call = channel.oneshot(request);
-                let timer = deadline.map(sleep_until);
-                let outage = remote.outage.clone();
-                PeerFuture::Remote { call, timer, method, deadline, outage, place }
+                let call = remote.clone().call(request, method, deadline);
+                PeerFuture::Remote { call: Box::pin(call) }
             }
         }
     }
@@ -217,14 +196,7 @@ pin_project! {
     pub enum PeerFuture {
         #[doc(hidden)]
         Remote {
-            #[pin]
-            call: Oneshot<Channel, Request<Body>>,
-            #[pin]
-            timer: Option<Sleep>,
-            method: &'static Method,
-            deadline: Option<Instant>,
-            outage: Arc<Outage>,
-            place: Option<Place>,
+            call: BoxFuture<'static, Result<Response<Body>, Status>>,
         },
         #[doc(hidden)]
         Local {
@@ -242,35 +214,7 @@ impl Future for PeerFuture {
             PeerFutureProjection::Local { call } => {
                 call.poll(waker).map(|Ok(response)| Ok(response.map(Body::new)))
             }
-            PeerFutureProjection::Remote { call, timer, method, deadline, outage, place } => {
-                match call.poll(waker) {
-                    Poll::Ready(Ok(response)) => {
-                        outage.answered();
-                        Poll::Ready(Ok(
-                            response.map(|body| PeerBody::wrap(body, *deadline, place.take()))
-                        ))
-                    }
-                    Poll::Ready(Err(error)) => Poll::Ready(Err(failure(&error, method, outage))),
-                    Poll::Pending => {
-                        let Some(timer) = timer.as_pin_mut() else { return Poll::Pending };
-                        timer.poll(waker).map(|()| Err(status::deadline_exceeded()))
-                    }
-                }
-            }
+            PeerFutureProjection::Remote { call } => call.as_mut().poll(waker),
         }
     }
-}
-
-/// Says why a call did not reach its handler.
-fn failure(error: &tonic::transport::Error, method: &Method, outage: &Outage) -> Status {
-    let causes = || {
-        let first: &(dyn StdError + 'static) = error;
-        std::iter::successors(Some(first), |&error| error.source())
-    };
-    if causes().any(|cause| cause.is::<TimeoutExpired>()) {
-        return status::deadline_exceeded();
-    }
-    let cause = causes().map(ToString::to_string).collect::<Vec<_>>().join(": ");
-    outage.failed(&method.path, &cause);
-    status::peer_unavailable()
 }

@@ -1,34 +1,32 @@
 //! Where log lines, traces and metrics go. Set up once, by the process; a library or test that
 //! never does loses nothing but its logs.
 
+mod lines;
 mod metrics;
+mod scrape;
+mod settings;
 mod traces;
 
-use std::{
-    env,
-    ffi::OsStr,
-    io::{self, IsTerminal as _},
-    panic,
-    path::Path,
-    thread,
-    time::Duration,
-};
+use std::{env, ffi::OsStr, io, net::SocketAddr, panic, path::Path, thread, time::Duration};
 
-use opentelemetry::{global, trace::TracerProvider as _};
+use opentelemetry::{KeyValue, global, trace::TracerProvider as _};
 use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::{
     Resource, error::OTelSdkResult, metrics::SdkMeterProvider, trace::SdkTracerProvider,
 };
+use prometheus::Registry;
 use tokio::{sync::oneshot, time::timeout};
+use tokio_util::task::AbortOnDropHandle;
 use tracing_subscriber::{
     EnvFilter, Layer,
     filter::{FilterExt as _, ParseError, filter_fn},
-    fmt,
     layer::SubscriberExt as _,
     util::{SubscriberInitExt as _, TryInitError},
 };
+use uuid::Uuid;
 
-use crate::{Config, LogFormat};
+pub(crate) use self::settings::{Sampling, Settings};
+use crate::Config;
 
 // A collector that is away must not hold up the end of the process.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
@@ -40,6 +38,10 @@ pub(crate) enum TelemetryError {
     Filter(#[from] ParseError),
     #[error("the exporter cannot be made")]
     Exporter(#[from] ExporterBuildError),
+    #[error("metrics cannot be read")]
+    Registry(#[from] prometheus::Error),
+    #[error("cannot listen on {0} for those who ask for metrics")]
+    Listener(SocketAddr, #[source] io::Error),
     #[error("telemetry is set up already")]
     Subscriber(#[from] TryInitError),
 }
@@ -47,28 +49,24 @@ pub(crate) enum TelemetryError {
 /// The telemetry of a process.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
-    exported: Option<Exported>,
+    exported: Exported,
+    // Until the end, so that the last numbers can be read.
+    _scraped: Option<AbortOnDropHandle<()>>,
 }
 
-/// What goes to a collector.
+/// What leaves the process.
 #[derive(Debug)]
 struct Exported {
-    traces: SdkTracerProvider,
-    metrics: SdkMeterProvider,
+    traces: Option<SdkTracerProvider>,
+    metrics: Option<SdkMeterProvider>,
 }
 
 impl Exported {
-    fn to(endpoint: &str) -> Result<Self, ExporterBuildError> {
-        let resource = resource();
-        let traces = traces::provider(endpoint, resource.clone())?;
-        Ok(Self { traces, metrics: metrics::provider(endpoint, resource)? })
-    }
-
     /// Sends what is left, and blocks meanwhile.
     fn shutdown(&self) -> OTelSdkResult {
-        let traces = self.traces.shutdown_with_timeout(FLUSH_TIMEOUT);
-        let metrics = self.metrics.shutdown_with_timeout(FLUSH_TIMEOUT);
-        traces.and(metrics)
+        let traces = self.traces.as_ref().map(|it| it.shutdown_with_timeout(FLUSH_TIMEOUT));
+        let metrics = self.metrics.as_ref().map(|it| it.shutdown_with_timeout(FLUSH_TIMEOUT));
+        traces.unwrap_or(Ok(())).and(metrics.unwrap_or(Ok(())))
     }
 }
 
@@ -77,35 +75,50 @@ impl Telemetry {
     /// exporters' connections.
     pub(crate) fn start(config: &Config) -> Result<Self, TelemetryError> {
         let filter = EnvFilter::builder().parse(&config.log)?;
-        let exported = config.otlp_endpoint.as_deref().map(Exported::to).transpose()?;
-        if let Some(exported) = &exported {
-            // Before there are log lines, in which it would announce itself.
-            global::set_meter_provider(exported.metrics.clone());
+        let settings = Settings::of(config);
+        let (traces_to, metrics_to) =
+            (settings.traces_to.as_deref(), settings.metrics_to.as_deref());
+        let resource = resource();
+        let (scraped, registry) =
+            settings.scraped_at.map(|_| scrape::reader()).transpose()?.unzip();
+        let metrics =
+            settings.counts().then(|| metrics::provider(metrics_to, scraped, resource.clone()));
+        let metrics = metrics.transpose()?;
+        if let Some(metrics) = &metrics {
+            // Before there are log lines, in which it would announce itself, and before there are
+            // traces, which count what becomes of them.
+            global::set_meter_provider(metrics.clone());
         }
-        match &exported {
+        let traces = traces_to.map(|to| traces::provider(to, resource)).transpose()?;
+        let exported = Exported { traces, metrics };
+        match &exported.traces {
             // One filter for all, which is cheaper than one for each layer.
-            None => tracing_subscriber::registry().with(filter).with(lines(config)).try_init()?,
-            Some(exported) => {
-                let tracer = exported.traces.tracer("microblog");
+            None => {
+                tracing_subscriber::registry().with(filter).with(lines::layer(config)).try_init()?
+            }
+            Some(traces) => {
+                let tracer = traces.tracer("microblog");
                 // Log lines name their trace; they need nothing else of its spans.
                 let events = filter.and(filter_fn(|metadata| metadata.is_event()));
                 let traces = traces::layer(tracer);
-                let lines = lines(config).with_filter(events);
+                let lines = lines::layer(config).with_filter(events);
                 tracing_subscriber::registry().with(traces).with(lines).try_init()?;
             }
         }
+        let scraped = settings.scraped_at.zip(registry);
+        let scraped = scraped.map(|(at, registry)| serve(at, registry)).transpose()?;
         panic::set_hook(Box::new(|panic| {
             // Not what it says, which may be a user's: an assertion shows the values it compared.
             let location = panic.location().map(ToString::to_string);
             tracing::error!(location, "panic");
         }));
-        Ok(Self { exported })
+        Ok(Self { exported, _scraped: scraped })
     }
 
     /// Sends what is left. On a thread of its own: the exporters block, and their connections are
     /// driven by the runtime that waits here.
     pub(crate) async fn stop(self) {
-        let Some(exported) = self.exported else { return };
+        let exported = self.exported;
         let (done, stopped) = oneshot::channel();
         let flush = move || {
             let result = exported.shutdown();
@@ -123,25 +136,39 @@ impl Telemetry {
     }
 }
 
-/// Returns what collectors know the process by: as the environment says, or else by its executable.
+fn serve(at: SocketAddr, registry: Registry) -> Result<AbortOnDropHandle<()>, TelemetryError> {
+    let listened = scrape::serve(at, registry);
+    let (address, work) = listened.map_err(|error| TelemetryError::Listener(at, error))?;
+    tracing::info!(%address, "serving metrics");
+    Ok(AbortOnDropHandle::new(tokio::spawn(work)))
+}
+
+/// Returns what collectors know the process by: as the environment says, or else by its executable,
+/// and by an id of its own, so that the numbers of replicas are not taken for each other's.
 fn resource() -> Resource {
+    let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
+    let attributes = variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
+    let own = |name: &str| {
+        !attributes.split(',').any(|it| it.trim_start().starts_with(&format!("{name}=")))
+    };
     let mut resource = Resource::builder();
-    if env::var_os("OTEL_SERVICE_NAME").is_none() {
-        let executable = env::current_exe().ok();
-        let name = executable.as_deref().and_then(Path::file_stem).and_then(OsStr::to_str);
-        resource = resource.with_service_name(name.unwrap_or("microblog").to_owned());
+    // Before what is among the attributes, says the specification.
+    let name = variable("OTEL_SERVICE_NAME").or_else(|| own("service.name").then(executable));
+    if let Some(name) = name {
+        resource = resource.with_service_name(name);
+    }
+    let id = || Uuid::new_v4().to_string();
+    let version = || env!("CARGO_PKG_VERSION").to_owned();
+    let others: [(&'static str, &dyn Fn() -> String); 2] =
+        [("service.instance.id", &id), ("service.version", &version)];
+    for (name, value) in others.into_iter().filter(|(name, _)| own(name)) {
+        resource = resource.with_attribute(KeyValue::new(name, value()));
     }
     resource.build()
 }
 
-fn lines<S>(config: &Config) -> Box<dyn Layer<S> + Send + Sync>
-where
-    S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
-{
-    let terminal = io::stderr().is_terminal();
-    let lines = fmt::layer().with_writer(io::stderr).with_ansi(terminal);
-    match config.log_format {
-        LogFormat::Text => lines.boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
-    }
+fn executable() -> String {
+    let executable = env::current_exe().ok();
+    let name = executable.as_deref().and_then(Path::file_stem).and_then(OsStr::to_str);
+    name.unwrap_or("microblog").to_owned()
 }

@@ -19,7 +19,14 @@ const EXPORTER_CRATES: [&str; 5] = ["h2", "hyper", "hyper_util", "tonic", "tower
 pub(super) fn layer(tracer: Tracer) -> impl Layer<Registry> {
     let exporter = EXPORTER_CRATES.map(|name| (name, LevelFilter::ERROR));
     let filter = Targets::new().with_default(LevelFilter::INFO).with_targets(exporter);
-    tracing_opentelemetry::layer().with_tracer(tracer).with_filter(filter)
+    // Where in the code and in which thread it was, and how long nobody worked for it, is dear to
+    // send and of little use.
+    tracing_opentelemetry::layer()
+        .with_tracer(tracer)
+        .with_location(false)
+        .with_threads(false)
+        .with_tracked_inactivity(false)
+        .with_filter(filter)
 }
 
 /// Returns what sends spans to a collector.

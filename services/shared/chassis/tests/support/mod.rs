@@ -2,6 +2,7 @@
 //! to call it.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
+pub(crate) mod collector;
 pub(crate) mod process;
 
 use std::{

@@ -1,0 +1,71 @@
+//! People who follow and publish, through the gateway.
+
+use microblog_proto::gateway::{
+    FollowRequest, LoginRequest, PublishRequest, RegisterRequest, UserRef, ViewHomeRequest,
+    gateway_service_client::GatewayServiceClient, user_ref::Ref,
+};
+use tonic::{
+    Request,
+    transport::{Channel, Endpoint},
+};
+
+const PASSWORD: &str = "correct horse battery";
+
+/// Somebody with a session.
+pub(crate) struct Person {
+    gateway: GatewayServiceClient<Channel>,
+    token: String,
+}
+
+impl Person {
+    /// Registers somebody, and logs them in.
+    pub(crate) async fn join(gateway: &str, name: &str) -> Self {
+        let channel = Endpoint::from_shared(gateway.to_owned()).unwrap().connect_lazy();
+        let mut gateway = GatewayServiceClient::new(channel);
+        let (email, password) = (format!("{name}@example.org"), PASSWORD.to_owned());
+        let registration = RegisterRequest {
+            request_id: request_id(),
+            name: name.to_owned(),
+            email: email.clone(),
+            password: password.clone(),
+            ..RegisterRequest::default()
+        };
+        gateway.register(registration).await.unwrap();
+        let login = LoginRequest { email, password };
+        let token = gateway.login(login).await.unwrap().into_inner().token;
+        Self { gateway, token }
+    }
+
+    pub(crate) async fn follow(&self, name: &str) {
+        let user = Some(UserRef { r#ref: Some(Ref::Name(name.to_owned())) });
+        let request = self.request(FollowRequest { user });
+        self.gateway.clone().follow(request).await.unwrap();
+    }
+
+    /// Looks at the home timeline, and returns how many posts are there.
+    pub(crate) async fn home(&self) -> usize {
+        let request = self.request(ViewHomeRequest { page_size: 20, ..Default::default() });
+        self.gateway.clone().view_home(request).await.unwrap().into_inner().posts.len()
+    }
+
+    /// Publishes as part of a trace, if there is one.
+    pub(crate) async fn publish(&self, text: &str, traceparent: Option<&str>) {
+        let publish = PublishRequest { request_id: request_id(), text: text.to_owned() };
+        let mut request = self.request(publish);
+        if let Some(traceparent) = traceparent {
+            request.metadata_mut().insert("traceparent", traceparent.parse().unwrap());
+        }
+        self.gateway.clone().publish(request).await.unwrap();
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        let bearer = format!("Bearer {}", self.token).parse().unwrap();
+        request.metadata_mut().insert("authorization", bearer);
+        request
+    }
+}
+
+fn request_id() -> String {
+    uuid::Uuid::new_v4().to_string()
+}

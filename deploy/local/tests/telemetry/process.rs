@@ -1,0 +1,131 @@
+//! The services, each as a process of its own: the test binary itself, started again for its one test
+//! that does nothing otherwise.
+
+use std::{
+    env,
+    fs::File,
+    net::SocketAddr,
+    process::{Child, Command, ExitCode, Stdio},
+    thread,
+    time::Duration,
+};
+
+use clap::Parser as _;
+use microblog_testkit::{RedisServer, eventually, free_port};
+use tempfile::TempDir;
+use tonic::transport::Endpoint;
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+
+use crate::collector::Collector;
+
+const SERVICE: &str = "TELEMETRY_TEST_SERVICE";
+const TEST: &str = "a_service_that_the_other_tests_start";
+const START: Duration = Duration::from_secs(30);
+const SERVICES: [&str; 5] = ["user", "relation", "timeline", "post", "gateway"];
+
+/// Runs a service, and ends the process, if this is one that a test has started.
+pub(crate) fn run_if_started() {
+    let Ok(service) = env::var(SERVICE) else { return };
+    macro_rules! run {
+        ($service:ident) => {{
+            let config = $service::Config::parse_from([&service]);
+            let chassis = config.chassis.clone();
+            microblog_chassis::run(&chassis, move |worker| $service::listen(config.clone(), worker))
+        }};
+    }
+    let code = match &*service {
+        "user" => run!(microblog_user),
+        "relation" => run!(microblog_relation),
+        "timeline" => run!(microblog_timeline),
+        "post" => run!(microblog_post),
+        _ => run_gateway(&service),
+    };
+    std::process::exit(i32::from(code != ExitCode::SUCCESS));
+}
+
+fn run_gateway(name: &str) -> ExitCode {
+    let config = microblog_gateway::Config::parse_from([name]);
+    let limits = microblog_gateway::Limits::new(&config.limits);
+    microblog_chassis::run(&config.chassis.clone(), move |worker| {
+        microblog_gateway::listen(config.clone(), limits.clone(), worker)
+    })
+}
+
+/// The whole system, a process for each service.
+pub(crate) struct System {
+    children: Vec<Child>,
+    addresses: Vec<(&'static str, SocketAddr)>,
+    pub(crate) redis: RedisServer,
+    logs: TempDir,
+}
+
+impl System {
+    /// Starts it, with a collector that gets traces at once, of calls that say so.
+    pub(crate) async fn start(collector: &Collector) -> Self {
+        let redis = RedisServer::start().await;
+        let addresses =
+            SERVICES.map(|name| (name, SocketAddr::from(([127, 0, 0, 1], free_port()))));
+        let logs = TempDir::new().unwrap();
+        let mut system = Self { children: Vec::new(), addresses: addresses.to_vec(), redis, logs };
+        for service in SERVICES {
+            let child = system.spawn(service, collector);
+            system.children.push(child);
+        }
+        for service in SERVICES {
+            let url = system.url(service);
+            eventually(service, START, async || is_serving(&url).await).await;
+        }
+        system
+    }
+
+    pub(crate) fn url(&self, service: &str) -> String {
+        let (_, address) = self.addresses.iter().find(|(name, _)| *name == service).unwrap();
+        format!("http://{address}")
+    }
+
+    fn spawn(&self, service: &'static str, collector: &Collector) -> Child {
+        let log = File::create(self.logs.path().join(service)).unwrap();
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", TEST, "--nocapture"]).env(SERVICE, service);
+        for (peer, _) in &self.addresses {
+            command.env(format!("MICROBLOG_{}_URL", peer.to_uppercase()), self.url(peer));
+        }
+        command
+            .env("MICROBLOG_LISTEN", self.url(service).trim_start_matches("http://"))
+            .env("MICROBLOG_THREADS", "1")
+            .env("MICROBLOG_REDIS_URL", self.redis.url(service))
+            .env("OTEL_SERVICE_NAME", service)
+            .env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url())
+            .env("OTEL_METRICS_EXPORTER", "none")
+            .env("OTEL_TRACES_SAMPLER", "parentbased_always_off")
+            .env("OTEL_BSP_SCHEDULE_DELAY", "50")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap()
+    }
+}
+
+impl Drop for System {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if thread::panicking() {
+            for service in SERVICES {
+                let log = std::fs::read_to_string(self.logs.path().join(service));
+                eprintln!("{service} said:\n{}", log.unwrap_or_default());
+            }
+        }
+    }
+}
+
+async fn is_serving(url: &str) -> bool {
+    let channel = Endpoint::from_shared(url.to_owned()).unwrap().connect_lazy();
+    let answer = HealthClient::new(channel).check(HealthCheckRequest::default()).await;
+    answer.is_ok_and(|answer| answer.get_ref().status() == ServingStatus::Serving)
+}

@@ -1,0 +1,84 @@
+//! What Prometheus sees of a whole system in one process.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    time::Duration,
+};
+
+use microblog_testkit::free_port;
+
+use crate::{
+    launcher::{Launcher, eventually},
+    people::Person,
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What somebody who looks after the system needs to see of it.
+const SERIES: [&str; 23] = [
+    r#"rpc_server_call_duration_seconds_count{rpc_method="microblog.gateway.v1.GatewayService/Publish",rpc_response_status_code="OK","#,
+    r#"rpc_server_call_duration_seconds_count{rpc_method="microblog.post.v1.PostService/CreatePost",rpc_response_status_code="OK","#,
+    r#"microblog_calls_active{kind="call"}"#,
+    r#"microblog_calls_limit{kind="watch"}"#,
+    r#"microblog_calls_refused_total{kind="call"}"#,
+    r#"microblog_serving{service="microblog.timeline.v1.TimelineService"} 1"#,
+    r#"microblog_job_rounds_total{job="sweeping",outcome="done"}"#,
+    r#"db_client_operation_duration_seconds_bucket{db_namespace="0",db_operation_name="FCALL",db_system_name="redis",microblog_keyspace="post","#,
+    r#"db_client_connection_count{db_client_connection_pool_name="post shared",db_client_connection_state="used"}"#,
+    r#"db_client_connection_count{db_client_connection_pool_name="timeline exclusive",db_client_connection_state="used"}"#,
+    r#"db_client_connection_create_time_seconds_count{db_client_connection_pool_name="user shared"}"#,
+    r#"microblog_recall_reads_total{microblog_keyspace="post",result="#,
+    r#"microblog_recall_values{microblog_keyspace="post"}"#,
+    r#"microblog_recall_size_bytes{microblog_keyspace="post"}"#,
+    r#"microblog_timeline_queue_depth"#,
+    r#"microblog_timeline_queue_age_seconds"#,
+    r#"microblog_timeline_step_duration_seconds_count{kind="push",outcome="done",repeated="false"}"#,
+    r#"microblog_timeline_job_duration_seconds_count{kind="push"}"#,
+    r#"microblog_backlog_size{backlog="post outbox"}"#,
+    r#"microblog_backlog_age_seconds{backlog="relation pending"}"#,
+    r#"microblog_backlog_taken_up_total{backlog="user registrations"}"#,
+    r#"microblog_post_archive_backlog"#,
+    r#"target_info{"#,
+];
+
+#[test]
+fn prometheus_sees_all_that_is_counted_in_one_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
+    let launcher = Launcher::start(&dir.path().join("data"), &["--metrics-listen", &address]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let gateway = launcher.url(0);
+        let (ann, bob) = (Person::join(&gateway, "ann").await, Person::join(&gateway, "bob").await);
+        bob.follow("ann").await;
+        assert_eq!(bob.home().await, 0);
+        ann.publish("hello", None).await;
+        while bob.home().await == 0 {}
+    });
+    let mut metrics = String::new();
+    eventually("all series are there", PATIENCE, || {
+        metrics = scrape(&address);
+        let missing: Vec<_> = SERIES.iter().filter(|series| !has(&metrics, series)).collect();
+        if !missing.is_empty() {
+            eprintln!("missing: {missing:#?}");
+        }
+        missing.is_empty()
+    });
+    assert!(!metrics.contains("example.org"), "{metrics}");
+}
+
+fn has(metrics: &str, series: &str) -> bool {
+    metrics.lines().any(|line| line.starts_with(series))
+}
+
+fn scrape(address: &str) -> String {
+    let mut connection = TcpStream::connect(address).unwrap();
+    let request = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    connection.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    let (head, metrics) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    metrics.to_owned()
+}

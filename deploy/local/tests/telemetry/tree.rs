@@ -1,0 +1,77 @@
+//! The spans of a trace as a tree: which has which as its parent.
+
+use std::fmt;
+
+use crate::collector::Seen;
+
+// As the protocol numbers them.
+pub(crate) const SERVER: i32 = 2;
+pub(crate) const CLIENT: i32 = 3;
+pub(crate) const PRODUCER: i32 = 4;
+pub(crate) const CONSUMER: i32 = 5;
+
+/// The spans of one trace.
+pub(crate) struct Tree(pub(crate) Vec<Seen>);
+
+impl Tree {
+    /// Returns the one span of a service, a kind and a name below another one.
+    pub(crate) fn below(
+        &self,
+        parent: &[u8],
+        service: &str,
+        kind: i32,
+        name: &str,
+    ) -> Option<&Seen> {
+        self.children(parent).find(|seen| {
+            seen.service == service && seen.span.kind == kind && seen.span.name == name
+        })
+    }
+
+    /// Returns the round trips to Redis below a span, by their names.
+    pub(crate) fn redis(&self, parent: &Seen) -> Vec<&Seen> {
+        let children = self.children(&parent.span.span_id);
+        let is_redis = |seen: &&Seen| seen.attribute("db.system.name").as_deref() == Some("redis");
+        children.filter(is_redis).collect()
+    }
+
+    /// Returns the spans whose parent is neither among them nor this one.
+    pub(crate) fn orphans(&self, root: &[u8]) -> Vec<&Seen> {
+        let is_known = |id: &[u8]| self.0.iter().any(|seen| seen.span.span_id == id);
+        let mut orphans: Vec<_> = self.0.iter().collect();
+        orphans.retain(|seen| {
+            let parent = &seen.span.parent_span_id;
+            parent != root && !is_known(parent)
+        });
+        orphans
+    }
+
+    fn children(&self, parent: &[u8]) -> impl Iterator<Item = &Seen> {
+        self.0.iter().filter(move |seen| seen.span.parent_span_id == parent)
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, parent: &[u8], depth: usize) -> fmt::Result {
+        for seen in self.children(parent) {
+            let (service, name) = (&seen.service, &seen.span.name);
+            writeln!(
+                f,
+                "{:indent$}{service}: {name} ({})",
+                "",
+                seen.span.kind,
+                indent = depth * 2
+            )?;
+            self.write(f, &seen.span.span_id, depth + 1)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut roots: Vec<_> =
+            self.0.iter().map(|seen| seen.span.parent_span_id.clone()).collect();
+        roots.retain(|parent| self.0.iter().all(|seen| seen.span.span_id != *parent));
+        roots.sort();
+        roots.dedup();
+        roots.iter().try_for_each(|root| self.write(f, root, 0))
+    }
+}

@@ -1,0 +1,199 @@
+//! A request on its way to a peer, kept so that it can be sent once more.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    task::{Context as Waker, Poll},
+};
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderValue, Method, Request, Uri, Version,
+    header::USER_AGENT,
+    uri::{Authority, PathAndQuery, Scheme},
+};
+use http_body::{Body as _, Frame};
+use tokio::time::Instant;
+use tonic::{Status, body::Body};
+
+use crate::call::timeout;
+
+const OUR_NAME: HeaderValue =
+    HeaderValue::from_static(concat!("microblog/", env!("CARGO_PKG_VERSION")));
+
+/// What a caller asks, whoever is asked in the end.
+pub(super) struct Outgoing {
+    path: PathAndQuery,
+    headers: HeaderMap,
+    message: Message,
+}
+
+impl Outgoing {
+    pub(super) fn new(request: Request<Body>) -> Self {
+        let (head, body) = request.into_parts();
+        let path = head.uri.into_parts().path_and_query;
+        let mut headers = head.headers;
+        headers.entry(USER_AGENT).or_insert(OUR_NAME);
+        let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
+        Self { path, headers, message: Message::read(body) }
+    }
+
+    /// Returns the request for one attempt; `None` if its messages went with another one.
+    pub(super) fn attempt(
+        &mut self,
+        authority: &Authority,
+        deadline: Option<Instant>,
+    ) -> Option<Request<Message>> {
+        let message = self.message.again()?;
+        let mut request = Request::new(message);
+        *request.method_mut() = Method::POST;
+        *request.version_mut() = Version::HTTP_2;
+        *request.uri_mut() = uri(authority, self.path.clone());
+        *request.headers_mut() = self.headers.clone();
+        if let Some(deadline) = deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            timeout::write(request.headers_mut(), left);
+        }
+        Some(request)
+    }
+
+    /// Returns whether there is anything to send.
+    pub(super) fn is_there(&self) -> bool {
+        !matches!(self.message, Message::Gone)
+    }
+
+    /// Takes back what nobody has seen.
+    pub(super) fn take_back(&mut self, request: Request<Message>) {
+        self.message = request.into_body();
+    }
+}
+
+/// Returns the URI of a method.
+pub(super) fn uri(authority: &Authority, path: PathAndQuery) -> Uri {
+    let mut parts = http::uri::Parts::default();
+    parts.scheme = Some(Scheme::HTTP);
+    parts.authority = Some(authority.clone());
+    parts.path_and_query = Some(path);
+    // Fails only where one of them is missing.
+    Uri::from_parts(parts).unwrap_or_default()
+}
+
+/// The body of a request. That of one message, which is all of ours, is known as a whole before it is
+/// sent: it can be sent again, and ends with its last byte, without a frame that says so.
+pub(super) enum Message {
+    Whole(Option<Bytes>),
+    /// What was read of a body that is longer, or not there yet, and the rest.
+    Stream(VecDeque<Read>, Body),
+    Gone,
+}
+
+type Read = Result<Frame<Bytes>, Status>;
+
+impl Message {
+    /// Of one message that is there already.
+    pub(super) const fn whole(bytes: Bytes) -> Self {
+        Self::Whole(Some(bytes))
+    }
+
+    fn read(mut body: Body) -> Self {
+        // Who reads on registers a waker of its own.
+        let mut waker = Waker::from_waker(std::task::Waker::noop());
+        let mut poll = || Pin::new(&mut body).poll_frame(&mut waker);
+        let first = match poll() {
+            Poll::Ready(None) => return Self::Whole(None),
+            Poll::Ready(Some(first)) => first,
+            Poll::Pending => return Self::Stream(VecDeque::new(), body),
+        };
+        match (first.map(Frame::into_data), poll()) {
+            (Ok(Ok(bytes)), Poll::Ready(None)) => Self::Whole(Some(bytes)),
+            (first, second) => {
+                let first = first.map(|frame| frame.map_or_else(|other| other, Frame::data));
+                let second = match second {
+                    Poll::Ready(second) => second,
+                    Poll::Pending => None,
+                };
+                Self::Stream([first].into_iter().chain(second).collect(), body)
+            }
+        }
+    }
+
+    fn again(&mut self) -> Option<Self> {
+        match self {
+            Self::Whole(bytes) => Some(Self::Whole(bytes.clone())),
+            Self::Stream(..) => Some(std::mem::replace(self, Self::Gone)),
+            Self::Gone => None,
+        }
+    }
+}
+
+impl http_body::Body for Message {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<Option<Read>> {
+        match self.get_mut() {
+            Self::Whole(bytes) => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
+            Self::Stream(read, rest) => match read.pop_front() {
+                Some(read) => Poll::Ready(Some(read)),
+                None => Pin::new(rest).poll_frame(waker),
+            },
+            Self::Gone => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(bytes) => bytes.is_none(),
+            Self::Stream(read, rest) => read.is_empty() && rest.is_end_stream(),
+            Self::Gone => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use http_body_util::{BodyExt as _, StreamBody};
+
+    use super::*;
+
+    fn request(parts: Vec<&'static str>) -> Outgoing {
+        let frames = parts.into_iter().map(|part| Ok::<_, Status>(Frame::data(part.into())));
+        let body = Body::new(StreamBody::new(stream::iter(frames)));
+        Outgoing::new(Request::post("http://elsewhere/a/b").body(body).unwrap())
+    }
+
+    async fn sent(outgoing: &mut Outgoing) -> Option<(String, Bytes)> {
+        let authority = Authority::from_static("host:1");
+        let (head, message) = outgoing.attempt(&authority, None)?.into_parts();
+        Some((head.uri.to_string(), message.collect().await.unwrap().to_bytes()))
+    }
+
+    #[tokio::test]
+    async fn one_message_can_be_sent_again() {
+        for part in ["one", ""] {
+            let mut request = request(vec![part]);
+            for _ in 0..2 {
+                let expected = ("http://host:1/a/b".to_owned(), Bytes::from(part));
+                assert_eq!(sent(&mut request).await, Some(expected));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn several_are_sent_once_unless_nobody_saw_them() {
+        let mut request = request(vec!["one", "two", "three"]);
+        let unseen = request.attempt(&Authority::from_static("host:1"), None).unwrap();
+        request.take_back(unseen);
+        assert_eq!(sent(&mut request).await.unwrap().1, "onetwothree");
+        assert_eq!(sent(&mut request).await, None);
+    }
+
+    #[test]
+    fn the_end_is_known_with_the_last_byte() {
+        let mut message = Message::whole(Bytes::from("one"));
+        let mut waker = Waker::from_waker(std::task::Waker::noop());
+        assert!(Pin::new(&mut message).poll_frame(&mut waker).is_ready());
+        assert!(message.is_end_stream());
+    }
+}

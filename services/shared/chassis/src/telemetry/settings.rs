@@ -1,0 +1,156 @@
+//! What is recorded and where it goes: as the flags say, and OpenTelemetry's own variables
+//! (<https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>), where the
+//! SDK does not read them by itself.
+
+use std::{env, net::SocketAddr};
+
+use crate::Config;
+
+/// Where nothing says it: few enough to cost next to nothing.
+const RATIO: f64 = 0.01;
+
+/// Which calls are recorded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Sampling {
+    /// The share of those whose trace begins here.
+    pub(crate) ratio: f64,
+    /// Whether the caller's trace context decides, where there is one.
+    pub(crate) heeds_caller: bool,
+}
+
+/// What is recorded and where it goes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Settings {
+    /// The collector that takes traces; without one, there are no spans.
+    pub(crate) traces_to: Option<String>,
+    /// The collector that metrics are sent to.
+    pub(crate) metrics_to: Option<String>,
+    /// Where Prometheus asks for metrics.
+    pub(crate) scraped_at: Option<SocketAddr>,
+    pub(crate) sampling: Sampling,
+}
+
+impl Settings {
+    /// Returns those of this process.
+    pub(crate) fn of(config: &Config) -> Self {
+        Self::read(config, |name| env::var(name).ok())
+    }
+
+    /// Returns whether anybody takes metrics.
+    pub(crate) fn counts(&self) -> bool {
+        self.metrics_to.is_some() || self.scraped_at.is_some()
+    }
+
+    fn read(config: &Config, variable: impl Fn(&str) -> Option<String>) -> Self {
+        // What is empty is as if it were not there, says the specification.
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let is_off = variable("OTEL_SDK_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"));
+        let signal = |name: &str| {
+            let exporter = variable(&format!("OTEL_{name}_EXPORTER"));
+            let own = variable(&format!("OTEL_EXPORTER_OTLP_{name}_ENDPOINT"));
+            let common = || config.otlp_endpoint.clone().filter(|endpoint| !endpoint.is_empty());
+            let endpoint = own.or_else(common);
+            endpoint.filter(|_| !is_off && exporter.as_deref() != Some("none"))
+        };
+        Self {
+            traces_to: signal("TRACES"),
+            metrics_to: signal("METRICS"),
+            scraped_at: config.metrics_listen.filter(|_| !is_off),
+            sampling: sampling(config, variable),
+        }
+    }
+}
+
+/// Our own flag comes first: whoever sets it means this server.
+fn sampling(config: &Config, variable: impl Fn(&str) -> Option<String>) -> Sampling {
+    let parent_based = |ratio| Sampling { ratio, heeds_caller: true };
+    if let Some(ratio) = config.trace_sampling {
+        return parent_based(ratio);
+    }
+    let Some(name) = variable("OTEL_TRACES_SAMPLER") else { return parent_based(RATIO) };
+    let argument = || {
+        let ratio = variable("OTEL_TRACES_SAMPLER_ARG").and_then(|ratio| ratio.parse().ok());
+        ratio.filter(|ratio| (0.0..=1.0).contains(ratio)).unwrap_or(1.0)
+    };
+    let (heeds_caller, root) = match name.strip_prefix("parentbased_") {
+        Some(root) => (true, root),
+        None => (false, &*name),
+    };
+    match root {
+        "always_on" => Sampling { ratio: 1.0, heeds_caller },
+        "always_off" => Sampling { ratio: 0.0, heeds_caller },
+        // With or without: each service deciding for itself would leave no trace whole.
+        "traceidratio" => parent_based(argument()),
+        // One that we do not have is as if it were not there.
+        _ => parent_based(RATIO),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        config: Config,
+    }
+
+    fn read(flags: &[&str], variables: &[(&str, &str)]) -> Settings {
+        // Flags, lest the environment of whoever runs the tests is heard.
+        let all = ["test"].iter().chain(flags);
+        let config = Flags::try_parse_from(all).unwrap().config;
+        let variable = |name: &str| {
+            let found = variables.iter().find(|(variable, _)| *variable == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        Settings::read(&config, variable)
+    }
+
+    const COLLECTOR: &[&str] = &["--otlp-endpoint=http://common", "--metrics-listen=127.0.0.1:1"];
+
+    #[test]
+    fn each_signal_may_have_an_endpoint_of_its_own() {
+        let common = read(COLLECTOR, &[]);
+        assert_eq!(common.traces_to.as_deref(), Some("http://common"));
+        assert_eq!(common.metrics_to, common.traces_to);
+        let own = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://own");
+        assert_eq!(read(COLLECTOR, &[own]).traces_to.as_deref(), Some("http://own"));
+        assert_eq!(read(COLLECTOR, &[own]).metrics_to, common.metrics_to);
+        assert_eq!(read(&[], &[own]).metrics_to, None, "of the other signal nothing is said");
+        let empty = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "");
+        assert_eq!(read(COLLECTOR, &[empty]), common);
+    }
+
+    #[test]
+    fn a_signal_or_all_of_them_may_be_switched_off() {
+        let untraced = read(COLLECTOR, &[("OTEL_TRACES_EXPORTER", "none")]);
+        assert_eq!(untraced.traces_to, None);
+        assert!(untraced.metrics_to.is_some() && untraced.counts());
+        let off = read(COLLECTOR, &[("OTEL_SDK_DISABLED", "True")]);
+        assert!(off.traces_to.is_none() && !off.counts());
+        assert!(read(COLLECTOR, &[("OTEL_SDK_DISABLED", "1")]).counts(), "only true is true");
+        assert!(read(&COLLECTOR[1..], &[]).counts(), "Prometheus alone is enough");
+    }
+
+    #[test]
+    fn the_sampler_is_the_flags_or_the_variables() {
+        let sampler = |name| ("OTEL_TRACES_SAMPLER", name);
+        let of = |variables: &[(&str, &str)]| {
+            let Sampling { ratio, heeds_caller } = read(&[], variables).sampling;
+            (ratio, heeds_caller)
+        };
+        let argument = ("OTEL_TRACES_SAMPLER_ARG", "0.25");
+        assert_eq!(of(&[]), (0.01, true));
+        assert_eq!(of(&[sampler("always_on")]), (1.0, false));
+        assert_eq!(of(&[sampler("parentbased_always_off")]), (0.0, true));
+        assert_eq!(of(&[sampler("traceidratio"), argument]), (0.25, true));
+        assert_eq!(of(&[sampler("parentbased_traceidratio"), argument]), (0.25, true));
+        assert_eq!(of(&[sampler("parentbased_traceidratio")]), (1.0, true));
+        assert_eq!(of(&[sampler("xray")]), (0.01, true));
+        let both = read(&["--trace-sampling=0.5"], &[sampler("always_on")]).sampling;
+        assert_eq!(both, Sampling { ratio: 0.5, heeds_caller: true });
+    }
+}

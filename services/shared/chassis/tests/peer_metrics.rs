@@ -1,0 +1,78 @@
+//! What is counted of a peer that has several addresses.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+#[allow(dead_code, reason = "no test file uses all of it")]
+#[path = "replicas/caller.rs"]
+mod caller;
+#[allow(dead_code, reason = "no test file uses all of it")]
+#[path = "replicas/replica.rs"]
+mod replica;
+mod support;
+
+use caller::{Kind, call, eager, named};
+use opentelemetry::global;
+use opentelemetry_sdk::metrics::SdkMeterProvider;
+use prometheus::{Registry, TextEncoder};
+use replica::{Hosts, Replica, hosts};
+use support::eventually;
+use tonic::Status;
+
+/// The only test of its file: what is counted, the whole process counts.
+#[tokio::test]
+async fn retries_and_addresses_are_counted() {
+    let registry = Registry::new();
+    let exporter = opentelemetry_prometheus::exporter().with_registry(registry.clone()).build();
+    global::set_meter_provider(SdkMeterProvider::builder().with_reader(exporter.unwrap()).build());
+    // That of all series whose attributes are these.
+    let value = |name: &str, attributes: &[&str]| -> f64 {
+        let text = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        let is_meant = |line: &&str| {
+            line.starts_with(name) && attributes.iter().all(|attribute| line.contains(attribute))
+        };
+        let lines = text.lines().filter(is_meant);
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    };
+    let retries = |why, outcome| {
+        let service = r#"service="microblog.user.v1.UserService""#;
+        let [why, outcome] = [format!("why=\"{why}\""), format!("outcome=\"{outcome}\"")];
+        value("microblog_peer_retries", &[service, &why, &outcome])
+    };
+    let addresses = |state| {
+        value("microblog_peer_endpoints", &[r#"peer="peer:1""#, &format!("state=\"{state}\"")])
+    };
+
+    let [fails, works, dead] = hosts();
+    let mut fails =
+        Replica::start_with(fails, |_| async { Err(Status::unavailable("for a while")) });
+    let works = Replica::start(works);
+    let names = Hosts::new(&[fails.address, works.address, dead]);
+    let peer = named(&names, &eager());
+    eventually("two of them answer", async || {
+        let _ = call(&peer, Kind::Once).await;
+        (addresses("live"), addresses("out")) == (2.0, 1.0)
+    })
+    .await;
+    let seen = fails.calls();
+    for _ in 0..40 {
+        call(&peer, Kind::Read).await.unwrap();
+    }
+    let repeated = fails.calls() - seen;
+    assert!(repeated > 0);
+    assert_eq!(retries("unanswered", "answered"), repeated as f64);
+    assert_eq!(retries("unanswered", "failed") + retries("unanswered", "denied"), 0.0);
+
+    fails.stop().await;
+    eventually("one of them answers", async || {
+        call(&peer, Kind::Once).await.unwrap();
+        (addresses("live"), addresses("out")) == (1.0, 2.0)
+    })
+    .await;
+    names.set(Some(&[works.address]));
+    eventually("there is one", async || {
+        call(&peer, Kind::Once).await.unwrap();
+        (addresses("live"), addresses("out")) == (1.0, 0.0)
+    })
+    .await;
+    drop(peer);
+    eventually("there is none", async || addresses("live") == 0.0).await;
+}

@@ -1,0 +1,121 @@
+//! Who calls them.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use futures::StreamExt as _;
+use microblog_chassis::{Config, Peer};
+use microblog_proto::user::{
+    GetUserByNameRequest, GetUserRequest, LoginRequest, UpdateProfileRequest, VerifyRequest,
+    VerifyResponse, user_service_client::UserServiceClient,
+};
+use tokio::task::JoinHandle;
+use tonic::{Request, Status, Streaming};
+
+use crate::{replica::Hosts, support::config};
+
+/// The methods of the tests: each may be repeated in another way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `GetUserByName`.
+    Read,
+    /// `UpdateProfile`.
+    Write,
+    /// `Login`.
+    Once,
+    /// `GetUser`, which may be repeated as a read: its message is answered before the server does
+    /// what it does with a call.
+    Halting,
+}
+
+pub(crate) const READ: &str = "GetUserByName";
+pub(crate) const WRITE: &str = "UpdateProfile";
+pub(crate) const ONCE: &str = "Login";
+
+/// The default flags, but for names that are resolved very often.
+pub(crate) fn eager() -> Config {
+    Config { peer_refresh_ms: 20, ..config() }
+}
+
+/// A peer at a name.
+pub(crate) fn named(hosts: &Hosts, config: &Config) -> Peer {
+    Peer::resolved_by(Arc::new(hosts.clone()), "http://peer:1", config).unwrap()
+}
+
+/// Makes a call with a mark of its own, and returns the mark.
+pub(crate) async fn call(peer: &Peer, kind: Kind) -> Result<String, (String, Status)> {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let mark = CALLS.fetch_add(1, SeqCst).to_string();
+    let mut client = UserServiceClient::new(peer.clone());
+    let failed = |status| (mark.clone(), status);
+    match kind {
+        Kind::Read => {
+            client.get_user_by_name(marked(GetUserByNameRequest::default(), &mark)).await.err()
+        }
+        Kind::Write => {
+            client.update_profile(marked(UpdateProfileRequest::default(), &mark)).await.err()
+        }
+        Kind::Halting => client.get_user(marked(GetUserRequest::default(), &mark)).await.err(),
+        Kind::Once => client.login(marked(LoginRequest::default(), &mark)).await.err(),
+    }
+    .map_or_else(|| Ok(mark.clone()), |status| Err(failed(status)))
+}
+
+fn marked<T>(message: T, mark: &str) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("call", mark.parse().unwrap());
+    request
+}
+
+/// Begins a stream, and returns it after its first message.
+pub(crate) async fn watch(peer: &Peer) -> Result<Streaming<VerifyResponse>, Status> {
+    let mut client = UserServiceClient::new(peer.clone());
+    let mut stream = client.verify(marked(VerifyRequest {}, "stream")).await?.into_inner();
+    stream.next().await.unwrap()?;
+    Ok(stream)
+}
+
+/// Callers who call all the time.
+pub(crate) struct Load {
+    ends: Arc<AtomicBool>,
+    made: Arc<AtomicUsize>,
+    callers: Vec<JoinHandle<Vec<(String, Status)>>>,
+}
+
+impl Load {
+    /// Starts so many callers for each of some methods.
+    pub(crate) fn start(peer: &Peer, kinds: &[Kind], callers: usize) -> Self {
+        let (ends, made) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let callers = kinds.iter().flat_map(|kind| std::iter::repeat_n(*kind, callers));
+        let callers = callers.map(|kind| {
+            let (peer, ends, made) = (peer.clone(), ends.clone(), made.clone());
+            tokio::spawn(async move {
+                let mut failures = Vec::new();
+                while !ends.load(SeqCst) {
+                    failures.extend(call(&peer, kind).await.err());
+                    made.fetch_add(1, SeqCst);
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                failures
+            })
+        });
+        Self { callers: callers.collect(), ends, made }
+    }
+
+    /// How many calls have ended.
+    pub(crate) fn made(&self) -> usize {
+        self.made.load(SeqCst)
+    }
+
+    /// Ends it, and returns the calls that failed.
+    pub(crate) async fn end(self) -> Vec<(String, Status)> {
+        self.ends.store(true, SeqCst);
+        let failures = futures::future::join_all(self.callers).await;
+        failures.into_iter().flat_map(Result::unwrap).collect()
+    }
+}

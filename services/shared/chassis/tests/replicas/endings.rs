@@ -1,0 +1,97 @@
+//! Servers that stop as they should.
+
+use std::time::Duration;
+
+use crate::{
+    caller::{Kind, Load, call, eager, named},
+    replica::{Hosts, Replica, hosts},
+    support::eventually,
+};
+
+const ALL: [Kind; 3] = [Kind::Read, Kind::Write, Kind::Once];
+
+#[tokio::test]
+async fn a_rolling_restart_fails_no_call() {
+    let addresses = hosts::<3>();
+    let mut replicas = addresses.map(|address| {
+        Replica::start_with(address, |_| async {
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            Ok(())
+        })
+    });
+    let peer = named(&Hosts::new(&addresses), &eager());
+    let load = Load::start(&peer, &ALL, 10);
+    eventually("calls are made", async || load.made() > 500).await;
+    for turn in 0..9 {
+        let replica = &mut replicas[turn % addresses.len()];
+        replica.stop().await;
+        let made = load.made();
+        eventually("calls are made by the others", async || load.made() > made + 100).await;
+        replica.start_again();
+        let calls = replica.calls();
+        eventually("it is back", async || replica.calls() > calls + 50).await;
+    }
+    let failures = load.end().await;
+    assert!(failures.is_empty(), "{}: {:?}", failures.len(), failures.first());
+    let seen: usize = replicas.iter().map(Replica::calls).sum();
+    let mut marks: Vec<String> = Vec::new();
+    for method in [crate::caller::READ, crate::caller::WRITE, crate::caller::ONCE] {
+        marks.extend(replicas.iter().flat_map(|replica| replica.calls_of(method)));
+    }
+    marks.sort_unstable();
+    marks.dedup();
+    assert_eq!(marks.len(), seen, "nothing was asked twice");
+}
+
+#[tokio::test]
+async fn replicas_are_added_and_taken_away_without_a_failed_call() {
+    let addresses = hosts::<4>();
+    let mut first = Replica::start(addresses[0]);
+    let names = Hosts::new(&addresses[..1]);
+    let peer = named(&names, &eager());
+    let load = Load::start(&peer, &ALL, 10);
+    let mut others: Vec<Replica> = Vec::new();
+    for known in 2..=4 {
+        let other = Replica::start(addresses[known - 1]);
+        names.set(Some(&addresses[..known]));
+        eventually("it gets calls", async || other.calls() > 20).await;
+        others.push(other);
+    }
+    // As Kubernetes does it: the name forgets an address while its server stops.
+    names.set(Some(&addresses[1..]));
+    first.stop().await;
+    others[0].stop().await;
+    names.set(Some(&addresses[2..]));
+    let made = load.made();
+    eventually("calls are made", async || load.made() > made + 300).await;
+    let failures = load.end().await;
+    assert!(failures.is_empty(), "{}: {:?}", failures.len(), failures.first());
+}
+
+#[tokio::test]
+async fn a_server_that_drains_for_long_costs_no_call() {
+    let [drains, stays] = hosts();
+    let mut drains = Replica::start_with(drains, |method| async move {
+        // Until long after the others were made.
+        let time = if method == crate::caller::WRITE { 1_500 } else { 0 };
+        tokio::time::sleep(Duration::from_millis(time)).await;
+        Ok(())
+    });
+    let names = Hosts::new(&[drains.address]);
+    let peer = named(&names, &eager());
+    let slow = tokio::spawn({
+        let peer = peer.clone();
+        async move { call(&peer, Kind::Write).await }
+    });
+    eventually("it is under way", async || drains.calls() == 1).await;
+    let _stays = Replica::start(stays);
+    names.set(Some(&[drains.address, stays]));
+    let load = Load::start(&peer, &[Kind::Once], 10);
+    // Meanwhile the system takes connections for it, which it does not answer.
+    drains.stop().await;
+    let made = load.made();
+    eventually("calls are made", async || load.made() > made + 100).await;
+    let failures = load.end().await;
+    assert!(failures.is_empty(), "{}: {:?}", failures.len(), failures.first());
+    slow.await.unwrap().expect("it came to its end");
+}

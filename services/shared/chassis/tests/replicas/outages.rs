@@ -1,0 +1,226 @@
+//! Addresses that do not answer.
+
+use std::{
+    convert::Infallible,
+    net::{self, SocketAddr},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc,
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use http::Response;
+use http_body_util::Empty;
+use hyper::{server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpListener;
+use tonic::Code;
+
+use crate::{
+    caller::{Kind, Load, ONCE, READ, WRITE, call, eager, named, watch},
+    replica::{Hosts, Replica, hosts},
+    support::{config, eventually},
+};
+
+#[tokio::test]
+async fn of_two_addresses_one_may_be_dead() {
+    let [alive, dead] = hosts();
+    let _replica = Replica::start(alive);
+    let peer = named(&Hosts::new(&[dead, alive]), &eager());
+    for number in 0..1_000 {
+        call(&peer, Kind::Once).await.unwrap_or_else(|failed| panic!("{number}: {failed:?}"));
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_takes_connections_and_never_answers_costs_nobody_anything() {
+    let [alive, silent] = hosts();
+    let _replica = Replica::start(alive);
+    let _silent = net::TcpListener::bind(silent).unwrap();
+    let peer = named(&Hosts::new(&[silent, alive]), &eager());
+    for _ in 0..500 {
+        // Whoever asks it waits for longer.
+        let called = tokio::time::timeout(Duration::from_millis(1_900), call(&peer, Kind::Once));
+        called.await.expect("an answer").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn where_no_address_answers_a_call_ends_at_its_deadline() {
+    let silent = hosts::<2>().map(|host| net::TcpListener::bind(host).unwrap());
+    let names = Hosts::new(&silent.each_ref().map(|silent| silent.local_addr().unwrap()));
+    let mut short = eager();
+    short.default_timeout_ms = 300;
+    let peer = named(&names, &short);
+    let started = Instant::now();
+    let (_, status) = call(&peer, Kind::Read).await.unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    let took = started.elapsed();
+    assert!((300..2_500).contains(&took.as_millis()), "{took:?}");
+    // With more time, it does not wait for them for ever.
+    let (_, status) = call(&named(&names, &eager()), Kind::Read).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(started.elapsed() < Duration::from_secs(8));
+}
+
+#[tokio::test]
+async fn where_none_answers_calls_fail_soon_and_any_that_is_back_is_found() {
+    let [first, second] = hosts();
+    let peer = named(&Hosts::new(&[first, second]), &eager());
+    for _ in 0..20 {
+        let started = Instant::now();
+        let (_, status) = call(&peer, Kind::Read).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(started.elapsed() < Duration::from_secs(1));
+    }
+    for address in [first, second, first] {
+        let _replica = Replica::start(address);
+        eventually("it is found", async || call(&peer, Kind::Once).await.is_ok()).await;
+    }
+}
+
+#[tokio::test]
+async fn when_a_server_is_killed_what_may_be_repeated_does_not_fail_and_the_rest_is_not_repeated() {
+    let slowly = |_| async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Ok(())
+    };
+    let [stays, dies] = hosts();
+    let stays = Replica::start_with(stays, slowly);
+    let mut dies = Replica::start_with(dies, slowly);
+    let peer = named(&Hosts::new(&[stays.address, dies.address]), &eager());
+    let load = Load::start(&peer, &[Kind::Read, Kind::Write, Kind::Once], 15);
+    eventually("calls are made", async || load.made() > 500).await;
+    for _ in 0..3 {
+        dies.kill().await;
+        let made = load.made();
+        eventually("calls are made by the other one", async || load.made() > made + 300).await;
+        dies.start_again();
+        let calls = dies.calls();
+        eventually("it is back", async || dies.calls() > calls + 100).await;
+    }
+    let failed: Vec<String> = load.end().await.into_iter().map(|(mark, _)| mark).collect();
+    let both = |method| [stays.calls_of(method), dies.calls_of(method)].concat();
+    for method in [READ, WRITE] {
+        let seen = both(method);
+        assert!(!failed.iter().any(|mark| seen.contains(mark)), "{method}: {failed:?}");
+    }
+    let mut seen = both(ONCE);
+    let in_all = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), in_all, "some were repeated");
+    assert!(failed.iter().any(|mark| seen.contains(mark)), "nothing was under way");
+}
+
+#[tokio::test]
+async fn a_stream_is_begun_again_until_its_first_message_and_not_after_it() {
+    let [first, second] = hosts();
+    let mut holds = Replica::start_with(first, |_| std::future::pending());
+    let names = Hosts::new(&[first]);
+    let peer = named(&names, &eager());
+    let stream = tokio::spawn(async move { watch(&peer).await });
+    eventually("the stream is asked for", async || holds.calls() == 1).await;
+    let mut answers = Replica::start(second);
+    names.set(Some(&[first, second]));
+    holds.kill().await;
+    let mut stream = stream.await.unwrap().expect("the other one answers");
+    assert_eq!(answers.calls(), 1);
+    answers.kill().await;
+    let status = stream.message().await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_asked_for_again() {
+    let [first, second] = hosts();
+    let mut breaks = Replica::start_with(first, |_| std::future::pending());
+    let names = Hosts::new(&[first]);
+    let peer = named(&names, &eager());
+    let read = tokio::spawn({
+        let peer = peer.clone();
+        async move { call(&peer, Kind::Halting).await }
+    });
+    eventually("it is asked", async || breaks.calls() == 1).await;
+    // The message is there, and only its end is not: another call's answer came behind it.
+    assert!(!read.is_finished());
+    let _answers = Replica::start(second);
+    names.set(Some(&[first, second]));
+    breaks.kill().await;
+    read.await.unwrap().expect("the other one answers");
+}
+
+/// It takes the eight seconds in which a server that says nothing is found out.
+#[tokio::test]
+async fn what_fell_silent_is_read_elsewhere_but_not_written() {
+    let [stuck, alive] = hosts();
+    let (end, ended) = mpsc::channel::<()>();
+    let ended = Arc::new(Mutex::new(ended));
+    let stuck = Replica::start_with(stuck, move |_| {
+        let ended = ended.clone();
+        async move {
+            // With it, all of its thread.
+            let _ = ended.lock().unwrap().recv();
+            Ok(())
+        }
+    });
+    // Goes before the server does, which waits for it.
+    let end = end;
+    let names = Hosts::new(&[stuck.address]);
+    let mut patient = eager();
+    patient.default_timeout_ms = 30_000;
+    let peer = named(&names, &patient);
+    let calls = [Kind::Read, Kind::Write].map(|kind| {
+        let peer = peer.clone();
+        tokio::spawn(async move { call(&peer, kind).await })
+    });
+    eventually("one is under way", async || stuck.calls() > 0).await;
+    let alive = Replica::start(alive);
+    names.set(Some(&[stuck.address, alive.address]));
+    let [read, write] = calls;
+    read.await.unwrap().expect("it is read elsewhere");
+    let (_, status) = write.await.unwrap().expect_err("it may still be written");
+    assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(alive.calls_of(WRITE).len(), 0);
+    drop(end);
+}
+
+/// Takes connections at an address, and serves each for so long. Returns how many it took.
+async fn serve_shortly(address: SocketAddr, time: Duration) -> Arc<AtomicUsize> {
+    let taken = Arc::new(AtomicUsize::new(0));
+    let (listener, count) = (TcpListener::bind(address).await.unwrap(), taken.clone());
+    tokio::spawn(async move {
+        loop {
+            let (connection, _) = listener.accept().await.unwrap();
+            count.fetch_add(1, SeqCst);
+            tokio::spawn(async move {
+                let answer = async |_| Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()));
+                let server = http2::Builder::new(TokioExecutor::new());
+                let served = server.serve_connection(TokioIo::new(connection), service_fn(answer));
+                let _ = tokio::time::timeout(time, served).await;
+            });
+        }
+    });
+    taken
+}
+
+#[tokio::test]
+async fn a_server_that_soon_ends_its_connections_is_not_asked_without_a_pause() {
+    // One that answers none of them, and one that does.
+    for time in [Duration::ZERO, Duration::from_millis(10)] {
+        let [alive, ends] = hosts();
+        let _replica = Replica::start(alive);
+        let taken = serve_shortly(ends, time).await;
+        let peer = named(&Hosts::new(&[alive, ends]), &config());
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_millis(1_500) {
+            let _ = call(&peer, Kind::Once).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let taken = taken.load(SeqCst);
+        assert!((1..40).contains(&taken), "{time:?}: {taken}");
+    }
+}

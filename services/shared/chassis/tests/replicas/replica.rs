@@ -1,0 +1,247 @@
+//! Servers of the chassis that can be stopped and killed, and a name for them.
+
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    io,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst},
+    },
+    task::{Context, Poll},
+    thread::JoinHandle,
+};
+
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
+use microblog_chassis::{Resolve, Service, serve};
+use tokio::sync::oneshot;
+use tonic::{
+    Response, Status,
+    body::Body,
+    server::{Grpc, NamedService},
+    service::Routes,
+};
+use tonic_prost::ProstCodec;
+use tower::service_fn;
+
+use crate::support::{NAME, config};
+
+/// Hosts of a test's own, which share a port.
+pub(crate) fn hosts<const COUNT: usize>() -> [SocketAddr; COUNT] {
+    static NETWORKS: AtomicU8 = AtomicU8::new(1);
+    let network = NETWORKS.fetch_add(1, SeqCst);
+    let run = u8::try_from(std::process::id() % 250).unwrap();
+    let ip = |host: usize| Ipv4Addr::new(127, network, run, u8::try_from(host + 1).unwrap());
+    let port = TcpListener::bind((ip(0), 0)).unwrap().local_addr().unwrap().port();
+    std::array::from_fn(|host| SocketAddr::from((ip(host), port)))
+}
+
+/// What a name stands for, which a test changes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hosts {
+    /// `None`: nobody knows.
+    addresses: Arc<Mutex<Option<Vec<SocketAddr>>>>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Hosts {
+    pub(crate) fn new(addresses: &[SocketAddr]) -> Self {
+        let hosts = Self::default();
+        hosts.set(Some(addresses));
+        hosts
+    }
+
+    pub(crate) fn set(&self, addresses: Option<&[SocketAddr]>) {
+        *self.addresses.lock().unwrap() = addresses.map(<[_]>::to_vec);
+    }
+
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(SeqCst)
+    }
+}
+
+impl Resolve for Hosts {
+    fn resolve<'a>(&'a self, _: &'a str, _: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
+        self.asked.fetch_add(1, SeqCst);
+        let found = self.addresses.lock().unwrap().clone();
+        async move { found.ok_or_else(|| io::Error::other("no such name")) }.boxed()
+    }
+}
+
+type Conduct = dyn Fn(String) -> Work + Send + Sync;
+
+/// What a server does with its calls, whatever their method: that is all that it is told.
+#[derive(Clone)]
+struct Handler {
+    conduct: Arc<Conduct>,
+    calls: Arc<Mutex<HashMap<String, Vec<String>>>>,
+}
+
+impl NamedService for Handler {
+    const NAME: &'static str = NAME;
+}
+
+impl tower::Service<http::Request<Body>> for Handler {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let method = request.uri().path().rsplit('/').next().unwrap().to_owned();
+        let call = request.headers().get("call").map(|call| call.to_str().unwrap().to_owned());
+        let (conduct, calls) = (self.conduct.clone(), self.calls.clone());
+        async move {
+            let mut grpc = Grpc::new(ProstCodec::<(), ()>::default());
+            let (name, conduct) = (method.clone(), conduct.clone());
+            // Only whole requests get that far.
+            let work = move || {
+                calls.lock().unwrap().entry(name.clone()).or_default().extend(call.clone());
+                conduct(name.clone())
+            };
+            Ok(match method.as_str() {
+                "Verify" => {
+                    grpc.server_streaming(service_fn(move |_| watch(work())), request).await
+                }
+                "GetUser" => {
+                    grpc.server_streaming(service_fn(move |_| halt(work())), request).await
+                }
+                _ => grpc.unary(service_fn(move |_| answer(work())), request).await,
+            })
+        }
+        .boxed()
+    }
+}
+
+type Work = BoxFuture<'static, Result<(), Status>>;
+type Answer<T> = BoxFuture<'static, Result<Response<T>, Status>>;
+type Messages = BoxStream<'static, Result<(), Status>>;
+
+fn answer(work: Work) -> Answer<()> {
+    async { Ok(Response::new(work.await?)) }.boxed()
+}
+
+/// Answers one message after the work, and waits for ever.
+fn watch(work: Work) -> Answer<Messages> {
+    let first = |()| stream::iter([Ok(())]).chain(stream::pending()).boxed();
+    async move { Ok(Response::new(first(work.await?))) }.boxed()
+}
+
+/// Answers one message, and ends with the work.
+fn halt(work: Work) -> Answer<Messages> {
+    let end = stream::once(work).filter_map(async |end| end.err().map(Err));
+    let messages = stream::iter([Ok(())]).chain(end).boxed();
+    async { Ok(Response::new(messages)) }.boxed()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Drain,
+    Kill,
+}
+
+/// A server in a thread of its own, as a process is.
+pub(crate) struct Replica {
+    pub(crate) address: SocketAddr,
+    handler: Handler,
+    running: Option<(oneshot::Sender<End>, JoinHandle<()>)>,
+}
+
+impl Replica {
+    /// Answers every call.
+    pub(crate) fn start(address: SocketAddr) -> Self {
+        Self::start_with(address, |_| async { Ok(()) })
+    }
+
+    /// Does with a call of each method what a test says.
+    pub(crate) fn start_with<F>(
+        address: SocketAddr,
+        conduct: impl Fn(String) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<(), Status>> + Send + 'static,
+    {
+        let conduct = Arc::new(move |method: String| conduct(method).boxed() as BoxFuture<_>);
+        let handler = Handler { conduct, calls: Arc::default() };
+        let mut replica = Self { address, handler, running: None };
+        replica.start_again();
+        replica
+    }
+
+    pub(crate) fn start_again(&mut self) {
+        let listener = TcpListener::bind(self.address).unwrap();
+        let (end, ended) = oneshot::channel();
+        let service = Service {
+            name: NAME,
+            routes: Routes::new(self.handler.clone()),
+            handler: None,
+            ready: Arc::new(|| async { true }.boxed()),
+            background: Vec::new(),
+        };
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let (ended, config) = (ended.shared(), config());
+                let drain = async {
+                    if ended.clone().await != Ok(End::Drain) {
+                        std::future::pending().await
+                    }
+                };
+                let kill = async {
+                    if ended.clone().await == Ok(End::Drain) {
+                        std::future::pending().await
+                    }
+                };
+                tokio::select! {
+                    served = serve(listener, service, &config, drain) => served.unwrap(),
+                    () = kill => {}
+                }
+            });
+        });
+        self.running = Some((end, thread));
+    }
+
+    /// Stops as on SIGTERM, to the end.
+    pub(crate) async fn stop(&mut self) {
+        self.end(End::Drain).await;
+    }
+
+    /// Ends as on SIGKILL: no call is answered any more.
+    pub(crate) async fn kill(&mut self) {
+        self.end(End::Kill).await;
+    }
+
+    async fn end(&mut self, how: End) {
+        let (end, thread) = self.running.take().unwrap();
+        end.send(how).unwrap();
+        tokio::task::spawn_blocking(|| thread.join().unwrap()).await.unwrap();
+    }
+
+    /// The marks of the calls of a method, in the order in which they came.
+    pub(crate) fn calls_of(&self, method: &str) -> Vec<String> {
+        self.handler.calls.lock().unwrap().get(method).cloned().unwrap_or_default()
+    }
+
+    /// How many calls came.
+    pub(crate) fn calls(&self) -> usize {
+        self.handler.calls.lock().unwrap().values().map(Vec::len).sum()
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        // Without its other half, it ends as if killed.
+        if let Some((end, thread)) = self.running.take() {
+            drop(end);
+            let _ = thread.join();
+        }
+    }
+}

@@ -232,7 +232,12 @@ async fn run(urls: [String; 4], post: microblog_post::Config, listeners: [TcpLis
         microblog_relation::Config::parse_from(["relation", "--redis-url", relation_url]);
     let timeline =
         microblog_timeline::Config::parse_from(["timeline", "--redis-url", timeline_url]);
-    let config = microblog_gateway::Config::parse_from(["gateway"]);
+    let config = microblog_gateway::Config::parse_from([
+        "gateway",
+        "--post-calls-per-minute=0",
+        "--logins-per-minute=0",
+    ]);
+    let limits = microblog_gateway::Limits::new(&config.limits);
     let chassis = &config.chassis;
     let user = microblog_user::service(&user, Worker::ONLY).await.unwrap();
     let relation = microblog_relation::service(&relation, Worker::ONLY).await.unwrap();
@@ -247,7 +252,7 @@ async fn run(urls: [String; 4], post: microblog_post::Config, listeners: [TcpLis
         post: peer(&post),
         timeline: peer(&timeline),
     };
-    let gateway = microblog_gateway::service(&config, peers, Worker::ONLY);
+    let gateway = microblog_gateway::service(&config, limits, peers, Worker::ONLY);
     let mut jobs = JoinSet::new();
     for service in [relation, timeline, post] {
         service.background.into_iter().for_each(|job| drop(jobs.spawn(job)));

@@ -9,7 +9,6 @@ use tonic::{Code, Status};
 use crate::{
     people::{Detail, Visit},
     rpc::Gateway,
-    viewer::Token,
 };
 
 /// What a viewer is about to do to a post.
@@ -51,29 +50,27 @@ pub(crate) fn refuse_any(relation: &Relation) -> Result<(), Status> {
 }
 
 impl Gateway {
-    /// Returns the viewer, who may act on a post: of those who wrote it and what is repeated with
-    /// it, nobody is gone (POST_NOT_FOUND) or has a block with the viewer. Of several faults the
+    /// Refuses to let the viewer act on a post where, of those who wrote it and what is repeated with
+    /// it, somebody is gone (POST_NOT_FOUND) or has a block with the viewer. Of several faults the
     /// post's author's are told before the root's; of one author's, that they are gone, then their
     /// block, then the viewer's.
     ///
-    /// Up to 4 calls: user.Authenticate ∥ post.GetPost, then user.BatchGetUsers ∥
-    /// relation.BatchGetRelations, if anybody but the viewer is among the authors.
+    /// Up to 3 calls: post.GetPost, then user.BatchGetUsers ∥ relation.BatchGetRelations, if anybody
+    /// but the viewer is among the authors.
     ///
     /// A block or a deletion between this and what follows comes too late for it, as if it had come
     /// after both.
-    pub(crate) async fn unblocked_viewer(
+    pub(crate) async fn refuse_past_block(
         &self,
-        token: Token,
+        viewer: UserId,
         post_id: u64,
         act: Act,
-    ) -> Result<UserId, Status> {
-        let (viewer, authors) = tokio::join!(self.viewer(token), self.authors(post_id, act));
-        let (viewer, mut authors) = (viewer?, authors?);
+    ) -> Result<(), Status> {
+        let mut authors = self.authors(post_id, act).await?;
         authors.retain(|&author| author != viewer.get());
         let visit = Visit { viewer: Some(viewer), host: None, known: &[] };
         let people = self.people(visit, authors.clone(), Detail::Blocks).await?;
-        authors.into_iter().try_for_each(|author| people.admit(author, refuse_any))?;
-        Ok(viewer)
+        authors.into_iter().try_for_each(|author| people.admit(author, refuse_any))
     }
 
     /// Returns who wrote what is to be acted on; nobody where the call that acts is to decide.

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use microblog_chassis as chassis;
 
+use crate::limits;
+
 /// The gateway of microblog: composes the services' calls into what applications call
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "microblog-gateway", version)]
@@ -17,7 +19,8 @@ pub struct Config {
     )]
     pub listen: SocketAddr,
 
-    /// Where the user service is
+    /// Where the user service is: a URL, or several with commas between them. A name is all of its
+    /// addresses
     #[arg(
         long,
         env = "MICROBLOG_USER_URL",
@@ -26,7 +29,8 @@ pub struct Config {
     )]
     pub user_url: String,
 
-    /// Where the relation service is
+    /// Where the relation service is: a URL, or several with commas between them. A name is all of its
+    /// addresses
     #[arg(
         long,
         env = "MICROBLOG_RELATION_URL",
@@ -35,7 +39,8 @@ pub struct Config {
     )]
     pub relation_url: String,
 
-    /// Where the post service is
+    /// Where the post service is: a URL, or several with commas between them. A name is all of its
+    /// addresses
     #[arg(
         long,
         env = "MICROBLOG_POST_URL",
@@ -44,7 +49,8 @@ pub struct Config {
     )]
     pub post_url: String,
 
-    /// Where the timeline service is
+    /// Where the timeline service is: a URL, or several with commas between them. A name is all of its
+    /// addresses
     #[arg(
         long,
         env = "MICROBLOG_TIMELINE_URL",
@@ -58,6 +64,10 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_SESSION_CHECK_MS", value_name = "MS", default_value_t = 30_000,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub session_check_ms: u64,
+
+    /// How much one viewer, and one address, may ask for
+    #[command(flatten)]
+    pub limits: limits::Config,
 
     /// What every server has
     #[command(flatten)]

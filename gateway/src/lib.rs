@@ -11,7 +11,8 @@
 //! a page only where that is too much to be looked at together, and with a list of somebody's only
 //! in the past of a home timeline, which takes all whom the viewer follows.
 //!
-//! The gateway keeps nothing, and decides about the domain only what takes the knowledge of several
+//! The gateway keeps nothing but how often its callers have come of late, whom it refuses when they
+//! come too often (`limits.rs`). It decides about the domain only what takes the knowledge of several
 //! services: which posts and comments a viewer is shown, and acts on, past blocks, mutes and
 //! accounts that are gone (`people.rs`, `blocks.rs`). It checks what it must read itself (the
 //! session token, references to accounts, page sizes) and leaves every other rule to the service
@@ -29,6 +30,7 @@ mod config;
 mod deletions;
 mod follows;
 mod hydrate;
+pub mod limits;
 mod lists;
 mod mentions;
 mod pages;
@@ -54,6 +56,7 @@ use microblog_proto::gateway::gateway_service_server::{self, GatewayServiceServe
 use tonic::service::Routes;
 
 pub use config::Config;
+pub use limits::Limits;
 pub use peers::Peers;
 
 use rpc::Gateway;
@@ -67,23 +70,30 @@ pub struct Error {
 }
 
 /// Returns the gateway as its own process serves it, with its peers on the network.
-pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, Error> {
+pub async fn listen(
+    config: Config,
+    limits: Limits,
+    worker: Worker,
+) -> Result<Vec<Listening>, Error> {
     let peers = Peers::remote(&config)?;
-    Ok(vec![Listening { address: config.listen, service: service(&config, peers, worker) }])
+    let service = service(&config, limits, peers, worker);
+    Ok(vec![Listening { address: config.listen, service }])
 }
 
-/// Returns the gateway for one worker. Worker 0 also finishes the deletions of accounts that were
-/// left half done.
-pub fn service(config: &Config, peers: Peers, worker: Worker) -> chassis::Service {
-    let relay = worker.is_first().then(|| deletions::relay(peers.clone()).boxed());
+/// Returns the gateway for one worker, with the limits that all workers of the process share. Worker
+/// 0 also finishes the deletions of accounts that were left half done, and keeps the limits small.
+pub fn service(config: &Config, limits: Limits, peers: Peers, worker: Worker) -> chassis::Service {
+    let first = worker.is_first();
+    let sweep = first.then(|| limits.job()).flatten();
+    let relay = first.then(|| deletions::relay(peers.clone()).boxed());
     let session_check = Duration::from_millis(config.session_check_ms);
-    let server = GatewayServiceServer::new(Gateway::new(peers, session_check))
+    let server = GatewayServiceServer::new(Gateway { peers, limits, session_check })
         .max_decoding_message_size(config.chassis.max_message_bytes);
     chassis::Service {
         name: gateway_service_server::SERVICE_NAME,
         routes: Routes::new(server),
         handler: None,
         ready: std::sync::Arc::new(|| future::ready(true).boxed()),
-        background: relay.into_iter().collect(),
+        background: sweep.into_iter().chain(relay).collect(),
     }
 }

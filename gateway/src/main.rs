@@ -4,12 +4,16 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use microblog_chassis as chassis;
-use microblog_gateway::{Config, listen};
+use microblog_gateway::{Config, Limits, listen};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let config = Config::parse();
-    chassis::run(&config.chassis.clone(), move |worker| listen(config.clone(), worker))
+    // One for all workers: a caller's connection may come to any of them.
+    let limits = Limits::new(&config.limits);
+    chassis::run(&config.chassis.clone(), move |worker| {
+        listen(config.clone(), limits.clone(), worker)
+    })
 }

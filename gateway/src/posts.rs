@@ -15,13 +15,14 @@ const FIELDS: refusal::Fields =
 
 impl Gateway {
     /// Makes a post. Up to 3 calls: user.Authenticate, then post.CreatePost, then
-    /// user.BatchResolveNames (not where nobody is mentioned).
+    /// user.BatchResolveNames (not where nobody is mentioned). Who posts too fast costs the first one
+    /// alone.
     pub(crate) async fn publish(
         &self,
         token: Token,
         request: gateway::PublishRequest,
     ) -> Result<gateway::PublishResponse, Status> {
-        let author_id = self.viewer(token).await?.get();
+        let author_id = self.limited_viewer(token, &self.limits.viewers().posts).await?.get();
         let gateway::PublishRequest { request_id, text } = request;
         let request = post::CreatePostRequest { author_id, request_id, text };
         let response = self.peers.post().create_post(request).await;
@@ -30,9 +31,10 @@ impl Gateway {
         Ok(gateway::PublishResponse { post: Some(post) })
     }
 
-    /// Reposts a post. Up to 6 calls: user.Authenticate ∥ post.GetPost, then user.BatchGetUsers ∥
+    /// Reposts a post. Up to 6 calls: user.Authenticate, then post.GetPost, then user.BatchGetUsers ∥
     /// relation.BatchGetRelations (not where all is the viewer's own), then post.Repost, then
-    /// user.BatchResolveNames (not where nobody is mentioned).
+    /// user.BatchResolveNames (not where nobody is mentioned). Who posts too fast costs the first one
+    /// alone.
     ///
     /// The root is not told: what a viewer sees of it, `present.rs` alone decides.
     pub(crate) async fn repost(
@@ -41,7 +43,9 @@ impl Gateway {
         request: gateway::RepostRequest,
     ) -> Result<gateway::RepostResponse, Status> {
         let gateway::RepostRequest { request_id, post_id, text } = request;
-        let author_id = self.unblocked_viewer(token, post_id, Act::Repost).await?.get();
+        let viewer = self.limited_viewer(token, &self.limits.viewers().posts).await?;
+        self.refuse_past_block(viewer, post_id, Act::Repost).await?;
+        let author_id = viewer.get();
         let request = post::RepostRequest { author_id, request_id, post_id, text };
         let response = self.peers.post().repost(request).await;
         let response = response.map_err(|status| refusal::pass_on(status, FIELDS))?.into_inner();

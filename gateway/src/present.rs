@@ -104,7 +104,7 @@ mod tests {
 
     fn scene(users: &[u64], relations: Vec<Relation>) -> Scene {
         let people = People::new(users.iter().copied().map(user).collect(), relations);
-        Scene { people, mentioned: Mentioned::default(), liked: [20].into() }
+        Scene { people, mentioned: Mentioned::default(), liked: [20].into_iter().collect() }
     }
 
     #[test]

@@ -19,16 +19,18 @@ const FIELDS: refusal::Fields = &[
 ];
 
 impl Gateway {
-    /// Makes the viewer like a post. Up to 5 calls: user.Authenticate ∥ post.GetPost, then
+    /// Makes the viewer like a post. Up to 5 calls: user.Authenticate, then post.GetPost, then
     /// user.BatchGetUsers ∥ relation.BatchGetRelations (not for the viewer's own post), then
-    /// post.Like.
+    /// post.Like. Who likes too fast costs the first one alone.
     pub(crate) async fn like(
         &self,
         token: Token,
         request: gateway::LikeRequest,
     ) -> Result<gateway::LikeResponse, Status> {
         let post_id = request.post_id;
-        let user_id = self.unblocked_viewer(token, post_id, Act::React).await?.get();
+        let viewer = self.limited_viewer(token, &self.limits.viewers().likes).await?;
+        self.refuse_past_block(viewer, post_id, Act::React).await?;
+        let user_id = viewer.get();
         let response = self.peers.post().like(post::LikeRequest { user_id, post_id }).await;
         let response = response.map_err(|status| refusal::pass_on(status, FIELDS))?.into_inner();
         let liked_at = refusal::sent(response.like)?.liked_at;
@@ -50,16 +52,19 @@ impl Gateway {
         Ok(gateway::UnlikeResponse {})
     }
 
-    /// Adds a comment. Up to 6 calls: user.Authenticate ∥ post.GetPost, then user.BatchGetUsers ∥
+    /// Adds a comment. Up to 6 calls: user.Authenticate, then post.GetPost, then user.BatchGetUsers ∥
     /// relation.BatchGetRelations (not for the viewer's own post), then post.AddComment, then
-    /// user.BatchResolveNames (not where nobody is mentioned).
+    /// user.BatchResolveNames (not where nobody is mentioned). Who comments too fast costs the first
+    /// one alone.
     pub(crate) async fn comment(
         &self,
         token: Token,
         request: gateway::CommentRequest,
     ) -> Result<gateway::CommentResponse, Status> {
         let gateway::CommentRequest { request_id, post_id, text, in_reply_to_id } = request;
-        let author_id = self.unblocked_viewer(token, post_id, Act::React).await?.get();
+        let viewer = self.limited_viewer(token, &self.limits.viewers().comments).await?;
+        self.refuse_past_block(viewer, post_id, Act::React).await?;
+        let author_id = viewer.get();
         let request =
             post::AddCommentRequest { author_id, request_id, post_id, text, in_reply_to_id };
         let response = self.peers.post().add_comment(request).await;

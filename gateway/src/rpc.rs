@@ -6,22 +6,18 @@ use std::time::Duration;
 use microblog_proto::gateway::{self as pb, gateway_service_server::GatewayService};
 use tonic::{Request, Response, Status};
 
-use crate::{Peers, timelines::News, viewer::Token};
+use crate::{Limits, Peers, timelines::News, viewer::Token};
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// The gateway in one worker: no state but the way to its peers, and how it is configured.
+/// The gateway in one worker: no state but the way to its peers, the limits that it shares with the
+/// process's other workers, and how it is configured.
 #[derive(Clone)]
 pub(crate) struct Gateway {
     pub(crate) peers: Peers,
+    pub(crate) limits: Limits,
     /// How long a stream to which nothing comes goes on before its session is looked at again.
     pub(crate) session_check: Duration,
-}
-
-impl Gateway {
-    pub(crate) fn new(peers: Peers, session_check: Duration) -> Self {
-        Self { peers, session_check }
-    }
 }
 
 #[tonic::async_trait]
@@ -32,6 +28,7 @@ impl GatewayService for Gateway {
         &self,
         request: Request<pb::RegisterRequest>,
     ) -> Answer<pb::RegisterResponse> {
+        self.limits.admit_registration(&request)?;
         Gateway::register(self, request.into_inner()).await.map(Response::new)
     }
 
@@ -43,6 +40,7 @@ impl GatewayService for Gateway {
     }
 
     async fn login(&self, request: Request<pb::LoginRequest>) -> Answer<pb::LoginResponse> {
+        self.limits.admit_login(&request)?;
         Gateway::login(self, request.into_inner()).await.map(Response::new)
     }
 

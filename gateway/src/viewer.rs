@@ -5,7 +5,7 @@ use microblog_domain::UserId;
 use microblog_proto::{common::ErrorReason, user};
 use tonic::{Status, metadata::MetadataMap};
 
-use crate::{refusal, rpc::Gateway};
+use crate::{limits::Limit, refusal, rpc::Gateway};
 
 /// A session token as the caller gave it, not checked. Has no `Debug`, so that it is not printed
 /// by mistake.
@@ -54,6 +54,18 @@ impl Gateway {
         let response = self.peers.user().authenticate(request).await;
         let response = response.map_err(|status| refusal::pass_on(status, &[]))?;
         refusal::sent_id(response.into_inner().user_id)
+    }
+
+    /// Returns whose token it is, and counts what they are about to do, or refuses it. One call:
+    /// user.Authenticate.
+    pub(crate) async fn limited_viewer(
+        &self,
+        token: Token,
+        limit: &Limit<UserId>,
+    ) -> Result<UserId, Status> {
+        let viewer = self.viewer(token).await?;
+        limit.admit(&viewer)?;
+        Ok(viewer)
     }
 
     /// Returns whose token it is, if there is one. One call at most.

@@ -14,7 +14,10 @@ use tonic::Code;
 
 use crate::{
     refused::{POST_NOT_FOUND, assert_refused},
-    system::{Flags, Jobs, Member, PASSWORD, System, by_id, by_name, config, email, registration},
+    system::{
+        Flags, Jobs, Member, PASSWORD, System, by_id, by_name, config, email, gateway_service,
+        registration,
+    },
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -153,7 +156,7 @@ fn nowhere() -> Peer {
 async fn an_account_is_deleted_although_a_service_is_away(away: impl Fn(&Peers) -> Peers) {
     let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let ann = system.join("ann").await;
-    let mut service = microblog_gateway::service(&config(), away(&system.peers), Worker::ONLY);
+    let mut service = gateway_service(&config(), away(&system.peers), Worker::ONLY);
     let relay = tokio::spawn(service.background.pop().unwrap());
     let gateway = Peer::local(&service, &config().chassis);
     let mut gateway = gateway::gateway_service_client::GatewayServiceClient::new(gateway);
@@ -166,7 +169,7 @@ async fn an_account_is_deleted_although_a_service_is_away(away: impl Fn(&Peers) 
     relay.abort();
 
     // Another gateway, that reaches all, goes on.
-    let service = microblog_gateway::service(&config(), system.peers.clone(), Worker::ONLY);
+    let service = gateway_service(&config(), system.peers.clone(), Worker::ONLY);
     let relay = tokio::spawn(futures::future::join_all(service.background));
     let mut user = UserServiceClient::new(system.peers.user.clone());
     eventually("another gateway finishes it", SOON, async || {
@@ -184,6 +187,6 @@ fn only_the_first_worker_of_a_process_relays() {
     for (index, jobs) in [(0, 1), (1, 0)] {
         let peers = Peers::remote(&config()).unwrap();
         let worker = Worker { index, count: 2 };
-        assert_eq!(microblog_gateway::service(&config(), peers, worker).background.len(), jobs);
+        assert_eq!(gateway_service(&config(), peers, worker).background.len(), jobs);
     }
 }

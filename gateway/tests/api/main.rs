@@ -8,6 +8,8 @@ mod blocked;
 mod cost;
 mod deletions;
 mod graph;
+mod limits;
+mod limits_by_address;
 mod long_texts;
 mod mentions;
 mod outages;

@@ -14,7 +14,7 @@ use tonic::Code;
 
 use crate::{
     acts::request_id,
-    system::{Flags, Jobs, System, by_id, config},
+    system::{Flags, Jobs, System, by_id, config, gateway_service},
 };
 
 pub(crate) fn peer_at(address: &str) -> Peer {
@@ -23,7 +23,7 @@ pub(crate) fn peer_at(address: &str) -> Peer {
 
 /// Returns another gateway before a system's services, one of them elsewhere.
 pub(crate) fn gateway_to(peers: Peers) -> GatewayServiceClient<Peer> {
-    let service = microblog_gateway::service(&config(), peers, Worker::ONLY);
+    let service = gateway_service(&config(), peers, Worker::ONLY);
     GatewayServiceClient::new(Peer::local(&service, &config().chassis))
 }
 

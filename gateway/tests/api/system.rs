@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use microblog_chassis::{Peer, Service, Worker};
-use microblog_gateway::{Config, Peers};
+use microblog_gateway::{Config, Limits, Peers};
 use microblog_proto::{
     gateway::{self, UserRef, gateway_service_client::GatewayServiceClient, user_ref::Ref},
     post::post_service_client::PostServiceClient,
@@ -82,7 +82,7 @@ impl System {
         let post = post_service(&store.url("post"), flags.post, Some(delivery)).await;
         let post = local(tap.on(post), jobs, &mut running);
         let peers = Peers { user, relation, post, timeline };
-        let service = microblog_gateway::service(&config(), peers.clone(), Worker::ONLY);
+        let service = gateway_service(&config(), peers.clone(), Worker::ONLY);
         let gateway = local(service, jobs, &mut running);
         Self { store, peers, tap, gateway, _jobs: running }
     }
@@ -205,8 +205,31 @@ pub(crate) fn ids(users: &[gateway::ListedUser]) -> Vec<u64> {
     users.iter().map(|listed| listed.user.as_ref().unwrap().id).collect()
 }
 
+/// Returns the gateway's configuration, by which anybody may do anything as fast as they like.
 pub(crate) fn config() -> Config {
-    Config::try_parse_from(["gateway"]).unwrap()
+    configured(&[])
+}
+
+/// Returns the same with further flags.
+pub(crate) fn configured(flags: &[&str]) -> Config {
+    const UNLIMITED: [&str; 6] = [
+        "--follows-per-minute=0",
+        "--likes-per-minute=0",
+        "--post-calls-per-minute=0",
+        "--comment-calls-per-minute=0",
+        "--logins-per-minute=0",
+        "--registrations-per-hour=0",
+    ];
+    let name = |flag: &str| flag.split('=').next().map(str::to_owned);
+    let told = |own: &&str| flags.iter().any(|flag| name(flag) == name(own));
+    let own = UNLIMITED.iter().copied().filter(|own| !told(own));
+    let args = ["gateway"].into_iter().chain(own).chain(flags.iter().copied());
+    Config::try_parse_from(args).unwrap()
+}
+
+/// Returns a gateway with limits of its own.
+pub(crate) fn gateway_service(config: &Config, peers: Peers, worker: Worker) -> Service {
+    microblog_gateway::service(config, Limits::new(&config.limits), peers, worker)
 }
 
 pub(crate) async fn user_service(redis_url: &str, flags: &[&str]) -> Service {

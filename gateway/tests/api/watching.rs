@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use clap::Parser as _;
 use microblog_chassis::{Peer, Worker, status};
-use microblog_gateway::Config;
 use microblog_proto::{
     common::ErrorReason,
     gateway::{self, WatchHomeResponse, gateway_service_client::GatewayServiceClient},
@@ -14,7 +12,7 @@ use tonic::{Code, Status, Streaming};
 
 use crate::{
     refused::{Refusal, TOKEN_INVALID, TOKEN_MISSING, assert_refused},
-    system::{Member, System, config, with_token},
+    system::{Member, System, config, configured, gateway_service, with_token},
     timeline_acts::{SOON, texts},
 };
 
@@ -122,8 +120,8 @@ async fn what_came_together_comes_in_parts_that_fit_into_a_message() {
 #[tokio::test]
 async fn a_watch_ends_with_its_session_although_nothing_comes() {
     let (system, ann, _) = friends().await;
-    let config = Config::try_parse_from(["gateway", "--session-check-ms", "50"]).unwrap();
-    let service = microblog_gateway::service(&config, system.peers.clone(), Worker::ONLY);
+    let config = configured(&["--session-check-ms=50"]);
+    let service = gateway_service(&config, system.peers.clone(), Worker::ONLY);
     let mut gateway = GatewayServiceClient::new(Peer::local(&service, &config.chassis));
     let request = ann.asks(gateway::WatchHomeRequest::default());
     let mut news = gateway.watch_home(request).await.unwrap().into_inner();

@@ -2,6 +2,7 @@
 //! one place to extend when a service is added.
 
 use std::{
+    env,
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
 };
@@ -57,6 +58,7 @@ struct Configs {
     keeps_archive: bool,
     chassis: Chassis,
     gateway: microblog_gateway::Config,
+    limits: microblog_gateway::Limits,
     user: microblog_user::Config,
     relation: microblog_relation::Config,
     post: microblog_post::Config,
@@ -78,8 +80,8 @@ pub(super) enum Error {
 
 impl Plan {
     /// Configures all servers: each as by its own flags and environment, but for where it listens
-    /// and where its store is. The archive is in the data directory, unless the environment says
-    /// that it is elsewhere.
+    /// and where its store is. The archive is in the data directory, and no address is limited,
+    /// unless the environment says otherwise.
     pub(super) fn new(
         port_base: u16,
         data: &DataDir,
@@ -90,7 +92,8 @@ impl Plan {
         let mut relation: microblog_relation::Config = stored("relation", access)?;
         let mut post: microblog_post::Config = stored("post", access)?;
         let mut timeline: microblog_timeline::Config = stored("timeline", access)?;
-        let mut gateway: microblog_gateway::Config = configured("gateway", &[])?;
+        let mut gateway: microblog_gateway::Config =
+            configured("gateway", &no_limits_by_address())?;
         let archive = &mut post.archive.archive_url;
         let keeps_archive = archive.as_ref().is_none_or(String::is_empty);
         if keeps_archive {
@@ -105,10 +108,17 @@ impl Plan {
         ] {
             own.clone_from(chassis);
         }
-        let chassis = chassis.clone();
-        let configs =
-            Configs { port_base, keeps_archive, chassis, gateway, user, relation, post, timeline };
-        Ok(Self(Arc::new(configs)))
+        Ok(Self(Arc::new(Configs {
+            port_base,
+            keeps_archive,
+            chassis: chassis.clone(),
+            limits: microblog_gateway::Limits::new(&gateway.limits),
+            gateway,
+            user,
+            relation,
+            post,
+            timeline,
+        })))
     }
 
     /// Returns whether the archive is in the data directory.
@@ -118,7 +128,7 @@ impl Plan {
 
     /// Makes the servers of one worker; they call each other within the process.
     pub(super) async fn listen(self, worker: Worker) -> Result<Vec<Listening>, Error> {
-        let Configs { port_base, chassis, gateway, user, relation, post, timeline, .. } = &*self.0;
+        let Configs { port_base, chassis, user, relation, post, timeline, .. } = &*self.0;
         let user = microblog_user::service(user, worker).await.map_err(Error::User)?;
         let relation =
             microblog_relation::service(relation, worker).await.map_err(Error::Relation)?;
@@ -135,13 +145,25 @@ impl Plan {
             post: Peer::local(&post, chassis),
             timeline: Peer::local(&timeline, chassis),
         };
-        let gateway = microblog_gateway::service(gateway, peers, worker);
+        let Configs { gateway, limits, .. } = &*self.0;
+        let gateway = microblog_gateway::service(gateway, limits.clone(), peers, worker);
         let services = [gateway, user, relation, post, timeline];
         let servers = SERVERS.iter().zip(services);
         let listening = servers
             .map(|(server, service)| Listening { address: server.address(*port_base), service });
         Ok(listening.collect())
     }
+}
+
+/// Returns the flags by which no address is limited, unless the environment says otherwise: all
+/// callers are on this machine, and its owner is not to be refused for testing with many accounts.
+fn no_limits_by_address() -> Vec<&'static str> {
+    let limits = [
+        ("MICROBLOG_LOGINS_PER_MINUTE", "--logins-per-minute=0"),
+        ("MICROBLOG_REGISTRATIONS_PER_HOUR", "--registrations-per-hour=0"),
+    ];
+    let unsaid = limits.into_iter().filter(|(variable, _)| env::var_os(variable).is_none());
+    unsaid.map(|(_, flag)| flag).collect()
 }
 
 fn stored<C: Parser>(name: &str, access: &Access) -> anyhow::Result<C> {

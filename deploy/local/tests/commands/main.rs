@@ -6,6 +6,7 @@
 mod archive;
 mod export;
 mod launcher;
+mod limits;
 mod people;
 mod refusals;
 mod timelines;

@@ -1,0 +1,68 @@
+//! The flags that say how much an account, or an address, may do.
+
+use super::TrustedProxies;
+
+/// How often a viewer, and an address, may make certain calls of one gateway process.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Limits")]
+// Flattened into another struct named `Config`: the groups of two would clash.
+#[group(skip)]
+pub struct Config {
+    /// Calls of Follow that a viewer may make per minute: so many at once, and then one each so many
+    /// parts of a minute; 0 for any number. This limit and the others here hold for each process:
+    /// with N replicas up to N times as many calls get through
+    #[arg(long, env = "MICROBLOG_FOLLOWS_PER_MINUTE", value_name = "COUNT", default_value_t = 60)]
+    pub follows_per_minute: u32,
+
+    /// Calls of Like that a viewer may make per minute, likewise
+    #[arg(long, env = "MICROBLOG_LIKES_PER_MINUTE", value_name = "COUNT", default_value_t = 120)]
+    pub likes_per_minute: u32,
+
+    /// Calls of Publish and Repost that a viewer may make per minute, likewise. How many posts come
+    /// of them, --posts-per-minute of the post service limits exactly; this one is to be some times
+    /// higher, since repeated calls count here and not there
+    #[arg(
+        long,
+        env = "MICROBLOG_POST_CALLS_PER_MINUTE",
+        value_name = "COUNT",
+        default_value_t = 240
+    )]
+    pub post_calls_per_minute: u32,
+
+    /// Calls of Comment that a viewer may make per minute, likewise; --comments-per-minute of the
+    /// post service limits the comments that come of them
+    #[arg(
+        long,
+        env = "MICROBLOG_COMMENT_CALLS_PER_MINUTE",
+        value_name = "COUNT",
+        default_value_t = 240
+    )]
+    pub comment_calls_per_minute: u32,
+
+    /// Calls of Login per minute that may come from one address (of IPv6, from one /64 network),
+    /// whether they succeed or not; 0 for any number
+    #[arg(long, env = "MICROBLOG_LOGINS_PER_MINUTE", value_name = "COUNT", default_value_t = 60)]
+    pub logins_per_minute: u32,
+
+    /// Calls of Register per hour that may come from one address, likewise
+    #[arg(
+        long,
+        env = "MICROBLOG_REGISTRATIONS_PER_HOUR",
+        value_name = "COUNT",
+        default_value_t = 60
+    )]
+    pub registrations_per_hour: u32,
+
+    /// Networks (such as 10.0.0.0/8,fd00::/8) of proxies, and of services that call for people, which
+    /// say in `x-forwarded-for` for whom: the address that counts is the last one there that is in
+    /// none of these networks. What others say there is not looked at. Without it all who come
+    /// through a proxy share one address
+    #[arg(
+        long,
+        env = "MICROBLOG_TRUSTED_PROXIES",
+        value_name = "NETWORKS",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub trusted_proxies: TrustedProxies,
+}

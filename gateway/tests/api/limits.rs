@@ -1,0 +1,184 @@
+//! How often a viewer may make calls of one gateway.
+
+use std::{fmt::Debug, time::Duration};
+
+use microblog_chassis::{Peer, Worker, status};
+use microblog_gateway::Limits;
+use microblog_proto::{
+    common::ErrorReason,
+    gateway::{self, gateway_service_client::GatewayServiceClient},
+};
+use microblog_testkit::Topology;
+use tonic::{Code, Request, Response, Status};
+use tonic_types::StatusExt as _;
+
+use crate::{
+    acts::request_id,
+    system::{
+        Flags, Jobs, Member, PASSWORD, System, by_id, config, configured, email, gateway_service,
+    },
+};
+
+type Gateway = GatewayServiceClient<Peer>;
+
+pub(crate) async fn at_rest() -> System {
+    System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await
+}
+
+/// Returns another gateway before a system's services, with limits.
+fn limited(system: &System, flags: &[&str]) -> Gateway {
+    let config = configured(flags);
+    let service = gateway_service(&config, system.peers.clone(), Worker::ONLY);
+    GatewayServiceClient::new(Peer::local(&service, &config.chassis))
+}
+
+/// Returns how long a call that was refused by a limit is to wait; `None` for any other answer.
+pub(crate) fn wait<T: Debug>(answer: Result<Response<T>, Status>) -> Option<Duration> {
+    let status = answer.err()?;
+    if status::reason_of(&status) != Some(ErrorReason::RateLimited) {
+        return None;
+    }
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    Some(status.get_details_retry_info().unwrap().retry_delay.unwrap())
+}
+
+fn follow(viewer: &Member, target: &Member) -> Request<gateway::FollowRequest> {
+    viewer.asks(gateway::FollowRequest { user: by_id(target.id) })
+}
+
+fn publish(author: &Member) -> Request<gateway::PublishRequest> {
+    author.asks(gateway::PublishRequest { request_id: request_id(), text: "hello".to_owned() })
+}
+
+fn log_in(name: &str) -> gateway::LoginRequest {
+    gateway::LoginRequest { email: email(name), password: PASSWORD.to_owned() }
+}
+
+#[tokio::test]
+async fn what_a_viewer_does_too_often_is_refused_and_costs_a_look_at_the_token_alone() {
+    let system = at_rest().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let mut posts = [0; 3];
+    for post in &mut posts {
+        *post = system.publish(&bob, "hello").await.id;
+    }
+    let flags = ["follows", "likes", "post-calls", "comment-calls"];
+    let flags = flags.map(|flag| format!("--{flag}-per-minute=2"));
+    let mut gateway = limited(&system, &flags.each_ref().map(String::as_str));
+
+    macro_rules! check {
+        ($what:literal, $method:ident, $request:expr) => {
+            for place in 0..3 {
+                system.tap.calls();
+                let told = wait(gateway.$method(ann.asks($request(place))).await);
+                assert_eq!(told.is_some(), place == 2, "{}", $what);
+                let calls = system.tap.calls();
+                assert_eq!(calls == ["user.Authenticate"], place == 2, "{}: {calls:?}", $what);
+                if let Some(told) = told {
+                    let bounds = Duration::from_secs(20)..=Duration::from_secs(30);
+                    assert!(bounds.contains(&told), "{}: {told:?}", $what);
+                }
+            }
+        };
+    }
+    check!("follow", follow, |_| gateway::FollowRequest { user: by_id(bob.id) });
+    check!("like", like, |place: usize| gateway::LikeRequest { post_id: posts[place] });
+    check!("comment", comment, |place: usize| gateway::CommentRequest {
+        request_id: request_id(),
+        post_id: posts[place],
+        text: "well said".to_owned(),
+        in_reply_to_id: 0,
+    });
+    check!("publish", publish, |_| publish(&ann).into_inner());
+    // Posts and reposts are one limit.
+    let (post_id, text) = (posts[0], String::new());
+    let request = gateway::RepostRequest { request_id: request_id(), post_id, text };
+    assert!(wait(gateway.repost(ann.asks(request)).await).is_some());
+
+    let look = async |post: u64| system.view(None, post).await.post.unwrap();
+    for (post, expected) in posts.into_iter().zip([1, 1, 0]) {
+        let post = look(post).await;
+        assert_eq!((post.likes, post.comments, post.reposts), (expected, expected, 0));
+    }
+    // What takes something back is not limited.
+    for _ in 0..3 {
+        let request = ann.asks(gateway::UnlikeRequest { post_id: posts[0] });
+        gateway.unlike(request).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn when_the_told_time_is_over_the_call_passes() {
+    let system = at_rest().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let mut gateway = limited(&system, &["--follows-per-minute=60"]);
+    let mut told = None;
+    for _ in 0..1_000 {
+        told = wait(gateway.follow(follow(&ann, &bob)).await);
+        if told.is_some() {
+            break;
+        }
+    }
+    let told = told.expect("never refused");
+    assert!(told <= Duration::from_secs(1), "{told:?}");
+    tokio::time::sleep(told).await;
+    gateway.follow(follow(&ann, &bob)).await.unwrap();
+}
+
+#[tokio::test]
+async fn viewers_do_not_share_a_limit_but_sessions_of_one_do() {
+    let system = at_rest().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let mut gateway = limited(&system, &["--post-calls-per-minute=1"]);
+    gateway.publish(publish(&ann)).await.unwrap();
+    assert!(wait(gateway.publish(publish(&ann)).await).is_some());
+    gateway.publish(publish(&bob)).await.unwrap();
+    let token = gateway.login(log_in("ann")).await.unwrap().into_inner().token;
+    let again = Member { id: ann.id, token };
+    assert!(wait(gateway.publish(publish(&again)).await).is_some());
+    // Who is not known is nobody's viewer: told so, not counted.
+    let nobody = Member { id: 0, token: "nobody's".to_owned() };
+    for _ in 0..3 {
+        let refusal = gateway.publish(publish(&nobody)).await.unwrap_err();
+        assert_eq!(status::reason_of(&refusal), Some(ErrorReason::TokenInvalid));
+    }
+}
+
+#[tokio::test]
+async fn a_limit_of_0_is_none() {
+    let system = at_rest().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let mut gateway = limited(&system, &[]);
+    for _ in 0..500 {
+        gateway.follow(follow(&ann, &bob)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn workers_of_a_process_share_the_limits_of_a_viewer() {
+    let system = at_rest().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let limited = configured(&["--follows-per-minute=3"]);
+    let limits = Limits::new(&limited.limits);
+    let mut jobs = Vec::new();
+    let mut workers = [0, 1].map(|index| {
+        let worker = Worker { index, count: 2 };
+        let peers = system.peers.clone();
+        let service = microblog_gateway::service(&limited, limits.clone(), peers, worker);
+        jobs.push(service.background.len());
+        GatewayServiceClient::new(Peer::local(&service, &limited.chassis))
+    });
+    for place in 0..6 {
+        let told = wait(workers[place % 2].follow(follow(&ann, &bob)).await);
+        assert_eq!(told.is_some(), place >= 3);
+    }
+    // One of them, beside its relay, keeps the limits small.
+    assert_eq!(jobs, [2, 0]);
+    let unlimited = gateway_service(&config(), system.peers, Worker::ONLY);
+    assert_eq!(unlimited.background.len(), 1);
+}

@@ -1,0 +1,121 @@
+//! How often an address may make calls of one gateway, and whose address it is.
+
+use std::{net::TcpListener, time::Duration};
+
+use microblog_chassis::{Worker, serve};
+use microblog_proto::gateway::{self, gateway_service_client::GatewayServiceClient};
+use microblog_testkit::{Process, free_port};
+use tonic::{
+    Request,
+    transport::{Channel, Endpoint},
+};
+
+use crate::{
+    limits::{at_rest, wait},
+    system::{System, configured, gateway_service},
+};
+
+type Gateway = GatewayServiceClient<Channel>;
+
+/// Serves another gateway before a system's services, with limits, on the network, for as long as the runtime lives, and returns its address.
+fn served(system: &System, flags: &[&str]) -> String {
+    let config = configured(flags);
+    let service = gateway_service(&config, system.peers.clone(), Worker::ONLY);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        serve(listener, service, &config.chassis, std::future::pending()).await.unwrap();
+    });
+    address
+}
+
+/// Returns a caller on a connection of its own, that comes from a local address.
+fn caller(gateway: &str, from: &str) -> Gateway {
+    let endpoint = Endpoint::from_shared(gateway.to_owned()).unwrap();
+    GatewayServiceClient::new(endpoint.local_address(Some(from.parse().unwrap())).connect_lazy())
+}
+
+/// A log-in that fails at once, without a password to look at.
+async fn attempt(gateway: &mut Gateway, forwarded_for: Option<&str>) -> Option<Duration> {
+    let mut request = Request::new(gateway::LoginRequest::default());
+    if let Some(addresses) = forwarded_for {
+        request.metadata_mut().insert("x-forwarded-for", addresses.parse().unwrap());
+    }
+    wait(gateway.login(request).await)
+}
+
+#[tokio::test]
+async fn addresses_do_not_share_a_limit_and_what_is_refused_costs_no_call() {
+    let system = at_rest().await;
+    let flags = ["--logins-per-minute=2", "--registrations-per-hour=1"];
+    let gateway = served(&system, &flags);
+    let [mut one, mut other] = ["127.0.0.2", "127.0.0.3"].map(|from| caller(&gateway, from));
+    for caller in [&mut one, &mut other] {
+        system.tap.calls();
+        for _ in 0..2 {
+            assert_eq!(attempt(caller, None).await, None);
+        }
+        assert_eq!(system.tap.calls(), ["user.Login"; 2]);
+        assert!(attempt(caller, None).await.is_some_and(|wait| wait <= Duration::from_secs(30)));
+        let mut register =
+            async || wait(caller.register(gateway::RegisterRequest::default()).await);
+        assert_eq!(register().await, None);
+        assert_eq!(system.tap.calls(), ["user.Register"]);
+        assert!(register().await.is_some_and(|wait| wait > Duration::from_secs(3_000)));
+        assert_eq!(system.tap.calls(), [""; 0]);
+    }
+    // Another connection is no other address.
+    assert!(attempt(&mut caller(&gateway, "127.0.0.2"), None).await.is_some());
+}
+
+#[tokio::test]
+async fn only_a_trusted_proxy_says_for_whom_it_calls() {
+    let system = at_rest().await;
+    let flags = ["--logins-per-minute=1", "--trusted-proxies=127.0.0.2,10.0.0.0/8"];
+    let gateway = served(&system, &flags);
+    let mut proxy = caller(&gateway, "127.0.0.2");
+    for people in ["198.51.100.1", "1.1.1.1, 198.51.100.2, 10.0.0.9", "2001:db8::1"] {
+        assert_eq!(attempt(&mut proxy, Some(people)).await, None, "{people}");
+        assert!(attempt(&mut proxy, Some(people)).await.is_some(), "{people}");
+    }
+    // What somebody tells their proxy makes them nobody else; nor does an address of their network.
+    for people in ["7.7.7.7, 198.51.100.1", "198.51.100.2", "2001:db8::2"] {
+        assert!(attempt(&mut proxy, Some(people)).await.is_some(), "{people}");
+    }
+    let mut anybody = caller(&gateway, "127.0.0.3");
+    assert_eq!(attempt(&mut anybody, Some("198.51.100.8")).await, None);
+    assert!(attempt(&mut anybody, Some("198.51.100.9")).await.is_some());
+    // Whom it named has lost nothing by it.
+    assert_eq!(attempt(&mut proxy, Some("198.51.100.9")).await, None);
+
+    // By default nobody is trusted.
+    let gateway = served(&system, &flags[..1]);
+    let mut proxy = caller(&gateway, "127.0.0.2");
+    assert_eq!(attempt(&mut proxy, Some("198.51.100.1")).await, None);
+    assert!(attempt(&mut proxy, Some("198.51.100.2")).await.is_some());
+}
+
+#[tokio::test]
+async fn a_limit_of_0_is_none_for_an_address_either() {
+    let system = at_rest().await;
+    let mut caller = caller(&served(&system, &[]), "127.0.0.2");
+    for _ in 0..500 {
+        assert_eq!(attempt(&mut caller, None).await, None);
+    }
+}
+
+#[tokio::test]
+async fn threads_of_a_process_share_the_limits_of_an_address() {
+    let nowhere = format!("http://127.0.0.1:{}", free_port());
+    let program = env!("CARGO_BIN_EXE_microblog-gateway");
+    let flags = ["--threads=2", "--registrations-per-hour=5", "--user-url", &nowhere];
+    let process = Process::start(program, &flags).await;
+    let mut refused = 0;
+    for _ in 0..24 {
+        // To which thread a connection goes, the kernel decides by its port.
+        let mut caller = caller(&process.address(), "127.0.0.2");
+        let answer = caller.register(gateway::RegisterRequest::default()).await;
+        refused += usize::from(wait(answer).is_some());
+    }
+    assert_eq!(refused, 19);
+}

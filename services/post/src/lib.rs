@@ -88,6 +88,13 @@ pub async fn service(
 ) -> Result<Service, StartError> {
     let store = Store::open(config)?;
     let archive = Archive::open(&config.archive)?;
+    if let Some(file) = archive.as_ref().filter(|archive| archive.is_embedded()) {
+        // Who reads before the archiver comes to it is not to be told that it is away.
+        if let Err(error) = file.migrate().await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "the archive is not there yet");
+        }
+    }
     let tiers = Tiers::new(store.clone(), archive.clone(), config.archive.warm_window);
     let delivery = Delivery::new(store.clone(), timeline);
     let posts = Posts::new(tiers.clone(), delivery.clone());

@@ -23,6 +23,7 @@ use sqlx::{
     any::AnyPoolOptions,
     migrate::{Migration, MigrationType, Migrator},
 };
+use tokio::sync::Mutex;
 
 pub use changes::{Changes, Writing};
 pub use config::Config;
@@ -37,6 +38,9 @@ const WRITE_MAX: Duration = Duration::from_secs(120);
 /// The number of PostgreSQL's advisory lock that whoever writes holds: any that nobody else of the
 /// same database uses.
 const WRITERS: i64 = 0x6d_6963_726f_626c;
+
+/// One thread of the process after the other.
+static MIGRATING: Mutex<()> = Mutex::const_new(());
 
 /// For reading all of one post.
 const THAW_MAX: Duration = Duration::from_secs(30);
@@ -76,13 +80,19 @@ impl Archive {
         Ok(Some(Self { inner: Arc::new(Inner { url, reading, writing, timeout, breaker }) }))
     }
 
-    /// Creates the tables, or brings them to this version. Any number of processes may do so at once:
-    /// PostgreSQL has them wait for each other, SQLite may refuse all but one, for that time.
+    /// Returns whether it is a file of this process: it is there as long as its disk is.
+    pub fn is_embedded(&self) -> bool {
+        self.inner.url.starts_with("sqlite:")
+    }
+
+    /// Creates the tables, or brings them to this version. Any number of threads and processes may do
+    /// so at once: PostgreSQL has them wait for each other; SQLite may refuse all processes but one,
+    /// for that time.
     pub async fn migrate(&self) -> Result<(), Error> {
-        let is_sqlite = self.inner.url.starts_with("sqlite:");
+        let _turn = MIGRATING.lock().await;
         let version = |number, name: &'static str, sql: &'static str| {
             // What SQLite calls the key that is a row's place, and not an index of its own.
-            let sql = match is_sqlite {
+            let sql = match self.is_embedded() {
                 true => sql.replace("BIGINT NOT NULL PRIMARY KEY", "INTEGER PRIMARY KEY"),
                 false => sql.to_owned(),
             };

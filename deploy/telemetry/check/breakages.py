@@ -1,0 +1,88 @@
+"""Proof that the checks notice what they are for: each thing here is broken on purpose, in a copy,
+and then something has to be found that says so.
+
+Each breakage is a file, a text in it, what to put in its first place, and a part of what has to be
+found. It says so as well if a text is not there any more: then the breakage is to follow.
+"""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import files
+import metrics
+from report import Report
+
+ALERTS, TESTS, OVERVIEW = "alerts.yaml", "alerts_test.yaml", "dashboards/overview.json"
+STORES, TIMELINES = "dashboards/stores.json", "dashboards/timelines.json"
+
+BREAKAGES = [
+    # files.py
+    (ALERTS, "absent(up", "abscent(up", "promtool check rules"),
+    (ALERTS, "== 0\n        # Four", "== 1\n        # Four", "promtool test rules"),
+    (ALERTS, "> 0.8\n        for: 5m", "> 0.8\n        for: 1m", "promtool test rules"),
+    (ALERTS, "runbook: deploy/telemetry/README.md#microblogslow",
+     "runbook: deploy/telemetry/README.md#slow", "runbook: is"),
+    (ALERTS, "severity: warning", "severity: bad", "has no severity"),
+    (TESTS, "exp_samples: []", "exp_samples: [{labels: ALERTS, value: 1}]", "promtool test rules"),
+    ("README.md", "## MicroblogAbsent", "## Absent", "MicroblogAbsent is missing"),
+    ("kubernetes.yaml", "job_name: microblog", "job_name: pods", "kubernetes.yaml, jobs"),
+    ("prometheus.yaml", "static_configs", "static_config", "promtool check config"),
+    (OVERVIEW, '"id": 2,', '"id": 1,', "id of a panel is there twice"),
+    (OVERVIEW, '{"x": 8, "y": 0,', '{"x": 7, "y": 0,', "covers another one"),
+    (OVERVIEW, "($service)", "($servise)", "there is no variable servise"),
+    (STORES, "microblog-stores", "microblog-overview", "a uid is there twice"),
+    # metrics.py
+    (ALERTS, "microblog_backlog_age_seconds", "microblog_backlog_age", "no metric microblog_"),
+    (ALERTS, "rpc_method!~", "rpc_name!~", "has no label rpc_name"),
+    (ALERTS, "(microblog_keyspace)", "(keyspace)", "nothing has the label keyspace"),
+    (ALERTS, 'outcome="failed"', 'outcome="failure"', "nothing is microblog_job_rounds_total"),
+    (ALERTS, "$labels.peer }}\"", "$labels.per }}\"", "shows the label per"),
+    (ALERTS, '"rpc_method", "(.+)/.+"', '"method", "(.+)/.+"', "nothing has the label method"),
+    (OVERVIEW, "{{rpc_method}}", "{{method}}", "shows the label method"),
+    (OVERVIEW, "label_values(microblog_serving, service)", "label_values(microblog_serving, name)",
+     "shows the label name"),
+    (OVERVIEW, "/ microblog_calls_limit", "/ (microblog_calls_limit offset 1h)",
+     "answers nothing"),
+    (STORES, '{result=\\"hit\\"}[$__rate_interval])) / sum by (microblog_keyspace)',
+     '{result=\\"hit\\"}[$__rate_interval])) / sum by (result)', "answers nothing"),
+    (STORES, "sum by (db_operation_name)", "sum by (db_operation)", "has the label db_operation"),
+    (STORES, 'result=\\"hit\\"', 'result=\\"hits\\"', "nothing is microblog_recall_reads_total"),
+    (TIMELINES, "microblog_timeline_queue_depth", "microblog_timeline_queue_age_seconds",
+     "no query shows microblog_timeline_queue_depth"),
+    (TIMELINES, "sum by (how)", "sum by how", "is no query"),
+    (TIMELINES, "step_duration_seconds_bucket", "step_duration_bucket", "there is no metric"),
+]
+
+
+def prove(report, telemetry, scraped):
+    """Breaks one thing after the other, and notes what was not noticed."""
+    with ThreadPoolExecutor(2) as pool:
+        tried = pool.map(lambda one: _try(telemetry, scraped, *one), BREAKAGES)
+        for (file, old, new, wanted), failure in zip(BREAKAGES, tried, strict=True):
+            if failure:
+                report.wrong(f"{file}, {old!r} as {new!r}: {failure}, not {wanted!r}")
+    return len(BREAKAGES)
+
+
+def _try(telemetry, scraped, file, old, new, wanted):
+    """Breaks a copy. Returns what was found instead of what was wanted, if it was not."""
+    with TemporaryDirectory(prefix="microblog-broken-") as directory:
+        copy = shutil.copytree(telemetry.directory, Path(directory) / "telemetry")
+        text = (copy / file).read_text()
+        if old not in text:
+            return "there is no such text any more"
+        (copy / file).write_text(text.replace(old, new, 1))
+        report = Report()
+        broken = files.Telemetry(copy)
+        # Those that take longest come last.
+        for check in (
+            lambda: files.check(report, broken),
+            lambda: metrics.check(report, broken, scraped),
+            lambda: files.check_by_promtool(report, broken),
+        ):
+            check()
+            if any(wanted in finding for finding in report.findings):
+                return None
+        return "finds " + ("; ".join(report.findings) or "nothing")

@@ -90,7 +90,7 @@ def _wanted(overlay, programs, pods):
     for pod in pods:
         wanted |= {f"{pod.name} may call {DNS} on 53/{protocol}" for protocol in ("TCP", "UDP")}
         for name, number, _ in pod.ports:
-            if pod.name == "gateway":
+            if pod.name == "gateway" and name == "grpc":
                 wanted.add(f"a caller may call gateway on {number}/TCP")
             if name == "metrics":
                 wanted.add(f"monitoring may call {pod.name} on {number}/TCP")

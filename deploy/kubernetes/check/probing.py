@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit
+from urllib.request import urlopen
 
 import stores
 from containers import Container
@@ -82,6 +83,8 @@ class _Server:
     program: object
     process: subprocess.Popen
     channel: Channel
+    metrics: str | None
+    """Where it shows them, if it does."""
 
 
 class _Trial:
@@ -121,9 +124,12 @@ class _Trial:
             environment[variable] = value.replace("sslmode=require", "sslmode=disable")
         port = self.ports[container.name]
         environment["MICROBLOG_LISTEN"] = f"127.0.0.1:{port}"
+        metrics = None
+        if "MICROBLOG_METRICS_LISTEN" in environment:
+            metrics = environment["MICROBLOG_METRICS_LISTEN"] = f"127.0.0.1:{free_port()}"
         command = [program.path, *container.command[1:]]
         process = self.stack.enter_context(running(command, self.directory, env=environment))
-        return _Server(container, program, process, Channel(port))
+        return _Server(container, program, process, Channel(port), metrics)
 
     def _start_stores(self):
         kind = self.system.addressed("MICROBLOG_REDIS_URL").scheme
@@ -167,11 +173,21 @@ class _Trial:
                 f"is never ready:{end_of(server.process.log)}",
             )
             self.report.unless(self._passes(server, "livenessProbe"), "does not live")
+            self._check_metrics(server)
             if probe := server.container.probes.get("readinessProbe"):
                 self.report.same(
                     "what its readinessProbe asks for, and what it serves",
                     {probe["grpc"]["service"]}, server.channel.services(),
                 )
+
+    def _check_metrics(self, server):
+        """Checks that a server which shows metrics says there that it is serving."""
+        if server.metrics is None:
+            return
+        serves = re.compile(r"^microblog_serving\{.*\} 1$", re.MULTILINE)
+        with urlopen(f"http://{server.metrics}/metrics", timeout=5) as answer:
+            shown = answer.read().decode()
+        self.report.unless(serves.search(shown), "does not show in its metrics that it serves")
 
     def _passes(self, server, name):
         """Whether a probe passes. In Compose, which has none, the process is asked, or the

@@ -52,6 +52,11 @@ def _check_listening(report, container, program):
         host in ("0.0.0.0", "[::]"), f"listens on {listen}, where nobody else can reach it"
     )
     report.same("the port that it listens on", int(port), program.port)
+    metrics = container.environment.get("MICROBLOG_METRICS_LISTEN", "0.0.0.0:0")
+    report.unless(
+        metrics.rpartition(":")[0] in ("0.0.0.0", "[::]"),
+        f"shows its metrics on {metrics}, where nobody else can reach it",
+    )
 
 
 def _check_drain(report, container, program):

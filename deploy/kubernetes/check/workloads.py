@@ -138,7 +138,9 @@ def _check_resources(report, spec):
 
 def _check_probes(report, container, programs):
     port = programs.servers[container.name].port
-    report.same("the port that it declares", container.ports, {port})
+    metrics = container.environment.get("MICROBLOG_METRICS_LISTEN", "").rpartition(":")[2]
+    declared = {port, int(metrics)} if metrics else {port}
+    report.same("the ports that it declares", container.ports, declared)
     for name, asks_for_store in (
         ("startupProbe", False), ("readinessProbe", True), ("livenessProbe", False)
     ):

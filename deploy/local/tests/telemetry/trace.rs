@@ -16,6 +16,9 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(30);
 const TRACE: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
 const CALLER: u64 = 0x00f0_67aa_0ba9_02b7;
+// One of each process.
+const CALLS: [&str; 5] =
+    ["/Publish", "/Authenticate", "/CreatePost", "/Deliver", "/StreamFollowers"];
 const TEXT: &str = "nobody who looks at traces reads this";
 
 /// Has somebody publish who has a follower, as a part of the trace, and returns its spans as soon as
@@ -30,7 +33,12 @@ async fn published(collector: &Collector, gateway: &str) -> Tree {
     let is_done = |seen: &Seen| seen.span.kind == CONSUMER;
     let all_came = async || collector.trace(TRACE).iter().any(is_done);
     eventually("the job's span came", PATIENCE, all_came).await;
-    // The other processes send theirs on their own.
+    // The other processes send theirs on their own, and a call's after all that is inside.
+    let came =
+        async |call: &str| collector.trace(TRACE).iter().any(|seen| seen.span.name.ends_with(call));
+    for call in CALLS {
+        eventually(call, PATIENCE, async || came(call).await).await;
+    }
     let has_no_orphans = async || Tree(collector.trace(TRACE)).orphans(&caller()).is_empty();
     eventually("all spans have parents", PATIENCE, has_no_orphans).await;
     Tree(collector.trace(TRACE))

@@ -1,15 +1,11 @@
 """Proof that the checks which read notice what they are for: each thing here is broken on
-purpose, in a copy, and then something has to be found that says so.
-
-Each breakage is a file of deploy/, a text in it, what to put in its first place, and a part of what
-has to be found. It says so as well if a text is not there any more: then the breakage is to follow.
+purpose, in a copy, and then something has to be found that says so. How is in `proof.py`; the files
+are those of deploy/.
 """
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
+import proof
 import reading
 from report import Report
 
@@ -147,34 +143,21 @@ BREAKAGES = [
 def prove(report, deploy, programs):
     """Breaks one thing after the other, and notes what was not noticed."""
     intact = reading.overlays_of(deploy)
-    with ThreadPoolExecutor(2) as pool:
-        tried = pool.map(lambda one: _try(deploy, programs, intact, *one), BREAKAGES)
-        for (file, old, new, wanted), failure in zip(BREAKAGES, tried, strict=True):
-            if failure:
-                report.wrong(f"{file}, {old!r} as {new!r}: {failure}, not {wanted!r}")
-    return len(BREAKAGES)
 
-
-def _try(deploy, programs, intact, file, old, new, wanted):
-    """Breaks a copy. Returns what was found instead of what was wanted, if it was not."""
-    with TemporaryDirectory(prefix="microblog-broken-") as directory:
-        workspace = Path(directory)
+    def find(directory, file, spoil):
         for path in deploy.parent.iterdir():
             if path != deploy and path.name != "target":
-                (workspace / path.name).symlink_to(path)
-        copy = shutil.copytree(deploy, workspace / "deploy")
-        text = (copy / file).read_text()
-        if old not in text:
-            return "there is no such text any more"
-        (copy / file).write_text(text.replace(old, new, 1))
-        report = Report()
+                (directory / path.name).symlink_to(path)
+        copy = shutil.copytree(deploy, directory / "deploy")
+        spoil(copy)
+        found = Report()
         try:
-            reading.check(report, copy, programs, _overlays(copy, file) or intact)
+            reading.check(found, copy, programs, _overlays(copy, file) or intact)
         except SystemExit as refusal:
-            report.wrong(str(refusal))
-        if any(wanted in finding for finding in report.findings):
-            return None
-        return "finds " + ("; ".join(report.findings) or "nothing")
+            found.wrong(str(refusal))
+        yield found.findings
+
+    return proof.prove(report, BREAKAGES, find)
 
 
 def _overlays(copy, file):

@@ -1,17 +1,12 @@
 """Proof that the checks notice what they are for: each thing here is broken on purpose, in a copy,
-and then something has to be found that says so.
-
-Each breakage is a file, a text in it, what to put in its first place, and a part of what has to be
-found. It says so as well if a text is not there any more: then the breakage is to follow.
+and then something has to be found that says so. How is in `proof.py` of the other checks.
 """
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import files
 import metrics
+import proof
 from report import Report
 
 ALERTS, TESTS, OVERVIEW = "alerts.yaml", "alerts_test.yaml", "dashboards/overview.json"
@@ -58,31 +53,17 @@ BREAKAGES = [
 
 def prove(report, telemetry, scraped):
     """Breaks one thing after the other, and notes what was not noticed."""
-    with ThreadPoolExecutor(2) as pool:
-        tried = pool.map(lambda one: _try(telemetry, scraped, *one), BREAKAGES)
-        for (file, old, new, wanted), failure in zip(BREAKAGES, tried, strict=True):
-            if failure:
-                report.wrong(f"{file}, {old!r} as {new!r}: {failure}, not {wanted!r}")
-    return len(BREAKAGES)
-
-
-def _try(telemetry, scraped, file, old, new, wanted):
-    """Breaks a copy. Returns what was found instead of what was wanted, if it was not."""
-    with TemporaryDirectory(prefix="microblog-broken-") as directory:
-        copy = shutil.copytree(telemetry.directory, Path(directory) / "telemetry")
-        text = (copy / file).read_text()
-        if old not in text:
-            return "there is no such text any more"
-        (copy / file).write_text(text.replace(old, new, 1))
-        report = Report()
-        broken = files.Telemetry(copy)
+    def find(directory, _, spoil):
+        copy = shutil.copytree(telemetry.directory, directory / "telemetry")
+        spoil(copy)
+        found, broken = Report(), files.Telemetry(copy)
         # Those that take longest come last.
         for check in (
-            lambda: files.check(report, broken),
-            lambda: metrics.check(report, broken, scraped),
-            lambda: files.check_by_promtool(report, broken),
+            lambda: files.check(found, broken),
+            lambda: metrics.check(found, broken, scraped),
+            lambda: files.check_by_promtool(found, broken),
         ):
             check()
-            if any(wanted in finding for finding in report.findings):
-                return None
-        return "finds " + ("; ".join(report.findings) or "nothing")
+            yield found.findings
+
+    return proof.prove(report, BREAKAGES, find)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from processes import end_of, eventually, free_port, running
 
-START_S = 30
+START_S = 60
 
 
 class Failed(Exception):
@@ -101,31 +101,37 @@ class Archive:
         data = self.directory / "data"
         made = subprocess.run(
             [self.programs / "initdb", "--pgdata", data, "--username", self.user, "--pwfile",
-             password_file, "--auth-local=trust", "--auth-host=scram-sha-256", "--no-sync",
-             "--locale=C", "--encoding=UTF8"],
+             password_file, "--auth=scram-sha-256", "--no-sync", "--locale=C",
+             "--encoding=UTF8"],
             cwd=self.directory, capture_output=True, text=True, **self.account,
         )
         if made.returncode != 0:
             raise Failed(f"initdb: {made.stderr}")
         settings = {
-            "listen_addresses": "127.0.0.1", "unix_socket_directories": self.directory,
+            # No sockets: paths of temporary directories may be longer than those may have.
+            "listen_addresses": "127.0.0.1", "unix_socket_directories": "",
             "fsync": "off", "shared_buffers": "16MB", "dynamic_shared_memory_type": "mmap",
         }
         command = [self.programs / "postgres", "-D", data, "-p", str(self.port)]
         command += [word for item in settings.items() for word in ("-c", "=".join(map(str, item)))]
         with running(command, self.directory, **self.account) as process:
-            if not eventually(lambda: self.ask("select 1", "postgres") == "1", START_S):
+            def answers():
+                if process.poll() is not None:
+                    raise Failed(f"PostgreSQL ended:{end_of(process.log)}")
+                return self.ask("select 1", "postgres") == "1"
+
+            if not eventually(answers, START_S):
                 raise Failed(f"PostgreSQL is never ready:{end_of(process.log)}")
             self.ask(f'create database "{self.database}"', "postgres")
             yield
 
     def ask(self, question, database=None):
-        """Asks it, over its socket, where everybody may."""
+        """Asks it, as the user whom it was made with."""
         said = subprocess.run(
-            [self.programs / "psql", "--host", self.directory, "--port", str(self.port),
+            [self.programs / "psql", "--host", "127.0.0.1", "--port", str(self.port),
              "--username", self.user, "--dbname", database or self.database, "--tuples-only",
-             "--no-align", "--command", question],
-            capture_output=True, text=True,
+             "--no-align", "--no-password", "--command", question],
+            env=os.environ | {"PGPASSWORD": self.password}, capture_output=True, text=True,
         )
         return said.stdout.strip()
 

@@ -76,7 +76,7 @@ impl Gateway {
     ) -> Result<gateway::ChangePasswordResponse, Status> {
         const FIELDS: refusal::Fields =
             &[("current_password", "current_password"), ("new_password", "new_password")];
-        let viewer = self.viewer(token).await?;
+        let viewer = self.limited_viewer(token, &self.limits.viewers().passwords).await?;
         let gateway::ChangePasswordRequest { current_password, new_password } = request;
         let user_id = viewer.get();
         let request = user::ChangePasswordRequest { user_id, current_password, new_password };
@@ -96,7 +96,7 @@ impl Gateway {
         token: Token,
         request: gateway::DeleteAccountRequest,
     ) -> Result<gateway::DeleteAccountResponse, Status> {
-        let viewer = self.viewer(token).await?;
+        let viewer = self.limited_viewer(token, &self.limits.viewers().passwords).await?;
         let request = user::DeleteUserRequest { user_id: viewer.get(), password: request.password };
         let peers = self.peers.clone();
         chassis::mutate(async move {

@@ -54,6 +54,7 @@ struct Shared {
     viewers: Viewers,
     logins: Limit<Source>,
     registrations: Limit<Source>,
+    availability: Limit<Source>,
     proxies: TrustedProxies,
     /// Whether the log says already that a proxy seems to be missing among them.
     warned: AtomicBool,
@@ -67,6 +68,8 @@ pub(crate) struct Viewers {
     /// Posts and reposts.
     pub(crate) posts: Limit<UserId>,
     pub(crate) comments: Limit<UserId>,
+    /// Passwords given to prove who one is, beside log-ins.
+    pub(crate) passwords: Limit<UserId>,
 }
 
 impl Limits {
@@ -78,9 +81,15 @@ impl Limits {
                 likes: Limit::new("likes", config.likes_per_minute, MINUTE),
                 posts: Limit::new("posts", config.post_calls_per_minute, MINUTE),
                 comments: Limit::new("comments", config.comment_calls_per_minute, MINUTE),
+                passwords: Limit::new("passwords", config.password_calls_per_minute, MINUTE),
             },
             logins: Limit::new("log-ins", config.logins_per_minute, MINUTE),
             registrations: Limit::new("registrations", config.registrations_per_hour, HOUR),
+            availability: Limit::new(
+                "availability checks",
+                config.availability_checks_per_minute,
+                MINUTE,
+            ),
             proxies: config.trusted_proxies.clone(),
             warned: AtomicBool::new(false),
         }))
@@ -99,6 +108,11 @@ impl Limits {
     /// Counts a registration, or refuses it with RATE_LIMITED.
     pub(crate) fn admit_registration<T>(&self, request: &Request<T>) -> Result<(), Status> {
         self.0.admit(&self.0.registrations, request)
+    }
+
+    /// Counts a question of what is free to register, or refuses it with RATE_LIMITED.
+    pub(crate) fn admit_availability_check<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        self.0.admit(&self.0.availability, request)
     }
 
     /// Has the limits looked at whenever metrics are collected, and returns the job that forgets, for
@@ -155,9 +169,10 @@ async fn sweep(limits: Limits) {
 }
 
 impl Shared {
-    fn all(&self) -> [&dyn Upkeep; 6] {
-        let Viewers { follows, likes, posts, comments } = &self.viewers;
-        [follows, likes, posts, comments, &self.logins, &self.registrations]
+    fn all(&self) -> [&dyn Upkeep; 8] {
+        let Viewers { follows, likes, posts, comments, passwords } = &self.viewers;
+        let Self { logins, registrations, availability, .. } = self;
+        [follows, likes, posts, comments, passwords, logins, registrations, availability]
     }
 
     /// Counts a call by the address that it comes from. One from within the process has none, and

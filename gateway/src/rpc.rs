@@ -36,6 +36,7 @@ impl GatewayService for Gateway {
         &self,
         request: Request<pb::CheckAvailabilityRequest>,
     ) -> Answer<pb::CheckAvailabilityResponse> {
+        self.limits.admit_availability_check(&request)?;
         Gateway::check_availability(self, request.into_inner()).await.map(Response::new)
     }
 

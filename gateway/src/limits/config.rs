@@ -39,6 +39,16 @@ pub struct Config {
     )]
     pub comment_calls_per_minute: u32,
 
+    /// Calls of ChangePassword and DeleteAccount that a viewer may make per minute, likewise: each
+    /// tries a password
+    #[arg(
+        long,
+        env = "MICROBLOG_PASSWORD_CALLS_PER_MINUTE",
+        value_name = "COUNT",
+        default_value_t = 10
+    )]
+    pub password_calls_per_minute: u32,
+
     /// Calls of Login per minute that may come from one address (of IPv6, from one /64 network),
     /// whether they succeed or not; 0 for any number
     #[arg(long, env = "MICROBLOG_LOGINS_PER_MINUTE", value_name = "COUNT", default_value_t = 60)]
@@ -52,6 +62,16 @@ pub struct Config {
         default_value_t = 60
     )]
     pub registrations_per_hour: u32,
+
+    /// Calls of CheckAvailability per minute that may come from one address, likewise: each tells
+    /// whether an e-mail address has an account
+    #[arg(
+        long,
+        env = "MICROBLOG_AVAILABILITY_CHECKS_PER_MINUTE",
+        value_name = "COUNT",
+        default_value_t = 60
+    )]
+    pub availability_checks_per_minute: u32,
 
     /// Networks (such as 10.0.0.0/8,fd00::/8) of proxies, and of services that call for people, which
     /// say in `x-forwarded-for` for whom: the address that counts is the last one there that is in

@@ -109,6 +109,23 @@ async fn what_a_viewer_does_too_often_is_refused_and_costs_a_look_at_the_token_a
 }
 
 #[tokio::test]
+async fn tries_at_a_password_are_one_limit() {
+    let system = at_rest().await;
+    let ann = system.join("ann").await;
+    let mut gateway = limited(&system, &["--password-calls-per-minute=1"]);
+    let wrong = || "not the password".to_owned();
+    let change =
+        gateway::ChangePasswordRequest { current_password: wrong(), new_password: wrong() };
+    let refusal = gateway.change_password(ann.asks(change)).await.unwrap_err();
+    assert_eq!(status::reason_of(&refusal), Some(ErrorReason::BadCredentials));
+    system.tap.calls();
+    let deletion = gateway::DeleteAccountRequest { password: PASSWORD.to_owned() };
+    assert!(wait(gateway.delete_account(ann.asks(deletion)).await).is_some());
+    assert_eq!(system.tap.calls(), ["user.Authenticate"]);
+    assert!(gateway.login(log_in("ann")).await.is_ok(), "the account is still there");
+}
+
+#[tokio::test]
 async fn when_the_told_time_is_over_the_call_passes() {
     let system = at_rest().await;
     let ann = system.join("ann").await;

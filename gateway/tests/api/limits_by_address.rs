@@ -47,7 +47,11 @@ async fn attempt(gateway: &mut Gateway, forwarded_for: Option<&str>) -> Option<D
 #[tokio::test]
 async fn addresses_do_not_share_a_limit_and_what_is_refused_costs_no_call() {
     let system = at_rest().await;
-    let flags = ["--logins-per-minute=2", "--registrations-per-hour=1"];
+    let flags = [
+        "--logins-per-minute=2",
+        "--registrations-per-hour=1",
+        "--availability-checks-per-minute=1",
+    ];
     let gateway = served(&system, &flags);
     let [mut one, mut other] = ["127.0.0.2", "127.0.0.3"].map(|from| caller(&gateway, from));
     for caller in [&mut one, &mut other] {
@@ -62,6 +66,14 @@ async fn addresses_do_not_share_a_limit_and_what_is_refused_costs_no_call() {
         assert_eq!(register().await, None);
         assert_eq!(system.tap.calls(), ["user.Register"]);
         assert!(register().await.is_some_and(|wait| wait > Duration::from_secs(3_000)));
+        assert_eq!(system.tap.calls(), [""; 0]);
+        let mut check = async || {
+            let request = gateway::CheckAvailabilityRequest::default();
+            wait(caller.check_availability(request).await)
+        };
+        assert_eq!(check().await, None);
+        assert_eq!(system.tap.calls(), ["user.CheckAvailability"]);
+        assert!(check().await.is_some_and(|wait| wait <= Duration::from_secs(60)));
         assert_eq!(system.tap.calls(), [""; 0]);
     }
     // Another connection is no other address.

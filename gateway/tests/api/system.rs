@@ -212,13 +212,15 @@ pub(crate) fn config() -> Config {
 
 /// Returns the same with further flags.
 pub(crate) fn configured(flags: &[&str]) -> Config {
-    const UNLIMITED: [&str; 6] = [
+    const UNLIMITED: [&str; 8] = [
         "--follows-per-minute=0",
         "--likes-per-minute=0",
         "--post-calls-per-minute=0",
         "--comment-calls-per-minute=0",
         "--logins-per-minute=0",
         "--registrations-per-hour=0",
+        "--availability-checks-per-minute=0",
+        "--password-calls-per-minute=0",
     ];
     let name = |flag: &str| flag.split('=').next().map(str::to_owned);
     let told = |own: &&str| flags.iter().any(|flag| name(flag) == name(own));

@@ -20,7 +20,7 @@ const REDIS: u16 = 9;
 
 /// What every server is told unless the caller's environment says otherwise. Limits per account
 /// and per address would be what is measured. Calls under way when a system ends are of no use to anybody.
-const DEFAULTS: [(&str, &str); 10] = [
+const DEFAULTS: [(&str, &str); 12] = [
     ("MICROBLOG_LOG", "warn"),
     ("MICROBLOG_POSTS_PER_MINUTE", "0"),
     ("MICROBLOG_COMMENTS_PER_MINUTE", "0"),
@@ -30,6 +30,8 @@ const DEFAULTS: [(&str, &str); 10] = [
     ("MICROBLOG_COMMENT_CALLS_PER_MINUTE", "0"),
     ("MICROBLOG_LOGINS_PER_MINUTE", "0"),
     ("MICROBLOG_REGISTRATIONS_PER_HOUR", "0"),
+    ("MICROBLOG_AVAILABILITY_CHECKS_PER_MINUTE", "0"),
+    ("MICROBLOG_PASSWORD_CALLS_PER_MINUTE", "0"),
     ("MICROBLOG_DRAIN_TIMEOUT_MS", "2000"),
 ];
 

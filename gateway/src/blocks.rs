@@ -68,7 +68,7 @@ impl Gateway {
     ) -> Result<(), Status> {
         let mut authors = self.authors(post_id, act).await?;
         authors.retain(|&author| author != viewer.get());
-        let visit = Visit { viewer: Some(viewer), host: None, known: &[] };
+        let visit = Visit::of(Some(viewer));
         let people = self.people(visit, authors.clone(), Detail::Blocks).await?;
         authors.into_iter().try_for_each(|author| people.admit(author, refuse_any))
     }

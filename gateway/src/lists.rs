@@ -135,7 +135,7 @@ impl Gateway {
                 (viewer, list, list.slice(self, page.size, page.token).await?)
             }
         };
-        self.fill(&list, Visit { viewer, host: None, known: &[] }, page.size, first).await
+        self.fill(&list, Visit::of(viewer), page.size, first).await
     }
 
     /// Shows a list that an account and the viewer make together. 5 calls for a page that is full at
@@ -157,7 +157,7 @@ impl Gateway {
         let viewer = viewer?;
         let list = list(viewer, refusal::sent_id(profile?.id)?);
         let first = list.slice(self, page.size, page.token).await?;
-        let visit = Visit { viewer: Some(viewer), host: None, known: &[] };
+        let visit = Visit::of(Some(viewer));
         self.fill(&list, visit, page.size, first).await
     }
 
@@ -175,7 +175,7 @@ impl Gateway {
         let viewer = self.viewer(token).await?;
         let list = list(viewer);
         let first = list.slice(self, page.size, page.token).await?;
-        let visit = Visit { viewer: Some(viewer), host: None, known: &[] };
+        let visit = Visit::of(Some(viewer));
         self.fill(&list, visit, page.size, first).await
     }
 }

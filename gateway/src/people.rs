@@ -22,6 +22,18 @@ pub(crate) struct Visit<'a> {
     pub(crate) known: &'a [Relation],
 }
 
+impl Visit<'_> {
+    /// Returns a visit of what is nobody's in particular, of which nothing is known.
+    pub(crate) const fn of(viewer: Option<UserId>) -> Self {
+        Self { viewer, host: None, known: &[] }
+    }
+
+    /// Returns the same of what is somebody's.
+    pub(crate) const fn at(self, host: Host) -> Self {
+        Self { host: Some(host), ..self }
+    }
+}
+
 /// Whose it is that a viewer looks at. Whom they block is kept out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Host {

@@ -105,7 +105,7 @@ impl Gateway {
                 (viewer, id, timeline, first)
             }
         };
-        let visit = Visit { viewer, host: Some(Host::Account(id.get())), known: &[] };
+        let visit = Visit::of(viewer).at(Host::Account(id.get()));
         let page = self.fill_timeline(&timeline, visit, page, first).await?;
         let TimelinePage { posts, next_page_token, since_token } = page;
         Ok(gateway::ViewUserTimelineResponse { posts, next_page_token, since_token })
@@ -137,7 +137,7 @@ impl Gateway {
         let viewer = self.viewer(token).await?;
         let timeline = Timeline { whose: whose(viewer), since_token };
         let first = self.first(&timeline, &page).await?;
-        let visit = Visit { viewer: Some(viewer), host: None, known: &[] };
+        let visit = Visit::of(Some(viewer));
         self.fill_timeline(&timeline, visit, page, first).await
     }
 }

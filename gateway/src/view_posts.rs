@@ -25,7 +25,7 @@ impl Gateway {
     ) -> Result<gateway::ViewPostResponse, Status> {
         let (viewer, post) = tokio::join!(self.viewer_if_any(token), self.post(request.post_id));
         let (viewer, post) = (viewer?, post?);
-        let visit = Visit { viewer, host: Some(Host::Author(post.author_id)), known: &[] };
+        let visit = Visit::of(viewer).at(Host::Author(post.author_id));
         let scene = self.scene(visit, std::slice::from_ref(&post)).await?;
         let post = refusal::sent(present::post(post, &scene))?;
         Ok(gateway::ViewPostResponse { post: Some(post) })
@@ -102,7 +102,7 @@ impl Gateway {
             list.slice(self, page.size, page.token)
         );
         let (viewer, post, first) = (viewer?, post?, first?);
-        let visit = Visit { viewer, host: Some(Host::Author(post.author_id)), known: &[] };
+        let visit = Visit::of(viewer).at(Host::Author(post.author_id));
         self.fill(&list, visit, page.size, first).await
     }
 }

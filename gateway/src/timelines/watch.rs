@@ -71,7 +71,7 @@ impl Watch {
     async fn step(mut self) -> Result<Option<(WatchHomeResponse, Self)>, Status> {
         let Some(entries) = self.next_part().await? else { return Ok(None) };
         // What is told now may have waited: how its authors stand to the viewer is asked now, too.
-        let visit = Visit { viewer: Some(self.viewer), host: None, known: &[] };
+        let visit = Visit::of(Some(self.viewer));
         let (session, found) = tokio::join!(
             self.gateway.viewer(self.token.clone()),
             self.gateway.hydrate_entries(visit, &entries)

@@ -41,7 +41,7 @@ const SMALL: [&str; 9] = [
     "--threads=1",
     "--clients=4",
     "--duration=300ms",
-    "--warm-up=600ms",
+    "--warm-up=200ms",
     "--seed=7",
 ];
 

@@ -4,9 +4,10 @@ played by this process: it answers, or says UNAVAILABLE, as it is told."""
 
 import os
 import socket
+import sqlite3
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,15 +57,37 @@ class System:
 
     def pause_redis(self, milliseconds):
         """Has Redis answer nobody for so long."""
+        self._tell_redis(f"CLIENT PAUSE {milliseconds} ALL")
+
+    @contextmanager
+    def full_redis(self):
+        """Has Redis refuse all writes for as long as a block."""
+        self._tell_redis("CONFIG SET maxmemory 1")
+        try:
+            yield
+        finally:
+            self._tell_redis("CONFIG SET maxmemory 0")
+
+    @contextmanager
+    def broken_archive(self):
+        """Hides posts from whoever asks the archive for them, for as long as a block."""
+        with closing(sqlite3.connect(self.directory / "data/archive.sqlite")) as archive:
+            archive.execute("ALTER TABLE posts RENAME TO hidden")
+            try:
+                yield
+            finally:
+                archive.execute("ALTER TABLE hidden RENAME TO posts")
+
+    def _tell_redis(self, command):
         passwords = (self.directory / "data/redis/passwords").read_text().splitlines()
         password = dict(line.split() for line in passwords)["admin"]
         address = ("127.0.0.1", self.port_base + REDIS)
         with socket.create_connection(address, timeout=5) as connection:
             connection.sendall(f"AUTH admin {password}\r\n".encode())
             connection.recv(100)
-            connection.sendall(f"CLIENT PAUSE {milliseconds} ALL\r\n".encode())
+            connection.sendall(f"{command}\r\n".encode())
             if not connection.recv(100).startswith(b"+OK"):
-                raise SystemExit("Redis cannot be paused")
+                raise SystemExit(f"Redis refuses {command}")
 
 
 def _ask(port, method, request, times):
@@ -92,6 +115,8 @@ def running(programs, directory):
             programs / "microblog-gateway", "--listen", f"127.0.0.1:{system.gateway_port}",
             "--metrics-listen", system.targets[1], "--user-url",
             ",".join(f"http://{address}" for address in user),
+            # All calls come from one address here, and are to get through.
+            "--availability-checks-per-minute", "0",
         ]
         for name, place in (("relation", RELATION), ("post", POST), ("timeline", TIMELINE)):
             gateway += [f"--{name}-url", f"http://127.0.0.1:{base + place}"]

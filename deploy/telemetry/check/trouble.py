@@ -13,6 +13,9 @@ EXPECTED = {
     "MicroblogRetriesDenied",
     "MicroblogRetriesMany",
 }
+# What an archive without posts has to bring about, and Redis that is full.
+EXPECTED_OF_ARCHIVE = {"MicroblogArchiveFailing"}
+EXPECTED_OF_FULL = {"MicroblogRedisRefusing"}
 PAUSE_MS = 5000
 # More than the calls that may be made again at once: ten for each of ten seconds.
 CALLS = 400
@@ -43,21 +46,29 @@ def check_trouble(report, microblog, prometheus):
     """Puts things out of order, and checks that the alerts for them become active."""
     seen = {}
 
-    def is_seen():
-        microblog.ask_gateway(CALLS)
-        seen.update(_active(prometheus))
-        return EXPECTED <= set(seen)
+    def expect(names, act):
+        """Acts again and again until these alerts were active."""
+        def is_seen():
+            act()
+            seen.update(_active(prometheus))
+            return names <= set(seen)
+
+        processes.eventually(is_seen, within_s=20)
+        for name in sorted(names - set(seen)):
+            report.wrong(f"{name} does not become active")
 
     microblog.pause_redis(PAUSE_MS)
     microblog.is_user_well = False
     # Twice: what is counted for the first time has not grown yet.
     tours = threading.Thread(target=lambda: [microblog.tour(), microblog.tour()])
     tours.start()
-    processes.eventually(is_seen, within_s=15)
+    expect(EXPECTED, lambda: microblog.ask_gateway(CALLS))
     tours.join()
     microblog.is_user_well = True
-    for name in sorted(EXPECTED - set(seen)):
-        report.wrong(f"{name} does not become active")
+    with microblog.broken_archive():
+        expect(EXPECTED_OF_ARCHIVE, microblog.tour)
+    with microblog.full_redis():
+        expect(EXPECTED_OF_FULL, microblog.tour)
     for name, alerts in seen.items():
         for text in alerts[0]["annotations"].values():
             # As in <no value>, or <error expanding template: …>.

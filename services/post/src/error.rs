@@ -95,14 +95,12 @@ impl From<Error> for Status {
             Error::CommentsThrottled(wait) => {
                 status::throttled(ErrorReason::CommentsThrottled, text, wait)
             }
-            Error::Store(store @ keyspace::Error::Unavailable(_)) => {
-                let error = &store as &dyn std::error::Error;
-                tracing::warn!(error, "the store does not answer");
-                status::store_unavailable()
-            }
             Error::Store(store) => {
-                tracing::error!(error = &store as &dyn std::error::Error, "the store failed");
-                status::internal()
+                store.log();
+                match store.is_unavailable() {
+                    true => status::store_unavailable(),
+                    false => status::internal(),
+                }
             }
             Error::Archive(archive) if archive.is_unavailable() => {
                 let error = &archive as &dyn std::error::Error;

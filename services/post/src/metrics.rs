@@ -22,7 +22,7 @@ impl Metrics {
     /// Returns the instruments of the process's meter.
     pub(crate) fn new() -> Self {
         let meter = global::meter("microblog-post");
-        Self {
+        let metrics = Self {
             backlog: meter
                 .u64_gauge("microblog.post.archive.backlog")
                 .with_description("Posts, comments and deletions that the archive may not know")
@@ -48,7 +48,11 @@ impl Metrics {
                 .with_description("Posts that left Redis")
                 .with_unit("{post}")
                 .build(),
-        }
+        };
+        // There from the start: a rate knows nothing of what came before the first number.
+        metrics.archived(0);
+        metrics.moved(0, 0);
+        metrics
     }
 
     /// Notes how much the archive may not know, and since when.

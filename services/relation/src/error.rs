@@ -58,16 +58,12 @@ impl From<Error> for Status {
             Error::BlockedByTarget => (Code::PermissionDenied, ErrorReason::BlockedByTarget),
             Error::TargetBlocked => (Code::FailedPrecondition, ErrorReason::TargetBlocked),
             Error::Forgotten => (Code::NotFound, ErrorReason::UserNotFound),
-            Error::Store(store @ keyspace::Error::Unavailable(_)) => {
-                tracing::warn!(
-                    error = store as &dyn std::error::Error,
-                    "the store does not answer"
-                );
-                return status::store_unavailable();
-            }
             Error::Store(store) => {
-                tracing::error!(error = store as &dyn std::error::Error, "the store failed");
-                return status::internal();
+                store.log();
+                return match store.is_unavailable() {
+                    true => status::store_unavailable(),
+                    false => status::internal(),
+                };
             }
         };
         status::refuse(code, reason, error.to_string())

@@ -65,14 +65,12 @@ impl From<Error> for Status {
                 let text = "the home timeline is being built; ask again";
                 status::refuse(Code::Unavailable, ErrorReason::TimelineBeingBuilt, text)
             }
-            Error::Store(store @ keyspace::Error::Unavailable(_)) => {
-                let error = &store as &dyn std::error::Error;
-                tracing::warn!(error, "the store does not answer");
-                status::store_unavailable()
-            }
             Error::Store(store) => {
-                tracing::error!(error = &store as &dyn std::error::Error, "the store failed");
-                status::internal()
+                store.log();
+                match store.is_unavailable() {
+                    true => status::store_unavailable(),
+                    false => status::internal(),
+                }
             }
             Error::Relation(relation) => of_peer(&relation),
         }

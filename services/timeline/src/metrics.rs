@@ -51,7 +51,7 @@ impl Metrics {
     /// Returns the instruments of the process's meter.
     pub(crate) fn new() -> Self {
         let meter = global::meter("microblog-timeline");
-        Self {
+        let metrics = Self {
             posts: meter
                 .u64_counter("microblog.timeline.posts")
                 .with_description("Posts taken in, by how they reach followers")
@@ -96,13 +96,27 @@ impl Metrics {
                 .with_unit("s")
                 .with_boundaries(JOB_BOUNDARIES.to_vec())
                 .build(),
+        };
+        metrics.begin();
+        metrics
+    }
+
+    // Counters are there from the start: a rate knows nothing of what came before the first number.
+    fn begin(&self) {
+        for is_pulled in [false, true] {
+            self.posts.add(0, &[how(is_pulled)]);
+        }
+        self.deliveries.add(0, &[]);
+        for build in [Build::First, Build::AfterFollow, Build::Cleaning] {
+            for is_done in [false, true] {
+                self.builds.add(0, &end_of(build, is_done));
+            }
         }
     }
 
     /// Notes that a post was taken in.
     pub(crate) fn posted(&self, is_pulled: bool) {
-        let how = if is_pulled { "pull" } else { "push" };
-        self.posts.add(1, &[KeyValue::new("how", how)]);
+        self.posts.add(1, &[how(is_pulled)]);
     }
 
     /// Notes that a post was written into so many home timelines.
@@ -112,12 +126,7 @@ impl Metrics {
 
     /// Notes that a home timeline was built; or that somebody else changed it meanwhile.
     pub(crate) fn built(&self, build: Build, is_done: bool) {
-        let why = match build {
-            Build::First => "first",
-            Build::AfterFollow => "follow",
-            Build::Cleaning => "unfollow",
-        };
-        self.builds.add(1, &[KeyValue::new("why", why), KeyValue::new("done", is_done)]);
+        self.builds.add(1, &end_of(build, is_done));
     }
 
     /// Notes that a call was refused or failed.
@@ -150,6 +159,19 @@ impl Metrics {
     pub(crate) fn finished(&self, kind: Kind, age: Duration) {
         self.jobs.record(age.as_secs_f64(), &[kind_of(kind)]);
     }
+}
+
+fn how(is_pulled: bool) -> KeyValue {
+    KeyValue::new("how", if is_pulled { "pull" } else { "push" })
+}
+
+fn end_of(build: Build, is_done: bool) -> [KeyValue; 2] {
+    let why = match build {
+        Build::First => "first",
+        Build::AfterFollow => "follow",
+        Build::Cleaning => "unfollow",
+    };
+    [KeyValue::new("why", why), KeyValue::new("done", is_done)]
 }
 
 fn kind_of(kind: Kind) -> KeyValue {

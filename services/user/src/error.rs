@@ -82,46 +82,17 @@ impl From<Error> for Status {
                 HashError::Full.to_string(),
             ),
             Error::Cut(status) => *status,
-            Error::Store(cause) if cause.is_unavailable() => {
-                tracing::warn!(error = chain(&cause), "store unavailable");
-                status::store_unavailable()
+            Error::Store(store) => {
+                store.log();
+                match store.is_unavailable() {
+                    true => status::store_unavailable(),
+                    false => status::internal(),
+                }
             }
-            Error::Store(_) | Error::Damaged(_) | Error::Hash(_) | Error::Token(_) => {
-                tracing::error!(error = chain(&error), "call failed");
+            Error::Damaged(_) | Error::Hash(_) | Error::Token(_) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "a call failed");
                 status::internal()
             }
         }
-    }
-}
-
-/// Returns an error with its causes, for a log line. Ends where an answer of the store could not be
-/// read: what lies below may show it, and it may be an address or a hash.
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(cause(error), |&error| cause(error));
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}
-
-fn cause<'a>(
-    error: &'a (dyn std::error::Error + 'static),
-) -> Option<&'a (dyn std::error::Error + 'static)> {
-    match error.downcast_ref() {
-        Some(keyspace::Error::Malformed(_)) => None,
-        _ => error.source(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use keyspace::redis::Value;
-
-    use super::*;
-
-    #[test]
-    fn what_is_stored_does_not_show_in_a_log() {
-        let answer = Value::Array(vec![Value::BulkString(b"ann@example.org".to_vec())]);
-        let malformed = keyspace::decode::<Vec<u64>>(answer).unwrap_err();
-        assert!(matches!(malformed, keyspace::Error::Malformed(_)));
-        let text = chain(&Error::from(malformed));
-        assert_eq!(text, "the store failed: redis answered in an unexpected form");
     }
 }

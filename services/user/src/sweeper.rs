@@ -9,10 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use microblog_chassis::Rounds;
 use microblog_domain::UserId;
 use microblog_keyspace::BacklogMetrics;
 
-use crate::{Accounts, Error, accounts::write, error::chain};
+use crate::{Accounts, Error, accounts::write};
 
 /// Finds registrations that were left behind. Each replica has one: what several of them do at once
 /// is done once.
@@ -35,22 +36,14 @@ impl Sweeper {
     /// least once a second.
     pub async fn run(mut self) {
         let pause = (self.patience / 10).clamp(Duration::from_millis(50), Duration::from_secs(1));
-        let mut failing = false;
+        let mut rounds = Rounds::new("giving up registrations", pause);
         loop {
-            match self.sweep().await {
-                Ok(0) => failing = false,
-                Ok(count) => {
-                    failing = false;
-                    tracing::info!(count, "registrations that were left behind are given up");
-                }
-                // Once for each time that the store is away.
-                Err(error) if !failing => {
-                    failing = true;
-                    tracing::warn!(error = chain(&error), "cannot look for registrations");
-                }
-                Err(_) => {}
+            rounds.next().await;
+            let given_up = self.sweep().await;
+            if let Ok(count @ 1..) = given_up {
+                tracing::info!(count, "registrations that were left behind are given up");
             }
-            tokio::time::sleep(pause).await;
+            rounds.note(given_up.map(|_| ()));
         }
     }
 

@@ -119,7 +119,9 @@ impl Launcher {
     pub(crate) fn verified(&self) -> Ended {
         let mut verified = None;
         eventually("all is well", SETTLE, || {
-            verified = Some(self.verify()).filter(|verified| verified.code == Some(0));
+            let is_done =
+                |ended: &Ended| ended.code == Some(0) && !ended.stdout.contains("wait to be");
+            verified = Some(self.verify()).filter(is_done);
             verified.is_some()
         });
         verified.unwrap()

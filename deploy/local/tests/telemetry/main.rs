@@ -7,6 +7,7 @@ mod collector;
 #[path = "../commands/launcher.rs"]
 #[allow(dead_code, reason = "it can more than is needed here")]
 mod launcher;
+mod old;
 mod people;
 mod process;
 mod scrape;

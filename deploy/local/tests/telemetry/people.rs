@@ -2,7 +2,7 @@
 
 use microblog_proto::gateway::{
     FollowRequest, LoginRequest, PublishRequest, RegisterRequest, UserRef, ViewHomeRequest,
-    gateway_service_client::GatewayServiceClient, user_ref::Ref,
+    ViewPostRequest, gateway_service_client::GatewayServiceClient, user_ref::Ref,
 };
 use tonic::{
     Request,
@@ -48,14 +48,21 @@ impl Person {
         self.gateway.clone().view_home(request).await.unwrap().into_inner().posts.len()
     }
 
-    /// Publishes as part of a trace, if there is one.
-    pub(crate) async fn publish(&self, text: &str, traceparent: Option<&str>) {
+    /// Publishes as part of a trace, if there is one, and returns the post's id.
+    pub(crate) async fn publish(&self, text: &str, traceparent: Option<&str>) -> u64 {
         let publish = PublishRequest { request_id: request_id(), text: text.to_owned() };
         let mut request = self.request(publish);
         if let Some(traceparent) = traceparent {
             request.metadata_mut().insert("traceparent", traceparent.parse().unwrap());
         }
-        self.gateway.clone().publish(request).await.unwrap();
+        self.gateway.clone().publish(request).await.unwrap().into_inner().post.unwrap().id
+    }
+
+    /// Looks at a post as part of a trace.
+    pub(crate) async fn view(&self, post_id: u64, traceparent: &str) {
+        let mut request = self.request(ViewPostRequest { post_id });
+        request.metadata_mut().insert("traceparent", traceparent.parse().unwrap());
+        self.gateway.clone().view_post(request).await.unwrap();
     }
 
     fn request<T>(&self, message: T) -> Request<T> {

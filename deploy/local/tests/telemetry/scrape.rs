@@ -16,14 +16,14 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What somebody who looks after the system needs to see of it.
-const SERIES: [&str; 23] = [
+const SERIES: [&str; 25] = [
     r#"rpc_server_call_duration_seconds_count{rpc_method="microblog.gateway.v1.GatewayService/Publish",rpc_response_status_code="OK","#,
     r#"rpc_server_call_duration_seconds_count{rpc_method="microblog.post.v1.PostService/CreatePost",rpc_response_status_code="OK","#,
     r#"microblog_calls_active{kind="call"}"#,
     r#"microblog_calls_limit{kind="watch"}"#,
     r#"microblog_calls_refused_total{kind="call"}"#,
-    r#"microblog_serving{service="microblog.timeline.v1.TimelineService"} 1"#,
-    r#"microblog_job_rounds_total{job="sweeping",outcome="done"}"#,
+    r#"microblog_serving{microblog_rpc_service="microblog.timeline.v1.TimelineService"} 1"#,
+    r#"microblog_job_rounds_total{microblog_job_name="sweeping",outcome="done"}"#,
     r#"db_client_operation_duration_seconds_bucket{db_namespace="0",db_operation_name="FCALL",db_system_name="redis",microblog_keyspace="post","#,
     r#"db_client_connection_count{db_client_connection_pool_name="post shared",db_client_connection_state="used"}"#,
     r#"db_client_connection_count{db_client_connection_pool_name="timeline exclusive",db_client_connection_state="used"}"#,
@@ -39,6 +39,8 @@ const SERIES: [&str; 23] = [
     r#"microblog_backlog_age_seconds{backlog="relation pending"}"#,
     r#"microblog_backlog_taken_up_total{backlog="user registrations"}"#,
     r#"microblog_post_archive_backlog"#,
+    r#"db_client_operation_duration_seconds_bucket{db_operation_name="INSERT",db_query_summary="INSERT posts comments",db_system_name="sqlite","#,
+    r#"db_client_connection_count{db_client_connection_pool_name="archive writing",db_client_connection_state="idle"}"#,
     r#"target_info{"#,
 ];
 

@@ -34,6 +34,18 @@ impl Tree {
         children.filter(is_redis).collect()
     }
 
+    /// Returns the operations of the archive.
+    pub(crate) fn archive(&self) -> Vec<&Seen> {
+        let is_sqlite =
+            |seen: &&Seen| seen.attribute("db.system.name").as_deref() == Some("sqlite");
+        self.0.iter().filter(is_sqlite).collect()
+    }
+
+    /// Returns the span that a span is in.
+    pub(crate) fn parent(&self, child: &Seen) -> Option<&Seen> {
+        self.0.iter().find(|seen| seen.span.span_id == child.span.parent_span_id)
+    }
+
     /// Returns the spans whose parent is neither among them nor this one.
     pub(crate) fn orphans(&self, root: &[u8]) -> Vec<&Seen> {
         let is_known = |id: &[u8]| self.0.iter().any(|seen| seen.span.span_id == id);

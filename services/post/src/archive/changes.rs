@@ -35,7 +35,7 @@ impl Writing<'_> {
     pub async fn add(&mut self, changes: &Changes) -> Result<(), Error> {
         let Self { archive, transaction } = self;
         archive
-            .write(async move {
+            .write("INSERT posts comments", async move {
                 for posts in changes.posts.chunks(ROWS_MAX) {
                     add_posts(transaction, posts).await?;
                 }
@@ -55,14 +55,14 @@ impl Writing<'_> {
 
     /// Ends it: what was added is there now.
     pub async fn commit(self) -> Result<(), Error> {
-        self.archive.write(self.transaction.commit()).await
+        self.archive.write("COMMIT", self.transaction.commit()).await
     }
 }
 
 impl Archive {
     /// Begins to write changes, once nobody else does.
     pub async fn begin_writing(&self) -> Result<Writing<'_>, Error> {
-        let transaction = self.write(self.begin()).await?;
+        let transaction = self.write("BEGIN", self.begin()).await?;
         Ok(Writing { archive: self, transaction })
     }
 
@@ -82,7 +82,7 @@ impl Archive {
             "DELETE FROM comments WHERE (post, id) IN (SELECT post, id FROM comments \
              WHERE deleted <> 0 AND deleted < $1 ORDER BY deleted LIMIT 1000)",
         ];
-        self.write(async move {
+        self.write("DELETE posts likes comments reposts", async move {
             let mut transaction = self.begin().await?;
             let mut removed = 0;
             for step in STEPS {

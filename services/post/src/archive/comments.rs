@@ -35,9 +35,9 @@ impl Archive {
             .bind(number(post.get()))
             .bind(after.map_or(begin, |entry| number(entry.member)))
             .bind(number(count as u64));
-        self.read(
-            async move { query.fetch_all(&self.inner.reading).await?.iter().map(own).collect() },
-        )
+        self.read("SELECT comments", async move {
+            query.fetch_all(&self.inner.reading).await?.iter().map(own).collect()
+        })
         .await
     }
 
@@ -52,7 +52,7 @@ impl Archive {
         );
         let query = statement(text).bind(number(post.get()));
         let query = ids.iter().fold(query, |query, id| query.bind(number(id.get())));
-        self.read(async move {
+        self.read("SELECT comments", async move {
             query.fetch_all(&self.inner.reading).await?.iter().map(comment).collect()
         })
         .await
@@ -72,7 +72,7 @@ impl Archive {
         let below = before.map_or(i64::MAX, |id| number(id.get()));
         let query =
             statement(text).bind(number(author.get())).bind(below).bind(number(count as u64));
-        self.read(async move {
+        self.read("SELECT comments", async move {
             query.fetch_all(&self.inner.reading).await?.iter().map(comment).collect()
         })
         .await

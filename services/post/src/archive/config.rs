@@ -1,14 +1,37 @@
 //! Where the archive is, and what is kept in Redis beside it.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use url::Url;
 
 use super::OpenError;
 
+/// What sqlx reads in the address of a PostgreSQL server, beside `options[…]`
+/// (<https://docs.rs/sqlx/latest/sqlx/postgres/struct.PgConnectOptions.html>).
+const PARAMETERS: [&str; 18] = [
+    "application_name",
+    "dbname",
+    "host",
+    "hostaddr",
+    "options",
+    "password",
+    "port",
+    "ssl-ca",
+    "ssl-cert",
+    "ssl-key",
+    "ssl-mode",
+    "ssl-root-cert",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+    "statement-cache-capacity",
+    "user",
+];
+
 /// Where the archive is, and what is kept in Redis beside it.
 // Flattened into another struct named `Config`: the groups of the two would clash.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, clap::Args)]
 #[group(skip)]
 pub struct Config {
     /// Where the archive of all posts is: `postgres://user:password@host/database`, or
@@ -66,7 +89,13 @@ impl Config {
         };
         let mut url = Url::parse(text).map_err(OpenError::Url)?;
         match url.scheme() {
-            "postgres" | "postgresql" => {}
+            "postgres" | "postgresql" => {
+                let means_nothing =
+                    |name: &str| !PARAMETERS.contains(&name) && !name.starts_with("options[");
+                if let Some((name, _)) = url.query_pairs().find(|(name, _)| means_nothing(name)) {
+                    return Err(OpenError::Parameter(name.into_owned()));
+                }
+            }
             "sqlite" => {
                 if url.path().ends_with(":memory:") || url.query_pairs().any(|(_, v)| v == "memory")
                 {
@@ -79,5 +108,18 @@ impl Config {
             other => return Err(OpenError::Scheme(other.to_owned())),
         }
         Ok(Some(url.into()))
+    }
+}
+
+// The address may carry a password: it never shows.
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("archive_timeout_ms", &self.archive_timeout_ms)
+            .field("archive_links", &self.archive_links)
+            .field("hot_window", &self.hot_window)
+            .field("hot_posts", &self.hot_posts)
+            .field("warm_window", &self.warm_window)
+            .finish_non_exhaustive()
     }
 }

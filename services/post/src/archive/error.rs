@@ -1,6 +1,8 @@
 //! What can go wrong with the archive.
 
-use sqlx::error::DatabaseError;
+use std::borrow::Cow;
+
+use sqlx::{error::DatabaseError, migrate::MigrateError};
 
 /// Why the archive cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +13,9 @@ pub enum OpenError {
     /// It is one of another kind of database.
     #[error("the archive's address begins with {0:?}: it must be `sqlite` or `postgres`")]
     Scheme(String),
+    /// The driver would ignore it, and show its value in the log, which may be a secret.
+    #[error("the archive's address has the parameter {0:?}, which means nothing here")]
+    Parameter(String),
     /// Every connection would have a database of its own.
     #[error("the archive cannot be in memory: it must be a file")]
     InMemory,
@@ -42,6 +47,22 @@ impl Error {
         Self::Unavailable(None)
     }
 
+    /// Returns the code of what the database itself said: an SQLSTATE, or a number of SQLite's.
+    pub(super) fn said(&self) -> Option<Cow<'_, str>> {
+        let (Self::Unavailable(Some(error)) | Self::Failed(error)) = self else { return None };
+        code(error)
+    }
+
+    /// Returns it in a word: what the database said, or `timeout`, `unavailable` or `malformed`.
+    pub(super) fn word(&self) -> Cow<'_, str> {
+        let other = match self {
+            Self::Unavailable(None | Some(sqlx::Error::PoolTimedOut)) => "timeout",
+            Self::Unavailable(_) | Self::Missing => "unavailable",
+            Self::Failed(_) | Self::Malformed(_) => "malformed",
+        };
+        self.said().unwrap_or(other.into())
+    }
+
     /// Returns whether it is of no use to go on at once.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Missing)
@@ -59,12 +80,24 @@ impl From<sqlx::Error> for Error {
             E::ColumnDecode { .. } | E::Encode(_) | E::Decode(_) | E::AnyDriverError(_) => true,
             E::Database(error) => is_fault(&**error),
             E::Migrate(error) => {
-                use sqlx::migrate::MigrateError as M;
+                use MigrateError as M;
                 !matches!(&**error, M::Execute(_) | M::ExecuteMigration(..))
             }
             _ => false,
         };
         if is_fault { Self::Failed(error) } else { Self::Unavailable(Some(error)) }
+    }
+}
+
+fn code(error: &sqlx::Error) -> Option<Cow<'_, str>> {
+    use MigrateError as M;
+    match error {
+        sqlx::Error::Database(error) => error.code(),
+        sqlx::Error::Migrate(error) => match &**error {
+            M::Execute(error) | M::ExecuteMigration(error, _) => code(error),
+            _ => None,
+        },
+        _ => None,
     }
 }
 

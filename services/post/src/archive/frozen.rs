@@ -42,7 +42,7 @@ impl Archive {
     ///
     /// All of it happens at once, so that nobody reads a part of it.
     pub async fn freeze(&self, posts: &[Frozen]) -> Result<HashSet<PostId>, Error> {
-        self.write(async move {
+        self.write("UPDATE posts likes comments reposts", async move {
             let mut transaction = self.begin().await?;
             let mut written = HashSet::with_capacity(posts.len());
             for posts in posts.chunks(ROWS_MAX) {
@@ -64,7 +64,7 @@ impl Archive {
     /// Returns a post with all that it had gathered when it left Redis; `None` where there is none.
     pub async fn thaw(&self, id: PostId) -> Result<Option<Frozen>, Error> {
         self.inner.breaker.pass()?;
-        self.within(THAW_MAX, async move {
+        self.within(THAW_MAX, "SELECT posts likes comments reposts", async move {
             let key = || number(id.get());
             let mut transaction = self.inner.writing.begin().await?;
             let text = format!(

@@ -10,8 +10,10 @@ mod breaker;
 mod changes;
 mod comments;
 mod config;
+mod connections;
 mod error;
 mod frozen;
+mod operation;
 mod posts;
 mod sql;
 
@@ -31,6 +33,7 @@ pub use error::{Error, OpenError};
 pub use frozen::Frozen;
 
 use breaker::Breaker;
+use operation::Operations;
 
 /// For one transaction of those that write, of which a post with a million likes is one.
 const WRITE_MAX: Duration = Duration::from_secs(120);
@@ -63,6 +66,7 @@ struct Inner {
     writing: AnyPool,
     timeout: Duration,
     breaker: Breaker,
+    operations: Operations,
 }
 
 impl Archive {
@@ -76,8 +80,10 @@ impl Archive {
             pool(&url, config.archive_links, timeout, longest).map_err(OpenError::Address)
         };
         let (reading, writing) = (pool(timeout)?, pool(WRITE_MAX)?);
-        let breaker = Breaker::new(timeout);
-        Ok(Some(Self { inner: Arc::new(Inner { url, reading, writing, timeout, breaker }) }))
+        let (breaker, operations) = (Breaker::new(timeout), Operations::new(&url));
+        let inner = Arc::new(Inner { url, reading, writing, timeout, breaker, operations });
+        connections::observe(&inner);
+        Ok(Some(Self { inner }))
     }
 
     /// Returns whether it is a file of this process: it is there as long as its disk is.
@@ -103,7 +109,7 @@ impl Archive {
         let mut migrator = Migrator::with_migrations(vec![archive]);
         // A later version may have made more of it already.
         migrator.set_ignore_missing(true);
-        self.write(async move {
+        self.write("CREATE", async move {
             // A connection of its own, which is closed whatever happens: then nobody waits for it.
             let pool = pool(&self.inner.url, 1, self.inner.timeout, WRITE_MAX)?;
             let done = migrator.run(&pool).await;
@@ -114,14 +120,16 @@ impl Archive {
     }
 
     // Carries out a read, for a caller who waits; one that finds the database away tells the others.
+    // In metrics and traces, it goes by its summary.
     fn read<'a, T: Send + 'a>(
         &'a self,
+        summary: &'static str,
         work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, Error>> {
         Box::pin(async move {
             let Inner { timeout, breaker, .. } = &*self.inner;
             breaker.pass()?;
-            let done = self.within(*timeout, work).await;
+            let done = self.within(*timeout, summary, work).await;
             breaker.note(&done);
             done
         })
@@ -142,19 +150,24 @@ impl Archive {
     // Carries out a write, for a job: it finds out by itself whether the database is there.
     fn write<'a, T: Send + 'a>(
         &'a self,
+        summary: &'static str,
         work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, Error>> {
-        self.within(WRITE_MAX, work)
+        self.within(WRITE_MAX, summary, work)
     }
 
     fn within<'a, T: Send + 'a>(
         &'a self,
         longest: Duration,
+        summary: &'static str,
         work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, Error>> {
         Box::pin(async move {
+            let operation = self.inner.operations.begin(summary);
             let done = tokio::time::timeout(longest, work).await;
-            done.map_err(|_| Error::late()).and_then(|done| Ok(done?))
+            let done = done.map_err(|_| Error::late()).and_then(|done| Ok(done?));
+            operation.end(&done);
+            done
         })
     }
 }

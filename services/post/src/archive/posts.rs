@@ -27,7 +27,7 @@ impl Archive {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let mut posts = self.read(self.rows_of(ids)).await?;
+        let mut posts = self.read("SELECT posts", self.rows_of(ids)).await?;
         if let Some(viewer) = viewer {
             let liked: Vec<_> =
                 posts.iter().filter(|post| post.counts.likes > 0).map(|post| post.id).collect();
@@ -54,7 +54,7 @@ impl Archive {
         let text =
             format!("SELECT id FROM posts WHERE deleted = 0 AND id IN ({})", list(1, ids.len()));
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
-        self.read(async move {
+        self.read("SELECT posts", async move {
             let rows = query.fetch_all(&self.inner.reading).await?;
             rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
         })
@@ -95,7 +95,7 @@ impl Archive {
         let below = before.map_or(i64::MAX, |id| number(id.get()));
         let query = statement(of_each.join(" UNION ALL ")).bind(below).bind(number(count as u64));
         let query = authors.iter().fold(query, |query, author| query.bind(number(author.get())));
-        self.read(async move {
+        self.read("SELECT posts", async move {
             let rows = query.fetch_all(&self.inner.reading).await?;
             rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
         })
@@ -113,7 +113,7 @@ impl Archive {
         );
         let query = statement(text).bind(number(user.get()));
         let query = ids.iter().fold(query, |query, id| query.bind(number(id.get())));
-        self.read(async move {
+        self.read("SELECT likes", async move {
             let rows = query.fetch_all(&self.inner.reading).await?;
             rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
         })
@@ -140,7 +140,7 @@ impl Archive {
             .bind(since)
             .bind(account)
             .bind(number(count as u64));
-        self.read(async move {
+        self.read("SELECT likes", async move {
             let rows = query.fetch_all(&self.inner.reading).await?;
             let entry = |row| Ok(Entry { member: read(row, 0)?, score: read(row, 1)? });
             rows.iter().map(entry).collect()
@@ -161,9 +161,9 @@ impl Archive {
             .bind(number(id.get()))
             .bind(after.map_or(i64::MAX, |entry| number(entry.member)))
             .bind(number(count as u64));
-        self.read(
-            async move { query.fetch_all(&self.inner.reading).await?.iter().map(own).collect() },
-        )
+        self.read("SELECT reposts", async move {
+            query.fetch_all(&self.inner.reading).await?.iter().map(own).collect()
+        })
         .await
     }
 
@@ -177,7 +177,7 @@ impl Archive {
             list(1, ids.len())
         );
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
-        self.read(async move {
+        self.read("SELECT posts likes comments reposts", async move {
             let rows = query.fetch_all(&self.inner.reading).await?;
             let gathered = |row| {
                 let (likes, comments, reposts) = (read(row, 1)?, read(row, 2)?, read(row, 3)?);
@@ -195,8 +195,10 @@ impl Archive {
         let query = sqlx::query("SELECT repost FROM reposts WHERE post = $1 AND repost = $2")
             .bind(number(post.get()))
             .bind(number(repost.get()));
-        self.read(async move { Ok(query.fetch_optional(&self.inner.reading).await?.is_some()) })
-            .await
+        self.read("SELECT reposts", async move {
+            Ok(query.fetch_optional(&self.inner.reading).await?.is_some())
+        })
+        .await
     }
 }
 

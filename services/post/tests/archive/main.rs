@@ -13,6 +13,7 @@ mod outage;
 mod races;
 mod reads;
 mod scroll;
+mod spans;
 #[path = "../support/mod.rs"]
 mod support;
 mod texts;

@@ -68,7 +68,7 @@ impl Board {
             .u64_observable_gauge("microblog.serving")
             .with_description("Whether a service reports SERVING: 1, or 0")
             .with_callback(move |observer| {
-                let service = KeyValue::new("service", name);
+                let service = KeyValue::new("microblog.rpc.service", name);
                 observer.observe(u64::from(*serving.borrow()), &[service]);
             })
             .build();

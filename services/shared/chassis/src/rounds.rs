@@ -40,7 +40,11 @@ impl Rounds {
             .with_description("Rounds of the jobs that run beside the calls, by how they ended")
             .build();
         let ended = ["done", "failed"].map(|outcome| {
-            rounds.bind(&[KeyValue::new("job", job), KeyValue::new("outcome", outcome)])
+            let name = KeyValue::new("microblog.job.name", job);
+            let ended = rounds.bind(&[name, KeyValue::new("outcome", outcome)]);
+            // There from the start: a rate knows nothing of what came before the first number.
+            ended.add(0);
+            ended
         });
         Self { job, ticks, is_failing: false, ended }
     }

@@ -33,7 +33,7 @@ async fn retries_and_addresses_are_counted() {
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     };
     let retries = |why, outcome| {
-        let service = r#"service="microblog.user.v1.UserService""#;
+        let service = r#"microblog_rpc_service="microblog.user.v1.UserService""#;
         let [why, outcome] = [format!("why=\"{why}\""), format!("outcome=\"{outcome}\"")];
         value("microblog_peer_retries", &[service, &why, &outcome])
     };

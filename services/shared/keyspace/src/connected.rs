@@ -28,7 +28,7 @@ impl Connected {
         let count = meter
             .i64_up_down_counter("db.client.connection.count")
             .with_unit("{connection}")
-            .with_description("Connections to Redis that there are")
+            .with_description("Connections to a store that there are")
             .build();
         let times = meter
             .f64_histogram("db.client.connection.create_time")

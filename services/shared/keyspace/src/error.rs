@@ -24,7 +24,8 @@ pub enum Error {
         source: RedisError,
     },
 
-    /// The answer has another form than the caller expected.
+    /// The answer has another form than the caller expected. The cause does not show the answer,
+    /// which may be somebody's address or post.
     #[error("redis answered in an unexpected form")]
     Malformed(#[source] Box<dyn std::error::Error + Send + Sync>),
 
@@ -37,6 +38,8 @@ pub enum Error {
 #[derive(Debug, thiserror::Error)]
 #[error("no answer within {0:?}")]
 pub(crate) struct TimedOut(pub(crate) std::time::Duration);
+
+const ANOTHER_TYPE: &str = "the answer is of another type";
 
 // Codes that say "not here" or "not now". MOVED and ASK remain when the cluster client has run out
 // of repeats; UNBLOCKED ends a blocking read on a node that became a replica.
@@ -72,6 +75,25 @@ impl Error {
         }
     }
 
+    /// Returns the code of what Redis itself said, be it a refusal or that it cannot serve now.
+    pub(crate) fn said(&self) -> Option<&str> {
+        match self {
+            Self::Refused { code, .. } => Some(code),
+            Self::Unavailable(cause) => cause.downcast_ref().and_then(RedisError::code),
+            Self::Malformed(_) | Self::Config(_) => None,
+        }
+    }
+
+    /// Returns it in a word: what Redis said, or `timeout`, `unavailable` or `malformed`.
+    pub(crate) fn word(&self) -> &str {
+        let other = match self {
+            Self::Unavailable(cause) if cause.is::<TimedOut>() => "timeout",
+            Self::Unavailable(_) => "unavailable",
+            Self::Refused { .. } | Self::Malformed(_) | Self::Config(_) => "malformed",
+        };
+        self.said().unwrap_or(other)
+    }
+
     pub(crate) fn unavailable(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Unavailable(cause.into())
     }
@@ -88,7 +110,7 @@ impl Error {
 impl From<RedisError> for Error {
     fn from(error: RedisError) -> Self {
         if matches!(error.kind(), ErrorKind::UnexpectedReturnType) {
-            return Self::Malformed(error.into());
+            return Self::malformed(ANOTHER_TYPE);
         }
         // Only what the server itself said has a code; all else is about the way to it.
         match error.code() {
@@ -101,8 +123,9 @@ impl From<RedisError> for Error {
 }
 
 impl From<redis::ParsingError> for Error {
-    fn from(error: redis::ParsingError) -> Self {
-        Self::Malformed(error.into())
+    // Its text shows the answer.
+    fn from(_: redis::ParsingError) -> Self {
+        Self::malformed(ANOTHER_TYPE)
     }
 }
 
@@ -114,6 +137,8 @@ impl From<AddressError> for Error {
 
 #[cfg(test)]
 mod tests {
+    use std::error::Error as _;
+
     use super::*;
 
     fn error(answer: &str) -> Error {
@@ -124,8 +149,20 @@ mod tests {
     #[test]
     fn what_passes_is_unavailable() {
         for code in PASSING {
-            assert!(error(&format!("{code} some text")).is_unavailable(), "{code}");
+            let error = error(&format!("{code} some text"));
+            assert!(error.is_unavailable(), "{code}");
+            assert_eq!((error.code(), error.word()), (None, code));
         }
+    }
+
+    #[test]
+    fn an_answer_does_not_show_in_an_error() {
+        let answer =
+            redis::Value::Array(vec![redis::Value::BulkString(b"ann@example.org".to_vec())]);
+        let error = crate::decode::<Vec<u64>>(answer).unwrap_err();
+        assert!(matches!(error, Error::Malformed(_)));
+        assert_eq!(error.source().unwrap().to_string(), ANOTHER_TYPE);
+        assert_eq!(error.word(), "malformed");
     }
 
     #[test]

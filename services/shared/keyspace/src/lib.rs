@@ -21,6 +21,7 @@ mod keyspace;
 mod library;
 mod links;
 mod lock;
+mod outage;
 mod page;
 mod recall;
 mod remembered;

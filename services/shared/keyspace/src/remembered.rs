@@ -26,7 +26,7 @@ impl Remembered {
             .with_unit("{value}")
             .with_description("Values read, by whether they were remembered, or could not be")
             .build();
-        let read = |result| reads.bind(&[own(), KeyValue::new("result", result)]);
+        let read = |result| from_zero(reads.bind(&[own(), KeyValue::new("result", result)]));
         let invalidations = meter
             .u64_counter("microblog.recall.invalidations")
             .with_unit("{message}")
@@ -46,7 +46,7 @@ impl Remembered {
             hits: read("hit"),
             misses: read("miss"),
             untracked: read("untracked"),
-            invalidations: invalidations.bind(&[own()]),
+            invalidations: from_zero(invalidations.bind(&[own()])),
             values: values.bind(&[own()]),
             bytes: bytes.bind(&[own()]),
         }
@@ -75,4 +75,11 @@ impl Remembered {
             self.bytes.add(now.1 as i64 - before.1 as i64);
         }
     }
+}
+
+/// Returns a counter that is there from the start: a rate knows nothing of what came before the first
+/// number.
+fn from_zero(counter: BoundCounter<u64>) -> BoundCounter<u64> {
+    counter.add(0);
+    counter
 }

@@ -68,7 +68,7 @@ impl Trips {
         let durations = global::meter("microblog-keyspace")
             .f64_histogram("db.client.operation.duration")
             .with_unit("s")
-            .with_description("How long round trips to Redis take, repeats included")
+            .with_description("How long operations of a store take, with their repeats and waits")
             .with_boundaries(BOUNDARIES.to_vec())
             .build();
         let common = std::array::from_fn(|_| OnceLock::new());

@@ -36,7 +36,10 @@ impl BacklogMetrics {
             .with_unit("{entry}")
             .with_description("How often a sweeper took something up that was left behind")
             .build();
-        Self { size: size.bind(&own), age: age.bind(&own), taken_up: taken_up.bind(&own) }
+        let taken_up = taken_up.bind(&own);
+        // There from the start: a rate knows nothing of what came before the first number.
+        taken_up.add(0);
+        Self { size: size.bind(&own), age: age.bind(&own), taken_up }
     }
 
     /// Notes what waits, and since when, and how much of it is taken up now.

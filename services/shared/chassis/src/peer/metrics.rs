@@ -68,7 +68,7 @@ impl Metrics {
             Outcome::Denied => "denied",
         };
         let attributes = [
-            KeyValue::new("service", method.service()),
+            KeyValue::new("microblog.rpc.service", method.service()),
             KeyValue::new("why", why),
             KeyValue::new("outcome", outcome),
         ];

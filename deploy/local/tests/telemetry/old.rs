@@ -1,0 +1,52 @@
+//! A call that is for a post of the archive: one trace, from the gateway to the SQL store.
+
+use std::{process::Command, time::Duration};
+
+use microblog_testkit::eventually;
+
+use crate::{
+    collector::Collector,
+    launcher::{Launcher, PROGRAM},
+    people::Person,
+    tree::{CLIENT, SERVER, Tree},
+};
+
+/// All partitions are looked through for old posts in half a minute.
+const PATIENCE: Duration = Duration::from_secs(90);
+const TRACE: u128 = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c;
+const CALLER: u64 = 0xb7ad_6b71_6920_3331;
+
+#[tokio::test]
+async fn a_call_for_an_old_post_is_one_trace_down_to_the_archive() {
+    let collector = Collector::start();
+    let (dir, url) = (tempfile::tempdir().unwrap(), collector.url());
+    let mut command = Command::new(PROGRAM);
+    command.env("MICROBLOG_HOT_WINDOW", "1s").env("MICROBLOG_HOT_POSTS", "0");
+    command.env("OTEL_BSP_SCHEDULE_DELAY", "50").env("OTEL_METRICS_EXPORTER", "none");
+    let flags = ["--otlp-endpoint", &url, "--trace-sampling", "0"];
+    let launcher = Launcher::start_by(command, &dir.path().join("data"), &flags);
+    let ann = Person::join(&launcher.url(0), "ann").await;
+    let post = ann.publish("nobody who looks at traces reads this", None).await;
+    let traceparent = format!("00-{TRACE:032x}-{CALLER:016x}-01");
+    let tree = || Tree(collector.trace(TRACE));
+    eventually("it is read in the archive", PATIENCE, async || {
+        ann.view(post, &traceparent).await;
+        !tree().archive().is_empty()
+    })
+    .await;
+    let caller = CALLER.to_be_bytes();
+    eventually("all spans have parents", PATIENCE, async || tree().orphans(&caller).is_empty())
+        .await;
+
+    let tree = tree();
+    let read = tree.archive()[0];
+    assert_eq!((read.span.kind, &*read.span.name), (CLIENT, "SELECT posts"), "{tree}");
+    assert_eq!(read.attribute("db.operation.name").as_deref(), Some("SELECT"));
+    let of_post = tree.parent(read).unwrap();
+    assert_eq!(of_post.span.kind, SERVER, "{tree}");
+    assert!(of_post.span.name.starts_with("microblog.post.v1.PostService/"), "{tree}");
+    let of_gateway = tree.parent(of_post).unwrap();
+    assert_eq!(of_gateway.span.name, "microblog.gateway.v1.GatewayService/ViewPost", "{tree}");
+    assert_eq!(of_gateway.span.parent_span_id, caller, "{tree}");
+    assert!(!format!("{:?}", tree.0).contains("nobody who looks"), "{tree}");
+}

@@ -1,0 +1,147 @@
+//! What is measured of an operation of the archive, as OpenTelemetry's conventions for databases have
+//! it (<https://opentelemetry.io/docs/specs/semconv/db/sql/>): how long it took, of each; and a span,
+//! where what it works for is recorded. Operations are told by what they do with which tables:
+//! statements and what is bound to them show nowhere.
+
+use std::time::Instant;
+
+use opentelemetry::{KeyValue, global, metrics::Histogram};
+use tracing::{Span, field::Empty};
+use url::Url;
+
+use super::Error;
+
+/// In seconds: from a read of some pages in memory to a post with a million likes.
+const BOUNDARIES: [f64; 14] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+
+/// The operations of one archive in one worker; whoever takes metrics gets those of all workers as
+/// one.
+pub(super) struct Operations {
+    system: &'static str,
+    /// Where the database is, unless it is a file.
+    server: Option<Server>,
+    durations: Histogram<f64>,
+}
+
+struct Server {
+    address: String,
+    port: Option<u16>,
+    database: String,
+}
+
+impl Operations {
+    /// Returns those of the archive at an address, of which they tell nothing secret.
+    pub(super) fn new(url: &str) -> Self {
+        let durations = global::meter("microblog-post")
+            .f64_histogram("db.client.operation.duration")
+            .with_unit("s")
+            .with_description("How long operations of a store take, with their repeats and waits")
+            .with_boundaries(BOUNDARIES.to_vec())
+            .build();
+        let url = Url::parse(url).ok();
+        let is_embedded = url.as_ref().is_some_and(|url| url.scheme() == "sqlite");
+        let system = if is_embedded { "sqlite" } else { "postgresql" };
+        let server = url.as_ref().filter(|_| !is_embedded).map(Server::at);
+        Self { system, server, durations }
+    }
+
+    /// Begins one, by its summary: its name, and the tables that it is about.
+    pub(super) fn begin(&self, summary: &'static str) -> Operation<'_> {
+        // Asked first: where nothing is recorded, there is no span.
+        let span = if Span::current().is_none() { Span::none() } else { self.span(summary) };
+        Operation { all: self, summary, span, begun: Instant::now() }
+    }
+
+    fn span(&self, summary: &'static str) -> Span {
+        let server = self.server.as_ref();
+        tracing::info_span!(
+            target: "microblog::sql",
+            "sql",
+            otel.name = summary,
+            otel.kind = "client",
+            otel.status_code = Empty,
+            db.system.name = self.system,
+            db.namespace = server.map(|server| &*server.database),
+            db.operation.name = name(summary),
+            db.query.summary = summary,
+            db.response.status_code = Empty,
+            error.type = Empty,
+            server.address = server.map(|server| &*server.address),
+            server.port = server.and_then(|server| server.port),
+        )
+    }
+
+    fn attributes(&self, summary: &'static str) -> Vec<KeyValue> {
+        let mut attributes = vec![
+            KeyValue::new("db.system.name", self.system),
+            KeyValue::new("db.operation.name", name(summary)),
+            KeyValue::new("db.query.summary", summary),
+        ];
+        if let Some(server) = &self.server {
+            attributes.push(KeyValue::new("db.namespace", server.database.clone()));
+            attributes.push(KeyValue::new("server.address", server.address.clone()));
+            let port = server.port.map(|port| KeyValue::new("server.port", i64::from(port)));
+            attributes.extend(port);
+        }
+        attributes
+    }
+}
+
+impl Server {
+    fn at(url: &Url) -> Self {
+        Self {
+            address: url.host_str().unwrap_or_default().to_owned(),
+            port: url.port(),
+            database: url.path().trim_start_matches('/').to_owned(),
+        }
+    }
+}
+
+/// Returns an operation's name: the first word of its summary.
+fn name(summary: &'static str) -> &'static str {
+    summary.split(' ').next().unwrap_or(summary)
+}
+
+/// An operation that is under way. One that is dropped before its end, as by a caller who leaves, is
+/// not counted.
+pub(super) struct Operation<'a> {
+    all: &'a Operations,
+    summary: &'static str,
+    span: Span,
+    begun: Instant,
+}
+
+impl Operation<'_> {
+    /// Ends it.
+    pub(super) fn end<T>(self, done: &Result<T, Error>) {
+        let seconds = self.begun.elapsed().as_secs_f64();
+        let mut attributes = self.all.attributes(self.summary);
+        if let Err(error) = done {
+            let word = error.word();
+            self.span.record("otel.status_code", "ERROR");
+            self.span.record("error.type", &*word);
+            self.span.record("db.response.status_code", error.said().as_deref());
+            attributes.push(KeyValue::new("error.type", word.into_owned()));
+        }
+        self.all.durations.record(seconds, &attributes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_is_named_without_its_password() {
+        let operations = Operations::new("postgres://user:secret@host:1234/posts?sslmode=disable");
+        let server = operations.server.unwrap();
+        assert_eq!(
+            (&*server.address, server.port, &*server.database),
+            ("host", Some(1234), "posts")
+        );
+        assert_eq!(operations.system, "postgresql");
+        let file = Operations::new("sqlite:///path/to/file?mode=rwc");
+        assert!(file.server.is_none() && file.system == "sqlite");
+    }
+}

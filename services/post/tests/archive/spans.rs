@@ -1,0 +1,124 @@
+//! What the archive is asked for a call that is recorded is part of its trace, and costs no span
+//! elsewhere.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    sync::{Arc, Mutex},
+};
+
+use tracing::{Instrument as _, Subscriber, field, info_span, span};
+use tracing_subscriber::{
+    Layer,
+    layer::{Context, SubscriberExt as _},
+    registry::LookupSpan,
+};
+
+use crate::{
+    aging::{Aging, on_both},
+    support::{
+        self,
+        archives::{ArchiveServer, connect, execute},
+        id,
+    },
+};
+
+on_both! {
+    a_recorded_call_that_reads_an_old_post_has_a_span_of_the_archive
+}
+
+const AUTHOR: u64 = id(1);
+
+/// What a span tells, and the name of the one that it is in.
+type Told = BTreeMap<&'static str, String>;
+
+/// The spans of the archive.
+#[derive(Clone, Default)]
+struct Spans(Arc<Mutex<Vec<(span::Id, Told)>>>);
+
+impl Spans {
+    /// Returns what there was since the last look.
+    fn take(&self) -> Vec<Told> {
+        self.0.lock().unwrap().drain(..).map(|(_, told)| told).collect()
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
+    fn on_new_span(&self, span: &span::Attributes<'_>, id: &span::Id, context: Context<'_, S>) {
+        if span.metadata().target() != "microblog::sql" {
+            return;
+        }
+        let mut told = Told::new();
+        let parent = context.span(id).and_then(|span| span.parent());
+        told.extend(parent.map(|parent| ("parent", parent.name().to_owned())));
+        span.record(&mut Reading(&mut told));
+        self.0.lock().unwrap().push((id.clone(), told));
+    }
+
+    fn on_record(&self, id: &span::Id, values: &span::Record<'_>, _: Context<'_, S>) {
+        let mut spans = self.0.lock().unwrap();
+        if let Some((_, told)) = spans.iter_mut().find(|(known, _)| known == id) {
+            values.record(&mut Reading(told));
+        }
+    }
+}
+
+struct Reading<'a>(&'a mut Told);
+
+impl field::Visit for Reading<'_> {
+    fn record_str(&mut self, field: &field::Field, value: &str) {
+        self.0.insert(field.name(), value.to_owned());
+    }
+
+    fn record_debug(&mut self, field: &field::Field, value: &dyn Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+}
+
+async fn a_recorded_call_that_reads_an_old_post_has_a_span_of_the_archive(
+    archives: &ArchiveServer,
+) {
+    let aging = Aging::start(archives, 0).await;
+    let mut posts = Vec::new();
+    for text in ["old words", "older words"] {
+        posts.push(support::post(aging.system.create(AUTHOR, text).await.unwrap().id));
+    }
+    aging.evict(&[posts[0].get(), posts[1].get()]).await;
+    let (system, tiers) = (aging.url.split(':').next().unwrap(), aging.tiers());
+    let (system, refused) = match system {
+        "sqlite" => ("sqlite", "1"),
+        _ => ("postgresql", "42P01"),
+    };
+    let spans = Spans::default();
+    let subscriber = tracing_subscriber::registry().with(spans.clone());
+    let _set = tracing::subscriber::set_default(subscriber);
+
+    assert!(tiers.post(posts[0], None).await.unwrap().is_some());
+    assert!(spans.take().is_empty(), "nobody records that");
+    let read = tiers.post(posts[0], None).instrument(info_span!("a call"));
+    assert!(read.await.unwrap().is_some());
+    let told = spans.take();
+    assert_eq!(told.len(), 1, "one for each operation: {told:?}");
+    for (name, value) in [
+        ("parent", "a call"),
+        ("otel.name", "SELECT posts"),
+        ("otel.kind", "client"),
+        ("db.system.name", system),
+        ("db.operation.name", "SELECT"),
+        ("db.query.summary", "SELECT posts"),
+    ] {
+        assert_eq!(told[0].get(name).map(String::as_str), Some(value), "{name} of {told:?}");
+    }
+    assert!(!told[0].contains_key("error.type"), "{told:?}");
+    assert!(told[0].values().all(|value| !value.contains("words")), "{told:?}");
+
+    let mut archive = connect(&aging.url).await;
+    execute(&mut archive, "ALTER TABLE posts RENAME TO elsewhere").await;
+    let read = tiers.post(posts[1], None).instrument(info_span!("a call"));
+    read.await.unwrap_err();
+    let told = spans.take();
+    for name in ["error.type", "db.response.status_code"] {
+        assert_eq!(told[0].get(name).map(String::as_str), Some(refused), "{name} of {told:?}");
+    }
+    assert_eq!(told[0]["otel.status_code"], "ERROR");
+}

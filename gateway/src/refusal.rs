@@ -13,18 +13,22 @@ pub(crate) type Fields = &'static [(&'static str, &'static str)];
 ///
 /// What is about the caller's input or about the system's state passes with its code and its
 /// details, its fields renamed. What the caller cannot have caused (a field that the gateway
-/// itself filled in, a status without a reason of ours) is a fault of this system: it is logged
+/// itself filled in, who it said acts, a status without a reason of ours) is a fault of this system: it is logged
 /// here and answered INTERNAL.
 ///
 /// The peer's metadata never passes: they are headers of another answer.
 pub(crate) fn pass_on(status: Status, fields: Fields) -> Status {
-    use ErrorReason::{Internal, MalformedMessage, PeerUnavailable, Unspecified};
+    use ErrorReason::{
+        IdentityInvalid, IdentityMismatch, Internal, MalformedMessage, PeerUnavailable, Unspecified,
+    };
     let passed = match (status::reason_of(&status), status.code()) {
         // Said by something in between, such as a proxy.
         (None, Code::Unavailable) => {
             Some(status::refuse(Code::Unavailable, PeerUnavailable, "a service does not answer"))
         }
         (None, Code::DeadlineExceeded) => Some(status::deadline_exceeded()),
+        // Who acts, the gateway says, not its caller.
+        (Some(IdentityInvalid | IdentityMismatch), _) => None,
         (None | Some(Unspecified | Internal | MalformedMessage), _) => None,
         (Some(_), _) => renamed(&status, fields),
     };
@@ -119,6 +123,18 @@ mod tests {
         let passed = pass_on(status::invalid(fields), FIELDS);
         assert_eq!(passed.code(), Code::Internal);
         assert_eq!(status::reason_of(&passed), Some(ErrorReason::Internal));
+    }
+
+    #[test]
+    fn that_the_gateway_acts_for_the_wrong_one_is_an_internal_error() {
+        for (code, reason) in [
+            (Code::Unauthenticated, ErrorReason::IdentityInvalid),
+            (Code::PermissionDenied, ErrorReason::IdentityMismatch),
+        ] {
+            let passed = pass_on(status::refuse(code, reason, "not you"), FIELDS);
+            assert_eq!(passed.code(), Code::Internal);
+            assert_eq!(status::reason_of(&passed), Some(ErrorReason::Internal));
+        }
     }
 
     #[test]

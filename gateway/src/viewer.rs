@@ -1,6 +1,6 @@
 //! Who is looking: the session token of a call, and whose it is. A token is never logged.
 
-use microblog_chassis::status;
+use microblog_chassis::{context, status};
 use microblog_domain::UserId;
 use microblog_proto::{common::ErrorReason, user};
 use tonic::{Status, metadata::MetadataMap};
@@ -48,12 +48,15 @@ impl Token {
 }
 
 impl Gateway {
-    /// Returns whose token it is, or TOKEN_INVALID. One call: user.Authenticate.
+    /// Returns whose token it is, or TOKEN_INVALID; what the gateway calls from then on for the same
+    /// call is called by them. One call: user.Authenticate.
     pub(crate) async fn viewer(&self, token: Token) -> Result<UserId, Status> {
         let request = user::AuthenticateRequest { token: token.into_inner() };
         let response = self.peers.user().authenticate(request).await;
         let response = response.map_err(|status| refusal::pass_on(status, &[]))?;
-        refusal::sent_id(response.into_inner().user_id)
+        let viewer = refusal::sent_id(response.into_inner().user_id)?;
+        context::act_for(viewer);
+        Ok(viewer)
     }
 
     /// Returns whose token it is, and counts what they are about to do, or refuses it. One call:

@@ -36,6 +36,44 @@ pub trait Peer:
         F: Future<Output = Result<Response<A>, Status>> + Send;
 }
 
+/// Decides whether a call may be made. The generated `…Guard` of each service behind the gateway
+/// asks it before each handler.
+pub trait Gate: Send + Sync + 'static {
+    /// Returns the refusal of a call that its caller may not make.
+    fn admit(&self, claim: Claim) -> Result<(), Status>;
+}
+
+/// Whom a call claims to come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// This user, who acts, or whose own the answer is.
+    Actor(u64),
+    /// This user, through whose eyes it looks; 0 for nobody in particular.
+    Viewer(u64),
+    /// Anybody.
+    Anybody,
+    /// The system itself.
+    System,
+}
+
+/// Who may call a method, besides the system itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Whom this field of the request says.
+    Actor(&'static str),
+    /// Whom this field of the request says, or anybody where it is 0.
+    Viewer(&'static str),
+    /// Anybody: what it tells is no secret.
+    Public,
+    /// Anybody: the request bears what it takes.
+    Credentials,
+    /// Nobody else.
+    System,
+}
+
+/// Who may call the methods of the services behind the gateway, each with its path.
+pub const ACCESS: &[(&str, Access)] = include!(concat!(env!("OUT_DIR"), "/rules.rs"));
+
 // Generated files refer to each other by the nesting of their packages.
 mod microblog {
     pub mod common {

@@ -13,6 +13,8 @@ SERVER = "kubernetes/base/server.yaml"
 POST = "kubernetes/base/post.yaml"
 ENV = "kubernetes/base/server.env"
 SCALING = "kubernetes/components/autoscaling"
+TLS = "kubernetes/components/tls"
+IDENTITY = "kubernetes/components/identity"
 COLLECTOR = "kubernetes/components/collector/collector.yaml"
 COLLECTOR_CONFIG = "kubernetes/components/collector/config.yaml"
 LOCAL = "kubernetes/overlays/local"
@@ -52,6 +54,8 @@ BREAKAGES = [
     (POST, "name: redis-post", "name: redis-posts", "there is no Secret redis-posts"),
     (f"{PRODUCTION}/kustomization.yaml", "redis-timeline archive; do", "archive; do",
      "redis-timeline is missing"),
+    (f"{PRODUCTION}/kustomization.yaml", "generic identity", "generic keys", "identity is missing"),
+    (f"{LOCAL}/kustomization.yaml", "- keys=", "- key=", "has no keys"),
     (POST, "  selector:\n    app.kubernetes.io/name: post", "  selector:\n    name: post",
      "selects the pods of nothing"),
     (POST, "targetPort: grpc", "targetPort: rpc", "its pods have no port rpc"),
@@ -80,6 +84,19 @@ BREAKAGES = [
     (POST, "service: liveness", "service: ''", "what its startupProbe asks for"),
     (POST, "containerPort: 50053", "containerPort: 50052", "the ports that it declares"),
     (SERVER, "containerPort: 9464", "containerPort: 9465", "the ports that it declares"),
+    (f"{TLS}/server.yaml", "readinessProbe:\n            grpc:\n              port: 50060",
+     "readinessProbe:\n            grpc:\n              port: 50053",
+     "the port of its readinessProbe"),
+    (f"{TLS}/server.yaml", "containerPort: 50060", "containerPort: 50061",
+     "the ports that it declares"),
+    (f"{TLS}/server.yaml", "            - name: MICROBLOG_HEALTH_LISTEN\n"
+     "              value: 0.0.0.0:50060\n", "", "which probes do not speak"),
+    (f"{TLS}/server.yaml", "0.0.0.0:50060", "127.0.0.1:50060", "answers probes on"),
+    (f"{IDENTITY}/keys.yaml", "value: /run/secrets/identity/keys", "value: /run/secrets/keys",
+     "which is in none of its volumes"),
+    (f"{TLS}/server.yaml", "_TLS_KEY_FILE", "_TLS_KEYS_FILE", "reads no MICROBLOG_TLS_KEYS_FILE"),
+    (f"{TLS}/post.yaml", "https://timeline", "http://timeline", "MICROBLOG_TIMELINE_URL is of h"),
+    (f"{TLS}/post.yaml", "secretName: tls-post", "secretName: tls-posts", "tls-posts"),
     ("kubernetes/base/kustomization.yaml", "  - timeline.yaml\n", "", "timeline"),
     (f"{SCALING}/scaling.yaml", "minReplicas: 3", "minReplicas: 2", "less than 3 replicas"),
     (f"{SCALING}/scaling.yaml", "maxReplicas: 12", "maxReplicas: 3", "never"),
@@ -165,5 +182,5 @@ def _overlays(copy, file):
     and takes long enough."""
     if not file.startswith("kubernetes/"):
         return []
-    is_of_production = any(name in file for name in ("production", "autoscaling"))
+    is_of_production = any(name in file for name in ("production", "autoscaling", TLS))
     return reading.overlays_of(copy, "production" if is_of_production else "local")

@@ -30,6 +30,11 @@ class Container:
     def program(self):
         return self.command[0] if self.command else None
 
+    @property
+    def has_tls(self):
+        """Whether it speaks nothing but TLS with its callers."""
+        return "MICROBLOG_TLS_CERT_FILE" in self.environment
+
     def addresses(self, program):
         """Whom it is told to call: (variable, callee, host, port) for each host of each address."""
         for variable, callee in program.callees.items():

@@ -2,6 +2,7 @@
 environment that the kubelet would give them."""
 
 import base64
+import hashlib
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import yaml
 
+import certificates
 from containers import Container
 
 TOOLS = Path(sys.executable).parent
@@ -87,7 +89,10 @@ class _MadeUp(dict):
         self._name = name
 
     def __missing__(self, key):
-        return f"{self._name}-{key}"
+        if key in ("tls.crt", "tls.key", "ca.crt"):
+            return certificates.of(self._name.removeprefix("tls-"))[key]
+        # Good as a password, and as a key.
+        return hashlib.sha256(f"{self._name}-{key}".encode()).hexdigest()
 
 
 def containers(overlay):
@@ -148,6 +153,14 @@ def _mounts(overlay, pod, spec):
         volume = volumes.get(mount["name"], {})
         if config := volume.get("configMap"):
             yield mount["mountPath"], overlay.data("ConfigMap", config["name"])
+        elif secret := volume.get("secret"):
+            data = overlay.data("Secret", secret["secretName"])
+            yield mount["mountPath"], {
+                item["path"]: data[item["key"]]
+                for item in secret["items"]
+                # What is not there is told elsewhere.
+                if item["key"] in data or isinstance(data, _MadeUp)
+            }
         elif projected := volume.get("projected"):
             secrets = [source["secret"] for source in projected["sources"]]
             yield mount["mountPath"], {

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit
 from urllib.request import urlopen
 
+import certificates
 import stores
 from containers import Container
 from overlay import containers
@@ -84,6 +85,8 @@ class _Server:
     program: object
     process: subprocess.Popen
     channel: Channel
+    probed: Channel
+    """Where probes ask: at the same port, or at one of their own."""
     metrics: str | None
     """Where it shows them, if it does."""
 
@@ -123,14 +126,32 @@ class _Trial:
             here = f"127.0.0.1:{self.ports[callee]}"
             value = re.sub(rf"(?<=[/@,]){re.escape(host)}(:{port})?", here, environment[variable])
             environment[variable] = value.replace("sslmode=require", "sslmode=disable")
+        self._mount(container, environment)
         port = self.ports[container.name]
         environment["MICROBLOG_LISTEN"] = f"127.0.0.1:{port}"
+        files = certificates.of(container.name) if container.has_tls else None
+        channel = probed = Channel(port, files)
+        if "MICROBLOG_HEALTH_LISTEN" in environment:
+            health = free_port()
+            environment["MICROBLOG_HEALTH_LISTEN"] = f"127.0.0.1:{health}"
+            probed = Channel(health)
         metrics = None
         if "MICROBLOG_METRICS_LISTEN" in environment:
             metrics = environment["MICROBLOG_METRICS_LISTEN"] = f"127.0.0.1:{free_port()}"
         command = [program.path, *container.command[1:]]
         process = self.stack.enter_context(running(command, self.directory, env=environment))
-        return _Server(container, program, process, Channel(port), metrics)
+        return _Server(container, program, process, channel, probed, metrics)
+
+    def _mount(self, container, environment):
+        """Makes the files that a server finds in its mounts, and has its variables name them."""
+        for path, files in container.mounts.items():
+            here = self.directory / container.name / path.lstrip("/")
+            here.mkdir(parents=True)
+            for name, text in (files or {}).items():
+                (here / name).write_text(text)
+            for variable, value in environment.items():
+                if value.startswith(f"{path}/"):
+                    environment[variable] = f"{here}{value.removeprefix(path)}"
 
     def _start_stores(self):
         kind = self.system.addressed("MICROBLOG_REDIS_URL").scheme
@@ -195,7 +216,7 @@ class _Trial:
         probe = server.container.probes.get(name, {})
         default = "" if name == "readinessProbe" else "liveness"
         service = probe.get("grpc", {}).get("service", default)
-        return server.channel.is_serving(service, probe.get("timeoutSeconds", 1))
+        return server.probed.is_serving(service, probe.get("timeoutSeconds", 1))
 
     def _lives(self, server):
         """Whether a server would not be started again: a probe may fail so many times in a row."""
@@ -209,10 +230,16 @@ class _Trial:
     def _check_tour(self):
         """Calls the gateway, and through it everybody else and the stores."""
         program = self.programs.program("microblog").path
-        url = f"http://127.0.0.1:{self.ports['gateway']}"
+        address = f"127.0.0.1:{self.ports['gateway']}"
+        command = [program, "demo", "--gateway-url", f"http://{address}"]
+        if any(one.name == "gateway" and one.has_tls for one in self.system.containers):
+            authority = self.directory / "ca.crt"
+            authority.write_text(certificates.of("gateway")["ca.crt"])
+            command = [program, "--ca-file", authority, "demo", "--gateway-url",
+                       f"https://{address}"]
         try:
             tour = subprocess.run(
-                [program, "demo", "--gateway-url", url], capture_output=True, text=True,
+                command, capture_output=True, text=True,
                 timeout=TOUR_S, env={"PATH": os.environ["PATH"]},
             )
         except subprocess.TimeoutExpired:

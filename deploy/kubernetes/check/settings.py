@@ -33,6 +33,12 @@ def _check_variables(report, container, program):
             report.unless(not known, f"{variable} is read by {program.name} as well as made use of")
         else:
             report.unless(known, f"{program.name} reads no {variable}")
+        if variable.endswith("_FILE"):
+            directory, _, name = value.rpartition("/")
+            report.unless(
+                name in (container.mounts.get(directory) or ()),
+                f"{variable} is {value}, which is in none of its volumes",
+            )
     for variable, callee in program.callees.items():
         # Telemetry is not needed; the rest would be looked for on the container itself.
         if callee != "collector":
@@ -52,11 +58,16 @@ def _check_listening(report, container, program):
         host in ("0.0.0.0", "[::]"), f"listens on {listen}, where nobody else can reach it"
     )
     report.same("the port that it listens on", int(port), program.port)
-    metrics = container.environment.get("MICROBLOG_METRICS_LISTEN", "0.0.0.0:0")
-    report.unless(
-        metrics.rpartition(":")[0] in ("0.0.0.0", "[::]"),
-        f"shows its metrics on {metrics}, where nobody else can reach it",
-    )
+    others = {
+        "MICROBLOG_METRICS_LISTEN": "shows its metrics on",
+        "MICROBLOG_HEALTH_LISTEN": "answers probes on",
+    }
+    for variable, what in others.items():
+        address = container.environment.get(variable, "0.0.0.0:0")
+        report.unless(
+            address.rpartition(":")[0] in ("0.0.0.0", "[::]"),
+            f"{what} {address}, where nobody else can reach it",
+        )
 
 
 def _check_drain(report, container, program):

@@ -52,10 +52,11 @@ def _check_made_elsewhere(report, overlay):
     if overlay.of_kind("Secret"):
         return
     head = (overlay.directory / "kustomization.yaml").read_text()
-    told = re.search(r"^# +for name in (.*); do$", head, flags=re.MULTILINE)
+    told = re.findall(r"^# +for name in (.*); do$", head, flags=re.MULTILINE)
+    singly = re.findall(r"create secret generic ([a-z-]+)", head)
     report.same(
         "Secrets to make, as its kustomization.yaml tells",
-        set(told[1].split()) if told else set(),
+        {*" ".join(told).split(), *singly},
         overlay.secrets_wanted,
     )
 
@@ -138,14 +139,22 @@ def _check_resources(report, spec):
 
 def _check_probes(report, container, programs):
     port = programs.servers[container.name].port
-    metrics = container.environment.get("MICROBLOG_METRICS_LISTEN", "").rpartition(":")[2]
-    declared = {port, int(metrics)} if metrics else {port}
+    others = [
+        container.environment.get(variable, "").rpartition(":")[2]
+        for variable in ("MICROBLOG_METRICS_LISTEN", "MICROBLOG_HEALTH_LISTEN")
+    ]
+    declared = {port, *(int(other) for other in others if other)}
     report.same("the ports that it declares", container.ports, declared)
+    health = int(others[1] or port)
+    report.unless(
+        health != port or not container.has_tls,
+        "has TLS, which probes do not speak, and no MICROBLOG_HEALTH_LISTEN",
+    )
     for name, asks_for_store in (
         ("startupProbe", False), ("readinessProbe", True), ("livenessProbe", False)
     ):
         grpc = container.probes.get(name, {}).get("grpc", {})
-        report.same(f"the port of its {name}", grpc.get("port"), port)
+        report.same(f"the port of its {name}", grpc.get("port"), health)
         # What the names stand for is asked of the running server: see `probing.py`.
         if asks_for_store:
             report.unless(grpc.get("service"), f"its {name} asks for no service by its name")
@@ -175,6 +184,7 @@ def _check_server(report, overlay, container, workload, program):
     _check_notice(report, container, program)
     for addressed in container.addresses(program):
         _check_address(report, overlay, addressed)
+    _check_schemes(report, overlay, container, program)
     scaled = [
         one["spec"]["minReplicas"] for one in overlay.of_kind("HorizontalPodAutoscaler")
         if one["spec"]["scaleTargetRef"]["name"] == name
@@ -207,6 +217,16 @@ def _check_address(report, overlay, addressed):
         report.unless(port in ports, f"{variable}: the Service {host} has no port {port}")
         report.same(f"{variable}: what is behind {host}",
                     service["spec"]["selector"].get("app.kubernetes.io/name"), callee)
+
+
+def _check_schemes(report, overlay, container, program):
+    """Checks that who has TLS is called like that, and nobody else."""
+    others = {one.name: one for one in containers(overlay)}
+    for variable, callee in program.callees.items():
+        if callee in others and (address := container.environment.get(variable)):
+            is_secure = address.startswith("https:")
+            if address.startswith(("http:", "https:")):
+                report.same(f"{variable} is of https", is_secure, others[callee].has_tls)
 
 
 def _check_scaling(report, overlay):

@@ -56,7 +56,8 @@ enum Command {
     Telemetry(telemetry::Args),
     Soak(soak::Args),
     #[command(hide = true)]
-    Serve(limits::serve::Args),
+    // Much larger than the others, with all that a server is told.
+    Serve(Box<limits::serve::Args>),
     #[command(hide = true)]
     Collect(telemetry::collector::Args),
 }
@@ -82,7 +83,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Memory(args) => call(memory::run(args)),
         Command::Telemetry(args) => call(telemetry::run(args)),
         Command::Soak(args) => call(soak::run(args)),
-        Command::Serve(args) => limits::serve::run(args),
+        Command::Serve(args) => limits::serve::run(*args),
         Command::Collect(args) => telemetry::collector::run(args),
     }
 }

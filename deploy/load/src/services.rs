@@ -3,6 +3,7 @@
 use anyhow::anyhow;
 use microblog_local::{
     graph::Target,
+    keys::Keys,
     remote::{self, CALL_TIMEOUT},
 };
 use microblog_proto::{
@@ -31,6 +32,7 @@ pub(crate) fn import_target(urls: &Urls, password: &str) -> Target {
         relation_url: urls.relation.clone(),
         password: password.to_owned(),
         email_domain: EMAIL_DOMAIN.to_owned(),
+        keys: Keys::default(),
     }
 }
 

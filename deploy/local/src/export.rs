@@ -20,6 +20,7 @@ use self::{
     services::{Page, Services},
 };
 use crate::{
+    keys::Keys,
     progress::Progress,
     remote::{self, POST_URL, RELATION_URL, USER_URL},
 };
@@ -60,6 +61,8 @@ pub(crate) struct Args {
     /// Where the post service listens.
     #[arg(long, value_name = "URL", default_value = POST_URL, env = "MICROBLOG_POST_URL")]
     post_url: String,
+    #[command(flatten)]
+    keys: Keys,
 }
 
 const EXAMPLES: &str = "\

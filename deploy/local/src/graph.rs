@@ -12,10 +12,11 @@ use microblog_proto::{
     },
     user::{ImportUsersRequest, ImportUsersResponse, user_service_client::UserServiceClient},
 };
-use tonic::{Status, transport::Channel};
+use tonic::Status;
 
 use crate::{
     edges::EdgeList,
+    keys::{Keys, Signed},
     progress::Progress,
     remote::{self, CALL_TIMEOUT, RELATION_URL, USER_URL},
 };
@@ -50,6 +51,9 @@ pub struct Target {
     /// The e-mail address of a new account is NAME@DOMAIN.
     #[arg(long, value_name = "DOMAIN", default_value = "import.invalid")]
     pub email_domain: String,
+    /// What the two believe its caller by.
+    #[command(flatten)]
+    pub keys: Keys,
 }
 
 /// What became of the accounts.
@@ -78,7 +82,7 @@ pub struct Follows {
 
 /// Makes sure that every name of the list has an account.
 pub async fn users(list: &EdgeList, target: &Target) -> anyhow::Result<Users> {
-    let channels = channels(&target.user_url).await?;
+    let channels = channels(&target.user_url, &target.keys).await?;
     let names: Vec<&str> = list.names().collect();
     let progress = Progress::start("accounts", names.len() as u64);
     let calls =
@@ -102,7 +106,7 @@ pub async fn users(list: &EdgeList, target: &Target) -> anyhow::Result<Users> {
 }
 
 async fn import_users(
-    channel: &Channel,
+    channel: &Signed,
     names: &[&str],
     target: &Target,
 ) -> Result<ImportUsersResponse, Status> {
@@ -120,7 +124,7 @@ async fn import_users(
 
 /// Brings in the follows of a list, given the ids of its names.
 pub async fn follows(list: &EdgeList, ids: &[u64], target: &Target) -> anyhow::Result<Follows> {
-    let channels = channels(&target.relation_url).await?;
+    let channels = channels(&target.relation_url, &target.keys).await?;
     let (lanes, dropped) = lanes(list, ids);
     let sent = lanes.iter().map(|lane| lane.len() as u64).sum();
     let progress = Progress::start("follows", sent);
@@ -149,7 +153,7 @@ fn lanes(list: &EdgeList, ids: &[u64]) -> (Vec<Vec<Follow>>, u64) {
 }
 
 async fn send(
-    channel: &Channel,
+    channel: &Signed,
     lane: &[Follow],
     progress: &Progress,
 ) -> Result<ImportFollowsResponse, Status> {
@@ -178,11 +182,11 @@ fn sum(a: ImportFollowsResponse, b: ImportFollowsResponse) -> ImportFollowsRespo
     }
 }
 
-async fn channels(url: &str) -> anyhow::Result<Vec<Channel>> {
+async fn channels(url: &str, keys: &Keys) -> anyhow::Result<Vec<Signed>> {
     // The first tells people when nothing is there, before calls are repeated in vain.
-    let mut channels = vec![remote::serving(url).await?];
+    let mut channels = vec![keys.sign(remote::serving(url).await?)];
     for _ in 1..LANES {
-        channels.push(remote::channel(url)?);
+        channels.push(keys.sign(remote::channel(url)?));
     }
     Ok(channels)
 }

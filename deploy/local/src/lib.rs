@@ -3,6 +3,8 @@
 
 pub mod edges;
 pub mod graph;
+pub mod keys;
 pub mod progress;
 pub mod remote;
+pub mod tls;
 pub mod up;

@@ -8,7 +8,7 @@ mod verify;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use microblog_local::{edges, graph, progress, remote, up};
+use microblog_local::{edges, graph, keys, progress, remote, tls::Tls, up};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -22,11 +22,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    tls: Tls,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Up(up::Args),
+    Up(Box<up::Args>),
     Import(import::Args),
     Demo(demo::Args),
     Verify(verify::Args),
@@ -34,13 +36,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let Cli { command, tls } = Cli::parse();
+    let outcome = tls.apply().and_then(|()| match command {
         Command::Up(args) => up::run(&args),
         Command::Import(args) => call(import::run(args)),
         Command::Demo(args) => call(demo::run(args)),
         Command::Verify(args) => call(verify::run(args)),
         Command::Export(args) => call(export::run(args)),
-    };
+    });
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         ExitCode::from(2)

@@ -1,7 +1,7 @@
 //! Calling the services of a running microblog as a client: channels, time limits, repeats, and
 //! errors told to people. Knows no service in particular.
 
-use std::time::Duration;
+use std::{error::Error as _, iter, time::Duration};
 
 use anyhow::{Context as _, bail};
 use backon::{ExponentialBuilder, Retryable as _};
@@ -13,6 +13,8 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 use tonic_types::StatusExt as _;
+
+use crate::tls::secured;
 
 /// Where the gateway of `microblog up` listens unless told otherwise.
 pub const GATEWAY_URL: &str = "http://127.0.0.1:50050";
@@ -36,7 +38,7 @@ const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 pub fn channel(url: &str) -> anyhow::Result<Channel> {
     let endpoint = Endpoint::from_shared(url.to_owned())
         .with_context(|| format!("`{url}` is not the address of a server, like {GATEWAY_URL}"))?;
-    Ok(endpoint
+    Ok(secured(endpoint)?
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_while_idle(true)
@@ -50,12 +52,31 @@ pub async fn serving(url: &str) -> anyhow::Result<Channel> {
         Ok(true) => Ok(channel),
         Ok(false) => bail!("the server at {url} is not ready: its store or a peer does not answer"),
         Err(status) if status.code() == Code::Unavailable => {
-            bail!("nothing answers at {url}: is `microblog up` running?")
+            bail!("nothing answers at {url}: is `microblog up` running? ({})", cause(&status))
+        }
+        // Not what a server answered: the connection ended. How that looks depends on who is first
+        // to notice.
+        Err(status) if status.source().is_some() => {
+            let question = if url.starts_with("https:") {
+                "does it ask for a certificate (--cert-file)"
+            } else {
+                "does it speak TLS (https)"
+            };
+            let (told, cause) = (told(&status), cause(&status));
+            bail!(
+                "the server at {url} cannot be asked for its health: {told} ({cause}): {question}?"
+            )
         }
         Err(status) => {
             bail!("the server at {url} cannot be asked for its health: {}", told(&status))
         }
     }
+}
+
+/// Returns what is at the bottom of an error, such as a certificate that has expired.
+fn cause(status: &Status) -> String {
+    let causes = iter::successors(status.source(), |&cause| cause.source());
+    causes.last().map_or_else(|| status.message().to_owned(), ToString::to_string)
 }
 
 /// Asks a server whether it serves, as a whole.

@@ -22,6 +22,7 @@ use anyhow::{Context as _, bail};
 
 use self::services::Plan;
 pub use self::{access::Access, data::DataDir, redis::Redis, software::Software};
+use crate::keys::Keys;
 
 /// Starts everything on this machine: all servers in one process, on a private redis-server.
 ///
@@ -63,6 +64,13 @@ const REDIS_OFFSET: u16 = 9;
 
 /// Runs everything until it is told to stop.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let chassis = &args.chassis;
+    if chassis.tls_cert_file.is_some() || chassis.health_listen.is_some() {
+        bail!(
+            "`microblog up` is for this machine, and has neither TLS nor a port for health checks: \
+             unset MICROBLOG_TLS_CERT_FILE and MICROBLOG_HEALTH_LISTEN, or start each server by itself"
+        );
+    }
     let software = Software::find(args.redis_server.as_deref())?;
     let data = DataDir::open(&data_dir(args)?)?;
     orphan::stop(&data)?;
@@ -76,7 +84,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let redis = Redis::start(software.clone(), &data, access)?;
     let archive = plan.keeps_archive().then(|| data.archive());
     announce::started(&software, &data, archive.as_deref(), redis_port, args.port_base);
-    companion::start(args.port_base, args.demo.then(|| data.sample_mark()))?;
+    let keys = Keys { identity_key_file: args.chassis.identity_key_file.clone() };
+    companion::start(args.port_base, args.demo.then(|| data.sample_mark()), keys)?;
     let code = microblog_chassis::run(&args.chassis, move |worker| plan.clone().listen(worker));
     drop(redis);
     println!("stopped; the data are in {}", data.path().display());

@@ -12,6 +12,7 @@ use microblog_proto::{
 use tonic::{Request, Status};
 
 use crate::{
+    keys::Keys,
     progress::Progress,
     remote::{self, POST_URL, RELATION_URL, USER_URL},
 };
@@ -37,6 +38,8 @@ pub(crate) struct Args {
     /// Where the post service listens.
     #[arg(long, value_name = "URL", default_value = POST_URL, env = "MICROBLOG_POST_URL")]
     post_url: String,
+    #[command(flatten)]
+    keys: Keys,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,11 +58,12 @@ fn parse_user(text: &str) -> Result<UserChoice, String> {
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (accounts, user_id) = match args.user {
-        UserChoice::All => (accounts(&args.user_url).await?, 0),
+        UserChoice::All => (accounts(&args.user_url, &args.keys).await?, 0),
         UserChoice::One(id) => (0, id),
     };
-    let graph = graph(&args.relation_url, user_id).await?;
-    let violations = accounts + graph + posts(&args.post_url, user_id).await?;
+    let graph = graph(&args.relation_url, user_id, &args.keys).await?;
+    let posts = posts(&args.post_url, user_id, &args.keys).await?;
+    let violations = accounts + graph + posts;
     if violations > 0 {
         println!("{} violations", HumanCount(violations));
         return Ok(ExitCode::from(1));
@@ -69,8 +73,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Checks all accounts and returns the number of violations.
-async fn accounts(url: &str) -> anyhow::Result<u64> {
-    let mut client = UserServiceClient::new(remote::serving(url).await?);
+async fn accounts(url: &str, keys: &Keys) -> anyhow::Result<u64> {
+    let mut client = UserServiceClient::new(keys.sign(remote::serving(url).await?));
     let progress = Progress::start("accounts", PARTITIONS);
     let (mut checked, mut violations) = (0, 0);
     let request = Request::new(user::VerifyRequest {});
@@ -86,8 +90,8 @@ async fn accounts(url: &str) -> anyhow::Result<u64> {
 }
 
 /// Checks the lists of one user, or of all for 0, and returns the number of violations.
-async fn graph(url: &str, user_id: u64) -> anyhow::Result<u64> {
-    let mut client = RelationServiceClient::new(remote::serving(url).await?);
+async fn graph(url: &str, user_id: u64, keys: &Keys) -> anyhow::Result<u64> {
+    let mut client = RelationServiceClient::new(keys.sign(remote::serving(url).await?));
     let progress = Progress::start("graph", if user_id == 0 { PARTITIONS } else { 1 });
     let (mut users, mut follows, mut violations) = (0, 0, 0);
     let request = Request::new(relation::VerifyRequest { user_id });
@@ -108,16 +112,17 @@ async fn graph(url: &str, user_id: u64) -> anyhow::Result<u64> {
 }
 
 /// Checks the posts of one author, or of all for 0, and returns the number of violations.
-async fn posts(url: &str, user_id: u64) -> anyhow::Result<u64> {
-    let mut client = PostServiceClient::new(remote::serving(url).await?);
+async fn posts(url: &str, user_id: u64, keys: &Keys) -> anyhow::Result<u64> {
+    let mut client = PostServiceClient::new(keys.sign(remote::serving(url).await?));
     let progress = Progress::start("posts", if user_id == 0 { PARTITIONS } else { 1 });
-    let (mut posts, mut entries, mut violations) = (0, 0, 0);
+    let (mut posts, mut entries, mut violations, mut unarchived) = (0, 0, 0, 0);
     let request = Request::new(post::VerifyRequest { user_id });
     let mut answers = client.verify(request).await.map_err(failed)?.into_inner();
     while let Some(answer) = answers.message().await.map_err(failed)? {
         posts += answer.posts_checked;
         entries += answer.entries_checked;
         violations += print_all(&answer.violations);
+        unarchived += answer.changes_unarchived;
         progress.add(1);
     }
     progress.finish();
@@ -126,6 +131,9 @@ async fn posts(url: &str, user_id: u64) -> anyhow::Result<u64> {
         HumanCount(posts),
         HumanCount(entries)
     );
+    if unarchived > 0 {
+        println!("           {} changes wait to be archived", HumanCount(unarchived));
+    }
     Ok(violations)
 }
 

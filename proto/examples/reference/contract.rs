@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use microblog_proto::{ACCESS, Access};
 use prost::{DecodeError, Message as _};
 use prost_types::{
     DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto,
@@ -40,6 +41,8 @@ pub(crate) struct Method {
     pub(crate) response: String,
     pub(crate) is_streamed: bool,
     pub(crate) idempotency: IdempotencyLevel,
+    /// Who may call it; `None` where it is one of the front door.
+    pub(crate) access: Option<Access>,
 }
 
 pub(crate) struct Message {
@@ -136,6 +139,7 @@ impl File {
                 .options
                 .as_ref()
                 .map_or(IdempotencyLevel::IdempotencyUnknown, |o| o.idempotency_level()),
+            access: access(&format!("/{}/{}", self.full_name(service.name()), method.name())),
         };
         Service {
             name: service.name().to_owned(),
@@ -179,6 +183,10 @@ impl File {
             values: values.collect(),
         }
     }
+}
+
+fn access(path: &str) -> Option<Access> {
+    ACCESS.iter().find(|(method, _)| *method == path).map(|(_, access)| *access)
 }
 
 fn kind_of(field: &FieldDescriptorProto) -> Kind {

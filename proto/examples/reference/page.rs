@@ -3,6 +3,7 @@
 
 use std::{collections::HashSet, fmt::Write as _};
 
+use microblog_proto::Access;
 use prost_types::method_options::IdempotencyLevel;
 
 use crate::{
@@ -36,6 +37,10 @@ go by:
 - *May be repeated* (`IDEMPOTENT`): carried out twice, it comes to the same as once.
 - *Not idempotent*: the second time it does something else, or is refused. So nobody repeats it \
 but its caller.
+
+Each call of the services behind the gateway says as well who may make it, which is checked where \
+the servers have keys ([record 16](../services/decisions/0016-who-acts-is-signed.md)). The system \
+itself may make them all.
 ";
 
 /// Returns the page.
@@ -125,7 +130,9 @@ impl Page<'_> {
         let repeat = repeatable(method);
         let request = self.beside("Request", &method.name, &method.request);
         let response = self.beside("Response", &method.name, &method.response);
-        format!("{title}*{repeat}.*{stream}\n\n{request}\n{response}")
+        let access = method.access.map(|access| format!(" {}.", callers(access)));
+        let access = access.unwrap_or_default();
+        format!("{title}*{repeat}.{access}*{stream}\n\n{request}\n{response}")
     }
 
     /// Returns what a call takes or answers, where it is not shared with others.
@@ -203,6 +210,16 @@ fn repeatable(method: &Method) -> &'static str {
         IdempotencyLevel::NoSideEffects => "Reads only",
         IdempotencyLevel::Idempotent => "May be repeated",
         IdempotencyLevel::IdempotencyUnknown => "Not idempotent",
+    }
+}
+
+fn callers(access: Access) -> String {
+    match access {
+        Access::Actor(field) => format!("For the user in `{field}`"),
+        Access::Viewer(field) => format!("For the user in `{field}`, or anybody if it is 0"),
+        Access::Public => "For anybody".to_owned(),
+        Access::Credentials => "For anybody who has what it asks for".to_owned(),
+        Access::System => "For the system alone".to_owned(),
     }
 }
 

@@ -34,10 +34,10 @@ mod wire;
 
 use std::sync::Arc;
 
-use microblog_chassis::{AddressError, Listening, Peer, Service, Worker};
+use microblog_chassis::{AddressError, Listening, Peer, Service, Worker, identity::Gate};
 use microblog_keyspace as keyspace;
 use microblog_proto::post::{
-    PostServiceHandler,
+    PostServiceGuard, PostServiceHandler,
     post_service_server::{PostServiceServer, SERVICE_NAME},
 };
 use tonic::service::Routes;
@@ -98,7 +98,8 @@ pub async fn service(
     let tiers = Tiers::new(store.clone(), archive.clone(), config.archive.warm_window);
     let delivery = Delivery::new(store.clone(), timeline);
     let posts = Posts::new(tiers.clone(), delivery.clone());
-    let rpc = Arc::new(rpc::Rpc::new(tiers.clone(), posts));
+    let rpc = rpc::Rpc::new(tiers.clone(), posts);
+    let rpc = Arc::new(PostServiceGuard::new(rpc, Gate));
     let handler: PostServiceHandler = rpc.clone();
     let server = PostServiceServer::from_arc(rpc)
         .max_decoding_message_size(config.chassis.max_message_bytes);

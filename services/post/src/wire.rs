@@ -228,5 +228,6 @@ pub(crate) fn report(report: Report) -> pb::VerifyResponse {
         posts_checked: report.posts,
         entries_checked: report.entries,
         violations: report.violations.into_vec(),
+        changes_unarchived: report.unarchived,
     }
 }

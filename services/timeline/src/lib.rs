@@ -33,10 +33,10 @@ mod worker;
 
 use std::sync::Arc;
 
-use microblog_chassis::{AddressError, Listening, Peer, Service, Worker};
+use microblog_chassis::{AddressError, Listening, Peer, Service, Worker, identity::Gate};
 use microblog_keyspace as keyspace;
 use microblog_proto::timeline::{
-    TimelineServiceHandler,
+    TimelineServiceGuard, TimelineServiceHandler,
     timeline_service_server::{SERVICE_NAME, TimelineServiceServer},
 };
 use tonic::service::Routes;
@@ -78,12 +78,13 @@ pub async fn service(
     let fanout = Fanout::new(fanout_store.clone(), graph.clone(), mode, threshold, metrics.clone());
     let workers = Workers::new(fanout_store, fanout, metrics.clone());
     let background = background::jobs(&store, &workers, &metrics, worker);
-    let rpc = Arc::new(Rpc {
+    let rpc = Rpc {
         store: store.clone(),
         reader: Reader::new(store.clone(), graph, mode, metrics.clone()),
         delivery: Delivery::new(store.clone(), mode, metrics.clone()),
         metrics,
-    });
+    };
+    let rpc = Arc::new(TimelineServiceGuard::new(rpc, Gate));
     let handler: TimelineServiceHandler = rpc.clone();
     let server = TimelineServiceServer::from_arc(rpc)
         .max_decoding_message_size(config.chassis.max_message_bytes);

@@ -31,10 +31,10 @@ mod verify;
 
 use std::sync::Arc;
 
-use microblog_chassis::{Listening, Service, Worker};
+use microblog_chassis::{Listening, Service, Worker, identity::Gate};
 use microblog_keyspace::Keyspace;
 use microblog_proto::user::{
-    UserServiceHandler,
+    UserServiceGuard, UserServiceHandler,
     user_service_server::{SERVICE_NAME, UserServiceServer},
 };
 use tonic::service::Routes;
@@ -63,7 +63,7 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, Error> 
     if worker.is_first() {
         background.push(Box::pin(Sweeper::new(accounts.clone(), config.write_budget()).run()));
     }
-    let rpc = Arc::new(rpc::Rpc::new(accounts));
+    let rpc = Arc::new(UserServiceGuard::new(rpc::Rpc::new(accounts), Gate));
     let handler: UserServiceHandler = rpc.clone();
     let server = UserServiceServer::from_arc(rpc)
         .max_decoding_message_size(config.chassis.max_message_bytes);

@@ -14,13 +14,16 @@ use microblog_proto::{
         user_service_client::UserServiceClient,
     },
 };
-use tonic::{Code, Request, Status, transport::Channel};
+use tonic::{Code, Request, Status};
 
 use super::{
     Args,
     records::{Account, Comment, Edge, Post},
 };
-use crate::remote::{self, CALL_TIMEOUT};
+use crate::{
+    keys::Signed,
+    remote::{self, CALL_TIMEOUT},
+};
 
 // As many as the services give.
 const PAGE_SIZE: i32 = 200;
@@ -29,9 +32,9 @@ const PAGE_BYTES_MAX: usize = 32 << 20;
 
 /// Those who know something of an account.
 pub(super) struct Services {
-    user: Channel,
-    relation: Channel,
-    post: Channel,
+    user: Signed,
+    relation: Signed,
+    post: Signed,
 }
 
 /// A page of a list.
@@ -46,9 +49,9 @@ impl Services {
     /// Returns them once each of them serves.
     pub(super) async fn serving(args: &Args) -> anyhow::Result<Self> {
         Ok(Self {
-            user: remote::serving(&args.user_url).await?,
-            relation: remote::serving(&args.relation_url).await?,
-            post: remote::serving(&args.post_url).await?,
+            user: args.keys.sign(remote::serving(&args.user_url).await?),
+            relation: args.keys.sign(remote::serving(&args.relation_url).await?),
+            post: args.keys.sign(remote::serving(&args.post_url).await?),
         })
     }
 
@@ -151,15 +154,15 @@ impl Services {
         Ok(Page { records: edges.into_iter().map(record).collect(), next })
     }
 
-    fn user(&self) -> UserServiceClient<Channel> {
+    fn user(&self) -> UserServiceClient<Signed> {
         UserServiceClient::new(self.user.clone())
     }
 
-    fn relation(&self) -> RelationServiceClient<Channel> {
+    fn relation(&self) -> RelationServiceClient<Signed> {
         RelationServiceClient::new(self.relation.clone())
     }
 
-    fn post(&self) -> PostServiceClient<Channel> {
+    fn post(&self) -> PostServiceClient<Signed> {
         let client = PostServiceClient::new(self.post.clone());
         client.max_decoding_message_size(PAGE_BYTES_MAX)
     }

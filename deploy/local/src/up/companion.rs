@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{announce, sample, services::SERVERS};
-use crate::remote;
+use crate::{keys::Keys, remote};
 
 const POLL: Duration = Duration::from_millis(100);
 const LAST_GRACE: Duration = Duration::from_secs(1);
@@ -19,8 +19,12 @@ const LAST_GRACE: Duration = Duration::from_secs(1);
 const INTERRUPTED: i32 = 130;
 
 /// Starts all that, in a thread of its own that ends with the process. `sample_mark` asks for the
-/// demo graph.
-pub(super) fn start(port_base: u16, sample_mark: Option<PathBuf>) -> anyhow::Result<()> {
+/// demo graph, which is made as the system, with the servers' keys.
+pub(super) fn start(
+    port_base: u16,
+    sample_mark: Option<PathBuf>,
+    keys: Keys,
+) -> anyhow::Result<()> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let signals = {
         let _runtime = runtime.enter();
@@ -28,13 +32,13 @@ pub(super) fn start(port_base: u16, sample_mark: Option<PathBuf>) -> anyhow::Res
     };
     thread::Builder::new()
         .name("companion".to_owned())
-        .spawn(move || runtime.block_on(attend(signals, port_base, sample_mark)))?;
+        .spawn(move || runtime.block_on(attend(signals, port_base, sample_mark, keys)))?;
     Ok(())
 }
 
-async fn attend(mut signals: Signals, port_base: u16, sample_mark: Option<PathBuf>) {
+async fn attend(mut signals: Signals, port_base: u16, sample_mark: Option<PathBuf>, keys: Keys) {
     tokio::select! {
-        outcome = accompany(port_base, sample_mark) => {
+        outcome = accompany(port_base, sample_mark, &keys) => {
             if let Err(error) = outcome {
                 eprintln!("error: {error:#}");
             }
@@ -49,7 +53,11 @@ async fn attend(mut signals: Signals, port_base: u16, sample_mark: Option<PathBu
     process::exit(INTERRUPTED);
 }
 
-async fn accompany(port_base: u16, sample_mark: Option<PathBuf>) -> anyhow::Result<()> {
+async fn accompany(
+    port_base: u16,
+    sample_mark: Option<PathBuf>,
+    keys: &Keys,
+) -> anyhow::Result<()> {
     for server in &SERVERS {
         let channel = remote::channel(&server.url(port_base))?;
         while !remote::is_serving(channel.clone()).await.unwrap_or(false) {
@@ -58,7 +66,7 @@ async fn accompany(port_base: u16, sample_mark: Option<PathBuf>) -> anyhow::Resu
     }
     announce::ready(port_base);
     if let Some(mark) = sample_mark {
-        sample::ensure(port_base, &mark).await.context("cannot make the demo graph")?;
+        sample::ensure(port_base, &mark, keys).await.context("cannot make the demo graph")?;
     }
     Ok(())
 }

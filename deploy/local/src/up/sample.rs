@@ -18,13 +18,14 @@ use microblog_proto::{
         user_service_client::UserServiceClient,
     },
 };
-use tonic::{Code, Request, Status, transport::Channel};
+use tonic::{Code, Request, Status};
 
 pub(super) use self::graph::Sample;
 use self::posts::Planned;
 use super::{announce, services::SERVERS};
 use crate::{
     graph::Target,
+    keys::{Keys, Signed},
     remote::{self, CALL_TIMEOUT},
 };
 
@@ -35,17 +36,17 @@ pub(super) const EMAIL_DOMAIN: &str = "demo.invalid";
 
 const CALLS_AT_ONCE: usize = 16;
 
-type Users = UserServiceClient<Channel>;
-type Posts = PostServiceClient<Channel>;
+type Users = UserServiceClient<Signed>;
+type Posts = PostServiceClient<Signed>;
 
 /// Makes the demo graph unless something is stored already, and tells how to look at it. The mark
 /// is a file that is there once the graph is complete: until then, it is gone on with.
-pub(super) async fn ensure(port_base: u16, mark: &Path) -> anyhow::Result<()> {
+pub(super) async fn ensure(port_base: u16, mark: &Path, keys: &Keys) -> anyhow::Result<()> {
     let sample = Sample::generate()?;
     let [_, user_url, relation_url, post_url, ..] =
         SERVERS.each_ref().map(|server| server.url(port_base));
-    let users = Users::new(remote::channel(&user_url)?);
-    let posts = Posts::new(remote::channel(&post_url)?);
+    let users = Users::new(keys.sign(remote::channel(&user_url)?));
+    let posts = Posts::new(keys.sign(remote::channel(&post_url)?));
     if !mark.exists() {
         if account(&users, &sample.star).await?.is_none() && !empty(users.clone()).await? {
             println!("\nAccounts are stored already: no demo graph is made.");
@@ -56,6 +57,7 @@ pub(super) async fn ensure(port_base: u16, mark: &Path) -> anyhow::Result<()> {
             relation_url,
             password: PASSWORD.to_owned(),
             email_domain: EMAIL_DOMAIN.to_owned(),
+            keys: keys.clone(),
         };
         let ids = people(&users, &sample, &target).await?;
         for planned in posts::plan(&sample) {

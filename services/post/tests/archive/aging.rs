@@ -161,6 +161,7 @@ impl Aging {
         for n in 1..=30 {
             let report = verify_partition(&tiers, support::user(n).partition()).await.unwrap();
             assert_eq!(report.violations.into_vec(), Vec::<String>::new());
+            assert_eq!(report.unarchived, 0);
             checked += report.posts;
         }
         let authors = self.system.timelines.heard().into_iter().map(|heard| heard.author_id);

@@ -1,6 +1,10 @@
 //! The flags that every server has, and their environment variables.
 
-use std::{fmt, net::SocketAddr, num::NonZeroUsize, thread, time::Duration};
+use std::{fmt, net::SocketAddr, num::NonZeroUsize, path::PathBuf, thread, time::Duration};
+
+use crate::identity::KeyFile;
+
+const TLS: &str = "TLS";
 
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -97,6 +101,80 @@ pub struct Config {
           value_parser = clap::value_parser!(u64).range(1..))]
     pub drain_timeout_ms: u64,
 
+    /// File with the certificate (PEM) that the server shows to its callers, followed by those that
+    /// lead to its authority; with it, all ports of services speak TLS alone, 1.2 or 1.3. This and
+    /// all other files of TLS are read again when they have changed; connections that are open stay
+    /// as they are
+    #[arg(
+        long,
+        env = "MICROBLOG_TLS_CERT_FILE",
+        value_name = "FILE",
+        requires = "tls_key_file",
+        help_heading = TLS
+    )]
+    pub tls_cert_file: Option<PathBuf>,
+
+    /// File with the private key (PEM) of --tls-cert-file
+    #[arg(
+        long,
+        env = "MICROBLOG_TLS_KEY_FILE",
+        value_name = "FILE",
+        requires = "tls_cert_file",
+        help_heading = TLS
+    )]
+    pub tls_key_file: Option<PathBuf>,
+
+    /// File with authorities (PEM): with it, a caller must show a certificate that one of them has
+    /// signed, for use by clients. Without it, everybody may call
+    #[arg(
+        long,
+        env = "MICROBLOG_TLS_CLIENT_CA_FILE",
+        value_name = "FILE",
+        requires = "tls_cert_file",
+        help_heading = TLS
+    )]
+    pub tls_client_ca_file: Option<PathBuf>,
+
+    /// File with the authorities (PEM) of services behind, which those with an https URL need: one of
+    /// them must have signed the service's certificate, for the host in the URL. The system's are
+    /// not trusted
+    #[arg(long, env = "MICROBLOG_PEER_CA_FILE", value_name = "FILE", help_heading = TLS)]
+    pub peer_ca_file: Option<PathBuf>,
+
+    /// File with the certificate (PEM) to show to services behind that ask for one, followed by those
+    /// that lead to its authority
+    #[arg(
+        long,
+        env = "MICROBLOG_PEER_CERT_FILE",
+        value_name = "FILE",
+        requires_all = ["peer_key_file", "peer_ca_file"],
+        help_heading = TLS
+    )]
+    pub peer_cert_file: Option<PathBuf>,
+
+    /// File with the private key (PEM) of --peer-cert-file
+    #[arg(
+        long,
+        env = "MICROBLOG_PEER_KEY_FILE",
+        value_name = "FILE",
+        requires = "peer_cert_file",
+        help_heading = TLS
+    )]
+    pub peer_key_file: Option<PathBuf>,
+
+    /// Address to answer health checks at without TLS, such as 0.0.0.0:50061: grpc.health.v1 and
+    /// nothing else, as on the service's own port, and to the end of the drain. For those who cannot
+    /// speak TLS, as Kubernetes' probes
+    #[arg(long, env = "MICROBLOG_HEALTH_LISTEN", value_name = "ADDRESS", help_heading = TLS)]
+    pub health_listen: Option<SocketAddr>,
+
+    /// File with the keys that services behind the gateway know each other's word by: base64 or
+    /// hexadecimal, at least 32 bytes each, one a line. With it, each call tells who acts, signed
+    /// with the first key, and what comes without that, or signed with none of the keys, is refused.
+    /// It is read again when it has changed. Without it, everybody's word is taken
+    #[arg(long, env = "MICROBLOG_IDENTITY_KEY_FILE", value_name = "FILE")]
+    pub identity_key_file: Option<KeyFile>,
+
     /// What is logged: a level (error, warn, info, debug, trace), or a list of target=level;
     /// each call's line has the target microblog::call
     #[arg(long, env = "MICROBLOG_LOG", value_name = "FILTER", default_value = "info")]
@@ -106,8 +184,10 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 
-    /// Address of an OpenTelemetry collector (gRPC, without TLS) to send traces and metrics to, such
-    /// as http://127.0.0.1:4317; without one, trace context is passed on but no trace is recorded.
+    /// Address of an OpenTelemetry collector (gRPC) to send traces and metrics to, such as
+    /// http://127.0.0.1:4317; without one, trace context is passed on but no trace is recorded. With
+    /// https, OTEL_EXPORTER_OTLP_CERTIFICATE must name a file with its authorities (PEM);
+    /// _CLIENT_CERTIFICATE and _CLIENT_KEY are shown to one that asks for a certificate.
     /// Of OpenTelemetry's own variables, these hold as well: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and
     /// _METRICS_ENDPOINT in its place for one signal, OTEL_EXPORTER_OTLP_HEADERS and _TIMEOUT,
     /// OTEL_TRACES_EXPORTER and OTEL_METRICS_EXPORTER where they say `none`, OTEL_SERVICE_NAME
@@ -149,6 +229,14 @@ impl fmt::Debug for Config {
             .field("write_budget_ms", &self.write_budget_ms)
             .field("drain_delay_ms", &self.drain_delay_ms)
             .field("drain_timeout_ms", &self.drain_timeout_ms)
+            .field("tls_cert_file", &self.tls_cert_file)
+            .field("tls_key_file", &self.tls_key_file)
+            .field("tls_client_ca_file", &self.tls_client_ca_file)
+            .field("peer_ca_file", &self.peer_ca_file)
+            .field("peer_cert_file", &self.peer_cert_file)
+            .field("peer_key_file", &self.peer_key_file)
+            .field("health_listen", &self.health_listen)
+            .field("identity_key_file", &self.identity_key_file)
             .field("log", &self.log)
             .field("log_format", &self.log_format)
             .field("trace_sampling", &self.trace_sampling)
@@ -216,6 +304,24 @@ mod tests {
             assert!(set(0).is_err(), "{flag}");
             assert!(set(1).is_ok(), "{flag}");
         }
+    }
+
+    #[test]
+    fn half_of_what_tls_needs_is_refused() {
+        let whole = |flags: &[&str]| {
+            let flags = flags.iter().map(|flag| format!("--{flag}=file"));
+            Flags::try_parse_from(["test".to_owned()].into_iter().chain(flags)).is_ok()
+        };
+        for half in ["tls-cert-file", "tls-key-file", "tls-client-ca-file"] {
+            assert!(!whole(&[half]), "{half}");
+        }
+        assert!(whole(&["tls-cert-file", "tls-key-file"]));
+        assert!(whole(&["tls-cert-file", "tls-key-file", "tls-client-ca-file"]));
+        for half in ["peer-cert-file", "peer-key-file"] {
+            assert!(!whole(&[half]) && !whole(&["peer-ca-file", half]), "{half}");
+        }
+        assert!(!whole(&["peer-cert-file", "peer-key-file"]), "who does not know whom to trust");
+        assert!(whole(&["peer-ca-file", "peer-cert-file", "peer-key-file"]));
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! The call that the current task works for: its deadline, its trace, and the server that answers
-//! for it. A task that was spawned by hand has none.
+//! The call that the current task works for: its deadline, its trace, who acts, and the server that
+//! answers for it. A task that was spawned by hand has none, and acts for nobody.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{cell::Cell, future::Future, sync::Arc, time::Duration};
 
+use microblog_domain::UserId;
 use microblog_proto::common::ErrorReason;
 use tokio::{task::futures::TaskLocalFuture, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -12,6 +13,7 @@ use crate::{
     Config,
     admission::{Admission, Permit},
     call::Durations,
+    identity::{Identity, KeyFile},
     status,
     telemetry::{Sampling, Settings},
 };
@@ -34,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) recording: bool,
     /// How long calls take. `None` where it goes nowhere.
     pub(crate) durations: Option<Durations>,
+    /// What says who acts is signed with them, and checked. `None`: neither.
+    pub(crate) keys: Option<KeyFile>,
     pub(crate) admission: Arc<Admission>,
     /// Writes under way, which the drain waits for.
     pub(crate) writes: TaskTracker,
@@ -53,6 +57,7 @@ impl Shared {
             sampling: if recording { settings.sampling } else { nothing },
             recording,
             durations: settings.counts().then(Durations::new),
+            keys: config.identity_key_file.clone(),
             admission,
             writes: TaskTracker::new(),
             closing: CancellationToken::new(),
@@ -64,6 +69,8 @@ impl Shared {
 pub(crate) struct Context {
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: Trace,
+    /// Who acts, as far as it is known by now.
+    pub(crate) identity: Cell<Identity>,
     pub(crate) shared: Arc<Shared>,
     /// The call's place among those under way. `None` for what is not counted.
     pub(crate) permit: Option<Arc<Permit>>,
@@ -104,6 +111,25 @@ pub fn remaining() -> Option<Duration> {
 /// Returns the current call's place in its trace.
 pub fn trace() -> Option<Trace> {
     with(|context| context.trace.clone())
+}
+
+/// Returns who acts in the current call: nobody, where there is none.
+pub fn identity() -> Identity {
+    with(|context| context.identity.get()).unwrap_or(Identity::Nobody)
+}
+
+/// Says who acts in the current call, from now on: whom its caller showed to be. What it calls is
+/// called by them. For a server that knows it of something else than what its caller signed.
+pub fn act_for(user: UserId) {
+    with(|context| context.identity.set(Identity::User(user)));
+}
+
+/// Does a part of the current call's work as the system itself, which answers for it: what the call
+/// brings about beyond what its caller may do. Outside of a call it is as without.
+pub async fn as_system<T>(work: impl Future<Output = T>) -> T {
+    let Some(context) = with(Context::clone) else { return work.await };
+    context.identity.set(Identity::System);
+    context.scope(work).await
 }
 
 /// Says that the current call is a watch: one that answers with a stream which waits, maybe for

@@ -1,6 +1,8 @@
-//! What every server of microblog needs: listen, health, reflection, limits, deadlines, trace
+//! What every server of microblog needs: listen, TLS, health, reflection, limits, deadlines, trace
 //! context, telemetry, a bounded drain, the rounds of jobs beside the calls, and the way one
 //! service calls another.
+//!
+//! Who acts is said by each server to the next, signed ([`identity`]).
 //!
 //! Knows the wire contract, but neither any service's rules nor Redis: what "ready" means, a
 //! service tells by its [`Probe`].
@@ -24,6 +26,7 @@ mod call;
 mod config;
 pub mod context;
 mod health;
+pub mod identity;
 pub mod message;
 mod methods;
 mod mutate;
@@ -37,6 +40,7 @@ mod service;
 mod signals;
 pub mod status;
 mod telemetry;
+mod tls;
 mod trace;
 
 pub use apart::apart;
@@ -47,3 +51,4 @@ pub use process::run;
 pub use rounds::Rounds;
 pub use server::{ServeError, serve};
 pub use service::{Handler, Listening, Probe, Service, Worker};
+pub use tls::TlsError;

@@ -1,6 +1,7 @@
 //! How the trace of a call goes on in a job that the call leaves in a queue, as the conventions for
 //! messaging have it (<https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/>): the
-//! job carries where it was sent from, and its span is a child of that, and has a link to it.
+//! job carries where it was sent from, and its span is a child of that, and has a link to it. Who acted
+//! does not go on in it: who works on a job acts as the system, as all jobs do.
 
 use std::future::Future;
 

@@ -1,8 +1,12 @@
 //! What the wire contract says of each method, by its path. Paths that it does not know are all
 //! one method, so that nobody's inventions get into logs and traces.
 
-use std::{collections::HashMap, sync::LazyLock};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::LazyLock,
+};
 
+use microblog_proto::ACCESS;
 use prost_types::{FileDescriptorSet, MethodDescriptorProto, method_options::IdempotencyLevel};
 
 /// A method that a caller may ask for.
@@ -14,6 +18,8 @@ pub(crate) struct Method {
     pub(crate) streaming: bool,
     /// Health and reflection: never refused for load, and not worth a line in the log.
     pub(crate) inspection: bool,
+    /// Whether it is one of a service behind the gateway, whose callers say who acts.
+    pub(crate) is_guarded: bool,
     /// Its place among all methods, from 0 on.
     pub(crate) place: usize,
     /// Whether a call may be made again whose end is not known.
@@ -62,7 +68,8 @@ static METHODS: LazyLock<HashMap<String, Method>> = LazyLock::new(|| {
 
 static UNKNOWN: LazyLock<Method> = LazyLock::new(|| {
     let (path, place) = ("/unknown".to_owned(), METHODS.len());
-    Method { path, streaming: false, inspection: false, place, repeat: Repeat::Never }
+    let (streaming, inspection, is_guarded) = (false, false, false);
+    Method { path, streaming, inspection, is_guarded, place, repeat: Repeat::Never }
 });
 
 /// Returns how many methods there are, that of all unknown paths among them.
@@ -78,15 +85,20 @@ pub(crate) fn find(path: &str) -> &'static Method {
 fn methods(descriptors: &[u8]) -> Vec<Method> {
     // What the compiler wrote can be read; if not, every method is an unknown one.
     let files: FileDescriptorSet = prost::Message::decode(descriptors).unwrap_or_default();
+    let guarded: HashSet<_> = ACCESS.iter().map(|(path, _)| *path).collect();
     let mut methods = Vec::new();
     for file in files.file {
         for service in &file.service {
-            methods.extend(service.method.iter().map(|method| Method {
-                path: format!("/{}.{}/{}", file.package(), service.name(), method.name()),
-                streaming: method.client_streaming() || method.server_streaming(),
-                inspection: file.package().starts_with("grpc."),
-                place: 0,
-                repeat: repeat(method),
+            methods.extend(service.method.iter().map(|method| {
+                let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
+                Method {
+                    is_guarded: guarded.contains(path.as_str()),
+                    path,
+                    streaming: method.client_streaming() || method.server_streaming(),
+                    inspection: file.package().starts_with("grpc."),
+                    place: 0,
+                    repeat: repeat(method),
+                }
             }));
         }
     }

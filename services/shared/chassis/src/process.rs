@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     error::Error,
-    future::Future,
+    future::{Future, pending},
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     process::ExitCode,
@@ -21,14 +21,21 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Config, Listening, Worker, admission::Admission, health::Board, ports::Ports, server::serve_in,
-    signals::Signals, telemetry::Telemetry,
+    Config, Listening, Worker,
+    health::Board,
+    ports::Ports,
+    server::{Common, serve_health, serve_in},
+    signals::Signals,
+    telemetry::Telemetry,
 };
 
 // For a worker's own clean-up after its drain: it may be in the middle of hashing a password.
 const RUNTIME_STOP: Duration = Duration::from_secs(1);
 // Beyond delay and time-out of the drain, a worker is stuck.
 const STOP_MARGIN: Duration = Duration::from_secs(3);
+
+// The place of the port for health checks, behind those of all services.
+const HEALTH: usize = usize::MAX;
 
 /// Runs a process to its end: sets up telemetry, starts the workers (each a thread with a
 /// runtime, listeners and connections of its own, which `start` makes), and on SIGTERM or SIGINT
@@ -64,8 +71,7 @@ where
 /// What the workers of a process share.
 #[derive(Debug)]
 struct Process {
-    config: Config,
-    admission: Arc<Admission>,
+    common: Common,
     ports: Ports,
     boards: Mutex<HashMap<usize, Arc<Board>>>,
     stop: CancellationToken,
@@ -82,6 +88,22 @@ impl Process {
         };
         boards.entry(place).or_insert_with(begin).clone()
     }
+
+    /// Answers health checks where that is asked for, in this worker as in all others: one that is
+    /// stuck is found out as at the service's own port. Ends only with an error.
+    async fn answer_probes(&self, worker: Worker, boards: &[Arc<Board>]) -> Result<(), String> {
+        let config = &self.common.config;
+        let Some(address) = config.health_listen else { return pending().await };
+        let [board] = boards else {
+            return Err("--health-listen is for a process with one service".to_owned());
+        };
+        let listener = self.ports.listen(HEALTH, address).map_err(|error| describe(&error))?;
+        let address = listener.local_addr().map_err(|error| describe(&error))?;
+        if worker.is_first() {
+            tracing::info!(%address, "answering health checks");
+        }
+        serve_health(listener, config, board).await.map_err(|error| describe(&error))
+    }
 }
 
 async fn supervise<F, Fut, E>(config: &Config, start: F) -> ExitCode
@@ -97,11 +119,16 @@ where
             return ExitCode::FAILURE;
         }
     };
-    let admission = Arc::new(Admission::new(config));
-    admission.observe();
+    let common = match Common::new(config) {
+        Ok(common) => common,
+        Err(error) => {
+            tracing::error!(error = describe(&error), "TLS cannot be set up");
+            return ExitCode::FAILURE;
+        }
+    };
+    common.admission.observe();
     let process = Arc::new(Process {
-        config: config.clone(),
-        admission,
+        common,
         ports: Ports::default(),
         boards: Mutex::default(),
         stop: CancellationToken::new(),
@@ -169,7 +196,7 @@ where
     E: Error,
 {
     let start = Arc::new(start);
-    let count = process.config.workers();
+    let count = process.common.config.workers();
     for index in 0..count {
         let (process, start, ended) = (process.clone(), start.clone(), ended.clone());
         let work = move || {
@@ -204,7 +231,7 @@ where
             started = start(worker) => started.map_err(|error| describe(&error))?,
             () = process.stop.cancelled() => return Ok(()),
         };
-        let mut servers = Vec::new();
+        let (mut servers, mut boards) = (Vec::new(), Vec::new());
         for (place, Listening { address, service }) in started.into_iter().enumerate() {
             let listener =
                 process.ports.listen(place, address).map_err(|error| describe(&error))?;
@@ -213,11 +240,14 @@ where
                 tracing::info!(service = service.name, %address, workers = worker.count, "listening");
             }
             let board = process.board(place, service.name, worker.count);
-            let (admission, stop) = (process.admission.clone(), process.stop.cancelled());
-            let config = &process.config;
-            servers.push(serve_in(worker, listener, service, config, admission, board, stop));
+            let stop = process.stop.cancelled();
+            servers.push(serve_in(worker, listener, service, &process.common, board.clone(), stop));
+            boards.push(board);
         }
-        try_join_all(servers).await.map(drop).map_err(|error| describe(&error))
+        tokio::select! {
+            served = try_join_all(servers) => served.map(drop).map_err(|error| describe(&error)),
+            ended = process.answer_probes(worker, &boards) => ended,
+        }
     });
     runtime.shutdown_timeout(RUNTIME_STOP);
     result

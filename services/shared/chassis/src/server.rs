@@ -23,7 +23,9 @@ use crate::{
     call::Calls,
     context::{Context, Shared, Trace},
     health::Board,
+    identity::Identity,
     reflection,
+    tls::{Accepted, Acceptor, TlsError},
 };
 
 // A probe that takes longer has its answer.
@@ -36,7 +38,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 // Callers that hang up at once are no attack yet: a gateway that dies cancels all of its calls.
 const PENDING_RESETS_MAX: usize = 1024;
-// A caller of HTTP/2 speaks first, and at once.
+// A caller of HTTP/2 or TLS speaks first, and at once.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 // When the process is out of file descriptors, accepting fails until a connection ends.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -44,6 +46,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Why a server ended by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
+    /// TLS is configured, and cannot be set up.
+    #[error("TLS cannot be set up")]
+    Tls(#[source] TlsError),
     /// The socket cannot be used.
     #[error("the listener cannot be used")]
     Listener(#[source] io::Error),
@@ -59,9 +64,28 @@ pub enum ServeError {
     Background,
 }
 
+/// What the servers of a process share.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) config: Config,
+    pub(crate) admission: Arc<Admission>,
+    /// What is shown to callers, if they speak TLS.
+    acceptor: Option<Arc<Acceptor>>,
+}
+
+impl Common {
+    pub(crate) fn new(config: &Config) -> Result<Self, TlsError> {
+        Ok(Self {
+            config: config.clone(),
+            admission: Arc::new(Admission::new(config)),
+            acceptor: Acceptor::new(config)?.map(Arc::new),
+        })
+    }
+}
+
 /// Serves one service on a socket until `stop` resolves and the drain is over: what a test calls
 /// with port 0. Returns in `--drain-delay-ms` and `--drain-timeout-ms` at most; what is under way
-/// then ends with the runtime.
+/// then ends with the runtime. There is no `--health-listen` to it, which is a process's.
 pub async fn serve(
     listener: TcpListener,
     service: Service,
@@ -69,8 +93,8 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let board = Board::new(service.name, 1);
-    let admission = Arc::new(Admission::new(config));
-    serve_in(Worker::ONLY, listener, service, config, admission, board, stop).await
+    let common = Common::new(config).map_err(ServeError::Tls)?;
+    serve_in(Worker::ONLY, listener, service, &common, board, stop).await
 }
 
 /// Serves one service in one worker of a process.
@@ -78,18 +102,18 @@ pub(crate) async fn serve_in(
     worker: Worker,
     listener: TcpListener,
     service: Service,
-    config: &Config,
-    admission: Arc<Admission>,
+    common: &Common,
     board: Arc<Board>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let shared = Arc::new(Shared::new(config, admission));
+    let Common { config, admission, acceptor } = common;
+    let shared = Arc::new(Shared::new(config, admission.clone()));
     let routes = reflection::add(service.routes, service.name).map_err(ServeError::Reflection)?;
     let calls = Calls::new(routes.add_service(board.server()), shared.clone());
     let mut background = spawn(service.background, &shared);
     let transport = transport(config).serve_with_incoming_shutdown(
         calls,
-        accept(listener)?,
+        accept(listener, acceptor.clone())?,
         shared.closing.clone().cancelled_owned(),
     );
     let mut transport = pin!(transport);
@@ -121,6 +145,16 @@ pub(crate) async fn serve_in(
     ended.unwrap_or(Ok(())).map_err(ServeError::Transport)
 }
 
+/// Answers for a service's health, without TLS, until it is dropped.
+pub(crate) async fn serve_health(
+    listener: TcpListener,
+    config: &Config,
+    board: &Arc<Board>,
+) -> Result<(), ServeError> {
+    let server = transport(config).add_service(board.server());
+    server.serve_with_incoming(accept(listener, None)?).await.map_err(ServeError::Transport)
+}
+
 fn transport(config: &Config) -> Server {
     let server = Server::builder()
         .max_concurrent_streams(config.max_streams)
@@ -135,13 +169,15 @@ fn transport(config: &Config) -> Server {
 }
 
 /// Returns the connections of a listener whose callers say something, each as soon as it does: to
-/// the transport, a silent one is under way for ever, and its drain waits for it.
+/// the transport, a silent one is under way for ever, and its drain waits for it. With TLS, that is
+/// what they say after they have shaken hands.
 ///
 /// They have TCP_NODELAY: tonic sets it only on listeners that it opens itself, and without it
 /// answers wait 40 ms for an acknowledgement.
 fn accept(
     listener: TcpListener,
-) -> Result<impl futures::Stream<Item = io::Result<TcpStream>>, ServeError> {
+    acceptor: Option<Arc<Acceptor>>,
+) -> Result<impl futures::Stream<Item = io::Result<Accepted>>, ServeError> {
     listener.set_nonblocking(true).map_err(ServeError::Listener)?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(ServeError::Listener)?;
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
@@ -154,20 +190,32 @@ fn accept(
     });
     // All of them are listened to at once, without a limit of its own beside that of the process's
     // file descriptors.
-    let speaking = accepted.map(|accepted| stream::once(speaking(accepted).boxed()));
-    Ok(speaking.flatten_unordered(None).filter_map(future::ready))
+    let begun =
+        accepted.map(move |accepted| stream::once(begin(accepted, acceptor.clone()).boxed()));
+    Ok(begun.flatten_unordered(None).filter_map(future::ready))
 }
 
-/// Waits for the first byte of a connection. Returns `None` when there is none.
-async fn speaking(accepted: io::Result<TcpStream>) -> Option<io::Result<TcpStream>> {
+/// Waits for what a caller says first. Returns `None` when that is nothing, or not what it should be.
+async fn begin(
+    accepted: io::Result<TcpStream>,
+    acceptor: Option<Arc<Acceptor>>,
+) -> Option<io::Result<Accepted>> {
     let connection = match accepted {
         Ok(connection) => connection,
         Err(error) => return Some(Err(error)),
     };
-    match timeout(SILENCE_MAX, connection.peek(&mut [0])).await {
-        Ok(Ok(1..)) => Some(Ok(connection)),
-        Ok(Ok(0) | Err(_)) | Err(_) => None,
-    }
+    let begun = async {
+        match acceptor {
+            Some(acceptor) => acceptor.accept(connection).await,
+            None => speaks(&connection).await.then_some(Accepted::Plain(connection)),
+        }
+    };
+    timeout(SILENCE_MAX, begun).await.ok().flatten().map(Ok)
+}
+
+/// Waits for the first byte of a connection, and returns whether there is one.
+async fn speaks(connection: &TcpStream) -> bool {
+    matches!(connection.peek(&mut [0]).await, Ok(1..))
 }
 
 /// Asks a service over and over whether it can do its work.
@@ -179,12 +227,14 @@ async fn watch(ready: &Probe, board: &Board, worker: Worker) -> Infallible {
     }
 }
 
-/// Starts a service's jobs. They work for no call, but their writes are waited for.
+/// Starts a service's jobs. They work for no call, and act as the system, but their writes are
+/// waited for.
 fn spawn(jobs: Vec<BoxFuture<'static, ()>>, shared: &Arc<Shared>) -> JoinSet<()> {
     let mut background = JoinSet::new();
     for job in jobs {
         let shared = shared.clone();
-        let context = Context { deadline: None, trace: Trace::begin(false), shared, permit: None };
+        let (trace, identity) = (Trace::begin(false), Identity::System.into());
+        let context = Context { deadline: None, trace, identity, shared, permit: None };
         background.spawn(context.scope(job));
     }
     background

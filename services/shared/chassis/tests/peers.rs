@@ -198,8 +198,10 @@ async fn a_peers_stream_comes_through() {
 
 #[tokio::test]
 async fn what_is_no_address_of_a_service_is_refused() {
-    for address in ["", "127.0.0.1:50051", "redis://127.0.0.1", "http://", "https://host", "/a"] {
+    for address in ["", "127.0.0.1:50051", "redis://127.0.0.1", "http://", "https://", "/a"] {
         let error = Peer::remote(address, &config()).unwrap_err();
         assert!(error.to_string().starts_with("not the address of a service"), "{address}");
     }
+    let untrusted = Peer::remote("https://host", &config()).unwrap_err().to_string();
+    assert!(untrusted.contains("--peer-ca-file"), "{untrusted}");
 }

@@ -59,6 +59,16 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_REDIS_CA_FILE")]
     pub redis_ca_file: Option<PathBuf>,
 
+    /// File with the certificate (PEM) to show to Redis with `rediss`, where that asks for one
+    /// (`tls-auth-clients yes`), followed by those that lead to its authority. This and the other
+    /// files of TLS are read again when they have changed.
+    #[arg(long, env = "MICROBLOG_REDIS_CERT_FILE", requires = "redis_key_file")]
+    pub redis_cert_file: Option<PathBuf>,
+
+    /// File with the private key (PEM) of --redis-cert-file.
+    #[arg(long, env = "MICROBLOG_REDIS_KEY_FILE", requires = "redis_cert_file")]
+    pub redis_key_file: Option<PathBuf>,
+
     /// User at the Sentinels, where they ask for one.
     #[arg(long, env = "MICROBLOG_REDIS_SENTINEL_USER")]
     pub redis_sentinel_user: Option<String>,
@@ -78,6 +88,8 @@ impl Config {
             redis_timeout_ms: 1000,
             redis_recall_bytes: RECALL_BYTES,
             redis_ca_file: None,
+            redis_cert_file: None,
+            redis_key_file: None,
             redis_sentinel_user: None,
             redis_sentinel_password: None,
         }
@@ -98,6 +110,8 @@ impl std::fmt::Debug for Config {
             .field("redis_timeout_ms", &self.redis_timeout_ms)
             .field("redis_recall_bytes", &self.redis_recall_bytes)
             .field("redis_ca_file", &self.redis_ca_file)
+            .field("redis_cert_file", &self.redis_cert_file)
+            .field("redis_key_file", &self.redis_key_file)
             .finish_non_exhaustive()
     }
 }

@@ -1,20 +1,25 @@
 //! Makes connections to what an address names. Knows no pool and sends no command of a store.
 
-use std::time::Duration;
+use std::{
+    error::Error as StdError,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use futures::future::select_ok;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind,
-    IntoConnectionInfo as _, RedisConnectionInfo, RedisError, RedisResult, TlsCertificates,
-    aio::MultiplexedConnection,
-    cluster::{ClusterClient, ClusterClientBuilder},
-    io::tcp::TcpSettings,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError,
+    RedisResult, aio::MultiplexedConnection,
 };
+use tokio::time::Instant;
 
 use crate::{
     Config, Error,
     address::{Address, Credentials, Node, Topology},
+    certificates::{Contents, Files},
+    clients::{Clients, Kind, Plan},
     connection::Connection,
+    lock::lock,
     trip::Server,
     wire::{Listener, Wire},
 };
@@ -22,75 +27,86 @@ use crate::{
 // Requests that wait for the driver of a connection; it writes them out together.
 const PIPELINE_BUFFER: usize = 1024;
 
-// Of the cluster client. Its own defaults are 16 repeats and up to 655 s of waiting.
-const CLUSTER_RETRIES: u32 = 3;
-const CLUSTER_RETRY_WAIT_MIN_MS: u64 = 10;
-const CLUSTER_RETRY_WAIT_MAX_MS: u64 = 100;
+// Between two looks at the files of TLS, however many connections are made.
+const FILES_PAUSE: Duration = Duration::from_secs(1);
+
+type Cause = Box<dyn StdError + Send + Sync>;
 
 /// What an address names, ready to connect to.
 pub(crate) struct Endpoint {
-    kind: Kind,
-    timeout: Duration,
-    certificates: Option<TlsCertificates>,
-    credentials: Credentials,
-    tls: bool,
+    plan: Plan,
+    files: Option<Files>,
+    known: Mutex<Known>,
     server: Server,
 }
 
-enum Kind {
-    Single(Client),
-    Sentinel { sentinels: Vec<Client>, master: String },
-    Cluster(Box<ClusterClient>),
+/// What was made of the files, which somebody may change while the process runs.
+struct Known {
+    /// Of which clients were made, or of which it is known that none can be.
+    contents: Contents,
+    clients: Arc<Clients>,
+    /// How often others were made.
+    generation: u64,
+    looked: Instant,
 }
 
 impl Endpoint {
     /// Checks the configuration, connects to nothing.
     pub(crate) fn new(config: &Config) -> Result<Self, Error> {
         let address = Address::parse(&config.redis_url)?;
-        let certificates = match &config.redis_ca_file {
-            Some(path) => Some(TlsCertificates {
-                client_tls: None,
-                root_cert: Some(std::fs::read(path).map_err(|error| Error::Config(error.into()))?),
-            }),
-            None => None,
-        };
         if address.tls {
             // Already installed by somebody else is as good.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let mut endpoint = Self {
-            kind: Kind::Sentinel { sentinels: Vec::new(), master: String::new() },
-            timeout: config.timeout(),
-            certificates,
-            credentials: address.credentials.clone(),
-            tls: address.tls,
-            server: Server::new(&address),
+        let server = Server::new(&address);
+        let to_sentinels = Credentials {
+            user: config.redis_sentinel_user.clone(),
+            password: config.redis_sentinel_password.clone(),
         };
-        endpoint.kind =
-            endpoint.kind(address, config).map_err(|error| Error::Config(error.into()))?;
-        Ok(endpoint)
+        let plan = Plan { address, to_sentinels, timeout: config.timeout() };
+        let files = Files::new(config);
+        let contents = files.as_ref().map(Files::read).transpose().map_err(invalid)?;
+        let contents = contents.unwrap_or_default();
+        let clients = clients(&plan, files.as_ref(), &contents).map_err(Error::Config)?;
+        let known = Known { contents, clients, generation: 0, looked: Instant::now() };
+        Ok(Self { plan, files, known: Mutex::new(known), server })
     }
 
-    fn kind(&self, address: Address, config: &Config) -> RedisResult<Kind> {
-        Ok(match address.topology {
-            Topology::Single { database } => {
-                Kind::Single(self.client(&address.nodes[0], &self.credentials, database)?)
+    /// Returns the clients with the certificates of this moment, or with those before if these cannot
+    /// be used, and how often there were new ones.
+    fn clients(&self) -> (Arc<Clients>, u64) {
+        let mut known = lock(&self.known);
+        if let Some(files) = &self.files
+            && known.looked.elapsed() >= FILES_PAUSE
+        {
+            known.looked = Instant::now();
+            if let Err(error) = self.update(&mut known, files) {
+                tracing::warn!(error, "TLS with redis goes on with the files as they were before");
             }
-            Topology::Sentinel { master } => {
-                let credentials = Credentials {
-                    user: config.redis_sentinel_user.clone(),
-                    password: config.redis_sentinel_password.clone(),
-                };
-                let client = |node| self.client(node, &credentials, 0);
-                let sentinels = address.nodes.iter().map(client).collect::<Result<_, _>>()?;
-                Kind::Sentinel { sentinels, master }
-            }
-            Topology::Cluster => Kind::Cluster(Box::new(self.cluster(&address.nodes)?)),
-        })
+        }
+        (known.clients.clone(), known.generation)
+    }
+
+    fn update(&self, known: &mut Known, files: &Files) -> Result<(), Cause> {
+        let contents = files.read()?;
+        if contents == known.contents {
+            return Ok(());
+        }
+        // Whatever comes of it: what cannot be used is said once.
+        known.contents = contents;
+        known.clients = clients(&self.plan, Some(files), &known.contents)?;
+        known.generation += 1;
+        tracing::info!("TLS with redis goes on with files that have changed");
+        Ok(())
+    }
+
+    /// Returns a number that is another one when the certificates have changed.
+    pub(crate) fn generation(&self) -> u64 {
+        self.clients().1
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.kind, Kind::Cluster(_))
+        matches!(self.plan.address.topology, Topology::Cluster)
     }
 
     /// Returns where it is, for those who measure.
@@ -102,12 +118,12 @@ impl Endpoint {
     pub(crate) async fn connect(&self) -> RedisResult<Connection> {
         let config = self.connection_config().set_pipeline_buffer_size(PIPELINE_BUFFER);
         let connect = async {
-            match &self.kind {
+            let (clients, _) = self.clients();
+            match &clients.kind {
                 Kind::Single(client) => to_node(client, &config).await,
                 Kind::Sentinel { sentinels, master } => {
                     let node = self.master(sentinels, master).await?;
-                    let client = self.client(&node, &self.credentials, 0)?;
-                    to_node(&client, &config).await
+                    to_node(&clients.of_node(&node)?, &config).await
                 }
                 Kind::Cluster(client) => {
                     client.get_async_connection().await.map(Connection::Cluster)
@@ -119,7 +135,7 @@ impl Endpoint {
 
     /// Returns whether [`Endpoint::connect_tracking`] can be.
     pub(crate) fn can_track(&self) -> bool {
-        !self.is_cluster() && !self.tls
+        !self.is_cluster() && !self.plan.address.tls
     }
 
     /// Makes a connection to one server, without TLS, on which a listener is told what changes of
@@ -138,7 +154,7 @@ impl Endpoint {
     }
 
     async fn in_time<T>(&self, connect: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-        match tokio::time::timeout(self.timeout, connect).await {
+        match tokio::time::timeout(self.plan.timeout, connect).await {
             Ok(connected) => connected,
             Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
         }
@@ -146,7 +162,8 @@ impl Endpoint {
 
     /// Returns where the one server, or now the master, is; `None` for a cluster.
     pub(crate) async fn primary(&self) -> RedisResult<Option<ConnectionInfo>> {
-        match &self.kind {
+        let (clients, _) = self.clients();
+        match &clients.kind {
             Kind::Single(client) => Ok(Some(client.get_connection_info().clone())),
             Kind::Sentinel { sentinels, master } => {
                 let node = self.master(sentinels, master).await?;
@@ -158,73 +175,32 @@ impl Endpoint {
 
     /// Returns how to connect to a node of a cluster.
     pub(crate) fn node(&self, node: &Node) -> RedisResult<ConnectionInfo> {
-        Ok(self.client(node, &self.credentials, 0)?.get_connection_info().clone())
+        Ok(self.clients().0.of_node(node)?.get_connection_info().clone())
     }
 
     /// Returns the settings of a connection to one node, without a limit on the answers' time.
     pub(crate) fn connection_config(&self) -> AsyncConnectionConfig {
         AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.timeout / 2))
+            .set_connection_timeout(Some(self.plan.timeout / 2))
             .set_response_timeout(None)
     }
 
     // Asks all Sentinels at once, so that a dead or frozen one costs no time.
     async fn master(&self, sentinels: &[Client], name: &str) -> RedisResult<Node> {
-        let config = self.connection_config().set_response_timeout(Some(self.timeout / 2));
+        let config = self.connection_config().set_response_timeout(Some(self.plan.timeout / 2));
         let ask = |sentinel| Box::pin(ask_sentinel(sentinel, &config, name));
         let (node, _others) = select_ok(sentinels.iter().map(ask)).await?;
         Ok(node)
     }
-
-    fn client(&self, node: &Node, to_be: &Credentials, database: i64) -> RedisResult<Client> {
-        let info = self.info(node, to_be, database)?;
-        match &self.certificates {
-            Some(certificates) if self.tls => Client::build_with_tls(info, certificates.clone()),
-            _ => Client::open(info),
-        }
-    }
-
-    fn info(&self, node: &Node, to_be: &Credentials, database: i64) -> RedisResult<ConnectionInfo> {
-        let Node { host, port } = node.clone();
-        let address = if self.tls {
-            ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
-        } else {
-            ConnectionAddr::Tcp(host, port)
-        };
-        // The library's name is not sent: Redis 7.0 does not know the command, and later ones
-        // would log a refusal at every connection.
-        let mut redis = RedisConnectionInfo::default().set_db(database).set_skip_set_lib_name();
-        if let Some(user) = &to_be.user {
-            redis = redis.set_username(user);
-        }
-        if let Some(password) = &to_be.password {
-            redis = redis.set_password(password);
-        }
-        let info = address.into_connection_info()?;
-        Ok(info.set_redis_settings(redis).set_tcp_settings(tcp_settings()))
-    }
-
-    fn cluster(&self, nodes: &[Node]) -> RedisResult<ClusterClient> {
-        let infos = nodes.iter().map(|node| self.info(node, &self.credentials, 0));
-        let mut builder = ClusterClientBuilder::new(infos.collect::<RedisResult<Vec<_>>>()?)
-            .retries(CLUSTER_RETRIES)
-            .min_retry_wait(CLUSTER_RETRY_WAIT_MIN_MS)
-            .max_retry_wait(CLUSTER_RETRY_WAIT_MAX_MS)
-            // Of one node: below the whole, so that a frozen node leaves time to ask another one.
-            .connection_timeout(self.timeout / 4)
-            .response_timeout(self.timeout / 2)
-            // Whoever sends a request bounds the whole.
-            .overall_response_timeout(None)
-            .tcp_settings(tcp_settings());
-        if let (Some(certificates), true) = (&self.certificates, self.tls) {
-            builder = builder.certs(certificates.clone());
-        }
-        builder.build()
-    }
 }
 
-fn tcp_settings() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true)
+fn clients(plan: &Plan, files: Option<&Files>, contents: &Contents) -> Result<Arc<Clients>, Cause> {
+    let certificates = files.map(|files| files.certificates(contents)).transpose()?;
+    Ok(Arc::new(Clients::new(plan, certificates)?))
+}
+
+fn invalid(error: impl Into<Cause>) -> Error {
+    Error::Config(error.into())
 }
 
 /// Connects to one server, for many users at once.

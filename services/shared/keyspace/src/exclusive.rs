@@ -23,10 +23,16 @@ use crate::{
 
 /// A pool for each node: few, since clusters have few nodes.
 pub(crate) struct ExclusiveLinks {
-    pools: Mutex<HashMap<String, Pool>>,
+    pools: Mutex<HashMap<String, NodePool>>,
     size: usize,
     timeout: Duration,
     connected: Connected,
+}
+
+/// The connections to a node, all with the certificates of one moment.
+struct NodePool {
+    pool: Pool,
+    generation: u64,
 }
 
 impl ExclusiveLinks {
@@ -55,13 +61,15 @@ impl ExclusiveLinks {
 
     fn pool(&self, name: &str, node: ConnectionInfo, endpoint: &Endpoint) -> Result<Pool, Error> {
         let mut pools = self.lock();
-        if let Some(pool) = pools.get(name) {
-            return Ok(pool.clone());
+        // That of certificates before goes with its last connection.
+        let generation = endpoint.generation();
+        if let Some(known) = pools.get(name).filter(|known| known.generation == generation) {
+            return Ok(known.pool.clone());
         }
         let manager = Manager::new_with_config(node, endpoint.connection_config())?;
         let pool = Pool::builder(manager).max_size(self.size).build();
         let pool = pool.map_err(|error| Error::Config(error.into()))?;
-        pools.insert(name.to_owned(), pool.clone());
+        pools.insert(name.to_owned(), NodePool { pool: pool.clone(), generation });
         Ok(pool)
     }
 
@@ -70,12 +78,12 @@ impl ExclusiveLinks {
     fn forget_unused(&self, name: &str) {
         let mut pools = self.lock();
         let is_unused = |status: Status| status.size == 0 && status.waiting == 0;
-        if pools.get(name).is_some_and(|pool| is_unused(pool.status())) {
+        if pools.get(name).is_some_and(|known| is_unused(known.pool.status())) {
             pools.remove(name);
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Pool>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, NodePool>> {
         lock(&self.pools)
     }
 }

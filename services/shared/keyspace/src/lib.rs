@@ -9,6 +9,8 @@ mod address;
 mod backlog;
 mod batch;
 mod call;
+mod certificates;
+mod clients;
 mod cluster;
 mod config;
 mod connected;

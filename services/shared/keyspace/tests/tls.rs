@@ -6,97 +6,121 @@ mod support;
 
 use std::{path::PathBuf, time::Duration};
 
-use microblog_keyspace::{Config, Keyspace, redis};
-use microblog_testkit::{RedisServer, eventually, free_port};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use microblog_keyspace::{Config, Error, Keyspace, redis};
+use microblog_testkit::{Authority, Files, RedisServer, Sentinels, eventually, free_port};
 use support::{LIBRARY, USER, get, key, put, send};
-use tempfile::TempDir;
 
-/// A server's certificate for `localhost`, signed by an authority, as files.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An authority, and a server's certificate for `localhost`, as files.
 struct Certificates {
-    directory: TempDir,
+    authority: Authority,
+    files: Files,
 }
 
 impl Certificates {
     fn make() -> Self {
-        let mut authority = CertificateParams::new(Vec::new()).unwrap();
-        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let authority =
-            CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
-        let server_key = KeyPair::generate().unwrap();
-        let server = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-        let server = server.signed_by(&server_key, &authority).unwrap();
-        let made = Self { directory: TempDir::new().unwrap() };
-        std::fs::write(made.path("ca.pem"), authority.pem()).unwrap();
-        std::fs::write(made.path("server.pem"), server.pem()).unwrap();
-        std::fs::write(made.path("server.key"), server_key.serialize_pem()).unwrap();
-        made
+        let (authority, files) = (Authority::new(), Files::new());
+        files.write("ca.pem", authority.pem());
+        files.certificate("server", &authority.issue(&["localhost"]));
+        files.certificate("client", &authority.issue(&["client.test"]));
+        Self { authority, files }
     }
 
     fn path(&self, file: &str) -> PathBuf {
-        self.directory.path().join(file)
+        self.files.path(file)
     }
 
-    async fn server(&self, options: &[(&str, &str)]) -> (RedisServer, u16) {
+    /// The options of a server that asks its clients for certificates, or does not.
+    fn options(&self, port: u16, asks: bool) -> Vec<(&'static str, String)> {
+        let path = |file| self.path(file).display().to_string();
+        vec![
+            ("tls-port", port.to_string()),
+            ("tls-cert-file", path("server.crt")),
+            ("tls-key-file", path("server.key")),
+            ("tls-ca-cert-file", path("ca.pem")),
+            ("tls-auth-clients", if asks { "yes" } else { "no" }.to_owned()),
+        ]
+    }
+
+    async fn server(&self, asks: bool, more: &[(&'static str, &str)]) -> (RedisServer, u16) {
         let port = free_port();
-        let (path, port_text) = (|file| self.path(file).display().to_string(), port.to_string());
-        let tls = [
-            ("tls-port", port_text.as_str()),
-            ("tls-cert-file", &path("server.pem")),
-            ("tls-key-file", &path("server.key")),
-            ("tls-ca-cert-file", &path("ca.pem")),
-            ("tls-auth-clients", "no"),
+        let tls = self.options(port, asks);
+        let tls = tls.iter().map(|(name, value)| (*name, value.as_str()));
+        let options: Vec<_> = tls.chain(more.iter().copied()).collect();
+        (RedisServer::start_with(&options).await, port)
+    }
+
+    /// A cluster of one node.
+    async fn cluster(&self, asks: bool) -> (RedisServer, u16) {
+        let bus_port = free_port().to_string();
+        let options = [
+            ("cluster-enabled", "yes"),
+            // Or CLUSTER SLOTS names the port without TLS.
+            ("tls-cluster", "yes"),
+            ("cluster-port", &bus_port),
+            ("cluster-announce-hostname", "localhost"),
+            ("cluster-preferred-endpoint-type", "hostname"),
         ];
-        (RedisServer::start_with(&[&tls, options].concat()).await, port)
+        let (server, port) = self.server(asks, &options).await;
+        let mut slots = redis::cmd("CLUSTER");
+        slots.arg("ADDSLOTSRANGE").arg(0).arg(16_383);
+        slots.exec_async(&mut server.admin().await).await.unwrap();
+        (server, port)
+    }
+
+    /// The address of a server, where nobody shows a certificate.
+    fn at(&self, server: &RedisServer, scheme: &str, host: &str, port: u16) -> Config {
+        let plain = format!("127.0.0.1:{}", server.port());
+        let url = server.url(USER).replace("redis://", &format!("{scheme}://"));
+        let url = url.replace(&plain, &format!("{host}:{port}"));
+        Config { redis_ca_file: Some(self.path("ca.pem")), ..Config::at(url) }
+    }
+
+    /// The same, where one is shown.
+    fn shown(&self, config: Config) -> Config {
+        Config {
+            redis_cert_file: Some(self.path("client.crt")),
+            redis_key_file: Some(self.path("client.key")),
+            ..config
+        }
     }
 }
 
-fn open(
-    server: &RedisServer,
-    scheme: &str,
-    host: &str,
-    port: u16,
-    ca_file: Option<PathBuf>,
-) -> Keyspace {
-    let plain = format!("127.0.0.1:{}", server.port());
-    let url = server.url(USER).replace("redis://", &format!("{scheme}://"));
-    let url = url.replace(&plain, &format!("{host}:{port}"));
-    let config = Config { redis_ca_file: ca_file, ..Config::at(url) };
-    Keyspace::open(&config, LIBRARY).unwrap()
+fn open(config: &Config) -> Keyspace {
+    Keyspace::open(config, LIBRARY).unwrap()
+}
+
+async fn becomes_ready(keyspace: &Keyspace) {
+    eventually("redis is ready", PATIENCE, async || keyspace.ready().await.is_ok()).await;
+}
+
+async fn is_refused(config: &Config) {
+    assert!(open(config).ready().await.unwrap_err().is_unavailable());
+}
+
+/// Uses a connection of each kind.
+async fn works(keyspace: &Keyspace) {
+    put(keyspace, &key(1, "a"), "over TLS").await.unwrap();
+    assert_eq!(get(keyspace, &key(1, "a")).await.unwrap().as_deref(), Some("over TLS"));
+    keyspace.exclusive(&key(1, "a")).await.map(drop).unwrap();
 }
 
 #[tokio::test]
 async fn a_server_with_a_certificate_of_the_given_authority_is_trusted() {
     let certificates = Certificates::make();
-    let (server, port) = certificates.server(&[]).await;
-    let ca_file = Some(certificates.path("ca.pem"));
-    let keyspace = open(&server, "rediss", "localhost", port, ca_file);
+    let (server, port) = certificates.server(false, &[]).await;
+    let keyspace = open(&certificates.at(&server, "rediss", "localhost", port));
     keyspace.ready().await.unwrap();
-    put(&keyspace, &key(1, "a"), "over TLS").await.unwrap();
-    assert_eq!(get(&keyspace, &key(1, "a")).await.unwrap().as_deref(), Some("over TLS"));
-    keyspace.exclusive(&key(1, "a")).await.map(drop).unwrap();
+    works(&keyspace).await;
 }
 
 #[tokio::test]
 async fn a_cluster_is_reached_over_tls() {
     let certificates = Certificates::make();
-    let (server, port) = certificates
-        .server(&[
-            ("cluster-enabled", "yes"),
-            // Or CLUSTER SLOTS names the port without TLS.
-            ("tls-cluster", "yes"),
-            ("cluster-port", &free_port().to_string()),
-            ("cluster-announce-hostname", "localhost"),
-            ("cluster-preferred-endpoint-type", "hostname"),
-        ])
-        .await;
-    let mut slots = redis::cmd("CLUSTER");
-    slots.arg("ADDSLOTSRANGE").arg(0).arg(16_383);
-    slots.exec_async(&mut server.admin().await).await.unwrap();
-    let ca_file = Some(certificates.path("ca.pem"));
-    let keyspace = open(&server, "rediss-cluster", "localhost", port, ca_file);
-    let ready = async || keyspace.ready().await.is_ok();
-    eventually("the cluster is ready", Duration::from_secs(10), ready).await;
+    let (server, port) = certificates.cluster(false).await;
+    let keyspace = open(&certificates.at(&server, "rediss-cluster", "localhost", port));
+    becomes_ready(&keyspace).await;
     send(&keyspace, 100, "over TLS").await.unwrap();
     keyspace.exclusive(&key(1, "a")).await.map(drop).unwrap();
 }
@@ -104,22 +128,101 @@ async fn a_cluster_is_reached_over_tls() {
 #[tokio::test]
 async fn other_certificates_are_not_trusted() {
     let (certificates, other) = (Certificates::make(), Certificates::make());
-    let (server, port) = certificates.server(&[]).await;
-    for (host, ca_file) in [
-        ("localhost", Some(other.path("ca.pem"))),
-        ("localhost", None),
-        // A certificate of the right authority for another name.
-        ("127.0.0.1", Some(certificates.path("ca.pem"))),
-    ] {
-        let keyspace = open(&server, "rediss", host, port, ca_file);
-        assert!(keyspace.ready().await.unwrap_err().is_unavailable());
+    let (server, port) = certificates.server(false, &[]).await;
+    let at = |host| certificates.at(&server, "rediss", host, port);
+    is_refused(&Config { redis_ca_file: Some(other.path("ca.pem")), ..at("localhost") }).await;
+    is_refused(&Config { redis_ca_file: None, ..at("localhost") }).await;
+    // A certificate of the right authority for another name.
+    is_refused(&at("127.0.0.1")).await;
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_a_certificate_gets_it() {
+    let (certificates, other) = (Certificates::make(), Certificates::make());
+    let (server, port) = certificates.server(true, &[]).await;
+    let nameless = certificates.at(&server, "rediss", "localhost", port);
+    is_refused(&nameless).await;
+    let foreign = other.shown(nameless.clone());
+    is_refused(&foreign).await;
+    let keyspace = open(&certificates.shown(nameless));
+    keyspace.ready().await.unwrap();
+    works(&keyspace).await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_asks_for_certificates_gets_them() {
+    let certificates = Certificates::make();
+    let (server, port) = certificates.cluster(true).await;
+    let nameless = certificates.at(&server, "rediss-cluster", "localhost", port);
+    let keyspace = open(&certificates.shown(nameless.clone()));
+    becomes_ready(&keyspace).await;
+    works(&keyspace).await;
+    is_refused(&nameless).await;
+}
+
+#[tokio::test]
+async fn sentinels_that_ask_for_certificates_get_them() {
+    let certificates = Certificates::make();
+    let (server, port) = certificates.server(true, &[]).await;
+    let sentinel_port = free_port();
+    let mut lines = certificates.options(sentinel_port, true);
+    // To its primary, it is a client.
+    lines.push(("tls-replication", "yes".to_owned()));
+    lines.push(("sentinel resolve-hostnames", "yes".to_owned()));
+    lines.push(("sentinel announce-hostnames", "yes".to_owned()));
+    // Names are resolved only in lines that come after that.
+    lines.push(("sentinel monitor other", format!("localhost {port} 1")));
+    let lines: Vec<_> = lines.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let _sentinel = Sentinels::lone(&format!("127.0.0.1 {port}"), &lines);
+    let mut nameless = certificates.at(&server, "rediss+sentinel", "localhost", sentinel_port);
+    nameless.redis_url.push_str("/other");
+    let keyspace = open(&certificates.shown(nameless.clone()));
+    becomes_ready(&keyspace).await;
+    works(&keyspace).await;
+    is_refused(&nameless).await;
+}
+
+#[tokio::test]
+async fn certificates_are_renewed_without_a_restart() {
+    let certificates = Certificates::make();
+    let (server, port) = certificates.server(true, &[]).await;
+    // Nobody lets it in.
+    certificates.files.certificate("client", &Authority::new().issue(&["client.test"]));
+    let config = certificates.at(&server, "rediss", "localhost", port);
+    let keyspace = open(&certificates.shown(config));
+    assert!(keyspace.ready().await.unwrap_err().is_unavailable());
+    assert!(keyspace.exclusive(&key(1, "a")).await.is_err());
+    let renewed = certificates.authority.issue(&["client.test"]);
+    // Written one after the other: in between, they do not fit together.
+    certificates.files.write("client.key", &renewed.key);
+    assert!(keyspace.ready().await.unwrap_err().is_unavailable());
+    certificates.files.write("client.crt", &renewed.certificate);
+    becomes_ready(&keyspace).await;
+    works(&keyspace).await;
+}
+
+/// Returns what is wrong with a configuration.
+fn wrong(config: &Config) -> String {
+    match Keyspace::open(config, LIBRARY) {
+        Err(Error::Config(cause)) => {
+            let source = cause.source().map(ToString::to_string).unwrap_or_default();
+            format!("{cause}: {source}")
+        }
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it opens"),
     }
 }
 
 #[test]
-fn a_missing_file_is_an_error_of_the_configuration() {
-    let config =
-        Config { redis_ca_file: Some("/no/such/file".into()), ..Config::at("rediss://localhost") };
-    let opened = Keyspace::open(&config, LIBRARY);
-    assert!(matches!(opened, Err(microblog_keyspace::Error::Config(_))));
+fn a_file_that_cannot_be_used_is_an_error_of_the_configuration() {
+    let certificates = Certificates::make();
+    let config = certificates.shown(Config::at("rediss://localhost"));
+    let missing = wrong(&Config { redis_ca_file: Some("/no/such/file".into()), ..config.clone() });
+    assert!(missing.contains("/no/such/file") && missing.contains("No such file"), "{missing}");
+    let other = certificates.path("server.key");
+    let unfit = wrong(&Config { redis_key_file: Some(other), ..config.clone() });
+    assert!(unfit.contains("server.key") && unfit.contains("not that of"), "{unfit}");
+    let none = certificates.path("client.key");
+    let empty = wrong(&Config { redis_cert_file: Some(none), ..config });
+    assert!(empty.contains("client.key") && empty.contains("no certificate"), "{empty}");
 }

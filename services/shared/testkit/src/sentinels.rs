@@ -25,6 +25,25 @@ pub struct Sentinels {
     _directory: TempDir,
 }
 
+/// A Sentinel without others. Dropping it kills it.
+pub struct LoneSentinel {
+    port: u16,
+    _running: Running,
+    _directory: TempDir,
+}
+
+impl LoneSentinel {
+    /// Returns its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns the name of its primary.
+    pub fn master(&self) -> &'static str {
+        MASTER
+    }
+}
+
 impl Sentinels {
     /// Starts all and waits until the Sentinels know each other and the replica. A primary counts
     /// as dead so late that a busy machine's stall fails nothing over.
@@ -47,7 +66,7 @@ impl Sentinels {
         let follow = [("replicaof", place.as_str())];
         let replica = RedisServer::start_with(&[auth.as_slice(), &quick, &follow].concat()).await;
         let directory = TempDir::with_prefix("microblog-sentinels-").expect("make a directory");
-        let start = |_| start_sentinel(directory.path(), &place, down_after_ms);
+        let start = |_| start_sentinel(directory.path(), &place, down_after_ms, 2, "");
         let sentinels: Vec<_> = (0..3).map(start).collect();
         let group = Self { primary, replica, sentinels, _directory: directory };
         for (port, running) in &group.sentinels {
@@ -58,6 +77,15 @@ impl Sentinels {
             .await;
         }
         group
+    }
+
+    /// Starts a Sentinel alone, with further lines of its configuration, of a primary at a host and a
+    /// port, and returns it with its port. It may not be up yet.
+    pub fn lone(place: &str, lines: &[(&str, &str)]) -> LoneSentinel {
+        let directory = TempDir::with_prefix("microblog-sentinel-").expect("make a directory");
+        let lines: String = lines.iter().map(|(name, value)| format!("{name} {value}\n")).collect();
+        let (port, running) = start_sentinel(directory.path(), place, 20_000, 1, &lines);
+        LoneSentinel { port, _running: running, _directory: directory }
     }
 
     /// Returns the group's address as one of the users in `deploy/redis/users.acl` reaches it.
@@ -88,15 +116,21 @@ impl Sentinels {
     }
 }
 
-fn start_sentinel(directory: &Path, place: &str, down_after_ms: u32) -> (u16, Running) {
+fn start_sentinel(
+    directory: &Path,
+    place: &str,
+    down_after_ms: u32,
+    quorum: usize,
+    lines: &str,
+) -> (u16, Running) {
     let port = free_port();
     let config = directory.join(format!("{port}.conf"));
     let secret = password(ADMIN);
     let text = format!(
-        "bind 127.0.0.1\nport {port}\ndir {}\nsentinel monitor {MASTER} {place} 2\n\
+        "bind 127.0.0.1\nport {port}\ndir {}\nsentinel monitor {MASTER} {place} {quorum}\n\
          sentinel auth-user {MASTER} {ADMIN}\nsentinel auth-pass {MASTER} {secret}\n\
          sentinel down-after-milliseconds {MASTER} {down_after_ms}\n\
-         sentinel failover-timeout {MASTER} 3000\n",
+         sentinel failover-timeout {MASTER} 3000\n{lines}",
         directory.display()
     );
     std::fs::write(&config, text).expect("write the sentinel's configuration");

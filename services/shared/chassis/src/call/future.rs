@@ -57,8 +57,12 @@ impl Future for CallFuture {
             Some(work) => catch_unwind(AssertUnwindSafe(|| work.poll(waker))),
             None => Ok(Poll::Pending),
         };
+        let mut known = None;
         let answer = match polled {
-            Ok(Poll::Ready(Ok(response))) => Ok(response),
+            Ok(Poll::Ready(Ok(response))) => {
+                known = this.work.as_mut().as_pin_mut().and_then(TaskLocalFuture::take_value);
+                Ok(response)
+            }
             Ok(Poll::Pending) => match (this.refusal.take(), this.timer.as_pin_mut()) {
                 (Some(status), _) => Err(status),
                 (None, Some(timer)) => {
@@ -73,7 +77,13 @@ impl Future for CallFuture {
         this.work.set(None);
         drop(entered);
         match this.running.take() {
-            Some(running) => Poll::Ready(Ok(respond(answer, running))),
+            Some(mut running) => {
+                // Who acts may have been found out: a stream that is answered goes on for them.
+                if let Some(context) = known {
+                    running.identity = context.identity.get();
+                }
+                Poll::Ready(Ok(respond(answer, running)))
+            }
             // Polled again after it was ready, which nobody may.
             None => Poll::Pending,
         }

@@ -1,5 +1,5 @@
 //! The one layer around every call: lets it in, bounds it by its deadline, places it in its
-//! trace, keeps its panics to itself, and says in the project's terms what tonic refuses.
+//! trace, finds out who acts, keeps its panics to itself, and says in the project's terms what tonic refuses.
 
 mod body;
 mod code;
@@ -28,6 +28,7 @@ use self::running::Running;
 pub(crate) use self::{body::CallBody, duration::Durations, future::CallFuture};
 use crate::{
     context::{Context, Shared, Trace},
+    identity::{self, Identity},
     methods::{self, Method},
     status,
 };
@@ -71,7 +72,7 @@ impl Calls {
     }
 
     /// A call from within the process works for the call that made it, if there is one: by its
-    /// trace, in its place, and among the writes of its server. It is not counted again, since a
+    /// trace, for whom that acts, in its place, and among the writes of its server. It is not counted again, since a
     /// call that was let in must not be refused half-way.
     fn begin_inside(
         &self,
@@ -79,13 +80,16 @@ impl Calls {
         caller: Option<Context>,
         deadline: Option<Instant>,
     ) -> Running {
-        let (shared, incoming, permit) = match caller {
-            Some(Context { shared, trace, permit, .. }) => (shared, Some(trace), permit),
-            None => (self.shared.clone(), None, None),
+        let (shared, incoming, permit, identity) = match caller {
+            Some(Context { shared, trace, permit, identity, .. }) => {
+                (shared, Some(trace), permit, identity.get())
+            }
+            None => (self.shared.clone(), None, None, Identity::Nobody),
         };
         let mut running = begin(method, shared, incoming);
         running.deadline = deadline;
         running.permit = permit;
+        running.identity = identity;
         running.quiet = true;
         running
     }
@@ -121,6 +125,12 @@ impl Service<Request<Body>> for Calls {
                 return CallFuture::refused(overloaded(), running);
             }
         }
+        if let Some(keys) = self.shared.keys.as_ref().filter(|_| method.is_guarded) {
+            match identity::read(keys, headers) {
+                Ok(identity) => running.identity = identity,
+                Err(status) => return CallFuture::refused(status, running),
+            }
+        }
         match deadline(headers, method, &running) {
             Ok(deadline) => running.deadline = deadline,
             Err(status) => return CallFuture::refused(status, running),
@@ -135,6 +145,7 @@ fn begin(method: &'static Method, shared: Arc<Shared>, incoming: Option<Trace>) 
         method,
         deadline: None,
         trace,
+        identity: Identity::Nobody,
         span,
         shared,
         caller: None,

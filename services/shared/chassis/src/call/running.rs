@@ -12,6 +12,7 @@ use super::span;
 use crate::{
     admission::Permit,
     context::{Context, Shared, Trace},
+    identity::Identity,
     methods::Method,
 };
 
@@ -23,6 +24,8 @@ pub(super) struct Running {
     pub(super) method: &'static Method,
     pub(super) deadline: Option<Instant>,
     pub(super) trace: Trace,
+    /// Who acts.
+    pub(super) identity: Identity,
     pub(super) span: Span,
     pub(super) shared: Arc<Shared>,
     /// `None` for a call from within the process.
@@ -43,6 +46,7 @@ impl Running {
         Context {
             deadline: self.deadline,
             trace: self.trace.clone(),
+            identity: self.identity.into(),
             shared: self.shared.clone(),
             permit: self.permit.clone(),
         }

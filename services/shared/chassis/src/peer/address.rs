@@ -1,25 +1,67 @@
 //! Where a peer is: one URL or several, each of a host's address or of a name that has many.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
-use http::{Uri, uri::Authority};
+use http::{
+    Uri,
+    uri::{Authority, Scheme},
+};
+use tokio_rustls::rustls::pki_types::ServerName;
 
-// That of `http`.
-const DEFAULT_PORT: u16 = 80;
+use crate::{
+    Config,
+    tls::{Connector, TlsError},
+};
 
-/// An address that is not one of a service.
+// That of `http`, and that of `https`.
+const DEFAULT_PORTS: [u16; 2] = [80, 443];
+
+/// An address that is not one of a service, or not one that can be called.
 #[derive(Debug, thiserror::Error)]
-#[error("not the address of a service, such as http://127.0.0.1:50051: {address}")]
-pub struct AddressError {
-    address: String,
+pub enum AddressError {
+    /// It is no URL of `http` or `https`.
+    #[error("not the address of a service, such as http://127.0.0.1:50051: {0}")]
+    Unknown(String),
+    /// It has a user or a password, which services do not know, and which would show in the log.
+    #[error("the address of a service has no user and no password: nothing may stand before an @")]
+    Credentials,
+    /// It is one of `https`, and nothing says which certificates are to be trusted.
+    #[error("whose certificates are trusted at {0} must be said by --peer-ca-file")]
+    Untrusted(String),
+    /// The files for TLS cannot be used.
+    #[error("TLS cannot be set up")]
+    Tls(#[source] TlsError),
 }
 
 /// One URL of a peer.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
-    /// What calls say they are for.
-    pub(super) authority: Authority,
+    pub(super) origin: Origin,
     pub(super) host: Host,
+}
+
+/// What calls to a site say they are for, and how it shows that it is that.
+#[derive(Clone, Debug)]
+pub(super) struct Origin {
+    pub(super) authority: Authority,
+    /// `None`: there is no TLS.
+    pub(super) proof: Option<Proof>,
+}
+
+/// A certificate for a name.
+#[derive(Clone, Debug)]
+pub(super) struct Proof {
+    pub(super) name: ServerName<'static>,
+    pub(super) connector: Arc<Connector>,
+}
+
+impl Origin {
+    pub(super) fn scheme(&self) -> Scheme {
+        if self.proof.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,34 +72,71 @@ pub(super) enum Host {
     Name(String, u16),
 }
 
-/// Reads the URLs of a peer, with commas between them.
-pub(super) fn parse(addresses: &str) -> Result<Vec<Site>, AddressError> {
-    addresses.split(',').map(|address| site(address.trim())).collect()
+/// Reads the URLs of a peer, with commas between them, and the files for TLS.
+pub(super) fn read(addresses: &str, config: &Config) -> Result<Vec<Site>, AddressError> {
+    let connector = Connector::new(config).map_err(AddressError::Tls)?.map(Arc::new);
+    parse(addresses, connector.as_ref())
 }
 
-fn site(address: &str) -> Result<Site, AddressError> {
-    let error = || AddressError { address: address.to_owned() };
+fn parse(addresses: &str, connector: Option<&Arc<Connector>>) -> Result<Vec<Site>, AddressError> {
+    addresses.split(',').map(|address| site(address.trim(), connector)).collect()
+}
+
+fn site(address: &str, connector: Option<&Arc<Connector>>) -> Result<Site, AddressError> {
+    let error = || AddressError::Unknown(address.to_owned());
+    if address.contains('@') {
+        return Err(AddressError::Credentials);
+    }
     let uri: Uri = address.parse().map_err(|_| error())?;
-    let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"));
-    let authority = authority.ok_or_else(error)?.clone();
-    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    let is_secure = match uri.scheme_str() {
+        Some("http") => false,
+        Some("https") => true,
+        _ => return Err(error()),
+    };
+    let authority = uri.authority().ok_or_else(error)?.clone();
+    // What is behind the host, be it a port or not.
+    let rest = authority.as_str().strip_prefix(authority.host());
+    let port = match rest.and_then(|rest| rest.strip_prefix(':')) {
+        Some(port) => port.parse().map_err(|_| error())?,
+        None => DEFAULT_PORTS[usize::from(is_secure)],
+    };
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
     if host.is_empty() {
         return Err(error());
     }
-    let port = authority.port_u16().unwrap_or(DEFAULT_PORT);
+    let proof = if is_secure {
+        let name = ServerName::try_from(host.clone()).map_err(|_| error())?;
+        let untrusted = || AddressError::Untrusted(address.to_owned());
+        Some(Proof { name, connector: connector.ok_or_else(untrusted)?.clone() })
+    } else {
+        None
+    };
     let host = match host.parse::<IpAddr>() {
         Ok(ip) => Host::Address(SocketAddr::new(ip, port)),
-        Err(_) => Host::Name(host.to_owned(), port),
+        Err(_) => Host::Name(host, port),
     };
-    Ok(Site { authority, host })
+    Ok(Site { origin: Origin { authority, proof }, host })
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+    use microblog_testkit::{Authority, Files};
+
     use super::*;
 
+    #[derive(Debug, clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        config: Config,
+    }
+
+    fn config() -> Config {
+        Flags::parse_from(["test"]).config
+    }
+
     fn hosts(addresses: &str) -> Vec<Host> {
-        parse(addresses).unwrap().into_iter().map(|site| site.host).collect()
+        parse(addresses, None).unwrap().into_iter().map(|site| site.host).collect()
     }
 
     #[test]
@@ -70,14 +149,54 @@ mod tests {
     }
 
     #[test]
+    fn with_tls_the_certificate_must_be_for_the_host() {
+        let authority = Authority::new();
+        let files = Files::new();
+        let config =
+            Config { peer_ca_file: Some(files.write("ca.pem", authority.pem())), ..config() };
+        let site = |address: &str| read(address, &config).unwrap().remove(0);
+        let name = |address: &str| site(address).origin.proof.unwrap().name.to_str().into_owned();
+        let named = site("https://user.microblog.svc");
+        assert_eq!(named.host, Host::Name("user.microblog.svc".to_owned(), 443));
+        assert_eq!(named.origin.scheme(), Scheme::HTTPS);
+        assert_eq!(name("https://user.microblog.svc:50051"), "user.microblog.svc");
+        assert_eq!(name("https://10.0.0.1:50051"), "10.0.0.1");
+        assert_eq!(name("https://[::1]:50051"), "::1");
+        assert_eq!(site("http://user").origin.scheme(), Scheme::HTTP);
+    }
+
+    #[test]
+    fn with_tls_it_must_be_said_who_is_trusted() {
+        let untrusted = parse("http://a,https://b", None).unwrap_err().to_string();
+        assert!(
+            untrusted.contains("https://b") && untrusted.contains("--peer-ca-file"),
+            "{untrusted}"
+        );
+        let config = Config { peer_ca_file: Some("/no/such/file".into()), ..config() };
+        assert!(matches!(read("http://a", &config), Err(AddressError::Tls(_))));
+    }
+
+    #[test]
     fn several_have_commas_between_them() {
         let both = hosts("http://10.0.0.1:1, http://user:2");
         assert_eq!(both.len(), 2);
         assert_eq!(both[1], Host::Name("user".to_owned(), 2));
-        let wrong = parse("http://10.0.0.1:1,user:2").unwrap_err();
+        let wrong = parse("http://10.0.0.1:1,user:2", None).unwrap_err();
         assert!(wrong.to_string().ends_with(": user:2"), "{wrong}");
-        for wrong in [",", "http://a,", "http://a,,http://b"] {
-            assert!(parse(wrong).is_err(), "{wrong}");
+        for wrong in [",", "http://a,", "http://a,,http://b", "ftp://a", "http://a b"] {
+            assert!(parse(wrong, None).is_err(), "{wrong}");
+        }
+        for port in ["", "0x1", "70000", "port"] {
+            assert!(parse(&format!("http://a:{port}"), None).is_err(), "{port}");
+        }
+    }
+
+    #[test]
+    fn there_is_no_password_in_it() {
+        for address in ["http://user:secret@host", "http://user:secret@host:port", "user:secret@"] {
+            let refused = parse(address, None).unwrap_err();
+            assert!(matches!(refused, AddressError::Credentials), "{address}: {refused}");
+            assert!(!format!("{refused:?}").contains("secret"));
         }
     }
 }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{
     HeaderValue, Method, Request, Response, Version,
     header::{CONTENT_TYPE, TE},
-    uri::{Authority, PathAndQuery},
+    uri::PathAndQuery,
 };
 use hyper::{
     body::Incoming,
@@ -25,14 +25,20 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::TcpStream,
     sync::Notify,
     time::{Instant, timeout},
 };
 
-use super::outgoing::{Message, uri};
+use super::{
+    address::{Origin, Proof},
+    failure,
+    outgoing::{Message, uri},
+};
+use crate::tls::HandshakeError;
 
-// Longer than any handshake inside a data centre takes.
+// Longer than any handshake inside a data centre takes, that of TLS with it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 // Longer than a server takes that is busy, but not stuck.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -52,8 +58,19 @@ pub(super) enum OpenError {
     Unanswered,
     #[error("cannot connect")]
     Refused(#[source] io::Error),
+    #[error("cannot connect")]
+    Insecure(#[source] HandshakeError),
+    // A server with TLS says in its own way that this is none.
+    #[error("what the server says is not HTTP/2: its address may be one of https")]
+    Foreign,
     #[error("the connection failed")]
     Failed(#[source] hyper::Error),
+}
+
+impl OpenError {
+    fn failed(error: hyper::Error) -> Self {
+        if failure::is_foreign(&error) { Self::Foreign } else { Self::Failed(error) }
+    }
 }
 
 /// A connection on which the server has answered.
@@ -71,29 +88,26 @@ impl Connection {
     /// server that is stuck, or stops. Notifies `lost` when the connection ends.
     pub(super) async fn open(
         address: SocketAddr,
-        authority: &Authority,
+        origin: &Origin,
         lost: Arc<Notify>,
     ) -> Result<Self, OpenError> {
-        let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
-        let stream = stream.map_err(|_elapsed| OpenError::Silent)?.map_err(OpenError::Refused)?;
-        stream.set_nodelay(true).map_err(OpenError::Refused)?;
-        let mut builder = Builder::new(TokioExecutor::new());
-        builder
-            .timer(TokioTimer::new())
-            .keep_alive_interval(KEEPALIVE_INTERVAL)
-            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-            .keep_alive_while_idle(true);
-        let handshake = builder.handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(OpenError::Failed)?;
-        tokio::spawn(async move {
-            // Who has a request on it is told why it ended.
-            let _ = connection.await;
-            lost.notify_one();
-        });
+        let connect = async {
+            let stream = TcpStream::connect(address).await.map_err(OpenError::Refused)?;
+            stream.set_nodelay(true).map_err(OpenError::Refused)?;
+            match &origin.proof {
+                None => speak(stream, lost).await,
+                Some(Proof { name, connector }) => {
+                    let stream = connector.connect(name.clone(), stream).await;
+                    speak(stream.map_err(OpenError::Insecure)?, lost).await
+                }
+            }
+        };
+        let connected = timeout(CONNECT_TIMEOUT, connect).await;
+        let mut sender = connected.map_err(|_elapsed| OpenError::Silent)??;
         // What it answers does not matter. A service whose store is away is one to be asked, too: it
         // says so.
-        let greeted = timeout(GREETING_TIMEOUT, sender.send_request(greeting(authority))).await;
-        greeted.map_err(|_elapsed| OpenError::Unanswered)?.map_err(OpenError::Failed)?;
+        let greeted = timeout(GREETING_TIMEOUT, sender.send_request(greeting(origin))).await;
+        greeted.map_err(|_elapsed| OpenError::Unanswered)?.map_err(OpenError::failed)?;
         Ok(Self {
             sender: Mutex::new(sender),
             under_way: AtomicUsize::new(0),
@@ -143,11 +157,32 @@ impl Connection {
     }
 }
 
-fn greeting(authority: &Authority) -> Request<Message> {
+/// Begins HTTP/2 on a connection, which lasts as long as it does.
+async fn speak(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    lost: Arc<Notify>,
+) -> Result<SendRequest<Message>, OpenError> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(true);
+    let handshake = builder.handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = handshake.map_err(OpenError::failed)?;
+    tokio::spawn(async move {
+        // Who has a request on it is told why it ended.
+        let _ = connection.await;
+        lost.notify_one();
+    });
+    Ok(sender)
+}
+
+fn greeting(origin: &Origin) -> Request<Message> {
     let mut request = Request::new(Message::whole(NOTHING));
     *request.method_mut() = Method::POST;
     *request.version_mut() = Version::HTTP_2;
-    *request.uri_mut() = uri(authority, PathAndQuery::from_static(GREETING));
+    *request.uri_mut() = uri(origin, PathAndQuery::from_static(GREETING));
     let headers = request.headers_mut();
     headers.insert(TE, HeaderValue::from_static("trailers"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));

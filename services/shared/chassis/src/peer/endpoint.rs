@@ -9,10 +9,10 @@ use std::{
     },
 };
 
-use http::uri::Authority;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
+    address::Origin,
     connection::{Connection, OpenError},
     failure::{Failure, Kind},
     keeper::State,
@@ -22,7 +22,7 @@ use crate::Config;
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) address: SocketAddr,
-    pub(super) authority: Authority,
+    pub(super) origin: Origin,
     /// How many connections it should have for calls.
     pub(super) connections: usize,
     /// How many streams a connection carries, if the peer's `--max-streams` is as ours.
@@ -40,10 +40,10 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     /// Connects nowhere yet.
-    pub(super) fn new(address: SocketAddr, authority: Authority, config: &Config) -> Self {
+    pub(super) fn new(address: SocketAddr, origin: Origin, config: &Config) -> Self {
         Self {
             address,
-            authority,
+            origin,
             connections: config.peer_connections,
             streams_max: config.max_streams as usize,
             under_way: AtomicUsize::new(0),
@@ -75,6 +75,10 @@ impl Endpoint {
         Some(Place::take(self, connection))
     }
 
+    pub(super) async fn open(&self) -> Result<Connection, OpenError> {
+        Connection::open(self.address, &self.origin, self.lost.clone()).await
+    }
+
     async fn place_for_stream(self: &Arc<Self>) -> Result<Place, OpenError> {
         if let Some(place) = self.room_for_stream() {
             return Ok(place);
@@ -88,7 +92,7 @@ impl Endpoint {
         if opening.is_some_and(|failed| failed >= since) {
             return Err(OpenError::Unanswered);
         }
-        let opened = Connection::open(self.address, &self.authority, self.lost.clone()).await;
+        let opened = self.open().await;
         let connection = Arc::new(opened.inspect_err(|_| *opening = Some(Instant::now()))?);
         let place = Place::take(self, &connection);
         self.state().streams.push(connection);

@@ -8,6 +8,7 @@ use std::{
 use hyper::client::conn::TrySendError;
 
 const REFUSED: h2::Reason = h2::Reason::REFUSED_STREAM;
+const MALFORMED: h2::Reason = h2::Reason::FRAME_SIZE_ERROR;
 
 /// What went wrong with a request.
 #[derive(Debug)]
@@ -74,6 +75,12 @@ fn kind(error: &hyper::Error) -> Kind {
 /// Returns whether the failure is that of one request alone.
 fn is_reset(error: &hyper::Error) -> bool {
     protocol_error(error).is_some_and(h2::Error::is_reset)
+}
+
+/// Returns whether what the other side says is no frame at all.
+pub(super) fn is_foreign(error: &hyper::Error) -> bool {
+    let is_of = |error: &h2::Error| error.is_library() && error.reason() == Some(MALFORMED);
+    protocol_error(error).is_some_and(is_of)
 }
 
 fn protocol_error(error: &hyper::Error) -> Option<&h2::Error> {

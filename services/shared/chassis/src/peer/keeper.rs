@@ -88,8 +88,7 @@ impl Endpoint {
             }
             match self.task() {
                 Task::Open => {
-                    let (authority, lost) = (&self.authority, self.lost.clone());
-                    let opened = Connection::open(self.address, authority, lost).await;
+                    let opened = self.open().await;
                     tell(self.note(opened).err().map(|error| describe(&error)));
                 }
                 Task::Pause(until) => self.pause(until).await,

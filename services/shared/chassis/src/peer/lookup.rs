@@ -9,14 +9,13 @@ use std::{
 };
 
 use futures::future::join_all;
-use http::uri::Authority;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout},
 };
 
 use super::{
-    address::{Host, Site},
+    address::{Host, Origin, Site},
     resolve::Resolve,
 };
 
@@ -88,7 +87,7 @@ impl Lookup {
 
     /// Returns all addresses, and what calls there say they are for. Of a name that cannot be looked
     /// up, or has none, those that it had.
-    pub(super) async fn look_up(&self, peer: &str) -> Vec<(SocketAddr, Authority)> {
+    pub(super) async fn look_up(&self, peer: &str) -> Vec<(SocketAddr, Origin)> {
         self.state().is_under_way = true;
         let found = join_all(self.names.sites.iter().map(|site| self.resolve(site))).await;
         let mut state = self.state();
@@ -111,7 +110,7 @@ impl Lookup {
         state.ended = Some(Instant::now());
         let with_site = self.names.sites.iter().zip(&state.answers);
         let all = with_site.flat_map(|(site, addresses)| {
-            addresses.iter().map(|address| (*address, site.authority.clone()))
+            addresses.iter().map(|address| (*address, site.origin.clone()))
         });
         // Each once, whoever names it.
         all.collect::<BTreeMap<_, _>>().into_iter().collect()

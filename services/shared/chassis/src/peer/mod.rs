@@ -1,5 +1,5 @@
 //! How one service calls another: over the network, or in the same process, with the deadline and
-//! the trace of the call that it works for.
+//! the trace of the call that it works for, and for whom that acts.
 
 mod address;
 mod body;
@@ -38,6 +38,7 @@ use crate::{
     admission::Admission,
     call::{CallFuture, Calls, timeout},
     context::{self, Context, Shared},
+    identity::{self, KeyFile},
     methods::{self, Method},
     status,
 };
@@ -47,12 +48,14 @@ use crate::{
 /// process as they are; or to a client, `UserServiceClient::new(peer)`, as any channel.
 ///
 /// What is called has until the deadline of the current call, or else the default timeout, and
-/// belongs to the same trace. A service that does not answer is UNAVAILABLE, with the reason
+/// belongs to the same trace, and is told who acts there. A service that does not answer is UNAVAILABLE, with the reason
 /// PEER_UNAVAILABLE.
 #[derive(Clone, Debug)]
 pub struct Peer {
     target: Target,
     default_timeout: Duration,
+    /// What tells another process who acts.
+    keys: Option<KeyFile>,
 }
 
 #[derive(Clone, Debug)]
@@ -68,7 +71,7 @@ struct Local {
 }
 
 impl Peer {
-    /// Returns a service at an `http` URL, or at several with commas between them. A host that is a
+    /// Returns a service at an `http` or `https` URL, or at several with commas between them. A host that is a
     /// name is looked up every `--peer-refresh-ms`, and each of its addresses is one of the
     /// service's; that of a URL never is. Connects when it is first called, and again whenever a
     /// connection is lost; there are `--peer-connections` to each address, and for streams as many
@@ -77,6 +80,9 @@ impl Peer {
     /// Calls go to the addresses that answer. What no server has seen goes to another one; what was
     /// not answered, or with UNAVAILABLE, is asked there once more, if the method may be repeated
     /// (`idempotency_level`).
+    ///
+    /// With `https`, the certificate must be for the host in the URL, and signed by one of the
+    /// authorities of `--peer-ca-file`; `--peer-cert-file` is shown to who asks for one.
     pub fn remote(address: &str, config: &Config) -> Result<Self, AddressError> {
         Self::resolved_by(Arc::new(System), address, config)
     }
@@ -87,8 +93,8 @@ impl Peer {
         address: &str,
         config: &Config,
     ) -> Result<Self, AddressError> {
-        let sites = address::parse(address)?;
-        let authorities = sites.iter().map(|site| site.authority.as_str());
+        let sites = address::read(address, config)?;
+        let authorities = sites.iter().map(|site| site.origin.authority.as_str());
         let peer = authorities.collect::<Vec<_>>().join(",");
         let pool = Pool::new(peer.clone(), Names { sites, resolver }, config);
         let remote = Remote::new(pool, Outage::none(peer));
@@ -106,7 +112,8 @@ impl Peer {
     }
 
     fn new(target: Target, config: &Config) -> Self {
-        Self { target, default_timeout: Duration::from_millis(config.default_timeout_ms) }
+        let default_timeout = Duration::from_millis(config.default_timeout_ms);
+        Self { target, default_timeout, keys: config.identity_key_file.clone() }
     }
 
     /// Returns when the time is up for a call: what the caller of the client asked for, the
@@ -147,6 +154,9 @@ impl TowerService<Request<Body>> for Peer {
                 call: local.calls.call_inside(request, method, caller, deadline),
             },
             Target::Remote(remote) => {
+                if let Some(keys) = self.keys.as_ref().filter(|_| method.is_guarded) {
+                    identity::write(keys, context::identity(), request.headers_mut());
+                }
                 if let Some(caller) = caller {
                     caller.trace.write(request.headers_mut());
                 }

@@ -8,14 +8,13 @@ use std::{
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderValue, Method, Request, Uri, Version,
-    header::USER_AGENT,
-    uri::{Authority, PathAndQuery, Scheme},
+    HeaderMap, HeaderValue, Method, Request, Uri, Version, header::USER_AGENT, uri::PathAndQuery,
 };
 use http_body::{Body as _, Frame};
 use tokio::time::Instant;
 use tonic::{Status, body::Body};
 
+use super::address::Origin;
 use crate::call::timeout;
 
 const OUR_NAME: HeaderValue =
@@ -41,14 +40,14 @@ impl Outgoing {
     /// Returns the request for one attempt; `None` if its messages went with another one.
     pub(super) fn attempt(
         &mut self,
-        authority: &Authority,
+        origin: &Origin,
         deadline: Option<Instant>,
     ) -> Option<Request<Message>> {
         let message = self.message.again()?;
         let mut request = Request::new(message);
         *request.method_mut() = Method::POST;
         *request.version_mut() = Version::HTTP_2;
-        *request.uri_mut() = uri(authority, self.path.clone());
+        *request.uri_mut() = uri(origin, self.path.clone());
         *request.headers_mut() = self.headers.clone();
         if let Some(deadline) = deadline {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -69,10 +68,10 @@ impl Outgoing {
 }
 
 /// Returns the URI of a method.
-pub(super) fn uri(authority: &Authority, path: PathAndQuery) -> Uri {
+pub(super) fn uri(origin: &Origin, path: PathAndQuery) -> Uri {
     let mut parts = http::uri::Parts::default();
-    parts.scheme = Some(Scheme::HTTP);
-    parts.authority = Some(authority.clone());
+    parts.scheme = Some(origin.scheme());
+    parts.authority = Some(origin.authority.clone());
     parts.path_and_query = Some(path);
     // Fails only where one of them is missing.
     Uri::from_parts(parts).unwrap_or_default()
@@ -163,9 +162,12 @@ mod tests {
         Outgoing::new(Request::post("http://elsewhere/a/b").body(body).unwrap())
     }
 
+    fn origin() -> Origin {
+        Origin { authority: http::uri::Authority::from_static("host:1"), proof: None }
+    }
+
     async fn sent(outgoing: &mut Outgoing) -> Option<(String, Bytes)> {
-        let authority = Authority::from_static("host:1");
-        let (head, message) = outgoing.attempt(&authority, None)?.into_parts();
+        let (head, message) = outgoing.attempt(&origin(), None)?.into_parts();
         Some((head.uri.to_string(), message.collect().await.unwrap().to_bytes()))
     }
 
@@ -183,7 +185,7 @@ mod tests {
     #[tokio::test]
     async fn several_are_sent_once_unless_nobody_saw_them() {
         let mut request = request(vec!["one", "two", "three"]);
-        let unseen = request.attempt(&Authority::from_static("host:1"), None).unwrap();
+        let unseen = request.attempt(&origin(), None).unwrap();
         request.take_back(unseen);
         assert_eq!(sent(&mut request).await.unwrap().1, "onetwothree");
         assert_eq!(sent(&mut request).await, None);

@@ -108,7 +108,7 @@ impl Remote {
             let other = Box::pin(place.for_stream()).await;
             place = other.map_err(|error| Failure::unsent(describe(&error)))?;
         }
-        let sent = request.attempt(&place.endpoint().authority, deadline);
+        let sent = request.attempt(&place.endpoint().origin, deadline);
         let sent = sent.ok_or_else(|| Failure::away(String::new()))?;
         match place.connection().send(sent).await {
             Ok(response) if method.streaming => Ok(Answer::stream(response, place)),

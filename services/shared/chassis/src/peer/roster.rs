@@ -5,11 +5,11 @@ use std::{
     sync::{Arc, Weak, atomic::Ordering::Relaxed},
 };
 
-use http::uri::Authority;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
+    address::Origin,
     endpoint::Endpoint,
     pool::{Known, Pool, State},
 };
@@ -27,7 +27,7 @@ impl Pool {
 
     /// Takes up addresses that are new, and leaves those that are no more: what is under way there
     /// goes on, and then their connections end.
-    fn set(self: &Arc<Self>, addresses: &[(SocketAddr, Authority)]) {
+    fn set(self: &Arc<Self>, addresses: &[(SocketAddr, Origin)]) {
         let mut state = self.state();
         let is_named =
             |known: &Known| addresses.iter().any(|(address, _)| *address == known.endpoint.address);
@@ -40,7 +40,7 @@ impl Pool {
             tracing::info!(peer = self.peer, address = %endpoint.address, "a peer's address is gone");
             self.metrics.endpoint(*is_live, -1);
         }
-        for (address, authority) in addresses {
+        for (address, origin) in addresses {
             if state.known.iter().any(|known| known.endpoint.address == *address) {
                 continue;
             }
@@ -48,7 +48,7 @@ impl Pool {
                 tracing::info!(peer = self.peer, %address, "a peer has a new address");
             }
             self.metrics.endpoint(false, 1);
-            let endpoint = Endpoint::new(*address, authority.clone(), &self.config);
+            let endpoint = Endpoint::new(*address, origin.clone(), &self.config);
             state.known.push(self.keep(Arc::new(endpoint)));
         }
         state.choose();

@@ -3,26 +3,39 @@
 
 use std::{env, time::Duration};
 
-use opentelemetry_otlp::{ExporterBuildError, MetricExporter, WithExportConfig as _};
+use opentelemetry_otlp::{MetricExporter, WithExportConfig as _, WithTonicConfig as _};
 use opentelemetry_prometheus::PrometheusExporter;
 use opentelemetry_sdk::{
     Resource,
     metrics::{OTEL_METRIC_EXPORT_INTERVAL, PeriodicReader, SdkMeterProvider},
 };
+use tonic::transport::ClientTlsConfig;
+
+use super::TelemetryError;
 
 // The specification's default, a minute, is long where something goes wrong.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Returns what sends metrics to a collector, from a thread of its own, and what lets Prometheus
-/// read them.
+/// Returns what sends metrics to a collector.
+pub(super) fn exporter(
+    endpoint: &str,
+    security: Option<ClientTlsConfig>,
+) -> Result<MetricExporter, TelemetryError> {
+    let mut exporter = MetricExporter::builder().with_tonic().with_endpoint(endpoint);
+    if let Some(security) = security {
+        exporter = exporter.with_tls_config(security);
+    }
+    Ok(exporter.build()?)
+}
+
+/// Returns what has metrics sent, from a thread of its own, and what lets Prometheus read them.
 pub(super) fn provider(
-    endpoint: Option<&str>,
+    exporter: Option<MetricExporter>,
     scraped: Option<PrometheusExporter>,
     resource: Resource,
-) -> Result<SdkMeterProvider, ExporterBuildError> {
+) -> SdkMeterProvider {
     let mut provider = SdkMeterProvider::builder().with_resource(resource);
-    if let Some(endpoint) = endpoint {
-        let exporter = MetricExporter::builder().with_tonic().with_endpoint(endpoint).build()?;
+    if let Some(exporter) = exporter {
         let mut reader = PeriodicReader::builder(exporter);
         // The reader reads the variable by itself, unless it is told.
         if env::var_os(OTEL_METRIC_EXPORT_INTERVAL).is_none() {
@@ -33,5 +46,5 @@ pub(super) fn provider(
     if let Some(scraped) = scraped {
         provider = provider.with_reader(scraped);
     }
-    Ok(provider.build())
+    provider.build()
 }

@@ -4,6 +4,7 @@
 mod lines;
 mod metrics;
 mod scrape;
+mod security;
 mod settings;
 mod traces;
 
@@ -26,7 +27,7 @@ use tracing_subscriber::{
 use uuid::Uuid;
 
 pub(crate) use self::settings::{Sampling, Settings};
-use crate::Config;
+use crate::{Config, TlsError};
 
 // A collector that is away must not hold up the end of the process.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
@@ -36,14 +37,27 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) enum TelemetryError {
     #[error("the log filter cannot be read")]
     Filter(#[from] ParseError),
-    #[error("the exporter cannot be made")]
-    Exporter(#[from] ExporterBuildError),
+    // Without its cause, which shows the collector's address, and so a password in it.
+    #[error("the exporter cannot be made: what OTEL_EXPORTER_OTLP_* say makes no sense")]
+    Exporter,
+    #[error(
+        "whose certificates are trusted of an https collector must be said by OTEL_EXPORTER_OTLP_CERTIFICATE"
+    )]
+    Untrusted,
+    #[error("TLS with the collector cannot be set up")]
+    Tls(#[from] TlsError),
     #[error("metrics cannot be read")]
     Registry(#[from] prometheus::Error),
     #[error("cannot listen on {0} for those who ask for metrics")]
     Listener(SocketAddr, #[source] io::Error),
     #[error("telemetry is set up already")]
     Subscriber(#[from] TryInitError),
+}
+
+impl From<ExporterBuildError> for TelemetryError {
+    fn from(_: ExporterBuildError) -> Self {
+        Self::Exporter
+    }
 }
 
 /// The telemetry of a process.
@@ -81,15 +95,19 @@ impl Telemetry {
         let resource = resource();
         let (scraped, registry) =
             settings.scraped_at.map(|_| scrape::reader()).transpose()?.unzip();
+        let pushed = metrics_to
+            .map(|to| metrics::exporter(to, settings.metrics_security.read(to)?))
+            .transpose()?;
         let metrics =
-            settings.counts().then(|| metrics::provider(metrics_to, scraped, resource.clone()));
-        let metrics = metrics.transpose()?;
+            settings.counts().then(|| metrics::provider(pushed, scraped, resource.clone()));
         if let Some(metrics) = &metrics {
             // Before there are log lines, in which it would announce itself, and before there are
             // traces, which count what becomes of them.
             global::set_meter_provider(metrics.clone());
         }
-        let traces = traces_to.map(|to| traces::provider(to, resource)).transpose()?;
+        let traces = traces_to
+            .map(|to| traces::provider(to, settings.traces_security.read(to)?, resource))
+            .transpose()?;
         let exported = Exported { traces, metrics };
         match &exported.traces {
             // One filter for all, which is cheaper than one for each layer.

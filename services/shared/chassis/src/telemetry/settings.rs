@@ -2,8 +2,9 @@
 //! (<https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>), where the
 //! SDK does not read them by itself.
 
-use std::{env, net::SocketAddr};
+use std::{env, net::SocketAddr, path::PathBuf};
 
+use super::security::Security;
 use crate::Config;
 
 /// Where nothing says it: few enough to cost next to nothing.
@@ -23,8 +24,12 @@ pub(crate) struct Sampling {
 pub(crate) struct Settings {
     /// The collector that takes traces; without one, there are no spans.
     pub(crate) traces_to: Option<String>,
+    /// How it is reached over TLS.
+    pub(crate) traces_security: Security,
     /// The collector that metrics are sent to.
     pub(crate) metrics_to: Option<String>,
+    /// How it is reached over TLS.
+    pub(crate) metrics_security: Security,
     /// Where Prometheus asks for metrics.
     pub(crate) scraped_at: Option<SocketAddr>,
     pub(crate) sampling: Sampling,
@@ -52,9 +57,22 @@ impl Settings {
             let endpoint = own.or_else(common);
             endpoint.filter(|_| !is_off && exporter.as_deref() != Some("none"))
         };
+        let security = |name: &str| {
+            let file = |what: &str| {
+                let own = variable(&format!("OTEL_EXPORTER_OTLP_{name}_{what}"));
+                own.or_else(|| variable(&format!("OTEL_EXPORTER_OTLP_{what}"))).map(PathBuf::from)
+            };
+            Security {
+                authorities: file("CERTIFICATE"),
+                certificate: file("CLIENT_CERTIFICATE"),
+                key: file("CLIENT_KEY"),
+            }
+        };
         Self {
             traces_to: signal("TRACES"),
+            traces_security: security("TRACES"),
             metrics_to: signal("METRICS"),
+            metrics_security: security("METRICS"),
             scraped_at: config.metrics_listen.filter(|_| !is_off),
             sampling: sampling(config, variable),
         }
@@ -122,6 +140,22 @@ mod tests {
         assert_eq!(read(&[], &[own]).metrics_to, None, "of the other signal nothing is said");
         let empty = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "");
         assert_eq!(read(COLLECTOR, &[empty]), common);
+    }
+
+    #[test]
+    fn each_signal_may_have_files_of_its_own() {
+        let variables = [
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "ca"),
+            ("OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE", "own-ca"),
+            ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "key"),
+        ];
+        let Settings { traces_security, metrics_security, .. } = read(&[], &variables);
+        let files = |authorities: &str| Security {
+            authorities: Some(authorities.into()),
+            certificate: None,
+            key: Some("key".into()),
+        };
+        assert_eq!((traces_security, metrics_security), (files("ca"), files("own-ca")));
     }
 
     #[test]

@@ -4,13 +4,16 @@ use opentelemetry::{
     Context as OtelContext, KeyValue, TraceId,
     trace::{Link, SpanKind, TraceContextExt as _},
 };
-use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig as _};
+use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithTonicConfig as _};
 use opentelemetry_sdk::{
     Resource,
     trace::{SamplingDecision, SamplingResult, SdkTracerProvider, ShouldSample, Tracer},
 };
+use tonic::transport::ClientTlsConfig;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{Layer, Registry, filter::Targets};
+
+use super::TelemetryError;
 
 // What carries the spans away must not make spans, which it would then carry away.
 const EXPORTER_CRATES: [&str; 5] = ["h2", "hyper", "hyper_util", "tonic", "tower"];
@@ -32,11 +35,15 @@ pub(super) fn layer(tracer: Tracer) -> impl Layer<Registry> {
 /// Returns what sends spans to a collector.
 pub(super) fn provider(
     endpoint: &str,
+    security: Option<ClientTlsConfig>,
     resource: Resource,
-) -> Result<SdkTracerProvider, ExporterBuildError> {
-    let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build()?;
+) -> Result<SdkTracerProvider, TelemetryError> {
+    let mut exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint);
+    if let Some(security) = security {
+        exporter = exporter.with_tls_config(security);
+    }
     Ok(SdkTracerProvider::builder()
-        .with_batch_exporter(exporter)
+        .with_batch_exporter(exporter.build()?)
         .with_resource(resource)
         .with_sampler(Decided)
         .build())

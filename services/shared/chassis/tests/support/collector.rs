@@ -7,6 +7,7 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
+use microblog_chassis::Config;
 use opentelemetry_proto::tonic::{
     collector::{
         metrics::v1::{ExportMetricsServiceRequest, ExportMetricsServiceResponse},
@@ -89,15 +90,23 @@ pub(crate) struct Collector {
 
 impl Collector {
     pub(crate) fn start() -> Self {
+        Self::start_with(super::config())
+    }
+
+    pub(crate) fn start_with(config: Config) -> Self {
         let (spans, traces) = unbounded_channel();
         let (numbers, metrics) = unbounded_channel();
         let mut service = Stub::new().service();
         service.routes = Routes::new(Taker::<Traces>(spans)).add_service(Taker::<Metrics>(numbers));
-        Self { server: Server::start(service, super::config()), traces, metrics }
+        Self { server: Server::start(service, config), traces, metrics }
     }
 
     pub(crate) fn url(&self) -> String {
         self.server.url()
+    }
+
+    pub(crate) fn secure_url(&self) -> String {
+        format!("https://{}", self.server.address)
     }
 
     /// All spans that came.

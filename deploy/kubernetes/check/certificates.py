@@ -1,0 +1,45 @@
+"""Certificates as whoever renews them would make them: an authority, and what it has signed for a
+server. Made by openssl, once for each run."""
+
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+EXTENSIONS = "subjectAltName=DNS:{name},IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n"
+
+
+@cache
+def of(name):
+    """The files of a Secret for a server: its certificate for its name, and for where it is tried,
+    the key, and the authority."""
+    authority = _authority()
+    with TemporaryDirectory(prefix="microblog-tls-") as here:
+        directory = Path(here)
+        for file, text in authority.items():
+            (directory / file).write_text(text)
+        (directory / "extensions").write_text(EXTENSIONS.format(name=name))
+        _openssl(directory, "req", *KEY, "-subj", f"/CN={name}", "-keyout", "tls.key",
+                 "-out", "tls.csr")
+        _openssl(directory, "x509", "-req", "-in", "tls.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
+                 "-CAcreateserial", "-days", "2", "-extfile", "extensions", "-out", "tls.crt")
+        return {file: (directory / file).read_text() for file in ("tls.crt", "tls.key", "ca.crt")}
+
+
+@cache
+def _authority():
+    with TemporaryDirectory(prefix="microblog-tls-") as here:
+        directory = Path(here)
+        _openssl(directory, "req", "-x509", *KEY, "-subj", "/CN=authority", "-days", "2",
+                 "-keyout", "ca.key", "-out", "ca.crt")
+        return {file: (directory / file).read_text() for file in ("ca.key", "ca.crt")}
+
+
+def _openssl(directory, *arguments):
+    try:
+        made = subprocess.run(["openssl", *arguments], cwd=directory, capture_output=True, text=True)
+    except FileNotFoundError as missing:
+        raise SystemExit("certificates are made by openssl, which is not there") from missing
+    if made.returncode != 0:
+        raise SystemExit(f"openssl {arguments[0]}:\n{made.stderr}")

@@ -1,0 +1,107 @@
+//! The commands that call a microblog with TLS, and the one that has none.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
+
+use std::{net::TcpListener, path::Path, process::Command, sync::Arc, time::Duration};
+
+use clap::Parser;
+use microblog_chassis::{Config, Service, serve};
+use microblog_testkit::{Authority, Files, eventually};
+use tonic::service::Routes;
+
+const HOST: &str = "127.0.0.1";
+const TIME: Duration = Duration::from_secs(20);
+
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    chassis: Config,
+}
+
+/// Serves nothing but health, to callers with a certificate. Returns its address.
+async fn server(files: &Files) -> String {
+    let config = Config {
+        tls_cert_file: Some(files.path("server.crt")),
+        tls_key_file: Some(files.path("server.key")),
+        tls_client_ca_file: Some(files.path("ca.crt")),
+        ..Flags::parse_from(["test"]).chassis
+    };
+    let service = Service {
+        name: "microblog.gateway.v1.GatewayService",
+        routes: Routes::default(),
+        handler: None,
+        ready: Arc::new(|| Box::pin(async { true })),
+        background: Vec::new(),
+    };
+    let listener = TcpListener::bind((HOST, 0)).unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { serve(listener, service, &config, std::future::pending()).await });
+    url
+}
+
+/// Runs a command with none of this environment's variables, which must fail. Returns how it ends,
+/// and what it says of that.
+async fn failure(arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_microblog"));
+    command.args(arguments).env_clear();
+    let run = tokio::task::spawn_blocking(move || command.output().unwrap());
+    let output = run.await.unwrap();
+    assert!(!output.status.success(), "{output:?}");
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// Runs a command that cannot be carried out, and returns why.
+async fn refusal(arguments: &[&str]) -> String {
+    let (code, said) = failure(arguments).await;
+    assert_eq!(code, Some(2), "{said}");
+    said
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[tokio::test]
+async fn a_command_trusts_and_shows_what_it_is_told() {
+    let (authority, files) = (Authority::new(), Files::new());
+    let ca = files.write("ca.crt", authority.pem());
+    files.certificate("server", &authority.issue(&[HOST]));
+    let (certificate, key) = files.certificate("person", &authority.issue(&["person.test"]));
+    let url = server(&files).await;
+    let demo = ["demo", "--gateway-url", &url];
+    let own = ["--ca-file", text(&ca), "--cert-file", text(&certificate), "--key-file", text(&key)];
+    eventually("it gets to the calls, which this server does not have", TIME, async || {
+        let (code, said) = failure(&[&demo[..], &own].concat()).await;
+        code == Some(1) && said.contains("Unimplemented")
+    })
+    .await;
+    let other = files.write("other.crt", Authority::new().pem());
+    for (flags, why) in [
+        (&[][..], "needs --ca-file"),
+        (&own[..4], "belong together"),
+        (&own[2..], "need --ca-file"),
+        (&["--ca-file", text(&other)], "UnknownIssuer"),
+    ] {
+        let said = refusal(&[&demo[..], flags].concat()).await;
+        assert!(said.contains(why), "{flags:?}: {said}");
+    }
+    // Who notices first decides what is said.
+    let says = |said: String, any: [&str; 2]| {
+        assert!(any.iter().any(|text| said.contains(text)), "{said}");
+    };
+    let nameless = refusal(&[&demo[..], &own[..2]].concat()).await;
+    says(nameless, ["CertificateRequired", "does it ask for a certificate (--cert-file)?"]);
+    let plain = refusal(&["demo", "--gateway-url", &url.replace("https", "http")]).await;
+    says(plain, ["nothing answers", "does it speak TLS (https)?"]);
+}
+
+#[tokio::test]
+async fn a_microblog_on_one_machine_says_that_it_has_none() {
+    let files = Files::new();
+    let (certificate, key) = files.certificate("server", &Authority::new().issue(&[HOST]));
+    let data = files.path("data");
+    let up = ["up", "--data-dir", text(&data), "--tls-cert-file", text(&certificate)];
+    let said = refusal(&[&up[..], &["--tls-key-file", text(&key)]].concat()).await;
+    assert!(said.contains("has neither TLS"), "{said}");
+    assert!(!data.exists(), "nothing was begun");
+}

@@ -1,0 +1,130 @@
+//! What comes to a service directly is done for whom it may be, and for nobody else.
+
+use microblog_chassis::{identity::Identity, status};
+use microblog_proto::{
+    ACCESS, Access, common::ErrorReason, gateway, post, relation, timeline, user,
+};
+use tonic::{Code, Request, Response, Status, client::Grpc, codegen::http::uri::PathAndQuery};
+use tonic_prost::ProstCodec;
+
+use crate::servers::{As, Calls, Member, PASSWORD, Servers};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+fn reason<T>(answer: Answer<T>) -> (Code, Option<ErrorReason>) {
+    answer.err().map_or((Code::Ok, None), |status| (status.code(), status::reason_of(&status)))
+}
+
+const INVALID: (Code, Option<ErrorReason>) =
+    (Code::Unauthenticated, Some(ErrorReason::IdentityInvalid));
+const MISMATCH: (Code, Option<ErrorReason>) =
+    (Code::PermissionDenied, Some(ErrorReason::IdentityMismatch));
+
+/// Calls a method with an empty request, in which every id is 0.
+async fn call(service: As, path: &'static str) -> (Code, Option<ErrorReason>) {
+    let mut client = Grpc::new(service);
+    client.ready().await.unwrap();
+    let codec = ProstCodec::<(), ()>::default();
+    let path = PathAndQuery::from_static(path);
+    match client.server_streaming(Request::new(()), path, codec).await {
+        Ok(mut answer) => reason(answer.get_mut().message().await.map(Response::new)),
+        Err(status) => reason::<()>(Err(status)),
+    }
+}
+
+#[tokio::test]
+async fn every_method_of_every_service_is_checked() {
+    let servers = Servers::start(Calls::Remote).await;
+    let ann = servers.join("ann").await;
+    for &(path, access) in ACCESS {
+        let service = match path.split('.').nth(1).unwrap() {
+            "user" => &servers.user,
+            "relation" => &servers.relation,
+            "post" => &servers.post,
+            "timeline" => &servers.timeline,
+            other => panic!("no server is known for {other}"),
+        };
+        assert_eq!(call(Servers::unsigned(service), path).await, INVALID, "{path}");
+        let is_kept_out = matches!(access, Access::Actor(_) | Access::System);
+        for identity in [Identity::Nobody, ann.identity()] {
+            let refused = call(servers.signed(service, identity), path).await == MISMATCH;
+            assert_eq!(refused, is_kept_out, "{path} for {identity:?}");
+        }
+    }
+}
+
+/// Asks as somebody whether Ann may follow and post, and may be read.
+async fn as_ann(
+    servers: &Servers,
+    identity: Identity,
+    ann: &Member,
+) -> Vec<(Code, Option<ErrorReason>)> {
+    let follow = relation::FollowRequest { follower_id: ann.id, target_id: 1 };
+    let create = post::CreatePostRequest {
+        author_id: ann.id,
+        request_id: uuid::Uuid::new_v4().to_string(),
+        text: "by ann".to_owned(),
+    };
+    let update = user::UpdateProfileRequest {
+        user_id: ann.id,
+        bio: Some("by ann".to_owned()),
+        ..Default::default()
+    };
+    let home = timeline::GetHomeTimelineRequest { user_id: ann.id, ..Default::default() };
+    vec![
+        reason(servers.relation(identity).follow(follow).await),
+        reason(servers.post(identity).create_post(create).await),
+        reason(servers.user(identity).update_profile(update).await),
+        reason(servers.timeline(identity).get_home_timeline(home).await),
+    ]
+}
+
+#[tokio::test]
+async fn nobody_acts_for_somebody_else() {
+    for calls in [Calls::Remote, Calls::Inside] {
+        let servers = Servers::start(calls).await;
+        let [ann, eve] = [servers.join("ann").await, servers.join("eve").await];
+        for identity in [eve.identity(), Identity::Nobody] {
+            assert_eq!(as_ann(&servers, identity, &ann).await, [MISMATCH; 4]);
+        }
+        assert!(traces(&servers, &ann).await.is_empty());
+        for identity in [ann.identity(), Identity::System] {
+            assert_eq!(as_ann(&servers, identity, &ann).await, [(Code::Ok, None); 4]);
+        }
+        assert_eq!(traces(&servers, &ann).await, ["a follow", "posts", "a bio"]);
+    }
+}
+
+/// Returns what Ann has done, as the services know.
+async fn traces(servers: &Servers, ann: &Member) -> Vec<&'static str> {
+    let following = relation::ListFollowingRequest { user_id: ann.id, ..Default::default() };
+    let following = servers.relation(Identity::Nobody).list_following(following).await.unwrap();
+    let posts = post::ListUserPostsRequest { author_id: ann.id, ..Default::default() };
+    let posts = servers.post(Identity::Nobody).list_user_posts(posts).await.unwrap();
+    let profile = user::GetUserRequest { user_id: ann.id };
+    let profile = servers.user(Identity::Nobody).get_user(profile).await.unwrap();
+    let found = [
+        (!following.into_inner().edges.is_empty()).then_some("a follow"),
+        (!posts.into_inner().posts.is_empty()).then_some("posts"),
+        (!profile.into_inner().user.unwrap().bio.is_empty()).then_some("a bio"),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+#[tokio::test]
+async fn the_gateway_believes_nobody_outside_who_acts() {
+    let servers = Servers::start(Calls::Remote).await;
+    let [ann, eve] = [servers.join("ann").await, servers.join("eve").await];
+    for identity in [ann.identity(), Identity::System] {
+        let gateway = servers.signed(&servers.gateway, identity);
+        let mut gateway = gateway::gateway_service_client::GatewayServiceClient::new(gateway);
+        // Without a token it is nobody, and with a token its owner.
+        let me = gateway.me(gateway::MeRequest {}).await;
+        assert_eq!(reason(me).1, Some(ErrorReason::TokenMissing));
+        let me = gateway.me(eve.asks(gateway::MeRequest {})).await.unwrap().into_inner();
+        assert_eq!(me.account.unwrap().user.unwrap().id, eve.id);
+        let wrong = gateway::DeleteAccountRequest { password: format!("not {PASSWORD}") };
+        let wrong = gateway.delete_account(eve.asks(wrong)).await;
+        assert_eq!(reason(wrong).1, Some(ErrorReason::BadCredentials));
+    }
+}

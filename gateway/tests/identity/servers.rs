@@ -1,0 +1,192 @@
+//! A whole system of separate servers on the network, each with the same keys.
+
+use std::{
+    future::pending,
+    net::{SocketAddr, TcpListener},
+    time::Duration,
+};
+
+use clap::Parser as _;
+use microblog_chassis::{
+    Config, Peer, Service, Worker,
+    identity::{Identity, KeyFile, Signer},
+    serve,
+};
+use microblog_domain::UserId;
+use microblog_gateway::{Limits, Peers};
+use microblog_proto::{
+    gateway::{self, gateway_service_client::GatewayServiceClient},
+    post::post_service_client::PostServiceClient,
+    relation::relation_service_client::RelationServiceClient,
+    timeline::timeline_service_client::TimelineServiceClient,
+    user::user_service_client::UserServiceClient,
+};
+use microblog_testkit::{Store, Topology, eventually};
+use tempfile::NamedTempFile;
+use tonic::{
+    Request,
+    service::interceptor::InterceptedService,
+    transport::{Channel, Endpoint},
+};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+
+pub(crate) const PASSWORD: &str = "correct horse battery";
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+const KEY: &str = "Pkkp6mPtnvoLtkqr4Xk39HUI1i6dRMuYVAh/J5lJoLQ=";
+
+/// Whether services are called over the network, or within the process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Calls {
+    Remote,
+    Inside,
+}
+
+/// A client of a service, who says who acts.
+pub(crate) type As = InterceptedService<Channel, Signer>;
+
+pub(crate) struct Servers {
+    pub(crate) gateway: Channel,
+    pub(crate) user: Channel,
+    pub(crate) relation: Channel,
+    pub(crate) post: Channel,
+    pub(crate) timeline: Channel,
+    keys: NamedTempFile,
+    _store: Store,
+}
+
+/// Somebody with a session.
+pub(crate) struct Member {
+    pub(crate) id: u64,
+    pub(crate) token: String,
+}
+
+impl Servers {
+    pub(crate) async fn start(calls: Calls) -> Self {
+        let store = Store::start(Topology::Single).await;
+        let keys = NamedTempFile::new().unwrap();
+        std::fs::write(keys.path(), KEY).unwrap();
+        let flag = format!("--identity-key-file={}", keys.path().display());
+        let url = |user: &str| format!("--redis-url={}", store.url(user));
+
+        let config = microblog_user::Config::parse_from(["user", &flag, &url("user")]);
+        let chassis = config.chassis.clone();
+        let service = microblog_user::service(&config, Worker::ONLY).await.unwrap();
+        let (user, user_peer) = start(service, &chassis, calls);
+
+        let config = microblog_relation::Config::parse_from(["relation", &flag, &url("relation")]);
+        let service = microblog_relation::service(&config, Worker::ONLY).await.unwrap();
+        let (relation, relation_peer) = start(service, &chassis, calls);
+
+        let config = microblog_timeline::Config::parse_from(["timeline", &flag, &url("timeline")]);
+        let service = microblog_timeline::service(&config, relation_peer.clone(), Worker::ONLY);
+        let (timeline, timeline_peer) = start(service.await.unwrap(), &chassis, calls);
+
+        let config = microblog_post::Config::parse_from(["post", &flag, &url("post")]);
+        let delivery = Some(timeline_peer.clone());
+        let service = microblog_post::service(&config, delivery, Worker::ONLY).await.unwrap();
+        let (post, post_peer) = start(service, &chassis, calls);
+
+        let config = microblog_gateway::Config::parse_from(["gateway", &flag]);
+        let peers = Peers {
+            user: user_peer,
+            relation: relation_peer,
+            post: post_peer,
+            timeline: timeline_peer,
+        };
+        let limits = Limits::new(&config.limits);
+        let service = microblog_gateway::service(&config, limits, peers, Worker::ONLY);
+        let (gateway, _) = start(service, &chassis, calls);
+        let servers = Self { gateway, user, relation, post, timeline, keys, _store: store };
+        servers.ready().await;
+        servers
+    }
+
+    async fn ready(&self) {
+        for channel in [&self.gateway, &self.user, &self.relation, &self.post, &self.timeline] {
+            let mut health = HealthClient::new(channel.clone());
+            eventually("the server serves", SOON, async || {
+                let answer = health.check(HealthCheckRequest::default()).await;
+                answer.is_ok_and(|it| it.into_inner().status() == ServingStatus::Serving)
+            })
+            .await;
+        }
+    }
+
+    /// Returns the way to a service for somebody.
+    pub(crate) fn signed(&self, service: &Channel, identity: Identity) -> As {
+        let keys = KeyFile::open(self.keys.path()).unwrap();
+        InterceptedService::new(service.clone(), Signer::new(Some(keys), identity))
+    }
+
+    /// Returns the way to a service for somebody who says nothing of who they are.
+    pub(crate) fn unsigned(service: &Channel) -> As {
+        InterceptedService::new(service.clone(), Signer::new(None, Identity::Nobody))
+    }
+
+    pub(crate) fn gateway(&self) -> GatewayServiceClient<Channel> {
+        GatewayServiceClient::new(self.gateway.clone())
+    }
+
+    pub(crate) fn user(&self, identity: Identity) -> UserServiceClient<As> {
+        UserServiceClient::new(self.signed(&self.user, identity))
+    }
+
+    pub(crate) fn relation(&self, identity: Identity) -> RelationServiceClient<As> {
+        RelationServiceClient::new(self.signed(&self.relation, identity))
+    }
+
+    pub(crate) fn post(&self, identity: Identity) -> PostServiceClient<As> {
+        PostServiceClient::new(self.signed(&self.post, identity))
+    }
+
+    pub(crate) fn timeline(&self, identity: Identity) -> TimelineServiceClient<As> {
+        TimelineServiceClient::new(self.signed(&self.timeline, identity))
+    }
+
+    /// Registers somebody and logs them in.
+    pub(crate) async fn join(&self, name: &str) -> Member {
+        let email = format!("{name}@example.com");
+        let registration = gateway::RegisterRequest {
+            request_id: uuid::Uuid::new_v4().to_string(),
+            email: email.clone(),
+            name: name.to_owned(),
+            password: PASSWORD.to_owned(),
+            display_name: String::new(),
+        };
+        self.gateway().register(registration).await.unwrap();
+        let login = gateway::LoginRequest { email, password: PASSWORD.to_owned() };
+        let session = self.gateway().login(login).await.unwrap().into_inner();
+        Member { id: session.user.unwrap().id, token: session.token }
+    }
+}
+
+impl Member {
+    /// Returns a request with this session's token.
+    pub(crate) fn asks<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        let token = format!("Bearer {}", self.token).parse().unwrap();
+        request.metadata_mut().insert("authorization", token);
+        request
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        Identity::User(UserId::new(self.id).unwrap())
+    }
+}
+
+/// Serves a service for as long as the test runs, and returns how tests call it, and how the others
+/// do.
+fn start(service: Service, config: &Config, calls: Calls) -> (Channel, Peer) {
+    let inside = Peer::local(&service, config);
+    let listener = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address: SocketAddr = listener.local_addr().unwrap();
+    let config = config.clone();
+    let url = format!("http://{address}");
+    let remote = Peer::remote(&url, &config).unwrap();
+    tokio::spawn(async move { serve(listener, service, &config, pending()).await });
+    let channel = Endpoint::from_shared(url).unwrap().connect_lazy();
+    (channel, if calls == Calls::Remote { remote } else { inside })
+}

@@ -1,0 +1,80 @@
+//! What stands before the handler of a service behind the gateway: a check of each request by what
+//! its method declares. None of its methods can be forgotten, since it is one for all.
+
+use std::fmt::Write as _;
+
+use prost_build::{Method, Service};
+
+use crate::{
+    access::{Access, Contract},
+    names::{module, path},
+};
+
+/// Writes it; nothing for a service that declares nothing.
+pub(crate) fn write(service: &Service, contract: &Contract) -> String {
+    let Service { name, .. } = service;
+    let module = module(name);
+    let (mut streams, mut methods) = (String::new(), String::new());
+    for method in &service.methods {
+        let Some(access) = contract.of(&path(service, &method.proto_name)) else {
+            return String::new();
+        };
+        methods += &checked(method, access);
+        if method.server_streaming {
+            let rpc = &method.proto_name;
+            let _ = writeln!(streams, "    type {rpc}Stream = T::{rpc}Stream;");
+        }
+    }
+    format!(
+        "
+/// {name} behind a gate, which sees each request before its handler does.
+#[derive(Clone, Debug)]
+pub struct {name}Guard<T, G> {{
+    handler: T,
+    gate: G,
+}}
+
+impl<T, G> {name}Guard<T, G> {{
+    /// Returns a handler behind a gate.
+    pub const fn new(handler: T, gate: G) -> Self {{
+        Self {{ handler, gate }}
+    }}
+}}
+
+impl<T: {module}_server::{name}, G: crate::Gate> {module}_server::{name} for {name}Guard<T, G> {{
+{streams}{methods}}}
+"
+    )
+}
+
+/// Writes a method as `#[async_trait]` has it, but without a future of its own around the handler's.
+fn checked(method: &Method, access: &Access) -> String {
+    let Method { name, proto_name, input_type, output_type, server_streaming, .. } = method;
+    let answer =
+        if *server_streaming { format!("Self::{proto_name}Stream") } else { output_type.clone() };
+    let claim = match access {
+        Access::Actor(field) => format!("Actor(request.get_ref().{field})"),
+        Access::Viewer(field) => format!("Viewer(request.get_ref().{field})"),
+        Access::Public | Access::Credentials => "Anybody".to_owned(),
+        Access::System => "System".to_owned(),
+    };
+    format!(
+        "
+    fn {name}<'handler, 'call>(
+        &'handler self,
+        request: tonic::Request<{input_type}>,
+    ) -> std::pin::Pin<
+        Box<dyn Future<Output = Result<tonic::Response<{answer}>, tonic::Status>> + Send + 'call>,
+    >
+    where
+        'handler: 'call,
+        Self: 'call,
+    {{
+        match self.gate.admit(crate::Claim::{claim}) {{
+            Ok(()) => self.handler.{name}(request),
+            Err(status) => Box::pin(std::future::ready(Err(status))),
+        }}
+    }}
+"
+    )
+}

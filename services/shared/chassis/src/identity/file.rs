@@ -1,0 +1,241 @@
+//! The file that the keys are in, read again when what stands in it changes.
+
+use std::{
+    fmt, fs, io,
+    io::Read as _,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    Identity,
+    keys::{Keys, Problem},
+    signed::{self, Refused},
+};
+
+/// Between two looks at the file.
+const PERIOD: Duration = Duration::from_secs(10);
+/// More than eight keys and what is said about them.
+const BYTES_MAX: u64 = 64 * 1024;
+
+/// The file of `--identity-key-file`, and the keys in it. Cheap to clone; its clones share them.
+///
+/// It is looked at again with the first use after ten seconds. Where it changed, its keys take the
+/// place of those before; where it cannot be read or understood, those stay, and the log says so.
+#[derive(Clone)]
+pub struct KeyFile(Arc<Inner>);
+
+struct Inner {
+    path: PathBuf,
+    keys: RwLock<Keys>,
+    opened: Instant,
+    /// Milliseconds from `opened` to the next look.
+    next_look: AtomicU64,
+    /// What was found at the last look.
+    found: Mutex<Found>,
+}
+
+/// What a look at the file finds, without the keys.
+#[derive(PartialEq, Eq)]
+enum Found {
+    Text([u8; 32]),
+    Nothing,
+}
+
+/// Why the keys of a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyFileError {
+    // With its cause: of a flag that is wrong, clap tells this line alone.
+    /// The file cannot be read.
+    #[error("it cannot be read: {0}")]
+    Unreadable(io::Error),
+    /// It is no file of keys. Tells in which line, and nothing of what stands there.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl KeyFile {
+    /// Reads the keys of a file.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, KeyFileError> {
+        let path = path.into();
+        let text = read(&path).map_err(KeyFileError::Unreadable)?;
+        let keys =
+            Keys::parse(&text).map_err(|problem| KeyFileError::Invalid(problem.to_string()))?;
+        Ok(Self(Arc::new(Inner {
+            path,
+            keys: RwLock::new(keys),
+            opened: Instant::now(),
+            next_look: AtomicU64::new(millis(PERIOD)),
+            found: Mutex::new(Found::text(&text)),
+        })))
+    }
+
+    /// Returns what says who acts, for the call of a service that knows one of the keys.
+    pub(crate) fn sign(&self, identity: Identity) -> signed::Text {
+        self.0.look_if_time();
+        let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
+        signed::write(&keys, identity, now())
+    }
+
+    /// Returns who acts, as what came with a call says.
+    pub(super) fn verify(&self, text: &[u8]) -> Result<Identity, Refused> {
+        self.0.look_if_time();
+        let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
+        signed::read(&keys, text, now())
+    }
+}
+
+// As a flag.
+impl FromStr for KeyFile {
+    type Err = KeyFileError;
+
+    fn from_str(path: &str) -> Result<Self, KeyFileError> {
+        Self::open(path)
+    }
+}
+
+impl Inner {
+    // Whoever comes first when it is time looks, and the others go on with what there is.
+    fn look_if_time(&self) {
+        let (now, next) = (millis(self.opened.elapsed()), self.next_look.load(Relaxed));
+        let later = now.saturating_add(millis(PERIOD));
+        if now >= next && self.next_look.compare_exchange(next, later, Relaxed, Relaxed).is_ok() {
+            self.look();
+        }
+    }
+
+    fn look(&self) {
+        let text = read(&self.path);
+        let found = text.as_deref().map_or(Found::Nothing, Found::text);
+        let mut before = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if *before == found {
+            return;
+        }
+        *before = found;
+        let file = self.path.display();
+        match text.map(|text| Keys::parse(&text)) {
+            Ok(Ok(keys)) => {
+                *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
+                tracing::info!(%file, "the keys of identities were read anew");
+            }
+            Ok(Err(problem)) => warn(&file, &problem as &Problem),
+            Err(error) => warn(&file, &error),
+        }
+    }
+}
+
+fn warn(file: &dyn fmt::Display, error: &(dyn std::error::Error + 'static)) {
+    tracing::warn!(%file, error, "the keys of identities cannot be read anew, the former stay");
+}
+
+impl Found {
+    fn text(text: impl AsRef<[u8]>) -> Self {
+        Self::Text(Sha256::digest(text).into())
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let size = fs::File::open(path)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+    if size as u64 > BYTES_MAX {
+        return Err(io::Error::other("larger than a file of keys may be"));
+    }
+    Ok(text)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+// In seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+// Nothing of the keys.
+impl fmt::Debug for KeyFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("KeyFile").field(&self.0.path).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    const ONE: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+    const TWO: &str = "101112131415161718191a1b1c1d1e1f000102030405060708090a0b0c0d0e0f";
+
+    fn file(text: &str) -> (tempfile::NamedTempFile, KeyFile) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        let keys = KeyFile::open(file.path()).unwrap();
+        (file, keys)
+    }
+
+    fn knows(file: &KeyFile, other: &KeyFile) -> bool {
+        file.verify(other.sign(Identity::System).as_bytes()) == Ok(Identity::System)
+    }
+
+    #[test]
+    fn keys_roll_without_a_call_refused() {
+        let (one, caller) = file(ONE);
+        let (two, callee) = file(ONE);
+        for text in [format!("{ONE}\n{TWO}"), format!("{TWO}\n{ONE}"), TWO.to_owned()] {
+            // Whoever is first, the other still has what the step before left.
+            for (path, file) in [(one.path(), &caller), (two.path(), &callee)] {
+                fs::write(path, &text).unwrap();
+                file.0.look();
+                assert!(knows(&callee, &caller) && knows(&caller, &callee), "{text}");
+            }
+        }
+        let (_, former) = file(ONE);
+        assert!(!knows(&callee, &former));
+    }
+
+    #[test]
+    fn the_former_keys_stay_where_the_new_ones_cannot_be_used() {
+        let (path, keys) = file(ONE);
+        let (_, same) = file(ONE);
+        fs::write(path.path(), "rubbish").unwrap();
+        keys.0.look();
+        assert!(knows(&keys, &same));
+        fs::remove_file(path.path()).unwrap();
+        keys.0.look();
+        assert!(knows(&keys, &same));
+        fs::write(path.path(), TWO).unwrap();
+        keys.0.look();
+        assert!(!knows(&keys, &same));
+    }
+
+    #[test]
+    fn the_file_is_looked_at_again_when_it_is_time() {
+        let (path, keys) = file(ONE);
+        let (_, other) = file(TWO);
+        fs::write(path.path(), TWO).unwrap();
+        assert!(!knows(&keys, &other), "not yet");
+        keys.0.next_look.store(0, Relaxed);
+        assert!(knows(&keys, &other));
+    }
+
+    #[test]
+    fn nothing_tells_a_key() {
+        let (_file, keys) = file(ONE);
+        assert!(!format!("{keys:?}").contains(ONE));
+        let broken = tempfile::NamedTempFile::new().unwrap();
+        fs::write(broken.path(), format!("{ONE}\n{}", &TWO[1..])).unwrap();
+        let error = KeyFile::open(broken.path()).err().unwrap();
+        assert!(error.to_string().contains("line 2"), "{error}");
+        assert!(!error.to_string().contains(&TWO[1..]));
+        assert!(error.source().is_none());
+    }
+}

@@ -1,0 +1,71 @@
+//! Who acts: a user, the system itself, or nobody in particular. Said by each server to the next in
+//! a header that they sign with keys of theirs, so that no service believes what just any caller
+//! says. Without keys (`--identity-key-file`) nothing is sent and nothing is checked.
+
+mod file;
+mod gate;
+mod keys;
+mod signed;
+mod signer;
+
+use http::{HeaderMap, HeaderValue};
+use microblog_domain::UserId;
+use microblog_proto::common::ErrorReason;
+use tonic::Status;
+
+use self::signed::Refused;
+pub use self::{
+    file::{KeyFile, KeyFileError},
+    gate::Gate,
+    signer::Signer,
+};
+use crate::status;
+
+/// The metadata that says who acts.
+pub const HEADER: &str = "microblog-identity";
+
+/// Who acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// Somebody who is not known, by way of a server that is trusted: not logged in, or not yet known
+    /// to be.
+    Nobody,
+    /// Somebody who showed a session.
+    User(UserId),
+    /// The system itself, which acts for all.
+    System,
+}
+
+/// Puts into the headers of a call who acts.
+pub(crate) fn write(keys: &KeyFile, identity: Identity, headers: &mut HeaderMap) {
+    if let Ok(mut value) = HeaderValue::from_bytes(keys.sign(identity).as_bytes()) {
+        // Not to be shown, nor to be remembered by a connection: each is another.
+        value.set_sensitive(true);
+        headers.insert(HEADER, value);
+    }
+}
+
+/// Returns who acts, as the headers of a call from outside the process say. One that is not valid
+/// is refused, not ignored: its sender counts on being somebody.
+pub(crate) fn read(keys: &KeyFile, headers: &HeaderMap) -> Result<Identity, Status> {
+    let mut values = headers.get_all(HEADER).iter();
+    let Some(value) = values.next() else {
+        return Err(refused(
+            "needs metadata `microblog-identity`, signed by a server of the system",
+        ));
+    };
+    if values.next().is_some() {
+        return Err(refused("metadata `microblog-identity` is there twice"));
+    }
+    keys.verify(value.as_bytes()).map_err(|why| {
+        refused(match why {
+            Refused::NotSigned => "the identity is not signed by a key that is known here",
+            Refused::Expired => "the identity is not valid any more",
+            Refused::Future => "the identity is from the future: the servers' clocks differ",
+        })
+    })
+}
+
+fn refused(text: &str) -> Status {
+    status::unauthenticated(ErrorReason::IdentityInvalid, text)
+}

@@ -1,0 +1,203 @@
+//! How an identity is written for another server, in one header:
+//!
+//! ```text
+//! v1.<subject>.<expiry>.<signature>
+//! ```
+//!
+//! The subject is `nobody`, `system` or `user:<id>`; the expiry is in seconds since 1970; the
+//! signature is HMAC-SHA256 of all before its dot, in base64 for URLs without padding.
+
+use std::io::Write as _;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use microblog_domain::UserId;
+
+use super::{
+    Identity,
+    keys::{Keys, TAG_BYTES},
+};
+
+/// How long what is signed is valid, in seconds: as long as any call has.
+const LIFETIME: u64 = 60;
+/// By how much the clocks of two servers may differ, in seconds.
+const TOLERANCE: u64 = 30;
+
+const VERSION: &str = "v1";
+/// Of a user with the largest number that there is, and the latest expiry.
+const TEXT_BYTES_MAX: usize = "v1.user:.".len() + 2 * 20;
+const TAG_TEXT_BYTES: usize = 43;
+const BYTES_MAX: usize = TEXT_BYTES_MAX + 1 + TAG_TEXT_BYTES;
+
+/// A signed identity.
+pub(crate) struct Text {
+    bytes: [u8; BYTES_MAX],
+    length: usize,
+}
+
+impl Text {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// Why a text is not taken for an identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// No key that is known here signed it, or it is none at all.
+    NotSigned,
+    /// It was valid once.
+    Expired,
+    /// It would be valid for longer than any is: the clocks differ.
+    Future,
+}
+
+/// Writes an identity that is valid from now on.
+pub(super) fn write(keys: &Keys, identity: Identity, now: u64) -> Text {
+    let mut bytes = [0; BYTES_MAX];
+    let expiry = now.saturating_add(LIFETIME);
+    let mut rest = &mut bytes[..TEXT_BYTES_MAX];
+    // There is room for any.
+    let _ = match identity {
+        Identity::Nobody => write!(rest, "{VERSION}.nobody.{expiry}"),
+        Identity::System => write!(rest, "{VERSION}.system.{expiry}"),
+        Identity::User(id) => write!(rest, "{VERSION}.user:{id}.{expiry}"),
+    };
+    let length = TEXT_BYTES_MAX - rest.len();
+    let tag = keys.sign(&bytes[..length]);
+    bytes[length] = b'.';
+    let signature = &mut bytes[length + 1..];
+    let written = URL_SAFE_NO_PAD.encode_slice(tag, signature).unwrap_or_default();
+    Text { bytes, length: length + 1 + written }
+}
+
+/// Reads what [`write()`] wrote.
+pub(super) fn read(keys: &Keys, text: &[u8], now: u64) -> Result<Identity, Refused> {
+    let (text, tag) = split(text).ok_or(Refused::NotSigned)?;
+    if !keys.verify(text.as_bytes(), &tag) {
+        return Err(Refused::NotSigned);
+    }
+    // Of what we signed, only another version is not understood.
+    let (identity, expiry) = parse(text).ok_or(Refused::NotSigned)?;
+    if now > expiry.saturating_add(TOLERANCE) {
+        return Err(Refused::Expired);
+    }
+    if expiry > now.saturating_add(LIFETIME + TOLERANCE) {
+        return Err(Refused::Future);
+    }
+    Ok(identity)
+}
+
+fn split(text: &[u8]) -> Option<(&str, [u8; TAG_BYTES])> {
+    let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= BYTES_MAX)?;
+    let (text, signature) = text.rsplit_once('.')?;
+    let mut tag = [0; TAG_BYTES];
+    let length = URL_SAFE_NO_PAD.decode_slice(signature, &mut tag).ok()?;
+    (length == TAG_BYTES).then_some((text, tag))
+}
+
+fn parse(text: &str) -> Option<(Identity, u64)> {
+    let (subject, expiry) = text.strip_prefix(VERSION)?.strip_prefix('.')?.split_once('.')?;
+    let identity = match subject.split_once(':') {
+        None if subject == "nobody" => Identity::Nobody,
+        None if subject == "system" => Identity::System,
+        Some(("user", id)) => Identity::User(UserId::new(id.parse().ok()?)?),
+        None | Some(_) => return None,
+    };
+    Some((identity, expiry.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000;
+
+    fn keys(byte: u8) -> Keys {
+        Keys::parse(&hex::encode([byte; 32])).unwrap()
+    }
+
+    fn identities() -> impl Strategy<Value = Identity> {
+        prop_oneof![
+            Just(Identity::Nobody),
+            Just(Identity::System),
+            (1..1_u64 << 53).prop_filter_map("an id", UserId::new).prop_map(Identity::User),
+        ]
+    }
+
+    fn signed(text: &str) -> Vec<u8> {
+        let tag = URL_SAFE_NO_PAD.encode(keys(1).sign(text.as_bytes()));
+        format!("{text}.{tag}").into_bytes()
+    }
+
+    #[test]
+    fn the_format_stays_what_it_is() {
+        let text = write(&keys(1), Identity::User(UserId::new(7).unwrap()), NOW);
+        assert_eq!(text.as_bytes(), signed("v1.user:7.1800000060"));
+        let text = write(&keys(1), Identity::Nobody, NOW);
+        assert_eq!(text.as_bytes(), signed("v1.nobody.1800000060"));
+        let text = write(&keys(1), Identity::System, NOW);
+        assert_eq!(text.as_bytes(), signed("v1.system.1800000060"));
+    }
+
+    #[test]
+    fn it_is_valid_for_a_minute_and_as_long_as_clocks_may_differ() {
+        let text = write(&keys(1), Identity::System, NOW);
+        let at = |now| read(&keys(1), text.as_bytes(), now);
+        assert_eq!(at(NOW), Ok(Identity::System));
+        assert_eq!(at(NOW - 30), Ok(Identity::System));
+        assert_eq!(at(NOW - 31), Err(Refused::Future));
+        assert_eq!(at(NOW + 90), Ok(Identity::System));
+        assert_eq!(at(NOW + 91), Err(Refused::Expired));
+    }
+
+    #[test]
+    fn what_is_signed_but_not_understood_is_refused() {
+        for text in [
+            "v2.system.1800000060",
+            "v1.root.1800000060",
+            "v1.user:0.1800000060",
+            "v1.user:9007199254740992.1800000060",
+            "v1.user:x.1800000060",
+            "v1.group:1.1800000060",
+            "v1.system.",
+            "v1.system.1.2",
+            "v1.system",
+            "v1",
+            "",
+        ] {
+            assert_eq!(read(&keys(1), &signed(text), NOW), Err(Refused::NotSigned), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(identity in identities(), now in 0..u64::MAX) {
+            let text = write(&keys(1), identity, now);
+            prop_assert_eq!(read(&keys(1), text.as_bytes(), now), Ok(identity));
+            prop_assert_eq!(read(&keys(2), text.as_bytes(), now), Err(Refused::NotSigned));
+        }
+
+        #[test]
+        fn what_was_tampered_with_is_refused(
+            identity in identities(), at in any::<prop::sample::Index>(), byte in any::<u8>()
+        ) {
+            let mut text = write(&keys(1), identity, NOW).as_bytes().to_vec();
+            let at = at.index(text.len());
+            prop_assume!(text[at] != byte);
+            text[at] = byte;
+            prop_assert_eq!(read(&keys(1), &text, NOW), Err(Refused::NotSigned));
+        }
+
+        #[test]
+        fn rubbish_is_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert_eq!(read(&keys(1), &text, NOW), Err(Refused::NotSigned));
+        }
+
+        #[test]
+        fn rubbish_that_looks_like_it_is_refused(text in r"v1\.(user:[0-9]{1,20}|system)\.[0-9]{1,20}\.[A-Za-z0-9_-]{43}") {
+            prop_assert_eq!(read(&keys(1), text.as_bytes(), NOW), Err(Refused::NotSigned));
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! TLS with collectors, as OpenTelemetry's variables say
+//! (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>).
+
+use std::path::PathBuf;
+
+use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+
+use super::TelemetryError;
+use crate::tls;
+
+/// Where the files are for the collector of one signal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Security {
+    pub(super) authorities: Option<PathBuf>,
+    pub(super) certificate: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
+}
+
+impl Security {
+    /// Returns what the exporter takes, if its collector is to be reached over TLS. Read once: a
+    /// process that goes on with another certificate is one that was started again.
+    pub(super) fn read(&self, endpoint: &str) -> Result<Option<ClientTlsConfig>, TelemetryError> {
+        if !endpoint.starts_with("https://") {
+            return Ok(None);
+        }
+        let authorities = self.authorities.as_deref().ok_or(TelemetryError::Untrusted)?;
+        let authorities = Certificate::from_pem(tls::authorities(authorities)?);
+        let config = ClientTlsConfig::new().ca_certificate(authorities);
+        Ok(Some(match self.certificate.as_deref().zip(self.key.as_deref()) {
+            None => config,
+            Some((certificate, key)) => {
+                let (certificate, key) = tls::identity(certificate, key)?;
+                config.identity(Identity::from_pem(certificate, key))
+            }
+        }))
+    }
+}

@@ -1,0 +1,54 @@
+//! TLS, by configuration: what a server shows to its callers and asks of them, and what a caller
+//! shows to a peer and asks of it. Certificates may be changed while the process runs, which is what
+//! tonic's own TLS cannot do.
+//!
+//! Knows neither calls nor HTTP, but for its name in the handshake.
+
+mod accepted;
+mod acceptor;
+mod connector;
+mod files;
+mod reloaded;
+
+use std::{path::Path, sync::Arc};
+
+use tokio_rustls::rustls::{
+    ConfigBuilder, ConfigSide, WantsVerifier, WantsVersions,
+    crypto::{CryptoProvider, ring},
+};
+
+pub use self::files::TlsError;
+use self::files::{File, Identity};
+pub(crate) use self::{
+    accepted::Accepted,
+    acceptor::Acceptor,
+    connector::{Connector, HandshakeError},
+};
+
+/// What is spoken over TLS (RFC 7301): gRPC is HTTP/2, and nothing else.
+const ALPN: &[u8] = b"h2";
+
+/// Returns authorities, for who reads them by itself and would not say what is wrong with them.
+pub(crate) fn authorities(file: &Path) -> Result<Vec<u8>, TlsError> {
+    let file = File::read(file)?;
+    file.authorities().map(|_usable| file.into_bytes())
+}
+
+/// Returns a certificate and its key, likewise.
+pub(crate) fn identity(certificate: &Path, key: &Path) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
+    let identity = Identity::read(certificate, key)?;
+    identity.certified().map(|_usable| identity.into_bytes())
+}
+
+// Said each time: the process's default would be whichever crate came first.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// Takes versions 1.2 and 1.3, and nothing before.
+#[expect(clippy::expect_used, reason = "ring has ciphers for both")]
+fn versions<S: ConfigSide>(
+    builder: ConfigBuilder<S, WantsVersions>,
+) -> ConfigBuilder<S, WantsVerifier> {
+    builder.with_safe_default_protocol_versions().expect("a cipher for each version")
+}

@@ -1,0 +1,183 @@
+//! Who acts is passed on from server to server, and nobody else's word is taken for it.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::{fs, sync::Arc};
+
+use futures::{FutureExt as _, StreamExt as _, stream};
+use microblog_chassis::{
+    Config, Peer, Service, context,
+    identity::{HEADER, Identity, KeyFile, Signer},
+    mutate,
+};
+use microblog_domain::UserId;
+use microblog_proto::user::{
+    GetUserByNameRequest, VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
+};
+use support::{Server, Stub, code_and_reason, config, get, request};
+use tempfile::NamedTempFile;
+use tokio::sync::mpsc;
+use tonic::{Code, Request, Status};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+
+const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+const OTHER: &str = "101112131415161718191a1b1c1d1e1f000102030405060708090a0b0c0d0e0f";
+
+fn keys(text: &str) -> KeyFile {
+    let file = NamedTempFile::new().unwrap();
+    fs::write(file.path(), text).unwrap();
+    KeyFile::open(file.path()).unwrap()
+}
+
+fn with_keys() -> Config {
+    Config { identity_key_file: Some(keys(KEY)), ..config() }
+}
+
+fn user(id: u64) -> UserId {
+    UserId::new(id).unwrap()
+}
+
+/// Answers who acts.
+fn teller() -> Stub {
+    Stub::new().get(|_| async { Ok(who()) })
+}
+
+fn who() -> String {
+    format!("{:?}", context::identity())
+}
+
+/// Asks a server as somebody who has a key.
+async fn ask(server: &Server, key: &str, identity: Identity) -> Result<String, Status> {
+    let signer = Signer::new(Some(keys(key)), identity);
+    let mut client = UserServiceClient::with_interceptor(server.channel(), signer);
+    let answer = client.get_user_by_name(GetUserByNameRequest::default()).await?;
+    Ok(answer.into_inner().user.unwrap().name)
+}
+
+/// A server whose handler does something with a peer that tells who acts there.
+fn before<F>(work: impl Fn(Peer) -> F + Clone + Send + Sync + 'static) -> (Server, Server)
+where
+    F: Future<Output = Result<String, Status>> + Send + 'static,
+{
+    let inner = Server::start(teller().service(), with_keys());
+    let peer = Peer::remote(&inner.url(), &with_keys()).unwrap();
+    let outer = Stub::new().get(move |_| work(peer.clone()));
+    (Server::start(outer.service(), with_keys()), inner)
+}
+
+#[tokio::test]
+async fn what_a_server_of_the_system_says_is_believed() {
+    let server = Server::start(teller().service(), with_keys());
+    for identity in [Identity::Nobody, Identity::User(user(7)), Identity::System] {
+        assert_eq!(ask(&server, KEY, identity).await.unwrap(), format!("{identity:?}"));
+    }
+}
+
+#[tokio::test]
+async fn what_others_say_is_refused_and_not_ignored() {
+    let refused = |status: Status| {
+        let expected = (Code::Unauthenticated, "ERROR_REASON_IDENTITY_INVALID".to_owned());
+        assert_eq!(code_and_reason(&status), expected, "{status:?}");
+        assert!(!status.message().contains("AAAA"), "{status:?}");
+    };
+    let reached = Stub::new().get(|_| async { panic!("no handler is reached") });
+    let server = Server::start(reached.service(), with_keys());
+    refused(ask(&server, OTHER, Identity::System).await.unwrap_err());
+    refused(server.client().get_user_by_name(request(None)).await.unwrap_err());
+    let long = "A".repeat(4096);
+    for headers in [vec!["v1.system.99999999999.AAAA"], vec![""], vec!["a", "b"], vec![&long]] {
+        let mut request = request(None);
+        for header in headers {
+            request.metadata_mut().append(HEADER, header.parse().unwrap());
+        }
+        refused(server.client().get_user_by_name(request).await.unwrap_err());
+    }
+    let mut health = HealthClient::new(server.channel());
+    health.check(HealthCheckRequest::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_acts_is_passed_on() {
+    let (outer, _inner) = before(|peer| async { get(peer, "").await });
+    for identity in [Identity::Nobody, Identity::User(user(7)), Identity::System] {
+        assert_eq!(ask(&outer, KEY, identity).await.unwrap(), format!("{identity:?}"));
+    }
+}
+
+#[tokio::test]
+async fn who_is_found_out_to_act_does_from_then_on() {
+    let (outer, _inner) = before(|peer| async {
+        let first = get(peer.clone(), "").await?;
+        context::act_for(user(7));
+        let written = peer.clone();
+        let second = mutate(async { get(written, "").await }).await?;
+        let third = context::as_system(get(peer.clone(), "")).await?;
+        let by_hand = tokio::spawn(get(peer.clone(), "")).await.unwrap()?;
+        Ok([first, second, third, by_hand, get(peer, "").await?].join(" "))
+    });
+    let told = ask(&outer, KEY, Identity::Nobody).await.unwrap();
+    assert_eq!(told, "Nobody User(UserId(7)) System Nobody User(UserId(7))");
+}
+
+#[tokio::test]
+async fn within_a_process_who_acts_is_passed_on_as_it_is() {
+    let inside = Peer::local(&teller().service(), &with_keys());
+    let outer = Stub::new().get(move |_| {
+        let inside = inside.clone();
+        async move {
+            let first = get(inside.clone(), "").await?;
+            context::act_for(user(7));
+            Ok([first, get(inside, "").await?].join(" "))
+        }
+    });
+    let outer = Server::start(outer.service(), with_keys());
+    assert_eq!(ask(&outer, KEY, Identity::System).await.unwrap(), "System User(UserId(7))");
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_for_whom_its_handler_found_out() {
+    let stub = Stub::new().verify(|| {
+        context::act_for(user(7));
+        let tell = || VerifyResponse { violations: vec![who()], ..VerifyResponse::default() };
+        stream::repeat_with(move || Ok(tell())).take(2).boxed()
+    });
+    let server = Server::start(stub.service(), with_keys());
+    let signer = Signer::new(Some(keys(KEY)), Identity::Nobody);
+    let mut client = UserServiceClient::with_interceptor(server.channel(), signer);
+    let mut answers = client.verify(VerifyRequest {}).await.unwrap().into_inner();
+    for _ in 0..2 {
+        let answer = answers.message().await.unwrap().unwrap();
+        assert_eq!(answer.violations, ["User(UserId(7))"]);
+    }
+}
+
+#[tokio::test]
+async fn jobs_act_as_the_system() {
+    let inner = Server::start(teller().service(), with_keys());
+    let peer = Peer::remote(&inner.url(), &with_keys()).unwrap();
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let job = async move {
+        let _ = tell.send(get(peer, "").await);
+        std::future::pending().await
+    };
+    let service = Service { background: vec![job.boxed()], ..Stub::new().service() };
+    let _server = Server::start(service, with_keys());
+    assert_eq!(told.recv().await.unwrap().unwrap(), "System");
+}
+
+#[tokio::test]
+async fn without_keys_nothing_is_sent_and_nothing_checked() {
+    let headers = Stub::new().get(|request: Request<GetUserByNameRequest>| async move {
+        Ok(format!("{} {}", who(), request.metadata().contains_key(HEADER)))
+    });
+    let inner = Server::start(headers.service(), config());
+    let peer = Arc::new(inner.peer());
+    let outer = Stub::new().get(move |_| {
+        context::act_for(user(7));
+        let peer = Peer::clone(&peer);
+        async move { get(peer, "").await }
+    });
+    let outer = Server::start(outer.service(), config());
+    assert_eq!(ask(&outer, OTHER, Identity::System).await.unwrap(), "Nobody false");
+}

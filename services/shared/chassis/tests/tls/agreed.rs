@@ -1,0 +1,173 @@
+//! What works.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use futures::StreamExt as _;
+use microblog_chassis::{Config, Peer};
+use microblog_proto::user::{
+    GetUserByNameRequest, VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::oneshot,
+    time::timeout,
+};
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{
+        ClientConfig, ProtocolVersion, RootCertStore, SupportedProtocolVersion,
+        crypto::ring,
+        pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+        version::{TLS12, TLS13},
+    },
+};
+use tonic::Request;
+
+use crate::{
+    support::{Server, Stub, config, get},
+    world::{HOST, World, peer},
+};
+
+#[tokio::test]
+async fn calls_and_streams_go_through_and_the_callers_address_is_known() {
+    let world = World::new();
+    let seen = Arc::new(Mutex::new(None));
+    let callers = seen.clone();
+    let stub = Stub::new().get(move |request: Request<GetUserByNameRequest>| {
+        *callers.lock().unwrap() = request.remote_addr();
+        async move { Ok(request.into_inner().name) }
+    });
+    let stub = stub.verify(|| futures::stream::iter([Ok(VerifyResponse::default())]).boxed());
+    let server = Server::start(stub.service(), world.server());
+    let peer = world.peer(&server);
+    assert_eq!(get(peer.clone(), "alice").await.unwrap(), "alice");
+    let caller = seen.lock().unwrap().take().expect("an address");
+    assert_eq!(caller.ip().to_string(), HOST);
+    assert_ne!(caller.port(), server.address.port());
+    let answers = UserServiceClient::new(peer).verify(VerifyRequest {}).await.unwrap();
+    assert_eq!(answers.into_inner().count().await, 1);
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_no_certificate_takes_callers_without_one() {
+    let world = World::new();
+    let open = Config { tls_client_ca_file: None, ..world.server() };
+    let server = Server::start(Stub::new().service(), open);
+    let nameless = Config { peer_cert_file: None, peer_key_file: None, ..world.caller() };
+    assert_eq!(get(peer(&server, "https", &nameless), "alice").await.unwrap(), "alice");
+}
+
+#[tokio::test]
+async fn a_name_is_looked_for_in_the_certificate_and_not_its_address() {
+    let world = World::new();
+    world.give("server", &world.authority.issue(&["localhost"]));
+    let server = world.start();
+    let url = format!("https://localhost:{}", server.address.port());
+    let named = Peer::remote(&url, &world.caller()).unwrap();
+    assert_eq!(get(named, "alice").await.unwrap(), "alice");
+    get(world.peer(&server), "alice").await.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_the_calls_under_way_and_not_for_those_who_say_nothing() {
+    let world = World::new();
+    let (begin, begun) = oneshot::channel();
+    let (end, ended) = oneshot::channel::<()>();
+    let steps = Mutex::new(Some((begin, ended)));
+    let stub = Stub::new().get(move |_| {
+        let (begin, ended) = steps.lock().unwrap().take().expect("one call");
+        async move {
+            begin.send(()).unwrap();
+            ended.await.unwrap();
+            Ok("done".to_owned())
+        }
+    });
+    let mut server = Server::start(stub.service(), world.server());
+    let call = tokio::spawn(get(world.peer(&server), ""));
+    begun.await.unwrap();
+    let _silent = TcpStream::connect(server.address).await.unwrap();
+    server.stop();
+    let still = timeout(Duration::from_millis(200), server.ended()).await;
+    assert!(still.is_err(), "a call is under way");
+    end.send(()).unwrap();
+    assert_eq!(call.await.unwrap().unwrap(), "done");
+    timeout(Duration::from_secs(10), server.ended()).await.expect("the drain ends");
+}
+
+#[tokio::test]
+async fn who_does_not_go_on_shaking_hands_keeps_nobody_out() {
+    let world = World::new();
+    let server = world.start();
+    let mut stuck = Vec::new();
+    for _ in 0..20 {
+        let mut caller = TcpStream::connect(server.address).await.unwrap();
+        // The beginning of a handshake of 512 bytes.
+        caller.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
+        stuck.push(caller);
+    }
+    let answer = timeout(Duration::from_secs(2), get(world.peer(&server), "alice")).await;
+    assert_eq!(answer.expect("at once").unwrap(), "alice");
+    let mut caller = stuck.pop().unwrap();
+    let end = timeout(Duration::from_secs(10), caller.read(&mut [0; 16])).await;
+    // Closed, with or without a last word.
+    end.expect("not kept for ever").ok();
+}
+
+#[tokio::test]
+async fn who_says_nothing_more_does_not_hold_up_the_drain() {
+    let world = World::new();
+    let open = Config { tls_client_ca_file: None, ..world.server() };
+    let mut server = Server::start(Stub::new().service(), open);
+    let mut silent = Vec::new();
+    for version in [&TLS12, &TLS13] {
+        silent.push(shake_hands(&world, &server, version, b"h2").await.unwrap());
+        // Behind it: the server is done with those that came before.
+        shake_hands(&world, &server, version, b"http/1.1").await.unwrap_err();
+    }
+    server.stop();
+    timeout(Duration::from_secs(2), server.ended()).await.expect("the drain ends");
+    drop(silent);
+}
+
+/// Shakes hands with a server as some other client.
+async fn shake_hands(
+    world: &World,
+    server: &Server,
+    version: &'static SupportedProtocolVersion,
+    protocol: &[u8],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    let authority = world.authority.pem();
+    roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).unwrap()).unwrap();
+    let builder = ClientConfig::builder_with_provider(ring::default_provider().into());
+    let builder = builder.with_protocol_versions(&[version]).unwrap();
+    let mut client = builder.with_root_certificates(roots).with_no_client_auth();
+    client.alpn_protocols = vec![protocol.to_vec()];
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let name = ServerName::try_from(HOST).unwrap();
+    TlsConnector::from(Arc::new(client)).connect(name, stream).await
+}
+
+#[tokio::test]
+async fn both_versions_are_spoken_and_http_2_alone() {
+    let world = World::new();
+    let open = Config { tls_client_ca_file: None, ..world.server() };
+    let server = Server::start(Stub::new().service(), open);
+    for (version, spoken) in
+        [(&TLS12, ProtocolVersion::TLSv1_2), (&TLS13, ProtocolVersion::TLSv1_3)]
+    {
+        let stream = shake_hands(&world, &server, version, b"h2").await.unwrap();
+        let session = stream.get_ref().1;
+        assert_eq!(session.protocol_version(), Some(spoken));
+        assert_eq!(session.alpn_protocol(), Some(&b"h2"[..]));
+        let refused = shake_hands(&world, &server, version, b"http/1.1").await.unwrap_err();
+        assert!(refused.to_string().contains("NoApplicationProtocol"), "{refused}");
+    }
+    let plain = Server::start(Stub::new().service(), config());
+    assert_eq!(get(plain.peer(), "alice").await.unwrap(), "alice");
+}

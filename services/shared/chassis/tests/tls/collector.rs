@@ -1,0 +1,43 @@
+//! A collector that is reached over TLS.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tokio::time::timeout;
+
+use crate::{
+    support::{
+        collector::Collector,
+        process::{Process, get_answered},
+    },
+    world::World,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn telemetry_goes_to_a_collector_that_asks_for_a_certificate() {
+    let world = World::new();
+    let mut collector = Collector::start_with(world.server());
+    let flags = format!("--otlp-endpoint {} --trace-sampling 1", collector.secure_url());
+    let file = |name| world.files.path(name).display().to_string();
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", &*file("ca.crt")),
+        ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &*file("caller.crt")),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", &*file("caller.key")),
+    ];
+    let mut process = Process::start_in(&variables, "127.0.0.1:0", &flags);
+    get_answered(process.address()).await;
+    process.signal(Signal::SIGTERM);
+    assert!(process.ended().success());
+    let both = async { (collector.traces.recv().await, collector.metrics.recv().await) };
+    timeout(Duration::from_secs(5), both).await.expect("traces and metrics");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_does_not_say_whom_to_trust_does_not_start() {
+    let mut process = Process::start("127.0.0.1:0", "--otlp-endpoint https://127.0.0.1:1");
+    process.wait(|line| {
+        let line = line.as_str().unwrap_or_default();
+        line.starts_with("cannot start:") && line.contains("OTEL_EXPORTER_OTLP_CERTIFICATE")
+    });
+    assert!(!process.ended().success());
+}

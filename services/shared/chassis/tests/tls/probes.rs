@@ -1,0 +1,66 @@
+//! Health, for those who cannot speak TLS.
+
+use std::{net::SocketAddr, time::Duration};
+
+use microblog_chassis::Peer;
+use nix::sys::signal::Signal;
+use tokio::net::TcpStream;
+use tonic::{Code, transport::Endpoint};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+
+use crate::{
+    support::{NAME, eventually, get, process::Process},
+    world::World,
+};
+
+async fn health(address: SocketAddr, service: &str) -> Result<ServingStatus, Code> {
+    // A connection each time, as probes do.
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let channel = endpoint.timeout(Duration::from_secs(2)).connect_lazy();
+    let request = HealthCheckRequest { service: service.to_owned() };
+    let response = HealthClient::new(channel).check(request).await;
+    response.map(|response| response.get_ref().status()).map_err(|status| status.code())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probes_are_answered_without_tls_to_the_end_of_the_drain() {
+    let world = World::new();
+    let flags = format!("{} --health-listen 127.0.0.1:0 --drain-timeout-ms 3000", world.flags());
+    let mut process = Process::start("127.0.0.1:0", &flags);
+    let (mut address, mut probes) = (None, None);
+    process.wait(|line| {
+        let found = || line["address"].as_str().unwrap().parse::<SocketAddr>().unwrap();
+        match line["message"].as_str() {
+            Some("listening") => address = Some(found()),
+            Some("answering health checks") => probes = Some(found()),
+            _ => {}
+        }
+        address.is_some() && probes.is_some()
+    });
+    let (address, probes) = (address.unwrap(), probes.unwrap());
+    eventually("it is serving", async || health(probes, NAME).await == Ok(ServingStatus::Serving))
+        .await;
+    assert_eq!(health(probes, "").await, Ok(ServingStatus::Serving));
+    assert_eq!(health(probes, "liveness").await, Ok(ServingStatus::Serving));
+    assert_eq!(health(probes, "no.such.Service").await, Err(Code::NotFound));
+    assert!(health(address, "").await.is_err(), "the service's own port speaks TLS");
+    let plain = Peer::remote(&format!("http://{probes}"), &crate::support::config()).unwrap();
+    let status = get(plain, "").await.unwrap_err();
+    assert_eq!(status.code(), Code::Unimplemented, "health and nothing else");
+
+    let peer = Peer::remote(&format!("https://{address}"), &world.caller()).unwrap();
+    let call = tokio::spawn(get(peer, "stuck"));
+    process.wait(|line| line["begun"] == "stuck");
+    process.signal(Signal::SIGTERM);
+    eventually("the service's port is closed", async || TcpStream::connect(address).await.is_err())
+        .await;
+    for service in ["", NAME] {
+        assert_eq!(health(probes, service).await, Ok(ServingStatus::NotServing));
+    }
+    assert_eq!(health(probes, "liveness").await, Ok(ServingStatus::Serving));
+    process.wait(|line| line["message"] == "drain timed out, cutting off");
+    process.ended();
+    call.await.unwrap().unwrap_err();
+}

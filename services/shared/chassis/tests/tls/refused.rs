@@ -1,0 +1,110 @@
+//! What does not, and what an operator reads of it.
+
+use std::time::Duration;
+
+use microblog_chassis::Config;
+use microblog_testkit::Authority;
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::{
+    log::Log,
+    support::{self, Server, Stub, code_and_reason, eventually, get},
+    world::{HOST, World, peer},
+};
+
+/// Has a caller come to a server, who must be refused soon. The caller's side must warn with one
+/// text, and the server's log have the other one.
+async fn refuses(server: Config, scheme: &str, caller: &Config, warning: &str, seen: &str) {
+    let (log, _guard) = Log::take();
+    let server = Server::start(Stub::new().service(), server);
+    let begun = Instant::now();
+    let status = get(peer(&server, scheme, caller), "alice").await.unwrap_err();
+    assert!(begun.elapsed() < Duration::from_secs(2), "soon");
+    assert_eq!(
+        code_and_reason(&status),
+        (Code::Unavailable, "ERROR_REASON_PEER_UNAVAILABLE".to_owned())
+    );
+    let warned = log.lines(&["WARN", "a peer does not answer", warning]);
+    assert_eq!(warned.len(), 1, "no {warning:?} in:\n{}", log.all());
+    eventually("the server has seen it", async || !log.lines(&["DEBUG", seen]).is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_server_whose_authority_is_another() {
+    let world = World::new();
+    world.give("server", &Authority::new().issue(&[HOST]));
+    refuses(
+        world.server(),
+        "https",
+        &world.caller(),
+        "invalid peer certificate: UnknownIssuer",
+        r#"why="alert""#,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_with_a_certificate_for_another_name() {
+    let world = World::new();
+    world.give("server", &world.authority.issue(&["other.test", "127.0.0.2"]));
+    refuses(
+        world.server(),
+        "https",
+        &world.caller(),
+        "certificate not valid for name",
+        r#"why="alert""#,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_whose_certificate_has_expired() {
+    let world = World::new();
+    world.give("server", &world.authority.issue_expired(&[HOST]));
+    refuses(world.server(), "https", &world.caller(), "certificate expired", r#"why="alert""#)
+        .await;
+}
+
+#[tokio::test]
+async fn a_caller_without_a_certificate() {
+    let world = World::new();
+    let nameless = Config { peer_cert_file: None, peer_key_file: None, ..world.caller() };
+    refuses(world.server(), "https", &nameless, "CertificateRequired", r#"why="no certificate""#)
+        .await;
+}
+
+#[tokio::test]
+async fn a_caller_whose_authority_is_another() {
+    let world = World::new();
+    world.give("caller", &Authority::new().issue(&["caller.test"]));
+    refuses(world.server(), "https", &world.caller(), "UnknownCA", r#"why="certificate""#).await;
+}
+
+#[tokio::test]
+async fn a_caller_whose_certificate_has_expired() {
+    let world = World::new();
+    world.give("caller", &world.authority.issue_expired(&["caller.test"]));
+    refuses(world.server(), "https", &world.caller(), "CertificateExpired", r#"why="certificate""#)
+        .await;
+}
+
+#[tokio::test]
+async fn a_caller_without_tls() {
+    let world = World::new();
+    refuses(
+        world.server(),
+        "http",
+        &support::config(),
+        "is not HTTP/2: its address may be one of https",
+        r#"why="plaintext""#,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_without_tls() {
+    let world = World::new();
+    let (caller, seen) = (world.caller(), "connection error");
+    refuses(support::config(), "https", &caller, "the server does not speak TLS", seen).await;
+}

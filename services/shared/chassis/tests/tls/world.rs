@@ -1,0 +1,75 @@
+//! An authority, and the files of a server and of its caller.
+
+use microblog_chassis::{Config, Peer};
+use microblog_testkit::{Authority, Certificate, Files};
+
+use crate::support::{self, Server, Stub};
+
+/// The address of all servers here.
+pub(crate) const HOST: &str = "127.0.0.1";
+
+pub(crate) struct World {
+    pub(crate) authority: Authority,
+    pub(crate) files: Files,
+}
+
+impl World {
+    /// Has an authority that server and caller trust, and what it has signed for each.
+    pub(crate) fn new() -> Self {
+        let world = Self { authority: Authority::new(), files: Files::new() };
+        world.files.write("ca.crt", world.authority.pem());
+        world.give("server", &world.authority.issue(&[HOST]));
+        world.give("caller", &world.authority.issue(&["caller.test"]));
+        world
+    }
+
+    /// Gives one of them another certificate.
+    pub(crate) fn give(&self, whom: &str, issued: &Certificate) {
+        self.files.certificate(whom, issued);
+    }
+
+    /// The flags of a server that asks its callers for certificates.
+    pub(crate) fn server(&self) -> Config {
+        Config {
+            tls_cert_file: Some(self.files.path("server.crt")),
+            tls_key_file: Some(self.files.path("server.key")),
+            tls_client_ca_file: Some(self.files.path("ca.crt")),
+            ..support::config()
+        }
+    }
+
+    /// The flags of a caller that shows one.
+    pub(crate) fn caller(&self) -> Config {
+        Config {
+            peer_ca_file: Some(self.files.path("ca.crt")),
+            peer_cert_file: Some(self.files.path("caller.crt")),
+            peer_key_file: Some(self.files.path("caller.key")),
+            ..support::config()
+        }
+    }
+
+    /// The same flags as text, for a process.
+    pub(crate) fn flags(&self) -> String {
+        let file = |name| self.files.path(name).display().to_string();
+        format!(
+            "--tls-cert-file {} --tls-key-file {} --tls-client-ca-file {}",
+            file("server.crt"),
+            file("server.key"),
+            file("ca.crt")
+        )
+    }
+
+    /// A server that answers each call.
+    pub(crate) fn start(&self) -> Server {
+        Server::start(Stub::new().service(), self.server())
+    }
+
+    /// A new caller of a server.
+    pub(crate) fn peer(&self, server: &Server) -> Peer {
+        peer(server, "https", &self.caller())
+    }
+}
+
+pub(crate) fn peer(server: &Server, scheme: &str, config: &Config) -> Peer {
+    Peer::remote(&format!("{scheme}://{}", server.address), config).unwrap()
+}

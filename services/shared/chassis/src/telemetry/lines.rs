@@ -1,12 +1,17 @@
 //! Log lines, for people or for machines. What is said while a call or a job is worked on names its
-//! trace.
+//! trace, and an error names its causes.
 
 use std::{
-    fmt::{self, Display, Write as _},
+    error::Error,
+    fmt::{self, Debug, Write as _},
     io::{self, IsTerminal as _},
+    iter::successors,
 };
 
-use tracing::{Event, Subscriber};
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+};
 use tracing_subscriber::{
     Layer,
     fmt::{
@@ -31,22 +36,31 @@ where
     match config.log_format {
         LogFormat::Text => {
             let inner = Format::default().with_ansi(terminal);
-            lines.event_format(Traced { inner, add: add_for_people }).boxed()
+            lines.event_format(Completed { inner, add: add_for_people }).boxed()
         }
-        LogFormat::Json => {
-            let add = add_for_machines;
-            lines.json().flatten_event(true).map_event_format(|inner| Traced { inner, add }).boxed()
-        }
+        LogFormat::Json => lines.json().flatten_event(true).map_event_format(for_machines).boxed(),
     }
 }
 
-/// Adds the trace to lines of some format.
-struct Traced<F> {
-    inner: F,
-    add: fn(&mut String, &dyn Display) -> fmt::Result,
+fn for_machines<F>(inner: F) -> Completed<F> {
+    Completed { inner, add: add_for_machines }
 }
 
-impl<S, N, F> FormatEvent<S, N> for Traced<F>
+/// Adds to lines of some format what it leaves out.
+struct Completed<F> {
+    inner: F,
+    add: fn(&mut String, &Left) -> fmt::Result,
+}
+
+/// What is left to say.
+#[derive(Default)]
+struct Left {
+    /// The causes of each field that is an error and has some.
+    causes: Vec<(&'static str, Vec<String>)>,
+    trace: Option<String>,
+}
+
+impl<S, N, F> FormatEvent<S, N> for Completed<F>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -58,41 +72,127 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let is_traced = event.metadata().target() != CALLS;
-        let Some(trace) = is_traced.then(context::trace).flatten() else {
+        if event.metadata().target() == CALLS {
             return self.inner.format_event(context, writer, event);
-        };
+        }
+        let mut left = Left::default();
+        event.record(&mut left);
+        left.trace = context::trace().map(|trace| trace.id().to_string());
         let mut line = String::new();
         self.inner.format_event(context, Writer::new(&mut line), event)?;
-        (self.add)(&mut line, &trace.id())?;
+        (self.add)(&mut line, &left)?;
         writer.write_str(&line)
     }
 }
 
-fn add_for_people(line: &mut String, trace: &dyn Display) -> fmt::Result {
+impl Visit for Left {
+    fn record_error(&mut self, field: &Field, error: &(dyn Error + 'static)) {
+        let causes: Vec<_> =
+            successors(error.source(), |&cause| cause.source()).map(ToString::to_string).collect();
+        if !causes.is_empty() {
+            self.causes.push((field.name(), causes));
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
+}
+
+/// Adds the trace. Causes are there already.
+fn add_for_people(line: &mut String, left: &Left) -> fmt::Result {
+    let Some(trace) = &left.trace else { return Ok(()) };
     line.truncate(line.trim_end().len());
     writeln!(line, " trace_id={trace}")
 }
 
-/// Adds it at the end of a JSON object, which is never empty.
-fn add_for_machines(line: &mut String, trace: &dyn Display) -> fmt::Result {
+/// Adds both at the end of a JSON object, which is never empty.
+fn add_for_machines(line: &mut String, left: &Left) -> fmt::Result {
     line.truncate(line.trim_end().len() - 1);
-    writeln!(line, r#","trace_id":"{trace}"}}"#)
+    for (field, causes) in &left.causes {
+        let causes = serde_json::Value::from(causes.as_slice());
+        write!(line, r#","{field}.sources":{causes}"#)?;
+    }
+    if let Some(trace) = &left.trace {
+        write!(line, r#","trace_id":"{trace}""#)?;
+    }
+    writeln!(line, "}}")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing_subscriber::{fmt::MakeWriter, layer::SubscriberExt as _};
+
     use super::*;
+
+    /// What is written.
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl MakeWriter<'_> for Written {
+        type Writer = Self;
+
+        fn make_writer(&self) -> Self {
+            self.clone()
+        }
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the store failed")]
+    struct Failed(#[source] Refused);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("it said \"no\"")]
+    struct Refused(#[source] io::Error);
+
+    /// Returns what machines read of an event.
+    fn object(say: impl FnOnce()) -> serde_json::Value {
+        let written = Written::default();
+        let layer = tracing_subscriber::fmt::layer().with_writer(written.clone());
+        let layer = layer.json().flatten_event(true).map_event_format(for_machines);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), say);
+        let line = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(line.lines().count(), 1, "{line}");
+        serde_json::from_str(&line).unwrap()
+    }
 
     #[test]
     fn the_trace_stands_at_the_end() {
-        let added = |line: &str, add: fn(&mut String, &dyn Display) -> fmt::Result| {
+        let added = |line: &str, add: fn(&mut String, &Left) -> fmt::Result| {
             let mut line = line.to_owned();
-            add(&mut line, &"12ab").unwrap();
+            add(&mut line, &Left { trace: Some("12ab".to_owned()), ..Left::default() }).unwrap();
             line
         };
         assert_eq!(added("WARN a text x=1\n", add_for_people), "WARN a text x=1 trace_id=12ab\n");
         let object = added("{\"message\":\"a text\"}\n", add_for_machines);
         assert_eq!(object, "{\"message\":\"a text\",\"trace_id\":\"12ab\"}\n");
+    }
+
+    #[test]
+    fn machines_are_told_the_causes_of_an_error() {
+        let error = Failed(Refused(io::Error::other("closed")));
+        let told = object(|| tracing::warn!(error = &error as &dyn Error, calls = 1, "failed"));
+        assert_eq!(told["error"], "the store failed");
+        assert_eq!(told["error.sources"], serde_json::json!(["it said \"no\"", "closed"]));
+        assert_eq!((&told["calls"], &told["message"]), (&1.into(), &"failed".into()));
+    }
+
+    #[test]
+    fn what_has_no_cause_has_none() {
+        let error = io::Error::other("closed");
+        let told = object(|| tracing::warn!(error = &error as &dyn Error, "failed"));
+        assert_eq!(told["error"], "closed");
+        assert!(told.get("error.sources").is_none() && told.get("trace_id").is_none(), "{told}");
     }
 }

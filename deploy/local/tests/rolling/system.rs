@@ -1,0 +1,126 @@
+//! The whole system on one redis-server, each server twice, and each a process of its own.
+
+use std::{thread, time::Duration};
+
+use microblog_testkit::{Process, RedisServer, free_port};
+
+use crate::programs::Programs;
+
+/// In the order in which they are called, and so to be replaced: see `deploy/README.md`.
+pub(crate) const CALLED_FIRST: [&str; 5] = ["user", "relation", "timeline", "post", "gateway"];
+pub(crate) const REPLICAS: usize = 2;
+
+const STOP: Duration = Duration::from_secs(60);
+
+/// The flags by which nobody is refused for coming too often.
+const UNLIMITED: [(&str, &[&str]); 2] = [
+    ("post", &["--posts-per-minute=0"]),
+    (
+        "gateway",
+        &[
+            "--follows-per-minute=0",
+            "--likes-per-minute=0",
+            "--post-calls-per-minute=0",
+            "--logins-per-minute=0",
+            "--registrations-per-hour=0",
+        ],
+    ),
+];
+
+/// A running system.
+pub(crate) struct System {
+    replicas: Vec<Replica>,
+    redis: RedisServer,
+    /// What those said that are gone.
+    said: Vec<String>,
+}
+
+/// A place for a server, which stays the same whoever is there.
+struct Replica {
+    service: &'static str,
+    port: u16,
+    process: Option<Process>,
+}
+
+impl System {
+    /// Starts one, and waits until all of it is SERVING.
+    pub(crate) async fn start(programs: &Programs) -> Self {
+        let redis = RedisServer::start().await;
+        let place = |service| Replica { service, port: free_port(), process: None };
+        let services = CALLED_FIRST.into_iter().flat_map(|service| [service; REPLICAS]);
+        let replicas = services.map(place).collect();
+        let mut system = Self { replicas, redis, said: Vec::new() };
+        for service in CALLED_FIRST {
+            for replica in 0..REPLICAS {
+                system.start_again(service, replica, programs).await;
+            }
+        }
+        system
+    }
+
+    /// Returns the addresses of a service.
+    pub(crate) fn urls(&self, service: &str) -> Vec<String> {
+        let of_service = self.replicas.iter().filter(|replica| replica.service == service);
+        of_service.map(|replica| format!("http://127.0.0.1:{}", replica.port)).collect()
+    }
+
+    /// Stops a server in good order.
+    pub(crate) async fn stop(&mut self, service: &str, replica: usize) {
+        let process = self.take(service, replica);
+        process.terminate();
+        let status = process.ended(STOP).await;
+        self.said.push(process.log());
+        assert!(status.success(), "{service} ended with {status}:\n{}", process.log());
+    }
+
+    /// Kills a server, whatever it is at.
+    pub(crate) fn kill(&mut self, service: &str, replica: usize) {
+        let process = self.take(service, replica);
+        process.kill9();
+        self.said.push(process.log());
+    }
+
+    /// Starts a server where it was before, and waits until it is SERVING.
+    pub(crate) async fn start_again(&mut self, service: &str, replica: usize, programs: &Programs) {
+        let args = self.args(service);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let port = self.place(service, replica).port;
+        let process = Process::start_on(port, &programs.server(service), &args).await;
+        self.place(service, replica).process = Some(process);
+    }
+
+    fn take(&mut self, service: &str, replica: usize) -> Process {
+        self.place(service, replica).process.take().unwrap()
+    }
+
+    fn place(&mut self, service: &str, replica: usize) -> &mut Replica {
+        let mut of_service = self.replicas.iter_mut().filter(|place| place.service == service);
+        of_service.nth(replica).unwrap()
+    }
+
+    fn args(&self, service: &str) -> Vec<String> {
+        let peers: &[&str] = match service {
+            "timeline" => &["relation"],
+            "post" => &["timeline"],
+            "gateway" => &["user", "relation", "timeline", "post"],
+            _ => &[],
+        };
+        let peers = peers.iter().map(|peer| format!("--{peer}-url={}", self.urls(peer).join(",")));
+        let limits = UNLIMITED.into_iter().filter(|(limited, _)| *limited == service);
+        let limits = limits.flat_map(|(_, flags)| flags).map(|&flag| flag.to_owned());
+        let redis = format!("--redis-url={}", self.redis.url(service));
+        let redis = (service != "gateway").then_some(redis);
+        let common = ["--threads=1", "--log=warn"].map(str::to_owned);
+        common.into_iter().chain(redis).chain(peers).chain(limits).collect()
+    }
+}
+
+impl Drop for System {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let running = self.replicas.iter().filter_map(|replica| replica.process.as_ref());
+            self.said.extend(running.map(Process::log));
+            eprintln!("the servers said:\n{}", self.said.concat());
+        }
+    }
+}

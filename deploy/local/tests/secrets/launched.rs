@@ -1,0 +1,98 @@
+//! All of it in one process, by `microblog up`, and the commands that call it.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+    time::Duration,
+};
+
+use microblog_testkit::free_port;
+use nix::sys::signal::{Signal, kill};
+
+use crate::{
+    canaries::{Canaries, word},
+    collected::Collected,
+    launcher::{Launcher, PROGRAM},
+    receiver::{KEY_HEADER, Receiver},
+    server::scrape,
+    stores::Archive,
+    visitor::Visitor,
+};
+
+const STOP: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn the_launcher_shows_no_secret_of_its_own_or_of_anybody_else() {
+    let canaries = Canaries::new();
+    let mut collected = Collected::default();
+    let archive_password = canaries.make("the password of the archive");
+    let archive = Archive::start(&archive_password).await;
+    let (receiver, receiver_at, _receiving) = Receiver::start();
+    let receiver_password = canaries.make("the password of the collector");
+    let key = canaries.make("the key for the collector");
+    let (public, metrics_port) = (word(20), free_port());
+
+    let mut command = Command::new(PROGRAM);
+    command
+        .env("MICROBLOG_LOG", "trace")
+        .env("MICROBLOG_ARCHIVE_URL", archive.url(&archive_password))
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://s:{receiver_password}@{receiver_at}"))
+        .env("OTEL_EXPORTER_OTLP_HEADERS", format!("{KEY_HEADER}={key}"))
+        .env("OTEL_SERVICE_NAME", &public)
+        .env("OTEL_BSP_SCHEDULE_DELAY", "50")
+        .env("MICROBLOG_METRICS_LISTEN", format!("127.0.0.1:{metrics_port}"));
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let mut launcher = Launcher::start_by(command, &data, &[]);
+    for line in fs::read_to_string(data.join("redis/passwords")).unwrap().lines() {
+        let (user, password) = line.split_once(' ').unwrap();
+        canaries.add(&format!("the password of {user} in Redis"), password);
+    }
+    let trace_id = format!("{:032x}", rand::random_range(1..u128::MAX));
+    let other = Visitor::join(&launcher.url(0), &canaries, &trace_id).await;
+    let mut visitor = Visitor::join(&launcher.url(0), &canaries, &trace_id).await;
+    visitor.visit(&other).await;
+    import(&launcher, &canaries, &mut collected);
+    collected.add("the metrics page", scrape(metrics_port));
+    collected.add("the command line", command_line(&data.join("lock")));
+    collected.add("the command line of Redis", command_line(&data.join("redis/redis.pid")));
+    kill(launcher.redis(), Signal::SIGKILL).unwrap();
+    launcher.wait_to_say("starting it again in");
+    launcher.signal(Signal::SIGTERM);
+    assert!(launcher.ended(STOP).success());
+    collected.add("the log", launcher.said());
+    collected.add("what Redis logs", fs::read_to_string(data.join("redis/redis.log")).unwrap());
+    collected.add("spans", receiver.spans());
+    collected.add("what callers are told", visitor.told());
+
+    collected.assert_keeps(&canaries);
+    collected.assert_tells("the log", "starting it again in");
+    collected.assert_tells("the metrics page", &public);
+    collected.assert_tells("spans", &public);
+    collected.assert_tells("the command line", data.to_str().unwrap());
+    collected.assert_tells("what callers are told", "BAD_CREDENTIALS");
+}
+
+/// Imports accounts with a password, as one does: given by the environment.
+fn import(launcher: &Launcher, canaries: &Canaries, collected: &mut Collected) {
+    let edges = tempfile::NamedTempFile::new().unwrap();
+    fs::write(edges.path(), "imported_one imported_two\n").unwrap();
+    for password in [
+        canaries.make("the password of imported accounts"),
+        canaries.make_of("a password that is too short for import", 7),
+    ] {
+        let mut command = Command::new(PROGRAM);
+        command.arg("import").arg(edges.path()).env("MICROBLOG_IMPORT_PASSWORD", password);
+        command.args(["--user-url", &launcher.url(1), "--relation-url", &launcher.url(2)]);
+        let Output { stdout, stderr, .. } = command.output().unwrap();
+        collected.add("the import", String::from_utf8([stdout, stderr].concat()).unwrap());
+    }
+}
+
+/// Returns how the process was started whose number is in a file.
+fn command_line(file: &Path) -> String {
+    let number = fs::read_to_string(file).unwrap();
+    let bytes = fs::read(format!("/proc/{}/cmdline", number.trim())).unwrap();
+    String::from_utf8_lossy(&bytes).replace('\0', " ")
+}

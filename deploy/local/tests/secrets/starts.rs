@@ -1,0 +1,185 @@
+//! Servers whose addresses are wrong, or lead to where nobody lets them in: what they say of it.
+
+use microblog_testkit::{Authority, RedisServer, Sentinels, redis};
+
+use crate::{
+    canaries::Canaries,
+    collected::Collected,
+    server::{Server, Variables, private_file},
+    stores::Archive,
+};
+
+/// A server with a variable that has a secret in it.
+struct Case {
+    service: &'static str,
+    variables: Variables,
+    /// What it says, so that it is known to have come so far.
+    says: &'static str,
+}
+
+/// The cases of one test.
+struct Cases<'a> {
+    canaries: &'a Canaries,
+    cases: Vec<Case>,
+}
+
+impl Cases<'_> {
+    /// Adds one. In the value, `SECRET` stands for the secret.
+    fn add(&mut self, service: &'static str, variable: &str, value: &str, says: &'static str) {
+        let secret = self.canaries.make(&format!("{variable}={value}"));
+        let value = value.replace("SECRET", &secret);
+        let variables = vec![(variable.to_owned(), value)];
+        self.cases.push(Case { service, variables, says });
+    }
+
+    /// Starts them all, waits until each has said what it has to say, and stops them.
+    async fn watch(self, variables: &[(&str, String)]) {
+        let common = variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+        let common: Variables = common.collect();
+        let mut collected = Collected::default();
+        let start = |case: Case| {
+            let variables = [common.clone(), case.variables].concat();
+            (Server::spawn(case.service, &variables), case.says)
+        };
+        let servers: Vec<_> = self.cases.into_iter().map(start).collect();
+        for (mut server, says) in servers {
+            server.says(says).await;
+            server.stop().await;
+            server.assert_no_panic();
+            collected.add(format!("{} that said `{says}`", server.name), server.said());
+        }
+        collected.assert_keeps(self.canaries);
+    }
+}
+
+#[tokio::test]
+async fn addresses_of_redis_are_not_shown_whatever_is_wrong_with_them() {
+    let canaries = Canaries::new();
+    let redis = RedisServer::start().await;
+    let there = redis.port();
+    let mut cases = Cases { canaries: &canaries, cases: Vec::new() };
+    for (value, says) in [
+        ("redis://user:SECRET@127.0.0.1:port", "must name its hosts"),
+        ("redis://user:SECRET/x@127.0.0.1:6379", "the database at the end"),
+        ("user:SECRET@127.0.0.1:6379", "the address must start with"),
+        ("redis://user:%FFSECRET@127.0.0.1:6379", "must be percent-encoded"),
+        ("redis+sentinel://user:SECRET@127.0.0.1:6379", "must end with the name"),
+        ("redis-cluster://user:SECRET@127.0.0.1:6379/SECRET", "nothing may follow"),
+        ("redis://user:SECRET@127.0.0.1:1", "Connection refused"),
+        ("redis-cluster://user:SECRET@127.0.0.1:1", "Connection refused"),
+        ("redis+sentinel://user:SECRET@127.0.0.1:1/main", "Connection refused"),
+        (&format!("redis://user:SECRET@127.0.0.1:{there}"), "WRONGPASS"),
+        (&format!("redis-cluster://user:SECRET@127.0.0.1:{there}"), "authentication failed"),
+        (&format!("redis+sentinel://user:SECRET@127.0.0.1:{there}/main"), "unknown command"),
+        (&format!("rediss://user:SECRET@127.0.0.1:{there}"), "redis is unavailable"),
+    ] {
+        cases.add("user", "MICROBLOG_REDIS_URL", value, says);
+    }
+    cases.watch(&[("MICROBLOG_LOG", "trace".to_owned())]).await;
+}
+
+#[tokio::test]
+async fn addresses_of_archives_are_not_shown_whatever_is_wrong_with_them() {
+    const AWAY: &str = "the archive does not answer";
+    let canaries = Canaries::new();
+    let redis = RedisServer::start().await;
+    let archive = Archive::start("right").await;
+    let mut cases = Cases { canaries: &canaries, cases: Vec::new() };
+    for (value, says) in [
+        ("postgres://post:SECRET@127.0.0.1:port/archive", "invalid port number"),
+        ("postgres://post:SECRET/x@127.0.0.1/archive", "invalid port number"),
+        ("post:SECRET@127.0.0.1/archive", "the archive's address begins with"),
+        ("mysql://post:SECRET@127.0.0.1/archive", "the archive's address begins with"),
+        ("SECRET", "the archive's address is no URL"),
+        ("postgres://post:SECRET@127.0.0.1:1/archive", AWAY),
+        ("postgres://post@127.0.0.1:1/archive?password=SECRET", AWAY),
+        ("postgres://post:SECRET@127.0.0.1:1/archive?sslmode=none", AWAY),
+        ("postgres://post:%FFSECRET@127.0.0.1:1/archive", AWAY),
+        // The driver does not know this one of PostgreSQL's own parameters.
+        ("postgres://post@127.0.0.1:1/archive?sslpassword=SECRET", "sslpassword"),
+        (&archive.url("SECRET"), "password authentication failed"),
+    ] {
+        cases.add("post", "MICROBLOG_ARCHIVE_URL", value, says);
+    }
+    let redis_url = ("MICROBLOG_REDIS_URL", redis.url("post"));
+    cases.watch(&[("MICROBLOG_LOG", "trace".to_owned()), redis_url]).await;
+}
+
+#[tokio::test]
+async fn addresses_of_collectors_are_not_shown_whatever_is_wrong_with_them() {
+    let canaries = Canaries::new();
+    let mut cases = Cases { canaries: &canaries, cases: Vec::new() };
+    let endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT";
+    for (variable, value, says) in [
+        (endpoint, "http://sender:SECRET@127.0.0.1:port", "listening"),
+        (endpoint, "http://sender:SECRET@not an address", "cannot start"),
+        (endpoint, "https://sender:SECRET@127.0.0.1:1", "cannot start"),
+        (endpoint, "http://sender:SECRET@127.0.0.1:1", "listening"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://s:SECRET@ not an address", "cannot start"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=SECRET", "listening"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "not a header=SECRET", "listening"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "SECRET", "listening"),
+    ] {
+        cases.add("gateway", variable, value, says);
+    }
+    let often = ("OTEL_METRIC_EXPORT_INTERVAL", "50".to_owned());
+    let nobody = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1".to_owned());
+    cases.watch(&[nobody, often, ("MICROBLOG_LOG", "trace".to_owned())]).await;
+}
+
+#[tokio::test]
+async fn files_of_keys_are_not_shown_whatever_is_wrong_with_them() {
+    let canaries = Canaries::new();
+    let mut cases = Cases { canaries: &canaries, cases: Vec::new() };
+    let directory = tempfile::tempdir().unwrap();
+    let secret = canaries.make("what is in a file of keys");
+    let files = [
+        ("identity", format!("not a key: {secret}")),
+        ("short", format!("{secret}{secret}")),
+        ("key", format!("-----BEGIN PRIVATE KEY-----\n{secret}\n-----END PRIVATE KEY-----\n")),
+    ];
+    let files = files.map(|(name, text)| private_file(directory.path(), name, &text));
+    let [identity, short, key] = files;
+    for (file, says) in [(identity, "neither base64 nor"), (short, "must have at least")] {
+        cases.add("gateway", "MICROBLOG_IDENTITY_KEY_FILE", &file, says);
+    }
+    let certificate = Authority::new().issue(&["localhost"]).certificate;
+    let certificate = private_file(directory.path(), "certificate", &certificate);
+    let variables = [("MICROBLOG_TLS_CERT_FILE", certificate), ("MICROBLOG_TLS_KEY_FILE", key)];
+    let variables = variables.map(|(name, value)| (name.to_owned(), value)).to_vec();
+    cases.cases.push(Case { service: "gateway", variables, says: "cannot be used" });
+    cases.watch(&[]).await;
+}
+
+#[tokio::test]
+async fn passwords_of_sentinels_are_not_shown_right_or_wrong() {
+    let canaries = Canaries::new();
+    let sentinels = Sentinels::start().await;
+    let url = sentinels.url("user");
+    let right = canaries.make("the password of the sentinels");
+    for place in places(&url) {
+        let client = redis::Client::open(format!("redis://{place}")).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut command = redis::cmd("ACL");
+        command.arg("SETUSER").arg("watcher").arg("on").arg(format!(">{right}")).arg("+@all");
+        command.exec_async(&mut connection).await.unwrap();
+    }
+    let mut cases = Cases { canaries: &canaries, cases: Vec::new() };
+    let variable = "MICROBLOG_REDIS_SENTINEL_PASSWORD";
+    cases.add("user", variable, "SECRET", "authentication failed");
+    let variables = vec![(variable.to_owned(), right)];
+    cases.cases.push(Case { service: "user", variables, says: "serving=true" });
+    cases
+        .watch(&[
+            ("MICROBLOG_REDIS_URL", url),
+            ("MICROBLOG_REDIS_SENTINEL_USER", "watcher".to_owned()),
+            ("MICROBLOG_LOG", "trace".to_owned()),
+        ])
+        .await;
+}
+
+/// Returns the hosts and ports in an address.
+fn places(url: &str) -> impl Iterator<Item = &str> {
+    let (_, hosts) = url.rsplit_once('@').unwrap();
+    hosts.split('/').next().unwrap().split(',')
+}

@@ -1,0 +1,288 @@
+//! Somebody whose every secret is a canary, and who does right and wrong with them. Keeps all that
+//! the gateway says beside the answers themselves, which are for this visitor.
+
+use std::time::Duration;
+
+use microblog_proto::gateway::{
+    ChangePasswordRequest, CheckAvailabilityRequest, CommentRequest, DeleteAccountRequest,
+    FollowRequest, LikeRequest, LoginRequest, LogoutRequest, MeRequest, PublishRequest,
+    RegisterRequest, UserRef, ViewHomeRequest, ViewPostRequest,
+    gateway_service_client::GatewayServiceClient, user_ref::Ref,
+};
+use tonic::{
+    Request, Response, Status,
+    metadata::MetadataMap,
+    transport::{Channel, Endpoint},
+};
+use uuid::Uuid;
+
+use crate::canaries::{Canaries, word};
+
+const TOO_LONG: usize = 3_000;
+const TOO_BIG: usize = 5 << 20;
+/// More than anybody may guess wrong.
+const GUESSES: usize = 12;
+
+pub(crate) struct Visitor<'a> {
+    canaries: &'a Canaries,
+    gateway: GatewayServiceClient<Channel>,
+    traceparent: String,
+    name: String,
+    email: String,
+    password: String,
+    token: String,
+    told: Vec<String>,
+}
+
+impl<'a> Visitor<'a> {
+    /// Registers somebody, whose calls belong to a trace, and logs them in.
+    pub(crate) async fn join(gateway: &str, canaries: &'a Canaries, trace_id: &str) -> Self {
+        let channel = Endpoint::from_shared(gateway.to_owned()).unwrap().connect_lazy();
+        let mut visitor = Self {
+            canaries,
+            gateway: GatewayServiceClient::new(channel),
+            traceparent: format!("00-{trace_id}-00f067aa0ba902b7-01"),
+            name: word(12),
+            email: format!("{}@example.org", canaries.make("an e-mail address")),
+            password: canaries.make("a password"),
+            token: String::new(),
+            told: Vec::new(),
+        };
+        assert!(visitor.register(visitor.registration()).await, "{:?}", visitor.told);
+        assert!(visitor.log_in().await, "{:?}", visitor.told);
+        visitor
+    }
+
+    /// Returns all that was told so far.
+    pub(crate) fn told(self) -> String {
+        self.told.join("\n")
+    }
+
+    /// Does what people do, and what they are refused.
+    pub(crate) async fn visit(&mut self, other: &Visitor<'_>) {
+        self.write_and_read(other).await;
+        self.register_wrongly(other).await;
+        self.show_wrong_tokens().await;
+        self.write_wrongly().await;
+        self.change_password().await;
+        self.guess(other).await;
+        self.log_out().await;
+    }
+
+    /// Calls while something is away, and is refused by all of it.
+    pub(crate) async fn call_in_vain(&mut self) {
+        let registration = RegisterRequest {
+            email: format!("{}@example.org", self.canaries.make("a late e-mail address")),
+            name: word(12),
+            ..self.registration()
+        };
+        assert!(!self.register(registration).await);
+        assert!(!self.log_in().await);
+        let request = self.request(MeRequest {});
+        let answer = self.gateway.me(request).await;
+        assert!(self.note("Me", answer).is_none());
+        assert!(self.publish("a post that is not stored").await.is_none());
+    }
+
+    /// Publishes, and returns the post's id if that was possible.
+    pub(crate) async fn publish(&mut self, what: &str) -> Option<u64> {
+        let text = self.canaries.make(what);
+        let request = self.request(PublishRequest { request_id: request_id(), text });
+        let answer = self.gateway.publish(request).await;
+        Some(self.note("Publish", answer)?.post.unwrap().id)
+    }
+
+    async fn write_and_read(&mut self, other: &Visitor<'_>) {
+        let (email, name) = (Some(self.email.clone()), Some(self.name.clone()));
+        let request = self.request(CheckAvailabilityRequest { name, email });
+        let answer = self.gateway.check_availability(request).await;
+        self.note("CheckAvailability", answer).unwrap();
+        let request = self.request(MeRequest {});
+        let answer = self.gateway.me(request).await;
+        self.note("Me", answer).unwrap();
+        let user = Some(UserRef { r#ref: Some(Ref::Name(other.name.clone())) });
+        let request = self.request(FollowRequest { user });
+        let answer = self.gateway.follow(request).await;
+        self.note("Follow", answer).unwrap();
+        let post_id = self.publish("a post").await.unwrap();
+        let request = self.request(LikeRequest { post_id });
+        let answer = self.gateway.like(request).await;
+        self.note("Like", answer).unwrap();
+        let (request_id, text) = (request_id(), self.canaries.make("a comment"));
+        let comment = CommentRequest { request_id, post_id, text, ..Default::default() };
+        let request = self.request(comment);
+        let answer = self.gateway.comment(request).await;
+        self.note("Comment", answer).unwrap();
+        let request = self.request(ViewHomeRequest { page_size: 5, ..Default::default() });
+        let answer = self.gateway.view_home(request).await;
+        self.note("ViewHome", answer).unwrap();
+        let request = self.request(ViewPostRequest { post_id });
+        let answer = self.gateway.view_post(request).await;
+        self.note("ViewPost", answer).unwrap();
+    }
+
+    async fn register_wrongly(&mut self, other: &Visitor<'_>) {
+        let right = RegisterRequest {
+            email: format!("{}@example.org", self.canaries.make("a refused e-mail address")),
+            name: word(12),
+            password: self.canaries.make("a refused password"),
+            ..self.registration()
+        };
+        let no_address = format!("{} at home", self.canaries.make("what is no e-mail address"));
+        let long = self.canaries.make("an e-mail address that is too long");
+        let long = format!("{}@example.org", long.repeat(20));
+        let short = self.canaries.make_of("a password that is too short", 7);
+        let endless = self.canaries.make("a password that is too long").repeat(20);
+        for wrong in [
+            RegisterRequest { email: other.email.clone(), ..right.clone() },
+            RegisterRequest { name: other.name.clone(), ..right.clone() },
+            RegisterRequest { email: no_address, ..right.clone() },
+            RegisterRequest { email: long, ..right.clone() },
+            RegisterRequest { password: short, ..right.clone() },
+            RegisterRequest { password: endless, ..right },
+        ] {
+            let wrong = RegisterRequest { request_id: request_id(), ..wrong };
+            assert!(!self.register(wrong).await);
+        }
+    }
+
+    async fn show_wrong_tokens(&mut self) {
+        // Of the right form, and nobody's.
+        let mut forged = self.token.clone().into_bytes();
+        forged[20..40].copy_from_slice(self.canaries.make("a forged token").as_bytes());
+        let forged = String::from_utf8(forged).unwrap();
+        let token = self.canaries.make("what is no token");
+        for header in [
+            format!("Bearer {forged}"),
+            format!("Bearer {token}"),
+            format!("Basic {token}"),
+            format!("bearer{token}"),
+        ] {
+            let mut request = Request::new(MeRequest {});
+            self.add_trace(request.metadata_mut());
+            request.metadata_mut().insert("authorization", header.parse().unwrap());
+            let answer = self.gateway.me(request).await;
+            assert!(self.note("Me", answer).is_none());
+        }
+        let mut request = self.request(MeRequest {});
+        let second = format!("Bearer {token}").parse().unwrap();
+        request.metadata_mut().append("authorization", second);
+        let answer = self.gateway.me(request).await;
+        assert!(self.note("Me", answer).is_none());
+    }
+
+    async fn write_wrongly(&mut self) {
+        for (what, length) in [("a post that is too long", TOO_LONG), ("too big a post", TOO_BIG)] {
+            let text = self.canaries.make(what);
+            let text = text.repeat(length / text.len() + 1);
+            let request = self.request(PublishRequest { request_id: request_id(), text });
+            let answer = self.gateway.publish(request).await;
+            assert!(self.note("Publish", answer).is_none());
+        }
+        let text = self.canaries.make("a post that is late");
+        let mut request = self.request(PublishRequest { request_id: request_id(), text });
+        request.set_timeout(Duration::from_nanos(1));
+        let answer = self.gateway.publish(request).await;
+        assert!(self.note("Publish", answer).is_none());
+    }
+
+    async fn change_password(&mut self) {
+        let wrong = self.canaries.make("a wrong password");
+        let weak = self.canaries.make_of("a weak new password", 6);
+        let new = self.canaries.make("a new password");
+        for (current, new, is_right) in [
+            (wrong.clone(), new.clone(), false),
+            (self.password.clone(), weak, false),
+            (self.password.clone(), new.clone(), true),
+        ] {
+            let change = ChangePasswordRequest { current_password: current, new_password: new };
+            let request = self.request(change);
+            let answer = self.gateway.change_password(request).await;
+            assert_eq!(self.note("ChangePassword", answer).is_some(), is_right);
+        }
+        self.password = new;
+        let request = self.request(DeleteAccountRequest { password: wrong });
+        let answer = self.gateway.delete_account(request).await;
+        assert!(self.note("DeleteAccount", answer).is_none());
+        assert!(self.log_in().await);
+    }
+
+    /// Guesses at somebody's password until that is refused as such, and at nobody's.
+    async fn guess(&mut self, other: &Visitor<'_>) {
+        let nobody = format!("{}@example.org", self.canaries.make("nobody's e-mail address"));
+        for email in [&[nobody][..], &vec![other.email.clone(); GUESSES]].concat() {
+            let password = self.canaries.make("a guess");
+            let request = self.request(LoginRequest { email, password });
+            let answer = self.gateway.login(request).await;
+            assert!(self.note("Login", answer).is_none());
+        }
+    }
+
+    /// Logs out, which ends the session, and in again.
+    async fn log_out(&mut self) {
+        let request = self.request(LogoutRequest {});
+        let answer = self.gateway.logout(request).await;
+        self.note("Logout", answer).unwrap();
+        let request = self.request(MeRequest {});
+        let answer = self.gateway.me(request).await;
+        assert!(self.note("Me", answer).is_none());
+        assert!(self.log_in().await);
+    }
+
+    async fn register(&mut self, registration: RegisterRequest) -> bool {
+        let request = self.request(registration);
+        let answer = self.gateway.register(request).await;
+        self.note("Register", answer).is_some()
+    }
+
+    async fn log_in(&mut self) -> bool {
+        let login = LoginRequest { email: self.email.clone(), password: self.password.clone() };
+        let request = self.request(login);
+        let answer = self.gateway.login(request).await;
+        let Some(session) = self.note("Login", answer) else { return false };
+        self.canaries.add("a session token", &session.token);
+        self.token = session.token;
+        true
+    }
+
+    fn registration(&self) -> RegisterRequest {
+        RegisterRequest {
+            request_id: request_id(),
+            email: self.email.clone(),
+            name: self.name.clone(),
+            password: self.password.clone(),
+            ..Default::default()
+        }
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        self.add_trace(request.metadata_mut());
+        if !self.token.is_empty() {
+            let bearer = format!("Bearer {}", self.token).parse().unwrap();
+            request.metadata_mut().insert("authorization", bearer);
+        }
+        request
+    }
+
+    fn add_trace(&self, metadata: &mut MetadataMap) {
+        metadata.insert("traceparent", self.traceparent.parse().unwrap());
+    }
+
+    /// Notes what came with an answer, or in its place.
+    fn note<A>(&mut self, method: &str, answer: Result<Response<A>, Status>) -> Option<A> {
+        let (told, answer) = match answer {
+            Ok(answer) => (format!("{:?}", answer.metadata()), Some(answer.into_inner())),
+            Err(status) => {
+                let details = String::from_utf8_lossy(status.details());
+                (format!("{status:?} {} {details}", status.message()), None)
+            }
+        };
+        self.told.push(format!("{method}: {told}"));
+        answer
+    }
+}
+
+fn request_id() -> String {
+    Uuid::new_v4().to_string()
+}

@@ -6,8 +6,12 @@ const LETTERS: &[u8] = b"abcdefghijkmnopqrstuvwxyz23456789";
 const LENGTH: usize = 20;
 
 /// What servers make of secrets, and how that begins: nobody's business either.
-const MADE: [(&str, &str); 2] =
-    [("the hash of a password", "$argon2"), ("a signed identity", "v1.user:")];
+const MADE: [(&str, &str); 4] = [
+    ("the hash of a password", "$argon2"),
+    ("a user's signed identity", "v1.user:"),
+    ("the system's signed identity", "v1.system."),
+    ("nobody's signed identity", "v1.nobody."),
+];
 
 /// The secrets of a test, each with what it is.
 pub(crate) struct Canaries(RefCell<Vec<(String, String)>>);

@@ -88,6 +88,9 @@ async fn addresses_of_archives_are_not_shown_whatever_is_wrong_with_them() {
     for (value, says) in [
         ("postgres://post:SECRET@127.0.0.1:port/archive", "invalid port number"),
         ("postgres://post:SECRET/x@127.0.0.1/archive", "invalid port number"),
+        ("postgres://post:7/SECRET@127.0.0.1/archive", "percent-encoded"),
+        ("postgres://post:7?SECRET@127.0.0.1/archive", "percent-encoded"),
+        ("postgres://post:7#SECRET@127.0.0.1/archive", "percent-encoded"),
         ("post:SECRET@127.0.0.1/archive", "the archive's address begins with"),
         ("mysql://post:SECRET@127.0.0.1/archive", "the archive's address begins with"),
         ("SECRET", "the archive's address is no URL"),

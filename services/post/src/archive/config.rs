@@ -89,13 +89,7 @@ impl Config {
         };
         let mut url = Url::parse(text).map_err(OpenError::Url)?;
         match url.scheme() {
-            "postgres" | "postgresql" => {
-                let means_nothing =
-                    |name: &str| !PARAMETERS.contains(&name) && !name.starts_with("options[");
-                if let Some((name, _)) = url.query_pairs().find(|(name, _)| means_nothing(name)) {
-                    return Err(OpenError::Parameter(name.into_owned()));
-                }
-            }
+            "postgres" | "postgresql" => check_parts(&url)?,
             "sqlite" => {
                 if url.path().ends_with(":memory:") || url.query_pairs().any(|(_, v)| v == "memory")
                 {
@@ -109,6 +103,21 @@ impl Config {
         }
         Ok(Some(url.into()))
     }
+}
+
+/// Checks that an address of PostgreSQL has nothing that the driver would not read, and would show.
+fn check_parts(url: &Url) -> Result<(), OpenError> {
+    // What follows a `/`, `?` or `#` in a password comes to stand here.
+    let database = url.path().trim_start_matches('/');
+    if database.contains(['/', '@']) || url.fragment().is_some() {
+        return Err(OpenError::Misread);
+    }
+    let means_nothing = |name: &str| !PARAMETERS.contains(&name) && !name.starts_with("options[");
+    let Some((name, _)) = url.query_pairs().find(|(name, _)| means_nothing(name)) else {
+        return Ok(());
+    };
+    let is_word = name.bytes().all(|byte| byte.is_ascii_alphabetic() || b"-_".contains(&byte));
+    Err(if is_word { OpenError::Parameter(name.into_owned()) } else { OpenError::Misread })
 }
 
 // The address may carry a password: it never shows.

@@ -13,6 +13,12 @@ pub enum OpenError {
     /// It is one of another kind of database.
     #[error("the archive's address begins with {0:?}: it must be `sqlite` or `postgres`")]
     Scheme(String),
+    /// It is another one than it was meant to be, and shows parts of what was meant to be secret.
+    #[error(
+        "the archive's address makes no sense: `/`, `?`, `#` and `@` in a password are to be \
+         percent-encoded"
+    )]
+    Misread,
     /// The driver would ignore it, and show its value in the log, which may be a secret.
     #[error("the archive's address has the parameter {0:?}, which means nothing here")]
     Parameter(String),

@@ -59,6 +59,11 @@ pub(super) struct Proof {
 }
 
 impl Origin {
+    /// Returns whether calls to both say the same, and both have to show the same.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.authority == other.authority && self.scheme() == other.scheme()
+    }
+
     pub(super) fn scheme(&self) -> Scheme {
         if self.proof.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
     }

@@ -29,8 +29,10 @@ impl Pool {
     /// goes on, and then their connections end.
     fn set(self: &Arc<Self>, addresses: &[(SocketAddr, Origin)]) {
         let mut state = self.state();
-        let is_named =
-            |known: &Known| addresses.iter().any(|(address, _)| *address == known.endpoint.address);
+        let is_named = |Known { endpoint, .. }: &Known| {
+            let mut named = addresses.iter();
+            named.any(|(at, origin)| *at == endpoint.address && origin.is(&endpoint.origin))
+        };
         let (stay, gone): (_, Vec<Known>) =
             std::mem::take(&mut state.known).into_iter().partition(is_named);
         // The first ones are no news.

@@ -48,6 +48,8 @@ struct Known {
     /// How often others were made.
     generation: u64,
     looked: Instant,
+    /// Whether the files could not be read then.
+    is_unreadable: bool,
 }
 
 impl Endpoint {
@@ -68,7 +70,8 @@ impl Endpoint {
         let contents = files.as_ref().map(Files::read).transpose().map_err(invalid)?;
         let contents = contents.unwrap_or_default();
         let clients = clients(&plan, files.as_ref(), &contents).map_err(Error::Config)?;
-        let known = Known { contents, clients, generation: 0, looked: Instant::now() };
+        let looked = Instant::now();
+        let known = Known { contents, clients, generation: 0, looked, is_unreadable: false };
         Ok(Self { plan, files, known: Mutex::new(known), server })
     }
 
@@ -88,16 +91,27 @@ impl Endpoint {
     }
 
     fn update(&self, known: &mut Known, files: &Files) -> Result<(), Cause> {
-        let contents = files.read()?;
+        // What cannot be read, or used, is said once.
+        let read = files.read();
+        let was_unreadable = std::mem::replace(&mut known.is_unreadable, read.is_err());
+        let contents = match read {
+            Err(_) if was_unreadable => return Ok(()),
+            read => read?,
+        };
         if contents == known.contents {
             return Ok(());
         }
-        // Whatever comes of it: what cannot be used is said once.
         known.contents = contents;
         known.clients = clients(&self.plan, Some(files), &known.contents)?;
         known.generation += 1;
         tracing::info!("TLS with redis goes on with files that have changed");
         Ok(())
+    }
+
+    /// Returns whether a connection made at that generation goes on with certificates that have
+    /// changed since: one to a cluster connects to nodes by itself, with those it was made with.
+    pub(crate) fn has_outdated(&self, generation: u64) -> bool {
+        self.files.is_some() && self.is_cluster() && self.generation() != generation
     }
 
     /// Returns a number that is another one when the certificates have changed.

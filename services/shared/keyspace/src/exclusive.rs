@@ -44,12 +44,15 @@ impl ExclusiveLinks {
     pub(crate) async fn get(&self, links: &Links, key: &str) -> Result<Exclusive, Error> {
         let get = async {
             let endpoint = links.endpoint();
+            // Before what is made with them: else it might be taken for newer than it is.
+            let generation = endpoint.generation();
             let node = match endpoint.primary().await? {
                 Some(node) => node,
                 None => endpoint.node(&cluster::primary(links, Slot::for_key(key)).await?)?,
             };
             let name = node.addr().to_string();
-            let connection = self.pool(&name, node, endpoint)?.get().await.map_err(|error| {
+            let connection = self.pool(&name, node, generation, endpoint)?.get().await;
+            let connection = connection.map_err(|error| {
                 self.forget_unused(&name);
                 Error::unavailable(error)
             })?;
@@ -59,10 +62,15 @@ impl ExclusiveLinks {
         timeout(self.timeout, get).await.map_err(|_| Error::unavailable(TimedOut(self.timeout)))?
     }
 
-    fn pool(&self, name: &str, node: ConnectionInfo, endpoint: &Endpoint) -> Result<Pool, Error> {
+    fn pool(
+        &self,
+        name: &str,
+        node: ConnectionInfo,
+        generation: u64,
+        endpoint: &Endpoint,
+    ) -> Result<Pool, Error> {
         let mut pools = self.lock();
         // That of certificates before goes with its last connection.
-        let generation = endpoint.generation();
         if let Some(known) = pools.get(name).filter(|known| known.generation == generation) {
             return Ok(known.pool.clone());
         }

@@ -218,6 +218,8 @@ impl Links {
 #[derive(Clone)]
 struct Link {
     connection: Connection,
+    /// Of the certificates that it was made with.
+    generation: u64,
     health: Arc<Health>,
 }
 
@@ -274,9 +276,11 @@ impl Maker {
         if let Some((_, error)) = failure.filter(|(at, _)| at.elapsed() < PAUSE) {
             return Err(error);
         }
+        // Before: at worst it is made once more.
+        let generation = self.endpoint.generation();
         match self.connected.make(self.endpoint.connect()).await {
             Ok((connection, counted)) => {
-                Ok(Link { connection, health: Arc::new(Health::of(counted)) })
+                Ok(Link { connection, generation, health: Arc::new(Health::of(counted)) })
             }
             Err(error) => {
                 self.failed(error.clone());
@@ -316,7 +320,7 @@ impl Manager for Maker {
     }
 
     async fn recycle(&self, link: &mut Link, _: &Metrics) -> RecycleResult<RedisError> {
-        if link.health.is_broken() {
+        if link.health.is_broken() || self.endpoint.has_outdated(link.generation) {
             return Err(RecycleError::message("broken"));
         }
         Ok(())

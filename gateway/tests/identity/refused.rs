@@ -1,8 +1,15 @@
 //! What comes to a service directly is done for whom it may be, and for nobody else.
 
 use microblog_chassis::{identity::Identity, status};
+use microblog_gateway::Peers;
 use microblog_proto::{
-    ACCESS, Access, common::ErrorReason, gateway, post, relation, timeline, user,
+    ACCESS, Access,
+    common::ErrorReason,
+    gateway,
+    post::{self, PostServicePeer},
+    relation::{self, RelationServicePeer},
+    timeline::{self, TimelineServicePeer},
+    user::{self, UserServicePeer},
 };
 use tonic::{Code, Request, Response, Status, client::Grpc, codegen::http::uri::PathAndQuery};
 use tonic_prost::ProstCodec;
@@ -93,6 +100,21 @@ async fn nobody_acts_for_somebody_else() {
         }
         assert_eq!(traces(&servers, &ann).await, ["a follow", "posts", "a bio"]);
     }
+}
+
+#[tokio::test]
+async fn handlers_that_are_called_as_they_are_are_guarded_too() {
+    let servers = Servers::start(Calls::Inside).await;
+    let Peers { user, relation, post, timeline } = servers.peers.clone();
+    // What is called for no call is called for nobody.
+    let account = user::GetAccountRequest { user_id: 1 };
+    assert_eq!(reason(UserServicePeer::new(user).get_account(account).await), MISMATCH);
+    let follow = relation::FollowRequest { follower_id: 1, target_id: 2 };
+    assert_eq!(reason(RelationServicePeer::new(relation).follow(follow).await), MISMATCH);
+    let forget = post::ForgetUserRequest { user_id: 1 };
+    assert_eq!(reason(PostServicePeer::new(post).forget_user(forget).await), MISMATCH);
+    let forget = timeline::ForgetUserRequest { user_id: 1 };
+    assert_eq!(reason(TimelineServicePeer::new(timeline).forget_user(forget).await), MISMATCH);
 }
 
 /// Returns what Ann has done, as the services know.

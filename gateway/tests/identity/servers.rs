@@ -53,6 +53,8 @@ pub(crate) struct Servers {
     pub(crate) relation: Channel,
     pub(crate) post: Channel,
     pub(crate) timeline: Channel,
+    /// How the gateway calls the services.
+    pub(crate) peers: Peers,
     keys: NamedTempFile,
     _store: Store,
 }
@@ -97,9 +99,9 @@ impl Servers {
             timeline: timeline_peer,
         };
         let limits = Limits::new(&config.limits);
-        let service = microblog_gateway::service(&config, limits, peers, Worker::ONLY);
+        let service = microblog_gateway::service(&config, limits, peers.clone(), Worker::ONLY);
         let (gateway, _) = start(service, &chassis, calls);
-        let servers = Self { gateway, user, relation, post, timeline, keys, _store: store };
+        let servers = Self { gateway, user, relation, post, timeline, peers, keys, _store: store };
         servers.ready().await;
         servers
     }

@@ -17,7 +17,7 @@ const NICENESS: i32 = 10;
 /// does, or panics, and the work ends when it is dropped, at its next `.await`.
 ///
 /// What the work uses must not belong to another runtime: connections that a worker opened would
-/// have that one drive them.
+/// have that one drive them. It has no call's context, and so acts for nobody.
 pub fn apart(
     name: &'static str,
     work: impl Future<Output = ()> + Send + 'static,

@@ -129,6 +129,14 @@ mod tests {
         assert!(unary.is_known());
         assert!(!find("/microblog.user.v1.UserService/Invented").is_known());
     }
+
+    #[test]
+    fn the_gateway_takes_nobodys_word_about_who_acts() {
+        assert!(find("/microblog.user.v1.UserService/GetUser").is_guarded);
+        assert!(!find("/microblog.gateway.v1.GatewayService/Me").is_guarded);
+        assert!(!find("/grpc.health.v1.Health/Check").is_guarded);
+    }
+
     #[test]
     fn what_may_be_repeated_stands_in_the_contract() {
         let repeat = |method: &str| find(&format!("/microblog.{method}")).repeat;

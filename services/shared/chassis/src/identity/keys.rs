@@ -68,12 +68,14 @@ impl Keys {
 }
 
 fn key(line: &str, number: usize) -> Result<Hmac<Sha256>, Problem> {
-    // Hexadecimal first: it is base64 as well, of something else.
-    let bytes = hex::decode(line)
-        .ok()
-        .or_else(|| GeneralPurpose::new(&STANDARD, LENIENT).decode(line).ok())
-        .or_else(|| GeneralPurpose::new(&URL_SAFE, LENIENT).decode(line).ok())
-        .ok_or(Problem::Encoding(number))?;
+    // What has hexadecimal digits alone is base64 as well, of something else: also with one lost.
+    let bytes = if line.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        hex::decode(line).ok()
+    } else {
+        let decode = |alphabet| GeneralPurpose::new(alphabet, LENIENT).decode(line).ok();
+        decode(&STANDARD).or_else(|| decode(&URL_SAFE))
+    };
+    let bytes = bytes.ok_or(Problem::Encoding(number))?;
     if bytes.len() < KEY_BYTES_MIN {
         return Err(Problem::Short(number, bytes.len()));
     }
@@ -125,6 +127,7 @@ mod tests {
         assert_eq!(problem("# none\n"), Problem::Empty);
         assert_eq!(problem(&format!("# one\n{HEX}\nnot a key!")), Problem::Encoding(3));
         assert_eq!(problem(&format!("{HEX}\n{}", &HEX[..62])), Problem::Short(2, 31));
+        assert_eq!(problem(&format!("{}0", &HEX[..62])), Problem::Encoding(1), "a digit is lost");
         assert_eq!(problem(&[HEX; 9].join("\n")), Problem::TooMany);
         assert!(Keys::parse(&[HEX; 8].join("\n")).is_ok());
     }

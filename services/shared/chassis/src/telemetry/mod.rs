@@ -44,6 +44,10 @@ pub(crate) enum TelemetryError {
         "whose certificates are trusted of an https collector must be said by OTEL_EXPORTER_OTLP_CERTIFICATE"
     )]
     Untrusted,
+    #[error(
+        "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY go together: one is missing"
+    )]
+    HalfIdentity,
     #[error("TLS with the collector cannot be set up")]
     Tls(#[from] TlsError),
     #[error("metrics cannot be read")]

@@ -26,9 +26,10 @@ impl Security {
         let authorities = self.authorities.as_deref().ok_or(TelemetryError::Untrusted)?;
         let authorities = Certificate::from_pem(tls::authorities(authorities)?);
         let config = ClientTlsConfig::new().ca_certificate(authorities);
-        Ok(Some(match self.certificate.as_deref().zip(self.key.as_deref()) {
-            None => config,
-            Some((certificate, key)) => {
+        Ok(Some(match (self.certificate.as_deref(), self.key.as_deref()) {
+            (None, None) => config,
+            (Some(_), None) | (None, Some(_)) => return Err(TelemetryError::HalfIdentity),
+            (Some(certificate), Some(key)) => {
                 let (certificate, key) = tls::identity(certificate, key)?;
                 config.identity(Identity::from_pem(certificate, key))
             }

@@ -37,6 +37,8 @@ struct State<R: Recipe> {
     files: R::Files,
     made: Arc<R::Made>,
     checked: Instant,
+    /// Whether the files could not be read when they were last looked at.
+    is_unreadable: bool,
 }
 
 impl<R: Recipe> Reloaded<R> {
@@ -44,7 +46,7 @@ impl<R: Recipe> Reloaded<R> {
     pub(super) fn new(recipe: R) -> Result<Self, TlsError> {
         let files = recipe.read()?;
         let made = Arc::new(R::make(&files)?);
-        let state = State { files, made, checked: Instant::now() };
+        let state = State { files, made, checked: Instant::now(), is_unreadable: false };
         Ok(Self { recipe, state: Mutex::new(state) })
     }
 
@@ -63,11 +65,16 @@ impl<R: Recipe> Reloaded<R> {
     }
 
     fn update(&self, state: &mut State<R>) -> Result<(), TlsError> {
-        let files = self.recipe.read()?;
+        // What cannot be read, or used, is said once.
+        let read = self.recipe.read();
+        let was_unreadable = std::mem::replace(&mut state.is_unreadable, read.is_err());
+        let files = match read {
+            Err(_) if was_unreadable => return Ok(()),
+            read => read?,
+        };
         if files == state.files {
             return Ok(());
         }
-        // Whatever comes of it: what cannot be used is said once.
         state.files = files;
         state.made = Arc::new(R::make(&state.files)?);
         tracing::info!("TLS goes on with files that have changed");

@@ -25,6 +25,7 @@ from rpc import Channel, telemetry
 # Far longer than any of it takes, since machines are shared.
 READY_S = 60
 TOUR_S = 120
+ARCHIVED_S = 180
 
 
 @dataclass
@@ -110,9 +111,10 @@ class _Trial:
         for server in servers:
             self._check_ready(server)
         self._check_tour()
+        post = next(one for one in servers if one.container.name == "post")
         self.report.unless(
-            eventually(lambda: archive.ask("select count(*) from posts") > "0", READY_S),
-            "no post came into the archive",
+            eventually(lambda: archive.ask("select count(*) from posts") > "0", ARCHIVED_S),
+            f"no post came into the archive:{end_of(post.process.log)}",
         )
         self._check_end(servers)
         for server in servers:

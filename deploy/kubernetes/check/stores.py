@@ -122,7 +122,13 @@ class Archive:
 
             if not eventually(answers, START_S):
                 raise Failed(f"PostgreSQL is never ready:{end_of(process.log)}")
-            self.ask(f'create database "{self.database}"', "postgres")
+            def is_made():
+                self.ask(f'create database "{self.database}"', "postgres")
+                return self.ask("select 1") == "1"
+
+            # Refused while somebody else happens to look at what it is a copy of.
+            if not eventually(is_made, START_S):
+                raise Failed(f"PostgreSQL makes no database:{end_of(process.log)}")
             yield
 
     def ask(self, question, database=None):

@@ -40,25 +40,29 @@ impl Gateway {
         entries: &[Entry],
     ) -> Result<Vec<Option<ViewedPost>>, Status> {
         let ids: Vec<u64> = entries.iter().map(|entry| entry.post_id).collect();
-        let mut shown = self.viewed_posts(visit, &ids).await?;
+        let shown = self.viewed_posts(visit, &ids).await?;
+        if shown.len() == entries.len() {
+            return Ok(shown.into_iter().map(Some).collect());
+        }
+        let mut shown = by_id(shown);
         let lost = entries.iter().filter(|entry| !shown.contains_key(&entry.post_id));
         let mut ids: Vec<u64> = lost.flat_map(|entry| entry.stand_in_ids.iter().copied()).collect();
         ids.sort_unstable();
         ids.dedup();
         if !ids.is_empty() {
-            shown.extend(self.viewed_posts(visit, &ids).await?);
+            shown.extend(by_id(self.viewed_posts(visit, &ids).await?));
         }
         Ok(entries.iter().map(|entry| place(entry, &mut shown)).collect())
     }
 
-    /// Returns those of the posts that the viewer is shown, by their ids.
+    /// Returns those of the posts that the viewer is shown, in the order asked for.
     async fn viewed_posts(
         &self,
         visit: Visit<'_>,
         post_ids: &[u64],
-    ) -> Result<IdMap<u64, ViewedPost>, Status> {
+    ) -> Result<Vec<ViewedPost>, Status> {
         let posts = self.posts(post_ids).await?;
-        self.by_id(visit, posts).await
+        self.hydrate_posts(visit, posts).await
     }
 
     /// Returns what the viewer is shown for each of the posts, in their order; nothing for those that
@@ -69,18 +73,8 @@ impl Gateway {
         posts: Vec<Post>,
     ) -> Result<Vec<Option<ViewedPost>>, Status> {
         let ids: Vec<u64> = posts.iter().map(|post| post.id).collect();
-        let mut shown = self.by_id(visit, posts).await?;
+        let mut shown = by_id(self.hydrate_posts(visit, posts).await?);
         Ok(ids.iter().map(|id| shown.remove(id)).collect())
-    }
-
-    async fn by_id(
-        &self,
-        visit: Visit<'_>,
-        posts: Vec<Post>,
-    ) -> Result<IdMap<u64, ViewedPost>, Status> {
-        let shown = self.hydrate_posts(visit, posts).await?;
-        let with_id = |viewed: ViewedPost| Some((viewed.post.as_ref()?.id, viewed));
-        Ok(shown.into_iter().filter_map(with_id).collect())
     }
 
     /// Returns those of the posts that exist, with their roots. One call for every 25, all at once.
@@ -99,6 +93,11 @@ impl Gateway {
         let response = self.peers.post().batch_get_posts(request).await;
         Ok(response.map_err(|status| refusal::pass_on(status, &[]))?.into_inner().posts)
     }
+}
+
+fn by_id(shown: Vec<ViewedPost>) -> IdMap<u64, ViewedPost> {
+    let with_id = |viewed: ViewedPost| Some((viewed.post.as_ref()?.id, viewed));
+    shown.into_iter().filter_map(with_id).collect()
 }
 
 /// Takes what is shown in the place of an entry. Nothing is shown in two places.

@@ -258,6 +258,9 @@ impl Posts {
         posts: Vec<Post>,
         viewer: Option<UserId>,
     ) -> Result<Vec<WithRoot>, Error> {
+        if posts.iter().all(|post| post.content.origin.is_none()) {
+            return Ok(posts.into_iter().map(|post| WithRoot { post, root: Root::None }).collect());
+        }
         let root_of = |post: &Post| post.content.origin.map(|origin| origin.root);
         let present: IdSet<_> = posts.iter().map(|post| post.id).collect();
         let missing: IdSet<_> =
@@ -289,6 +292,10 @@ impl Posts {
 }
 
 fn each_once(ids: &[PostId]) -> Vec<PostId> {
+    // As timelines name them.
+    if ids.is_sorted_by(|one, next| one > next) {
+        return ids.to_vec();
+    }
     let mut seen = IdSet::default();
     ids.iter().copied().filter(|&id| seen.insert(id)).collect()
 }

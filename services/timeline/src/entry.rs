@@ -100,9 +100,11 @@ impl Entry {
 
 /// Sorts entries, newest first, makes them unique, and keeps the newest `max`.
 pub(crate) fn newest(mut entries: Vec<Entry>, max: usize) -> Vec<Entry> {
-    // The stable sort makes use of what is in order already, which most of a timeline is.
-    entries.sort_by_key(|entry| std::cmp::Reverse(entry.post));
-    entries.dedup_by_key(|entry| entry.post);
+    if !entries.is_sorted_by(|one, next| one.post > next.post) {
+        // The stable sort makes use of what is in order already, which most of a timeline is.
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.post));
+        entries.dedup_by_key(|entry| entry.post);
+    }
     entries.truncate(max);
     entries
 }

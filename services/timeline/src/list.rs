@@ -54,6 +54,13 @@ pub(crate) struct Part {
     pub(crate) is_all: bool,
 }
 
+impl Shown {
+    /// Returns an entry for which nothing is left out.
+    fn alone(entry: Entry) -> Self {
+        Self { entry, stand_ins: Vec::new() }
+    }
+}
+
 impl List {
     /// Returns a list of entries in any order; below `cut`, some may be missing.
     pub(crate) fn new(entries: Vec<Entry>, cut: Option<PostId>) -> Self {
@@ -71,9 +78,9 @@ impl List {
     }
 
     /// Returns this list with further entries.
-    pub(crate) fn with(mut self, entries: Vec<Entry>) -> Self {
-        self.entries.extend(entries);
-        Self::new(self.entries, self.cut)
+    pub(crate) fn with(mut self, mut entries: Vec<Entry>) -> Self {
+        entries.append(&mut self.entries);
+        Self::new(entries, self.cut)
     }
 
     /// Returns the oldest post of a list that has no room for more than `max`, and so may lack older
@@ -117,6 +124,10 @@ impl List {
     /// the root is among the newest 40 that are shown by then. So what comes later changes nothing
     /// below it.
     pub(crate) fn shown(&self, part: &Part, is_visible: impl Fn(&Entry) -> bool) -> Vec<Shown> {
+        if !self.entries[part.from..part.to].iter().any(Entry::is_plain_repost) {
+            let candidates = part.candidates.iter().map(|&place| self.entries[place]);
+            return candidates.filter(is_visible).map(Shown::alone).collect();
+        }
         let count = part.to - part.from;
         let mut shown: Vec<Shown> = Vec::with_capacity(count);
         let mut places: Vec<usize> = Vec::with_capacity(count);
@@ -136,7 +147,7 @@ impl List {
                 }
                 _ => {
                     shown_at.insert(entry.shows(), shown.len());
-                    shown.push(Shown { entry, stand_ins: Vec::new() });
+                    shown.push(Shown::alone(entry));
                     places.push(place);
                 }
             }
@@ -148,7 +159,7 @@ impl List {
 
     /// Returns what is wanted and one more where there is, if everything is shown.
     pub(crate) fn all(&self, wanted: &Wanted) -> Vec<Shown> {
-        let shown = |place: usize| Shown { entry: self.entries[place], stand_ins: Vec::new() };
+        let shown = |place: usize| Shown::alone(self.entries[place]);
         self.candidates(wanted).take(wanted.size + 1).map(shown).collect()
     }
 

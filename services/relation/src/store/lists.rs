@@ -186,6 +186,13 @@ pub(super) fn with_ids(command: &str, key: String, ids: &[UserId]) -> Cmd {
 
 // SMISMEMBER answers 0 and 1, ZMSCORE nil and scores.
 fn flags(answer: Option<Value>) -> Result<Vec<bool>, Error> {
-    let values: Vec<Option<f64>> = answer.map_or(Ok(Vec::new()), decode)?;
-    Ok(values.into_iter().map(|value| value.is_some_and(|value| value > 0.0)).collect())
+    let values: Vec<Value> = answer.map_or(Ok(Vec::new()), decode)?;
+    let flag = |value: Value| match value {
+        Value::Nil => Ok(false),
+        Value::Int(flag) => Ok(flag > 0),
+        // A version, which need not be read: there is none that is 0.
+        Value::BulkString(_) | Value::Double(_) => Ok(true),
+        other => Ok(decode::<f64>(other)? > 0.0),
+    };
+    values.into_iter().map(flag).collect()
 }

@@ -21,8 +21,7 @@ macro_rules! id {
 
             /// Reads the id in a request's field.
             pub fn parse(field: &str, value: u64) -> Result<Self, Invalid> {
-                let problem = concat!("must be ", $what, " id: from 1 to 2^53 - 1");
-                Self::new(value).ok_or_else(|| Invalid::new(field, problem))
+                Self::new(value).ok_or_else(|| Self::invalid(field))
             }
 
             /// Reads a list of up to `max` ids in a request's field.
@@ -35,8 +34,16 @@ macro_rules! id {
                     let problem = format!("must have at most {max} items, has {}", values.len());
                     return Err(Invalid::new(field, problem));
                 }
-                let parse = |(i, &value)| Self::parse(&format!("{field}[{i}]"), value);
-                values.iter().enumerate().map(parse).collect()
+                let mut ids = Vec::with_capacity(values.len());
+                for (i, &value) in values.iter().enumerate() {
+                    let invalid = || Self::invalid(&format!("{field}[{i}]"));
+                    ids.push(Self::new(value).ok_or_else(invalid)?);
+                }
+                Ok(ids)
+            }
+
+            fn invalid(field: &str) -> Invalid {
+                Invalid::new(field, concat!("must be ", $what, " id: from 1 to 2^53 - 1"))
             }
 
             /// Returns the number itself.

@@ -2,10 +2,11 @@
 //! has changed. What is returned is as true as if it had been read.
 //!
 //! Why that holds: Redis tracks which keys were read on a connection, and of a change it tells that
-//! connection before any answer that comes after the change. Each read here sends at least one
-//! command on that connection, and looks into its memory when the answer is there. So all that was
-//! written before the read began has been heard of by then, and what is still remembered is what a
-//! command of this moment would have found. Where the connection is broken, nothing is remembered.
+//! connection before any answer that comes after the change. Each read here waits for the answer
+//! to a command that had not been sent when the read began, its own or another's, and then looks
+//! into the connection's memory. So all that was written before the read began has been heard of by
+//! then, and what is still remembered is what a command of this moment would have found. Where the
+//! connection is broken, nothing is remembered.
 //!
 //! What changes while its value is on the way from the connection's driver to the memory must not
 //! get into the memory: a value is kept only if nothing was pushed since it was answered.
@@ -29,7 +30,7 @@ use crate::{
     links::{Health, Links},
     lock::lock,
     remembered::Remembered,
-    wire::Wire,
+    wire::{Answers, Wire},
 };
 
 // What a value takes besides itself, in the list and the table, about.
@@ -206,26 +207,12 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
         ids: &[I],
     ) -> Result<Option<Vec<Option<T>>>, Error> {
         let unknown = track.memory().missing(ids);
-        let mut commands: Vec<Cmd> = unknown.iter().map(|&id| (self.kind.command)(id).1).collect();
-        if commands.is_empty() {
-            commands.push(redis::cmd("PING"));
-        }
-        let trip = self.links.trips().begin(commands.iter());
-        // Half of the time, so that a frozen connection leaves some for another one.
-        let answered = timeout(self.links.timeout() / 2, track.wire.send(commands.iter())).await;
-        let answers = match answered {
-            Ok(Ok(answers)) => answers,
-            Ok(Err(broken)) => {
-                trip.end(Err(&broken.into()));
-                return Ok(None);
-            }
-            Err(_elapsed) => {
-                trip.end(Err(&Error::unavailable(TimedOut(self.links.timeout() / 2))));
-                track.health.failed();
-                return Ok(None);
-            }
+        let joined = if unknown.is_empty() { track.wire.join() } else { None };
+        let answers = match joined {
+            Some(joined) => self.in_time(joined).await.ok(),
+            None => self.send(track, &unknown).await,
         };
-        trip.end(Ok(&answers.values));
+        let Some(answers) = answers else { return Ok(None) };
         self.remembered.looked(ids.len(), unknown.len());
         track.health.answered();
         let mut fresh = Vec::with_capacity(unknown.len());
@@ -233,6 +220,30 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
             fresh.push((id, self.decode(id, answer)?));
         }
         Ok(Some(track.memory().take_in(ids, fresh, answers.pushed)))
+    }
+
+    /// Sends the commands that read some ids, or one that reads nothing if there are none. Returns
+    /// the answers; `None` if the connection does not answer.
+    async fn send(&self, track: &Track<I, T>, ids: &[I]) -> Option<Answers> {
+        let mut commands: Vec<Cmd> = ids.iter().map(|&id| (self.kind.command)(id).1).collect();
+        if commands.is_empty() {
+            commands.push(redis::cmd("PING"));
+        }
+        let trip = self.links.trips().begin(commands.iter());
+        let answers = self.in_time(track.wire.send(commands.iter())).await;
+        trip.end(answers.as_ref().map(|answers| &*answers.values));
+        // Once, however many wait for the same answers. A broken connection says so itself.
+        answers.inspect_err(|_| track.health.failed()).ok()
+    }
+
+    async fn in_time(
+        &self,
+        answers: impl Future<Output = RedisResult<Answers>>,
+    ) -> Result<Answers, Error> {
+        // Half of the time, so that a frozen connection leaves some for another one.
+        let longest = self.links.timeout() / 2;
+        let answers = timeout(longest, answers).await;
+        Ok(answers.map_err(|_elapsed| Error::unavailable(TimedOut(longest)))??)
     }
 
     /// Returns the tracked connection. If there is none, sees to it that there is one soon.

@@ -38,7 +38,7 @@ pub(crate) type Listener = Box<dyn FnMut(Vec<Value>) + Send>;
 
 /// What came back for some commands.
 pub(crate) struct Answers {
-    /// In the order sent.
+    /// In the order sent; none for who [joined](Wire::join).
     pub(crate) values: Vec<Value>,
     /// How many messages Redis had pushed before the last of them.
     pub(crate) pushed: u64,
@@ -72,6 +72,8 @@ struct Waiting {
     missing: usize,
     answers: Vec<Value>,
     to: oneshot::Sender<Answers>,
+    /// Those who sent nothing, and only have to know that there are answers.
+    joined: Vec<oneshot::Sender<Answers>>,
 }
 
 impl Wire {
@@ -150,10 +152,23 @@ impl Wire {
             }
             let missing = commands.len();
             commands.for_each(|command| command.write_packed_command(&mut state.out));
-            state.waiting.push_back(Waiting { missing, answers: Vec::with_capacity(missing), to });
+            let (answers, joined) = (Vec::with_capacity(missing), Vec::new());
+            state.waiting.push_back(Waiting { missing, answers, to, joined });
         }
         self.shared.written.notify_one();
         answers.await.map_err(|_closed| broken())
+    }
+
+    /// Returns what waits for the answers to what somebody else is about to send, without having
+    /// them; `None` where nobody is. By then, all has been heard that Redis said before this.
+    pub(crate) fn join(&self) -> Option<impl Future<Output = RedisResult<Answers>> + use<>> {
+        let mut state = self.shared.state();
+        if state.out.is_empty() {
+            return None;
+        }
+        let (to, answers) = oneshot::channel();
+        state.waiting.back_mut()?.joined.push(to);
+        Some(async { answers.await.map_err(|_closed| broken()) })
     }
 }
 
@@ -227,8 +242,11 @@ impl State {
         waiting.answers.push(answer);
         waiting.missing -= 1;
         if waiting.missing == 0
-            && let Some(Waiting { answers: values, to, .. }) = self.waiting.pop_front()
+            && let Some(Waiting { answers: values, to, joined, .. }) = self.waiting.pop_front()
         {
+            for to in joined {
+                let _ = to.send(Answers { values: Vec::new(), pushed });
+            }
             // Who does not wait any more has no use for them.
             let _ = to.send(Answers { values, pushed });
         }

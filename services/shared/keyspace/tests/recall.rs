@@ -109,6 +109,22 @@ async fn no_more_is_remembered_than_allowed() {
     assert_eq!(reads(&server).await, 10);
 }
 
+#[tokio::test]
+async fn who_reads_at_the_same_moment_asks_together() {
+    let server = RedisServer::start().await;
+    let numbers = numbers(server.url(TRACKED), ENOUGH);
+    write(&mut server.admin().await, 3, 7).await;
+    remembers(&server, &numbers).await;
+    assert_eq!(numbers.read(&[3]).await.unwrap(), [7]);
+    server.reset_commandstats().await;
+    let reads = (0..64).map(|_| numbers.read(&[3]));
+    for read in futures::future::join_all(reads).await {
+        assert_eq!(read.unwrap(), [7]);
+    }
+    let stats = server.commandstats().await;
+    assert_eq!((stats.get("ping"), stats.get("hget")), (Some(&1), None), "{stats:?}");
+}
+
 /// Counts a key up, and says so when Redis has acknowledged it.
 async fn count_up(server: &RedisServer, id: u64, acknowledged: Arc<AtomicU64>, stop: &AtomicBool) {
     let mut writer = server.admin().await;

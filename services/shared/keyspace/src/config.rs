@@ -26,8 +26,9 @@ pub struct Config {
     )]
     pub redis_url: String,
 
-    /// Shared connections for ordinary commands, per worker thread.
-    #[arg(long, env = "MICROBLOG_REDIS_LINKS", default_value_t = 2, value_parser = positive)]
+    /// Shared connections for ordinary commands, per worker thread. What is sent at the same moment
+    /// goes out together, on each of them: more connections mean more for Redis to read and write.
+    #[arg(long, env = "MICROBLOG_REDIS_LINKS", default_value_t = 1, value_parser = positive)]
     pub redis_links: usize,
 
     /// Exclusive connections for blocking reads, per worker thread and Redis node.
@@ -83,7 +84,7 @@ impl Config {
     pub fn at(redis_url: impl Into<String>) -> Self {
         Self {
             redis_url: redis_url.into(),
-            redis_links: 2,
+            redis_links: 1,
             redis_exclusive_links: 32,
             redis_timeout_ms: 1000,
             redis_recall_bytes: RECALL_BYTES,

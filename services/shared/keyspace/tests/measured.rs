@@ -93,7 +93,7 @@ async fn round_trips_connections_and_memories_are_measured() {
 
     let connections =
         |kind: &str| measured.number(&format!("db.client.connection.count test {kind}"));
-    assert_eq!((connections("shared"), connections("exclusive")), (2.0, 0.0));
+    assert_eq!((connections("shared"), connections("exclusive")), (1.0, 0.0));
     let exclusive = keyspace.exclusive(&key).await.unwrap();
     assert_eq!(connections("exclusive"), 1.0);
     drop((exclusive, keyspace));

@@ -209,7 +209,7 @@ async fn a_frozen_primary_is_failed_over() {
 #[tokio::test]
 async fn calls_go_on_over_one_link_while_another_cannot_be_made() {
     let group = Sentinels::start().await;
-    let config = Config { redis_timeout_ms: 4000, ..Config::at(group.url(USER)) };
+    let config = Config { redis_links: 2, redis_timeout_ms: 4000, ..Config::at(group.url(USER)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
     keyspace.ready().await.unwrap();
     group.pause_sentinels();

@@ -186,7 +186,12 @@ async fn a_call_is_one_command_and_a_batch_one_write() {
 #[tokio::test]
 async fn a_ready_keyspace_has_all_its_links_and_shares_them() {
     let Any::Single(server) = single().await else { unreachable!() };
-    let keyspace = open_ready(server.url(support::USER)).await;
+    let config = microblog_keyspace::Config {
+        redis_links: 3,
+        ..microblog_keyspace::Config::at(server.url(support::USER))
+    };
+    let keyspace = Keyspace::open(&config, support::LIBRARY).unwrap();
+    keyspace.ready().await.unwrap();
     let puts = (0..500).map(|number| {
         let (keyspace, key) = (&keyspace, key(number, "shared"));
         async move { put(keyspace, &key, "x").await.unwrap() }
@@ -196,7 +201,7 @@ async fn a_ready_keyspace_has_all_its_links_and_shares_them() {
     list.arg("LIST");
     let clients: String = list.query_async(&mut server.admin().await).await.unwrap();
     let user = format!(" user={} ", support::USER);
-    assert_eq!(clients.lines().filter(|line| line.contains(&user)).count(), 2);
+    assert_eq!(clients.lines().filter(|line| line.contains(&user)).count(), 3);
 }
 
 #[tokio::test]

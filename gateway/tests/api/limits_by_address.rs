@@ -124,7 +124,7 @@ async fn threads_of_a_process_share_the_limits_of_an_address() {
     let process = Process::start(program, &flags).await;
     let mut refused = 0;
     for _ in 0..24 {
-        // To which thread a connection goes, the kernel decides by its port.
+        // Which thread is handed a connection, the kernel decides by its port.
         let mut caller = caller(&process.address(), "127.0.0.2");
         let answer = caller.register(gateway::RegisterRequest::default()).await;
         refused += usize::from(wait(answer).is_some());

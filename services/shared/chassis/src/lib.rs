@@ -35,6 +35,7 @@ mod ports;
 mod process;
 mod reflection;
 mod rounds;
+mod seats;
 mod server;
 mod service;
 mod signals;

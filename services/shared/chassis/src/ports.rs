@@ -1,13 +1,15 @@
-//! Listeners of several workers on one port, between which the kernel spreads the connections.
+//! Listeners of several workers on one port. The kernel hands each connection to one of them.
 
 use std::{
     collections::HashMap,
     io,
     net::{SocketAddr, TcpListener},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::seats::Seats;
 
 // Connections that the kernel has taken for a worker that is busy.
 const BACKLOG: i32 = 1024;
@@ -23,11 +25,26 @@ pub(crate) enum PortError {
     Refused(SocketAddr, #[source] io::Error),
 }
 
+/// A worker's listener on a port.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) socket: TcpListener,
+    /// Shared with the other workers on the port.
+    pub(crate) seats: Arc<Seats>,
+}
+
+impl From<TcpListener> for Listener {
+    /// Returns the only listener of its port.
+    fn from(socket: TcpListener) -> Self {
+        Self { socket, seats: Arc::default() }
+    }
+}
+
 /// The ports of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
     // By the listener's place in its worker, since several may ask for a free port.
-    taken: Mutex<HashMap<usize, SocketAddr>>,
+    taken: Mutex<HashMap<usize, (SocketAddr, Arc<Seats>)>>,
 }
 
 impl Ports {
@@ -37,19 +54,21 @@ impl Ports {
         &self,
         place: usize,
         address: SocketAddr,
-    ) -> Result<TcpListener, PortError> {
+    ) -> Result<Listener, PortError> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let describe = |error: io::Error| match error.kind() {
             io::ErrorKind::AddrInUse => PortError::InUse(address),
             _ => PortError::Refused(address, error),
         };
-        if let Some(&shared) = taken.get(&place) {
-            return bind(shared, true).and_then(listen).map_err(describe);
+        if let Some((shared, seats)) = taken.get(&place) {
+            let socket = bind(*shared, true).and_then(listen).map_err(describe)?;
+            return Ok(Listener { socket, seats: seats.clone() });
         }
         // Closed again at once; what is left is a moment in which two first ones may meet.
         drop(bind(address, false).map_err(describe)?);
-        let listener = bind(address, true).and_then(listen).map_err(describe)?;
-        taken.insert(place, listener.local_addr().map_err(describe)?);
+        let listener = Listener::from(bind(address, true).and_then(listen).map_err(describe)?);
+        let shared = listener.socket.local_addr().map_err(describe)?;
+        taken.insert(place, (shared, listener.seats.clone()));
         Ok(listener)
     }
 }
@@ -82,14 +101,14 @@ mod tests {
         let first = ports.listen(0, any()).unwrap();
         let second = ports.listen(0, any()).unwrap();
         let other = ports.listen(1, any()).unwrap();
-        assert_eq!(first.local_addr().unwrap(), second.local_addr().unwrap());
-        assert_ne!(first.local_addr().unwrap(), other.local_addr().unwrap());
+        assert_eq!(first.socket.local_addr().unwrap(), second.socket.local_addr().unwrap());
+        assert_ne!(first.socket.local_addr().unwrap(), other.socket.local_addr().unwrap());
     }
 
     #[test]
     fn a_second_instance_is_refused_with_a_clear_message() {
         let first = Ports::default().listen(0, any()).unwrap();
-        let address = first.local_addr().unwrap();
+        let address = first.socket.local_addr().unwrap();
         let error = Ports::default().listen(0, address).unwrap_err();
         assert_eq!(
             error.to_string(),

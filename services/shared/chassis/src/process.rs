@@ -98,7 +98,7 @@ impl Process {
             return Err("--health-listen is for a process with one service".to_owned());
         };
         let listener = self.ports.listen(HEALTH, address).map_err(|error| describe(&error))?;
-        let address = listener.local_addr().map_err(|error| describe(&error))?;
+        let address = listener.socket.local_addr().map_err(|error| describe(&error))?;
         if worker.is_first() {
             tracing::info!(%address, "answering health checks");
         }
@@ -235,7 +235,7 @@ where
         for (place, Listening { address, service }) in started.into_iter().enumerate() {
             let listener =
                 process.ports.listen(place, address).map_err(|error| describe(&error))?;
-            let address = listener.local_addr().map_err(|error| describe(&error))?;
+            let address = listener.socket.local_addr().map_err(|error| describe(&error))?;
             if worker.is_first() {
                 tracing::info!(service = service.name, %address, workers = worker.count, "listening");
             }

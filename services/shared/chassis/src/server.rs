@@ -24,7 +24,9 @@ use crate::{
     context::{Context, Shared, Trace},
     health::Board,
     identity::Identity,
+    ports::Listener,
     reflection,
+    seats::Taken,
     tls::{Accepted, Acceptor, TlsError},
 };
 
@@ -94,13 +96,13 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let board = Board::new(service.name, 1);
     let common = Common::new(config).map_err(ServeError::Tls)?;
-    serve_in(Worker::ONLY, listener, service, &common, board, stop).await
+    serve_in(Worker::ONLY, Listener::from(listener), service, &common, board, stop).await
 }
 
 /// Serves one service in one worker of a process.
 pub(crate) async fn serve_in(
     worker: Worker,
-    listener: TcpListener,
+    listener: Listener,
     service: Service,
     common: &Common,
     board: Arc<Board>,
@@ -147,7 +149,7 @@ pub(crate) async fn serve_in(
 
 /// Answers for a service's health, without TLS, until it is dropped.
 pub(crate) async fn serve_health(
-    listener: TcpListener,
+    listener: Listener,
     config: &Config,
     board: &Arc<Board>,
 ) -> Result<(), ServeError> {
@@ -175,39 +177,43 @@ fn transport(config: &Config) -> Server {
 /// They have TCP_NODELAY: tonic sets it only on listeners that it opens itself, and without it
 /// answers wait 40 ms for an acknowledgement.
 fn accept(
-    listener: TcpListener,
+    listener: Listener,
     acceptor: Option<Arc<Acceptor>>,
 ) -> Result<impl futures::Stream<Item = io::Result<Accepted>>, ServeError> {
-    listener.set_nonblocking(true).map_err(ServeError::Listener)?;
-    let listener = tokio::net::TcpListener::from_std(listener).map_err(ServeError::Listener)?;
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let Listener { socket, seats } = listener;
+    socket.set_nonblocking(true).map_err(ServeError::Listener)?;
+    let socket = tokio::net::TcpListener::from_std(socket).map_err(ServeError::Listener)?;
+    let incoming = TcpIncoming::from(socket).with_nodelay(Some(true));
     let accepted = incoming.then(|accepted| async {
-        if let Err(error) = &accepted {
-            tracing::warn!(%error, "cannot accept a connection");
+        if accepted.is_err() {
             sleep(ACCEPT_PAUSE).await;
         }
         accepted
     });
     // All of them are listened to at once, without a limit of its own beside that of the process's
     // file descriptors.
-    let begun =
-        accepted.map(move |accepted| stream::once(begin(accepted, acceptor.clone()).boxed()));
+    let begun = seats
+        .of_worker(accepted)
+        .map(move |accepted| stream::once(begin(accepted, acceptor.clone()).boxed()));
     Ok(begun.flatten_unordered(None).filter_map(future::ready))
 }
 
 /// Waits for what a caller says first. Returns `None` when that is nothing, or not what it should be.
 async fn begin(
-    accepted: io::Result<TcpStream>,
+    accepted: io::Result<(TcpStream, Taken)>,
     acceptor: Option<Arc<Acceptor>>,
 ) -> Option<io::Result<Accepted>> {
-    let connection = match accepted {
+    let (connection, taken) = match accepted {
         Ok(connection) => connection,
-        Err(error) => return Some(Err(error)),
+        Err(error) => {
+            tracing::warn!(%error, "cannot accept a connection");
+            return Some(Err(error));
+        }
     };
     let begun = async {
         match acceptor {
-            Some(acceptor) => acceptor.accept(connection).await,
-            None => speaks(&connection).await.then_some(Accepted::Plain(connection)),
+            Some(acceptor) => acceptor.accept(connection, taken).await,
+            None => speaks(&connection).await.then(|| Accepted::plain(connection, taken)),
         }
     };
     timeout(SILENCE_MAX, begun).await.ok().flatten().map(Ok)

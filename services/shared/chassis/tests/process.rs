@@ -19,7 +19,7 @@ async fn all_workers_answer_on_one_port() {
     let process = Process::start("127.0.0.1:0", "");
     let address = process.address();
     let mut seen = [false; 2];
-    // The kernel picks a worker for each connection.
+    // The kernel picks a worker for each connection, and that one may pass it on.
     eventually("both workers have answered", async || {
         let worker: usize = get(peer(address), "").await.unwrap().parse().unwrap();
         seen[worker] = true;

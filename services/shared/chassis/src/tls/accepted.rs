@@ -14,19 +14,39 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-pub(crate) enum Accepted {
+use crate::seats::Taken;
+
+pub(crate) struct Accepted {
+    stream: Stream,
+    /// As long as it lasts.
+    _taken: Taken,
+}
+
+enum Stream {
     Plain(TcpStream),
     // Boxed: it is many times as large.
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Accepted {
+    /// Returns a connection without TLS.
+    pub(crate) fn plain(connection: TcpStream, taken: Taken) -> Self {
+        Self { stream: Stream::Plain(connection), _taken: taken }
+    }
+
+    /// Returns a connection whose caller has shaken hands.
+    pub(crate) fn tls(stream: TlsStream<TcpStream>, taken: Taken) -> Self {
+        Self { stream: Stream::Tls(Box::new(stream)), _taken: taken }
+    }
 }
 
 impl Connected for Accepted {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
-        match self {
-            Self::Plain(connection) => connection.connect_info(),
-            Self::Tls(stream) => stream.get_ref().0.connect_info(),
+        match &self.stream {
+            Stream::Plain(connection) => connection.connect_info(),
+            Stream::Tls(stream) => stream.get_ref().0.connect_info(),
         }
     }
 }
@@ -37,9 +57,9 @@ impl AsyncRead for Accepted {
         waker: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(connection) => Pin::new(connection).poll_read(waker, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(waker, buffer),
+        match &mut self.get_mut().stream {
+            Stream::Plain(connection) => Pin::new(connection).poll_read(waker, buffer),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(waker, buffer),
         }
     }
 }
@@ -50,9 +70,9 @@ impl AsyncWrite for Accepted {
         waker: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(connection) => Pin::new(connection).poll_write(waker, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(waker, bytes),
+        match &mut self.get_mut().stream {
+            Stream::Plain(connection) => Pin::new(connection).poll_write(waker, bytes),
+            Stream::Tls(stream) => Pin::new(stream).poll_write(waker, bytes),
         }
     }
 
@@ -61,30 +81,30 @@ impl AsyncWrite for Accepted {
         waker: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(connection) => Pin::new(connection).poll_write_vectored(waker, parts),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(waker, parts),
+        match &mut self.get_mut().stream {
+            Stream::Plain(connection) => Pin::new(connection).poll_write_vectored(waker, parts),
+            Stream::Tls(stream) => Pin::new(stream).poll_write_vectored(waker, parts),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(connection) => connection.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
+        match &self.stream {
+            Stream::Plain(connection) => connection.is_write_vectored(),
+            Stream::Tls(stream) => stream.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, waker: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(connection) => Pin::new(connection).poll_flush(waker),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(waker),
+        match &mut self.get_mut().stream {
+            Stream::Plain(connection) => Pin::new(connection).poll_flush(waker),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(waker),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, waker: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(connection) => Pin::new(connection).poll_shutdown(waker),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(waker),
+        match &mut self.get_mut().stream {
+            Stream::Plain(connection) => Pin::new(connection).poll_shutdown(waker),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(waker),
         }
     }
 }

@@ -21,7 +21,7 @@ use super::{
     reloaded::{Recipe, Reloaded},
     versions,
 };
-use crate::Config;
+use crate::{Config, seats::Taken};
 
 // What is wrong with a caller: it speaks no TLS, shows no certificate, or shows one that is not
 // accepted; or says, as a rule, that it does not accept ours.
@@ -59,10 +59,10 @@ impl Acceptor {
     /// Shows the certificate to a caller, looks at the caller's, if one is asked for, and waits for
     /// the first byte behind that. Returns `None` when one does not accept the other, or the caller
     /// says no more.
-    pub(crate) async fn accept(&self, connection: TcpStream) -> Option<Accepted> {
+    pub(crate) async fn accept(&self, connection: TcpStream, taken: Taken) -> Option<Accepted> {
         let caller = connection.peer_addr().ok();
         match TlsAcceptor::from(self.configs.current()).accept(connection).await {
-            Ok(mut stream) => speaks(&mut stream).await.then(|| Accepted::Tls(Box::new(stream))),
+            Ok(mut stream) => speaks(&mut stream).await.then(|| Accepted::tls(stream, taken)),
             Err(error) => {
                 let why = why(&error);
                 self.refused.add(1, &[KeyValue::new("why", why)]);

@@ -1,6 +1,7 @@
 //! The subcommand `fan-out`: one author's posts on their way to very many followers.
 
 mod bare;
+mod log;
 
 use std::{
     cell::Cell,
@@ -31,10 +32,11 @@ use crate::{
 /// Home timelines that are built at once.
 const BUILDS: usize = 64;
 
-/// Who reads home timelines while posts are on their way.
-const READERS: usize = 8;
+/// How many home timelines are read a second while posts are on their way: enough to see how long
+/// that takes, too few to take the machine away from what is measured.
+const READS_PER_SECOND: f64 = 200.0;
 
-/// For how long they read before that.
+/// For how long they are read before that.
 const BEFORE: Duration = Duration::from_secs(5);
 
 /// Of how long each stretch is of which the slowest reads are told, while posts are on their way.
@@ -46,7 +48,8 @@ const POLL: Duration = Duration::from_millis(5);
 ///
 /// Starts a system of its own, all in one process, that pushes posts however many followers there
 /// are. Beside it, in the same Redis: bare pipelined ZADD and ZREMRANGEBYRANK of the same posts into
-/// as many sorted sets of the same length.
+/// as many sorted sets of the same length. Both right after Redis has written its append-only file
+/// anew.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// How many follow the author, each with a home timeline
@@ -91,6 +94,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let crowd = Crowd::make(system.urls(), &args).await?;
     let quiet = crowd.read(BEFORE).await?;
     drained(&mut admin).await?;
+    log::settle(&mut admin).await?;
 
     let is_over = Cell::new(false);
     let began = Instant::now();
@@ -217,7 +221,7 @@ impl Crowd {
     async fn read(&self, duration: Duration) -> anyhow::Result<Measured> {
         let reader = |client: usize| self.followers[client % self.followers.len()];
         let step = |client| self.home(reader(client)).map_ok(drop);
-        let read = drive(Pace::Closed(READERS), duration, "readers", step).await;
+        let read = drive(Pace::Open(READS_PER_SECOND), duration, "reads", step).await;
         ensure!(read.failed() == 0, "home timelines cannot be read: {:?}", read.errors);
         Ok(read)
     }

@@ -5,6 +5,8 @@ use std::time::Instant;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_keyspace::redis::{Pipeline, RedisResult, aio::MultiplexedConnection, cmd, pipe};
 
+use super::log;
+
 /// The length at which sorted sets are cut.
 const HOME_MAX: i64 = 800;
 
@@ -22,7 +24,7 @@ pub(super) async fn deliver(
     followers: u32,
     entries: u32,
     posts: u32,
-) -> RedisResult<f64> {
+) -> anyhow::Result<f64> {
     let fill = |pipeline: &mut Pipeline, set: &str| {
         let add = pipeline.cmd("ZADD").arg(set);
         for entry in 1..=entries {
@@ -33,6 +35,7 @@ pub(super) async fn deliver(
     if entries > 0 {
         all(admin, followers, fill).await?;
     }
+    log::settle(admin).await?;
     let began = Instant::now();
     for post in 1..=posts {
         let score = entries + post;

@@ -34,8 +34,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 const STEP_MAX: Duration = Duration::from_secs(8);
 const _: () = assert!(STEP_MAX.as_secs() < ABANDONED_AFTER.as_secs());
 
-/// How many steps a process's worker thread does at once, of all its streams: each keeps the store
-/// busy for some hundredths of a second, and all of them together must not come near its time-out.
+/// How many steps a process's worker thread does at once, of all its streams: together, what each
+/// has the store do at once must not come near its time-out.
 const STEPS_AT_ONCE: usize = 4;
 
 /// What the workers of a thread share.

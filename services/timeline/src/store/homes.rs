@@ -112,7 +112,8 @@ impl Store {
         let bytes = home.unwrap_or_default();
         let Some(head) = Head::read(&bytes) else { return Ok(None) };
         let (records, _) = bytes[HEAD..].as_chunks::<HOME_RECORD>();
-        let entries = records.iter().filter_map(Entry::from_home_record).collect();
+        let mut entries = Vec::with_capacity(records.len());
+        entries.extend(records.iter().filter_map(Entry::from_home_record));
         let pulls = pulls.unwrap_or_default();
         let (pulls, _) = pulls.as_chunks::<PULL>();
         let pulls = pulls.iter().filter_map(|author| UserId::new(u64::from_le_bytes(*author)));
@@ -183,8 +184,8 @@ impl Store {
     }
 
     /// Writes a post into the home timelines that there are of these users; with `once`, only where
-    /// it is not there already. One call for some users, all sent together. Returns into how many it
-    /// was written.
+    /// it is not there already. One round trip for every 500 users. Returns into how many it was
+    /// written.
     pub async fn push(&self, post: &Entry, users: &[UserId], once: bool) -> Result<u64, Error> {
         let record = post.home_record();
         self.of_users(users, |users| {
@@ -196,7 +197,7 @@ impl Store {
     }
 
     /// Adds an author to those whose posts are fetched, for the home timelines that there are of
-    /// these users. One call for some users, all sent together. Returns to how many.
+    /// these users. One round trip for every 500 of them. Returns to how many.
     pub async fn pull(&self, author: UserId, users: &[UserId]) -> Result<u64, Error> {
         self.of_users(users, |users| {
             let call = users.iter().fold(Call::new("tl_pull"), |call, &user| {
@@ -224,7 +225,7 @@ impl Store {
     }
 
     // One call for some users of a partition, or of any where the keyspace joins partitions: a few
-    // hundred followers have hardly a partition in common.
+    // hundred followers have hardly a partition in common. One round trip for some hundred users.
     async fn of_users(
         &self,
         users: &[UserId],
@@ -234,15 +235,17 @@ impl Store {
         users.sort_unstable_by_key(|user| user.partition());
         let is_joined = self.keyspace.joins_partitions();
         let may_share = |a: &UserId, b: &UserId| is_joined || a.partition() == b.partition();
-        let mut batch = Batch::new();
-        for users in users.chunk_by(may_share) {
-            for users in users.chunks(CALL_MAX) {
-                batch.call(users[0].partition(), call(users));
-            }
-        }
         let mut sum = 0;
-        for answer in self.keyspace.send(batch).await? {
-            sum += decode::<u64>(answer)?;
+        for users in users.chunks(TOGETHER_MAX) {
+            let mut batch = Batch::new();
+            for users in users.chunk_by(may_share) {
+                for users in users.chunks(CALL_MAX) {
+                    batch.call(users[0].partition(), call(users));
+                }
+            }
+            for answer in self.keyspace.send(batch).await? {
+                sum += decode::<u64>(answer)?;
+            }
         }
         Ok(sum)
     }
@@ -251,6 +254,11 @@ impl Store {
 /// The most home timelines that one call touches: 0.1 milliseconds of the store's time, and 1 where
 /// each is searched first.
 const CALL_MAX: usize = 50;
+
+/// The most home timelines that are touched by calls that are sent together: up to 5 milliseconds
+/// of the store's time, and some more where each gets more room first. The readers' commands wait
+/// behind them, and they wait behind those of other steps, for far less than a time-out.
+const TOGETHER_MAX: usize = 500;
 
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, &byte| (number << 8) | u64::from(byte))

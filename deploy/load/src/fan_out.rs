@@ -48,7 +48,7 @@ const POLL: Duration = Duration::from_millis(5);
 ///
 /// Starts a system of its own, all in one process, that pushes posts however many followers there
 /// are. Beside it, in the same Redis: bare pipelined ZADD and ZREMRANGEBYRANK of the same posts into
-/// as many sorted sets of the same length. Both right after Redis has written its append-only file
+/// as many sorted sets of the same length. Meanwhile, Redis does not write its append-only file
 /// anew.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -1,4 +1,5 @@
-//! Redis' append-only file, which Redis writes anew by itself when it has doubled.
+//! Redis' append-only file, which Redis writes anew by itself when it has doubled, unless it is
+//! told not to.
 
 use std::time::Duration;
 
@@ -9,9 +10,11 @@ use crate::info::Info;
 
 const POLL: Duration = Duration::from_millis(50);
 
-/// Has Redis write the file anew, and waits until it has, so that it does not while something is
+/// Has Redis write the file anew, and not again by itself, so that it does not while something is
 /// measured: meanwhile each page of memory that is written to is copied first.
 pub(super) async fn settle(admin: &mut MultiplexedConnection) -> anyhow::Result<()> {
+    let mut never = cmd("CONFIG");
+    never.arg("SET").arg("auto-aof-rewrite-percentage").arg(0).exec_async(admin).await?;
     written(admin).await?;
     cmd("BGREWRITEAOF").exec_async(admin).await?;
     written(admin).await

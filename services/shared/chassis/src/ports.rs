@@ -50,11 +50,7 @@ pub(crate) struct Ports {
 impl Ports {
     /// Listens where the other workers do. The first to come takes the port, and fails if another
     /// process has it: SO_REUSEPORT alone would let two instances share it unnoticed.
-    pub(crate) fn listen(
-        &self,
-        place: usize,
-        address: SocketAddr,
-    ) -> Result<Listener, PortError> {
+    pub(crate) fn listen(&self, place: usize, address: SocketAddr) -> Result<Listener, PortError> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let describe = |error: io::Error| match error.kind() {
             io::ErrorKind::AddrInUse => PortError::InUse(address),

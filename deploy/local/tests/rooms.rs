@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 const DOMAIN: &str = "microblog-domain";
+const FILES: &str = "microblog-files";
 const PROTO: &str = "microblog-proto";
 const CHASSIS: &str = "microblog-chassis";
 const KEYSPACE: &str = "microblog-keyspace";
@@ -28,9 +29,12 @@ fn room(metadata: &Metadata, package: &Package) -> String {
 fn allowed(room: &str, all: &BTreeSet<&str>) -> Option<BTreeSet<String>> {
     let these = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect());
     match room {
-        "proto" | "services/shared/domain" | "services/shared/testkit" => these(&[]),
-        "services/shared/keyspace" => these(&[DOMAIN]),
-        "services/shared/chassis" => these(&[PROTO, DOMAIN]),
+        "proto"
+        | "services/shared/domain"
+        | "services/shared/files"
+        | "services/shared/testkit" => these(&[]),
+        "services/shared/keyspace" => these(&[DOMAIN, FILES]),
+        "services/shared/chassis" => these(&[PROTO, DOMAIN, FILES]),
         "gateway" => these(&[PROTO, DOMAIN, CHASSIS]),
         "deploy/local" | "deploy/load" => {
             Some(all.iter().filter(|&&name| name != TESTKIT).map(|&name| name.to_owned()).collect())

@@ -1,27 +1,56 @@
-//! The library's clients for what an address names, with the certificates of one moment. Connects to
-//! nothing.
+//! The library's clients for what an address names, with the certificates of one moment. Connects
+//! to nothing.
 
 use std::time::Duration;
 
+use microblog_files::{Recipe, TlsError};
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo,
-    RedisResult, TlsCertificates,
+    RedisError, RedisResult, TlsCertificates,
     cluster::{ClusterClient, ClusterClientBuilder},
     io::tcp::TcpSettings,
 };
 
-use crate::address::{Address, Credentials, Node, Topology};
+use crate::{
+    address::{Address, Credentials, Node, Topology},
+    certificates::{Files, Paths},
+};
 
 // Of the cluster client. Its own defaults are 16 repeats and up to 655 s of waiting.
 const CLUSTER_RETRIES: u32 = 3;
 const CLUSTER_RETRY_WAIT_MIN_MS: u64 = 10;
 const CLUSTER_RETRY_WAIT_MAX_MS: u64 = 100;
 
-/// What there is to connect to, and as whom.
+/// What there is to connect to, as whom, and with which certificates.
 pub(crate) struct Plan {
     pub(crate) address: Address,
     pub(crate) to_sentinels: Credentials,
     pub(crate) timeout: Duration,
+    pub(crate) files: Option<Paths>,
+}
+
+/// Why there are no clients of a plan.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PlanError {
+    #[error(transparent)]
+    Files(#[from] TlsError),
+    #[error(transparent)]
+    Library(#[from] RedisError),
+}
+
+impl Recipe for Plan {
+    type Files = Option<Files>;
+    type Made = Clients;
+    type Error = PlanError;
+
+    fn read(&self) -> Result<Self::Files, PlanError> {
+        Ok(self.files.as_ref().map(Paths::read).transpose()?)
+    }
+
+    fn make(&self, files: &Self::Files) -> Result<Clients, PlanError> {
+        let certificates = files.as_ref().map(Files::certificates).transpose()?;
+        Ok(Clients::new(self, certificates)?)
+    }
 }
 
 /// How to connect to it.
@@ -40,7 +69,7 @@ pub(crate) enum Kind {
 }
 
 impl Clients {
-    pub(crate) fn new(plan: &Plan, certificates: Option<TlsCertificates>) -> RedisResult<Self> {
+    fn new(plan: &Plan, certificates: Option<TlsCertificates>) -> RedisResult<Self> {
         let mut clients = Self {
             kind: Kind::Sentinel { sentinels: Vec::new(), master: String::new() },
             credentials: plan.address.credentials.clone(),

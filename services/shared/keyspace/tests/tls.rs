@@ -205,8 +205,9 @@ async fn certificates_are_renewed_without_a_restart() {
 fn wrong(config: &Config) -> String {
     match Keyspace::open(config, LIBRARY) {
         Err(Error::Config(cause)) => {
-            let source = cause.source().map(ToString::to_string).unwrap_or_default();
-            format!("{cause}: {source}")
+            let causes = std::iter::successors(cause.source(), |&cause| cause.source());
+            let causes = causes.map(|cause| format!(": {cause}")).collect::<String>();
+            format!("{cause}{causes}")
         }
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("it opens"),

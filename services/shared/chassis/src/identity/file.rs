@@ -32,6 +32,7 @@ const BYTES_MAX: u64 = 64 * 1024;
 #[derive(Clone)]
 pub struct KeyFile(Arc<Inner>);
 
+// No `Reloaded`: every call needs the keys, and would wait there for all others.
 struct Inner {
     path: PathBuf,
     keys: RwLock<Keys>,

@@ -3,10 +3,10 @@
 
 use std::path::PathBuf;
 
+use microblog_files::File;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use super::TelemetryError;
-use crate::tls;
 
 /// Where the files are for the collector of one signal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,13 +24,14 @@ impl Security {
             return Ok(None);
         }
         let authorities = self.authorities.as_deref().ok_or(TelemetryError::Untrusted)?;
-        let authorities = Certificate::from_pem(tls::authorities(authorities)?);
+        let authorities = Certificate::from_pem(File::read(authorities)?.authorities_pem()?);
         let config = ClientTlsConfig::new().ca_certificate(authorities);
         Ok(Some(match (self.certificate.as_deref(), self.key.as_deref()) {
             (None, None) => config,
             (Some(_), None) | (None, Some(_)) => return Err(TelemetryError::HalfIdentity),
             (Some(certificate), Some(key)) => {
-                let (certificate, key) = tls::identity(certificate, key)?;
+                let identity = microblog_files::Identity::read(certificate, key)?;
+                let (certificate, key) = identity.pem()?;
                 config.identity(Identity::from_pem(certificate, key))
             }
         }))

@@ -2,6 +2,7 @@
 
 use std::{fmt, io, path::PathBuf, sync::Arc};
 
+use microblog_files::{File, Identity, Recipe, Reloaded, TlsError};
 use opentelemetry::{KeyValue, global, metrics::Counter};
 use tokio::net::TcpStream;
 use tokio_rustls::{
@@ -14,13 +15,7 @@ use tokio_rustls::{
     server::TlsStream,
 };
 
-use super::{
-    ALPN, Accepted,
-    files::{File, Identity, TlsError},
-    provider,
-    reloaded::{Recipe, Reloaded},
-    versions,
-};
+use super::{ALPN, Accepted, NAME, provider, versions};
 use crate::{Config, seats::Taken};
 
 // What is wrong with a caller: it speaks no TLS, shows no certificate, or shows one that is not
@@ -53,7 +48,7 @@ impl Acceptor {
             key: key.clone(),
             client_authorities: config.tls_client_ca_file.clone(),
         };
-        Ok(Some(Self { configs: Reloaded::new(paths)?, refused: refused() }))
+        Ok(Some(Self { configs: Reloaded::new(NAME, paths)?, refused: refused() }))
     }
 
     /// Shows the certificate to a caller, looks at the caller's, if one is asked for, and waits for
@@ -111,6 +106,7 @@ fn why(error: &io::Error) -> &'static str {
 impl Recipe for Paths {
     type Files = (Identity, Option<File>);
     type Made = ServerConfig;
+    type Error = TlsError;
 
     fn read(&self) -> Result<Self::Files, TlsError> {
         let identity = Identity::read(&self.certificate, &self.key)?;
@@ -118,7 +114,7 @@ impl Recipe for Paths {
         Ok((identity, authorities))
     }
 
-    fn make((identity, authorities): &Self::Files) -> Result<ServerConfig, TlsError> {
+    fn make(&self, (identity, authorities): &Self::Files) -> Result<ServerConfig, TlsError> {
         let builder = versions(ServerConfig::builder_with_provider(provider()));
         let builder = match authorities {
             None => builder.with_no_client_auth(),
@@ -132,8 +128,8 @@ impl Recipe for Paths {
         let identity = SingleCertAndKey::from(identity.certified()?);
         let mut config = builder.with_cert_resolver(Arc::new(identity));
         config.alpn_protocols = vec![ALPN.to_vec()];
-        // Connections last, so that shaking hands anew costs little; and who goes on with an earlier
-        // session does not show a certificate again, which may have expired since.
+        // Connections last, so that shaking hands anew costs little; and who goes on with an
+        // earlier session does not show a certificate again, which may have expired since.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(config)

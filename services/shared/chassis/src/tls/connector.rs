@@ -2,6 +2,7 @@
 
 use std::{fmt, io, path::PathBuf, sync::Arc};
 
+use microblog_files::{File, Identity, Recipe, Reloaded, TlsError};
 use tokio::net::TcpStream;
 use tokio_rustls::{
     TlsConnector,
@@ -12,13 +13,7 @@ use tokio_rustls::{
     },
 };
 
-use super::{
-    ALPN,
-    files::{File, Identity, TlsError},
-    provider,
-    reloaded::{Recipe, Reloaded},
-    versions,
-};
+use super::{ALPN, NAME, provider, versions};
 use crate::Config;
 
 /// Why there is no connection over TLS.
@@ -47,7 +42,7 @@ impl Connector {
     pub(crate) fn new(config: &Config) -> Result<Option<Self>, TlsError> {
         let Some(authorities) = config.peer_ca_file.clone() else { return Ok(None) };
         let identity = config.peer_cert_file.clone().zip(config.peer_key_file.clone());
-        Ok(Some(Self { configs: Reloaded::new(Paths { authorities, identity })? }))
+        Ok(Some(Self { configs: Reloaded::new(NAME, Paths { authorities, identity })? }))
     }
 
     /// Has a server show that it is the one of a name.
@@ -77,6 +72,7 @@ fn failure(error: io::Error) -> HandshakeError {
 impl Recipe for Paths {
     type Files = (File, Option<Identity>);
     type Made = ClientConfig;
+    type Error = TlsError;
 
     fn read(&self) -> Result<Self::Files, TlsError> {
         let identity = self.identity.as_ref();
@@ -84,7 +80,7 @@ impl Recipe for Paths {
         Ok((File::read(&self.authorities)?, identity.transpose()?))
     }
 
-    fn make((authorities, identity): &Self::Files) -> Result<ClientConfig, TlsError> {
+    fn make(&self, (authorities, identity): &Self::Files) -> Result<ClientConfig, TlsError> {
         let builder = versions(ClientConfig::builder_with_provider(provider()));
         let builder = builder.with_root_certificates(authorities.authorities()?);
         let mut config = match identity {

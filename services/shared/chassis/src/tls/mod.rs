@@ -1,24 +1,22 @@
 //! TLS, by configuration: what a server shows to its callers and asks of them, and what a caller
-//! shows to a peer and asks of it. Certificates may be changed while the process runs, which is what
-//! tonic's own TLS cannot do.
+//! shows to a peer and asks of it. Certificates may be changed while the process runs, which is
+//! what tonic's own TLS cannot do.
 //!
 //! Knows neither calls nor HTTP, but for its name in the handshake.
 
 mod accepted;
 mod acceptor;
 mod connector;
-mod files;
-mod reloaded;
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use tokio_rustls::rustls::{
     ConfigBuilder, ConfigSide, WantsVerifier, WantsVersions,
     crypto::{CryptoProvider, ring},
 };
 
-pub use self::files::TlsError;
-use self::files::{File, Identity};
+pub use microblog_files::TlsError;
+
 pub(crate) use self::{
     accepted::Accepted,
     acceptor::Acceptor,
@@ -28,17 +26,8 @@ pub(crate) use self::{
 /// What is spoken over TLS (RFC 7301): gRPC is HTTP/2, and nothing else.
 const ALPN: &[u8] = b"h2";
 
-/// Returns authorities, for who reads them by itself and would not say what is wrong with them.
-pub(crate) fn authorities(file: &Path) -> Result<Vec<u8>, TlsError> {
-    let file = File::read(file)?;
-    file.authorities().map(|_usable| file.into_bytes())
-}
-
-/// Returns a certificate and its key, likewise.
-pub(crate) fn identity(certificate: &Path, key: &Path) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
-    let identity = Identity::read(certificate, key)?;
-    identity.certified().map(|_usable| identity.into_bytes())
-}
+/// What the log says that goes on with other files.
+const NAME: &str = "TLS";
 
 // Said each time: the process's default would be whichever crate came first.
 fn provider() -> Arc<CryptoProvider> {

@@ -1,0 +1,194 @@
+//! Reads certificates and keys (PEM), and says of what cannot be used which file it is, and why.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use rustls::{
+    RootCertStore,
+    client::VerifierBuilderError,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject as _},
+    sign::CertifiedKey,
+};
+
+/// A file that TLS cannot use. Says nothing of what a private key is.
+#[derive(Debug, thiserror::Error)]
+#[error("{} cannot be used", file.display())]
+pub struct TlsError {
+    file: PathBuf,
+    #[source]
+    problem: Problem,
+}
+
+/// What is wrong with a file.
+#[derive(Debug, thiserror::Error)]
+enum Problem {
+    #[error("it cannot be read")]
+    Unreadable(#[source] io::Error),
+    // What is there is left out: it may be a part of a key.
+    #[error("it is not PEM")]
+    NotPem,
+    #[error("it has no certificate (BEGIN CERTIFICATE)")]
+    NoCertificate,
+    #[error("it has no private key (BEGIN PRIVATE KEY) without a password")]
+    NoKey,
+    #[error("its private key is of no kind that is known")]
+    Key,
+    #[error("its private key is not that of the certificate in {}", .0.display())]
+    OtherKey(PathBuf),
+    #[error("a certificate in it is refused")]
+    Certificate(#[source] rustls::Error),
+    #[error("its authorities are refused")]
+    Authorities(#[source] VerifierBuilderError),
+}
+
+impl Problem {
+    fn of(self, file: &File) -> TlsError {
+        TlsError { file: file.path.clone(), problem: self }
+    }
+}
+
+/// A file as it was when it was read.
+#[derive(PartialEq, Eq)]
+pub struct File {
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl File {
+    /// Reads a file, whatever is in it.
+    pub fn read(path: &Path) -> Result<Self, TlsError> {
+        let unreadable =
+            |error| TlsError { file: path.to_owned(), problem: Problem::Unreadable(error) };
+        let bytes = fs::read(path).map_err(unreadable)?;
+        Ok(Self { path: path.to_owned(), bytes })
+    }
+
+    /// Returns the authorities in the file: the certificates that it has.
+    pub fn authorities(&self) -> Result<RootCertStore, TlsError> {
+        let mut authorities = RootCertStore::empty();
+        for certificate in self.certificates()? {
+            let added = authorities.add(certificate);
+            added.map_err(|error| Problem::Certificate(error).of(self))?;
+        }
+        Ok(authorities)
+    }
+
+    /// Returns them as PEM, for who reads them by itself and would not say what is wrong with them.
+    pub fn authorities_pem(&self) -> Result<Vec<u8>, TlsError> {
+        self.authorities().map(|_usable| self.bytes.clone())
+    }
+
+    /// Says that the file's authorities cannot be used.
+    pub fn refused(&self, error: VerifierBuilderError) -> TlsError {
+        Problem::Authorities(error).of(self)
+    }
+
+    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let found = CertificateDer::pem_slice_iter(&self.bytes).collect::<Result<Vec<_>, _>>();
+        match found.map_err(|_| Problem::NotPem.of(self))? {
+            none if none.is_empty() => Err(Problem::NoCertificate.of(self)),
+            some => Ok(some),
+        }
+    }
+
+    fn key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
+        PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|error| match error {
+            pem::Error::NoItemsFound => Problem::NoKey.of(self),
+            _ => Problem::NotPem.of(self),
+        })
+    }
+}
+
+/// A certificate, with those that lead to its authority, and its private key.
+#[derive(PartialEq, Eq)]
+pub struct Identity {
+    certificate: File,
+    key: File,
+}
+
+impl Identity {
+    /// Reads both files, whatever is in them.
+    pub fn read(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+        Ok(Self { certificate: File::read(certificate)?, key: File::read(key)? })
+    }
+
+    /// Returns what is shown to others. Whether they accept it is not known here.
+    pub fn certified(&self) -> Result<CertifiedKey, TlsError> {
+        let Self { certificate, key } = self;
+        let chain = certificate.certificates()?;
+        // Said each time: the process's default would be whichever crate came first.
+        let certified = CertifiedKey::from_der(chain, key.key()?, &ring::default_provider());
+        certified.map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                Problem::OtherKey(certificate.path.clone()).of(key)
+            }
+            error @ rustls::Error::InvalidCertificate(_) => {
+                Problem::Certificate(error).of(certificate)
+            }
+            _ => Problem::Key.of(key),
+        })
+    }
+
+    /// Returns certificate and key as PEM, for who reads them by itself and would not say what is
+    /// wrong with them.
+    pub fn pem(&self) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
+        self.certified().map(|_usable| (self.certificate.bytes.clone(), self.key.bytes.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use microblog_testkit::{Authority, Files};
+
+    use super::*;
+
+    /// Returns what an error says, with all that is behind it.
+    fn said(error: &TlsError) -> String {
+        let causes = std::iter::successors(error.source(), |&cause| cause.source());
+        let causes = causes.map(|cause| format!(": {cause}")).collect::<String>();
+        format!("{error}{causes} {error:?}")
+    }
+
+    #[test]
+    fn what_can_be_used_is_returned_as_it_stands_in_the_files() {
+        let (files, authority) = (Files::new(), Authority::new());
+        let issued = authority.issue(&["server.test"]);
+        let (certificate, key) = files.certificate("server", &issued);
+        let pem = Identity::read(&certificate, &key).and_then(|identity| identity.pem());
+        assert_eq!(pem.unwrap(), (issued.certificate.into_bytes(), issued.key.into_bytes()));
+        let file = files.write("ca.crt", authority.pem());
+        let pem = File::read(&file).and_then(|file| file.authorities_pem());
+        assert_eq!(pem.unwrap(), authority.pem().into_bytes());
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named_without_its_secret() {
+        let (files, authority) = (Files::new(), Authority::new());
+        let (issued, other) = (authority.issue(&["server.test"]), authority.issue(&["other.test"]));
+        let cut = issued.key.replace("-----END PRIVATE KEY-----", "");
+        let wrong = [
+            (other.key.as_str(), "server.key cannot be used: its private key is not that of"),
+            (&issued.certificate, "server.key cannot be used: it has no private key"),
+            (&cut, "server.key cannot be used: it is not PEM"),
+        ];
+        let (certificate, key) = files.certificate("server", &issued);
+        for (text, problem) in wrong {
+            files.write("server.key", text);
+            let refused = Identity::read(&certificate, &key).and_then(|identity| identity.pem());
+            let error = said(&refused.unwrap_err());
+            assert!(error.contains(problem), "{error}");
+            let mut secrets = issued.key.lines().chain(other.key.lines());
+            assert!(!secrets.any(|line| !line.starts_with('-') && error.contains(line)), "{error}");
+        }
+        files.write("server.key", &issued.key);
+        let none = File::read(&key).and_then(|file| file.authorities_pem()).unwrap_err();
+        assert!(said(&none).contains("it has no certificate"), "{none:?}");
+        let missing = File::read(&files.path("none")).err().unwrap();
+        assert!(said(&missing).contains("it cannot be read: No such file"), "{missing:?}");
+    }
+}

@@ -7,8 +7,10 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use crate::looks::Looks;
 
 // A few small files of this machine, read that often at most, however much they are used.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -41,9 +43,7 @@ pub struct Reloaded<R: Recipe> {
     state: Mutex<State<R>>,
     /// How often it was made again.
     generation: AtomicU64,
-    begun: Instant,
-    /// Milliseconds from `begun` to the next look.
-    next_look: AtomicU64,
+    looks: Looks,
 }
 
 struct State<R: Recipe> {
@@ -64,8 +64,7 @@ impl<R: Recipe> Reloaded<R> {
             recipe,
             state: Mutex::new(State { files, made, is_unreadable: false }),
             generation: AtomicU64::new(0),
-            begun: Instant::now(),
-            next_look: AtomicU64::new(millis(PAUSE)),
+            looks: Looks::every(PAUSE),
         })
     }
 
@@ -89,17 +88,10 @@ impl<R: Recipe> Reloaded<R> {
         self.generation.load(Relaxed)
     }
 
-    // Whoever comes first when it is time looks, and the others need not.
     fn look_if_time(&self) {
-        let (now, next) = (millis(self.begun.elapsed()), self.next_look.load(Relaxed));
-        let later = now.saturating_add(millis(PAUSE));
-        if now >= next && self.next_look.compare_exchange(next, later, Relaxed, Relaxed).is_ok() {
-            self.look();
-        }
-    }
-
-    fn look(&self) {
-        if let Err(error) = self.update(&mut self.lock()) {
+        if self.looks.is_due()
+            && let Err(error) = self.update(&mut self.lock())
+        {
             let (error, problem) = (&error as &dyn Error, error.source());
             let name = self.name;
             tracing::warn!(error, problem, "{name} goes on with the files as they were before");
@@ -131,10 +123,6 @@ impl<R: Recipe> Reloaded<R> {
     }
 }
 
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use std::{fs, io, path::PathBuf};
@@ -142,6 +130,7 @@ mod tests {
     use microblog_testkit::Files;
 
     use super::*;
+    use crate::looks::millis;
 
     /// Makes a number of a file with its digits.
     struct Number(PathBuf);
@@ -169,7 +158,7 @@ mod tests {
 
     /// Returns it, and its generation, as if a second had passed.
     fn later(number: &Reloaded<Number>) -> (u32, u64) {
-        number.next_look.store(0, Relaxed);
+        number.looks.next.store(0, Relaxed);
         (*number.current(), number.generation())
     }
 
@@ -187,11 +176,11 @@ mod tests {
     fn the_files_are_looked_at_when_it_is_time_whatever_is_asked() {
         let (files, number) = number();
         files.write("number", "2");
-        number.next_look.store(u64::MAX, Relaxed);
+        number.looks.next.store(u64::MAX, Relaxed);
         assert_eq!((*number.current(), number.generation()), (1, 0), "not yet");
-        number.next_look.store(0, Relaxed);
+        number.looks.next.store(0, Relaxed);
         assert_eq!((number.generation(), *number.current()), (1, 2));
-        assert!(number.next_look.load(Relaxed) >= millis(PAUSE), "then there is a pause");
+        assert!(number.looks.next.load(Relaxed) >= millis(PAUSE), "then there is a pause");
     }
 
     #[test]

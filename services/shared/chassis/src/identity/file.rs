@@ -5,13 +5,11 @@ use std::{
     io::Read as _,
     path::{Path, PathBuf},
     str::FromStr,
-    sync::{
-        Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use microblog_files::Looks;
 use sha2::{Digest as _, Sha256};
 
 use super::{
@@ -36,9 +34,7 @@ pub struct KeyFile(Arc<Inner>);
 struct Inner {
     path: PathBuf,
     keys: RwLock<Keys>,
-    opened: Instant,
-    /// Milliseconds from `opened` to the next look.
-    next_look: AtomicU64,
+    looks: Looks,
     /// What was found at the last look.
     found: Mutex<Found>,
 }
@@ -72,8 +68,7 @@ impl KeyFile {
         Ok(Self(Arc::new(Inner {
             path,
             keys: RwLock::new(keys),
-            opened: Instant::now(),
-            next_look: AtomicU64::new(millis(PERIOD)),
+            looks: Looks::every(PERIOD),
             found: Mutex::new(Found::text(&text)),
         })))
     }
@@ -103,11 +98,8 @@ impl FromStr for KeyFile {
 }
 
 impl Inner {
-    // Whoever comes first when it is time looks, and the others go on with what there is.
     fn look_if_time(&self) {
-        let (now, next) = (millis(self.opened.elapsed()), self.next_look.load(Relaxed));
-        let later = now.saturating_add(millis(PERIOD));
-        if now >= next && self.next_look.compare_exchange(next, later, Relaxed, Relaxed).is_ok() {
+        if self.looks.is_due() {
             self.look();
         }
     }
@@ -149,10 +141,6 @@ fn read(path: &Path) -> io::Result<String> {
         return Err(io::Error::other("larger than a file of keys may be"));
     }
     Ok(text)
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 // In seconds since 1970.
@@ -220,11 +208,11 @@ mod tests {
 
     #[test]
     fn the_file_is_looked_at_again_when_it_is_time() {
-        let (path, keys) = file(ONE);
+        let (path, mut keys) = file(ONE);
         let (_, other) = file(TWO);
         fs::write(path.path(), TWO).unwrap();
         assert!(!knows(&keys, &other), "not yet");
-        keys.0.next_look.store(0, Relaxed);
+        Arc::get_mut(&mut keys.0).unwrap().looks = Looks::every(Duration::ZERO);
         assert!(knows(&keys, &other));
     }
 

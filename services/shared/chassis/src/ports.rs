@@ -36,18 +36,25 @@ pub(crate) struct Listener {
 impl From<TcpListener> for Listener {
     /// Returns the only listener of its port.
     fn from(socket: TcpListener) -> Self {
-        Self { socket, seats: Arc::default() }
+        Self { socket, seats: Arc::new(Seats::of(1)) }
     }
 }
 
 /// The ports of a process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Ports {
+    /// How many listen on each.
+    workers: usize,
     // By the listener's place in its worker, since several may ask for a free port.
     taken: Mutex<HashMap<usize, (SocketAddr, Arc<Seats>)>>,
 }
 
 impl Ports {
+    /// Returns the ports of so many workers, none of which is taken yet.
+    pub(crate) fn of(workers: usize) -> Self {
+        Self { workers, taken: Mutex::default() }
+    }
+
     /// Listens where the other workers do. The first to come takes the port, and fails if another
     /// process has it: SO_REUSEPORT alone would let two instances share it unnoticed.
     pub(crate) fn listen(&self, place: usize, address: SocketAddr) -> Result<Listener, PortError> {
@@ -62,10 +69,11 @@ impl Ports {
         }
         // Closed again at once; what is left is a moment in which two first ones may meet.
         drop(bind(address, false).map_err(describe)?);
-        let listener = Listener::from(bind(address, true).and_then(listen).map_err(describe)?);
-        let shared = listener.socket.local_addr().map_err(describe)?;
-        taken.insert(place, (shared, listener.seats.clone()));
-        Ok(listener)
+        let socket = bind(address, true).and_then(listen).map_err(describe)?;
+        let shared = socket.local_addr().map_err(describe)?;
+        let seats = Arc::new(Seats::of(self.workers));
+        taken.insert(place, (shared, seats.clone()));
+        Ok(Listener { socket, seats })
     }
 }
 
@@ -93,7 +101,7 @@ mod tests {
 
     #[test]
     fn workers_share_a_port_and_services_do_not() {
-        let ports = Ports::default();
+        let ports = Ports::of(2);
         let first = ports.listen(0, any()).unwrap();
         let second = ports.listen(0, any()).unwrap();
         let other = ports.listen(1, any()).unwrap();
@@ -103,9 +111,9 @@ mod tests {
 
     #[test]
     fn a_second_instance_is_refused_with_a_clear_message() {
-        let first = Ports::default().listen(0, any()).unwrap();
+        let first = Ports::of(1).listen(0, any()).unwrap();
         let address = first.socket.local_addr().unwrap();
-        let error = Ports::default().listen(0, address).unwrap_err();
+        let error = Ports::of(1).listen(0, address).unwrap_err();
         assert_eq!(
             error.to_string(),
             format!(

@@ -129,7 +129,7 @@ where
     common.admission.observe();
     let process = Arc::new(Process {
         common,
-        ports: Ports::default(),
+        ports: Ports::of(config.workers()),
         boards: Mutex::default(),
         stop: CancellationToken::new(),
     });

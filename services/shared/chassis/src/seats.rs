@@ -1,7 +1,7 @@
-//! Connections of one port, spread evenly over the workers that listen on it by then: a connection
-//! stays with its worker. The kernel spreads them by chance, which is even for very many only, and
-//! callers of gRPC hold few of them for long: so the worker that is handed one passes it on to one
-//! that has fewer. (What Envoy calls an
+//! Connections of one port, spread evenly over the workers that listen on it: a connection stays with
+//! its worker. The kernel spreads them by chance, which is even for very many only, and callers of
+//! gRPC hold few of them for long: so the worker that is handed one passes it on to one that has
+//! fewer, and none is taken before all workers are there. (What Envoy calls an
 //! [exact balance](https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/listener/v3/listener.proto#config-listener-v3-listener-connectionbalanceconfig-exactbalance).)
 
 use std::{
@@ -13,16 +13,20 @@ use std::{
 };
 
 use futures::{
-    Stream, StreamExt as _,
+    FutureExt as _, Stream, StreamExt as _,
     channel::mpsc::{UnboundedSender, unbounded},
     future, stream,
 };
 use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
 
 /// The workers of a port, and how many connections each has.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Seats {
     workers: Mutex<Vec<Seat>>,
+    expected: usize,
+    /// Cancelled when as many workers have come as are expected.
+    waiting: CancellationToken,
 }
 
 #[derive(Clone, Debug)]
@@ -52,15 +56,29 @@ impl Drop for Taken {
 }
 
 impl Seats {
+    /// Returns the seats of so many workers, of which none is there yet.
+    pub(crate) fn of(workers: usize) -> Self {
+        let waiting = CancellationToken::new();
+        Self { workers: Mutex::default(), expected: workers, waiting }
+    }
+
     /// Returns the connections that are one worker's, of those that the kernel hands to it and
-    /// those that other workers pass on.
+    /// those that other workers pass on; none before all workers have asked for theirs.
     pub(crate) fn of_worker(
         self: Arc<Self>,
         accepted: impl Stream<Item = io::Result<TcpStream>>,
     ) -> impl Stream<Item = io::Result<(TcpStream, Taken)>> {
         let (to, passed) = unbounded();
         let own = Seat { taken: Arc::default(), to };
-        self.workers().push(own.clone());
+        {
+            let mut workers = self.workers();
+            workers.push(own.clone());
+            if workers.len() >= self.expected {
+                self.waiting.cancel();
+            }
+        }
+        let all_are_here = self.waiting.clone().cancelled_owned();
+        let accepted = all_are_here.map(|()| accepted).flatten_stream();
         let passed = passed.map(|(stream, taken)| Ok((TcpStream::from_std(stream)?, taken)));
         let kept = accepted.filter_map(move |accepted| {
             let kept = accepted.and_then(|stream| self.seat(&own, stream)).transpose();
@@ -103,7 +121,6 @@ impl Seats {
 mod tests {
     use std::pin::pin;
 
-    use futures::FutureExt as _;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -122,10 +139,11 @@ mod tests {
 
     #[tokio::test]
     async fn the_worker_with_fewer_connections_gets_the_next_one() {
-        let seats = Arc::new(Seats::default());
+        let seats = Arc::new(Seats::of(2));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(6).await.into_iter().unzip();
-        // All of them come to the first worker.
+        // All of them come to the first worker, before there is a second one.
         let mut first = pin!(seats.clone().of_worker(stream::iter(accepted.into_iter().map(Ok))));
+        assert!(first.next().now_or_never().is_none(), "one is taken before all are here");
         let mut second = pin!(seats.clone().of_worker(stream::pending()));
         let kept: Vec<_> = first.by_ref().take(3).map(Result::unwrap).collect().await;
         assert!(first.next().now_or_never().is_none(), "the sixth is not the first worker's");
@@ -136,7 +154,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_has_ended_counts_no_more() {
-        let seats = Arc::new(Seats::default());
+        let seats = Arc::new(Seats::of(1));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(2).await.into_iter().unzip();
         let mut only = pin!(seats.clone().of_worker(stream::iter(accepted.into_iter().map(Ok))));
         let taken = || seats.workers()[0].taken.load(Ordering::Relaxed);
@@ -151,7 +169,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_passed_to_a_worker_that_has_gone() {
-        let seats = Arc::new(Seats::default());
+        let seats = Arc::new(Seats::of(2));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(4).await.into_iter().unzip();
         drop(seats.clone().of_worker(stream::pending()));
         let first = seats.clone().of_worker(stream::iter(accepted.into_iter().map(Ok)));

@@ -15,6 +15,7 @@ mod cluster;
 mod config;
 mod connected;
 mod connection;
+mod doorkeeper;
 mod endpoint;
 mod error;
 mod exclusive;

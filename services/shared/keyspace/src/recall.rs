@@ -10,6 +10,9 @@
 //!
 //! What changes while its value is on the way from the connection's driver to the memory must not
 //! get into the memory: a value is kept only if nothing was pushed since it was answered.
+//!
+//! Where more is read than a memory has room for, only what is asked for again is read so. To have a
+//! key tracked, and no more a little later, costs Redis more than to read it.
 
 use std::{
     hash::Hash,
@@ -25,6 +28,7 @@ use tokio::time::{Instant, timeout};
 use crate::{
     Batch, Error, Keyspace,
     connected::Connected,
+    doorkeeper::Doorkeeper,
     error::TimedOut,
     keyspace::accept,
     links::{Health, Links},
@@ -35,6 +39,9 @@ use crate::{
 
 // What a value takes besides itself, in the list and the table, about.
 const ENTRY_BYTES: usize = 64;
+
+// Of a full memory, for each place in which it is noted who was seen: about as many as it has values.
+const BYTES_PER_PLACE: usize = 256;
 
 // After a connection could not be made or broke, it is tried again no sooner.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -115,9 +122,19 @@ struct Memory<I, T> {
     kind: Kind<I, T>,
     bytes: usize,
     bytes_max: usize,
+    /// Those who were looked for when there was no room.
+    doorkeeper: Doorkeeper,
     /// How many messages Redis has pushed.
     pushed: u64,
     remembered: Remembered,
+}
+
+/// Ids that are not remembered, in their order, each once.
+struct Unknown<I> {
+    /// Those to remember.
+    wanted: Vec<I>,
+    /// Those for which there is no room.
+    passing: Vec<I>,
 }
 
 impl<I, T> Drop for Memory<I, T> {
@@ -162,12 +179,31 @@ impl<I: Id, T: Clone + Send + 'static> Recall<I, T> {
             inner.remembered.untracked(ids.len());
             return inner.read_anew(ids).await;
         };
-        let Some(found) = inner.read_tracked(&track, ids).await? else {
+        let Unknown { wanted, passing } = track.memory().unknown(ids);
+        let unknown = wanted.len() + passing.len();
+        let is_passing = |id| passing.binary_search(id).is_ok();
+        let found = async {
+            if wanted.is_empty() && ids.iter().all(is_passing) {
+                return Ok(Some(vec![None; ids.len()]));
+            }
+            inner.read_tracked(&track, ids, wanted).await
+        };
+        let (found, passed) = tokio::join!(found, inner.read_anew(&passing));
+        let Some(mut found) = found? else {
             if !track.is_good(&inner.links) {
                 inner.lose(&track);
             }
             return inner.read_anew(ids).await;
         };
+        inner.remembered.looked(ids.len(), unknown);
+        let passed = passed?;
+        if !passed.is_empty() {
+            for (id, value) in ids.iter().zip(&mut found) {
+                if let Ok(place) = passing.binary_search(id) {
+                    *value = Some(passed[place].clone());
+                }
+            }
+        }
         let lost: Vec<I> = ids
             .iter()
             .zip(&found)
@@ -199,24 +235,23 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
         (self.kind.decode)(id, accept(answer)?)
     }
 
-    /// Reads what is not remembered, and then takes the others from memory: `None` in the place of
-    /// those that changed meanwhile. `None` for all if the connection does not answer.
+    /// Reads what is wanted, and then takes the others from memory: `None` in the place of those
+    /// that are not there, or changed meanwhile. `None` for all if the connection does not answer.
     async fn read_tracked(
         &self,
         track: &Track<I, T>,
         ids: &[I],
+        wanted: Vec<I>,
     ) -> Result<Option<Vec<Option<T>>>, Error> {
-        let unknown = track.memory().missing(ids);
-        let joined = if unknown.is_empty() { track.wire.join() } else { None };
+        let joined = if wanted.is_empty() { track.wire.join() } else { None };
         let answers = match joined {
             Some(joined) => self.in_time(joined).await.ok(),
-            None => self.send(track, &unknown).await,
+            None => self.send(track, &wanted).await,
         };
         let Some(answers) = answers else { return Ok(None) };
-        self.remembered.looked(ids.len(), unknown.len());
         track.health.answered();
-        let mut fresh = Vec::with_capacity(unknown.len());
-        for (id, answer) in unknown.into_iter().zip(answers.values) {
+        let mut fresh = Vec::with_capacity(wanted.len());
+        for (id, answer) in wanted.into_iter().zip(answers.values) {
             fresh.push((id, self.decode(id, answer)?));
         }
         Ok(Some(track.memory().take_in(ids, fresh, answers.pushed)))
@@ -309,7 +344,8 @@ impl<I, T> Track<I, T> {
 impl<I: Id, T: Clone> Memory<I, T> {
     fn new(kind: Kind<I, T>, bytes_max: usize, remembered: Remembered) -> Self {
         let values = LruCache::new_unbounded();
-        Self { values, kind, bytes: 0, bytes_max, pushed: 0, remembered }
+        let doorkeeper = Doorkeeper::new(bytes_max / BYTES_PER_PLACE);
+        Self { values, kind, bytes: 0, bytes_max, doorkeeper, pushed: 0, remembered }
     }
 
     /// Returns how many values and bytes there are.
@@ -344,13 +380,18 @@ impl<I: Id, T: Clone> Memory<I, T> {
         ENTRY_BYTES + size_of::<T>() + (self.kind.heap_bytes)(value)
     }
 
-    /// Returns which ids have no value here, each once.
-    fn missing(&self, ids: &[I]) -> Vec<I> {
-        let mut missing: Vec<I> =
+    /// Returns which ids have no value here. There is room for all of them until the memory is full,
+    /// and from then on for those that were looked for lately.
+    fn unknown(&mut self, ids: &[I]) -> Unknown<I> {
+        let mut unknown: Vec<I> =
             ids.iter().copied().filter(|id| !self.values.contains_key(id)).collect();
-        missing.sort_unstable();
-        missing.dedup();
-        missing
+        unknown.sort_unstable();
+        unknown.dedup();
+        if self.bytes < self.bytes_max - self.bytes_max / 16 {
+            return Unknown { wanted: unknown, passing: Vec::new() };
+        }
+        let (wanted, passing) = unknown.into_iter().partition(|id| self.doorkeeper.has_seen(id));
+        Unknown { wanted, passing }
     }
 
     /// Takes in what was read, if nothing was pushed since, and returns the values of some ids:

@@ -110,6 +110,32 @@ async fn no_more_is_remembered_than_allowed() {
 }
 
 #[tokio::test]
+async fn what_is_read_once_does_not_displace_what_is_read_often() {
+    let server = RedisServer::start().await;
+    let numbers = numbers(server.url(TRACKED), 100 * 1100);
+    remembers(&server, &numbers).await;
+    let often: Vec<u64> = (0..50).collect();
+    numbers.read(&often).await.unwrap();
+    // Full from here on.
+    let once = |round: u64| 2000 + 100 * round..2100 + 100 * round;
+    numbers.read(&once(0).collect::<Vec<_>>()).await.unwrap();
+    numbers.read(&often).await.unwrap();
+    numbers.read(&often).await.unwrap();
+    server.reset_commandstats().await;
+    for round in 1..=20 {
+        let ids: Vec<u64> = often.iter().copied().chain(once(round)).collect();
+        assert_eq!(numbers.read(&ids).await.unwrap(), vec![0; ids.len()]);
+    }
+    assert_eq!(reads(&server).await, 20 * 100);
+    // What comes again is remembered.
+    let ids: Vec<u64> = once(20).take(10).collect();
+    for _ in 0..10 {
+        numbers.read(&ids).await.unwrap();
+    }
+    assert!(reads(&server).await < 20 * 100 + 30, "{}", reads(&server).await);
+}
+
+#[tokio::test]
 async fn who_reads_at_the_same_moment_asks_together() {
     let server = RedisServer::start().await;
     let numbers = numbers(server.url(TRACKED), ENOUGH);

@@ -93,12 +93,26 @@ pub(crate) async fn drive<F>(
 where
     F: Future<Output = Result<(), Status>>,
 {
+    let end = Instant::now() + duration;
+    drive_until(pace, |due| due >= end, label, step).await
+}
+
+/// Has clients call until it is over for a call that is due at a moment.
+pub(crate) async fn drive_until<F>(
+    pace: Pace,
+    is_over: impl Fn(Instant) -> bool,
+    label: &'static str,
+    step: impl Fn(usize) -> F,
+) -> Measured
+where
+    F: Future<Output = Result<(), Status>>,
+{
     let measured = RefCell::new(Measured::new());
     let began = Instant::now();
     let calls = async {
         match pace {
-            Pace::Closed(clients) => closed(clients, began + duration, &measured, step).await,
-            Pace::Open(rate) => open(rate, duration, &measured, step).await,
+            Pace::Closed(clients) => closed(clients, is_over, &measured, step).await,
+            Pace::Open(rate) => open(rate, is_over, &measured, step).await,
         }
     };
     tokio::select! {
@@ -112,17 +126,17 @@ where
 
 async fn closed<F>(
     clients: usize,
-    end: Instant,
+    is_over: impl Fn(Instant) -> bool,
     measured: &RefCell<Measured>,
     step: impl Fn(usize) -> F,
 ) where
     F: Future<Output = Result<(), Status>>,
 {
-    let step = &step;
+    let (is_over, step) = (&is_over, &step);
     let client = |number| async move {
         loop {
             let begin = Instant::now();
-            if begin >= end {
+            if is_over(begin) {
                 return;
             }
             let done = step(number).await;
@@ -134,7 +148,7 @@ async fn closed<F>(
 
 async fn open<F>(
     rate: f64,
-    duration: Duration,
+    is_over: impl Fn(Instant) -> bool,
     measured: &RefCell<Measured>,
     step: impl Fn(usize) -> F,
 ) where
@@ -146,7 +160,7 @@ async fn open<F>(
     let mut count = 0;
     loop {
         let due = began + Duration::from_secs_f64(f64::from(count) / rate);
-        let is_over = due >= began + duration;
+        let is_over = is_over(due);
         if is_over && under_way.is_empty() {
             return;
         }
@@ -211,6 +225,23 @@ mod tests {
         assert_eq!(measured.latencies.len(), 20);
         // The last of 20 was due after 190 ms and done after 400.
         assert!(measured.quantile_us(1.0) >= 200_000, "{}", measured.quantile_us(1.0));
+    }
+
+    #[tokio::test]
+    async fn what_is_due_before_the_end_is_called_even_if_it_is_late() {
+        let (end, calls) = (Cell::new(None), Cell::new(0));
+        let is_over = |due| end.get().is_some_and(|end| due >= end);
+        let measured = drive_until(Pace::Open(100.0), is_over, "test", async |_| {
+            calls.set(calls.get() + 1);
+            if calls.get() == 3 {
+                // Nothing else happens meanwhile, and five calls fall due.
+                std::thread::sleep(Duration::from_millis(55));
+                end.set(Some(Instant::now()));
+            }
+            Ok(())
+        })
+        .await;
+        assert!(measured.latencies.len() >= 8, "{}", measured.latencies.len());
     }
 
     #[tokio::test]

@@ -27,7 +27,8 @@ const SCENARIOS: [Scenario; 8] = [
 
 /// Measures what calls cost with more and more accounts, and draws it.
 ///
-/// Starts a system of its own for each number of accounts, all in one process.
+/// Starts a system of its own for each number of accounts, all in one process, and measures when
+/// nothing is under way any more of what was brought into it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The numbers of accounts
@@ -83,6 +84,7 @@ async fn outcomes(
     let list = args.graph.graph(accounts)?;
     let system = System::start(Shape::One, None, &[]).await?;
     let world = args.trial.world(&system, &list, args.graph.seed).await?;
+    system.settle().await?;
     let mut outcomes = Vec::new();
     for &scenario in scenarios {
         outcomes.push(args.trial.measure(&system, &world, scenario, pace).await?);

@@ -2,9 +2,11 @@
 //! by somebody else. Knows where it listens and what it uses; calls nothing but its health.
 
 mod layout;
+pub(crate) mod log;
 mod nesting;
 mod process;
 mod redis;
+pub(crate) mod rest;
 mod usage;
 
 use std::{
@@ -27,14 +29,6 @@ use crate::child::Child;
 
 const START: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
-
-/// In how many streams posts wait for their way to followers, as the timeline service has it.
-const STREAMS: u16 = 16;
-
-/// Returns the keys of the streams in which posts wait for their way to followers.
-pub(crate) fn fan_out_streams() -> impl Iterator<Item = String> {
-    (0..STREAMS).map(|stream| format!("tl:{{{stream}}}:fanout"))
-}
 
 /// How a system is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -130,6 +124,15 @@ impl System {
     /// Returns the address of Redis for its administrator, with the password; none elsewhere.
     pub(crate) fn redis_url(&self) -> Option<&str> {
         self.store.as_ref().map(|store| store.admin.url())
+    }
+
+    /// Waits until nothing of what was brought into it waits for somebody any more, and has Redis
+    /// write its append-only file anew, and not by itself from then on, so that neither is measured
+    /// with what comes after. Does nothing elsewhere.
+    pub(crate) async fn settle(&self) -> anyhow::Result<()> {
+        let Some(mut admin) = self.redis().await? else { return Ok(()) };
+        rest::reached(&mut admin).await?;
+        log::settle(&mut admin).await
     }
 
     /// Listens in on Redis for a while (half a second is enough to be off by one in a hundred), to

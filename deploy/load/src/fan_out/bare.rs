@@ -5,7 +5,7 @@ use std::time::Instant;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_keyspace::redis::{Pipeline, RedisResult, aio::MultiplexedConnection, cmd, pipe};
 
-use super::log;
+use crate::system::log;
 
 /// The length at which sorted sets are cut.
 const HOME_MAX: i64 = 800;

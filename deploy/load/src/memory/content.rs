@@ -2,7 +2,10 @@
 //! services. Knows nothing of Redis.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use microblog_local::remote::{self, CALL_TIMEOUT};
+use microblog_local::{
+    progress::Progress,
+    remote::{self, CALL_TIMEOUT},
+};
 use microblog_proto::post::{AddCommentRequest, LikeRequest};
 use tonic::Status;
 use uuid::Uuid;
@@ -41,7 +44,7 @@ impl<'a> Content<'a> {
         let calls = self.accounts.iter().enumerate().map(async |(index, &author)| {
             self.services.publish(author, &text(first + index)).await
         });
-        all(calls).await
+        all("posts", self.accounts.len(), calls).await
     }
 
     /// Lets so many accounts like each post, or all, if they are fewer; returns how many likes
@@ -58,7 +61,7 @@ impl<'a> Content<'a> {
             });
             response.await.map(drop)
         });
-        Ok(all(calls).await?.len() as u64)
+        Ok(all("likes", posts.len() * each, calls).await?.len() as u64)
     }
 
     /// Lets somebody comment on each of the posts.
@@ -80,7 +83,7 @@ impl<'a> Content<'a> {
             });
             response.await.map(drop)
         });
-        all(calls).await.map(drop)
+        all("comments", posts.len(), calls).await.map(drop)
     }
 
     /// Lets each account read its home timeline, which is there from then on.
@@ -88,7 +91,7 @@ impl<'a> Content<'a> {
         let calls = self.accounts.iter().map(async |&account| {
             remote::repeatedly(async || self.services.home(account).await).await.map(drop)
         });
-        all(calls).await.map(drop)
+        all("homes", self.accounts.len(), calls).await.map(drop)
     }
 
     fn account(&self, number: usize) -> u64 {
@@ -96,11 +99,17 @@ impl<'a> Content<'a> {
     }
 }
 
-/// Makes calls, some at a time, and returns their answers in their order.
+/// Makes so many calls, some at a time, and returns their answers in their order.
 async fn all<T>(
+    label: &'static str,
+    count: usize,
     calls: impl Iterator<Item = impl Future<Output = Result<T, Status>>>,
 ) -> anyhow::Result<Vec<T>> {
-    told(stream::iter(calls).buffered(AT_ONCE).try_collect().await)
+    let progress = Progress::start(label, count as u64);
+    let answers = stream::iter(calls).buffered(AT_ONCE).inspect(|_| progress.add(1));
+    let answers = answers.try_collect().await;
+    progress.finish();
+    told(answers)
 }
 
 /// Returns words in an order that depends on the number.

@@ -1,5 +1,5 @@
 //! Redis' memory: when nothing is under way any more, how much is used, and by keys of which kinds.
-//! Knows the names of keys that wait for somebody, and of those that pass by themselves.
+//! Knows the names of keys that pass by themselves.
 
 use std::time::{Duration, Instant};
 
@@ -8,18 +8,7 @@ use microblog_keyspace::redis::{self, Pipeline, aio::MultiplexedConnection, cmd}
 use tokio::time;
 
 use super::kinds::{Kind, Kinds, kind};
-use crate::{info::Info, system::fan_out_streams};
-
-const PARTITIONS: u16 = 1024;
-
-/// Sorted sets of a partition that are gone when nothing waits.
-const WAITING: [&str; 5] = [
-    "user:{p}:registrations",
-    "user:{p}:deletions",
-    "rel:{p}:pending",
-    "post:{p}:outbox",
-    "post:{p}:pending",
-];
+use crate::{info::Info, system::rest};
 
 /// What is kept for a day so that requests can be repeated: the only keys that name a UUID. Paces,
 /// which are kept for a minute, are not there where accounts may write as fast as they like.
@@ -27,7 +16,7 @@ const PASSING: &str = "post:{*}:*-*-*-*-*";
 
 const SCAN_COUNT: u32 = 1000;
 const POLL: Duration = Duration::from_millis(200);
-const REST_TIMEOUT: Duration = Duration::from_secs(600);
+const STEADY_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Redis looks after the buffers of a connection, and counts them, once a second, and gives back
 /// what has not been used for two.
@@ -63,13 +52,8 @@ impl Store {
 
     /// Waits until nothing is under way any more, drops what passes by itself, and reads.
     pub(super) async fn at_rest(&mut self) -> anyhow::Result<Reading> {
+        rest::reached(&mut self.redis).await?;
         let begun = Instant::now();
-        while let Some(waiting) = self.waiting().await? {
-            if begun.elapsed() > REST_TIMEOUT {
-                bail!("{waiting} things are still under way after {REST_TIMEOUT:?}");
-            }
-            time::sleep(POLL).await;
-        }
         self.remove_passing().await?;
         // Before the memory is read: a table of keys that is growing has its old half, too, until
         // its keys have been looked up.
@@ -77,8 +61,8 @@ impl Store {
         let mut used = self.used().await?;
         let mut since = Instant::now();
         while since.elapsed() < STEADY {
-            if begun.elapsed() > REST_TIMEOUT {
-                bail!("Redis' memory has not come to rest after {REST_TIMEOUT:?}");
+            if begun.elapsed() > STEADY_TIMEOUT {
+                bail!("Redis' memory has not come to rest after {STEADY_TIMEOUT:?}");
             }
             time::sleep(POLL).await;
             let now = self.used().await?;
@@ -118,28 +102,6 @@ impl Store {
             cmd("CONFIG").arg("GET").arg(option).query_async(&mut self.redis).await?;
         self.run(redis::pipe().cmd("CONFIG").arg("SET").arg(option).arg(value)).await?;
         Ok(before)
-    }
-
-    /// Returns how much is under way, if there is anything.
-    async fn waiting(&mut self) -> anyhow::Result<Option<u64>> {
-        let mut pipeline = redis::pipe();
-        for partition in 0..PARTITIONS {
-            let partition = format!("{{{partition}}}");
-            for key in WAITING {
-                pipeline.cmd("EXISTS").arg(key.replace("{p}", &partition));
-            }
-            // Where there is an archive, one member stays for good.
-            pipeline
-                .cmd("ZCOUNT")
-                .arg(format!("post:{partition}:unarchived"))
-                .arg("(0")
-                .arg("+inf");
-        }
-        for stream in fan_out_streams() {
-            pipeline.cmd("XLEN").arg(stream);
-        }
-        let counts: Vec<u64> = pipeline.query_async(&mut self.redis).await?;
-        Ok(Some(counts.iter().sum()).filter(|&waiting| waiting > 0))
     }
 
     /// Returns the bytes that Redis uses, but for what connections and the append-only file have
@@ -222,21 +184,5 @@ mod tests {
         let noted: Vec<_> =
             store.passing().iter().map(|(name, kind)| (&**name, kind.keys)).collect();
         assert_eq!(noted, [("post comment_request", 1), ("post request", 1)]);
-    }
-
-    #[tokio::test]
-    async fn what_waits_for_somebody_is_awaited() {
-        let (_server, mut store) = started().await;
-        let add = |key: &str, score: u64, member: &str| {
-            redis::pipe().cmd("ZADD").arg(key).arg(score).arg(member).to_owned()
-        };
-        store.run(&add("post:{3}:unarchived", 0, "-")).await.unwrap();
-        assert_eq!(store.waiting().await.unwrap(), None);
-        store.run(&add("post:{3}:unarchived", 77, "77")).await.unwrap();
-        store.run(&add("rel:{1023}:pending", 77, "follow:1>2")).await.unwrap();
-        let job =
-            redis::pipe().cmd("XADD").arg("tl:{15}:fanout").arg("*").arg("job").arg("x").to_owned();
-        store.run(&job).await.unwrap();
-        assert_eq!(store.waiting().await.unwrap(), Some(3));
     }
 }

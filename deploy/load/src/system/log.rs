@@ -12,7 +12,7 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Has Redis write the file anew, and not again by itself, so that it does not while something is
 /// measured: meanwhile each page of memory that is written to is copied first.
-pub(super) async fn settle(admin: &mut MultiplexedConnection) -> anyhow::Result<()> {
+pub(crate) async fn settle(admin: &mut MultiplexedConnection) -> anyhow::Result<()> {
     let mut never = cmd("CONFIG");
     never.arg("SET").arg("auto-aof-rewrite-percentage").arg(0).exec_async(admin).await?;
     written(admin).await?;

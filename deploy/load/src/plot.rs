@@ -27,15 +27,17 @@ const LINE_PIXELS: u32 = 5;
 const POINT_PIXELS: u32 = 9;
 const KEY_PIXELS: i32 = 40;
 
-/// Colours that colour-blind people tell apart (Okabe and Ito, "Color Universal Design", 2008), but
-/// for black and yellow.
-const COLOURS: [RGBColor; 6] = [
+/// Colours that colour-blind people tell apart (Okabe and Ito, "Color Universal Design", 2008), with
+/// grey for yellow, which is hardly seen on white. A ninth line has the first one again.
+const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
+    RGBColor(0, 0, 0),
+    RGBColor(153, 153, 153),
 ];
 
 /// Draws each series as a line with its points and its name, over a logarithmic axis of accounts.
@@ -140,10 +142,9 @@ mod tests {
     use super::*;
 
     fn series() -> Vec<(String, Vec<(f64, f64)>)> {
-        let line = |factor: f64| {
-            [1e3, 1e4, 1e5, 1e6].map(|accounts: f64| (accounts, factor * accounts.ln())).to_vec()
-        };
-        vec![("home".to_owned(), line(9.0)), ("publish".to_owned(), line(4.0))]
+        let line =
+            |factor: usize| [1e3, 1e4, 1e5, 1e6].map(|x: f64| (x, factor as f64 * x.ln())).to_vec();
+        (1..=COLOURS.len()).map(|factor| (format!("line {factor}"), line(factor))).collect()
     }
 
     fn plotted(series: &[(String, Vec<(f64, f64)>)]) -> anyhow::Result<Vec<u8>> {
@@ -161,9 +162,9 @@ mod tests {
     #[test]
     fn each_line_has_its_colour_and_the_ground_is_white() {
         let pixels = plotted(&series()).unwrap();
-        let colours: HashSet<_> = pixels.chunks(RGB_BYTES).collect();
-        for RGBColor(red, green, blue) in &COLOURS[..2] {
-            assert!(colours.contains(&[*red, *green, *blue][..]));
+        let drawn: HashSet<_> = pixels.chunks(RGB_BYTES).collect();
+        for RGBColor(red, green, blue) in COLOURS {
+            assert!(drawn.contains(&[red, green, blue][..]), "{red} {green} {blue}");
         }
         assert_eq!(pixels[..RGB_BYTES], [255; RGB_BYTES]);
     }

@@ -93,13 +93,14 @@ pub(crate) async fn drive<F>(
 where
     F: Future<Output = Result<(), Status>>,
 {
-    let end = Instant::now() + duration;
-    drive_until(pace, |due| due >= end, label, step).await
+    let began = Instant::now();
+    drive_until(pace, began, |due| due >= began + duration, label, step).await
 }
 
-/// Has clients call until it is over for a call that is due at a moment.
+/// Has clients call from a moment on until it is over for a call that is due at a moment.
 pub(crate) async fn drive_until<F>(
     pace: Pace,
+    began: Instant,
     is_over: impl Fn(Instant) -> bool,
     label: &'static str,
     step: impl Fn(usize) -> F,
@@ -108,11 +109,10 @@ where
     F: Future<Output = Result<(), Status>>,
 {
     let measured = RefCell::new(Measured::new());
-    let began = Instant::now();
     let calls = async {
         match pace {
             Pace::Closed(clients) => closed(clients, is_over, &measured, step).await,
-            Pace::Open(rate) => open(rate, is_over, &measured, step).await,
+            Pace::Open(rate) => open(rate, began, is_over, &measured, step).await,
         }
     };
     tokio::select! {
@@ -148,6 +148,7 @@ async fn closed<F>(
 
 async fn open<F>(
     rate: f64,
+    began: Instant,
     is_over: impl Fn(Instant) -> bool,
     measured: &RefCell<Measured>,
     step: impl Fn(usize) -> F,
@@ -155,19 +156,22 @@ async fn open<F>(
     F: Future<Output = Result<(), Status>>,
 {
     let step = &step;
-    let began = Instant::now();
     let mut under_way = FuturesUnordered::new();
     let mut count = 0;
     loop {
         let due = began + Duration::from_secs_f64(f64::from(count) / rate);
-        let is_over = is_over(due);
-        if is_over && under_way.is_empty() {
+        let is_end = is_over(due);
+        if is_end && under_way.is_empty() {
             return;
         }
-        let may_begin = !is_over && under_way.len() < UNDER_WAY_MAX;
+        let may_begin = !is_end && under_way.len() < UNDER_WAY_MAX;
         tokio::select! {
             Some(()) = under_way.next() => {}
             () = sleep_until(due.into()), if may_begin => {
+                // That may have changed meanwhile.
+                if is_over(due) {
+                    continue;
+                }
                 let number = count as usize;
                 under_way.push(async move {
                     let done = step(number).await;
@@ -231,16 +235,17 @@ mod tests {
     async fn what_is_due_before_the_end_is_called_even_if_it_is_late() {
         let (end, calls) = (Cell::new(None), Cell::new(0));
         let is_over = |due| end.get().is_some_and(|end| due >= end);
-        let measured = drive_until(Pace::Open(100.0), is_over, "test", async |_| {
-            calls.set(calls.get() + 1);
-            if calls.get() == 3 {
-                // Nothing else happens meanwhile, and five calls fall due.
-                std::thread::sleep(Duration::from_millis(55));
-                end.set(Some(Instant::now()));
-            }
-            Ok(())
-        })
-        .await;
+        let measured =
+            drive_until(Pace::Open(100.0), Instant::now(), is_over, "test", async |_| {
+                calls.set(calls.get() + 1);
+                if calls.get() == 3 {
+                    // Nothing else happens meanwhile, and five calls fall due.
+                    std::thread::sleep(Duration::from_millis(55));
+                    end.set(Some(Instant::now()));
+                }
+                Ok(())
+            })
+            .await;
         assert!(measured.latencies.len() >= 8, "{}", measured.latencies.len());
     }
 

@@ -25,7 +25,7 @@ use crate::{
     drive::{Measured, Pace, drive_until},
     outcome::write_json,
     services::{self, Services, TEXT, told},
-    system::{Shape, System, Urls, log, rest::fan_out_streams},
+    system::{Shape, System, Urls, rest::fan_out_streams},
 };
 
 /// Home timelines that are built at once.
@@ -88,10 +88,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let system = System::start(Shape::One, None, &[mode]).await?;
     let mut admin = system.redis().await?.context("the system's Redis cannot be reached")?;
     let crowd = Crowd::make(system.urls(), &args).await?;
+    system.settle().await?;
     let end = Instant::now() + BEFORE;
     let quiet = crowd.read(|due| due >= end).await?;
-    drained(&mut admin).await?;
-    log::settle(&mut admin).await?;
 
     let ended = Cell::new(None);
     let began = Instant::now();
@@ -211,7 +210,8 @@ impl Crowd {
     async fn read(&self, is_over: impl Fn(Instant) -> bool) -> anyhow::Result<Measured> {
         let reader = |client: usize| self.followers[client % self.followers.len()];
         let step = |client| self.home(reader(client)).map_ok(drop);
-        let read = drive_until(Pace::Open(READS_PER_SECOND), is_over, "reads", step).await;
+        let pace = Pace::Open(READS_PER_SECOND);
+        let read = drive_until(pace, Instant::now(), is_over, "reads", step).await;
         ensure!(read.failed() == 0, "home timelines cannot be read: {:?}", read.errors);
         Ok(read)
     }

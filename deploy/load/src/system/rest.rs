@@ -65,6 +65,7 @@ async fn waiting(redis: &mut MultiplexedConnection) -> anyhow::Result<Option<u64
 mod tests {
     use microblog_keyspace::redis::cmd;
     use microblog_testkit::RedisServer;
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -84,5 +85,6 @@ mod tests {
             command.exec_async(&mut redis).await.unwrap();
         }
         assert_eq!(waiting(&mut redis).await.unwrap(), Some(3));
+        timeout(3 * POLL, reached(&mut redis)).await.unwrap_err();
     }
 }

@@ -1,7 +1,7 @@
 //! Connections of one port, spread evenly over the workers that listen on it: a connection stays with
 //! its worker. The kernel spreads them by chance, which is even for very many only, and callers of
 //! gRPC hold few of them for long: so the worker that is handed one passes it on to one that has
-//! fewer, and none is taken before all workers are there. (What Envoy calls an
+//! fewer, and none is taken before all workers are there, or have had a second to come. (What Envoy calls an
 //! [exact balance](https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/listener/v3/listener.proto#config-listener-v3-listener-connectionbalanceconfig-exactbalance).)
 
 use std::{
@@ -10,6 +10,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use futures::{
@@ -17,8 +18,12 @@ use futures::{
     channel::mpsc::{UnboundedSender, unbounded},
     future, stream,
 };
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time::timeout};
 use tokio_util::sync::CancellationToken;
+
+/// How long a worker waits for the others: one that takes longer to start must not keep a process
+/// from saying that it does not serve yet.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The workers of a port, and how many connections each has.
 #[derive(Debug)]
@@ -63,7 +68,8 @@ impl Seats {
     }
 
     /// Returns the connections that are one worker's, of those that the kernel hands to it and
-    /// those that other workers pass on; none before all workers have asked for theirs.
+    /// those that other workers pass on; none before all workers have asked for theirs, or a second
+    /// has passed.
     pub(crate) fn of_worker(
         self: Arc<Self>,
         accepted: impl Stream<Item = io::Result<TcpStream>>,
@@ -78,7 +84,12 @@ impl Seats {
             }
         }
         let all_are_here = self.waiting.clone().cancelled_owned();
-        let accepted = all_are_here.map(|()| accepted).flatten_stream();
+        let accepted = async move {
+            // Who has not come by then does without those that are taken before.
+            let _ = timeout(WAIT_MAX, all_are_here).await;
+            accepted
+        };
+        let accepted = accepted.flatten_stream();
         let passed = passed.map(|(stream, taken)| Ok((TcpStream::from_std(stream)?, taken)));
         let kept = accepted.filter_map(move |accepted| {
             let kept = accepted.and_then(|stream| self.seat(&own, stream)).transpose();
@@ -150,6 +161,15 @@ mod tests {
         let passed: Vec<_> = second.by_ref().take(3).map(Result::unwrap).collect().await;
         assert!(second.next().now_or_never().is_none(), "one has come twice");
         assert_eq!((kept.len(), passed.len()), (3, 3));
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_does_not_come_is_not_waited_for() {
+        let seats = Arc::new(Seats::of(2));
+        let (accepted, _callers): (Vec<_>, Vec<_>) = connections(1).await.into_iter().unzip();
+        let mut only = pin!(seats.clone().of_worker(stream::iter(accepted.into_iter().map(Ok))));
+        assert!(only.next().now_or_never().is_none(), "one is taken before all are here");
+        only.next().await.unwrap().unwrap();
     }
 
     #[tokio::test]

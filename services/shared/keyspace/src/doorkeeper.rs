@@ -5,28 +5,36 @@
 
 use std::hash::{BuildHasher as _, Hash, RandomState};
 
-/// Marks of those who came last, each in the place that its hash tells: whoever comes to the same
-/// place takes it.
+/// How many marks share a place: so that those of one page hardly ever push each other out, which
+/// they would do at each look.
+const MARKS: usize = 4;
+
+/// Marks of those who came last, in the place that the hash of each tells.
 pub(crate) struct Doorkeeper {
-    marks: Box<[u32]>,
+    /// In each place, the latest comes first.
+    places: Box<[[u32; MARKS]]>,
     hasher: RandomState,
 }
 
 impl Doorkeeper {
-    /// Returns one with so many places of 4 bytes, at least one.
-    pub(crate) fn new(places: usize) -> Self {
-        let marks = vec![0; places.max(1)].into_boxed_slice();
-        Self { marks, hasher: RandomState::new() }
+    /// Returns one with room for so many marks of 4 bytes, and for some at least.
+    pub(crate) fn new(marks: usize) -> Self {
+        let places = vec![[0; MARKS]; marks.div_ceil(MARKS).max(1)].into_boxed_slice();
+        Self { places, hasher: RandomState::new() }
     }
 
-    /// Returns whether somebody was seen lately, and has them seen now. One of four billion others is
-    /// taken for them.
+    /// Returns whether somebody was seen lately, and has them seen now. Of those who have the same
+    /// place, one of two billion is taken for them.
     pub(crate) fn has_seen<I: Hash>(&mut self, id: &I) -> bool {
         let hash = self.hasher.hash_one(id);
-        let place = (hash >> 32) as usize % self.marks.len();
         // 0 is nobody's.
         let mark = hash as u32 | 1;
-        std::mem::replace(&mut self.marks[place], mark) == mark
+        let place = (hash >> 32) as usize % self.places.len();
+        let marks = &mut self.places[place];
+        let seen = marks.iter().position(|&other| other == mark);
+        marks[..=seen.unwrap_or(MARKS - 1)].rotate_right(1);
+        marks[0] = mark;
+        seen.is_some()
     }
 }
 
@@ -41,8 +49,16 @@ mod tests {
             (0..1000_u64).filter(|id| doorkeeper.has_seen(id)).count()
         };
         assert_eq!(seen(&mut doorkeeper), 0);
-        // Some dozen places of a thousand are taken twice, at most.
-        assert!(seen(&mut doorkeeper) > 900);
+        // There are places enough that no five of them share one.
+        assert_eq!(seen(&mut doorkeeper), 1000);
+    }
+
+    #[test]
+    fn those_who_come_together_do_not_push_each_other_out() {
+        let mut doorkeeper = Doorkeeper::new(MARKS);
+        let together = [1_u64, 2, 3, 4];
+        assert_eq!(together.map(|id| doorkeeper.has_seen(&id)), [false; MARKS]);
+        assert_eq!(together.map(|id| doorkeeper.has_seen(&id)), [true; MARKS]);
     }
 
     #[test]

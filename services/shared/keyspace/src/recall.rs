@@ -40,8 +40,8 @@ use crate::{
 // What a value takes besides itself, in the list and the table, about.
 const ENTRY_BYTES: usize = 64;
 
-// Of a full memory, for each place in which it is noted who was seen: about as many as it has values.
-const BYTES_PER_PLACE: usize = 256;
+// For each mark of who was seen lately: there are about as many marks as values.
+const BYTES_PER_MARK: usize = 256;
 
 // After a connection could not be made or broke, it is tried again no sooner.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -168,8 +168,8 @@ impl<I: Id, T: Clone + Send + 'static> Recall<I, T> {
 
     /// Returns the values of some ids, in their order.
     ///
-    /// One round trip; another one if some of them changed in this moment, or where the connection
-    /// broke. The time-out holds for each.
+    /// One round trip, or two at the same time where there is no room for some of them; another one
+    /// if some changed in this moment, or where the connection broke. The time-out holds for each.
     pub async fn read(&self, ids: &[I]) -> Result<Vec<T>, Error> {
         let inner = &self.inner;
         if ids.is_empty() {
@@ -180,43 +180,51 @@ impl<I: Id, T: Clone + Send + 'static> Recall<I, T> {
             return inner.read_anew(ids).await;
         };
         let Unknown { wanted, passing } = track.memory().unknown(ids);
-        let unknown = wanted.len() + passing.len();
-        let is_passing = |id| passing.binary_search(id).is_ok();
-        let found = async {
-            if wanted.is_empty() && ids.iter().all(is_passing) {
-                return Ok(Some(vec![None; ids.len()]));
-            }
-            inner.read_tracked(&track, ids, wanted).await
-        };
-        let (found, passed) = tokio::join!(found, inner.read_anew(&passing));
-        let Some(mut found) = found? else {
-            if !track.is_good(&inner.links) {
-                inner.lose(&track);
-            }
-            return inner.read_anew(ids).await;
-        };
-        inner.remembered.looked(ids.len(), unknown);
-        let passed = passed?;
-        if !passed.is_empty() {
-            for (id, value) in ids.iter().zip(&mut found) {
-                if let Ok(place) = passing.binary_search(id) {
-                    *value = Some(passed[place].clone());
-                }
-            }
+        if passing.is_empty() {
+            return inner.recall(&track, ids, wanted).await;
         }
+        let is_kept = |id: &I| passing.binary_search(id).is_err();
+        let kept: Vec<I> = ids.iter().copied().filter(is_kept).collect();
+        let (kept, passed) =
+            tokio::try_join!(inner.recall(&track, &kept, wanted), inner.read_anew(&passing))?;
+        inner.remembered.looked(passed.len(), passed.len());
+        let mut kept = kept.into_iter();
+        let values = ids.iter().map(|id| match passing.binary_search(id) {
+            Ok(place) => passed.get(place).cloned(),
+            Err(_) => kept.next(),
+        });
+        all_of(values)
+    }
+}
+
+impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
+    /// Returns the values of some ids, in their order, of which those that are wanted are not
+    /// remembered yet.
+    async fn recall(
+        self: &Arc<Self>,
+        track: &Arc<Track<I, T>>,
+        ids: &[I],
+        wanted: Vec<I>,
+    ) -> Result<Vec<T>, Error> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Some(found) = self.read_tracked(track, ids, wanted).await? else {
+            if !track.is_good(&self.links) {
+                self.lose(track);
+            }
+            return self.read_anew(ids).await;
+        };
         let lost: Vec<I> = ids
             .iter()
             .zip(&found)
             .filter(|(_, value)| value.is_none())
             .map(|(&id, _)| id)
             .collect();
-        let mut anew = inner.read_anew(&lost).await?.into_iter();
-        let values = found.into_iter().map(|value| value.or_else(|| anew.next()));
-        values.collect::<Option<_>>().ok_or_else(|| Error::malformed("answers are missing"))
+        let mut anew = self.read_anew(&lost).await?.into_iter();
+        all_of(found.into_iter().map(|value| value.or_else(|| anew.next())))
     }
-}
 
-impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
     /// Reads without memory.
     async fn read_anew(&self, ids: &[I]) -> Result<Vec<T>, Error> {
         if ids.is_empty() {
@@ -236,7 +244,7 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
     }
 
     /// Reads what is wanted, and then takes the others from memory: `None` in the place of those
-    /// that are not there, or changed meanwhile. `None` for all if the connection does not answer.
+    /// that changed meanwhile. `None` for all if the connection does not answer.
     async fn read_tracked(
         &self,
         track: &Track<I, T>,
@@ -249,6 +257,7 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
             None => self.send(track, &wanted).await,
         };
         let Some(answers) = answers else { return Ok(None) };
+        self.remembered.looked(ids.len(), wanted.len());
         track.health.answered();
         let mut fresh = Vec::with_capacity(wanted.len());
         for (id, answer) in wanted.into_iter().zip(answers.values) {
@@ -341,10 +350,15 @@ impl<I, T> Track<I, T> {
     }
 }
 
+/// Returns all values, or an error if one is missing.
+fn all_of<T>(values: impl Iterator<Item = Option<T>>) -> Result<Vec<T>, Error> {
+    values.collect::<Option<_>>().ok_or_else(|| Error::malformed("answers are missing"))
+}
+
 impl<I: Id, T: Clone> Memory<I, T> {
     fn new(kind: Kind<I, T>, bytes_max: usize, remembered: Remembered) -> Self {
         let values = LruCache::new_unbounded();
-        let doorkeeper = Doorkeeper::new(bytes_max / BYTES_PER_PLACE);
+        let doorkeeper = Doorkeeper::new(bytes_max / BYTES_PER_MARK);
         Self { values, kind, bytes: 0, bytes_max, doorkeeper, pushed: 0, remembered }
     }
 
@@ -368,6 +382,8 @@ impl<I: Id, T: Clone> Memory<I, T> {
     fn forget(&mut self, id: I) {
         if let Some(value) = self.values.remove(&id) {
             self.bytes -= self.bytes_of(&value);
+            // What was here is no stranger when it is looked for next.
+            self.doorkeeper.has_seen(&id);
         }
     }
 
@@ -387,7 +403,8 @@ impl<I: Id, T: Clone> Memory<I, T> {
             ids.iter().copied().filter(|id| !self.values.contains_key(id)).collect();
         unknown.sort_unstable();
         unknown.dedup();
-        if self.bytes < self.bytes_max - self.bytes_max / 16 {
+        let has_room = self.bytes < self.bytes_max - self.bytes_max / 16;
+        if has_room {
             return Unknown { wanted: unknown, passing: Vec::new() };
         }
         let (wanted, passing) = unknown.into_iter().partition(|id| self.doorkeeper.has_seen(id));

@@ -109,30 +109,69 @@ async fn no_more_is_remembered_than_allowed() {
     assert_eq!(reads(&server).await, 10);
 }
 
+/// Returns numbers of which 100 fill the memory, and ten that are remembered in it.
+async fn full(server: &RedisServer) -> (Recall<u64, u64>, Vec<u64>) {
+    let numbers = numbers(server.url(TRACKED), 100 * 1100);
+    remembers(server, &numbers).await;
+    numbers.read(&once(0)).await.unwrap();
+    let often: Vec<u64> = (0..10).collect();
+    for _ in 0..3 {
+        numbers.read(&often).await.unwrap();
+    }
+    server.reset_commandstats().await;
+    (numbers, often)
+}
+
+fn once(round: u64) -> Vec<u64> {
+    (2000 + 110 * round..2110 + 110 * round).collect()
+}
+
 #[tokio::test]
 async fn what_is_read_once_does_not_displace_what_is_read_often() {
     let server = RedisServer::start().await;
-    let numbers = numbers(server.url(TRACKED), 100 * 1100);
-    remembers(&server, &numbers).await;
-    let often: Vec<u64> = (0..50).collect();
-    numbers.read(&often).await.unwrap();
-    // Full from here on.
-    let once = |round: u64| 2000 + 100 * round..2100 + 100 * round;
-    numbers.read(&once(0).collect::<Vec<_>>()).await.unwrap();
-    numbers.read(&often).await.unwrap();
-    numbers.read(&often).await.unwrap();
-    server.reset_commandstats().await;
+    let (numbers, often) = full(&server).await;
     for round in 1..=20 {
-        let ids: Vec<u64> = often.iter().copied().chain(once(round)).collect();
+        let ids = [&often[..], &once(round)].concat();
         assert_eq!(numbers.read(&ids).await.unwrap(), vec![0; ids.len()]);
     }
-    assert_eq!(reads(&server).await, 20 * 100);
+    assert_eq!(reads(&server).await, 20 * 110);
     // What comes again is remembered.
-    let ids: Vec<u64> = once(20).take(10).collect();
+    let again = &once(20)[..5];
     for _ in 0..10 {
-        numbers.read(&ids).await.unwrap();
+        numbers.read(again).await.unwrap();
     }
-    assert!(reads(&server).await < 20 * 100 + 30, "{}", reads(&server).await);
+    assert!(reads(&server).await <= 20 * 110 + 2 * 5, "{}", reads(&server).await);
+}
+
+#[tokio::test]
+async fn what_changes_is_remembered_again_in_a_full_memory() {
+    let server = RedisServer::start().await;
+    let (numbers, often) = full(&server).await;
+    let mut writer = server.admin().await;
+    for number in 1..=5 {
+        // Strangers, for whom those who were seen before are forgotten.
+        for round in 8 * number..8 * (number + 1) {
+            numbers.read(&once(round)).await.unwrap();
+        }
+        write(&mut writer, 3, number).await;
+        for _ in 0..5 {
+            assert_eq!(numbers.read(&often).await.unwrap()[3], number);
+        }
+    }
+    assert!(reads(&server).await <= 5 * (8 * 110 + 1) + 2, "{}", reads(&server).await);
+}
+
+#[tokio::test]
+async fn what_there_is_no_room_for_comes_in_its_place() {
+    let server = RedisServer::start().await;
+    let (numbers, often) = full(&server).await;
+    let mut writer = server.admin().await;
+    for id in 0..5 {
+        write(&mut writer, id, id + 7).await;
+        write(&mut writer, 9000 + id, id + 70).await;
+    }
+    let ids = [9002, often[1], 9000, 9002, often[4], often[1], 9004];
+    assert_eq!(numbers.read(&ids).await.unwrap(), [72, 8, 70, 72, 11, 8, 74]);
 }
 
 #[tokio::test]

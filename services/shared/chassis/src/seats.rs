@@ -1,7 +1,8 @@
 //! Connections of one port, spread evenly over the workers that listen on it: a connection stays with
 //! its worker. The kernel spreads them by chance, which is even for very many only, and callers of
 //! gRPC hold few of them for long: so the worker that is handed one passes it on to one that has
-//! fewer, and none is taken before all workers are there, or have had a second to come. (What Envoy calls an
+//! fewer, and none is taken before all workers are there, or have had a second to come. (What Envoy
+//! calls an
 //! [exact balance](https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/listener/v3/listener.proto#config-listener-v3-listener-connectionbalanceconfig-exactbalance).)
 
 use std::{

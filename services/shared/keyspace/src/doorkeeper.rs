@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn who_comes_again_soon_was_seen() {
-        let mut doorkeeper = Doorkeeper::new(1 << 16);
+        let mut doorkeeper = Doorkeeper::new(1 << 18);
         let seen = |doorkeeper: &mut Doorkeeper| {
             (0..1000_u64).filter(|id| doorkeeper.has_seen(id)).count()
         };

@@ -4,10 +4,9 @@
 use std::time::Duration;
 
 use anyhow::bail;
+use microblog_domain::Partition;
 use microblog_keyspace::redis::{aio::MultiplexedConnection, pipe};
 use tokio::time::{Instant, sleep};
-
-const PARTITIONS: u16 = 1024;
 
 /// Sorted sets of a partition that are gone when nothing waits.
 const WAITING: [&str; 5] = [
@@ -46,7 +45,7 @@ pub(crate) async fn reached(redis: &mut MultiplexedConnection) -> anyhow::Result
 /// Returns how much is under way, if there is anything.
 async fn waiting(redis: &mut MultiplexedConnection) -> anyhow::Result<Option<u64>> {
     let mut pipeline = pipe();
-    for partition in 0..PARTITIONS {
+    for partition in Partition::all() {
         let partition = format!("{{{partition}}}");
         for key in WAITING {
             pipeline.cmd("EXISTS").arg(key.replace("{p}", &partition));

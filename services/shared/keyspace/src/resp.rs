@@ -125,6 +125,7 @@ fn head(buffer: &mut BytesMut) -> Result<Option<Head>, Malformed> {
             length => elements(length, 1)?,
         },
         b'_' if text.is_empty() => Head::Value(Value::Nil),
+        b',' => Head::Value(Value::Double(double(text)?)),
         b'%' => elements(number(text)?, 2)?,
         b'>' => match elements(number(text)?, 1)? {
             Head::Elements { count: count @ 1.., .. } => Head::Elements { count, is_push: true },
@@ -158,6 +159,11 @@ fn number(text: &[u8]) -> Result<i64, Malformed> {
     if let [digit @ b'0'..=b'9'] = text {
         return Ok(i64::from(digit - b'0'));
     }
+    let text = std::str::from_utf8(text).map_err(|_| Malformed)?;
+    text.parse().map_err(|_| Malformed)
+}
+
+fn double(text: &[u8]) -> Result<f64, Malformed> {
     let text = std::str::from_utf8(text).map_err(|_| Malformed)?;
     text.parse().map_err(|_| Malformed)
 }
@@ -197,6 +203,7 @@ mod tests {
             Value::Nil => stream.extend(b"$-1\r\n"),
             Value::Okay => stream.extend(b"+OK\r\n"),
             Value::Int(number) => stream.extend(format!(":{number}\r\n").bytes()),
+            Value::Double(number) => stream.extend(format!(",{number}\r\n").bytes()),
             Value::SimpleString(text) => stream.extend(format!("+{text}\r\n").bytes()),
             Value::BulkString(bytes) => {
                 stream.extend(format!("${}\r\n", bytes.len()).bytes());
@@ -207,7 +214,7 @@ mod tests {
                 stream.extend(format!("*{}\r\n", values.len()).bytes());
                 values.iter().for_each(|value| write(value, stream));
             }
-            other => panic!("not of RESP 2: {other:?}"),
+            other => panic!("not of what is read: {other:?}"),
         }
     }
 
@@ -216,6 +223,8 @@ mod tests {
             Just(Value::Nil),
             Just(Value::Okay),
             any::<i64>().prop_map(Value::Int),
+            any::<f64>().prop_map(Value::Double),
+            Just(Value::Double(f64::NEG_INFINITY)),
             "[a-z ]{0,20}".prop_map(Value::SimpleString),
             prop::collection::vec(any::<u8>(), 0..40).prop_map(Value::BulkString),
         ];
@@ -316,6 +325,8 @@ mod tests {
             ">0\r\n",
             "*2\r\n>1\r\n:1\r\n",
             "_x\r\n",
+            ",\r\n",
+            ",1.x\r\n",
         ] {
             assert_eq!(read(text.as_bytes(), text.len()), Err(Malformed), "{text:?}");
         }

@@ -111,6 +111,14 @@ pub struct Include {
     pub newest_following: bool,
 }
 
+impl Include {
+    /// Returns the lists of the viewer's that say it.
+    pub(crate) fn lists(self) -> impl Iterator<Item = List> {
+        let blocks = [List::Blocks, List::BlockedBy].into_iter().filter(move |_| self.blocks);
+        blocks.chain([List::Mutes].into_iter().filter(move |_| self.mutes))
+    }
+}
+
 /// The lengths of a user's lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {

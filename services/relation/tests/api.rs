@@ -174,37 +174,6 @@ async fn a_mute_is_seen_by_the_muter_alone() {
     assert!(mutes.edges.is_empty());
 }
 
-#[tokio::test]
-async fn a_batch_of_relations_keeps_its_order_and_tells_only_what_was_asked() {
-    let system = System::start(Single).await;
-    system.import(&[(id(1), id(2)), (id(3), id(1)), (id(1), id(4)), (id(4), id(1))]).await;
-    system.block(id(1), id(5)).await.unwrap();
-    let mut request = pb::BatchGetRelationsRequest {
-        viewer_id: id(1),
-        target_ids: [5, 4, 3, 2, 1, 4].map(id).to_vec(),
-        ..Default::default()
-    };
-    let response = system.client.clone().batch_get_relations(request.clone()).await.unwrap();
-    let response = response.into_inner();
-    let states: Vec<_> = response.relations.iter().map(|relation| relation.state).collect();
-    assert_eq!(states, [NONE, MUTUAL, FOLLOWER, FOLLOWING, NONE, MUTUAL]);
-    assert!(!response.relations[0].blocking);
-    assert_eq!(response.newest_following_version, 0);
-
-    request.include_blocks = true;
-    request.include_newest_following_version = true;
-    let response = system.client.clone().batch_get_relations(request.clone()).await.unwrap();
-    let response = response.into_inner();
-    assert!(response.relations[0].blocking);
-    let newest = response.newest_following_version;
-    assert!(newest > 0);
-    system.follow(id(1), id(6)).await.unwrap();
-    request.target_ids.clear();
-    let response = system.client.clone().batch_get_relations(request).await.unwrap().into_inner();
-    assert!(response.newest_following_version > newest);
-    assert!(response.relations.is_empty());
-}
-
 async fn all_followers(system: &System, user_id: u64, page_size: i32) -> Vec<pb::Edge> {
     let mut request = pb::ListFollowersRequest { user_id, page_size, page_token: String::new() };
     let mut edges = Vec::new();

@@ -84,6 +84,17 @@ async fn reads_cost_the_same_for_a_hundred_entries_and_for_a_hundred_thousand() 
         });
         assert_eq!(annotate.await, one_round_trip(&[("smismember", 2)]));
 
+        let request = pb::BatchGetRelationsRequest {
+            include_blocks: true,
+            include_mutes: true,
+            include_newest_following_version: true,
+            ..request
+        };
+        let of_home = cost(&system, async || {
+            system.client.clone().batch_get_relations(request.clone()).await.unwrap();
+        });
+        assert_eq!(of_home.await, one_round_trip(&[("smismember", 2), ("zrange", 4)]));
+
         let request = pb::BatchGetCountsRequest { user_ids: vec![user_id] };
         let counts = cost(&system, async || {
             system.client.clone().batch_get_counts(request.clone()).await.unwrap();

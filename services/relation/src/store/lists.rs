@@ -3,12 +3,12 @@
 use microblog_domain::UserId;
 use microblog_keyspace::{
     Batch, Entry, Error, Order, Page, Range, decode,
-    redis::{Cmd, Value, cmd},
+    redis::{Cmd, cmd},
 };
 
 use super::Store;
 use crate::{
-    graph::{Counts, Include, List, Relation, State},
+    graph::{Counts, List},
     keys,
 };
 
@@ -24,61 +24,6 @@ impl Store {
         let oldest: Vec<(String, f64)> = self.keyspace.query(oldest).await?;
         let before = |(_, version): &(String, f64)| (*version as u64).saturating_sub(1);
         Ok(oldest.first().map_or(newest, before).min(newest))
-    }
-
-    /// Returns how the viewer and targets stand to each other, in their order, and the version of
-    /// the viewer's newest follow if it was asked for (0 if there is none).
-    ///
-    /// One round trip to the viewer's partition: two commands for the states, two more for
-    /// blocks, one more for mutes, one more for the newest follow.
-    pub async fn relations(
-        &self,
-        viewer: UserId,
-        targets: &[UserId],
-        include: Include,
-    ) -> Result<(Vec<Relation>, u64), Error> {
-        let newest = |batch: &mut Batch| {
-            let mut command = cmd("ZRANGE");
-            command.arg(keys::following(viewer)).arg(0).arg(0).arg("REV").arg("WITHSCORES");
-            batch.query(viewer.partition(), command);
-        };
-        let mut batch = Batch::new();
-        if !targets.is_empty() {
-            let mut look_up = |command: &str, key: String| {
-                batch.query(viewer.partition(), with_ids(command, key, targets));
-            };
-            look_up("SMISMEMBER", keys::following_ids(viewer));
-            look_up("SMISMEMBER", keys::follower_ids(viewer));
-            if include.blocks {
-                look_up("ZMSCORE", keys::blocks(viewer));
-                look_up("ZMSCORE", keys::blocked_by(viewer));
-            }
-            if include.mutes {
-                look_up("ZMSCORE", keys::mutes(viewer));
-            }
-        }
-        if include.newest_following {
-            newest(&mut batch);
-        }
-        let mut answers = self.keyspace.send(batch).await?.into_iter();
-        let mut next = |asked: bool| -> Result<Vec<bool>, Error> {
-            if asked && !targets.is_empty() { flags(answers.next()) } else { Ok(Vec::new()) }
-        };
-        let (follows, is_follower) = (next(true)?, next(true)?);
-        let (blocking, blocked_by) = (next(include.blocks)?, next(include.blocks)?);
-        let muting = next(include.mutes)?;
-        let newest: Vec<(u64, f64)> = answers.next().map_or(Ok(Vec::new()), decode)?;
-
-        let at = |flags: &[bool], i: usize| flags.get(i).copied().unwrap_or(false);
-        let relation = |(i, &target)| Relation {
-            target,
-            state: State::of(at(&follows, i), at(&is_follower, i)),
-            blocking: at(&blocking, i),
-            blocked_by: at(&blocked_by, i),
-            muting: at(&muting, i),
-        };
-        let relations = targets.iter().enumerate().map(relation).collect();
-        Ok((relations, newest.first().map_or(0, |&(_, score)| score as u64)))
     }
 
     /// Returns a page of a list, newest first: in the usual case one command.
@@ -182,17 +127,4 @@ pub(super) fn with_ids(command: &str, key: String, ids: &[UserId]) -> Cmd {
         with_ids.arg(id.get());
     }
     with_ids
-}
-
-// SMISMEMBER answers 0 and 1, ZMSCORE nil and scores.
-fn flags(answer: Option<Value>) -> Result<Vec<bool>, Error> {
-    let values: Vec<Value> = answer.map_or(Ok(Vec::new()), decode)?;
-    let flag = |value: Value| match value {
-        Value::Nil => Ok(false),
-        Value::Int(flag) => Ok(flag > 0),
-        // A version, which need not be read: there is none that is 0.
-        Value::BulkString(_) | Value::Double(_) => Ok(true),
-        other => Ok(decode::<f64>(other)? > 0.0),
-    };
-    values.into_iter().map(flag).collect()
 }

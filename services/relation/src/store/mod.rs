@@ -6,6 +6,7 @@ mod blocks;
 mod follows;
 mod jobs;
 mod lists;
+mod relations;
 
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, Entry, Keyspace, Library, redis::Value};

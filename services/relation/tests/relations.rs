@@ -1,0 +1,105 @@
+//! How many accounts stand to a viewer, asked at once.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use microblog_proto::relation::{self as pb, RelationState};
+use microblog_testkit::Topology::{Cluster, Single};
+use support::{System, id};
+
+const NONE: i32 = RelationState::None as i32;
+const FOLLOWING: i32 = RelationState::Following as i32;
+const FOLLOWER: i32 = RelationState::Follower as i32;
+const MUTUAL: i32 = RelationState::Mutual as i32;
+
+#[tokio::test]
+async fn a_batch_of_relations_keeps_its_order_and_tells_only_what_was_asked() {
+    let system = System::start(Single).await;
+    system.import(&[(id(1), id(2)), (id(3), id(1)), (id(1), id(4)), (id(4), id(1))]).await;
+    system.block(id(1), id(5)).await.unwrap();
+    let mut request = pb::BatchGetRelationsRequest {
+        viewer_id: id(1),
+        target_ids: [5, 4, 3, 2, 1, 4].map(id).to_vec(),
+        ..Default::default()
+    };
+    let response = system.client.clone().batch_get_relations(request.clone()).await.unwrap();
+    let response = response.into_inner();
+    let states: Vec<_> = response.relations.iter().map(|relation| relation.state).collect();
+    assert_eq!(states, [NONE, MUTUAL, FOLLOWER, FOLLOWING, NONE, MUTUAL]);
+    assert!(!response.relations[0].blocking);
+    assert_eq!(response.newest_following_version, 0);
+
+    request.include_blocks = true;
+    request.include_newest_following_version = true;
+    let response = system.client.clone().batch_get_relations(request.clone()).await.unwrap();
+    let response = response.into_inner();
+    assert!(response.relations[0].blocking);
+    let newest = response.newest_following_version;
+    assert!(newest > 0);
+    system.follow(id(1), id(6)).await.unwrap();
+    request.target_ids.clear();
+    let response = system.client.clone().batch_get_relations(request).await.unwrap().into_inner();
+    assert!(response.newest_following_version > newest);
+    assert!(response.relations.is_empty());
+}
+
+/// Has a viewer block, mute and be blocked by so many accounts: different ones, none of them twice.
+async fn set_apart(system: &System, viewer: u64, count: u64) {
+    for n in 0..count {
+        let [blocked, muted, blocker] = apart(n);
+        system.block(viewer, blocked).await.unwrap();
+        system.block(blocker, viewer).await.unwrap();
+        let mute = pb::MuteRequest { user_id: viewer, target_id: muted };
+        system.client.clone().mute(mute).await.unwrap();
+    }
+}
+
+/// Returns the nth whom a viewer has blocked, has muted, and is blocked by.
+fn apart(n: u64) -> [u64; 3] {
+    [id(10_000 + n), id(20_000 + n), id(30_000 + n)]
+}
+
+// Few accounts are looked up one by one, many in the list as a whole, if it is short.
+#[tokio::test]
+async fn blocks_and_mutes_are_told_however_many_there_are_and_are_asked_about() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        for (place, listed) in [0, 1, 127, 128, 129, 140].into_iter().enumerate() {
+            let viewer = id(1 + place as u64);
+            set_apart(&system, viewer, listed).await;
+            for asked in [1, 7, 8, 60] {
+                // From the end of the lists, and beyond it.
+                let last = listed + 2;
+                let (mut target_ids, mut expected) = (Vec::new(), Vec::new());
+                for n in 0..asked {
+                    let n = last.saturating_sub(n);
+                    let target_id = apart(n)[target_ids.len() % 3];
+                    let is = |which| n < listed && apart(n)[which] == target_id;
+                    target_ids.push(target_id);
+                    expected.push((is(0), is(1), is(2)));
+                }
+                for (include_blocks, include_mutes) in
+                    [(true, true), (true, false), (false, true), (false, false)]
+                {
+                    let request = pb::BatchGetRelationsRequest {
+                        viewer_id: viewer,
+                        target_ids: target_ids.clone(),
+                        include_blocks,
+                        include_mutes,
+                        include_newest_following_version: true,
+                    };
+                    let answer = system.client.clone().batch_get_relations(request).await;
+                    let told = answer.unwrap().into_inner().relations.into_iter();
+                    let told = told.map(|one| (one.blocking, one.muting, one.blocked_by));
+                    let expected = expected.iter().map(|&(blocking, muting, blocked_by)| {
+                        let (blocking, blocked_by) =
+                            (include_blocks && blocking, include_blocks && blocked_by);
+                        (blocking, include_mutes && muting, blocked_by)
+                    });
+                    assert!(told.eq(expected), "{listed} listed, {asked} asked about");
+                }
+            }
+        }
+    }
+}

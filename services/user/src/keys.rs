@@ -39,6 +39,11 @@ pub(crate) fn sessions(user: UserId) -> String {
     key(format_args!("user:{{{}}}:sessions:{user}", user.partition()))
 }
 
+/// Returns whose sessions have a key.
+pub(crate) fn owner_of_sessions(key: &[u8]) -> Option<UserId> {
+    UserId::new(number_behind("}:sessions:", key)?)
+}
+
 pub(crate) fn clock(partition: Partition) -> String {
     key(format_args!("user:{{{partition}}}:clock"))
 }
@@ -78,6 +83,8 @@ mod tests {
         assert_eq!(owner_of_profile(profile(user).as_bytes()), Some(user));
         assert_eq!(owner_of_profile(sessions(user).as_bytes()), None);
         assert_eq!(sessions(user), "user:{1023}:sessions:32765");
+        assert_eq!(owner_of_sessions(sessions(user).as_bytes()), Some(user));
+        assert_eq!(owner_of_sessions(profile(user).as_bytes()), None);
         assert_eq!(clock(user.partition()), "user:{1023}:clock");
         assert_eq!(registrations(user.partition()), "user:{1023}:registrations");
         assert_eq!(accounts(user.partition()), "user:{1023}:accounts");

@@ -24,6 +24,7 @@
 mod accounts;
 mod card;
 mod claims;
+mod recalled;
 mod registrations;
 mod sessions;
 
@@ -32,10 +33,11 @@ use std::collections::BTreeMap;
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Keyspace, Library, Recall};
 
-use crate::{Registration, User};
+use crate::Registration;
 
 pub use accounts::AccountsPage;
 pub use claims::{Claim, Kind};
+use recalled::{Recalled, Which};
 pub(crate) use sessions::whole_ms;
 pub use sessions::{Attempt, SESSIONS_MAX};
 
@@ -49,14 +51,14 @@ const ITEMS_PER_CALL_MAX: usize = 32;
 #[derive(Clone)]
 pub struct Store {
     keyspace: Keyspace,
-    cards: Recall<UserId, Option<User>>,
+    recall: Recall<Which, Recalled>,
 }
 
 impl Store {
     /// Returns a store in a keyspace that was opened with [`LIBRARY`].
     pub fn new(keyspace: Keyspace) -> Self {
-        let cards = keyspace.recall(card::KIND);
-        Self { keyspace, cards }
+        let recall = keyspace.recall(recalled::KIND);
+        Self { keyspace, recall }
     }
 
     /// Returns whether Redis answers and has the functions.

@@ -4,14 +4,20 @@
 
 mod harness;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use harness::{PASSWORD, System, accounts, draft, login, refused, register};
 use microblog_domain::Partition;
 use microblog_keyspace::redis::cmd;
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
-use microblog_testkit::{Store as Redis, Topology};
+use microblog_testkit::{self as testkit, Store as Redis, Topology};
 use microblog_user::{Draft, Part};
+
+/// For what comes by itself.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 fn profile(id: u64) -> String {
     format!("user:{{{}}}:profile:{id}", Partition::of_id(id))
@@ -19,20 +25,22 @@ fn profile(id: u64) -> String {
 
 #[tokio::test]
 async fn reads_cost_one_command_for_each_account() {
-    let system = System::start(Topology::Single).await;
+    // Nothing is remembered, so that each read costs all of what it costs.
+    let forgetful = ["--redis-recall-bytes", "0"];
+    let system = System::start_without_jobs(Topology::Single, &forgetful).await;
     let mut client = system.client.clone();
     let users = [register(&client, "ann").await, register(&client, "bob").await];
     let token = login(&client, "ann", PASSWORD).await.unwrap();
     let node = &system.redis.nodes()[0];
-    // The sweeper and the readiness probe ask for other things.
+    // The readiness probe asks for other things.
     let counted = async |command: &str| {
         let count = node.commandstats().await.get(command).copied().unwrap_or_default();
         node.reset_commandstats().await;
         count
     };
-    counted("zscore").await;
+    counted("zrange").await;
     harness::authenticate(&client, &token).await.unwrap();
-    assert_eq!(counted("zscore").await, 1);
+    assert_eq!(counted("zrange").await, 1);
 
     let user_ids = users.iter().map(|user| user.id).chain([1, users[0].id]).collect();
     counted("hget").await;
@@ -51,6 +59,28 @@ async fn reads_cost_one_command_for_each_account() {
     }
     assert_eq!(costs[0], costs[1]);
     assert_eq!(costs[0], [1, 2, 1, 1, 1]);
+}
+
+#[tokio::test]
+async fn what_was_read_costs_no_command() {
+    let system = System::start_without_jobs(Topology::Single, &[]).await;
+    let mut client = system.client.clone();
+    let user_ids: Vec<_> = [register(&client, "ann").await.id, register(&client, "bob").await.id]
+        .into_iter()
+        .chain([1])
+        .collect();
+    let token = login(&client, "ann", PASSWORD).await.unwrap();
+    let node = &system.redis.nodes()[0];
+    let mut reads = async || {
+        node.reset_commandstats().await;
+        harness::authenticate(&client, &token).await.unwrap();
+        let request = pb::BatchGetUsersRequest { user_ids: user_ids.clone() };
+        assert_eq!(client.batch_get_users(request).await.unwrap().into_inner().users.len(), 2);
+        let stats = node.commandstats().await;
+        ["zrange", "hget"].map(|command| stats.get(command).copied().unwrap_or_default())
+    };
+    // The connection for it is made when it is first needed.
+    testkit::eventually("all is remembered", PATIENCE, async || reads().await == [0, 0]).await;
 }
 
 #[tokio::test]

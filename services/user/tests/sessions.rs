@@ -4,9 +4,10 @@
 
 mod harness;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use harness::{accounts, register};
+use microblog_proto::user as pb;
 use microblog_testkit::{Store as Redis, Topology};
 use microblog_user::{
     Email, Hash, Token,
@@ -24,7 +25,7 @@ async fn of_too_many_sessions_the_one_that_would_end_first_ends() {
     let mut tokens = Vec::new();
     for i in 0..=SESSIONS_MAX as u64 {
         let token = Token::issue(id).unwrap();
-        let end = std::time::SystemTime::now() + Duration::from_secs(100 + i);
+        let end = SystemTime::now() + Duration::from_secs(100 + i);
         // Twice, as when an answer was lost.
         for _ in 0..2 {
             let opened =
@@ -37,9 +38,68 @@ async fn of_too_many_sessions_the_one_that_would_end_first_ends() {
     for token in &tokens[1..] {
         assert_eq!(harness::authenticate(&system.client, token).await.unwrap(), ann.id);
     }
-    let end = std::time::SystemTime::now() + Duration::from_secs(100);
+    let end = SystemTime::now() + Duration::from_secs(100);
     let late = Token::issue(id).unwrap().fingerprint();
     assert!(!store.open_session(id, &email, &Hash::none(), late, end).await.unwrap());
+}
+
+// Each has a connection and a memory of its own, as replicas have.
+#[tokio::test]
+async fn what_one_ends_another_does_not_remember() {
+    for topology in [Topology::Single, Topology::Cluster] {
+        let system = harness::System::start(topology).await;
+        let (store, other) = accounts(&system.redis).await;
+        let ann = register(&system.client, "ann").await;
+        let id = microblog_domain::UserId::new(ann.id).unwrap();
+        let record = other.get_own(id).await.unwrap();
+        let email = Email::parse("email", &record.email).unwrap();
+        let kept = Token::issue(id).unwrap();
+        let end = SystemTime::now() + Duration::from_secs(100);
+        let open = async |token: &Token| {
+            let fingerprint = token.fingerprint();
+            let opened = store.open_session(id, &email, &record.password, fingerprint, end).await;
+            assert!(opened.unwrap());
+        };
+        open(&kept).await;
+        for round in 0..200 {
+            let token = Token::issue(id).unwrap();
+            let (text, kept) = (token.reveal(), kept.reveal());
+            assert!(other.authenticate(&text).await.is_err(), "{round}: not opened yet");
+            open(&token).await;
+            for _ in ["read", "remembered"] {
+                assert_eq!(other.authenticate(&text).await.unwrap().0, id, "{round}");
+            }
+            system.client.clone().logout(pb::LogoutRequest { token: text.clone() }).await.unwrap();
+            assert!(other.authenticate(&text).await.is_err(), "{round}: ended");
+            assert_eq!(other.authenticate(&kept).await.unwrap().0, id, "{round}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_is_remembered_ends_in_time() {
+    let system = harness::System::start(Topology::Single).await;
+    let (store, accounts) = accounts(&system.redis).await;
+    let ann = register(&system.client, "ann").await;
+    let id = microblog_domain::UserId::new(ann.id).unwrap();
+    let record = accounts.get_own(id).await.unwrap();
+    let email = Email::parse("email", &record.email).unwrap();
+    let token = Token::issue(id).unwrap();
+    // As it is kept: in whole milliseconds.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    let end = UNIX_EPOCH + Duration::from_millis(now + 1500);
+    let fingerprint = token.fingerprint();
+    assert!(store.open_session(id, &email, &record.password, fingerprint, end).await.unwrap());
+    let text = token.reveal();
+    // However long that takes, what was asked after its end is refused, and nothing before.
+    let mut was_refused = false;
+    while !was_refused {
+        let before = SystemTime::now();
+        was_refused = accounts.authenticate(&text).await.is_err();
+        let after = SystemTime::now();
+        assert!(!was_refused || after >= end, "refused before its end");
+        assert!(was_refused || before < end, "taken after its end");
+    }
 }
 
 #[tokio::test]

@@ -3,8 +3,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
-// Some ten thousand posts or accounts.
-const RECALL_BYTES: usize = 8 << 20;
+// A hundred thousand posts, or twice as many accounts.
+const RECALL_BYTES: usize = 32 << 20;
 
 /// Where Redis is and how to talk to it.
 #[derive(Clone, clap::Args)]

@@ -49,8 +49,8 @@ impl<I: Copy + Ord + Hash + Send + 'static> Id for I {}
 
 /// How values of one kind are read, each from a key of its own that an id names.
 pub struct Kind<I, T> {
-    /// Returns where the key lies, and the command that reads it: it reads nothing but this key,
-    /// which must not expire, since nothing tells of that in time.
+    /// Returns where the key lies, and the command that reads it: it reads nothing but this key.
+    /// Where that expires, the value must say itself when it is over: nothing tells of it in time.
     pub command: fn(I) -> (Partition, Cmd),
     /// Returns whose key it is.
     pub id: fn(&[u8]) -> Option<I>,

@@ -3,7 +3,7 @@
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 
-use super::{Store, card, claims, intact};
+use super::{Recalled, Store, Which, card, claims, intact};
 use crate::{Error, Hash, Part, Record, Registration, State, User, keys};
 
 // The order in which profiles are read.
@@ -49,7 +49,12 @@ impl Store {
     /// Returns what everybody may see of those ids that are accounts, in the same order; without
     /// those whose card is damaged. One round trip.
     pub async fn users(&self, ids: &[UserId]) -> Result<Vec<User>, Error> {
-        Ok(self.cards.read(ids).await?.into_iter().flatten().collect())
+        let cards: Vec<_> = ids.iter().map(|&id| Which::Card(id)).collect();
+        let read = |(&id, recalled)| match recalled {
+            Recalled::Card(card) => card::read(id, &card?),
+            Recalled::Sessions(_) => None,
+        };
+        Ok(ids.iter().zip(self.recall.read(&cards).await?).filter_map(read).collect())
     }
 
     /// Changes parts of a profile; an empty text clears one. Returns whether there is such an

@@ -4,42 +4,37 @@
 //! It always has five parts: name, display name, bio, avatar URL and location, in this order. What
 //! is not there is an empty part. `functions.lua` says the same in Lua.
 
+use std::sync::Arc;
+
 use microblog_domain::UserId;
 use microblog_keyspace::{
     self as keyspace, Error,
-    redis::{Value, cmd},
+    redis::{Cmd, Value, cmd},
 };
 
 use crate::{Draft, User, keys};
 
 /// Stands between two parts, and in none: ASCII's unit separator, a control character.
-const SEPARATOR: &str = "\u{1f}";
+const SEPARATOR: char = '\u{1f}';
 
-/// How cards are read by those who want nothing else.
-pub(super) const KIND: keyspace::Kind<UserId, Option<User>> = keyspace::Kind {
-    command: |id| (id.partition(), cmd("HGET").arg(keys::profile(id)).arg("card").take()),
-    id: keys::owner_of_profile,
-    decode,
-    heap_bytes: |user| user.as_ref().map_or(0, heap_bytes),
-};
-
-fn decode(id: UserId, answer: Value) -> Result<Option<User>, Error> {
-    let Some(card) = keyspace::decode::<Option<String>>(answer)? else { return Ok(None) };
-    let user = read(id, &card);
-    if user.is_none() {
-        tracing::error!(%id, "an account's card is damaged");
-    }
-    Ok(user)
+/// Returns the command that reads one, for those who want nothing else.
+pub(super) fn command(id: UserId) -> Cmd {
+    cmd("HGET").arg(keys::profile(id)).arg("card").take()
 }
 
-fn heap_bytes(user: &User) -> usize {
-    let User { id: _, name, display_name, bio, avatar_url, location } = user;
-    [name, display_name, bio, avatar_url, location].iter().map(|text| text.capacity()).sum()
+/// Reads the answer: a card that can be read; `None` for whoever is no account, or has a damaged one.
+pub(super) fn decode(id: UserId, answer: Value) -> Result<Option<Arc<str>>, Error> {
+    let Some(card) = keyspace::decode::<Option<String>>(answer)? else { return Ok(None) };
+    if read(id, &card).is_none() {
+        tracing::error!(%id, "an account's card is damaged");
+        return Ok(None);
+    }
+    Ok(Some(card.into()))
 }
 
 /// Writes the draft of a registration.
 pub(super) fn write(draft: &Draft) -> String {
-    [draft.name.as_str(), &draft.display_name, "", "", ""].join(SEPARATOR)
+    [draft.name.as_str(), &draft.display_name, "", "", ""].join(SEPARATOR.encode_utf8(&mut [0]))
 }
 
 /// Reads a card or draft; `None` where it is damaged.
@@ -102,14 +97,17 @@ mod tests {
     #[test]
     fn what_has_another_number_of_parts_is_damaged() {
         for separators in [0, 1, 3, 5] {
-            assert_eq!(read(id(), &format!("ann{}", SEPARATOR.repeat(separators))), None);
+            assert_eq!(
+                read(id(), &format!("ann{}", SEPARATOR.to_string().repeat(separators))),
+                None
+            );
         }
         assert_eq!(read(id(), ""), None);
     }
 
     #[test]
     fn no_text_contains_the_separator() {
-        for text in [SEPARATOR, "\u{1f}a", "a\u{1f}b", "a\u{1f}", "http://a.org/\u{1f}"] {
+        for text in ["\u{1f}", "\u{1f}a", "a\u{1f}b", "a\u{1f}", "http://a.org/\u{1f}"] {
             assert!(Name::parse("name", text).is_err(), "{text:?}");
             for part in PARTS {
                 assert!(part.parse(text).is_err(), "{part:?} {text:?}");

@@ -3,9 +3,12 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use microblog_domain::UserId;
-use microblog_keyspace::{self as keyspace, Batch, Call, redis};
+use microblog_keyspace::{
+    self as keyspace, Batch, Call,
+    redis::{self, Cmd, Value},
+};
 
-use super::{Store, intact};
+use super::{Recalled, Store, Which, intact};
 use crate::{Email, Error, Hash, keys, throttle, token::Fingerprint};
 
 /// The most sessions of one account; a further one ends the one that would end first.
@@ -18,6 +21,34 @@ pub enum Attempt {
     Allowed(Option<UserId>),
     /// Too many have failed: the next one is allowed after this time.
     Refused(Duration),
+}
+
+/// The sessions of an account. Their key goes with the last of them; what is still known of it then
+/// is over, as each session says.
+#[derive(Clone, Debug)]
+pub(super) struct Sessions(Vec<(Vec<u8>, u64)>);
+
+/// Returns the command that reads an account's sessions, of which there are few.
+pub(super) fn command(id: UserId) -> Cmd {
+    redis::cmd("ZRANGE").arg(keys::sessions(id)).arg(0).arg(-1).arg("WITHSCORES").take()
+}
+
+impl Sessions {
+    /// Reads the answer.
+    pub(super) fn decode(answer: Value) -> Result<Self, keyspace::Error> {
+        let sessions: Vec<(Vec<u8>, f64)> = keyspace::decode(answer)?;
+        Ok(Self(sessions.into_iter().map(|(token, end)| (token, end as u64)).collect()))
+    }
+
+    /// Returns how many bytes they take, about.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.0.iter().map(|session| size_of_val(session) + session.0.capacity()).sum()
+    }
+
+    fn end_of(&self, token: Fingerprint) -> Option<SystemTime> {
+        let (_, end_ms) = self.0.iter().find(|(kept, _)| kept == token.as_bytes())?;
+        Some(UNIX_EPOCH + Duration::from_millis(*end_ms))
+    }
 }
 
 impl Store {
@@ -74,16 +105,17 @@ impl Store {
         Ok(opened == 1)
     }
 
-    /// Returns when a session ends, also if that is over; `None` if there is none. One command.
+    /// Returns when a session ends, also if that is over; `None` if there is none. One round trip.
     pub async fn session(
         &self,
         id: UserId,
         token: Fingerprint,
     ) -> Result<Option<SystemTime>, Error> {
-        let mut score = redis::cmd("ZSCORE");
-        score.arg(keys::sessions(id)).arg(token.as_bytes());
-        let expires_ms: Option<f64> = self.keyspace.query(score).await?;
-        Ok(expires_ms.map(|ms| UNIX_EPOCH + Duration::from_millis(ms as u64)))
+        let sessions = self.recall.read(&[Which::Sessions(id)]).await?.pop();
+        Ok(match sessions {
+            Some(Recalled::Sessions(sessions)) => sessions.end_of(token),
+            Some(Recalled::Card(_)) | None => None,
+        })
     }
 
     /// Ends a session. One command.

@@ -45,13 +45,22 @@ impl System {
     }
 
     pub async fn start_with(topology: Topology, flags: &[&str]) -> Self {
+        Self::start_as(Worker::ONLY, topology, flags).await
+    }
+
+    /// Starts the service without its background jobs, whose commands would be counted.
+    pub async fn start_without_jobs(topology: Topology, flags: &[&str]) -> Self {
+        Self::start_as(Worker { index: 1, count: 2 }, topology, flags).await
+    }
+
+    async fn start_as(worker: Worker, topology: Topology, flags: &[&str]) -> Self {
         let redis = Redis::start(topology).await;
         let url = redis.url("user");
         // On a busy machine, many hashes take longer than the default time of a call.
         let own = ["user", "--redis-url", url.as_str(), "--log", "off"];
         let own = own.into_iter().chain(["--default-timeout-ms", "60000"]);
         let config = Config::try_parse_from(own.chain(flags.iter().copied())).unwrap();
-        let service = microblog_user::service(&config, Worker::ONLY).await.unwrap();
+        let service = microblog_user::service(&config, worker).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move {

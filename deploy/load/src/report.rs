@@ -66,6 +66,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut calls = Vec::new();
     for scenario in ceiling::planned() {
         eprintln!("{}", scenario.name());
+        system.rest().await?;
         let limits = layout.ceiling(&system, &world, scenario, &trial).await?;
         let outcome = trial.measure(&system, &world, scenario, trial.load.pace()).await?;
         let ratio = outcome.calls_per_second / limits.chain_and_redis();

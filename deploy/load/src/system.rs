@@ -126,9 +126,15 @@ impl System {
         self.store.as_ref().map(|store| store.admin.url())
     }
 
-    /// Waits until nothing of what was brought into it waits for somebody any more, and has Redis
-    /// write its append-only file anew, and not by itself from then on, so that neither is measured
-    /// with what comes after. Does nothing elsewhere.
+    /// Waits until nothing of what was brought into it waits for somebody any more. Does nothing
+    /// elsewhere.
+    pub(crate) async fn rest(&self) -> anyhow::Result<()> {
+        let Some(mut admin) = self.redis().await? else { return Ok(()) };
+        rest::reached(&mut admin).await
+    }
+
+    /// Waits for the same, and has Redis write its append-only file anew, and not by itself from then
+    /// on, so that neither is measured with what comes after. Does nothing elsewhere.
     pub(crate) async fn settle(&self) -> anyhow::Result<()> {
         let Some(mut admin) = self.redis().await? else { return Ok(()) };
         rest::reached(&mut admin).await?;

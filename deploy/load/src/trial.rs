@@ -85,14 +85,16 @@ impl Load {
 }
 
 impl Trial {
-    /// Brings a graph into a system.
+    /// Brings a graph into a system, which has settled then.
     pub(crate) async fn world(
         &self,
         system: &System,
         list: &EdgeList,
         seed: u64,
     ) -> anyhow::Result<World> {
-        World::make(system.urls(), list, &self.world, seed).await
+        let world = World::make(system.urls(), list, &self.world, seed).await?;
+        system.settle().await?;
+        Ok(world)
     }
 
     /// Measures a scenario, after it has run for a while.
@@ -110,7 +112,8 @@ impl Trial {
         Ok(Outcome::new(scenario.name(), &measured, usage))
     }
 
-    /// Returns clients that have made calls for a while already, which make sense.
+    /// Returns clients that have made calls for a while already, which make sense. What was left of
+    /// the calls before these is done by then.
     pub(crate) async fn warm<'a>(
         &self,
         system: &System,
@@ -118,6 +121,7 @@ impl Trial {
         scenario: Scenario,
         pace: Pace,
     ) -> anyhow::Result<Clients<'a>> {
+        system.rest().await?;
         let clients = Clients::new(system, world, self.load.clients)?;
         clients.0[0].check(scenario).await?;
         let calls = clients.call(scenario, pace, self.load.warm_up, "warm-up");

@@ -12,6 +12,8 @@
 //! | user | 8 | post |
 //! | | 8 | root of a repost, or 0; above it, bit 53: whether it has a text |
 
+use std::cmp::Reverse;
+
 use microblog_domain::{Partition, PostId, UserId};
 
 /// The bytes of a record in a home timeline.
@@ -98,15 +100,35 @@ impl Entry {
     }
 }
 
-/// Sorts entries, newest first, makes them unique, and keeps the newest `max`.
+/// Sorts entries, newest first, makes them unique, and keeps the newest `max`. Fastest for those that
+/// are in order, or come oldest first and nearly in order, as those of a home timeline do.
 pub(crate) fn newest(mut entries: Vec<Entry>, max: usize) -> Vec<Entry> {
     if !entries.is_sorted_by(|one, next| one.post > next.post) {
-        // The stable sort makes use of what is in order already, which most of a timeline is.
-        entries.sort_by_key(|entry| std::cmp::Reverse(entry.post));
+        entries.reverse();
+        if !insert_into_order(&mut entries) {
+            // The stable sort makes use of what is in order already, such as the posts of each of
+            // many authors.
+            entries.sort_by_key(|entry| Reverse(entry.post));
+        }
         entries.dedup_by_key(|entry| entry.post);
     }
     entries.truncate(max);
     entries
+}
+
+/// Sorts entries, newest first, by inserting each into those before it. Returns whether it did: it
+/// gives up where more are out of order than another way would cost.
+fn insert_into_order(entries: &mut [Entry]) -> bool {
+    let mut moves_left = 4 * entries.len();
+    for place in 1..entries.len() {
+        let (before, entry) = (&entries[..place], entries[place]);
+        let older = before.iter().rev().take_while(|other| other.post < entry.post);
+        let moves = older.take(moves_left + 1).count();
+        let Some(left) = moves_left.checked_sub(moves) else { return false };
+        entries[place - moves..=place].rotate_right(1);
+        moves_left = left;
+    }
+    true
 }
 
 fn word(record: &[u8], at: usize) -> u64 {
@@ -160,15 +182,49 @@ mod tests {
         assert_eq!(Entry::from_user_record(author, &[0xff; USER_RECORD]), None);
     }
 
-    #[test]
-    fn the_newest_are_unique_and_in_order() {
+    fn of_posts(posts: impl IntoIterator<Item = u64>) -> Vec<Entry> {
         let entry = |post| Entry {
             post: PostId::new(post).unwrap(),
             author: UserId::new(4).unwrap(),
             root: None,
             has_text: true,
         };
-        let newest = newest([5, 9, 5, 1, 7].map(entry).into(), 3);
-        assert_eq!(newest, [9, 7, 5].map(entry));
+        posts.into_iter().map(entry).collect()
+    }
+
+    #[test]
+    fn the_newest_are_unique_and_in_order() {
+        assert_eq!(newest(of_posts([5, 9, 5, 1, 7]), 3), of_posts([9, 7, 5]));
+        assert_eq!(newest(of_posts([]), 3), []);
+        assert_eq!(newest(of_posts([1, 2, 3]), 3), of_posts([3, 2, 1]));
+    }
+
+    #[test]
+    fn what_is_far_out_of_order_is_left_to_another_way() {
+        // Oldest first behind the newest: each would have to pass all before it.
+        let mut entries = of_posts((1..=100).chain(200..=300));
+        assert!(!insert_into_order(&mut entries));
+        let mut nearly = of_posts([9, 8, 6, 7, 5, 5, 4, 2, 3]);
+        assert!(insert_into_order(&mut nearly));
+        assert_eq!(nearly, of_posts([9, 8, 7, 6, 5, 5, 4, 3, 2]));
+    }
+
+    proptest! {
+        #[test]
+        fn the_newest_are_the_newest_in_whatever_order_they_come(
+            posts in prop::collection::vec(1_u64..300, 0..200),
+            is_nearly_in_order: bool,
+            max in 0_usize..250,
+        ) {
+            let mut posts = posts;
+            if is_nearly_in_order {
+                posts.sort_by_key(|post| post / 8);
+            }
+            let mut expected = posts.clone();
+            expected.sort_unstable_by(|a, b| b.cmp(a));
+            expected.dedup();
+            expected.truncate(max);
+            prop_assert_eq!(newest(of_posts(posts), max), of_posts(expected));
+        }
     }
 }

@@ -38,6 +38,8 @@ pub struct Head {
     pub is_full: bool,
     // When it was built from nothing, in seconds since 2024.
     built_at: u64,
+    /// Where the next record goes.
+    next: usize,
     /// How many posts came since the edition began.
     came: u32,
     read_at_hour: u32,
@@ -48,7 +50,7 @@ pub struct Head {
 pub struct Home {
     /// What stands at its beginning.
     pub head: Head,
-    /// Its posts, in no order; some may be there twice.
+    /// Its posts, in the order in which they came: mostly that of the posts. Some may be there twice.
     pub entries: Vec<Entry>,
     /// Authors whose posts are to be fetched.
     pub pulls: Vec<UserId>,
@@ -91,6 +93,7 @@ impl Head {
         let head = bytes.first_chunk::<HEAD>().filter(|head| head[0] == FORMAT)?;
         Some(Self {
             was_built: head[1] == 1,
+            next: number(&head[2..4]) as usize,
             is_full: number(&head[4..6]) >= HOME_MAX as u64,
             came: number(&head[6..10]) as u32,
             read_at_hour: number(&head[10..14]) as u32,
@@ -113,7 +116,9 @@ impl Store {
         let Some(head) = Head::read(&bytes) else { return Ok(None) };
         let (records, _) = bytes[HEAD..].as_chunks::<HOME_RECORD>();
         let mut entries = Vec::with_capacity(records.len());
-        entries.extend(records.iter().filter_map(Entry::from_home_record));
+        // Of a full ring, the next place is that of the record that came first.
+        let (last, first) = records.split_at(head.next.min(records.len()));
+        entries.extend(first.iter().chain(last).filter_map(Entry::from_home_record));
         let pulls = pulls.unwrap_or_default();
         let (pulls, _) = pulls.as_chunks::<PULL>();
         let pulls = pulls.iter().filter_map(|author| UserId::new(u64::from_le_bytes(*author)));

@@ -72,6 +72,8 @@ where
 #[derive(Debug)]
 struct Process {
     common: Common,
+    /// How many workers there are.
+    workers: usize,
     ports: Ports,
     boards: Mutex<HashMap<usize, Arc<Board>>>,
     stop: CancellationToken,
@@ -127,9 +129,11 @@ where
         }
     };
     common.admission.observe();
+    let workers = config.workers();
     let process = Arc::new(Process {
         common,
-        ports: Ports::of(config.workers()),
+        workers,
+        ports: Ports::of(workers),
         boards: Mutex::default(),
         stop: CancellationToken::new(),
     });
@@ -196,7 +200,7 @@ where
     E: Error,
 {
     let start = Arc::new(start);
-    let count = process.common.config.workers();
+    let count = process.workers;
     for index in 0..count {
         let (process, start, ended) = (process.clone(), start.clone(), ended.clone());
         let work = move || {

@@ -50,9 +50,9 @@ pub struct Config {
     )]
     pub redis_timeout_ms: u64,
 
-    /// Memory, in bytes, for what each worker thread remembers of a kind of values, such as accounts
-    /// and posts, for as long as Redis says that they have not changed; 0 for none. Nothing is
-    /// remembered of a cluster, or over TLS.
+    /// Memory, in bytes, for what each worker thread remembers of what it has read (the user service:
+    /// accounts and their sessions; the post service: posts), for as long as Redis says that it has
+    /// not changed; 0 for none. Nothing is remembered of a cluster, or over TLS.
     #[arg(long, env = "MICROBLOG_REDIS_RECALL_BYTES", default_value_t = RECALL_BYTES)]
     pub redis_recall_bytes: usize,
 

@@ -325,6 +325,25 @@ async fn a_redis_that_goes_away_is_unavailable_and_remembered_again_later() {
     remembers(&server, &numbers).await;
 }
 
+// Some of the ids are read beside the others then, over other connections.
+#[tokio::test]
+async fn so_is_one_that_freezes_while_the_memory_is_full() {
+    let server = RedisServer::start().await;
+    let (numbers, often) = full(&server).await;
+    let ids = [&often[..], &once(1)].concat();
+    server.pause();
+    for _ in 0..5 {
+        let (answer, took) = timed(numbers.read(&ids)).await;
+        assert!(answer.is_err_and(|error| error.is_unavailable()));
+        assert!(took < Duration::from_secs(3), "{took:?}");
+    }
+    server.resume();
+    eventually("redis is back", Duration::from_secs(20), async || {
+        numbers.read(&ids).await.is_ok_and(|found| found == vec![0; ids.len()])
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn what_is_remembered_outlives_a_moment_in_which_redis_is_slow() {
     let server = RedisServer::start().await;

@@ -46,7 +46,7 @@ impl Accounts {
         write(async move { store.close_session(token.user(), token.fingerprint()).await }).await
     }
 
-    /// Returns whose session a token is, and when it ends. One round trip.
+    /// Returns whose session a token is, and when it ends. One round trip, as a rule.
     pub async fn authenticate(&self, token: &str) -> Result<(UserId, SystemTime), Error> {
         let token = Token::parse(token).ok_or(Error::TokenInvalid)?;
         let expires_at = self.store.session(token.user(), token.fingerprint()).await?;

@@ -19,6 +19,11 @@ const TEXT_BYTES: usize = 54;
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
+    /// Returns what these kept bytes are; `None` for those that are none.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+
     /// Returns the bytes to keep.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0

@@ -4,20 +4,14 @@
 
 mod harness;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use harness::{PASSWORD, System, accounts, draft, login, refused, register};
+use harness::{PASSWORD, PATIENCE, System, accounts, draft, login, refused, register};
 use microblog_domain::Partition;
 use microblog_keyspace::redis::cmd;
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::{self as testkit, Store as Redis, Topology};
 use microblog_user::{Draft, Part};
-
-/// For what comes by itself.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 fn profile(id: u64) -> String {
     format!("user:{{{}}}:profile:{id}", Partition::of_id(id))
@@ -62,7 +56,7 @@ async fn reads_cost_one_command_for_each_account() {
 }
 
 #[tokio::test]
-async fn what_was_read_costs_no_command() {
+async fn what_has_not_changed_is_not_read_again() {
     let system = System::start_without_jobs(Topology::Single, &[]).await;
     let mut client = system.client.clone();
     let user_ids: Vec<_> = [register(&client, "ann").await.id, register(&client, "bob").await.id]

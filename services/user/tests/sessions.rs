@@ -6,7 +6,7 @@ mod harness;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use harness::{accounts, register};
+use harness::{PASSWORD, accounts, register};
 use microblog_proto::user as pb;
 use microblog_testkit::{Store as Redis, Topology};
 use microblog_user::{
@@ -43,11 +43,13 @@ async fn of_too_many_sessions_the_one_that_would_end_first_ends() {
     assert!(!store.open_session(id, &email, &Hash::none(), late, end).await.unwrap());
 }
 
+const ROUNDS: u64 = 200;
+
 // Each has a connection and a memory of its own, as replicas have.
 #[tokio::test]
 async fn what_one_ends_another_does_not_remember() {
     for topology in [Topology::Single, Topology::Cluster] {
-        let system = harness::System::start(topology).await;
+        let system = harness::System::start_without_jobs(topology, &[]).await;
         let (store, other) = accounts(&system.redis).await;
         let ann = register(&system.client, "ann").await;
         let id = microblog_domain::UserId::new(ann.id).unwrap();
@@ -61,7 +63,10 @@ async fn what_one_ends_another_does_not_remember() {
             assert!(opened.unwrap());
         };
         open(&kept).await;
-        for round in 0..200 {
+        if let Redis::Single(server) = &system.redis {
+            server.reset_commandstats().await;
+        }
+        for round in 0..ROUNDS {
             let token = Token::issue(id).unwrap();
             let (text, kept) = (token.reveal(), kept.reveal());
             assert!(other.authenticate(&text).await.is_err(), "{round}: not opened yet");
@@ -73,6 +78,25 @@ async fn what_one_ends_another_does_not_remember() {
             assert!(other.authenticate(&text).await.is_err(), "{round}: ended");
             assert_eq!(other.authenticate(&kept).await.unwrap().0, id, "{round}");
         }
+        if let Redis::Single(server) = &system.redis {
+            // Beside those of the function that opens one: two changes for five looks.
+            let reads = server.commandstats().await.get("zrange").copied().unwrap_or_default();
+            assert!(reads - ROUNDS < 4 * ROUNDS, "{reads}: nothing is remembered");
+        }
+        // All at once, with the password; and with the account.
+        let new_password = "another one than that".to_owned();
+        let change = pb::ChangePasswordRequest {
+            user_id: ann.id,
+            current_password: PASSWORD.to_owned(),
+            new_password: new_password.clone(),
+        };
+        system.client.clone().change_password(change).await.unwrap();
+        assert!(other.authenticate(&kept.reveal()).await.is_err());
+        let last = harness::login(&system.client, "ann", &new_password).await.unwrap();
+        assert_eq!(other.authenticate(&last).await.unwrap().0, id);
+        let delete = pb::DeleteUserRequest { user_id: ann.id, password: new_password };
+        system.client.clone().delete_user(delete).await.unwrap();
+        assert!(other.authenticate(&last).await.is_err());
     }
 }
 
@@ -89,7 +113,11 @@ async fn a_session_that_is_remembered_ends_in_time() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
     let end = UNIX_EPOCH + Duration::from_millis(now + 1500);
     let fingerprint = token.fingerprint();
-    assert!(store.open_session(id, &email, &record.password, fingerprint, end).await.unwrap());
+    let longer = Token::issue(id).unwrap().fingerprint();
+    let later = end + Duration::from_secs(100);
+    for (fingerprint, end) in [(fingerprint, end), (longer, later)] {
+        assert!(store.open_session(id, &email, &record.password, fingerprint, end).await.unwrap());
+    }
     let text = token.reveal();
     // However long that takes, what was asked after its end is refused, and nothing before.
     let mut was_refused = false;

@@ -72,7 +72,7 @@ where
 #[derive(Debug)]
 struct Process {
     common: Common,
-    /// How many workers there are.
+    /// How many workers there are, asked once: how many cores there are may change.
     workers: usize,
     ports: Ports,
     boards: Mutex<HashMap<usize, Arc<Board>>>,

@@ -3,8 +3,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-// A hundred thousand posts, or twice as many accounts.
-const RECALL_BYTES: usize = 32 << 20;
+// Some 25,000 posts, or 60,000 accounts. `tracking-table-max-keys` in deploy/redis/redis.conf must be
+// enough for what all threads remember: beyond, Redis forgets at random.
+const RECALL_BYTES: usize = 8 << 20;
 
 /// Where Redis is and how to talk to it.
 #[derive(Clone, clap::Args)]

@@ -1,5 +1,5 @@
-//! Who was seen lately, in a fixed number of bytes: stands before a memory that is full, so that what
-//! is asked for once does not take the place of what is asked for often. (The *doorkeeper* of G.
+//! Who was seen lately, in a fixed number of bytes: stands before a memory, so that what is asked for
+//! once does not take the place of what is asked for often. (The *doorkeeper* of G.
 //! Einziger, R. Friedman and B. Manes, [TinyLFU](https://arxiv.org/abs/1512.00727), 2015, which has a
 //! Bloom filter for it.)
 

@@ -11,8 +11,9 @@
 //! What changes while its value is on the way from the connection's driver to the memory must not
 //! get into the memory: a value is kept only if nothing was pushed since it was answered.
 //!
-//! Where more is read than a memory has room for, only what is asked for again is read so. To have a
-//! key tracked, and no more a little later, costs Redis more than to read it.
+//! Only what was asked for lately already is read so, and the rest as it would be without a memory. To
+//! have a key tracked costs Redis more than to read it, which is lost on what nobody
+//! asks for again, or has to give way before that.
 
 mod memory;
 
@@ -137,8 +138,8 @@ impl<I: Id, T: Clone + Send + 'static> Recall<I, T> {
 
     /// Returns the values of some ids, in their order.
     ///
-    /// One round trip, or two at the same time where there is no room for some of them; another one
-    /// if some changed in this moment, or where the connection broke. The time-out holds for each.
+    /// One round trip, or two at the same time where some of them are read for the first time; another
+    /// one if some changed in this moment, or where the connection broke. The time-out holds for each.
     pub async fn read(&self, ids: &[I]) -> Result<Vec<T>, Error> {
         let inner = &self.inner;
         if ids.is_empty() {

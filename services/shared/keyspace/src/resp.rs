@@ -6,6 +6,8 @@
 //! quarter of a server's processor time (<https://github.com/redis-rs/redis-rs/pull/2184>). This
 //! reader stops between values only.
 
+use std::str::FromStr;
+
 use bytes::{Buf as _, BytesMut};
 use redis::Value;
 
@@ -125,7 +127,7 @@ fn head(buffer: &mut BytesMut) -> Result<Option<Head>, Malformed> {
             length => elements(length, 1)?,
         },
         b'_' if text.is_empty() => Head::Value(Value::Nil),
-        b',' => Head::Value(Value::Double(double(text)?)),
+        b',' => Head::Value(Value::Double(parsed(text)?)),
         b'%' => elements(number(text)?, 2)?,
         b'>' => match elements(number(text)?, 1)? {
             Head::Elements { count: count @ 1.., .. } => Head::Elements { count, is_push: true },
@@ -159,11 +161,10 @@ fn number(text: &[u8]) -> Result<i64, Malformed> {
     if let [digit @ b'0'..=b'9'] = text {
         return Ok(i64::from(digit - b'0'));
     }
-    let text = std::str::from_utf8(text).map_err(|_| Malformed)?;
-    text.parse().map_err(|_| Malformed)
+    parsed(text)
 }
 
-fn double(text: &[u8]) -> Result<f64, Malformed> {
+fn parsed<T: FromStr>(text: &[u8]) -> Result<T, Malformed> {
     let text = std::str::from_utf8(text).map_err(|_| Malformed)?;
     text.parse().map_err(|_| Malformed)
 }
@@ -284,6 +285,20 @@ mod tests {
             read(b"*-1\r\n$-1\r\n*0\r\n$0\r\n\r\n", 2).unwrap(),
             [Value::Nil, Value::Nil, Value::Array(Vec::new()), Value::BulkString(Vec::new()),]
         );
+    }
+
+    #[test]
+    fn scores_are_read_as_redis_writes_them() {
+        let doubles = [
+            (",1795364000000\r\n", 1_795_364_000_000.0),
+            (",1e+20\r\n", 1e20),
+            (",0.5\r\n", 0.5),
+            (",inf\r\n", f64::INFINITY),
+            (",-inf\r\n", f64::NEG_INFINITY),
+        ];
+        for (text, number) in doubles {
+            assert_eq!(read(text.as_bytes(), 3).unwrap(), [Value::Double(number)], "{text}");
+        }
     }
 
     #[test]

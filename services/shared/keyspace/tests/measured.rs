@@ -132,9 +132,11 @@ async fn memories(measured: &Measured, server: &RedisServer) {
     assert!(number("reads untracked") >= 1.0, "the first one was");
     assert!(number("size") > 1000.0);
     let (hits, misses) = (number("reads hit"), number("reads miss"));
-    values.read(&[1, 2, 9]).await.unwrap();
-    values.read(&[1, 2, 9]).await.unwrap();
-    assert_eq!((number("reads hit") - hits, number("reads miss") - misses), (4.0, 2.0));
+    // The second time they are remembered.
+    for _ in 0..3 {
+        values.read(&[1, 2, 9]).await.unwrap();
+    }
+    assert_eq!((number("reads hit") - hits, number("reads miss") - misses), (5.0, 4.0));
     assert_eq!(number("values"), 3.0);
     assert_eq!(measured.number("db.client.connection.count test tracking"), 1.0);
     cmd("HSET")

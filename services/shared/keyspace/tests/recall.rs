@@ -67,7 +67,7 @@ async fn reads(server: &RedisServer) -> u64 {
 }
 
 #[tokio::test]
-async fn what_does_not_change_is_read_once() {
+async fn what_does_not_change_is_read_twice_and_then_no_more() {
     let server = RedisServer::start().await;
     let numbers = numbers(server.url(TRACKED), ENOUGH);
     let mut writer = server.admin().await;
@@ -81,7 +81,7 @@ async fn what_does_not_change_is_read_once() {
     for _ in 0..100 {
         assert_eq!(numbers.read(&ids).await.unwrap(), expected);
     }
-    assert_eq!(reads(&server).await, 60);
+    assert_eq!(reads(&server).await, 2 * 60);
     // What was not there is remembered, too, until it is.
     write(&mut writer, 55, 1).await;
     assert_eq!(numbers.read(&[55, 54]).await.unwrap(), [1, 0]);
@@ -113,9 +113,9 @@ async fn no_more_is_remembered_than_allowed() {
 async fn full(server: &RedisServer) -> (Recall<u64, u64>, Vec<u64>) {
     let numbers = numbers(server.url(TRACKED), 100 * 1100);
     remembers(server, &numbers).await;
-    numbers.read(&once(0)).await.unwrap();
     let often: Vec<u64> = (0..10).collect();
     for _ in 0..3 {
+        numbers.read(&once(0)).await.unwrap();
         numbers.read(&often).await.unwrap();
     }
     server.reset_commandstats().await;
@@ -180,7 +180,9 @@ async fn who_reads_at_the_same_moment_asks_together() {
     let numbers = numbers(server.url(TRACKED), ENOUGH);
     write(&mut server.admin().await, 3, 7).await;
     remembers(&server, &numbers).await;
-    assert_eq!(numbers.read(&[3]).await.unwrap(), [7]);
+    for _ in 0..2 {
+        assert_eq!(numbers.read(&[3]).await.unwrap(), [7]);
+    }
     server.reset_commandstats().await;
     let reads = (0..64).map(|_| numbers.read(&[3]));
     for read in futures::future::join_all(reads).await {

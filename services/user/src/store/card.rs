@@ -15,6 +15,7 @@ use microblog_keyspace::{
 use crate::{Draft, User, keys};
 
 /// Stands between two parts, and in none: ASCII's unit separator, a control character.
+/// A `char`, since a text is split at one in a fraction of the time that a `&str` takes.
 const SEPARATOR: char = '\u{1f}';
 
 /// Returns the command that reads one, for those who want nothing else.

@@ -57,12 +57,12 @@ fn decode(which: Which, answer: Value) -> Result<Recalled, Error> {
     }
 }
 
-// What stands before a text that several have.
+// What stands before something that several have.
 const COUNTS_BYTES: usize = 16;
 
 fn heap_bytes(recalled: &Recalled) -> usize {
     match recalled {
         Recalled::Card(card) => card.as_ref().map_or(0, |card| COUNTS_BYTES + card.len()),
-        Recalled::Sessions(sessions) => sessions.heap_bytes(),
+        Recalled::Sessions(sessions) => COUNTS_BYTES + sessions.heap_bytes(),
     }
 }

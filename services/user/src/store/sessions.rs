@@ -1,6 +1,9 @@
 //! Sessions, and the counting of failed log-ins.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use microblog_domain::UserId;
 use microblog_keyspace::{
@@ -23,10 +26,10 @@ pub enum Attempt {
     Refused(Duration),
 }
 
-/// The sessions of an account. Their key goes with the last of them; what is still known of it then
-/// is over, as each session says.
+/// The sessions of an account, and when each ends, in Unix ms. Their key goes with the last of them;
+/// what is still known of it then is over, as each session says.
 #[derive(Clone, Debug)]
-pub(super) struct Sessions(Vec<(Vec<u8>, u64)>);
+pub(super) struct Sessions(Arc<[(Fingerprint, u64)]>);
 
 /// Returns the command that reads an account's sessions, of which there are few.
 pub(super) fn command(id: UserId) -> Cmd {
@@ -37,16 +40,19 @@ impl Sessions {
     /// Reads the answer.
     pub(super) fn decode(answer: Value) -> Result<Self, keyspace::Error> {
         let sessions: Vec<(Vec<u8>, f64)> = keyspace::decode(answer)?;
-        Ok(Self(sessions.into_iter().map(|(token, end)| (token, end as u64)).collect()))
+        let kept = sessions.into_iter();
+        let kept =
+            kept.filter_map(|(kept, end)| Some((Fingerprint::from_bytes(&kept)?, end as u64)));
+        Ok(Self(kept.collect()))
     }
 
     /// Returns how many bytes they take, about.
     pub(super) fn heap_bytes(&self) -> usize {
-        self.0.iter().map(|session| size_of_val(session) + session.0.capacity()).sum()
+        size_of_val(&*self.0)
     }
 
     fn end_of(&self, token: Fingerprint) -> Option<SystemTime> {
-        let (_, end_ms) = self.0.iter().find(|(kept, _)| kept == token.as_bytes())?;
+        let (_, end_ms) = self.0.iter().find(|(kept, _)| *kept == token)?;
         Some(UNIX_EPOCH + Duration::from_millis(*end_ms))
     }
 }
@@ -105,17 +111,17 @@ impl Store {
         Ok(opened == 1)
     }
 
-    /// Returns when a session ends, also if that is over; `None` if there is none. One round trip.
+    /// Returns when a session ends, also if that is over; `None` if there is none. As much as to
+    /// recall a card.
     pub async fn session(
         &self,
         id: UserId,
         token: Fingerprint,
     ) -> Result<Option<SystemTime>, Error> {
-        let sessions = self.recall.read(&[Which::Sessions(id)]).await?.pop();
-        Ok(match sessions {
-            Some(Recalled::Sessions(sessions)) => sessions.end_of(token),
-            Some(Recalled::Card(_)) | None => None,
-        })
+        match self.recall.read(&[Which::Sessions(id)]).await?.pop() {
+            Some(Recalled::Sessions(sessions)) => Ok(sessions.end_of(token)),
+            Some(Recalled::Card(_)) | None => Err(Error::Damaged("an answer")),
+        }
     }
 
     /// Ends a session. One command.

@@ -19,7 +19,7 @@ pub(super) struct Memory<I, T> {
     kind: Kind<I, T>,
     bytes: usize,
     bytes_max: usize,
-    /// Those who were looked for when there was no room.
+    /// Those who were looked for lately.
     doorkeeper: Doorkeeper,
     /// How many messages Redis has pushed.
     pushed: u64,
@@ -30,7 +30,7 @@ pub(super) struct Memory<I, T> {
 pub(super) struct Unknown<I> {
     /// Those to remember.
     pub(super) wanted: Vec<I>,
-    /// Those for which there is no room.
+    /// Those that nobody has looked for lately.
     pub(super) passing: Vec<I>,
 }
 
@@ -81,17 +81,12 @@ impl<I: Id, T: Clone> Memory<I, T> {
         ENTRY_BYTES + size_of::<T>() + (self.kind.heap_bytes)(value)
     }
 
-    /// Returns which ids have no value here. There is room for all of them until the memory is full,
-    /// and from then on for those that were looked for lately.
+    /// Returns which ids have no value here. Those that were looked for lately are to be remembered.
     pub(super) fn unknown(&mut self, ids: &[I]) -> Unknown<I> {
         let mut unknown: Vec<I> =
             ids.iter().copied().filter(|id| !self.values.contains_key(id)).collect();
         unknown.sort_unstable();
         unknown.dedup();
-        let has_room = self.bytes < self.bytes_max - self.bytes_max / 16;
-        if has_room {
-            return Unknown { wanted: unknown, passing: Vec::new() };
-        }
         let (wanted, passing) = unknown.into_iter().partition(|id| self.doorkeeper.has_seen(id));
         Unknown { wanted, passing }
     }

@@ -112,7 +112,7 @@ pub struct Include {
 }
 
 impl Include {
-    /// Returns the lists of the viewer's that say it.
+    /// Returns the viewer's lists that have to be asked for it.
     pub(crate) fn lists(self) -> impl Iterator<Item = List> {
         let blocks = [List::Blocks, List::BlockedBy].into_iter().filter(move |_| self.blocks);
         blocks.chain([List::Mutes].into_iter().filter(move |_| self.mutes))

@@ -95,6 +95,16 @@ async fn reads_cost_the_same_for_a_hundred_entries_and_for_a_hundred_thousand() 
         });
         assert_eq!(of_home.await, one_round_trip(&[("smismember", 2), ("zrange", 4)]));
 
+        let few = pb::BatchGetRelationsRequest {
+            target_ids: request.target_ids[..7].to_vec(),
+            ..request
+        };
+        let of_few = cost(&system, async || {
+            system.client.clone().batch_get_relations(few.clone()).await.unwrap();
+        });
+        let look_ups = [("smismember", 2), ("zmscore", 3), ("zrange", 1)];
+        assert_eq!(of_few.await, one_round_trip(&look_ups));
+
         let request = pb::BatchGetCountsRequest { user_ids: vec![user_id] };
         let counts = cost(&system, async || {
             system.client.clone().batch_get_counts(request.clone()).await.unwrap();

@@ -100,20 +100,32 @@ impl Entry {
     }
 }
 
-/// Sorts entries, newest first, makes them unique, and keeps the newest `max`. Fastest for those that
-/// are in order, or come oldest first and nearly in order, as those of a home timeline do.
+/// Sorts entries, newest first, makes them unique, and keeps the newest `max`.
 pub(crate) fn newest(mut entries: Vec<Entry>, max: usize) -> Vec<Entry> {
-    if !entries.is_sorted_by(|one, next| one.post > next.post) {
-        entries.reverse();
-        if !insert_into_order(&mut entries) {
-            // The stable sort makes use of what is in order already, such as the posts of each of
-            // many authors.
-            entries.sort_by_key(|entry| Reverse(entry.post));
-        }
+    if !is_newest_first(&entries) {
+        // The stable sort makes use of what is in order already, such as each author's posts.
+        entries.sort_by_key(|entry| Reverse(entry.post));
         entries.dedup_by_key(|entry| entry.post);
     }
     entries.truncate(max);
     entries
+}
+
+/// Sorts entries, newest first, and makes them unique, that came one after the other: mostly oldest
+/// first.
+pub(crate) fn newest_first(mut entries: Vec<Entry>) -> Vec<Entry> {
+    entries.reverse();
+    if !is_newest_first(&entries) {
+        if !insert_into_order(&mut entries) {
+            entries.sort_by_key(|entry| Reverse(entry.post));
+        }
+        entries.dedup_by_key(|entry| entry.post);
+    }
+    entries
+}
+
+fn is_newest_first(entries: &[Entry]) -> bool {
+    entries.is_sorted_by(|one, next| one.post > next.post)
 }
 
 /// Sorts entries, newest first, by inserting each into those before it. Returns whether it did: it
@@ -196,12 +208,13 @@ mod tests {
     fn the_newest_are_unique_and_in_order() {
         assert_eq!(newest(of_posts([5, 9, 5, 1, 7]), 3), of_posts([9, 7, 5]));
         assert_eq!(newest(of_posts([]), 3), []);
-        assert_eq!(newest(of_posts([1, 2, 3]), 3), of_posts([3, 2, 1]));
+        assert_eq!(newest_first(of_posts([])), []);
+        assert_eq!(newest_first(of_posts([1, 2, 3])), of_posts([3, 2, 1]));
     }
 
     #[test]
     fn what_is_far_out_of_order_is_left_to_another_way() {
-        // Oldest first behind the newest: each would have to pass all before it.
+        // Each would have to pass all before it.
         let mut entries = of_posts((1..=100).chain(200..=300));
         assert!(!insert_into_order(&mut entries));
         let mut nearly = of_posts([9, 8, 6, 7, 5, 5, 4, 2, 3]);
@@ -223,6 +236,7 @@ mod tests {
             let mut expected = posts.clone();
             expected.sort_unstable_by(|a, b| b.cmp(a));
             expected.dedup();
+            prop_assert_eq!(newest_first(of_posts(posts.clone())), of_posts(expected.clone()));
             expected.truncate(max);
             prop_assert_eq!(newest(of_posts(posts), max), of_posts(expected));
         }

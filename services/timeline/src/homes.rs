@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use crate::{
-    entry::{Entry, newest},
+    entry::{Entry, newest, newest_first},
     error::Error,
     graph::Graph,
     list::HOME_MAX,
@@ -183,7 +183,7 @@ impl Homes {
         let followings = self.graph.followings(reader, home.head.version).await?;
         let Brought { entries: mut brought, mut pulls } =
             self.bring(reader, followings.authors).await?;
-        let kept = newest(home.entries, HOME_MAX);
+        let kept = newest_first(home.entries);
         // Among those of which some may be missing, there must not come to be more.
         let sure_to = sure_to(&home.head, &kept);
         brought.retain(|entry| sure_to.is_none_or(|sure| entry.post >= sure));

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::{
     circle::{Circle, Sight},
     config::Mode,
-    entry::newest,
+    entry::newest_first,
     error::Error,
     graph::Graph,
     homes::{self, Homes, WAIT_MAX},
@@ -125,7 +125,7 @@ impl Reader {
             [] => List::default(),
             pulls => pull::list(&self.store, pulls, depth).await?,
         };
-        let entries = newest(home.entries, HOME_MAX);
+        let entries = newest_first(home.entries);
         let sure_to = homes::sure_to(&home.head, &entries);
         Ok(Source { list: list.with(entries), head: Some(home.head), pulls: home.pulls, sure_to })
     }

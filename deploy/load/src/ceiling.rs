@@ -90,6 +90,7 @@ impl Layout {
         let admin = system.redis_client().context(UNKNOWN)?;
         // What is remembered when calls are measured is not looked up while they are recorded.
         drop(trial.warm(system, world, scenario, load.pace()).await?);
+        system.rest().await?;
         let recording = record(&admin, system, world, scenario).await?;
         let look_ups = {
             let redis_url = system.redis_url().context(UNKNOWN)?;

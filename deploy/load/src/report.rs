@@ -62,6 +62,7 @@ struct Mixed {
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Args { bench, gets } = args;
     let (system, world) = bench.start(&bench.graph.graph()?, &[]).await?;
+    system.settle().await?;
     let Bench { layout, trial, .. } = bench;
     let mut calls = Vec::new();
     for scenario in ceiling::planned() {
@@ -77,6 +78,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let redis_url = system.redis_url().context("the system's Redis is not known")?;
     // That Redis is still there.
     system.usage().await?;
+    system.rest().await?;
     let gets_per_second = benchmark::gets_per_second(redis_url, gets)?;
     let outcome = trial.measure(&system, &world, Scenario::Mixed, trial.load.pace()).await?;
     let ratio = outcome.calls_per_second / gets_per_second;

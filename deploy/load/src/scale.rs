@@ -84,6 +84,7 @@ async fn outcomes(
     let list = args.graph.graph(accounts)?;
     let system = System::start(Shape::One, None, &[]).await?;
     let world = args.trial.world(&system, &list, args.graph.seed).await?;
+    system.settle().await?;
     let mut outcomes = Vec::new();
     for &scenario in scenarios {
         outcomes.push(args.trial.measure(&system, &world, scenario, pace).await?);

@@ -85,16 +85,14 @@ impl Load {
 }
 
 impl Trial {
-    /// Brings a graph into a system, which has settled then.
+    /// Brings a graph into a system.
     pub(crate) async fn world(
         &self,
         system: &System,
         list: &EdgeList,
         seed: u64,
     ) -> anyhow::Result<World> {
-        let world = World::make(system.urls(), list, &self.world, seed).await?;
-        system.settle().await?;
-        Ok(world)
+        World::make(system.urls(), list, &self.world, seed).await
     }
 
     /// Measures a scenario, after it has run for a while.

@@ -6,18 +6,10 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use microblog_proto::{
-    common::ErrorReason,
-    relation::{self as pb, RelationState},
-};
+use microblog_proto::{common::ErrorReason, relation as pb};
 use microblog_testkit::Topology::{Cluster, Single};
-use support::{System, id, names_field, refused};
+use support::{FOLLOWER, FOLLOWING, MUTUAL, NONE, System, id, names_field, refused};
 use tonic::Code;
-
-const NONE: i32 = RelationState::None as i32;
-const FOLLOWING: i32 = RelationState::Following as i32;
-const FOLLOWER: i32 = RelationState::Follower as i32;
-const MUTUAL: i32 = RelationState::Mutual as i32;
 
 #[tokio::test]
 async fn a_follow_shows_everywhere_at_once() {

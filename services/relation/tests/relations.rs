@@ -5,14 +5,9 @@
 mod support;
 
 use futures::future::join_all;
-use microblog_proto::relation::{self as pb, RelationState};
+use microblog_proto::relation as pb;
 use microblog_testkit::Topology::{Cluster, Single};
-use support::{System, id};
-
-const NONE: i32 = RelationState::None as i32;
-const FOLLOWING: i32 = RelationState::Following as i32;
-const FOLLOWER: i32 = RelationState::Follower as i32;
-const MUTUAL: i32 = RelationState::Mutual as i32;
+use support::{FOLLOWER, FOLLOWING, MUTUAL, NONE, System, id};
 
 #[tokio::test]
 async fn a_batch_of_relations_keeps_its_order_and_tells_only_what_was_asked() {

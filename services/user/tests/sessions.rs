@@ -6,41 +6,63 @@ mod harness;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use harness::{PASSWORD, accounts, register};
+use harness::{PASSWORD, System, accounts, register};
+use microblog_domain::UserId;
 use microblog_proto::user as pb;
 use microblog_testkit::{Store as Redis, Topology};
 use microblog_user::{
-    Email, Hash, Token,
-    store::{Attempt, SESSIONS_MAX},
+    Accounts, Email, Fingerprint, Hash, Token,
+    store::{Attempt, SESSIONS_MAX, Store},
 };
+
+/// An account whose sessions a store opens without a log-in.
+struct Account {
+    id: UserId,
+    email: Email,
+    password: Hash,
+    store: Store,
+    /// What reads over the same store.
+    accounts: Accounts,
+}
+
+impl Account {
+    async fn register(system: &System) -> Self {
+        let (store, accounts) = accounts(&system.redis).await;
+        let id = UserId::new(register(&system.client, "ann").await.id).unwrap();
+        let record = accounts.get_own(id).await.unwrap();
+        let email = Email::parse("email", &record.email).unwrap();
+        Self { id, email, password: record.password, store, accounts }
+    }
+
+    async fn open(&self, token: Fingerprint, end: SystemTime) {
+        let opened = self.store.open_session(self.id, &self.email, &self.password, token, end);
+        assert!(opened.await.unwrap());
+    }
+}
 
 #[tokio::test]
 async fn of_too_many_sessions_the_one_that_would_end_first_ends() {
-    let system = harness::System::start(Topology::Single).await;
-    let (store, accounts) = accounts(&system.redis).await;
-    let ann = register(&system.client, "ann").await;
-    let id = microblog_domain::UserId::new(ann.id).unwrap();
-    let record = accounts.get_own(id).await.unwrap();
-    let email = Email::parse("email", &record.email).unwrap();
+    let system = System::start(Topology::Single).await;
+    let ann = Account::register(&system).await;
     let mut tokens = Vec::new();
     for i in 0..=SESSIONS_MAX as u64 {
-        let token = Token::issue(id).unwrap();
+        let token = Token::issue(ann.id).unwrap();
         let end = SystemTime::now() + Duration::from_secs(100 + i);
         // Twice, as when an answer was lost.
         for _ in 0..2 {
-            let opened =
-                store.open_session(id, &email, &record.password, token.fingerprint(), end).await;
-            assert!(opened.unwrap());
+            ann.open(token.fingerprint(), end).await;
         }
         tokens.push(token.reveal());
     }
     assert!(harness::authenticate(&system.client, &tokens[0]).await.is_err());
     for token in &tokens[1..] {
-        assert_eq!(harness::authenticate(&system.client, token).await.unwrap(), ann.id);
+        assert_eq!(harness::authenticate(&system.client, token).await.unwrap(), ann.id.get());
     }
     let end = SystemTime::now() + Duration::from_secs(100);
-    let late = Token::issue(id).unwrap().fingerprint();
-    assert!(!store.open_session(id, &email, &Hash::none(), late, end).await.unwrap());
+    let late = Token::issue(ann.id).unwrap().fingerprint();
+    let wrong = Hash::none();
+    let opened = ann.store.open_session(ann.id, &ann.email, &wrong, late, end);
+    assert!(!opened.await.unwrap());
 }
 
 const ROUNDS: u64 = 200;
@@ -49,20 +71,12 @@ const ROUNDS: u64 = 200;
 #[tokio::test]
 async fn what_one_ends_another_does_not_remember() {
     for topology in [Topology::Single, Topology::Cluster] {
-        let system = harness::System::start_without_jobs(topology, &[]).await;
-        let (store, other) = accounts(&system.redis).await;
-        let ann = register(&system.client, "ann").await;
-        let id = microblog_domain::UserId::new(ann.id).unwrap();
-        let record = other.get_own(id).await.unwrap();
-        let email = Email::parse("email", &record.email).unwrap();
+        let system = System::start_without_jobs(topology, &[]).await;
+        let ann = Account::register(&system).await;
+        let (id, other) = (ann.id, &ann.accounts);
         let kept = Token::issue(id).unwrap();
         let end = SystemTime::now() + Duration::from_secs(100);
-        let open = async |token: &Token| {
-            let fingerprint = token.fingerprint();
-            let opened = store.open_session(id, &email, &record.password, fingerprint, end).await;
-            assert!(opened.unwrap());
-        };
-        open(&kept).await;
+        ann.open(kept.fingerprint(), end).await;
         if let Redis::Single(server) = &system.redis {
             server.reset_commandstats().await;
         }
@@ -70,7 +84,7 @@ async fn what_one_ends_another_does_not_remember() {
             let token = Token::issue(id).unwrap();
             let (text, kept) = (token.reveal(), kept.reveal());
             assert!(other.authenticate(&text).await.is_err(), "{round}: not opened yet");
-            open(&token).await;
+            ann.open(token.fingerprint(), end).await;
             for _ in ["read", "remembered"] {
                 assert_eq!(other.authenticate(&text).await.unwrap().0, id, "{round}");
             }
@@ -86,7 +100,7 @@ async fn what_one_ends_another_does_not_remember() {
         // All at once, with the password; and with the account.
         let new_password = "another one than that".to_owned();
         let change = pb::ChangePasswordRequest {
-            user_id: ann.id,
+            user_id: id.get(),
             current_password: PASSWORD.to_owned(),
             new_password: new_password.clone(),
         };
@@ -94,7 +108,7 @@ async fn what_one_ends_another_does_not_remember() {
         assert!(other.authenticate(&kept.reveal()).await.is_err());
         let last = harness::login(&system.client, "ann", &new_password).await.unwrap();
         assert_eq!(other.authenticate(&last).await.unwrap().0, id);
-        let delete = pb::DeleteUserRequest { user_id: ann.id, password: new_password };
+        let delete = pb::DeleteUserRequest { user_id: id.get(), password: new_password };
         system.client.clone().delete_user(delete).await.unwrap();
         assert!(other.authenticate(&last).await.is_err());
     }
@@ -102,28 +116,22 @@ async fn what_one_ends_another_does_not_remember() {
 
 #[tokio::test]
 async fn a_session_that_is_remembered_ends_in_time() {
-    let system = harness::System::start(Topology::Single).await;
-    let (store, accounts) = accounts(&system.redis).await;
-    let ann = register(&system.client, "ann").await;
-    let id = microblog_domain::UserId::new(ann.id).unwrap();
-    let record = accounts.get_own(id).await.unwrap();
-    let email = Email::parse("email", &record.email).unwrap();
-    let token = Token::issue(id).unwrap();
+    let system = System::start(Topology::Single).await;
+    let ann = Account::register(&system).await;
+    let token = Token::issue(ann.id).unwrap();
     // As it is kept: in whole milliseconds.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
     let end = UNIX_EPOCH + Duration::from_millis(now + 1500);
-    let fingerprint = token.fingerprint();
-    let longer = Token::issue(id).unwrap().fingerprint();
-    let later = end + Duration::from_secs(100);
-    for (fingerprint, end) in [(fingerprint, end), (longer, later)] {
-        assert!(store.open_session(id, &email, &record.password, fingerprint, end).await.unwrap());
-    }
+    ann.open(token.fingerprint(), end).await;
+    // Which keeps the key.
+    let longer = Token::issue(ann.id).unwrap();
+    ann.open(longer.fingerprint(), end + Duration::from_secs(100)).await;
     let text = token.reveal();
     // However long that takes, what was asked after its end is refused, and nothing before.
     let mut was_refused = false;
     while !was_refused {
         let before = SystemTime::now();
-        was_refused = accounts.authenticate(&text).await.is_err();
+        was_refused = ann.accounts.authenticate(&text).await.is_err();
         let after = SystemTime::now();
         assert!(!was_refused || after >= end, "refused before its end");
         assert!(was_refused || before < end, "taken after its end");

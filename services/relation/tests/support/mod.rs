@@ -9,7 +9,7 @@ use microblog_chassis::{Worker, serve};
 use microblog_domain::UserId;
 use microblog_proto::{
     common::ErrorReason,
-    relation::{self as pb, relation_service_client::RelationServiceClient},
+    relation::{self as pb, RelationState, relation_service_client::RelationServiceClient},
 };
 use microblog_relation::{Config, Store};
 use microblog_testkit as testkit;
@@ -21,6 +21,11 @@ use tonic::{
 pub(crate) type Client = RelationServiceClient<Channel>;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) const NONE: i32 = RelationState::None as i32;
+pub(crate) const FOLLOWING: i32 = RelationState::Following as i32;
+pub(crate) const FOLLOWER: i32 = RelationState::Follower as i32;
+pub(crate) const MUTUAL: i32 = RelationState::Mutual as i32;
 
 /// A configuration for a store, with further flags.
 pub(crate) fn config(url: &str, flags: &[&str]) -> Config {

@@ -9,7 +9,9 @@
 //! connection is broken, nothing is remembered.
 //!
 //! What changes while its value is on the way from the connection's driver to the memory must not
-//! get into the memory: a value is kept only if nothing was pushed since it was answered.
+//! get into the memory: what was read together is kept only if nothing was pushed since the first of
+//! it was answered. (Since the last would not do: Redis may carry out the commands of others between
+//! two that came together, and forgets keys there of which it tracks too many.)
 //!
 //! Only what was asked for lately already is read so, and the rest as it would be without a memory. To
 //! have a key tracked costs Redis more than to read it, which is lost on what nobody

@@ -40,7 +40,8 @@ pub(crate) type Listener = Box<dyn FnMut(Vec<Value>) + Send>;
 pub(crate) struct Answers {
     /// In the order sent; none for who [joined](Wire::join).
     pub(crate) values: Vec<Value>,
-    /// How many messages Redis had pushed before the last of them.
+    /// How many messages Redis had pushed before the first of them. Whatever it tells of any of them
+    /// later is a further one, also if it comes between two of them.
     pub(crate) pushed: u64,
 }
 
@@ -71,6 +72,8 @@ struct State {
 struct Waiting {
     missing: usize,
     answers: Vec<Value>,
+    /// How many messages had been pushed before the first answer, once that is there.
+    pushed: u64,
     to: oneshot::Sender<Answers>,
     /// Those who sent nothing, and only have to know that there are answers.
     joined: Vec<oneshot::Sender<Answers>>,
@@ -153,7 +156,7 @@ impl Wire {
             let missing = commands.len();
             commands.for_each(|command| command.write_packed_command(&mut state.out));
             let (answers, joined) = (Vec::with_capacity(missing), Vec::new());
-            state.waiting.push_back(Waiting { missing, answers, to, joined });
+            state.waiting.push_back(Waiting { missing, answers, pushed: 0, to, joined });
         }
         self.shared.written.notify_one();
         answers.await.map_err(|_closed| broken())
@@ -239,10 +242,14 @@ impl State {
     /// Gives an answer to whoever waits for the next one.
     fn answer(&mut self, answer: Value, pushed: u64) -> Result<(), Malformed> {
         let waiting = self.waiting.front_mut().ok_or(Malformed)?;
+        if waiting.answers.is_empty() {
+            waiting.pushed = pushed;
+        }
         waiting.answers.push(answer);
         waiting.missing -= 1;
         if waiting.missing == 0
-            && let Some(Waiting { answers: values, to, joined, .. }) = self.waiting.pop_front()
+            && let Some(Waiting { answers: values, pushed, to, joined, .. }) =
+                self.waiting.pop_front()
         {
             for to in joined {
                 let _ = to.send(Answers { values: Vec::new(), pushed });

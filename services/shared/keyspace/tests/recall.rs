@@ -192,6 +192,26 @@ async fn who_reads_at_the_same_moment_asks_together() {
     assert_eq!((stats.get("ping"), stats.get("hget")), (Some(&1), None), "{stats:?}");
 }
 
+// Its message about one comes between the answers to that one and the next then.
+#[tokio::test]
+async fn what_redis_ceases_to_track_while_it_is_read_is_not_remembered() {
+    let server = RedisServer::start().await;
+    let numbers = numbers(server.url(TRACKED), ENOUGH);
+    remembers(&server, &numbers).await;
+    let mut writer = server.admin().await;
+    let limit = cmd("CONFIG").arg("SET").arg("tracking-table-max-keys").arg(1).take();
+    limit.exec_async(&mut writer).await.unwrap();
+    let ids = [1, 2, 3];
+    for number in 1..=10 {
+        for id in ids {
+            write(&mut writer, id, number).await;
+        }
+        for _ in 0..3 {
+            assert_eq!(numbers.read(&ids).await.unwrap(), [number; 3]);
+        }
+    }
+}
+
 /// Counts a key up, and says so when Redis has acknowledged it.
 async fn count_up(server: &RedisServer, id: u64, acknowledged: Arc<AtomicU64>, stop: &AtomicBool) {
     let mut writer = server.admin().await;

@@ -91,8 +91,9 @@ impl<I: Id, T: Clone> Memory<I, T> {
         Unknown { wanted, passing }
     }
 
-    /// Takes in what was read, if nothing was pushed since, and returns the values of some ids:
-    /// those that were read, and those that are remembered.
+    /// Takes in what was read, if nothing was pushed since the first of it was answered, and returns
+    /// the values of some ids: those that were read, and those that are remembered. So much had been
+    /// pushed by then.
     pub(super) fn take_in(&mut self, ids: &[I], fresh: Vec<(I, T)>, pushed: u64) -> Vec<Option<T>> {
         let value =
             |memory: &mut Self, id: I| match fresh.binary_search_by_key(&id, |(fresh, _)| *fresh) {

@@ -108,9 +108,11 @@ enum Tracked<I, T> {
 struct Track<I, T> {
     wire: Wire,
     memory: Arc<Mutex<Memory<I, T>>>,
-    // One late answer must not cost all that is remembered: a Redis that is slow would be asked for
-    // it anew.
+    // One moment without answers must not cost all that is remembered: a Redis that is slow would be
+    // asked for it anew.
     health: Health,
+    /// When the last failure was noted.
+    failed_at: Mutex<Option<Instant>>,
     /// How often the keyspace had left its links when this was made.
     departures: u64,
 }
@@ -246,10 +248,10 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
             commands.push(redis::cmd("PING"));
         }
         let trip = self.links.trips().begin(commands.iter());
+        let sent = Instant::now();
         let answers = self.in_time(track.wire.send(commands.iter())).await;
         trip.end(answers.as_ref().map(|answers| &*answers.values));
-        // Once, however many wait for the same answers. A broken connection says so itself.
-        answers.inspect_err(|_| track.health.failed()).ok()
+        answers.inspect_err(|_| track.failed(sent)).ok()
     }
 
     async fn in_time(
@@ -296,7 +298,8 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
         let heard = Box::new(move |data: Vec<Value>| lock(&listener).hear(&data));
         let connect = self.links.endpoint().connect_tracking(heard);
         let (wire, counted) = self.connected.make(connect).await?;
-        Ok(Track { wire, memory, health: Health::of(counted), departures })
+        let failed_at = Mutex::default();
+        Ok(Track { wire, memory, health: Health::of(counted), failed_at, departures })
     }
 
     /// Gives up a connection that is dead.
@@ -319,6 +322,16 @@ impl<I, T> Track<I, T> {
 
     fn memory(&self) -> MutexGuard<'_, Memory<I, T>> {
         lock(&self.memory)
+    }
+
+    /// Notes that what was sent at a moment was not answered in time. However many wait at the same
+    /// time, they all tell of one failure. A broken connection says so itself.
+    fn failed(&self, sent: Instant) {
+        let mut failed_at = lock(&self.failed_at);
+        if failed_at.is_none_or(|at| sent > at) {
+            *failed_at = Some(Instant::now());
+            self.health.failed();
+        }
     }
 }
 

@@ -371,14 +371,22 @@ async fn what_is_remembered_outlives_a_moment_in_which_redis_is_slow() {
     let server = RedisServer::start().await;
     let numbers = numbers(server.url(TRACKED), ENOUGH);
     remembers(&server, &numbers).await;
-    // Longer than a read waits on this connection, and shorter than on the next one.
+    // Longer than a read waits on this connection, and shorter than on the next one. The readers come
+    // one after the other, so that each sends something.
     server.pause();
-    let late = numbers.read(&[1000]);
+    let late = (0..5).map(|place| {
+        let numbers = &numbers;
+        async move {
+            tokio::time::sleep(Duration::from_millis(20 * place)).await;
+            numbers.read(&[1000]).await.unwrap()
+        }
+    });
     let resume = async {
         tokio::time::sleep(Duration::from_millis(750)).await;
         server.resume();
     };
-    assert_eq!(tokio::join!(late, resume).0.unwrap(), [0]);
+    let (late, ()) = tokio::join!(futures::future::join_all(late), resume);
+    assert_eq!(late, vec![[0]; 5]);
     let before = reads(&server).await;
     for _ in 0..10 {
         assert_eq!(numbers.read(&[1000]).await.unwrap(), [0]);

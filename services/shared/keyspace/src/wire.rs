@@ -95,9 +95,10 @@ impl Wire {
         Self::open(host, port, settings, commands, None).await
     }
 
-    /// Connects, logs in, and tells a listener which keys have changed of those that are read here:
-    /// of a change, before any answer that Redis gives after it
-    /// (<https://redis.io/docs/latest/develop/reference/client-side-caching/>).
+    /// Connects to a primary, logs in, and tells a listener which keys have changed of those that are
+    /// read here: of a change, before any answer that Redis gives after it
+    /// (<https://redis.io/docs/latest/develop/reference/client-side-caching/>). A replica is refused:
+    /// it answers, and tells of changes, when it hears of them.
     pub(crate) async fn connect_tracking(
         host: &str,
         port: u16,
@@ -277,11 +278,24 @@ async fn drive(mut stream: TcpStream, shared: Arc<Shared>, listener: Option<List
 /// Checks an answer to what a connection begins with. A refusal is not one of a command that
 /// somebody sent: there is no connection.
 fn let_in(answer: Value) -> RedisResult<()> {
-    let refused = |error: RedisError| {
+    let refused = |error: RedisError| -> RedisError {
         let text = "redis refuses the log-in";
         (ErrorKind::AuthenticationFailed, text, error.to_string()).into()
     };
-    answer.extract_error().map(drop).map_err(refused)
+    let answer = answer.extract_error().map_err(refused)?;
+    match role(&answer) {
+        None | Some(b"master") => Ok(()),
+        Some(_) => Err((ErrorKind::Client, "what is read is not tracked by a replica").into()),
+    }
+}
+
+/// Returns what HELLO says a server is; `None` for another answer.
+fn role(answer: &Value) -> Option<&[u8]> {
+    let Value::Array(values) = answer else { return None };
+    values.chunks_exact(2).find_map(|pair| match pair {
+        [Value::BulkString(name), Value::BulkString(role)] if name == b"role" => Some(&**role),
+        _ => None,
+    })
 }
 
 fn broken() -> RedisError {

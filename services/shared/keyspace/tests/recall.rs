@@ -15,7 +15,7 @@ use std::{
 
 use microblog_domain::Partition;
 use microblog_keyspace::{Config, Error, Keyspace, Kind, Recall, decode, redis};
-use microblog_testkit::{RedisServer, eventually};
+use microblog_testkit::{RedisServer, eventually, free_port};
 use rand::RngExt as _;
 use redis::{aio::MultiplexedConnection, cmd};
 use support::{LIBRARY, cluster, sentinels, timed};
@@ -410,6 +410,19 @@ async fn reads_anew(url: String, writer: &mut MultiplexedConnection) {
         write(writer, 5, number).await;
         assert_eq!(numbers.read(&[5]).await.unwrap(), [number]);
     }
+}
+
+#[tokio::test]
+async fn a_replica_is_read_anew() {
+    let server = RedisServer::start().await;
+    let follow = cmd("REPLICAOF").arg("127.0.0.1").arg(free_port()).take();
+    follow.exec_async(&mut server.admin().await).await.unwrap();
+    let numbers = numbers(server.url(TRACKED), ENOUGH);
+    for _ in 0..20 {
+        assert_eq!(numbers.read(&[5]).await.unwrap(), [0]);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(reads(&server).await, 20);
 }
 
 #[tokio::test]

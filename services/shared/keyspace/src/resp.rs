@@ -14,6 +14,11 @@ use redis::Value;
 // An answer says how long it is before it is there. Room is made for no more than this in advance.
 const VALUES_RESERVED_MAX: usize = 4096;
 const BYTES_RESERVED_MAX: usize = 1 << 20;
+// How deep arrays lie in each other at most: those of no command come near it. Values are dropped one
+// within the other, which takes a piece of the stack for each.
+const DEPTH_MAX: usize = 16;
+// The longest line that a value begins with. The longest are errors.
+const LINE_BYTES_MAX: usize = 64 * 1024;
 // Redis's own limit for a string, where nobody raised it (`proto-max-bulk-len`), four times over.
 const STRING_BYTES_MAX: usize = 1 << 31;
 
@@ -58,7 +63,7 @@ impl Reader {
             let value = match head {
                 Head::Elements { count, is_push } if count > 0 => {
                     // Nothing is pushed into the middle of an answer.
-                    if is_push && !self.open.is_empty() {
+                    if is_push && !self.open.is_empty() || self.open.len() >= DEPTH_MAX {
                         return Err(Malformed);
                     }
                     let values = Vec::with_capacity(count.min(VALUES_RESERVED_MAX));
@@ -94,7 +99,9 @@ impl Reader {
 }
 
 fn head(buffer: &mut BytesMut) -> Result<Option<Head>, Malformed> {
-    let Some(end) = buffer.iter().position(|&byte| byte == b'\r') else { return Ok(None) };
+    let Some(end) = buffer.iter().position(|&byte| byte == b'\r') else {
+        return if buffer.len() > LINE_BYTES_MAX { Err(Malformed) } else { Ok(None) };
+    };
     let (line, rest) = (&buffer[..end], &buffer[end + 1..]);
     match rest.first() {
         None => return Ok(None),
@@ -320,6 +327,16 @@ mod tests {
                 ]
             );
         }
+    }
+
+    #[test]
+    fn what_has_no_end_is_refused() {
+        let deep = |depth: usize| [&b"*1\r\n".repeat(depth)[..], b":1\r\n"].concat();
+        assert!(read(&deep(DEPTH_MAX), 3).is_ok());
+        assert_eq!(read(&deep(DEPTH_MAX + 1), 3), Err(Malformed));
+        assert_eq!(read(&vec![b'-'; LINE_BYTES_MAX + 1], 1000), Err(Malformed));
+        let reason = "-ERR ".to_owned() + &"a".repeat(LINE_BYTES_MAX - 10) + "\r\n";
+        assert!(read(reason.as_bytes(), 1000).is_ok());
     }
 
     #[test]

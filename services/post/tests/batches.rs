@@ -6,7 +6,10 @@ mod support;
 
 use futures::future::join_all;
 use microblog_proto::post as pb;
-use microblog_testkit::Topology::{Cluster, Single};
+use microblog_testkit::{
+    Topology::{Cluster, Single},
+    redis::cmd,
+};
 use support::{System, id, lists::ids, names_fields};
 use tonic::Status;
 
@@ -145,4 +148,20 @@ async fn a_repeated_like_keeps_the_first_time() {
     assert!(listed.likes[0].liked_at.unwrap().seconds >= support::seconds(post_id));
     assert_eq!(system.unlike(id(2), post_id).await.unwrap(), 0);
     assert_eq!(like().await.likes, 1);
+}
+
+#[tokio::test]
+async fn a_damaged_post_does_not_keep_others_from_being_read() {
+    let system = System::start(Single).await;
+    let made = join_all((1..=4).map(|n| system.create(id(n), "one of many"))).await;
+    let made: Vec<_> = made.into_iter().map(|post| post.unwrap().id).collect();
+    let mut admin = system.redis.nodes()[0].admin().await;
+    for (post, field) in [(made[0], "b"), (made[1], "l"), (made[2], "r")] {
+        let key = format!("post:{{{}}}:post:{post}", support::post(post).partition());
+        let damage = cmd("HSET").arg(key).arg(field).arg(b"\xff\xff").take();
+        damage.exec_async(&mut admin).await.unwrap();
+    }
+    for viewer in [0, id(9)] {
+        assert_eq!(ids(&batch(&system, &made, viewer).await.unwrap()), made[3..]);
+    }
 }

@@ -258,12 +258,17 @@ fn fields(id: PostId) -> Cmd {
 }
 
 fn read(id: PostId, fields: Value) -> Result<Option<Post>, Error> {
-    type Fields = (Option<Vec<u8>>, Option<u64>, Option<u64>, Option<u64>);
-    let (body, likes, comments, reposts): Fields = decode(fields)?;
+    let (body, likes, comments, reposts): (Option<Vec<u8>>, Value, Value, Value) = decode(fields)?;
     let Some(body) = body else { return Ok(None) };
-    let [likes, comments, reposts] = [likes, comments, reposts].map(Option::unwrap_or_default);
+    let content = readable(id, &body);
+    let count = |field| decode::<Option<u64>>(field).map(Option::unwrap_or_default);
+    let counts = [likes, comments, reposts].map(count);
+    let [Ok(likes), Ok(comments), Ok(reposts)] = counts else {
+        tracing::error!(post = id.get(), "a post's counts cannot be read");
+        return Ok(None);
+    };
     let counts = Counts { likes, comments, reposts };
-    Ok(readable(id, &body).map(|content| Post { id, content, counts, liked: false }))
+    Ok(content.map(|content| Post { id, content, counts, liked: false }))
 }
 
 // One that is damaged must not keep others from being read. `Verify` finds it, too.

@@ -25,12 +25,12 @@ pub(super) fn command(id: UserId) -> Cmd {
 
 /// Reads the answer: a card that can be read; `None` for whoever is no account, or has a damaged one.
 pub(super) fn decode(id: UserId, answer: Value) -> Result<Option<Arc<str>>, Error> {
-    let Some(card) = keyspace::decode::<Option<String>>(answer)? else { return Ok(None) };
-    if read(id, &card).is_none() {
+    let Some(card) = keyspace::decode::<Option<Vec<u8>>>(answer)? else { return Ok(None) };
+    let card = String::from_utf8(card).ok().filter(|card| read(id, card).is_some());
+    if card.is_none() {
         tracing::error!(%id, "an account's card is damaged");
-        return Ok(None);
     }
-    Ok(Some(card.into()))
+    Ok(card.map(Into::into))
 }
 
 /// Writes the draft of a registration.

@@ -170,9 +170,7 @@ async fn a_damaged_card_is_no_reason_to_forget_the_account() {
     let mut client = system.client.clone();
     let ann = register(&client, "ann").await.id;
     let mut admin = system.redis.nodes()[0].admin().await;
-    let cards: [&[u8]; 5] =
-        [b"", b"ann", b"ann\x1f\x1f\x1f", b"ann\x1f\x1f\x1f\x1f\x1f", b"ann\x1f\xff\x1f\x1f\x1f"];
-    for card in cards {
+    for card in ["", "ann", "ann\u{1f}\u{1f}\u{1f}", "ann\u{1f}\u{1f}\u{1f}\u{1f}\u{1f}"] {
         let mut damage = cmd("HSET");
         damage.arg(profile(ann)).arg("card").arg(card);
         damage.query_async::<()>(&mut admin).await.unwrap();
@@ -189,10 +187,24 @@ async fn a_damaged_card_is_no_reason_to_forget_the_account() {
             harness::try_register(&client, harness::registration("ann")).await,
             Reason::Internal,
         );
-        let kept: Vec<u8> =
+        let kept: String =
             cmd("HGET").arg(profile(ann)).arg("card").query_async(&mut admin).await.unwrap();
         assert_eq!(kept, card);
     }
+}
+
+#[tokio::test]
+async fn a_card_that_is_no_text_does_not_keep_others_from_being_read() {
+    let system = System::start(Topology::Single).await;
+    let mut client = system.client.clone();
+    let [ann, bob] = [register(&client, "ann").await.id, register(&client, "bob").await.id];
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let card = b"ann\x1f\xff\x1f\x1f\x1f";
+    let damage = cmd("HSET").arg(profile(ann)).arg("card").arg(card).take();
+    damage.exec_async(&mut admin).await.unwrap();
+    let request = pb::BatchGetUsersRequest { user_ids: vec![ann, bob] };
+    let users = client.batch_get_users(request).await.unwrap().into_inner().users;
+    assert_eq!(users.iter().map(|user| user.id).collect::<Vec<_>>(), [bob]);
 }
 
 #[tokio::test]

@@ -71,7 +71,10 @@ impl Gateway {
         let scene = self.scene(visit, &posts).await?;
         let is_for_viewer = |author| visit.asks_for(author) || !scene.people.is_hidden(author);
         posts.retain(|post| is_for_viewer(post.author_id));
-        Ok(posts.into_iter().filter_map(|post| present::post(post, &scene)).collect())
+        // Nearly all are shown, and they are large: a vector that grows would move each several times.
+        let mut shown = Vec::with_capacity(posts.len());
+        shown.extend(posts.into_iter().filter_map(|post| present::post(post, &scene)));
+        Ok(shown)
     }
 
     /// Returns what is known about posts and their roots. Up to four calls at once:

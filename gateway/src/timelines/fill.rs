@@ -160,6 +160,10 @@ impl Filling {
     /// Returns up to which entry what is shown of a slice has room.
     pub(super) fn fitting(&self, found: &[Option<ViewedPost>]) -> usize {
         let (mut missing, mut bytes) = (self.missing(), self.bytes);
+        if found.len() <= missing && bytes + found.len() * ENTRY_BYTES_MAX <= PAGE_BYTES_MAX {
+            // Whatever they are: the usual page need not be measured.
+            return found.len();
+        }
         let exceeds = |post: &Option<ViewedPost>| {
             let Some(post) = post else { return false };
             bytes += bytes_of(post);
@@ -175,7 +179,10 @@ impl Filling {
     pub(super) fn take(&mut self, found: Vec<Option<ViewedPost>>) -> usize {
         let (looked_at, shown) = (found.len(), self.posts.len());
         self.posts.extend(found.into_iter().flatten());
-        self.bytes += self.posts[shown..].iter().map(bytes_of).sum::<usize>();
+        // Nobody asks how long a page is that has all its entries.
+        if self.missing() > 0 {
+            self.bytes += self.posts[shown..].iter().map(bytes_of).sum::<usize>();
+        }
         let is_mostly_shown = (self.posts.len() - shown) * 2 >= looked_at;
         if is_mostly_shown { self.missing().min(SLICE_MAX) } else { SLICE_MAX }
     }

@@ -77,6 +77,7 @@ impl Circle {
     /// each.
     pub(crate) fn relations(&self, shown: &[Shown]) -> Vec<Relation> {
         let mut told = IdSet::default();
+        told.reserve(shown.len());
         let entries =
             shown.iter().flat_map(|shown| iter::once(&shown.entry).chain(&shown.stand_ins));
         let authors = entries.map(|entry| entry.author).filter(|&author| told.insert(author));

@@ -112,8 +112,10 @@ impl List {
 
     /// Returns the authors in a part, each once, but for the reader.
     pub(crate) fn authors(&self, part: &Part, reader: UserId) -> Vec<UserId> {
-        let mut known = IdSet::from_iter([reader]);
         let entries = self.entries[part.from..part.to].iter();
+        let mut known = IdSet::default();
+        known.reserve(entries.len() + 1);
+        known.insert(reader);
         entries.map(|entry| entry.author).filter(|&author| known.insert(author)).collect()
     }
 

@@ -9,8 +9,11 @@ use rand::{SeedableRng as _, rngs::SmallRng};
 
 use crate::{
     drive::drive,
-    limits::{ChainSystem, Echo, EchoWithLookUps, Plan, Recording, Replayed, Target, plans},
-    scenario::{Caller, Scenario},
+    limits::{
+        ChainSystem, Echo, EchoWithLookUps, Plan, Recording, Replayed, Target,
+        plans::{self, Planning},
+    },
+    scenario::{Caller, PAGE, Scenario},
     services::told,
     system::{Shape, System},
     trial::{CONNECTIONS, Load, Trial},
@@ -21,7 +24,7 @@ use crate::{
 const RECORDED: usize = 300;
 
 /// The scenarios of which it is known what calls they consist of.
-const PLANNED: [(Scenario, fn() -> Plan); 8] = [
+const PLANNED: [(Scenario, Planning); 8] = [
     (Scenario::ViewFollowers, plans::view_followers),
     (Scenario::Relation, plans::one_pair),
     (Scenario::ViewUser, plans::view_user),
@@ -77,7 +80,7 @@ impl Layout {
         trial: &Trial,
     ) -> anyhow::Result<Ceiling> {
         let load = &trial.load;
-        let plan = plan(scenario)?;
+        let plan = plan(scenario)?(world.pages(PAGE, plans::POSTS));
         let Self { shape, threads } = *self;
         let echo = {
             let server = Echo::start(threads)?;
@@ -117,11 +120,11 @@ pub(crate) fn planned() -> Vec<Scenario> {
     PLANNED.iter().map(|&(scenario, _)| scenario).collect()
 }
 
-/// Returns what calls a scenario's are made of.
-pub(crate) fn plan(scenario: Scenario) -> anyhow::Result<Plan> {
+/// Returns what tells what calls a scenario's are made of.
+pub(crate) fn plan(scenario: Scenario) -> anyhow::Result<Planning> {
     let plan = PLANNED.iter().find(|(planned, _)| *planned == scenario);
     let unknown = || format!("it is not known of what calls {} consists", scenario.name());
-    plan.map(|(_, plan)| plan()).with_context(unknown)
+    plan.map(|&(_, plan)| plan).with_context(unknown)
 }
 
 async fn rate(url: &str, plan: &Plan, load: &Load) -> anyhow::Result<f64> {

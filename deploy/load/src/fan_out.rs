@@ -11,21 +11,19 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryFutureExt as _, TryStreamExt as _, stream};
-use microblog_keyspace::redis::{aio::MultiplexedConnection, pipe};
 use microblog_local::{
     edges::{Edge, EdgeList},
     graph,
     progress::Progress,
     remote,
 };
-use tokio::time::sleep;
 use tonic::Status;
 
 use crate::{
     drive::{Measured, Pace, drive_until},
     outcome::write_json,
     services::{self, Services, TEXT, told},
-    system::{Shape, System, Urls, rest::fan_out_streams},
+    system::{Shape, System, Urls},
 };
 
 /// Home timelines that are built at once.
@@ -37,8 +35,6 @@ const READS_PER_SECOND: f64 = 200.0;
 
 /// For how long they are read before that.
 const BEFORE: Duration = Duration::from_secs(5);
-
-const POLL: Duration = Duration::from_millis(5);
 
 /// Measures how fast one author's posts come into the home timelines of many followers.
 ///
@@ -101,7 +97,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             newest = crowd.publish().await?;
             author_ms.push(begin.elapsed().as_secs_f64() * 1e3);
         }
-        drained(&mut admin).await?;
+        system.delivered().await?;
         ended.set(Some(Instant::now()));
         let seconds = began.elapsed().as_secs_f64();
         crowd.have(newest).await?;
@@ -214,20 +210,5 @@ impl Crowd {
         let read = drive_until(pace, Instant::now(), is_over, "reads", step).await;
         ensure!(read.failed() == 0, "home timelines cannot be read: {:?}", read.errors);
         Ok(read)
-    }
-}
-
-/// Waits until no post is on its way.
-async fn drained(admin: &mut MultiplexedConnection) -> anyhow::Result<()> {
-    loop {
-        let mut pipeline = pipe();
-        for stream in fan_out_streams() {
-            pipeline.cmd("XLEN").arg(stream);
-        }
-        let lengths: Vec<u64> = pipeline.query_async(admin).await?;
-        if lengths.iter().all(|&length| length == 0) {
-            return Ok(());
-        }
-        sleep(POLL).await;
     }
 }

@@ -1,6 +1,6 @@
 //! What was measured, for people and for programs.
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, process::ExitCode};
 
 use anyhow::Context as _;
 
@@ -13,7 +13,7 @@ pub(crate) struct Outcome {
     pub(crate) calls: u64,
     pub(crate) seconds: f64,
     pub(crate) calls_per_second: f64,
-    /// None where calls are not waited for one by one.
+    /// Of those that succeeded; none where there are none, or calls are not waited for one by one.
     pub(crate) latency_us: Option<Latency>,
     /// How many failed, by code.
     pub(crate) errors: BTreeMap<String, u64>,
@@ -36,19 +36,20 @@ impl Outcome {
     /// Returns what became of a scenario.
     pub(crate) fn new(scenario: String, measured: &Measured, usage: Usage) -> Self {
         let quantile = |share| measured.quantile_us(share);
+        let latency = || Latency {
+            mean: measured.latencies.mean(),
+            p50: quantile(0.5),
+            p90: quantile(0.9),
+            p99: quantile(0.99),
+            p999: quantile(0.999),
+            max: measured.latencies.max(),
+        };
         Self {
             scenario,
             calls: measured.latencies.len(),
             seconds: measured.seconds,
             calls_per_second: measured.calls_per_second(),
-            latency_us: Some(Latency {
-                mean: measured.latencies.mean(),
-                p50: quantile(0.5),
-                p90: quantile(0.9),
-                p99: quantile(0.99),
-                p999: quantile(0.999),
-                max: measured.latencies.max(),
-            }),
+            latency_us: (!measured.latencies.is_empty()).then(latency),
             errors: measured.errors.clone(),
             usage,
         }
@@ -62,6 +63,12 @@ impl Outcome {
     fn each(&self, amount: u64) -> f64 {
         amount as f64 / (self.calls.max(1)) as f64
     }
+}
+
+/// Returns whether what was measured is worth something: failure if a call failed.
+pub(crate) fn exit_code<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> ExitCode {
+    let has_failed = outcomes.into_iter().any(|outcome| !outcome.errors.is_empty());
+    if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// Writes something to a file for programs, if one is named.
@@ -123,4 +130,32 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::sleep;
+    use tonic::Status;
+
+    use super::*;
+    use crate::drive::{Pace, drive};
+
+    #[tokio::test]
+    async fn calls_that_all_fail_have_no_latency_and_are_no_success() {
+        let step = |_| async {
+            sleep(Duration::from_millis(1)).await;
+            Err(Status::unavailable("nobody is there"))
+        };
+        let measured = drive(Pace::Closed(2), Duration::from_millis(20), "calls", step).await;
+        let outcome = Outcome::new("home".to_owned(), &measured, Usage::default());
+        assert!(outcome.latency_us.is_none());
+        let text = table(std::slice::from_ref(&outcome));
+        assert!(text.contains("calls failed with Unavailable") && !text.contains("0.00"), "{text}");
+        let code = |outcome: &Outcome| format!("{:?}", exit_code([outcome]));
+        assert_eq!(code(&outcome), format!("{:?}", ExitCode::FAILURE));
+        let well = Outcome { errors: BTreeMap::new(), ..outcome };
+        assert_eq!(code(&well), format!("{:?}", ExitCode::SUCCESS));
+    }
 }

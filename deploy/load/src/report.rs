@@ -10,8 +10,8 @@ use anyhow::Context as _;
 use crate::{
     bench::Bench,
     ceiling::{self, Ceiling},
-    outcome::{Outcome, table, write_json},
-    scenario::Scenario,
+    outcome::{Outcome, exit_code, table, write_json},
+    scenario::{MIX, Scenario},
 };
 
 /// Measures each scenario beside the limits of the machine, and tells how near it comes.
@@ -22,7 +22,8 @@ use crate::{
 /// commands in one round trip and does nothing else. All with messages of the same sizes and as many
 /// clients. The ratios are to chain and redis one after the other, and to look-ups.
 ///
-/// `mixed` is measured beside what redis-benchmark gets out of the same Redis by GET.
+/// `mixed` is measured beside what redis-benchmark gets out of the same Redis by GET, and beside how
+/// many operations there would be if each of its calls took as long as its chain and redis do.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// How many keys redis-benchmark asks for
@@ -56,6 +57,9 @@ struct Mixed {
     outcome: Outcome,
     gets_per_second: f64,
     ratio: f64,
+    /// Operations a second if each call took as long as its chain and redis.
+    limit: f64,
+    ratio_to_limit: f64,
 }
 
 /// Runs the command.
@@ -79,20 +83,39 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     // That Redis is still there.
     system.usage().await?;
     system.rest().await?;
-    let gets_per_second = benchmark::gets_per_second(redis_url, gets)?;
+    let gets_per_second = benchmark::gets_per_second(redis_url, trial.load.clients, gets)?;
     let outcome = trial.measure(&system, &world, Scenario::Mixed, trial.load.pace()).await?;
     let ratio = outcome.calls_per_second / gets_per_second;
-    let report = Report { calls, mixed: Mixed { outcome, gets_per_second, ratio } };
+    let limit = limit_of_mix(&calls)?;
+    let ratio_to_limit = outcome.calls_per_second / limit;
+    let mixed = Mixed { outcome, gets_per_second, ratio, limit, ratio_to_limit };
+    let report = Report { calls, mixed };
     print!("{}", report.text());
     write_json(trial.json.as_deref(), &report)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(exit_code(report.outcomes()))
+}
+
+/// Returns how many operations of the mix there would be in a second if each of its calls took as
+/// long as its chain and redis.
+fn limit_of_mix(calls: &[Line]) -> anyhow::Result<f64> {
+    let (mut operations, mut seconds) = (0.0, 0.0);
+    for (scenario, share) in MIX {
+        let line = calls.iter().find(|line| line.outcome.scenario == scenario.name());
+        let line = line.with_context(|| format!("{} has no limits", scenario.name()))?;
+        operations += f64::from(share);
+        seconds += f64::from(share) / line.limits.chain_and_redis();
+    }
+    Ok(operations / seconds)
 }
 
 impl Report {
+    fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+        self.calls.iter().map(|line| &line.outcome).chain([&self.mixed.outcome])
+    }
+
     fn text(&self) -> String {
-        let Mixed { outcome: mixed, gets_per_second, ratio } = &self.mixed;
-        let outcomes = self.calls.iter().map(|line| &line.outcome).chain([mixed]);
-        let mut text = table(&outcomes.cloned().collect::<Vec<_>>());
+        let Mixed { outcome: mixed, gets_per_second, ratio, limit, ratio_to_limit } = &self.mixed;
+        let mut text = table(&self.outcomes().cloned().collect::<Vec<_>>());
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
@@ -124,7 +147,8 @@ impl Report {
         }
         let _ = writeln!(
             text,
-            "\n{} {:.0} a second; redis-benchmark GET {gets_per_second:.0}; ratio {ratio:.3}",
+            "\n{} {:.0} a second; redis-benchmark GET {gets_per_second:.0}; ratio {ratio:.3}; chain+redis \
+             of its calls {limit:.0}; ratio {ratio_to_limit:.2}",
             mixed.scenario, mixed.calls_per_second
         );
         text

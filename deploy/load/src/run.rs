@@ -10,13 +10,13 @@ use microblog_local::remote;
 
 use crate::{
     data,
-    outcome::{table, write_json},
+    outcome::{exit_code, table, write_json},
     scenario::Scenario,
     system::{Shape, System, Urls},
     trial::{Rate, Trial},
 };
 
-/// Runs one scenario and tells how fast it was.
+/// Runs one scenario and tells how fast it was. Fails if a call does.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What is done
@@ -122,7 +122,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     print!("{}", table(std::slice::from_ref(&outcome)));
     write_json(trial.json.as_deref(), &outcome)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(exit_code([&outcome]))
 }
 
 #[cfg(test)]

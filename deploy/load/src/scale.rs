@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 use crate::{
     data,
-    outcome::{Outcome, table, write_json},
+    outcome::{Outcome, exit_code, table, write_json},
     plot,
     scenario::Scenario,
     system::{Shape, System},
@@ -72,7 +72,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         plot::cost_by_accounts(file, &series, "accounts", "processor time of a call, µs")?;
     }
     write_json(args.trial.json.as_deref(), &sizes)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(exit_code(sizes.iter().flat_map(|size| &size.outcomes)))
 }
 
 async fn outcomes(

@@ -4,7 +4,12 @@ mod caller;
 mod methods;
 mod sense;
 
-pub(crate) use caller::Caller;
+pub(crate) use caller::{Caller, PAGE};
+
+/// Of what [`Scenario::Mixed`] consists, and of how much in ten operations: the mix of
+/// DeathStarBench's social network (<https://github.com/delimitrou/DeathStarBench>).
+pub(crate) const MIX: [(Scenario, u32); 3] =
+    [(Scenario::Home, 6), (Scenario::UserTimeline, 3), (Scenario::Publish, 1)];
 
 /// What clients do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]

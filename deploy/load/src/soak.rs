@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     bench::Bench,
-    outcome::{Outcome, table, write_json},
+    outcome::{Outcome, exit_code, table, write_json},
     scenario::Scenario,
     system::{ProcessUsage, System},
 };
@@ -74,7 +74,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     println!("{}", table(std::slice::from_ref(&report.outcome)));
     print!("{}", memory(&report.readings));
     write_json(trial.json.as_deref(), &report)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(exit_code([&report.outcome]))
 }
 
 /// Looks at memory every now and then.

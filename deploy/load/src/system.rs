@@ -133,7 +133,13 @@ impl System {
         rest::reached(&mut admin).await
     }
 
-    /// Waits for the same, and has Redis write its append-only file anew, and not by itself from then
+    /// Waits until no post is on its way to followers. Does nothing elsewhere.
+    pub(crate) async fn delivered(&self) -> anyhow::Result<()> {
+        let Some(mut admin) = self.redis().await? else { return Ok(()) };
+        rest::delivered(&mut admin).await
+    }
+
+    /// Waits until nothing waits, and has Redis write its append-only file anew, and not by itself from then
     /// on, so that neither is measured with what comes after. Does nothing elsewhere.
     pub(crate) async fn settle(&self) -> anyhow::Result<()> {
         let Some(mut admin) = self.redis().await? else { return Ok(()) };

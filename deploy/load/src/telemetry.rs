@@ -72,6 +72,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         for place in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
             let (system, world) = &systems[place];
             let outcome = trial.measure(system, world, scenario, trial.load.pace()).await?;
+            ensure!(outcome.errors.is_empty(), "calls failed: {:?}", outcome.errors);
             rates[place] = outcome.calls_per_second;
         }
         let [without, with] = rates;

@@ -1,6 +1,9 @@
 //! One scenario on one system: clients, their warm-up, and what was measured.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use anyhow::ensure;
 use humantime::parse_duration;
@@ -95,7 +98,7 @@ impl Trial {
         World::make(system.urls(), list, &self.world, seed).await
     }
 
-    /// Measures a scenario, after it has run for a while.
+    /// Measures a scenario, after it has run for a while: until nothing of it is on its way.
     pub(crate) async fn measure(
         &self,
         system: &System,
@@ -105,7 +108,11 @@ impl Trial {
     ) -> anyhow::Result<Outcome> {
         let clients = self.warm(system, world, scenario, pace).await?;
         let before = system.usage().await?;
-        let measured = clients.call(scenario, pace, self.load.duration, "calls").await;
+        let began = Instant::now();
+        let mut measured = clients.call(scenario, pace, self.load.duration, "calls").await;
+        // A post that was taken in is brought to followers: that is part of it.
+        system.delivered().await?;
+        measured.seconds = began.elapsed().as_secs_f64();
         let usage = system.usage().await?.since(&before);
         Ok(Outcome::new(scenario.name(), &measured, usage))
     }

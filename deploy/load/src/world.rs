@@ -1,5 +1,7 @@
 //! What clients act on: accounts that follow each other, sessions of some of them, and posts.
 
+use std::collections::HashMap;
+
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_local::{edges::EdgeList, graph, progress::Progress, remote};
@@ -62,6 +64,15 @@ pub(crate) struct World {
     pub(crate) seed: u64,
 }
 
+/// How many entries there are on pages, on average.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pages {
+    /// Followers of whoever is looked at.
+    pub(crate) followers: usize,
+    /// Posts of anybody.
+    pub(crate) posts: usize,
+}
+
 impl World {
     /// Brings a graph into a system, logs accounts in and publishes; the same choices for the same
     /// seed. Accounts and follows that are there already stay.
@@ -86,6 +97,24 @@ impl World {
         let sessions = log_in(&urls.gateway, &viewers).await?;
         let posts = publish(urls, &ids, args.posts, &mut random).await?;
         Ok(Self { accounts: ids, followed, sessions, posts, seed })
+    }
+
+    /// Returns how many follow those whom somebody follows.
+    pub(crate) fn followers(&self) -> HashMap<u64, usize> {
+        let mut counts = HashMap::new();
+        for &followed in &self.followed {
+            *counts.entry(followed).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Returns how many entries there are on first pages that have room for so many.
+    pub(crate) fn pages(&self, followers_max: usize, posts_max: usize) -> Pages {
+        // Each is looked at as often as followed.
+        let listed = self.followers().into_values().map(|count| count * count.min(followers_max));
+        let followers = listed.sum::<usize>().div_ceil(self.followed.len());
+        let posts = self.posts.len().div_ceil(self.accounts.len()).min(posts_max);
+        Pages { followers, posts }
     }
 }
 

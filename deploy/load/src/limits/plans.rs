@@ -25,11 +25,11 @@ use super::{
     call::Sizes,
     chain::{Chain, Peer, Step},
 };
+use crate::{scenario::PAGE, world::Pages};
 
-/// The accounts on a page of followers.
-const FOLLOWERS: usize = 50;
-/// The posts on a page of a timeline, as many as the gateway shows unless it is told otherwise.
-const POSTS: usize = 20;
+/// The posts that a page of a timeline has room for, as many as the gateway shows unless it is told
+/// otherwise. Home timelines fill it.
+pub(crate) const POSTS: usize = 20;
 
 /// A call of the gateway, and the calls behind it.
 #[derive(Clone, Debug)]
@@ -38,42 +38,45 @@ pub(crate) struct Plan {
     pub(crate) chain: Chain,
 }
 
-/// Returns the plan of a page of 50 followers: 5 calls in 2 stages.
-pub(crate) fn view_followers() -> Plan {
+/// Returns a call's plan on a world whose pages are so long.
+pub(crate) type Planning = fn(Pages) -> Plan;
+
+/// Returns the plan of a page of followers: 5 calls in 2 stages.
+pub(crate) fn view_followers(Pages { followers, .. }: Pages) -> Plan {
     let page = relation::ListFollowersRequest {
         user_id: ID,
-        page_size: FOLLOWERS as i32,
+        page_size: PAGE as i32,
         page_token: String::new(),
     };
     let edges = relation::ListFollowersResponse {
-        edges: vec![edge(); FOLLOWERS],
+        edges: vec![edge(); followers],
         next_page_token: page_token(),
     };
     let request = ViewFollowersRequest {
         user: Some(by_id()),
-        page_size: FOLLOWERS as i32,
+        page_size: PAGE as i32,
         page_token: String::new(),
     };
     let listed = ListedUser { user: Some(user()), relation: state(), since: Some(time()) };
     let answer = gateway::ViewFollowersResponse {
-        users: vec![listed; FOLLOWERS],
+        users: vec![listed; followers],
         next_page_token: page_token(),
     };
     let first = vec![authenticate(), get_user(), step(Peer::Relation, &page, &edges)];
-    let hydration = vec![users(FOLLOWERS), relations(FOLLOWERS, relation(FOLLOWERS))];
+    let hydration = vec![users(followers), relations(followers, relation(followers))];
     plan(&request, &answer, vec![first, hydration])
 }
 
 /// Returns the plan of a question to the relation service, how one account stands to another: it
 /// calls nobody.
-pub(crate) fn one_pair() -> Plan {
+pub(crate) fn one_pair(_: Pages) -> Plan {
     let relations = vec![one_relation()];
     let answer = relation::BatchGetRelationsResponse { relations, ..Default::default() };
     plan(&relation(1), &answer, Vec::new())
 }
 
 /// Returns the plan of a look at one account: 5 calls in 2 stages.
-pub(crate) fn view_user() -> Plan {
+pub(crate) fn view_user(_: Pages) -> Plan {
     let counts = Counts { user_id: ID, following: 60, followers: 400, mutuals: 30 };
     let count = step(
         Peer::Relation,
@@ -102,7 +105,7 @@ pub(crate) fn view_user() -> Plan {
 
 /// Returns the plan of a follow: 3 calls in 2 stages. Of the end of one it is the same without
 /// user.GetUser.
-pub(crate) fn follow() -> Plan {
+pub(crate) fn follow(_: Pages) -> Plan {
     let follow = step(
         Peer::Relation,
         &relation::FollowRequest { follower_id: ID, target_id: ID },
@@ -115,7 +118,7 @@ pub(crate) fn follow() -> Plan {
 
 /// Returns the plan of a post by which nobody is mentioned: 3 calls in 3 stages, the last one by
 /// which the post service tells the timeline service.
-pub(crate) fn publish() -> Plan {
+pub(crate) fn publish(_: Pages) -> Plan {
     let (request_id, text) = (request_id(), text(140));
     let post = Some(Post { text: text.clone(), ..post() });
     let create = post::CreatePostRequest {
@@ -137,7 +140,7 @@ pub(crate) fn publish() -> Plan {
 
 /// Returns the plan of the first page of a home timeline: 5 calls in 5 stages, one of them by which
 /// the timeline service asks how its authors stand to the reader, and tells it with the page.
-pub(crate) fn view_home() -> Plan {
+pub(crate) fn view_home(_: Pages) -> Plan {
     let request = timeline::GetHomeTimelineRequest {
         user_id: ID,
         page_size: POSTS as i32,
@@ -166,15 +169,13 @@ pub(crate) fn view_home() -> Plan {
 }
 
 /// Returns the plan of the first page of somebody's posts: 6 calls in 3 stages.
-pub(crate) fn view_user_timeline() -> Plan {
+pub(crate) fn view_user_timeline(Pages { posts: count, .. }: Pages) -> Plan {
     let request = timeline::GetUserTimelineRequest {
         user_id: ID,
         page_size: POSTS as i32,
         page_token: String::new(),
         since_token: String::new(),
     };
-    // Accounts have 10 posts, on average.
-    let count = POSTS / 2;
     let answer = timeline::GetUserTimelineResponse {
         entries: vec![entry(); count],
         next_page_token: String::new(),
@@ -196,7 +197,7 @@ pub(crate) fn view_user_timeline() -> Plan {
 
 /// Returns the plan of a like of somebody else's post: 5 calls in 3 stages. Taking it back is
 /// user.Authenticate, then post.Unlike.
-pub(crate) fn like() -> Plan {
+pub(crate) fn like(_: Pages) -> Plan {
     let read = step(
         Peer::Post,
         &post::GetPostRequest { post_id: ID, viewer_id: 0 },
@@ -228,14 +229,17 @@ mod tests {
 
     #[test]
     fn plans_have_the_calls_that_the_gateway_states() {
-        let shape = |plan: Plan| -> Vec<usize> { plan.chain.stages.iter().map(Vec::len).collect() };
-        assert_eq!(shape(view_followers()), [3, 2]);
-        assert!(shape(one_pair()).is_empty());
-        assert_eq!(shape(view_user()), [3, 2]);
-        assert_eq!(shape(follow()), [2, 1]);
-        assert_eq!(shape(publish()), [1, 1, 1]);
-        assert_eq!(shape(view_home()), [1, 1, 1, 1, 1]);
-        assert_eq!(shape(view_user_timeline()), [3, 1, 2]);
-        assert_eq!(shape(like()), [2, 2, 1]);
+        let shape = |plan: Planning| -> Vec<usize> {
+            let pages = Pages { followers: PAGE, posts: POSTS };
+            plan(pages).chain.stages.iter().map(Vec::len).collect()
+        };
+        assert_eq!(shape(view_followers), [3, 2]);
+        assert!(shape(one_pair).is_empty());
+        assert_eq!(shape(view_user), [3, 2]);
+        assert_eq!(shape(follow), [2, 1]);
+        assert_eq!(shape(publish), [1, 1, 1]);
+        assert_eq!(shape(view_home), [1, 1, 1, 1, 1]);
+        assert_eq!(shape(view_user_timeline), [3, 1, 2]);
+        assert_eq!(shape(like), [2, 2, 1]);
     }
 }

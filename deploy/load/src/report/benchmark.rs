@@ -8,17 +8,15 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-/// As many as the project's own clients, unless told otherwise.
-const CLIENTS: &str = "64";
-
 const PROGRAM: &str = "redis-benchmark";
 
-/// Has redis-benchmark ask the server at this URL for so many keys, and returns how many it got in a
-/// second. The server must be there: redis-benchmark would wait for it without an end.
-pub(super) fn gets_per_second(redis_url: &str, gets: u64) -> anyhow::Result<f64> {
+/// Has so many clients of redis-benchmark ask the server at this URL for so many keys, which are not
+/// there, and returns for how many they asked in a second. The server must be there: redis-benchmark would wait for it without an end.
+pub(super) fn gets_per_second(redis_url: &str, clients: usize, gets: u64) -> anyhow::Result<f64> {
     // The password that others can read so is that of a server which ends with this program.
     let output = Command::new(program())
-        .args(["-u", redis_url, "-t", "get", "-c", CLIENTS, "-n", &gets.to_string(), "-q"])
+        .args(["-u", redis_url, "-t", "get", "-q"])
+        .args(["-c", &clients.to_string(), "-n", &gets.to_string()])
         .stdin(Stdio::null())
         .output()
         .context("cannot run redis-benchmark, which comes with redis-server")?;
@@ -67,9 +65,9 @@ mod tests {
     #[tokio::test]
     async fn a_server_with_a_password_is_measured() {
         let server = RedisServer::start().await;
-        assert!(gets_per_second(&server.admin_url(), 1_000).unwrap() > 0.0);
+        assert!(gets_per_second(&server.admin_url(), 8, 1_000).unwrap() > 0.0);
         let url = format!("redis://admin:wrong@127.0.0.1:{}", server.port());
-        let error = gets_per_second(&url, 1_000).unwrap_err().to_string();
+        let error = gets_per_second(&url, 8, 1_000).unwrap_err().to_string();
         assert!(error.contains("WRONGPASS"), "{error}");
     }
 }

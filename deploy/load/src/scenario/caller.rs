@@ -12,18 +12,18 @@ use microblog_proto::gateway::{
 };
 use microblog_proto::relation::BatchGetRelationsRequest;
 use prost::Message as _;
-use rand::{Rng as _, RngExt as _, rngs::SmallRng};
+use rand::{Rng as _, RngExt as _, rngs::SmallRng, seq::IndexedRandom as _};
 use tonic::{Request, Status, transport::Channel};
 use uuid::Uuid;
 
-use super::{Scenario, methods::Method};
+use super::{MIX, Scenario, methods::Method};
 use crate::{
     raw,
     world::{PASSWORD, Session, World},
 };
 
-/// The accounts of a page.
-pub(super) const PAGE: usize = 50;
+/// The accounts that a page of followers has room for.
+pub(crate) const PAGE: usize = 50;
 
 /// The pages of somebody who scrolls.
 const PAGES: usize = 5;
@@ -67,11 +67,7 @@ impl<'a> Caller<'a> {
             Scenario::Home => self.ask(self.session().request(home(String::new()))).await.map(drop),
             Scenario::Scroll => self.scroll().await,
             Scenario::UserTimeline => self.user_timeline().await,
-            Scenario::Mixed => match self.below(10) {
-                0..6 => self.ask(self.session().request(home(String::new()))).await.map(drop),
-                6..9 => self.user_timeline().await,
-                _ => self.publish().await,
-            },
+            Scenario::Mixed => Box::pin(self.perform(self.one_of_the_mix())).await,
             Scenario::Like => self.like().await,
             Scenario::RegisterLogin => self.register_and_login().await,
         }
@@ -91,6 +87,12 @@ impl<'a> Caller<'a> {
     pub(super) async fn read<M: Method>(&self, request: Request<M>) -> Result<M::Answer, Status> {
         let answer = M::Answer::decode(self.ask(request).await?);
         answer.map_err(|error| Status::data_loss(format!("not an answer: {error}")))
+    }
+
+    fn one_of_the_mix(&self) -> Scenario {
+        let one = MIX.choose_weighted(&mut *self.random.borrow_mut(), |&(_, share)| share);
+        // There is something in the mix.
+        one.map_or_else(|error| unreachable!("{error}"), |&(scenario, _)| scenario)
     }
 
     fn below(&self, end: usize) -> usize {

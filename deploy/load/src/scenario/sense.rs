@@ -1,7 +1,5 @@
 //! Whether a system's answers make sense, before it is measured how fast they come.
 
-use std::collections::HashMap;
-
 use anyhow::{Context as _, anyhow, bail, ensure};
 use microblog_proto::{
     gateway::{LikeRequest, UnlikeRequest, ViewedPost},
@@ -49,11 +47,8 @@ impl Caller<'_> {
     }
 
     async fn check_followers(&self) -> anyhow::Result<()> {
-        let mut counts: HashMap<u64, usize> = HashMap::new();
-        for &followed in &self.world.followed {
-            *counts.entry(followed).or_default() += 1;
-        }
-        let most = counts.into_iter().max_by_key(|&(account, count)| (count, account));
+        let most =
+            self.world.followers().into_iter().max_by_key(|&(account, count)| (count, account));
         let (listed, count) = most.context("nobody follows anybody")?;
         let page = self.answer(self.session().request(caller::followers(listed))).await?;
         let (listed, expected) = (page.users.len(), count.min(PAGE));

@@ -25,8 +25,27 @@ const POLL: Duration = Duration::from_millis(200);
 /// For what some millions of posts leave behind.
 const LONGEST: Duration = Duration::from_secs(1200);
 
+/// How often it is asked whether posts are still on their way: what was measured is over then.
+const DELIVERY_POLL: Duration = Duration::from_millis(5);
+
+/// Waits until no post is on its way to followers.
+pub(crate) async fn delivered(redis: &mut MultiplexedConnection) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let mut lengths = pipe();
+    for stream in fan_out_streams() {
+        lengths.cmd("XLEN").arg(stream);
+    }
+    while lengths.query_async::<Vec<u64>>(redis).await?.iter().any(|&length| length > 0) {
+        if begun.elapsed() > LONGEST {
+            bail!("posts are still on their way after {LONGEST:?}");
+        }
+        sleep(DELIVERY_POLL).await;
+    }
+    Ok(())
+}
+
 /// Returns the keys of the streams in which posts wait for their way to followers.
-pub(crate) fn fan_out_streams() -> impl Iterator<Item = String> {
+fn fan_out_streams() -> impl Iterator<Item = String> {
     (0..STREAMS).map(|stream| format!("tl:{{{stream}}}:fanout"))
 }
 

@@ -107,10 +107,11 @@ impl Trial {
         pace: Pace,
     ) -> anyhow::Result<Outcome> {
         let clients = self.warm(system, world, scenario, pace).await?;
+        // A post that was taken in is brought to followers, which is part of it; of those before, not.
+        system.delivered().await?;
         let before = system.usage().await?;
         let began = Instant::now();
         let mut measured = clients.call(scenario, pace, self.load.duration, "calls").await;
-        // A post that was taken in is brought to followers: that is part of it.
         system.delivered().await?;
         measured.seconds = began.elapsed().as_secs_f64();
         let usage = system.usage().await?.since(&before);

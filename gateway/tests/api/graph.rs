@@ -9,7 +9,7 @@ use microblog_proto::{
 use microblog_testkit::Topology;
 use tonic::{Code, Request};
 
-use crate::system::{Flags, Jobs, Member, System, by_id, by_name, names};
+use crate::system::{Flags, Jobs, Member, System, by_id, by_name, ids, names};
 
 async fn follow(system: &System, viewer: &Member, target: &Member) -> RelationState {
     let request = gateway::FollowRequest { user: by_id(target.id) };
@@ -114,6 +114,46 @@ async fn each_list_is_what_its_name_says() {
     let mut followers = names(&page.users);
     followers.sort_unstable();
     assert_eq!(followers, ["cleo", "dora"]);
+}
+
+#[tokio::test]
+async fn followers_i_follow_are_newest_first_whoever_else_follows() {
+    let system = System::start().await;
+    let viewer = system.join("viewer").await;
+    let target = system.join("target").await;
+    let x = system.join("first").await;
+    let y = system.join("second").await;
+    for (follower, followed) in [(&viewer, &x), (&viewer, &y), (&y, &target), (&x, &target)] {
+        follow(&system, follower, followed).await;
+    }
+    for strangers in [0, 3] {
+        for n in 0..strangers {
+            let stranger = system.join(&format!("stranger{n}")).await;
+            follow(&system, &stranger, &target).await;
+        }
+        let mut expected = ids(&system.followers(None, target.id, 20, "").await.users);
+        expected.retain(|id| [x.id, y.id].contains(id));
+        assert_eq!(expected.len(), 2);
+        for page_size in [1, 2] {
+            let mut found = Vec::new();
+            let mut page_token = String::new();
+            loop {
+                let request = gateway::ViewFollowersIFollowRequest {
+                    user: by_id(target.id),
+                    page_size,
+                    page_token,
+                };
+                let page = system.gateway().view_followers_i_follow(viewer.asks(request)).await;
+                let page = page.unwrap().into_inner();
+                found.extend(ids(&page.users));
+                page_token = page.next_page_token;
+                if page_token.is_empty() {
+                    break;
+                }
+            }
+            assert_eq!(found, expected, "{strangers} strangers, by {page_size}");
+        }
+    }
 }
 
 #[tokio::test]

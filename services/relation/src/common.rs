@@ -1,8 +1,12 @@
-//! What two lists have in common: one list in chunks, each looked up in the other's id set. A
-//! chunk costs a round trip, and its look-up another, however long the other list is.
+//! What two lists have in common, in the order of the first one.
+//!
+//! Where the first list is the shorter one, it is walked, and each chunk is looked up in the other's
+//! id set. Where the second one is shorter, it is read whole, which the limit of followings bounds,
+//! and looked up in the first list, which tells the order. A page is cut by position in the first
+//! list either way, so pages neither repeat nor skip when the lists' lengths change in between.
 
 use microblog_domain::UserId;
-use microblog_keyspace::Entry;
+use microblog_keyspace::{Entry, Order};
 
 use crate::{
     error::Error,
@@ -12,25 +16,30 @@ use crate::{
 
 const CHUNK: usize = 500;
 
-/// How many entries one call looks at: as many as one follows at most, by default.
+/// How many entries one call looks at while it walks a list, and counts at most: as many as one
+/// follows at most, by default.
 const EXAMINED_MAX: usize = 5_000;
 
-/// Two lists of follows, of which the shorter one is walked.
+/// How many entries of the second list one round trip reads: about a millisecond of Redis' time.
+const READ_MAX: usize = 2_000;
+
+/// Two lists of follows. Entries are in the order of the first one, with its versions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair([(List, UserId); 2]);
 
-/// A place in the list that is walked.
+/// From where to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Which of the two lists.
-    pub(crate) walked: usize,
-    /// The last entry that was looked at; `None` at the beginning.
+    /// Which of the two lists was the shorter one at the beginning. Costs depend on it, the order
+    /// does not.
+    pub(crate) shorter: usize,
+    /// The last entry of the first list that was looked at; `None` at the beginning.
     pub(crate) after: Option<Entry>,
 }
 
 /// Some of what two lists have in common.
 pub(crate) struct Found {
-    /// In the order of the list that is walked.
+    /// Newest first.
     pub(crate) entries: Vec<Entry>,
     /// From where to go on; `None` at the end.
     pub(crate) next: Option<Place>,
@@ -47,43 +56,60 @@ impl Pair {
         Self([(List::Followers, user), (List::Following, viewer)])
     }
 
-    /// Returns the beginning of the shorter list.
+    /// Returns the beginning.
     pub(crate) async fn beginning(self, store: &Store) -> Result<Place, Error> {
         let [first, second] = store.lengths(self.0).await?;
-        Ok(Place { walked: usize::from(second < first), after: None })
+        Ok(Place { shorter: usize::from(second < first), after: None })
     }
 
-    /// Returns what the lists have in common after a place, with the versions of the first list:
-    /// up to `count` entries of what up to 5,000 have in common.
+    /// Returns up to `count` entries that come after a place.
     pub(crate) async fn page(
         self,
         store: &Store,
         place: Place,
         count: usize,
     ) -> Result<Found, Error> {
-        let mut found = self.walk(store, place, count).await?;
-        if place.walked != 0 {
-            let (list, user) = self.0[0];
-            let ids = ids(&found.entries);
-            let versions = store.versions(list, user, &ids).await?;
-            for (entry, version) in found.entries.iter_mut().zip(versions) {
-                entry.score = version;
-            }
-            // One that has just left the list has no version any more.
-            found.entries.retain(|entry| entry.score > 0);
+        if place.shorter == 1
+            && let Some(common) = self.all(store).await?
+        {
+            return Ok(cut(common, place, count));
         }
-        Ok(found)
+        self.walk(store, Place { shorter: 0, ..place }, count).await
     }
 
     /// Counts what the lists have in common, among the newest 5,000 of the shorter one.
     pub(crate) async fn count(self, store: &Store) -> Result<usize, Error> {
-        let beginning = self.beginning(store).await?;
-        Ok(self.walk(store, beginning, usize::MAX).await?.entries.len())
+        let Place { shorter, after } = self.beginning(store).await?;
+        let shorter_first = if shorter == 0 { self } else { Self([self.0[1], self.0[0]]) };
+        let beginning = Place { shorter: 0, after };
+        Ok(shorter_first.walk(store, beginning, usize::MAX).await?.entries.len())
+    }
+
+    // Returns all that the lists have in common, by reading the second list whole; `None` if that
+    // is longer than a list of followings may be.
+    async fn all(self, store: &Store) -> Result<Option<Vec<Entry>>, Error> {
+        let [(first_list, first), (second_list, second)] = self.0;
+        let room = store.following_limit().max(EXAMINED_MAX);
+        let (mut members, mut after) = (Vec::new(), None);
+        loop {
+            let page = store.page(second_list, second, after, None, READ_MAX).await?;
+            members.extend(ids(&page.entries));
+            if !page.more {
+                break;
+            } else if members.len() >= room {
+                return Ok(None);
+            }
+            after = page.entries.last().copied();
+        }
+        let versions = store.versions(first_list, first, &members).await?;
+        let entry = |(member, score): (&UserId, u64)| {
+            (score > 0).then_some(Entry { member: member.get(), score })
+        };
+        Ok(Some(members.iter().zip(versions).filter_map(entry).collect()))
     }
 
     async fn walk(self, store: &Store, place: Place, count: usize) -> Result<Found, Error> {
-        let (list, owner) = self.0[place.walked];
-        let (other_list, other) = self.0[1 - place.walked];
+        let [(list, owner), (other_list, other)] = self.0;
         let next = |after| Some(Place { after, ..place });
         let mut after = place.after;
         let mut entries = Vec::new();
@@ -107,4 +133,17 @@ impl Pair {
         }
         Ok(Found { entries, next: next(after) })
     }
+}
+
+// Returns the page of entries, in any order, that comes after a place.
+fn cut(mut entries: Vec<Entry>, place: Place, count: usize) -> Found {
+    let is_after = |entry: &Entry| {
+        place.after.is_none_or(|after| Order::Newest.compare(entry, &after).is_gt())
+    };
+    entries.retain(is_after);
+    entries.sort_unstable_by(|a, b| Order::Newest.compare(a, b));
+    let more = entries.len() > count;
+    entries.truncate(count);
+    let after = entries.last().copied().filter(|_| more);
+    Found { entries, next: after.map(|after| Place { after: Some(after), ..place }) }
 }

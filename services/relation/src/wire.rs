@@ -65,17 +65,17 @@ pub(crate) fn follows(follows: &[pb::Follow]) -> Result<Vec<Edge>, Invalid> {
 
 /// Reads the page token of what two lists have in common.
 pub(crate) fn place(scope: Scope, token: &str) -> Result<Option<Place>, TokenError> {
-    let Some([walked, score, member]) = scope.read(token)? else { return Ok(None) };
-    let walked = usize::try_from(walked).ok().filter(|&side| side < 2);
+    let Some([shorter, score, member]) = scope.read(token)? else { return Ok(None) };
+    let shorter = usize::try_from(shorter).ok().filter(|&side| side < 2);
     let after = Some(Entry { score, member });
-    walked.map(|walked| Some(Place { walked, after })).ok_or(TokenError::Invalid)
+    shorter.map(|shorter| Some(Place { shorter, after })).ok_or(TokenError::Invalid)
 }
 
 /// Writes the token of the next page of what two lists have in common.
 pub(crate) fn next_place_token(scope: Scope, found: &Found) -> String {
-    let position = found.next.and_then(|place| Some((place.walked, place.after?)));
-    position.map_or_else(String::new, |(walked, Entry { score, member })| {
-        scope.token([walked as u64, score, member])
+    let position = found.next.and_then(|place| Some((place.shorter, place.after?)));
+    position.map_or_else(String::new, |(shorter, Entry { score, member })| {
+        scope.token([shorter as u64, score, member])
     })
 }
 

@@ -12,6 +12,9 @@ use crate::{
     keys,
 };
 
+/// How many accounts one command looks up in a list.
+const LOOK_UP_MAX: usize = 500;
+
 impl Store {
     /// Returns up to which version the follows of a user are settled, of which the newest has this
     /// one: their targets' side knows of them. One round trip.
@@ -86,19 +89,24 @@ impl Store {
         self.keyspace.query(with_ids("SMISMEMBER", key, accounts)).await
     }
 
-    /// Returns the versions of some accounts on a user's list, 0 for those that are not on it.
+    /// Returns the versions of some accounts on a user's list, 0 for those that are not on it: one
+    /// command for each 500, all together.
     pub async fn versions(
         &self,
         list: List,
         user: UserId,
         accounts: &[UserId],
     ) -> Result<Vec<u64>, Error> {
-        if accounts.is_empty() {
-            return Ok(Vec::new());
+        let mut batch = Batch::new();
+        for accounts in accounts.chunks(LOOK_UP_MAX) {
+            batch.query(user.partition(), with_ids("ZMSCORE", key(list, user), accounts));
         }
-        let command = with_ids("ZMSCORE", key(list, user), accounts);
-        let versions: Vec<Option<f64>> = self.keyspace.query(command).await?;
-        Ok(versions.into_iter().map(|version| version.unwrap_or(0.0) as u64).collect())
+        let mut found = Vec::with_capacity(accounts.len());
+        for answer in self.keyspace.send(batch).await? {
+            let versions: Vec<Option<f64>> = decode(answer)?;
+            found.extend(versions.into_iter().map(|version| version.unwrap_or(0.0) as u64));
+        }
+        Ok(found)
     }
 }
 

@@ -53,6 +53,11 @@ impl Store {
         })
     }
 
+    /// Returns how many accounts a user may follow.
+    pub(crate) fn following_limit(&self) -> usize {
+        self.following_limit as usize
+    }
+
     /// Makes a call of each item, which carries so many members, and returns the answers in order.
     /// Any number of them go out in windows, made one after the other, so that the thread is free
     /// for other calls in between.

@@ -50,16 +50,18 @@ pub struct Page {
     pub more: bool,
 }
 
-impl Range {
-    // How two entries lie in this order.
-    fn compare(&self, a: &Entry, b: &Entry) -> Ordering {
+impl Order {
+    /// Returns how two entries lie in this order.
+    pub fn compare(self, a: &Entry, b: &Entry) -> Ordering {
         let ascending = a.score.cmp(&b.score).then_with(|| compare_as_texts(a.member, b.member));
-        match self.order {
-            Order::Newest => ascending.reverse(),
-            Order::Oldest => ascending,
+        match self {
+            Self::Newest => ascending.reverse(),
+            Self::Oldest => ascending,
         }
     }
+}
 
+impl Range {
     fn command(&self, key: &str, offset: usize, limit: usize) -> Cmd {
         let mut command = redis::cmd("ZRANGE");
         command.arg(key);
@@ -90,7 +92,7 @@ impl Range {
 /// Reads a page: one command, but where more entries than fit share the score of `range.after`.
 pub(crate) async fn read(links: &Links, key: &str, range: Range) -> Result<Page, Error> {
     let is_after = |entry: &Entry, position: Option<Entry>| {
-        position.is_none_or(|position| range.compare(entry, &position).is_gt())
+        position.is_none_or(|position| range.order.compare(entry, &position).is_gt())
     };
     // One more says whether more follow, and one is `after` itself.
     let mut limit = range.count.saturating_add(1 + usize::from(range.after.is_some()));
@@ -162,10 +164,8 @@ mod tests {
 
     #[test]
     fn members_of_equal_score_lie_as_texts_do() {
-        let range = Range { order: Order::Oldest, after: None, above: None, count: 1 };
         let (nine, ten) = (Entry { member: 9, score: 1 }, Entry { member: 10, score: 1 });
-        assert!(range.compare(&ten, &nine).is_lt());
-        let range = Range { order: Order::Newest, ..range };
-        assert!(range.compare(&ten, &nine).is_gt());
+        assert!(Order::Oldest.compare(&ten, &nine).is_lt());
+        assert!(Order::Newest.compare(&ten, &nine).is_gt());
     }
 }

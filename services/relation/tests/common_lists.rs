@@ -1,0 +1,196 @@
+//! What two lists have in common: in the order of the first one, whichever is shorter.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use microblog_proto::relation as pb;
+use microblog_testkit::{
+    Topology::{Cluster, Single},
+    redis::cmd,
+};
+use support::{System, id, user};
+
+/// Pages through the followers of a user whom a viewer follows.
+async fn followers_i_follow(
+    system: &System,
+    user_id: u64,
+    viewer_id: u64,
+    page_size: i32,
+) -> Vec<pb::Edge> {
+    let mut request =
+        pb::ListFollowersIFollowRequest { user_id, viewer_id, page_size, ..Default::default() };
+    let mut edges = Vec::new();
+    loop {
+        let page = system.client.clone().list_followers_i_follow(request.clone()).await.unwrap();
+        let page = page.into_inner();
+        edges.extend(page.edges);
+        if page.next_page_token.is_empty() {
+            return edges;
+        }
+        request.page_token = page.next_page_token;
+    }
+}
+
+/// Pages through whom both of two users follow.
+async fn common_following(
+    system: &System,
+    user_id: u64,
+    other_id: u64,
+    page_size: i32,
+) -> Vec<pb::Edge> {
+    let mut request =
+        pb::ListCommonFollowingRequest { user_id, other_id, page_size, ..Default::default() };
+    let mut edges = Vec::new();
+    loop {
+        let page = system.client.clone().list_common_following(request.clone()).await.unwrap();
+        let page = page.into_inner();
+        edges.extend(page.edges);
+        if page.next_page_token.is_empty() {
+            return edges;
+        }
+        request.page_token = page.next_page_token;
+    }
+}
+
+/// Pages through all followers of a user.
+async fn followers(system: &System, user_id: u64) -> Vec<pb::Edge> {
+    let mut request = pb::ListFollowersRequest { user_id, page_size: 200, ..Default::default() };
+    let mut edges = Vec::new();
+    loop {
+        let page = system.client.clone().list_followers(request.clone()).await.unwrap();
+        let page = page.into_inner();
+        edges.extend(page.edges);
+        if page.next_page_token.is_empty() {
+            return edges;
+        }
+        request.page_token = page.next_page_token;
+    }
+}
+
+fn ids(edges: &[pb::Edge]) -> Vec<u64> {
+    edges.iter().map(|edge| edge.user_id).collect()
+}
+
+#[tokio::test]
+async fn followers_i_follow_are_newest_first_whichever_list_is_shorter() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let [viewer, target, x, y] = [1, 2, 3, 4].map(id);
+        for (follower, followed) in [(viewer, x), (viewer, y), (y, target), (x, target)] {
+            system.follow(follower, followed).await.unwrap();
+        }
+        // The target has two followers, and then five; the viewer follows two all the time.
+        for strangers in [0..0, 10..13] {
+            for stranger in strangers.clone() {
+                system.follow(id(stranger), target).await.unwrap();
+            }
+            let all = followers(&system, target).await;
+            assert_eq!(all.len() as u64, 2 + strangers.end - strangers.start);
+            let mut expected = all;
+            expected.retain(|edge| [x, y].contains(&edge.user_id));
+            for page_size in [1, 2, 20] {
+                let found = followers_i_follow(&system, target, viewer, page_size).await;
+                assert_eq!(ids(&found), ids(&expected), "{strangers:?}, by {page_size}");
+                assert_eq!(found, expected, "since when they follow the target");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn common_followings_are_in_the_order_of_the_first_user() {
+    let system = System::start(Single).await;
+    let [one, other] = [1, 2].map(id);
+    let of_one: Vec<_> = [3, 4, 5].map(|n| (one, id(n))).into();
+    let of_other: Vec<_> = [5, 3, 4].map(|n| (other, id(n))).into();
+    system.import(&of_one).await;
+    system.import(&of_other).await;
+    for more_of in [one, other] {
+        for page_size in [1, 2] {
+            let found = common_following(&system, one, other, page_size).await;
+            assert_eq!(ids(&found), [5, 4, 3].map(id), "by {page_size}");
+            let found = common_following(&system, other, one, page_size).await;
+            assert_eq!(ids(&found), [4, 3, 5].map(id), "by {page_size}");
+        }
+        // Now one follows more, then the other.
+        let count = if more_of == one { 5 } else { 9 };
+        let more: Vec<_> = (0..count).map(|n| (more_of, id(100 * more_of + n))).collect();
+        system.import(&more).await;
+    }
+}
+
+#[tokio::test]
+async fn pages_go_on_where_they_were_when_the_other_list_becomes_the_shorter_one() {
+    let system = System::start(Single).await;
+    let [viewer, target] = [1, 2].map(id);
+    system.import(&(10..20).map(|n| (viewer, id(n))).collect::<Vec<_>>()).await;
+    // One after the other, in another order than the viewer came to follow them.
+    for n in [14, 11, 19, 16, 10, 18, 13, 17, 12, 15] {
+        system.follow(id(n), target).await.unwrap();
+    }
+    let expected = ids(&followers(&system, target).await);
+    let strangers: Vec<_> = (100..130).map(|n| (id(n), target)).collect();
+
+    for begin_with_strangers in [false, true] {
+        if begin_with_strangers {
+            system.import(&strangers).await;
+        }
+        let mut request = pb::ListFollowersIFollowRequest {
+            user_id: target,
+            viewer_id: viewer,
+            page_size: 3,
+            ..Default::default()
+        };
+        let mut seen = Vec::new();
+        loop {
+            let page = system.client.clone().list_followers_i_follow(request.clone()).await;
+            let page = page.unwrap().into_inner();
+            seen.extend(ids(&page.edges));
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            request.page_token = page.next_page_token;
+            if begin_with_strangers {
+                for &(stranger, target) in &strangers {
+                    system.unfollow(stranger, target).await.unwrap();
+                }
+            } else {
+                system.import(&strangers).await;
+            }
+        }
+        assert_eq!(seen, expected, "begun with strangers: {begin_with_strangers}");
+        for &(stranger, target) in &strangers {
+            system.unfollow(stranger, target).await.unwrap();
+        }
+    }
+}
+
+// More followings than one read returns, and then more than one may follow.
+#[tokio::test]
+async fn long_lists_have_the_same_order() {
+    let system = System::start(Single).await;
+    let [viewer, target] = [1, 2].map(id);
+    let fans: Vec<_> = (0..7_000).map(|n| (id(10 + (n * 3_001) % 7_000), target)).collect();
+    system.import(&fans).await;
+    let all = followers(&system, target).await;
+    let mut admin = system.redis.nodes()[0].admin().await;
+    for followed in [4_500, 6_500] {
+        // Written as they are, since they are more than the limit allows.
+        let key = |kind: &str| format!("rel:{{{}}}:{kind}:{viewer}", user(1).partition());
+        let (mut list, mut set) = (cmd("ZADD"), cmd("SADD"));
+        list.arg(key("following"));
+        set.arg(key("following_ids"));
+        for n in 10..10 + followed {
+            list.arg(1_000_000 + n).arg(id(n));
+            set.arg(id(n));
+        }
+        list.exec_async(&mut admin).await.unwrap();
+        set.exec_async(&mut admin).await.unwrap();
+        let found = followers_i_follow(&system, target, viewer, 200).await;
+        let mut expected = all.clone();
+        expected.retain(|edge| edge.user_id < id(10 + followed));
+        assert_eq!(expected.len() as u64, followed);
+        assert!(ids(&found) == ids(&expected), "{followed} in the order of the followers");
+    }
+}

@@ -2,7 +2,7 @@
 
 use microblog_chassis::status;
 use microblog_domain::UserId;
-use microblog_proto::{gateway, relation, user};
+use microblog_proto::{gateway, post, relation, user};
 use tonic::Status;
 
 use crate::{present, reference::Reference, refusal, rpc::Gateway, viewer::Token};
@@ -14,9 +14,10 @@ struct Standing {
 }
 
 impl Gateway {
-    /// Shows an account. 5 calls, 2 without a token: by id, user.Authenticate ∥ user.GetUser ∥
-    /// relation.BatchGetCounts, then relation.GetRelation ∥ relation.CountCommonFollowing; by
-    /// name, user.Authenticate ∥ user.GetUserByName, then the other three at once.
+    /// Shows an account. 6 calls, 3 without a token: by id, user.Authenticate ∥ user.GetUser ∥
+    /// relation.BatchGetCounts ∥ post.BatchGetPostCounts, then relation.GetRelation ∥
+    /// relation.CountCommonFollowing; by name, user.Authenticate ∥ user.GetUserByName, then the other
+    /// four at once.
     pub(crate) async fn view_user(
         &self,
         token: Option<Token>,
@@ -24,7 +25,7 @@ impl Gateway {
     ) -> Result<gateway::ViewUserResponse, Status> {
         let user = Reference::parse(request.user).map_err(|invalid| status::invalid([invalid]))?;
         let viewer = self.viewer_if_any(token);
-        let (profile, counts, standing) = match user {
+        let (profile, (counts, posts), standing) = match user {
             Reference::Id(id) => {
                 let (viewer, profile, counts) =
                     tokio::join!(viewer, self.profile(&user), self.counts(id));
@@ -44,15 +45,17 @@ impl Gateway {
             counts: Some(counts),
             relation: Some(standing.relation),
             common_following: standing.common_following,
+            posts,
         })
     }
 
-    /// Returns the viewer's own account. 3 calls: user.Authenticate, then user.GetAccount ∥
-    /// relation.BatchGetCounts.
+    /// Returns the viewer's own account. 4 calls: user.Authenticate, then user.GetAccount ∥
+    /// relation.BatchGetCounts ∥ post.BatchGetPostCounts.
     pub(crate) async fn me(&self, token: Token) -> Result<gateway::MeResponse, Status> {
         let viewer = self.viewer(token).await?;
         let (account, counts) = tokio::join!(self.account(viewer), self.counts(viewer));
-        Ok(gateway::MeResponse { account: Some(account?), counts: Some(counts?) })
+        let (counts, posts) = counts?;
+        Ok(gateway::MeResponse { account: Some(account?), counts: Some(counts), posts })
     }
 
     /// Changes the viewer's profile. 2 calls: user.Authenticate, then user.UpdateProfile.
@@ -84,11 +87,22 @@ impl Gateway {
         refusal::sent(response.into_inner().account)
     }
 
-    async fn counts(&self, user: UserId) -> Result<relation::Counts, Status> {
-        let request = relation::BatchGetCountsRequest { user_ids: vec![user.get()] };
-        let response = self.peers.relation().batch_get_counts(request).await;
-        let response = response.map_err(|status| refusal::pass_on(status, &[]))?;
-        refusal::sent(response.into_inner().counts.pop())
+    /// Returns the lengths of an account's lists, and how many posts it has, if the post service
+    /// answers: a profile is shown without it. Two calls at once.
+    async fn counts(&self, user: UserId) -> Result<(relation::Counts, Option<u64>), Status> {
+        let user_ids = vec![user.get()];
+        let (relation, post) = (self.peers.relation(), self.peers.post());
+        let (counts, posts) = tokio::join!(
+            relation.batch_get_counts(relation::BatchGetCountsRequest { user_ids: user_ids.clone() }),
+            post.batch_get_post_counts(post::BatchGetPostCountsRequest { user_ids }),
+        );
+        let counts = counts.map_err(|status| refusal::pass_on(status, &[]))?.into_inner();
+        let posts = match posts {
+            Ok(posts) => Some(refusal::sent(posts.get_ref().counts.first().copied())?.posts),
+            Err(status) if status::is_outage(&status) => None,
+            Err(status) => return Err(refusal::pass_on(status, &[])),
+        };
+        Ok((refusal::sent(counts.counts.first().copied())?, posts))
     }
 
     /// Returns what the viewer and an account have to do with each other: nothing if there is no

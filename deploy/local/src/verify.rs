@@ -115,7 +115,7 @@ async fn graph(url: &str, user_id: u64, keys: &Keys) -> anyhow::Result<u64> {
 async fn posts(url: &str, user_id: u64, keys: &Keys) -> anyhow::Result<u64> {
     let mut client = PostServiceClient::new(keys.sign(remote::serving(url).await?));
     let progress = Progress::start("posts", if user_id == 0 { PARTITIONS } else { 1 });
-    let (mut posts, mut entries, mut violations, mut unarchived) = (0, 0, 0, 0);
+    let (mut posts, mut entries, mut violations, mut unarchived, mut erased) = (0, 0, 0, 0, 0);
     let request = Request::new(post::VerifyRequest { user_id });
     let mut answers = client.verify(request).await.map_err(failed)?.into_inner();
     while let Some(answer) = answers.message().await.map_err(failed)? {
@@ -123,6 +123,7 @@ async fn posts(url: &str, user_id: u64, keys: &Keys) -> anyhow::Result<u64> {
         entries += answer.entries_checked;
         violations += print_all(&answer.violations);
         unarchived += answer.changes_unarchived;
+        erased += answer.accounts_being_erased;
         progress.add(1);
     }
     progress.finish();
@@ -133,6 +134,9 @@ async fn posts(url: &str, user_id: u64, keys: &Keys) -> anyhow::Result<u64> {
     );
     if unarchived > 0 {
         println!("           {} changes wait to be archived", HumanCount(unarchived));
+    }
+    if erased > 0 {
+        println!("           {} deleted accounts are being erased", HumanCount(erased));
     }
     Ok(violations)
 }

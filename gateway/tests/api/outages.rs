@@ -77,11 +77,12 @@ async fn accounts_and_follows_go_on_without_the_post_service() {
     check!(view_comments, gateway::ViewCommentsRequest { post_id, ..Default::default() });
     check!(view_reposts, gateway::ViewRepostsRequest { post_id, ..Default::default() });
 
-    gateway.me(bob.asks(gateway::MeRequest {})).await.unwrap();
+    let me = gateway.me(bob.asks(gateway::MeRequest {})).await.unwrap().into_inner();
+    assert_eq!(me.posts, None, "nobody can tell");
     gateway.follow(bob.asks(gateway::FollowRequest { user: by_id(ann.id) })).await.unwrap();
     let request = gateway::ViewUserRequest { user: by_id(ann.id) };
     let view = gateway.view_user(bob.asks(request)).await.unwrap().into_inner();
-    assert_eq!(view.counts.unwrap().followers, 1);
+    assert_eq!((view.counts.unwrap().followers, view.posts), (1, None));
     // With the service, all is as it was.
     assert_eq!(system.like(&bob, post_id).await, 1);
 }

@@ -43,14 +43,15 @@ impl Comments {
         }
         for _ in 0..ATTEMPTS {
             match self.add_here(author, request, post, &text, in_reply_to).await {
-                Err(Error::PostNotFound) if self.tiers.bring_back(post).await? => {}
+                Err(Error::PostNotFound) if self.tiers.bring_back_for(author, post).await? => {}
                 added => return added,
             }
         }
         Err(Error::Moving)
     }
 
-    // Adds a comment to a post that is in Redis.
+    // Adds a comment to a post that is in Redis; PostNotFound where it is not, and the comment can be
+    // added when it is.
     async fn add_here(
         &self,
         author: UserId,
@@ -62,7 +63,7 @@ impl Comments {
         let store = self.tiers.store();
         let in_reply_to = match in_reply_to {
             None => None,
-            Some(to) => match self.find_here(post, to).await? {
+            Some(to) => match self.find(post, to).await? {
                 Some(answered) => Some(Reply { to, author: answered.content.author }),
                 None => {
                     // A request that is known may answer what is deleted by now.
@@ -84,10 +85,15 @@ impl Comments {
         }
     }
 
-    // A comment on a post that is in Redis.
-    async fn find_here(&self, post: PostId, id: CommentId) -> Result<Option<Comment>, Error> {
-        let comments = self.tiers.comments_here(post, &[id]).await?;
-        Ok(comments.ok_or(Error::PostNotFound)?.pop())
+    // A comment on a post, wherever that is: what changes nothing brings no post back.
+    async fn find(&self, post: PostId, id: CommentId) -> Result<Option<Comment>, Error> {
+        if let Some(mut comments) = self.tiers.comments_here(post, &[id]).await? {
+            return Ok(comments.pop());
+        }
+        if self.tiers.archived(&[post], None).await?.is_empty() {
+            return Err(Error::PostNotFound);
+        }
+        Ok(self.tiers.archive()?.comments(post, &[id]).await?.pop())
     }
 
     // The comment that a request made before, if that request was the same.
@@ -99,7 +105,7 @@ impl Comments {
         text: &str,
         in_reply_to: Option<CommentId>,
     ) -> Result<Comment, Error> {
-        let known = self.find_here(post, id).await?.ok_or(Error::CommentNotFound)?;
+        let known = self.find(post, id).await?.ok_or(Error::CommentNotFound)?;
         let content = &known.content;
         let answered = content.in_reply_to.map(|reply| reply.to);
         if (content.author, content.text.as_str(), answered) == (author, text, in_reply_to) {
@@ -121,7 +127,7 @@ impl Comments {
         }
         for _ in 0..ATTEMPTS {
             if self.tiers.store().delete_comment(post, id).await?
-                || !self.tiers.bring_back(post).await?
+                || !self.tiers.bring_back_for(user, post).await?
             {
                 break;
             }

@@ -35,6 +35,10 @@ pub struct Config {
     /// Comments of an account per minute, likewise
     #[arg(long, env = "MICROBLOG_COMMENTS_PER_MINUTE", value_name = "COUNT", default_value_t = 60)]
     pub comments_per_minute: u32,
+    /// Posts of the archive that an account may bring back to Redis per minute, by liking them,
+    /// commenting on them or taking that back; likewise
+    #[arg(long, env = "MICROBLOG_RESTORES_PER_MINUTE", value_name = "COUNT", default_value_t = 30)]
+    pub restores_per_minute: u32,
     /// Limits, deadlines, logs and telemetry.
     #[command(flatten)]
     pub chassis: chassis::Config,

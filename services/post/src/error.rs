@@ -37,6 +37,9 @@ pub enum Error {
     /// The author comments too fast.
     #[error("too many comments within a minute")]
     CommentsThrottled(Duration),
+    /// The account brings back too many old posts.
+    #[error("too many changes of old posts within a minute")]
+    RestoresThrottled(Duration),
     /// The author's account is deleted.
     #[error("no such account")]
     Forgotten,
@@ -94,6 +97,9 @@ impl From<Error> for Status {
             }
             Error::CommentsThrottled(wait) => {
                 status::throttled(ErrorReason::CommentsThrottled, text, wait)
+            }
+            Error::RestoresThrottled(wait) => {
+                status::throttled(ErrorReason::RateLimited, text, wait)
             }
             Error::Store(store) => {
                 store.log();

@@ -12,7 +12,7 @@
 --     were made or ended; and what ended is there until the archive knows it;
 --   * a post that was taken off its author's list for the archive is in `retired` as long as it is
 --     here, and not newer than `horizon`; and the list ends with the member 0, which says that it
---     goes on in the archive.
+--     goes on in the archive, and by its score how many of the author's posts are not on it.
 --
 -- Functions do not roll back: nothing is written before every check is made.
 
@@ -25,6 +25,32 @@ local function waiting_repost(repost, target)
 end
 
 local MINUTE_US = 60000000
+
+-- For how long word of a repost can be on its way to a post at most: whoever tells one that is in
+-- the archive brings it back first, and gives up within five times a minute and a half.
+local IN_FLIGHT_SECONDS = 600
+
+-- Returns whether a post that was told of the end of reposts may still be told of their beginning.
+local function may_be_told(unreposted)
+  local since = integer((now_ms() - IN_FLIGHT_SECONDS * 1000) * 4096)
+  return #redis.call('ZRANGE', unreposted, since, '+inf', 'BYSCORE', 'LIMIT', 0, 1) > 0
+end
+
+-- The member 0 of an author's list has one more than the number of the author's posts that are not
+-- on the list as its score, which is far below any post's id. What is not in between is no such
+-- number: they have to be counted, since a version that did not count them wrote it, or since they
+-- are being counted (see `count_unlisted`).
+local UNLISTED_MAX = 2 ^ 40
+
+-- Changes how many posts are not on an author's list by so many.
+local function add_unlisted(posts, change)
+  local score = tonumber(redis.call('ZSCORE', posts, '0') or 1)
+  if score < 1 or score >= UNLISTED_MAX then
+    redis.call('ZADD', posts, 0, '0')
+  else
+    redis.call('ZADD', posts, integer(math.max(score + change, 1)), '0')
+  end
+end
 
 -- Notes that the archive may not know something, where there is one (see functions/archive.lua).
 local function note(unarchived, stamp, what)

@@ -10,11 +10,12 @@
 //! | `post:{p}:comment_bodies:<id>` | hash | comment → its content | with the post |
 //! | `post:{p}:reposts:<id>` | zset | reposts of the post → their ids | with the post |
 //! | `post:{p}:unreposted:<id>` | zset | deleted reposts of the post → when it was told (stamp) | 24 h |
-//! | `post:{p}:posts:<author>` | zset | the author's posts → their ids; the member 0 → 0 where the list goes on in the archive | while there are any |
+//! | `post:{p}:posts:<author>` | zset | the author's posts → their ids; the member 0, where the list goes on in the archive → 1 + how many posts are not on the list, 0 where they are not counted yet | while there are any |
 //! | `post:{p}:outbox` | zset | posts that the timeline service may not know → their ids | until delivered |
 //! | `post:{p}:pending` | zset | `repost:R>T`: a repost that came or went, and a post that may not know → version | until confirmed |
 //! | `post:{p}:unarchived` | zset | what the archive may not know ([`Note`](crate::store::Note)) → stamp; `-` → 0 for good, where there is an archive | until archived |
 //! | `post:{p}:retired` | zset | posts that are not on their author's list any more → since when they may be evicted (stamp) | until evicted |
+//! | `post:{p}:ended` | zset | deleted posts that were on no list → when (stamp) | 24 h |
 //! | `post:{p}:horizon` | string | the newest post that was ever retired | for ever |
 //! | `post:{p}:restoring:<id>` | string | who brings the post back from the archive | 10 s |
 //! | `post:{p}:restored_likes:<id>` · `restored_comments` · `restored_comment_bodies` · `restored_reposts` | as those without `restored_` | what was brought back so far | 40 s |
@@ -23,6 +24,7 @@
 //! | `post:{p}:comment_admission:<author>:<uuid>` | string | in the author's partition: the post on which a request may comment | 24 h |
 //! | `post:{p}:comment_request:<author>:<uuid>` | string | in the post's partition: the comment that a request made | 24 h |
 //! | `post:{p}:pace:<author>` · `comment_pace:<author>` | string | when the author's posts (comments) so far would be done at an even pace, in µs | a minute |
+//! | `post:{p}:restore_pace:<account>` | string | likewise of the posts that the account had brought back from the archive | a minute |
 //! | `post:{p}:clock` | string | the last tick of the partition's clock | for ever |
 //! | `post:{p}:authors` | set (intset) | the partition's authors, for `Verify` alone | until forgotten |
 //! | `post:{p}:forgotten` | set (intset) | deleted accounts of the partition | for ever |
@@ -50,7 +52,7 @@ macro_rules! keys {
 
 keys!(PostId: post likes comments comment_bodies reposts unreposted restoring);
 keys!(PostId: restored_likes restored_comments restored_comment_bodies restored_reposts);
-keys!(UserId: posts pace comment_pace);
+keys!(UserId: posts pace comment_pace restore_pace);
 
 macro_rules! keys_of_partition {
     ($($name:ident)*) => {
@@ -64,7 +66,7 @@ macro_rules! keys_of_partition {
 }
 
 keys_of_partition!(outbox pending clock authors forgotten forgetting);
-keys_of_partition!(unarchived retired horizon);
+keys_of_partition!(unarchived retired ended horizon);
 
 /// Returns the post that a key is of.
 pub(crate) fn id_of_post(key: &[u8]) -> Option<PostId> {

@@ -58,7 +58,8 @@ pub use mover::{Moved, Mover};
 pub use post::{Content, Counts, Origin, Post, Root, WithRoot};
 pub use posts::Posts;
 pub use store::{
-    Added, Admitted, Ending, Gathered, Job, List, Note, Notes, Presence, Published, Restored, Store,
+    Added, Admitted, Ending, Gathered, Job, Length, List, Note, Notes, Presence, Published,
+    Restored, Store,
 };
 pub use sweeper::Sweeper;
 pub use tiers::{Newest, Tiers};

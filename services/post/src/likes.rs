@@ -1,4 +1,5 @@
-//! How a post is liked: where it is not in Redis, it comes back.
+//! How a post is liked. One that is not in Redis comes back, if that changes it: what is liked
+//! already, or not liked, is answered as the archive has it.
 
 use microblog_domain::{PostId, UserId};
 
@@ -26,7 +27,10 @@ impl Likes {
             if let Some(liked) = self.tiers.store().like(user, id).await? {
                 return Ok(liked);
             }
-            if !self.tiers.bring_back(id).await? {
+            if let Some((likes, Some(since))) = self.tiers.like_away(user, id).await? {
+                return Ok((since, likes));
+            }
+            if !self.tiers.bring_back_for(user, id).await? {
                 return Err(Error::PostNotFound);
             }
         }
@@ -39,7 +43,10 @@ impl Likes {
             if let Some(likes) = self.tiers.store().unlike(user, id).await? {
                 return Ok(likes);
             }
-            if !self.tiers.bring_back(id).await? {
+            if let Some((likes, None)) = self.tiers.like_away(user, id).await? {
+                return Ok(likes);
+            }
+            if !self.tiers.bring_back_for(user, id).await? {
                 return Ok(0);
             }
         }

@@ -23,7 +23,7 @@ use crate::{
     error::Error,
     metrics::Metrics,
     post::Post,
-    store::Store,
+    store::{Length, Store},
 };
 
 /// How much posts may have gathered that are moved together, unless it is one.
@@ -34,6 +34,9 @@ const TOMBSTONES: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How many posts of one author are retired at once.
 const RETIRED_MAX: usize = 100;
+
+/// How many posts of one author are counted at once.
+const COUNTED_MAX: usize = 500;
 
 /// Moves old posts to the archive.
 #[derive(Clone)]
@@ -86,10 +89,13 @@ impl Mover {
         loop {
             let (next, authors) = self.store.authors(partition, cursor).await?;
             count += authors.len();
-            let lengths = self.store.list_lengths(&authors).await?;
-            for (author, length) in authors.into_iter().zip(lengths) {
-                if length > self.hot_posts {
-                    retired += self.retire_of(author, length - self.hot_posts).await?;
+            let lengths = self.store.lengths(&authors).await?;
+            for (author, Length { listed, unlisted }) in authors.into_iter().zip(lengths) {
+                if unlisted.is_none() {
+                    self.count_unlisted(author).await?;
+                }
+                if listed > self.hot_posts {
+                    retired += self.retire_of(author, listed - self.hot_posts).await?;
                 }
             }
             if next == 0 {
@@ -125,6 +131,26 @@ impl Mover {
             }
         }
         Ok(retired)
+    }
+
+    // Counts an author's posts that are not on the list, where a version made the list that did not.
+    // They are those in the archive that are older than all on the list, and did not end. If one
+    // leaves the list or ends meanwhile, the count is not used, and another round counts again.
+    async fn count_unlisted(&self, author: UserId) -> Result<(), Error> {
+        let counting = self.store.begin_count(author).await?;
+        let mut before = self.store.oldest_of(author, 1).await?.pop();
+        let mut count = 0;
+        loop {
+            let mut ids = self.archive.newest_of(&[author], before, COUNTED_MAX).await?;
+            let Some(&last) = ids.last() else { break };
+            let mut ended = self.store.ended(&ids).await?.into_iter();
+            ids.retain(|_| ended.next() == Some(false));
+            // The archive may have come to know of an end in between.
+            count += self.archive.known(&ids).await?.len() as u64;
+            before = Some(last);
+        }
+        self.store.count_unlisted(author, counting, count).await?;
+        Ok(())
     }
 
     async fn evict(&self, partition: Partition) -> Result<u64, Error> {
@@ -191,11 +217,23 @@ impl Mover {
             frozen.push(self.store.gather(post, mark).await?);
         }
         let written = self.archive.freeze(&frozen).await?;
+        let unwritten = frozen.iter().map(|frozen| frozen.post.id);
+        let unwritten: Vec<_> = unwritten.filter(|id| !written.contains(id)).collect();
+        self.note_unknown(&unwritten).await?;
         let written = frozen.iter().filter(|frozen| written.contains(&frozen.post.id));
         let written: Vec<_> = written.map(|frozen| (frozen.post.id, frozen.mark)).collect();
         let evicted = self.store.evict(&written).await?;
         let gone = written.iter().zip(evicted).filter(|(_, is_gone)| *is_gone);
         Ok(gone.map(|(&(id, _), _)| id).collect())
+    }
+
+    // Of a post that was retired, the archive may have lost the row since: then it is archived once
+    // more, and leaves another time.
+    async fn note_unknown(&self, ids: &[PostId]) -> Result<(), Error> {
+        let known = self.archive.known(ids).await?;
+        let unknown: Vec<_> = ids.iter().copied().filter(|id| !known.contains(id)).collect();
+        self.store.note(&unknown).await?;
+        Ok(())
     }
 }
 

@@ -16,6 +16,7 @@ use crate::{
     error::Error,
     likes::Likes,
     posts::Posts,
+    store::Length,
     tiers::Tiers,
     verify,
     wire::{self, NewComment, NewPost, NewRepost},
@@ -191,6 +192,20 @@ impl PostService for Rpc {
         request: Request<pb::ListAuthorsPostsRequest>,
     ) -> Answer<pb::ListAuthorsPostsResponse> {
         Ok(Response::new(self.posts_of_authors(request.into_inner()).await?))
+    }
+
+    async fn batch_get_post_counts(
+        &self,
+        request: Request<pb::BatchGetPostCountsRequest>,
+    ) -> Answer<pb::BatchGetPostCountsResponse> {
+        let users = wire::accounts(&request.get_ref().user_ids).map_err(Error::from)?;
+        let lengths = self.tiers.store().lengths(&users).await.map_err(Error::from)?;
+        let count = |(user, length): (&UserId, Length)| pb::PostCount {
+            user_id: user.get(),
+            posts: length.total(),
+        };
+        let counts = users.iter().zip(lengths).map(count).collect();
+        Ok(Response::new(pb::BatchGetPostCountsResponse { counts }))
     }
 
     async fn list_user_comments(

@@ -174,6 +174,22 @@ impl Tiers {
         Ok(ids.iter().zip(here).map(liked).collect())
     }
 
+    /// Returns how many like a post that is not in Redis, but in the archive, and since when an
+    /// account does, if it does; `None` where there is no such post.
+    pub(crate) async fn like_away(
+        &self,
+        user: UserId,
+        id: PostId,
+    ) -> Result<Option<(u64, Option<u64>)>, Error> {
+        let Some(post) = self.archived(&[id], None).await?.remove(&id) else { return Ok(None) };
+        let likes = post.counts.likes;
+        let since = match likes {
+            0 => None,
+            _ => self.archive()?.liked_since(user, id).await?,
+        };
+        Ok(Some((likes, since)))
+    }
+
     /// Returns those of some posts that are not in Redis, but in the archive.
     pub(crate) async fn archived(
         &self,

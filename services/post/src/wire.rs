@@ -122,6 +122,11 @@ pub(crate) fn batch(ids: &[u64]) -> Result<Vec<PostId>, Invalid> {
     PostId::parse_list("post_ids", ids, BATCH_MAX)
 }
 
+/// Reads a batch of accounts.
+pub(crate) fn accounts(ids: &[u64]) -> Result<Vec<UserId>, Invalid> {
+    UserId::parse_list("user_ids", ids, BATCH_MAX)
+}
+
 /// Reads the post below which a page begins; 0 is none.
 pub(crate) fn before(id: u64) -> Result<Option<PostId>, Invalid> {
     match id {
@@ -229,5 +234,6 @@ pub(crate) fn report(report: Report) -> pb::VerifyResponse {
         entries_checked: report.entries,
         violations: report.violations.into_vec(),
         changes_unarchived: report.unarchived,
+        accounts_being_erased: report.erasing,
     }
 }

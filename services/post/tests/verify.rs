@@ -57,7 +57,6 @@ async fn each_kind_of_damage_is_told_of() {
         format!("{carl} has {gone} listed, which is none of its posts"),
         format!("partition {partition}: 1 reposts wait to be told"),
         format!("partition {partition}: 1 posts wait to be delivered"),
-        format!("partition {partition}: 1 accounts are forgotten"),
     ];
     let found: BTreeSet<_> = violations(&system.client).await.into_iter().collect();
     assert_eq!(found, expected.into());

@@ -75,13 +75,20 @@ pub(crate) fn one_pair(_: Pages) -> Plan {
     plan(&relation(1), &answer, Vec::new())
 }
 
-/// Returns the plan of a look at one account: 5 calls in 2 stages.
+/// Returns the plan of a look at one account: 6 calls in 2 stages.
 pub(crate) fn view_user(_: Pages) -> Plan {
     let counts = Counts { user_id: ID, following: 60, followers: 400, mutuals: 30 };
     let count = step(
         Peer::Relation,
         &relation::BatchGetCountsRequest { user_ids: vec![ID] },
         &relation::BatchGetCountsResponse { counts: vec![counts] },
+    );
+    let posts = step(
+        Peer::Post,
+        &post::BatchGetPostCountsRequest { user_ids: vec![ID] },
+        &post::BatchGetPostCountsResponse {
+            counts: vec![post::PostCount { user_id: ID, posts: 200 }],
+        },
     );
     let stands = step(
         Peer::Relation,
@@ -98,9 +105,11 @@ pub(crate) fn view_user(_: Pages) -> Plan {
         counts: Some(counts),
         relation: Some(one_relation()),
         common_following: 20,
+        posts: Some(200),
     };
     let request = ViewUserRequest { user: Some(by_id()) };
-    plan(&request, &answer, vec![vec![authenticate(), get_user(), count], vec![stands, common]])
+    let first = vec![authenticate(), get_user(), count, posts];
+    plan(&request, &answer, vec![first, vec![stands, common]])
 }
 
 /// Returns the plan of a follow: 3 calls in 2 stages. Of the end of one it is the same without
@@ -235,7 +244,7 @@ mod tests {
         };
         assert_eq!(shape(view_followers), [3, 2]);
         assert!(shape(one_pair).is_empty());
-        assert_eq!(shape(view_user), [3, 2]);
+        assert_eq!(shape(view_user), [4, 2]);
         assert_eq!(shape(follow), [2, 1]);
         assert_eq!(shape(publish), [1, 1, 1]);
         assert_eq!(shape(view_home), [1, 1, 1, 1, 1]);

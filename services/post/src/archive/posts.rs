@@ -120,6 +120,17 @@ impl Archive {
         .await
     }
 
+    /// Returns since when an account liked a post when that left Redis; `None` if it did not.
+    pub async fn liked_since(&self, user: UserId, id: PostId) -> Result<Option<u64>, Error> {
+        let query = sqlx::query("SELECT since FROM likes WHERE post = $1 AND account = $2")
+            .bind(number(id.get()))
+            .bind(number(user.get()));
+        self.read("SELECT likes", async move {
+            query.fetch_optional(&self.inner.reading).await?.map(|row| read(&row, 0)).transpose()
+        })
+        .await
+    }
+
     /// Returns who liked a post when it left Redis, newest first, from behind an entry on. Those of
     /// one moment are ordered as texts, as in Redis.
     pub async fn likers(

@@ -47,7 +47,7 @@ local function retire(keys, args)
     count = i
   end
   if count > 0 then
-    redis.call('ZADD', posts, 0, '0')
+    add_unlisted(posts, count)
     if tonumber(redis.call('GET', horizon) or 0) < tonumber(args[count]) then
       redis.call('SET', horizon, args[count])
     end
@@ -55,8 +55,23 @@ local function retire(keys, args)
   return count
 end
 
+-- Says how many of an author's posts are not on their list, unless one came to be or ended since they
+-- began to be counted.
+--
+-- KEYS: the author's posts. ARGV: the score that says that they are being counted, how many.
+-- Returns 1 if it says so now.
+local function count_unlisted(keys, args)
+  local score = redis.call('ZSCORE', keys[1], '0')
+  if not score or tonumber(score) ~= tonumber(args[1]) then
+    return 0
+  end
+  redis.call('ZADD', keys[1], integer(tonumber(args[2]) + 1), '0')
+  return 1
+end
+
 -- Marks a post that is to be evicted, before it is read: whoever changes what it gathered wipes the
--- mark. Not where a repost of it ended lately: that must not be forgotten before the repost is.
+-- mark. Not where a repost of it ended so lately that word of the repost may be on its way: it would
+-- be put on the list of a post that came back.
 --
 -- KEYS: clock, retired; of the post: post, unreposted. ARGV: partition, post.
 -- Returns the outcome (DONE, UNCHANGED, NOT_FOUND) and the mark.
@@ -66,7 +81,7 @@ local function mark(keys, args)
     redis.call('ZREM', retired, args[2])
     return { NOT_FOUND, 0 }
   end
-  if redis.call('EXISTS', unreposted) == 1 then
+  if may_be_told(unreposted) then
     return { UNCHANGED, 0 }
   end
   local stamp = issue(clock, tonumber(args[1]), 1)[1]
@@ -80,7 +95,7 @@ end
 -- ARGV: post, mark. Returns the outcome: DONE; UNCHANGED: it was changed since, and stays.
 local function evict(keys, args)
   local retired, post = keys[1], keys[2]
-  if redis.call('HGET', post, 'm') ~= args[2] or redis.call('EXISTS', keys[7]) == 1 then
+  if redis.call('HGET', post, 'm') ~= args[2] or may_be_told(keys[7]) then
     return UNCHANGED
   end
   call_with('UNLINK', post, rest(keys, 3))
@@ -101,6 +116,13 @@ local function begin_restore(keys, args)
   end
   call_with('UNLINK', keys[4], rest(keys, 5))
   return 1
+end
+
+-- Lets an account have a post brought back, or makes it wait: in the account's own partition.
+--
+-- KEYS: restore_pace. ARGV: limit per minute. Returns the milliseconds to wait; 0 if it may.
+local function admit_restore(keys, args)
+  return admit(keys[1], tonumber(args[1]))
 end
 
 -- Puts aside a part of what a post had gathered, for four times as long as the lease, which each part
@@ -162,8 +184,10 @@ end
 redis.register_function('post_lease' .. suffix, lease)
 redis.register_function('post_keep' .. suffix, keep)
 redis.register_function('post_retire' .. suffix, retire)
+redis.register_function('post_count_unlisted' .. suffix, count_unlisted)
 redis.register_function('post_mark' .. suffix, mark)
 redis.register_function('post_evict' .. suffix, evict)
 redis.register_function('post_begin_restore' .. suffix, begin_restore)
+redis.register_function('post_admit_restore' .. suffix, admit_restore)
 redis.register_function('post_stage' .. suffix, stage)
 redis.register_function('post_restore' .. suffix, restore)

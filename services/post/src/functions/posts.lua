@@ -46,7 +46,7 @@ end
 -- Deletes a post with all that belongs to it, here and in the archive.
 --
 -- KEYS: clock, outbox, pending, unarchived, retired; the author's posts; of the post: post, likes,
---       comments, comment_bodies, reposts, unreposted, restoring (nobody brings it back).
+--       comments, comment_bodies, reposts, unreposted, restoring (nobody brings it back); ended.
 -- ARGV: partition, id, 1 if the archive was seen to have it, posts… that were told of it.
 -- Returns the outcome (DONE; OPEN: it was deleted before, and somebody may not have been told;
 -- NOT_FOUND) and the version of its end.
@@ -54,8 +54,10 @@ local function delete(keys, args)
   local clock, outbox, pending, unarchived, retired = keys[1], keys[2], keys[3], keys[4], keys[5]
   local posts, post = keys[6], keys[7]
   local partition, id, is_archived, targets = tonumber(args[1]), args[2], args[3] == '1', rest(args, 4)
-  -- What the archive does not know yet was deleted before, too.
+  local ended = keys[14]
+  -- What the archive does not know yet was deleted before, too; and what it knew since it was read.
   is_archived = is_archived and not redis.call('ZSCORE', unarchived, 'x' .. id)
+    and not redis.call('ZSCORE', ended, id)
   if redis.call('EXISTS', post) == 0 and not is_archived then
     for _, target in ipairs(targets) do
       local version = redis.call('ZSCORE', pending, waiting_repost(id, target))
@@ -66,8 +68,11 @@ local function delete(keys, args)
     return { NOT_FOUND, 0 }
   end
   local version = issue(clock, partition, 1)[1]
-  call_with('UNLINK', post, rest(keys, 8))
-  redis.call('ZREM', posts, id)
+  call_with('UNLINK', post, { unpack(keys, 8, 13) })
+  if redis.call('ZREM', posts, id) == 0 then
+    add_unlisted(posts, -1)
+    bury(ended, { version, id })
+  end
   redis.call('ZREM', outbox, id)
   redis.call('ZREM', retired, id)
   note(unarchived, version, 'x' .. id)

@@ -5,6 +5,7 @@ use microblog_keyspace::{
     Batch, Call, Entry, Error, decode,
     redis::{Value, cmd},
 };
+use uuid::Uuid;
 
 use super::{Store, outcome::Outcome, stamp};
 use crate::{archive::Frozen, keys, post::Post};
@@ -13,12 +14,39 @@ use crate::{archive::Frozen, keys, post::Post};
 /// others.
 pub(crate) const GOES_ON: u64 = 0;
 
+/// The score of that member is one more than the number of the author's posts that are not on the
+/// list, if it is neither 0 nor as large as this; `functions.lua` has the same number.
+const UNLISTED_MAX: u64 = 1 << 40;
+
+/// How many posts an author has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Length {
+    /// On the list in Redis.
+    pub listed: usize,
+    /// The others: retired ones, in Redis or the archive. `None` where they are not counted yet.
+    pub unlisted: Option<u64>,
+}
+
+impl Length {
+    fn read(entries: usize, marker: Option<f64>) -> Self {
+        let Some(marker) = marker else { return Self { listed: entries, unlisted: Some(0) } };
+        let (listed, score) = (entries.saturating_sub(1), marker as u64);
+        Self { listed, unlisted: (score < UNLISTED_MAX).then(|| score.checked_sub(1)).flatten() }
+    }
+
+    /// Returns how many those are together, as far as they are counted.
+    pub fn total(self) -> u64 {
+        self.listed as u64 + self.unlisted.unwrap_or_default()
+    }
+}
+
 /// How many entries of a list are read or written by one command.
 pub(super) const CHUNK: usize = 500;
 
 impl Store {
-    /// Returns how many posts each of some authors of one partition has on its list.
-    pub async fn list_lengths(&self, authors: &[UserId]) -> Result<Vec<usize>, Error> {
+    /// Returns how many posts each of some authors has. One round trip to each partition, all sent
+    /// together.
+    pub async fn lengths(&self, authors: &[UserId]) -> Result<Vec<Length>, Error> {
         let mut batch = Batch::with_capacity(2 * authors.len());
         for &author in authors {
             let key = keys::posts(author);
@@ -29,9 +57,32 @@ impl Store {
         let mut next = || answers.next().unwrap_or(Value::Nil);
         let mut length = |_: &UserId| {
             let (entries, marker): (usize, Option<f64>) = (decode(next())?, decode(next())?);
-            Ok(entries.saturating_sub(usize::from(marker.is_some())))
+            Ok(Length::read(entries, marker))
         };
         authors.iter().map(&mut length).collect()
+    }
+
+    /// Notes that the posts of an author that are not on their list are being counted, in the place
+    /// of how many there are. Returns what to name to [`Self::count_unlisted`].
+    pub(crate) async fn begin_count(&self, author: UserId) -> Result<u64, Error> {
+        let (random, _, _, _) = Uuid::new_v4().as_fields();
+        let counting = UNLISTED_MAX + u64::from(random);
+        let mut add = cmd("ZADD");
+        add.arg(keys::posts(author)).arg("XX").arg(counting).arg(GOES_ON);
+        self.keyspace.query::<i64>(add).await?;
+        Ok(counting)
+    }
+
+    /// Says how many posts of an author are not on their list, unless one came to be or ended since
+    /// they began to be counted. Returns whether it is said.
+    pub(crate) async fn count_unlisted(
+        &self,
+        author: UserId,
+        counting: u64,
+        count: u64,
+    ) -> Result<bool, Error> {
+        let call = Call::new("post_count_unlisted").key(keys::posts(author));
+        self.keyspace.call(call.arg(counting).arg(count)).await
     }
 
     /// Returns the oldest posts of an author's list, oldest first, up to `count`.

@@ -27,6 +27,7 @@ use crate::post::Post;
 pub use comments::{Added, Admitted};
 pub use leases::Job;
 pub(crate) use leaving::GOES_ON;
+pub use leaving::Length;
 pub use lists::{List, Presence};
 pub use notes::{Note, Notes};
 pub use posts::{Ending, Published};
@@ -54,6 +55,7 @@ pub struct Store {
     posts: Recall<PostId, Option<Post>>,
     posts_per_minute: u32,
     comments_per_minute: u32,
+    restores_per_minute: u32,
 }
 
 impl Store {
@@ -65,6 +67,7 @@ impl Store {
             keyspace,
             posts_per_minute: config.posts_per_minute,
             comments_per_minute: config.comments_per_minute,
+            restores_per_minute: config.restores_per_minute,
         })
     }
 

@@ -238,6 +238,7 @@ fn delete(&Ending { id, content, is_archived }: &Ending<'_>) -> Call {
         .keys(keys::of_post(id))
         .key(keys::unreposted(id))
         .key(keys::restoring(id))
+        .key(keys::ended(partition))
         .arg(partition.number())
         .arg(id.get())
         .arg(u8::from(is_archived));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use microblog_domain::PostId;
+use microblog_domain::{PostId, UserId};
 use microblog_keyspace::{Batch, Call, Entry, Error, decode};
 
 use super::{
@@ -11,6 +11,7 @@ use super::{
     leases::GONE_MS,
     leaving::CHUNK,
     outcome::Outcome,
+    wait,
 };
 use crate::{archive::Frozen, comment::Comment, keys};
 
@@ -45,6 +46,16 @@ impl Store {
             .arg(RESTORE_LEASE.as_millis() as u64)
             .arg(id.get());
         self.keyspace.call(call).await
+    }
+
+    /// Lets an account have a post brought back. Returns for how long it has to wait, if it has to.
+    pub async fn admit_restore(&self, user: UserId) -> Result<Option<Duration>, Error> {
+        if self.restores_per_minute == 0 {
+            return Ok(None);
+        }
+        let call = Call::new("post_admit_restore").key(keys::restore_pace(user));
+        let milliseconds = self.keyspace.call(call.arg(self.restores_per_minute)).await?;
+        Ok(Some(wait(milliseconds)).filter(|wait| !wait.is_zero()))
     }
 
     /// Lets somebody else bring a post back.

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use microblog_domain::{PostId, Stamp};
+use microblog_domain::{PostId, Stamp, UserId};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
@@ -28,12 +28,26 @@ const RENEWAL: Duration = Duration::from_secs(3);
 impl Tiers {
     /// Brings a post back into Redis if it is in the archive. Returns whether it is in Redis now.
     pub async fn bring_back(&self, id: PostId) -> Result<bool, Error> {
+        self.return_post(id, None).await
+    }
+
+    /// Brings a post back likewise, for an account that changes it: so many per minute as it may.
+    pub async fn bring_back_for(&self, user: UserId, id: PostId) -> Result<bool, Error> {
+        self.return_post(id, Some(user)).await
+    }
+
+    async fn return_post(&self, id: PostId, user: Option<UserId>) -> Result<bool, Error> {
         if self.store.exist(&[id]).await? == [true] {
             return Ok(true);
         }
         if self.archived(&[id], None).await?.is_empty() {
             // It may have come back in between.
             return Ok(self.store.exist(&[id]).await? == [true]);
+        }
+        if let Some(user) = user
+            && let Some(wait) = self.store.admit_restore(user).await?
+        {
+            return Err(Error::RestoresThrottled(wait));
         }
         let (give_up, mut wait) = (Instant::now() + TRY_MAX, WAIT_MIN);
         while Instant::now() < give_up {

@@ -7,6 +7,7 @@ mod absent;
 mod aging;
 mod authors;
 mod cost;
+mod counts;
 mod deletions;
 mod forgetting;
 mod outage;

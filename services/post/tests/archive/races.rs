@@ -85,7 +85,7 @@ async fn who_is_late_brings_nothing_back_as_it_was_before(archives: &ArchiveServ
     let post = system.create(AUTHOR, "discuss").await.unwrap().id;
     aging.evict(&[post]).await;
     // Two find it gone. One brings it back; then the other one begins.
-    system.unlike(FAN, post).await.unwrap();
+    assert!(aging.tiers().bring_back(support::post(post)).await.unwrap());
     let (id, whose) = (support::post(post), "somebody who is late");
     let may_begin = store.begin_restore(id, whose).await.unwrap();
     let frozen = aging.archive.thaw(id).await.unwrap().unwrap();

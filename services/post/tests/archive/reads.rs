@@ -150,8 +150,7 @@ async fn every_read_answers_as_before_the_eviction(archives: &ArchiveServer) {
 
         // They come back, and leave again.
         for &post in &world.posts {
-            let likes = system.get(post, 0).await.unwrap().likes;
-            assert_eq!(system.unlike(OTHER, post).await.unwrap(), likes);
+            assert!(aging.tiers().bring_back(support::post(post)).await.unwrap());
             assert!(!support::keys_of(system, post).await.is_empty(), "{post} is back");
         }
         assert_eq!(
@@ -204,7 +203,7 @@ async fn pages_go_on_from_tokens_of_before(archives: &ArchiveServer) {
         match below.len() % 2 {
             1 => aging.evict(&of_authors).await,
             _ => {
-                system.unlike(id(99), post).await.unwrap();
+                assert!(aging.tiers().bring_back(support::post(post)).await.unwrap());
                 assert!(!support::keys_of(system, post).await.is_empty());
             }
         }
@@ -257,7 +256,7 @@ async fn likes_of_one_moment_keep_their_order(archives: &ArchiveServer) {
         let rest = list.page(&system.client, 200, token).await.unwrap().0;
         assert_eq!(rest, before[n..], "behind {n}");
     }
-    system.unlike(id(4), post).await.unwrap();
+    assert!(aging.tiers().bring_back(support::post(post)).await.unwrap());
     assert_eq!(list.whole(&system.client, 3).await, before, "they are back");
     aging.is_sound_everywhere().await;
 }

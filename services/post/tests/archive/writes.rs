@@ -2,10 +2,17 @@
 
 use microblog_proto::{common::ErrorReason, post as pb};
 use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
 
 use crate::{
     aging::{Aging, on_both},
-    support::{self, System, archives::ArchiveServer, id, lists::List, refused, request_id},
+    support::{
+        self, System,
+        archives::{ArchiveServer, connect, execute},
+        id,
+        lists::List,
+        refused, request_id, user,
+    },
 };
 
 on_both! {
@@ -14,6 +21,10 @@ on_both! {
     reposts_come_and_go_of_posts_that_left
     a_repeated_request_answers_the_post_that_left
     posts_of_before_there_was_an_archive_leave_as_well
+    what_changes_nothing_brings_no_post_back
+    each_account_brings_back_so_many_posts_a_minute
+    a_post_whose_row_is_lost_is_archived_again_and_leaves
+    a_repost_that_ended_keeps_a_post_only_while_word_of_it_may_come
 }
 
 const AUTHOR: u64 = id(1);
@@ -223,5 +234,127 @@ async fn posts_of_before_there_was_an_archive_leave_as_well(archives: &ArchiveSe
     assert_eq!(List::oldest(old).whole(&system.client, 1).await, [comment]);
     assert_eq!(List::Reposts(old).whole(&system.client, 1).await, [repost]);
     assert_eq!(system.get(old, FAN).await.unwrap().text, "number 0");
+    aging.is_sound().await;
+}
+
+async fn what_changes_nothing_brings_no_post_back(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 0).await;
+    let system = &aging.system;
+    let post = system.create(AUTHOR, "leave me").await.unwrap().id;
+    let liked = like(system, FAN, post).await;
+    let [first, answer, later] = [request_id(), request_id(), request_id()];
+    let gone = comment(system, (FAN, post), &first, 0).await.unwrap();
+    let stays = comment(system, (FAN, post), &answer, gone.id).await.unwrap();
+    system.uncomment(FAN, post, gone.id).await.unwrap();
+    aging.evict(&[post]).await;
+
+    assert_eq!(system.unlike(OTHER, post).await.unwrap(), 1, "who did not like it");
+    assert_eq!(like(system, FAN, post).await, liked);
+    system.uncomment(FAN, post, gone.id).await.unwrap();
+    let not_ones_own = system.uncomment(OTHER, post, stays.id).await;
+    refused(not_ones_own, Code::PermissionDenied, ErrorReason::NotTheAuthor);
+    assert_eq!(comment(system, (FAN, post), &answer, gone.id).await.unwrap(), stays, "repeated");
+    for request in [&first, &later] {
+        let nothing_there = comment(system, (FAN, post), request, gone.id).await;
+        refused(nothing_there, Code::NotFound, ErrorReason::CommentNotFound);
+    }
+    let reused = comment(system, (FAN, post), &answer, 0).await;
+    refused(reused, Code::InvalidArgument, ErrorReason::RequestIdReused);
+    system.delete(OTHER, post).await.unwrap_err();
+    let pace = keys(&aging, "*:restore_pace:*").await;
+    assert_eq!((support::keys_of(system, post).await, pace), (Vec::<String>::new(), Vec::new()));
+    aging.is_sound().await;
+}
+
+async fn keys(aging: &Aging, pattern: &str) -> Vec<String> {
+    let mut admin = aging.system.redis.nodes()[0].admin().await;
+    let keys = microblog_testkit::redis::cmd("KEYS").arg(pattern).take();
+    keys.query_async(&mut admin).await.unwrap()
+}
+
+async fn each_account_brings_back_so_many_posts_a_minute(archives: &ArchiveServer) {
+    let aging = Aging::start_with(archives, 0, &["--restores-per-minute=2"]).await;
+    let system = &aging.system;
+    let mut posts = Vec::new();
+    for n in 0..3 {
+        posts.push(system.create(AUTHOR, &format!("number {n}")).await.unwrap().id);
+    }
+    let [first, second, third] = posts[..] else { unreachable!("there are three") };
+    aging.evict(&posts).await;
+    // What is here already takes no place.
+    assert_eq!(system.like(FAN, first).await.unwrap(), 1);
+    assert_eq!(system.unlike(FAN, first).await.unwrap(), 0);
+    system.comment(FAN, second, "well", 0).await.unwrap();
+    let request = request_id();
+    for answer in [
+        system.like(FAN, third).await.map(|_| ()),
+        comment(system, (FAN, third), &request, 0).await.map(|_| ()),
+    ] {
+        let refusal = refused(answer, Code::ResourceExhausted, ErrorReason::RateLimited);
+        let wait = refusal.get_details_retry_info().unwrap().retry_delay.unwrap();
+        assert!(!wait.is_zero() && wait.as_secs() <= 30, "{wait:?}");
+    }
+    assert_eq!(support::keys_of(system, third).await, Vec::<String>::new());
+    assert_eq!(system.unlike(FAN, third).await.unwrap(), 0, "which changes nothing");
+    // Everybody has a limit of their own, and reposts are told of without any.
+    assert_eq!(system.like(OTHER, third).await.unwrap(), 1);
+    aging.evict(&posts).await;
+    for &post in &posts {
+        system.repost(FAN, post).await.unwrap();
+        assert_eq!(system.get(post, 0).await.unwrap().reposts, 1);
+    }
+    aging.is_sound().await;
+}
+
+async fn a_post_whose_row_is_lost_is_archived_again_and_leaves(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 0).await;
+    let system = &aging.system;
+    let post = system.create(AUTHOR, "lost").await.unwrap().id;
+    system.like(FAN, post).await.unwrap();
+    let comment = system.comment(FAN, post, "well", 0).await.unwrap();
+    aging.archive().await;
+    let retired = system.store.retire(user(1), &[support::post(post)]).await.unwrap();
+    assert_eq!(retired, 1);
+    let lose = format!("DELETE FROM posts WHERE id = {post}");
+    assert_eq!(execute(&mut connect(&aging.url).await, &lose).await, 1);
+
+    assert_eq!(aging.age(&[post]).await.evicted, 0, "the archive does not have it");
+    aging.evict(&[post]).await;
+    let found = system.get(post, FAN).await.unwrap();
+    assert_eq!((&*found.text, found.likes, found.comments, found.liked), ("lost", 1, 1, true));
+    assert_eq!(List::oldest(post).whole(&system.client, 1).await, [comment.id]);
+    aging.is_sound().await;
+}
+
+/// Lets those who were told that reposts of a post ended have been told so many minutes ago.
+async fn minutes_pass(aging: &Aging, post: u64, minutes: u64) {
+    let mut admin = aging.system.redis.nodes()[0].admin().await;
+    let key = format!("post:{{{}}}:unreposted:{post}", support::post(post).partition());
+    let read = microblog_testkit::redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).arg("WITHSCORES").take();
+    let ended: Vec<(u64, u64)> = read.query_async(&mut admin).await.unwrap();
+    assert!(!ended.is_empty());
+    for (repost, told) in ended {
+        let mut tell = microblog_testkit::redis::cmd("ZADD");
+        tell.arg(&key).arg("XX").arg(told - ((minutes * 60_000) << 12)).arg(repost);
+        tell.exec_async(&mut admin).await.unwrap();
+    }
+}
+
+async fn a_repost_that_ended_keeps_a_post_only_while_word_of_it_may_come(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 0).await;
+    let system = &aging.system;
+    let root = system.create(AUTHOR, "root").await.unwrap().id;
+    for minutes in [11, 5] {
+        let repost = system.repost(FAN, root).await.unwrap().id;
+        system.delete(FAN, repost).await.unwrap();
+        assert_eq!(aging.age(&[root]).await.evicted, 0, "it may still be told of the repost");
+        minutes_pass(&aging, root, minutes).await;
+    }
+    // The first one ended 16 minutes ago, the second one 5.
+    assert_eq!(aging.age(&[root]).await.evicted, 0);
+    minutes_pass(&aging, root, 6).await;
+    aging.evict(&[root]).await;
+    assert_eq!(List::Reposts(root).whole(&system.client, 1).await, Vec::<u64>::new());
+    assert_eq!(system.get(root, 0).await.unwrap().reposts, 0);
     aging.is_sound().await;
 }

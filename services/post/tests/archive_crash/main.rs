@@ -60,6 +60,7 @@ impl Deployed {
             format!("--archive-url={}", archives.url()),
             "--posts-per-minute=0".to_owned(),
             "--comments-per-minute=0".to_owned(),
+            "--restores-per-minute=0".to_owned(),
             "--hot-window=0s".to_owned(),
             "--hot-posts=5".to_owned(),
             "--warm-window=200ms".to_owned(),

@@ -38,7 +38,8 @@ pub(crate) const WITHOUT_JOBS: Worker = Worker { index: 1, count: 2 };
 /// A configuration for a store, without limits per minute but for those of further flags.
 pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
     let own = ["post", "--redis-url", url, "--threads", "1"];
-    let limits = ["--posts-per-minute=0", "--comments-per-minute=0"];
+    let limits =
+        ["--posts-per-minute=0", "--comments-per-minute=0", "--restores-per-minute=0"];
     let limits = limits.iter().filter(|limit| {
         let name = limit.trim_end_matches("=0");
         !flags.iter().any(|flag| flag.starts_with(name))

@@ -34,7 +34,8 @@ impl Gateway {
     /// A page of more is put together of slices of up to 50, and where much is not shown they are
     /// more: up to 48 slices, which costs up to 7 each (post.BatchGetPosts twice). Where a post
     /// that has stand-ins is not shown, its slice costs up to 10 more: post.BatchGetPosts up to 6
-    /// times, then the last four once more.
+    /// times, then the last four once more; and that again as long as none of those is shown either
+    /// and there are others, up to 9 times.
     ///
     /// Behind the newest 800 posts, a page costs whom the viewer follows: relation.ListFollowing once
     /// for every 200, one after the other, then relation.BatchGetRelations once for every 500, all at

@@ -25,7 +25,7 @@ pub(crate) fn request_id() -> String {
 
 /// Returns when the millisecond of the last act is over: likes and reposts of different accounts
 /// within one have no certain order.
-async fn next_millisecond() {
+pub(crate) async fn next_millisecond() {
     tokio::time::sleep(Duration::from_millis(2)).await;
 }
 

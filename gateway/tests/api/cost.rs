@@ -59,6 +59,7 @@ const FORGETFUL: Flags<'_> = Flags {
     user: &["--redis-recall-bytes", "0"],
     relation: &[],
     post: &["--redis-recall-bytes", "0", "--posts-per-minute", "0", "--comments-per-minute", "0"],
+    timeline: &[],
 };
 
 async fn costs_of_followers(system: &System, viewer: &Member, star: u64, token: &str) -> Cost {

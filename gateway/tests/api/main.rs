@@ -28,6 +28,7 @@ mod refusals;
 mod refused;
 mod roots;
 mod sessions;
+mod stand_ins;
 mod system;
 mod tap;
 mod timeline_acts;

@@ -15,7 +15,7 @@ use crate::{
 /// How many posts are published one after the other, each by the next author.
 const POSTS: usize = 1_400;
 
-/// Ann, who follows Bob, Carl, Mia, whom she mutes, Una and Bea; and what they and she posted, oldest
+/// Ann, who follows Bob, Carl, Mia, whom she mutes, Una and Bea, as they follow her; and what they and she posted, oldest
 /// first.
 struct Scene {
     system: System,
@@ -37,6 +37,7 @@ impl Scene {
             [system.join("mia").await, system.join("una").await, system.join("bea").await];
         for author in [&bob, &carl, &mia, &una, &bea] {
             system.follow(&ann, author).await;
+            system.follow(author, &ann).await;
         }
         let mut posts = Vec::with_capacity(POSTS);
         for i in 0..POSTS {
@@ -76,8 +77,7 @@ impl Scene {
     }
 
     async fn unfollow(&self, author: &Member) {
-        let request = self.ann.asks(gateway::UnfollowRequest { user: by_id(author.id) });
-        self.system.gateway().unfollow(request).await.unwrap();
+        self.system.unfollow(&self.ann, author).await;
     }
 }
 
@@ -89,6 +89,7 @@ async fn timelines_go_back_to_the_first_post() {
     assert!(of_bob.len() > 1_040);
     assert_eq!(read(system, Which::User(bob), 200).await, of_bob);
     assert_eq!(read(system, Which::Home(ann), 200).await, scene.without(&[]));
+    assert_eq!(read(system, Which::Friends(ann), 200).await, scene.without(&[ann]));
 
     system.mute(ann, mia).await;
     scene.unfollow(una).await;
@@ -103,9 +104,55 @@ async fn timelines_go_back_to_the_first_post() {
         posts
     };
     let (home, user) = (left(scene.without(&[mia, una, bea])), left(of_bob));
+    let friends = left(scene.without(&[ann, mia, una, bea]));
     for page_size in [13, 50, 120, 200] {
         assert_eq!(read(system, Which::Home(ann), page_size).await, home, "{page_size} a page");
+        let of_friends = read(system, Which::Friends(ann), page_size).await;
+        assert_eq!(of_friends, friends, "{page_size} a page");
         assert_eq!(read(system, Which::User(bob), page_size).await, user, "{page_size} a page");
+    }
+}
+
+/// Ann and two friends, of whom one then has more posts than a timeline holds. Returns those of the
+/// other, newest first, and of the one.
+async fn with_a_prolific_friend(system: &System) -> (Member, Member, Vec<u64>, Vec<u64>) {
+    let [ann, bob, carl] =
+        [system.join("ann").await, system.join("bob").await, system.join("carl").await];
+    for friend in [&bob, &carl] {
+        system.follow(&ann, friend).await;
+        system.follow(friend, &ann).await;
+    }
+    let mut few = system.publish_many(&carl, vec!["one of few".to_owned(); 60]).await;
+    few.reverse();
+    let many = system.publish_many(&bob, vec!["one of many".to_owned(); 810]).await;
+    (ann, bob, few, many)
+}
+
+#[tokio::test]
+async fn a_friend_who_is_muted_leaves_the_posts_of_the_others() {
+    let system = at_rest().await;
+    let (ann, bob, few, _) = with_a_prolific_friend(&system).await;
+    system.mute(&ann, &bob).await;
+    system.tap.calls();
+    assert_eq!(post_ids(&system.friends_page(&ann, 60, "").await.posts), few);
+    let calls = system.tap.calls();
+    assert!(calls.iter().all(|call| *call != "post.ListAuthorsPosts"), "all of it is held");
+    for page_size in [1, 7, 20, 200] {
+        let read = read(&system, Which::Friends(&ann), page_size).await;
+        assert_eq!(read, few, "{page_size} a page");
+    }
+}
+
+#[tokio::test]
+async fn a_friend_who_deletes_all_leaves_the_posts_of_the_others() {
+    let system = at_rest().await;
+    let (ann, bob, few, many) = with_a_prolific_friend(&system).await;
+    let whole: Vec<_> = many.iter().rev().chain(&few).copied().collect();
+    assert_eq!(read(&system, Which::Friends(&ann), 100).await, whole);
+    system.delete_many(&bob, &many).await;
+    for page_size in [1, 7, 20, 200] {
+        let read = read(&system, Which::Friends(&ann), page_size).await;
+        assert_eq!(read, few, "{page_size} a page");
     }
 }
 

@@ -35,7 +35,7 @@ async fn start() -> (RedisServer, Process, GatewayServiceClient<Peer>) {
     let peer = |address: &str| Peer::remote(address, &config().chassis).unwrap();
     let user = served(user_service(&redis.url("user"), &[]).await);
     let relation = served(relation_service(&redis.url("relation"), &[]).await);
-    let timeline = timeline_service(&redis.url("timeline"), peer(&relation)).await;
+    let timeline = timeline_service(&redis.url("timeline"), &[], peer(&relation)).await;
     let timeline = served(timeline);
     let post = post_service(&redis.url("post"), &[], Some(peer(&timeline))).await;
     let post = served(post);

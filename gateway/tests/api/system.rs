@@ -39,6 +39,7 @@ pub(crate) struct Flags<'a> {
     pub(crate) relation: &'a [&'a str],
     /// None: anybody may post and comment as fast as they like.
     pub(crate) post: &'a [&'a str],
+    pub(crate) timeline: &'a [&'a str],
 }
 
 pub(crate) struct System {
@@ -76,7 +77,7 @@ impl System {
         // What services ask each other goes past the tap.
         let graph = Peer::local(&relation, &config().chassis);
         let relation = local(tap.on(relation), jobs, &mut running);
-        let timeline = timeline_service(&store.url("timeline"), graph).await;
+        let timeline = timeline_service(&store.url("timeline"), flags.timeline, graph).await;
         let delivery = Peer::local(&timeline, &config().chassis);
         let timeline = local(tap.on(timeline), jobs, &mut running);
         let post = post_service(&store.url("post"), flags.post, Some(delivery)).await;
@@ -246,9 +247,10 @@ pub(crate) async fn relation_service(redis_url: &str, flags: &[&str]) -> Service
     microblog_relation::service(&config, Worker::ONLY).await.unwrap()
 }
 
-pub(crate) async fn timeline_service(redis_url: &str, relation: Peer) -> Service {
-    let config = microblog_timeline::Config::try_parse_from(["timeline", "--redis-url", redis_url]);
-    microblog_timeline::service(&config.unwrap(), relation, Worker::ONLY).await.unwrap()
+pub(crate) async fn timeline_service(redis_url: &str, flags: &[&str], relation: Peer) -> Service {
+    let args = ["timeline", "--redis-url", redis_url].into_iter().chain(flags.iter().copied());
+    let config = microblog_timeline::Config::try_parse_from(args).unwrap();
+    microblog_timeline::service(&config, relation, Worker::ONLY).await.unwrap()
 }
 
 pub(crate) async fn post_service(

@@ -41,8 +41,18 @@ impl System {
     }
 
     pub(crate) async fn friends(&self, viewer: &Member) -> gateway::ViewFriendsResponse {
-        let request = viewer.asks(gateway::ViewFriendsRequest::default());
-        self.gateway().view_friends(request).await.unwrap().into_inner()
+        self.friends_page(viewer, 0, "").await
+    }
+
+    pub(crate) async fn friends_page(
+        &self,
+        viewer: &Member,
+        page_size: i32,
+        page_token: &str,
+    ) -> gateway::ViewFriendsResponse {
+        let (page_token, since_token) = (page_token.to_owned(), String::new());
+        let request = gateway::ViewFriendsRequest { page_size, page_token, since_token };
+        self.gateway().view_friends(viewer.asks(request)).await.unwrap().into_inner()
     }
 
     pub(crate) async fn user_timeline(
@@ -100,6 +110,11 @@ impl System {
     pub(crate) async fn follow(&self, viewer: &Member, target: &Member) {
         let request = viewer.asks(gateway::FollowRequest { user: by_id(target.id) });
         self.gateway().follow(request).await.unwrap();
+    }
+
+    pub(crate) async fn unfollow(&self, viewer: &Member, target: &Member) {
+        let request = viewer.asks(gateway::UnfollowRequest { user: by_id(target.id) });
+        self.gateway().unfollow(request).await.unwrap();
     }
 
     /// Puts entries into the timelines of somebody and their followers, although there are no posts.

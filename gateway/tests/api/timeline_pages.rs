@@ -28,6 +28,7 @@ async fn readers(posts: usize) -> (System, Member, Member, Vec<u64>) {
 #[derive(Clone, Copy)]
 pub(crate) enum Which<'a> {
     Home(&'a Member),
+    Friends(&'a Member),
     User(&'a Member),
 }
 
@@ -38,6 +39,10 @@ pub(crate) async fn read(system: &System, which: Which<'_>, page_size: i32) -> V
         let (posts, next) = match which {
             Which::Home(viewer) => {
                 let page = system.home(viewer, page_size, &token, "").await;
+                (page.posts, page.next_page_token)
+            }
+            Which::Friends(viewer) => {
+                let page = system.friends_page(viewer, page_size, &token).await;
                 (page.posts, page.next_page_token)
             }
             Which::User(of) => {

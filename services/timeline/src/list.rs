@@ -18,12 +18,9 @@ pub(crate) const USER_MAX: usize = 1_000;
 /// Among how many entries below it a repost is left out where one shows the same root.
 const REPEAT_WINDOW: usize = 40;
 
-/// How many posts that are left out an entry names, to stand in for it.
-const STAND_INS_MAX: usize = 3;
-
 /// How much of a list that is cut must be known below what is decided, and how far above it one looks
-/// for what is left out: among so many entries there are as many that are shown as matter, unless two
-/// of three are hidden.
+/// for what is left out, in entries that show different posts: among so many there are as many that are
+/// shown as matter, unless two of three are hidden.
 const MARGIN: usize = 3 * REPEAT_WINDOW;
 
 /// Entries, newest first, each once; up to 800, and as far down as they are known.
@@ -38,7 +35,7 @@ pub(crate) struct List {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
     pub(crate) entry: Entry,
-    /// Reposts of the same root that are left out for it, oldest first.
+    /// All reposts of the same root that are left out for it, oldest first.
     pub(crate) stand_ins: Vec<Entry>,
 }
 
@@ -142,11 +139,7 @@ impl List {
             }
             let recent = shown_at.get(&entry.shows()).copied();
             match recent.filter(|at| shown.len() - at <= REPEAT_WINDOW) {
-                Some(at) if entry.is_plain_repost() => {
-                    if shown[at].stand_ins.len() < STAND_INS_MAX {
-                        shown[at].stand_ins.push(entry);
-                    }
-                }
+                Some(at) if entry.is_plain_repost() => shown[at].stand_ins.push(entry),
                 _ => {
                     shown_at.insert(entry.shows(), shown.len());
                     shown.push(Shown::alone(entry));
@@ -192,16 +185,21 @@ impl List {
     }
 
     // How far up one must look to know what stands in for the entries of a part: to the newest plain
-    // repost that shows the same as one of them.
+    // repost that shows the same as one of them. Any number of such reposts may lie on the way.
     fn rise(&self, from: usize, to: usize) -> usize {
-        let top = from.saturating_sub(MARGIN);
-        let above = &self.entries[top..from];
-        if !above.iter().any(Entry::is_plain_repost) {
+        if !self.entries[..from].iter().any(Entry::is_plain_repost) {
             return from;
         }
         let shown: IdSet<_> = self.entries[from..to].iter().map(Entry::shows).collect();
-        let stands_in = |entry: &Entry| entry.is_plain_repost() && shown.contains(&entry.shows());
-        above.iter().position(stands_in).map_or(from, |place| top + place)
+        let (mut top, mut others) = (from, IdSet::default());
+        for (place, entry) in self.entries[..from].iter().enumerate().rev() {
+            if entry.is_plain_repost() && shown.contains(&entry.shows()) {
+                top = place;
+            } else if others.insert(entry.shows()) && others.len() == MARGIN {
+                break;
+            }
+        }
+        top
     }
 
     // How far down one must look to know which entries of a part are shown: to the oldest entry

@@ -73,7 +73,6 @@ fn expected(entries: &[Entry], visible: &HashSet<UserId>) -> Vec<Shown> {
             _ => shown.push(Shown { entry: *entry, stand_ins: Vec::new() }),
         }
     }
-    shown.iter_mut().for_each(|shown| shown.stand_ins.truncate(3));
     shown.reverse();
     shown
 }
@@ -309,4 +308,23 @@ fn what_stands_in_for_an_entry_is_named_though_it_is_above_the_page() {
     let shown = pages.iter().flat_map(|page| &page.entries);
     let shown: Vec<_> = shown.map(|shown| (shown.entry.post, &shown.stand_ins[..])).collect();
     assert_eq!(shown, [(id(4), &[][..]), (id(2), &[]), (id(1), &[entry(3, 1)])]);
+}
+
+#[test]
+fn all_that_stand_in_are_named_however_many_they_are() {
+    let entry = |number: u64, root: u64| Entry {
+        post: id(number),
+        author: READER,
+        root: PostId::new(root),
+        has_text: root == 0,
+    };
+    let reposts = (3..700).map(|number| entry(number, 1));
+    let others = [entry(1, 0), entry(2, 0), entry(700, 0)];
+    let list = List::new(reposts.clone().chain(others).collect(), None);
+    for size in [1, 2, 3] {
+        let (pages, _) = scroll(&list, size, None, &HashSet::from([READER]));
+        let shown: Vec<_> = pages.into_iter().flat_map(|page| page.entries).collect();
+        assert_eq!(posts(&shown), [700, 2, 1].map(id));
+        assert!(shown[2].stand_ins.iter().copied().eq(reposts.clone()), "pages of {size}");
+    }
 }

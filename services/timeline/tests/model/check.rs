@@ -12,9 +12,6 @@ use crate::{
 /// Among how many entries below it a plain repost is left out where one shows the same root.
 const REPEAT_WINDOW: usize = 40;
 
-/// How many posts that are left out an entry names.
-const STAND_INS: usize = 3;
-
 /// How many newer posts that are seen do not keep a late one from being new.
 const LATE_MAX: usize = 40;
 
@@ -119,8 +116,8 @@ impl Scroll {
             return Err(format!("in {:?} {repost}\n  repeats {shown}", page.span));
         }
         let stand_ins = &entry.stand_in_ids;
-        let is_list = stand_ins.len() <= STAND_INS && stand_ins.is_sorted_by(|a, b| a < b);
-        demand!(is_list, "not up to 3 stand-ins, oldest first: {entry:?}");
+        let is_list = stand_ins.is_sorted_by(|a, b| a < b);
+        demand!(is_list, "not oldest first, each once: {entry:?}");
         for &stand_in in stand_ins {
             let is_shown = page.entries.iter().any(|entry| entry.post_id == stand_in);
             let of_entry = |other: &&Post| {
@@ -223,8 +220,7 @@ pub(crate) fn expected(history: &History, view: &View) -> Vec<Expected> {
             _ => shown.push((*post, Vec::new())),
         }
     }
-    let expected = |(post, mut stand_ins): (Post, Vec<u64>)| {
-        stand_ins.truncate(STAND_INS);
+    let expected = |(post, stand_ins): (Post, Vec<u64>)| {
         let author = support::id(post.author as u64);
         Expected { post: (post.id, author, post.root), stand_ins }
     };

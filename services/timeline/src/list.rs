@@ -35,7 +35,8 @@ pub(crate) struct List {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
     pub(crate) entry: Entry,
-    /// All reposts of the same root that are left out for it, oldest first.
+    /// All reposts of the same root that are left out for it, oldest first, but for those that were
+    /// named on a page before.
     pub(crate) stand_ins: Vec<Entry>,
 }
 
@@ -122,7 +123,12 @@ impl List {
     /// Goes from the oldest to the newest, as a timeline grows: a plain repost is left out where
     /// the root is among the newest 40 that are shown by then. So what comes later changes nothing
     /// below it.
-    pub(crate) fn shown(&self, part: &Part, is_visible: impl Fn(&Entry) -> bool) -> Vec<Shown> {
+    pub(crate) fn shown(
+        &self,
+        part: &Part,
+        wanted: &Wanted,
+        is_visible: impl Fn(&Entry) -> bool,
+    ) -> Vec<Shown> {
         if !self.entries[part.from..part.to].iter().any(Entry::is_plain_repost) {
             let candidates = part.candidates.iter().map(|&place| self.entries[place]);
             return candidates.filter(is_visible).map(Shown::alone).collect();
@@ -139,7 +145,11 @@ impl List {
             }
             let recent = shown_at.get(&entry.shows()).copied();
             match recent.filter(|at| shown.len() - at <= REPEAT_WINDOW) {
-                Some(at) if entry.is_plain_repost() => shown[at].stand_ins.push(entry),
+                Some(at) if entry.is_plain_repost() => {
+                    if wanted.may_stand_in(&entry) {
+                        shown[at].stand_ins.push(entry);
+                    }
+                }
                 _ => {
                     shown_at.insert(entry.shows(), shown.len());
                     shown.push(Shown::alone(entry));

@@ -194,7 +194,7 @@ impl Reader {
                 return Ok(None);
             };
             circle.ask(&self.graph, list.authors(&part, circle.reader)).await?;
-            let mut shown = list.shown(&part, |entry| circle.is_visible(entry));
+            let mut shown = list.shown(&part, wanted, |entry| circle.is_visible(entry));
             if part.is_all || shown.len() >= count {
                 shown.truncate(count);
                 return Ok(Some(shown));

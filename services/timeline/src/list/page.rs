@@ -4,7 +4,10 @@ use microblog_domain::PostId;
 use microblog_proto::relation::Relation;
 
 use super::Shown;
-use crate::seen::{Place, Seen};
+use crate::{
+    entry::Entry,
+    seen::{Place, Seen},
+};
 
 /// A page as it is asked for.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +18,15 @@ pub(crate) struct Wanted {
     pub(crate) place: Option<Place>,
     /// Only what is new to whoever has seen this.
     pub(crate) since: Option<Seen>,
+}
+
+impl Wanted {
+    /// Returns whether a post may stand in for an entry of the page: not if it was named on a page
+    /// before, or is not new to whoever wants what is.
+    pub(crate) fn may_stand_in(&self, entry: &Entry) -> bool {
+        let was_named = self.place.as_ref().is_some_and(|place| place.named.has(entry));
+        !was_named && self.since.as_ref().is_none_or(|since| since.is_new(entry.post))
+    }
 }
 
 /// A page.
@@ -47,11 +59,20 @@ impl Page {
         if let (Some(last), None) = (last, &wanted.since) {
             seen.note_down_to(last);
         }
-        let next = last.map(|after| Place { after, seen: seen.clone() });
+        let next = last.map(|after| Self::next(wanted, &shown, after, seen.clone()));
         // What is new and has more pages is seen when its reader has come to the last one: who stops
         // before that is to be told again.
         let seen = wanted.since.clone().filter(|_| has_more).unwrap_or(seen);
         Self { entries: shown, next, seen, older_than: None, relations: Vec::new() }
+    }
+
+    fn next(wanted: &Wanted, shown: &[Shown], after: PostId, seen: Seen) -> Place {
+        let named = wanted.place.as_ref().map(|place| place.named.clone());
+        let mut named = named.unwrap_or_default();
+        let names_others =
+            |shown: &&Shown| shown.entry.is_plain_repost() || !shown.stand_ins.is_empty();
+        shown.iter().filter(names_others).for_each(|shown| named.note(&shown.entry));
+        Place { after, seen, named }
     }
 
     /// Returns the page with where the past begins, if it is the last one of a list that ends at a

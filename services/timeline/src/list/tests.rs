@@ -5,7 +5,7 @@ use std::{cell::RefCell, collections::HashSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::seen::{Place, Seen};
+use crate::seen::{Named, Place, Seen};
 
 const AUTHORS: u64 = 6;
 
@@ -85,7 +85,7 @@ fn page(list: &List, wanted: &Wanted, visible: &HashSet<UserId>) -> Option<Page>
         let part = list.part(wanted, candidates)?;
         let asked: HashSet<_> = list.authors(&part, READER).into_iter().collect();
         let unknown = RefCell::new(Vec::new());
-        let mut shown = list.shown(&part, |entry| {
+        let mut shown = list.shown(&part, wanted, |entry| {
             if entry.author != READER && !asked.contains(&entry.author) {
                 unknown.borrow_mut().push(*entry);
             }
@@ -166,6 +166,9 @@ proptest! {
         let mut expected = expected(&entries, &visible);
         let is_dense = is_dense(&entries, &expected);
         expected.retain(|shown| since.is_new(shown.entry.post));
+        for shown in &mut expected {
+            shown.stand_ins.retain(|entry| since.is_new(entry.post));
+        }
         prop_assert!(is_all);
         let shown: Vec<_> = pages.iter().flat_map(|page| page.entries.clone()).collect();
         let told = posts(&shown);
@@ -179,6 +182,38 @@ proptest! {
         prop_assert!(of_below(seen) + told.len() <= of_below(&since), "nor is anything else");
         let wanted = Wanted { size, place: None, since: Some(since) };
         prop_assert!(list.has_any(&wanted) || told.is_empty());
+    }
+
+    // Whatever is deleted: of an entry and its stand-ins, any may be shown.
+    #[test]
+    fn a_scroll_names_nothing_twice_whatever_comes_and_goes_between_its_pages(
+        entries in entries(0..200),
+        between in prop::collection::vec(
+            (visible(), prop::collection::vec(prop::bool::weighted(0.9), 200)), 1..20,
+        ),
+        size in 1..20_usize,
+        is_new_only: bool,
+    ) {
+        let since = is_new_only.then(Seen::default);
+        let mut wanted = Wanted { size, place: None, since };
+        let mut named = Vec::new();
+        for (visible, are_there) in between.iter().cycle().take(entries.len() + 1) {
+            let there = entries.iter().zip(are_there).filter(|&(_, &is_there)| is_there);
+            let list = List::new(there.map(|(&entry, _)| entry).collect(), None);
+            let page = page(&list, &wanted, visible).expect("the whole list is known");
+            for Shown { entry, stand_ins } in &page.entries {
+                named.push(entry.post);
+                named.extend(stand_ins.iter().map(|entry| entry.post));
+            }
+            wanted.place = page.next;
+            if wanted.place.is_none() {
+                break;
+            }
+        }
+        let count = named.len();
+        named.sort_unstable();
+        named.dedup();
+        prop_assert_eq!(named.len(), count, "one is named twice");
     }
 
     #[test]
@@ -279,7 +314,7 @@ fn a_list_without_room_for_older_ones_says_where_it_ends() {
     assert_eq!(ends, [None, Some(id(1)), Some(id(2))]);
     let after = |post| Wanted {
         size: 10,
-        place: Some(Place { after: id(post), seen: Seen::default() }),
+        place: Some(Place { after: id(post), seen: Seen::default(), named: Named::default() }),
         since: None,
     };
     let older_than = |list: &List, wanted: &Wanted| {

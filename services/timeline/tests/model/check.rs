@@ -87,6 +87,11 @@ impl Scroll {
     fn is_in_order(&self) -> Result<(), String> {
         let ids = self.ids();
         demand!(ids.is_sorted_by(|a, b| a > b), "not newest first, each once: {ids:?}");
+        let entries = self.pages.iter().flat_map(|page| &page.entries);
+        let mut named = BTreeSet::new();
+        for id in entries.flat_map(|entry| [&[entry.post_id], &entry.stand_in_ids[..]].concat()) {
+            demand!(named.insert(id), "named twice in one scroll: {id}, as an entry or a stand-in");
+        }
         for page in &self.pages {
             let (count, has_next) = (page.entries.len(), page.has_next);
             let is_full = count == self.page_size || !has_next && count <= self.page_size;

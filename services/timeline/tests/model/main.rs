@@ -7,7 +7,8 @@
 //! when it was asked for and what had begun when it came (`history`, `check`). And now and then all
 //! wait until the fan-out is done: then every timeline must be exactly as the contract has it.
 //!
-//! Deletions are no matter of this service: timelines know none.
+//! Deletions are no matter of this service: timelines know none. But a scroll names no post twice, as
+//! an entry or as one that stands in, so that none is shown twice, whatever is deleted.
 //!
 //! A failure says its seed. With `MICROBLOG_MODEL_SEED`, the same tasks choose by the same chance,
 //! and so take much the same steps; how they interleave is the machine's matter and differs.

@@ -43,6 +43,7 @@ enum Verb {
     Redeliver,
     Act(Deed),
     Home,
+    HomeAmidFollows,
     HomeTop,
     Friends,
     User,
@@ -63,7 +64,8 @@ fn verbs(phase: Phase) -> Vec<(usize, Verb)> {
         (12, Verb::Repost),
         (4, Verb::Quote),
         (3, Verb::Redeliver),
-        (10, Verb::Home),
+        (6, Verb::Home),
+        (4, Verb::HomeAmidFollows),
         (18, Verb::HomeTop),
         (3, Verb::Friends),
         (2, Verb::User),
@@ -163,6 +165,7 @@ impl Task {
                 None => Ok(()),
             },
             Verb::Act(deed) => self.act(deed, phase).await,
+            Verb::HomeAmidFollows => self.read_amid_follows().await,
             Verb::Home | Verb::HomeTop | Verb::Friends | Verb::User => self.read(verb).await,
             Verb::Count => self.count().await,
             Verb::Poll => self.poll().await,
@@ -232,6 +235,28 @@ impl Task {
         let size = self.dice.of(&[1, 2, 5, 10, 20, 20, 35, 41, 60, 100, 200]);
         let (scroll, _) = self.case.scroll(kind, owner, size, pages_max, "").await?;
         scroll.check(&self.case.history(), None)
+    }
+
+    // Whoever scrolls follows and unfollows meanwhile, so that what is shown of reposts changes.
+    async fn read_amid_follows(&mut self) -> Result<(), String> {
+        let owner = self.dice.of(&self.users);
+        let size = self.dice.of(&[1, 2, 5, 10]);
+        let case = self.case.clone();
+        let following = async {
+            for _ in 0..FOLLOWS {
+                let other = self.dice.low(USERS);
+                let follows = case.history().pair(owner, other)[0].follows;
+                let deed = if follows { Deed::Unfollow } else { Deed::Follow };
+                if other != owner {
+                    case.act(deed, owner, other, false).await?;
+                }
+            }
+            Ok::<_, String>(())
+        };
+        let (scroll, followed) =
+            tokio::join!(case.scroll(Kind::Home, owner, size, 40, ""), following);
+        followed?;
+        scroll?.0.check(&case.history(), None)
     }
 
     async fn count(&mut self) -> Result<(), String> {

@@ -11,6 +11,7 @@ mod graph;
 mod limits;
 mod limits_by_address;
 mod long_texts;
+mod memory_limit;
 mod mentions;
 mod outages;
 mod outages_of_posts;

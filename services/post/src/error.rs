@@ -68,7 +68,7 @@ impl Error {
     pub(crate) fn is_outage(&self) -> bool {
         match self {
             Self::Timeline(status) => status::is_outage(status),
-            Self::Store(error) => error.is_unavailable(),
+            Self::Store(error) => error.is_unavailable() || error.is_full(),
             Self::Archive(error) => error.is_unavailable(),
             _ => false,
         }
@@ -103,9 +103,12 @@ impl From<Error> for Status {
             }
             Error::Store(store) => {
                 store.log();
-                match store.is_unavailable() {
-                    true => status::store_unavailable(),
-                    false => status::internal(),
+                match store {
+                    keyspace::Error::Unavailable(_) => status::store_unavailable(),
+                    keyspace::Error::Full(_) => status::store_full(),
+                    keyspace::Error::Refused { .. }
+                    | keyspace::Error::Malformed(_)
+                    | keyspace::Error::Config(_) => status::internal(),
                 }
             }
             Error::Archive(archive) if archive.is_unavailable() => {

@@ -90,4 +90,4 @@ local function admit(pace, limit)
   return 0
 end
 
-redis.register_function('post_confirm' .. suffix, confirm)
+register('post_confirm', confirm, 'allow-oom')

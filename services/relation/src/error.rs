@@ -60,9 +60,12 @@ impl From<Error> for Status {
             Error::Forgotten => (Code::NotFound, ErrorReason::UserNotFound),
             Error::Store(store) => {
                 store.log();
-                return match store.is_unavailable() {
-                    true => status::store_unavailable(),
-                    false => status::internal(),
+                return match store {
+                    keyspace::Error::Unavailable(_) => status::store_unavailable(),
+                    keyspace::Error::Full(_) => status::store_full(),
+                    keyspace::Error::Refused { .. }
+                    | keyspace::Error::Malformed(_)
+                    | keyspace::Error::Config(_) => status::internal(),
                 };
             }
         };

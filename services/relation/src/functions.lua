@@ -30,4 +30,4 @@ local function waiting_block(user, target)
 end
 
 -- Takes changes out of `pending`, each unless a newer one of the same edge has come in.
-redis.register_function('relation_confirm' .. suffix, confirm)
+register('relation_confirm', confirm, 'allow-oom')

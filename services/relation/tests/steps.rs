@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use microblog_proto::relation as pb;
+use microblog_proto::{common::ErrorReason, relation as pb};
 use microblog_relation::{Edge, Store, Sweeper, Targets};
 use microblog_testkit::{Store as Redis, Topology, redis};
 use support::{System, id, user};
@@ -159,4 +159,19 @@ async fn a_follow_is_settled_when_its_targets_side_knows_of_it() {
     assert_eq!(list(first).await, (second, settled));
     sweep(&system).await;
     assert_eq!(list(0).await, (second, second));
+}
+
+#[tokio::test]
+async fn a_follow_that_was_acknowledged_is_completed_without_memory() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    system.store.follow_one(ONE).await.unwrap();
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let mut limit = redis::cmd("CONFIG");
+    limit.arg("SET").arg("maxmemory").arg(1).exec_async(&mut admin).await.unwrap();
+    let refusal = system.follow(id(3), id(2)).await;
+    support::refused(refusal, tonic::Code::ResourceExhausted, ErrorReason::StoreFull);
+    sweep(&system).await;
+    assert_eq!(system.counts(id(2)).await, (0, 1, 0));
+    assert_eq!(system.counts(id(3)).await, (0, 0, 0));
+    nothing_is_wrong(&system).await;
 }

@@ -33,10 +33,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns whether the store rejected a write since it is at its memory limit.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_full())
+    }
+
     /// Returns whether it is of no use to go on at once.
     pub(crate) fn is_outage(&self) -> bool {
         match self {
-            Self::Store(error) => error.is_unavailable(),
+            Self::Store(error) => error.is_unavailable() || error.is_full(),
             Self::Relation(status) => status::is_outage(status),
             Self::BeingBuilt => true,
             Self::Invalid(_) | Self::Token { .. } => false,
@@ -67,9 +72,12 @@ impl From<Error> for Status {
             }
             Error::Store(store) => {
                 store.log();
-                match store.is_unavailable() {
-                    true => status::store_unavailable(),
-                    false => status::internal(),
+                match store {
+                    keyspace::Error::Unavailable(_) => status::store_unavailable(),
+                    keyspace::Error::Full(_) => status::store_full(),
+                    keyspace::Error::Refused { .. }
+                    | keyspace::Error::Malformed(_)
+                    | keyspace::Error::Config(_) => status::internal(),
                 }
             }
             Error::Relation(relation) => of_peer(&relation),

@@ -93,7 +93,7 @@ impl Homes {
             let stale = stale.map(|home| home.head.edition);
             if let (Some(home), None) = (home, stale) {
                 if home.head.is_to_be_touched() {
-                    self.keep(reader, home.head.edition).await?;
+                    self.keep(reader, home.head.edition).await;
                 }
                 return Ok(home);
             }
@@ -129,10 +129,13 @@ impl Homes {
     }
 
     // Once a day for each reader: should anything be wrong with the timeline, it is not for long.
-    async fn keep(&self, reader: UserId, edition: u64) -> Result<(), Error> {
-        self.store.touch(reader).await?;
+    async fn keep(&self, reader: UserId, edition: u64) {
+        // The timeline is read already: a later read notes it.
+        if let Err(error) = self.store.touch(reader).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::debug!(error, "a home timeline is not noted as read");
+        }
         self.clean_later(reader, edition);
-        Ok(())
     }
 
     // Builds a timeline that was never built, or this edition of one; or waits a moment, where

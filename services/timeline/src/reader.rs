@@ -115,12 +115,13 @@ impl Reader {
         give_up: Instant,
     ) -> Result<Source, Error> {
         if self.mode == Mode::Pull || depth == Depth::Everybody {
-            let mut authors = self.graph.followings(reader, 0).await?.authors;
-            authors.push(reader);
-            let list = pull::list(&self.store, &authors, depth).await?;
-            return Ok(Source { list, head: None, pulls: authors, sure_to: None });
+            return self.pulled(reader, depth).await;
         }
-        let home = self.homes.get(reader, give_up).await?;
+        let home = match self.homes.get(reader, give_up).await {
+            // No room to build one.
+            Err(error) if error.is_full() => return self.pulled(reader, depth).await,
+            home => home?,
+        };
         let list = match &home.pulls[..] {
             [] => List::default(),
             pulls => pull::list(&self.store, pulls, depth).await?,
@@ -128,6 +129,14 @@ impl Reader {
         let entries = newest_first(home.entries);
         let sure_to = homes::sure_to(&home.head, &entries);
         Ok(Source { list: list.with(entries), head: Some(home.head), pulls: home.pulls, sure_to })
+    }
+
+    // A home timeline out of the timelines of those who are followed. Stores nothing.
+    async fn pulled(&self, reader: UserId, depth: Depth) -> Result<Source, Error> {
+        let mut authors = self.graph.followings(reader, 0).await?.authors;
+        authors.push(reader);
+        let list = pull::list(&self.store, &authors, depth).await?;
+        Ok(Source { list, head: None, pulls: authors, sure_to: None })
     }
 
     // Returns up to `count` entries of a home timeline that are shown, from where a page begins.
@@ -148,7 +157,14 @@ impl Reader {
             let shown = self.shown(&source.list, &mut circle, wanted, count).await?;
             let is_old = |head: &Head| head.version < circle.version() && !is_complete;
             if let Some(head) = source.head.filter(is_old) {
-                is_complete = self.homes.complete(reader, head.edition).await?;
+                is_complete = match self.homes.complete(reader, head.edition).await {
+                    // No room for what is missing in it.
+                    Err(error) if error.is_full() => {
+                        depth = Depth::Everybody;
+                        continue;
+                    }
+                    is_complete => is_complete?,
+                };
                 if !is_complete && Instant::now() >= give_up {
                     return Err(Error::BeingBuilt);
                 }
@@ -173,7 +189,10 @@ impl Reader {
             }
             // Where strangers had the places, there may be more.
             is_clean = true;
-            self.homes.clean(reader, head.edition).await?;
+            match self.homes.clean(reader, head.edition).await {
+                Err(error) if error.is_full() => depth = Depth::Everybody,
+                cleaned => cleaned?,
+            }
         }
     }
 

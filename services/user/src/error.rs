@@ -84,9 +84,12 @@ impl From<Error> for Status {
             Error::Cut(status) => *status,
             Error::Store(store) => {
                 store.log();
-                match store.is_unavailable() {
-                    true => status::store_unavailable(),
-                    false => status::internal(),
+                match store {
+                    keyspace::Error::Unavailable(_) => status::store_unavailable(),
+                    keyspace::Error::Full(_) => status::store_full(),
+                    keyspace::Error::Refused { .. }
+                    | keyspace::Error::Malformed(_)
+                    | keyspace::Error::Config(_) => status::internal(),
                 }
             }
             Error::Damaged(_) | Error::Hash(_) | Error::Token(_) => {

@@ -181,13 +181,22 @@ local function restore(keys, args)
   return DONE
 end
 
-redis.register_function('post_lease' .. suffix, lease)
-redis.register_function('post_keep' .. suffix, keep)
-redis.register_function('post_retire' .. suffix, retire)
-redis.register_function('post_count_unlisted' .. suffix, count_unlisted)
-redis.register_function('post_mark' .. suffix, mark)
-redis.register_function('post_evict' .. suffix, evict)
-redis.register_function('post_begin_restore' .. suffix, begin_restore)
-redis.register_function('post_admit_restore' .. suffix, admit_restore)
-redis.register_function('post_stage' .. suffix, stage)
-redis.register_function('post_restore' .. suffix, restore)
+-- Adds an entry to a list of what waits, or changes its score. What the archive and the mover need to
+-- go on at `maxmemory`.
+--
+-- KEYS: the list. ARGV: NX or XX, as for ZADD; score, member.
+local function enlist(keys, args)
+  redis.call('ZADD', keys[1], args[1], args[2], args[3])
+end
+
+register('post_enlist', enlist, 'allow-oom')
+register('post_lease', lease, 'allow-oom')
+register('post_keep', keep, 'allow-oom')
+register('post_retire', retire, 'allow-oom')
+register('post_count_unlisted', count_unlisted, 'allow-oom')
+register('post_mark', mark, 'allow-oom')
+register('post_evict', evict, 'allow-oom')
+register('post_begin_restore', begin_restore)
+register('post_admit_restore', admit_restore)
+register('post_stage', stage)
+register('post_restore', restore)

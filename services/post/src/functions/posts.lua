@@ -122,8 +122,8 @@ local function forgot(keys, args)
   return 1
 end
 
-redis.register_function('post_publish' .. suffix, publish)
-redis.register_function('post_delete' .. suffix, delete)
-redis.register_function('post_tell' .. suffix, tell)
-redis.register_function('post_forget' .. suffix, forget)
-redis.register_function('post_forgot' .. suffix, forgot)
+register('post_publish', publish)
+register('post_delete', delete, 'allow-oom')
+register('post_tell', tell, 'allow-oom')
+register('post_forget', forget, 'allow-oom')
+register('post_forgot', forgot, 'allow-oom')

@@ -107,8 +107,8 @@ local function uncomment(keys, args)
   return DONE
 end
 
-redis.register_function('post_like' .. suffix, like)
-redis.register_function('post_unlike' .. suffix, unlike)
-redis.register_function('post_admit_comment' .. suffix, admit_comment)
-redis.register_function('post_comment' .. suffix, comment)
-redis.register_function('post_uncomment' .. suffix, uncomment)
+register('post_like', like)
+register('post_unlike', unlike, 'allow-oom')
+register('post_admit_comment', admit_comment)
+register('post_comment', comment)
+register('post_uncomment', uncomment, 'allow-oom')

@@ -200,10 +200,9 @@ impl Store {
     pub async fn postpone(&self, ids: &[PostId], until: u64) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for id in ids {
-            let mut add = cmd("ZADD");
+            let add = Call::new("post_enlist").key(keys::retired(id.partition()));
             // Not where it was deleted meanwhile.
-            add.arg(keys::retired(id.partition())).arg("XX").arg(until).arg(id.get());
-            batch.query(id.partition(), add);
+            batch.call(id.partition(), add.arg("XX").arg(until).arg(id.get()));
         }
         self.keyspace.send(batch).await?;
         Ok(())

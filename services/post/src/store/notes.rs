@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use microblog_domain::{CommentId, Partition, PostId};
-use microblog_keyspace::{Batch, Error, decode, redis::cmd};
+use microblog_keyspace::{Batch, Call, Error, decode, redis::cmd};
 
 use super::Store;
 use crate::keys;
@@ -79,9 +79,8 @@ impl Store {
     pub async fn begin_archiving(&self, partitions: &[Partition]) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(partitions.len());
         for &partition in partitions {
-            let mut add = cmd("ZADD");
-            add.arg(keys::unarchived(partition)).arg("NX").arg(0).arg(ARCHIVED);
-            batch.query(partition, add);
+            let add = Call::new("post_enlist").key(keys::unarchived(partition));
+            batch.call(partition, add.arg("NX").arg(0).arg(ARCHIVED));
         }
         self.keyspace.send(batch).await?;
         Ok(())
@@ -130,9 +129,9 @@ impl Store {
     pub async fn note(&self, ids: &[PostId]) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for id in ids {
-            let mut add = cmd("ZADD");
-            add.arg(keys::unarchived(id.partition())).arg("NX").arg(id.get());
-            batch.query(id.partition(), add.arg(Note::Post(*id).member()).take());
+            let add = Call::new("post_enlist").key(keys::unarchived(id.partition()));
+            let add = add.arg("NX").arg(id.get()).arg(Note::Post(*id).member());
+            batch.call(id.partition(), add);
         }
         self.keyspace.send(batch).await?;
         Ok(())

@@ -10,6 +10,7 @@ mod cost;
 mod counts;
 mod deletions;
 mod forgetting;
+mod memory_limit;
 mod outage;
 mod races;
 mod reads;

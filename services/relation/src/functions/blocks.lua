@@ -126,7 +126,7 @@ local function mute(keys, args)
   return DONE
 end
 
-redis.register_function('relation_block' .. suffix, block)
-redis.register_function('relation_unblock' .. suffix, unblock)
-redis.register_function('relation_project_block' .. suffix, project_block)
-redis.register_function('relation_mute' .. suffix, mute)
+register('relation_block', block, 'allow-oom')
+register('relation_unblock', unblock, 'allow-oom')
+register('relation_project_block', project_block, 'allow-oom')
+register('relation_mute', mute, 'allow-oom')

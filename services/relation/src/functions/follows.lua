@@ -274,6 +274,6 @@ local function project(keys, args)
   return outcomes
 end
 
-redis.register_function('relation_follow' .. suffix, follow)
-redis.register_function('relation_unfollow' .. suffix, unfollow)
-redis.register_function('relation_project' .. suffix, project)
+register('relation_follow', follow)
+register('relation_unfollow', unfollow, 'allow-oom')
+register('relation_project', project, 'allow-oom')

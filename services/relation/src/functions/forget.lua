@@ -16,5 +16,5 @@ local function forgot(keys, args)
   return 1
 end
 
-redis.register_function('relation_forget' .. suffix, forget)
-redis.register_function('relation_forgot' .. suffix, forgot)
+register('relation_forget', forget, 'allow-oom')
+register('relation_forgot', forgot, 'allow-oom')

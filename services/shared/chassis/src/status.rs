@@ -66,6 +66,13 @@ pub fn store_unavailable() -> Status {
     refuse(Code::Unavailable, ErrorReason::StoreUnavailable, "the store does not answer")
 }
 
+/// Returns RESOURCE_EXHAUSTED for a write that the store rejects at its memory limit: nothing was
+/// changed.
+pub fn store_full() -> Status {
+    let text = "redis is at its memory limit; nothing was changed";
+    refuse(Code::ResourceExhausted, ErrorReason::StoreFull, text)
+}
+
 /// Returns INTERNAL for a fault of the service. The cause belongs into the log.
 pub fn internal() -> Status {
     refuse(Code::Internal, ErrorReason::Internal, "internal error")

@@ -13,6 +13,11 @@ pub enum Error {
     #[error("redis is unavailable")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
 
+    /// Redis is at its memory limit and rejected the command before it ran: nothing was changed by
+    /// it. Other commands go on. Of a batch, other commands may have run.
+    #[error("redis is at its memory limit")]
+    Full(#[source] RedisError),
+
     /// Redis or a function refused the command.
     #[error("redis refused the command: {code}")]
     Refused {
@@ -43,14 +48,13 @@ const ANOTHER_TYPE: &str = "the answer is of another type";
 
 // Codes that say "not here" or "not now". MOVED and ASK remain when the cluster client has run out
 // of repeats; UNBLOCKED ends a blocking read on a node that became a replica.
-const PASSING: [&str; 15] = [
+const PASSING: [&str; 14] = [
     "LOADING",
     "CLUSTERDOWN",
     "MASTERDOWN",
     "TRYAGAIN",
     "READONLY",
     "MISCONF",
-    "OOM",
     "NOREPLICAS",
     "MOVED",
     "ASK",
@@ -61,17 +65,25 @@ const PASSING: [&str; 15] = [
     "FAILOVER",
 ];
 
+/// The code of a command that Redis rejects at `maxmemory`.
+const FULL: &str = "OOM";
+
 impl Error {
     /// Returns whether Redis is away or busy with itself, so that the call may be repeated later.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable(_))
     }
 
+    /// Returns whether Redis rejected the command since it is at its memory limit.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Full(_))
+    }
+
     /// Returns the code of a refusal.
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Refused { code, .. } => Some(code),
-            Self::Unavailable(_) | Self::Malformed(_) | Self::Config(_) => None,
+            Self::Unavailable(_) | Self::Full(_) | Self::Malformed(_) | Self::Config(_) => None,
         }
     }
 
@@ -79,6 +91,7 @@ impl Error {
     pub(crate) fn said(&self) -> Option<&str> {
         match self {
             Self::Refused { code, .. } => Some(code),
+            Self::Full(_) => Some(FULL),
             Self::Unavailable(cause) => cause.downcast_ref().and_then(RedisError::code),
             Self::Malformed(_) | Self::Config(_) => None,
         }
@@ -89,7 +102,9 @@ impl Error {
         let other = match self {
             Self::Unavailable(cause) if cause.is::<TimedOut>() => "timeout",
             Self::Unavailable(_) => "unavailable",
-            Self::Refused { .. } | Self::Malformed(_) | Self::Config(_) => "malformed",
+            Self::Full(_) | Self::Refused { .. } | Self::Malformed(_) | Self::Config(_) => {
+                "malformed"
+            }
         };
         self.said().unwrap_or(other)
     }
@@ -114,6 +129,7 @@ impl From<RedisError> for Error {
         }
         // Only what the server itself said has a code; all else is about the way to it.
         match error.code() {
+            Some(FULL) => Self::Full(error),
             Some(code) if !PASSING.contains(&code) => {
                 Self::Refused { code: code.to_owned(), source: error }
             }
@@ -153,6 +169,14 @@ mod tests {
             assert!(error.is_unavailable(), "{code}");
             assert_eq!((error.code(), error.word()), (None, code));
         }
+    }
+
+    #[test]
+    fn the_memory_limit_is_no_outage() {
+        let error = error("OOM command not allowed when used memory > 'maxmemory'.");
+        assert!(error.is_full() && !error.is_unavailable());
+        assert_eq!((error.code(), error.word()), (None, FULL));
+        assert_eq!(error.to_string(), "redis is at its memory limit");
     }
 
     #[test]

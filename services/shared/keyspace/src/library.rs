@@ -15,8 +15,8 @@ pub struct Library {
     /// The library's name: letters, digits and underscores.
     pub name: &'static str,
     /// Its Lua text without the `#!lua` line. Each function is registered with the version's
-    /// suffix: `redis.register_function('relation_follow' .. suffix, follow)`. It may call what
-    /// `prelude.lua` defines, which stands before it.
+    /// suffix: `register('relation_follow', follow)`. It may call what `prelude.lua` defines, which
+    /// stands before it.
     pub source: &'static str,
 }
 

@@ -21,8 +21,12 @@ impl Error {
     /// told now and then; anything else is a fault, and told each time.
     pub fn log(&self) {
         let error = self as &dyn std::error::Error;
-        if !self.is_unavailable() {
+        if !self.is_unavailable() && !self.is_full() {
             tracing::error!(error, "the store failed");
+        } else if self.is_full() {
+            if OUTAGES.are_news(self.word(), Instant::now()) {
+                tracing::warn!(error, "the store rejects writes");
+            }
         } else if OUTAGES.are_news(self.word(), Instant::now()) {
             tracing::warn!(error, "the store does not answer");
         } else {

@@ -5,6 +5,16 @@
 --
 -- What needs commands says which: those that a service uses, its Redis user must be allowed.
 
+-- Registers a function under this version's name.
+--
+-- At `maxmemory`, Redis refuses a function without a flag before it begins (OOM), also one that frees
+-- memory. `allow-oom` is for functions that free more than they take, that protect an account, and
+-- that complete or record what is acknowledged already, which takes a bounded amount. Functions
+-- without a flag are those by which the stored data grows.
+local function register(name, callback, flag)
+  redis.register_function({ function_name = name .. suffix, callback = callback, flags = { flag } })
+end
+
 -- 2024-01-01T00:00:00Z in milliseconds since the Unix epoch.
 local EPOCH_MS = 1704067200000
 

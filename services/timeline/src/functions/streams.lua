@@ -16,4 +16,16 @@ local function advance(keys, args)
   return 1
 end
 
-redis.register_function('tl_advance' .. suffix, advance)
+-- Creates a stream's group, unless it is there. It begins with the oldest entry: what was added before
+-- the group is not to be missed.
+--
+-- KEYS: stream. ARGV: group.
+local function listen(keys, args)
+  local created = redis.pcall('XGROUP', 'CREATE', keys[1], args[1], '0', 'MKSTREAM')
+  if created.err and string.sub(created.err, 1, 9) ~= 'BUSYGROUP' then
+    return redis.error_reply(created.err)
+  end
+end
+
+register('tl_listen', listen, 'allow-oom')
+register('tl_advance', advance, 'allow-oom')

@@ -79,6 +79,6 @@ local function cross_due(keys, args)
   return 1
 end
 
-redis.register_function('tl_publish' .. suffix, publish)
-redis.register_function('tl_cross' .. suffix, cross)
-redis.register_function('tl_cross_due' .. suffix, cross_due)
+register('tl_publish', publish)
+register('tl_cross', cross, 'allow-oom')
+register('tl_cross_due', cross_due, 'allow-oom')

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use microblog_keyspace::{
     Batch, Call, Error, Exclusive, decode,
-    redis::{Cmd, Value, cmd},
+    redis::{Cmd, cmd},
 };
 use prost::Message as _;
 
@@ -67,13 +67,7 @@ impl Store {
     /// Returns a connection on which to wait for the steps of a stream, whose group is there from
     /// now on.
     pub(crate) async fn listen(&self, stream: &str) -> Result<Exclusive, Error> {
-        let mut create = cmd("XGROUP");
-        // From the beginning: what came before the group is not to be missed.
-        create.arg("CREATE").arg(stream).arg(GROUP).arg(0).arg("MKSTREAM");
-        match self.keyspace.query::<Value>(create).await {
-            Err(Error::Refused { code, .. }) if code == "BUSYGROUP" => {}
-            created => drop(created?),
-        }
+        self.keyspace.call::<()>(Call::new("tl_listen").key(stream).arg(GROUP)).await?;
         self.keyspace.exclusive(stream).await
     }
 

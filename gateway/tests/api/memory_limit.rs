@@ -1,0 +1,259 @@
+//! Redis at `maxmemory`: which calls go on, and which are rejected since they would take more memory.
+
+use microblog_chassis::status;
+use microblog_proto::{common::ErrorReason, gateway, relation, user};
+use microblog_testkit::{eventually, redis};
+use tonic::{Code, Request};
+
+use crate::{
+    acts::request_id,
+    system::{Member, PASSWORD, System, by_id, email, registration, with_token},
+    timeline_acts::SOON,
+};
+
+/// Sets the memory limit of the store, which all four keyspaces share; 0 for none.
+async fn limit_memory(system: &System, bytes: u64) {
+    for node in system.store.nodes() {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("maxmemory").arg(bytes);
+        set.exec_async(&mut node.admin().await).await.unwrap();
+    }
+}
+
+/// Who is there before the limit is reached, and what they did.
+struct World {
+    system: System,
+    ann: Member,
+    bob: Member,
+    cat: Member,
+    dan: Member,
+    eve: Member,
+    /// A second session of bob's.
+    token: String,
+    /// Ann's, liked and commented on by bob.
+    post_id: u64,
+    comment_id: u64,
+}
+
+impl World {
+    async fn new() -> Self {
+        let system = System::start().await;
+        let [ann, bob, cat] =
+            [system.join("ann").await, system.join("bob").await, system.join("cat").await];
+        let [dan, eve] = [system.join("dan").await, system.join("eve").await];
+        let follows = [(&bob, &ann), (&ann, &bob), (&cat, &ann), (&dan, &ann), (&eve, &ann)];
+        system.follows(follows.map(|(from, to)| (from.id, to.id))).await;
+        system.block(&cat, &dan).await;
+        system.mute(&cat, &eve).await;
+        let post_id = system.publish(&ann, "one").await.id;
+        system.like(&bob, post_id).await;
+        let comment_id = system.comment(&bob, post_id, "first").await.id;
+        let login = gateway::LoginRequest { email: email("bob"), password: PASSWORD.to_owned() };
+        let token = system.gateway().login(login).await.unwrap().into_inner().token;
+        // Bob has a home timeline; cat has none.
+        eventually("bob sees the post", SOON, async || system.home_texts(&bob).await == ["one"])
+            .await;
+        Self { system, ann, bob, cat, dan, eve, token, post_id, comment_id }
+    }
+
+    async fn counts(&self, of: &Member) -> relation::Counts {
+        let request = gateway::ViewUserRequest { user: by_id(of.id) };
+        self.system.gateway().view_user(request).await.unwrap().into_inner().counts.unwrap()
+    }
+}
+
+/// Makes a call that goes on, and returns its answer.
+macro_rules! goes_on {
+    ($world:expr, $method:ident, $request:expr) => {
+        match $world.system.gateway().$method($request).await {
+            Ok(response) => response.into_inner(),
+            Err(status) => panic!("{}: {status:?}", stringify!($method)),
+        }
+    };
+}
+
+/// Makes a call that is rejected.
+macro_rules! is_refused {
+    ($world:expr, $method:ident, $request:expr) => {
+        let answer = $world.system.gateway().$method($request).await;
+        let status = answer.err().expect(concat!(stringify!($method), " is rejected"));
+        let found = (status.code(), status::reason_of(&status));
+        let expected = (Code::ResourceExhausted, Some(ErrorReason::StoreFull));
+        assert_eq!(found, expected, concat!(stringify!($method), ": {:?}"), status);
+    };
+}
+
+#[tokio::test]
+async fn what_takes_more_memory_is_refused_and_changes_nothing() {
+    let world = World::new().await;
+    limit_memory(&world.system, 1).await;
+    let World { ann, bob, cat, post_id, .. } = &world;
+    let post_id = *post_id;
+
+    let register = registration("fay");
+    let publish = gateway::PublishRequest { request_id: request_id(), text: "two".into() };
+    let repost = gateway::RepostRequest { request_id: request_id(), post_id, text: "so".into() };
+    let comment = gateway::CommentRequest {
+        request_id: request_id(),
+        post_id,
+        text: "second".into(),
+        in_reply_to_id: 0,
+    };
+    let profile = gateway::UpdateProfileRequest { bio: Some("Hello".into()), ..Default::default() };
+    for _ in 0..2 {
+        is_refused!(world, register, register.clone());
+        is_refused!(world, update_profile, bob.asks(profile.clone()));
+        is_refused!(world, follow, bob.asks(gateway::FollowRequest { user: by_id(cat.id) }));
+        is_refused!(world, publish, ann.asks(publish.clone()));
+        is_refused!(world, repost, cat.asks(repost.clone()));
+        is_refused!(world, like, cat.asks(gateway::LikeRequest { post_id }));
+        is_refused!(world, comment, cat.asks(comment.clone()));
+    }
+    let available = gateway::CheckAvailabilityRequest { name: Some("fay".into()), email: None };
+    assert_eq!(goes_on!(world, check_availability, available).name_available, Some(true));
+    let counts = goes_on!(world, view_post, gateway::ViewPostRequest { post_id }).post.unwrap();
+    let counts = counts.post.unwrap();
+    assert_eq!((counts.likes, counts.comments, counts.reposts), (1, 1, 0));
+    assert_eq!(world.counts(bob).await.following, 1);
+    // And no relation service or store is taken for away afterwards.
+    limit_memory(&world.system, 0).await;
+    goes_on!(world, register, register);
+    goes_on!(world, update_profile, bob.asks(profile));
+    goes_on!(world, follow, bob.asks(gateway::FollowRequest { user: by_id(cat.id) }));
+    goes_on!(world, publish, ann.asks(publish));
+    goes_on!(world, repost, cat.asks(repost));
+    goes_on!(world, like, cat.asks(gateway::LikeRequest { post_id }));
+    goes_on!(world, comment, cat.asks(comment));
+    eventually("bob sees what was posted", SOON, async || {
+        world.system.home_texts(bob).await.contains(&"two".to_owned())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn reads_go_on_without_memory() {
+    let world = World::new().await;
+    limit_memory(&world.system, 1).await;
+    let World { system, ann, bob, cat, post_id, .. } = &world;
+    let post_id = *post_id;
+
+    // The first look of somebody who has no home timeline, and looks of somebody who has one.
+    for viewer in [cat, bob, cat] {
+        assert_eq!(system.home_texts(viewer).await, ["one"]);
+    }
+    assert_eq!(system.friends(bob).await.posts.len(), 1);
+    assert_eq!(system.user_timeline(Some(bob), ann, 20, "").await.posts.len(), 1);
+    let since_token = system.home(cat, 20, "", "").await.since_token;
+    goes_on!(
+        world,
+        count_new,
+        cat.asks(gateway::CountNewRequest {
+            since_token: since_token.clone(),
+            ..Default::default()
+        })
+    );
+    let mut watch =
+        goes_on!(world, watch_home, cat.asks(gateway::WatchHomeRequest { since_token }));
+    assert!(watch.message().await.unwrap().unwrap().posts.is_empty());
+
+    goes_on!(world, me, bob.asks(gateway::MeRequest {}));
+    goes_on!(
+        world,
+        check_availability,
+        gateway::CheckAvailabilityRequest { name: Some("fay".into()), email: None }
+    );
+    let user = || by_id(ann.id);
+    goes_on!(world, view_user, bob.asks(gateway::ViewUserRequest { user: user() }));
+    goes_on!(
+        world,
+        view_following,
+        bob.asks(gateway::ViewFollowingRequest { user: user(), ..Default::default() })
+    );
+    goes_on!(
+        world,
+        view_followers,
+        bob.asks(gateway::ViewFollowersRequest { user: user(), ..Default::default() })
+    );
+    goes_on!(
+        world,
+        view_mutuals,
+        ann.asks(gateway::ViewMutualsRequest { user: user(), ..Default::default() })
+    );
+    goes_on!(
+        world,
+        view_common_following,
+        bob.asks(gateway::ViewCommonFollowingRequest { user: user(), ..Default::default() })
+    );
+    goes_on!(
+        world,
+        view_followers_i_follow,
+        bob.asks(gateway::ViewFollowersIFollowRequest { user: user(), ..Default::default() })
+    );
+    goes_on!(world, view_blocks, cat.asks(gateway::ViewBlocksRequest::default()));
+    goes_on!(world, view_mutes, cat.asks(gateway::ViewMutesRequest::default()));
+    goes_on!(world, view_post, bob.asks(gateway::ViewPostRequest { post_id }));
+    goes_on!(
+        world,
+        view_likers,
+        bob.asks(gateway::ViewLikersRequest { post_id, ..Default::default() })
+    );
+    goes_on!(
+        world,
+        view_comments,
+        bob.asks(gateway::ViewCommentsRequest { post_id, ..Default::default() })
+    );
+    goes_on!(
+        world,
+        view_reposts,
+        bob.asks(gateway::ViewRepostsRequest { post_id, ..Default::default() })
+    );
+}
+
+#[tokio::test]
+async fn what_frees_memory_or_protects_an_account_goes_on_without_memory() {
+    let world = World::new().await;
+    limit_memory(&world.system, 1).await;
+    let World { system, ann, bob, cat, dan, eve, post_id, comment_id, .. } = &world;
+    let (post_id, comment_id) = (*post_id, *comment_id);
+
+    goes_on!(world, unlike, bob.asks(gateway::UnlikeRequest { post_id }));
+    goes_on!(
+        world,
+        delete_comment,
+        bob.asks(gateway::DeleteCommentRequest { post_id, comment_id })
+    );
+    goes_on!(world, delete_post, ann.asks(gateway::DeletePostRequest { post_id }));
+    assert_eq!(system.home_texts(bob).await, [""; 0]);
+    goes_on!(world, unfollow, bob.asks(gateway::UnfollowRequest { user: by_id(ann.id) }));
+    goes_on!(
+        world,
+        remove_follower,
+        ann.asks(gateway::RemoveFollowerRequest { user: by_id(cat.id) })
+    );
+    goes_on!(world, block, ann.asks(gateway::BlockRequest { user: by_id(dan.id) }));
+    // Eve is left.
+    assert_eq!(world.counts(ann).await.followers, 1);
+    goes_on!(world, unblock, cat.asks(gateway::UnblockRequest { user: by_id(dan.id) }));
+    goes_on!(world, mute, ann.asks(gateway::MuteRequest { user: by_id(eve.id) }));
+    goes_on!(world, unmute, cat.asks(gateway::UnmuteRequest { user: by_id(eve.id) }));
+
+    let login =
+        |password: &str| gateway::LoginRequest { email: email("bob"), password: password.into() };
+    goes_on!(world, login, login(PASSWORD));
+    goes_on!(world, logout, with_token(&world.token, gateway::LogoutRequest {}));
+    let change = gateway::ChangePasswordRequest {
+        current_password: PASSWORD.to_owned(),
+        new_password: "another horse battery".to_owned(),
+    };
+    goes_on!(world, change_password, bob.asks(change));
+    goes_on!(world, login, login("another horse battery"));
+
+    let delete = gateway::DeleteAccountRequest { password: PASSWORD.to_owned() };
+    goes_on!(world, delete_account, eve.asks(delete));
+    eventually("the deletion is carried out", SOON, async || {
+        let request = Request::new(user::ListDeletionsRequest::default());
+        let left = system.user().list_deletions(request).await.unwrap().into_inner().user_ids;
+        left.is_empty() && world.counts(ann).await.followers == 0
+    })
+    .await;
+}

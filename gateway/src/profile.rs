@@ -93,7 +93,8 @@ impl Gateway {
         let user_ids = vec![user.get()];
         let (relation, post) = (self.peers.relation(), self.peers.post());
         let (counts, posts) = tokio::join!(
-            relation.batch_get_counts(relation::BatchGetCountsRequest { user_ids: user_ids.clone() }),
+            relation
+                .batch_get_counts(relation::BatchGetCountsRequest { user_ids: user_ids.clone() }),
             post.batch_get_post_counts(post::BatchGetPostCountsRequest { user_ids }),
         );
         let counts = counts.map_err(|status| refusal::pass_on(status, &[]))?.into_inner();

@@ -11,6 +11,7 @@ use crate::{
     archive::{self, Archive},
     archiver::Archiver,
     delivery::Delivery,
+    erasure::Eraser,
     error::Error,
     forget,
     lease::Lease,
@@ -24,6 +25,9 @@ use crate::{
 /// How often each job looks for work: 1,024 small reads in one batch.
 const PERIOD: Duration = Duration::from_secs(1);
 
+/// How often it is looked for deleted accounts to erase, which wait for minutes before that.
+const ERASURE_PERIOD: Duration = Duration::from_secs(5);
+
 /// How long a job rests that failed for want of the archive: longer than others take to notice. What
 /// waits may be much, and is read in vain.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -35,13 +39,23 @@ const PARTITIONS_MAX: usize = 32;
 const AUTHORS_MAX: usize = 1_000;
 
 /// Returns the jobs, each running for ever.
-pub(crate) fn jobs(tiers: &Tiers, delivery: &Delivery) -> Vec<BoxFuture<'static, ()>> {
+pub(crate) fn jobs(
+    tiers: &Tiers,
+    delivery: &Delivery,
+    chassis: &microblog_chassis::Config,
+) -> Vec<BoxFuture<'static, ()>> {
+    // No call of a deleted account's is under way any more: each ends within its deadline, and a
+    // write that was begun by then not much later.
+    let grace = 2 * Duration::from_millis(chassis.max_timeout_ms);
+    let eraser = Eraser::new(tiers.clone(), grace);
+    let to_erase = Lease::new(tiers.store().clone(), Job::Erasing);
     let posts = Posts::new(tiers.clone(), delivery.clone());
     let sweeper = || Sweeper::new(tiers.clone(), delivery.clone());
     vec![
         Box::pin(tell(sweeper())),
         Box::pin(deliver(sweeper())),
         Box::pin(forget(tiers.clone(), posts)),
+        Box::pin(erase(eraser, to_erase)),
     ]
 }
 
@@ -85,6 +99,15 @@ async fn forget(tiers: Tiers, posts: Posts) {
     }
 }
 
+async fn erase(eraser: Eraser, lease: Lease) {
+    let mut rounds = Rounds::new("erasing", ERASURE_PERIOD);
+    loop {
+        rounds.next().await;
+        let done = lease.hold(eraser.round()).await;
+        rest_if_failed(&mut rounds, done).await;
+    }
+}
+
 async fn archive_all(mut archiver: Archiver, lease: Lease) {
     let mut rounds = Rounds::new("archiving", PERIOD);
     loop {
@@ -124,7 +147,7 @@ async fn move_some(mover: &Mover, number: &mut u16) -> Result<(), Error> {
     Ok(())
 }
 
-async fn rest_if_failed(rounds: &mut Rounds, done: Result<Option<()>, Error>) {
+async fn rest_if_failed<T>(rounds: &mut Rounds, done: Result<Option<T>, Error>) {
     let has_failed = done.is_err();
     rounds.note(done.map(|_| ()));
     if has_failed {

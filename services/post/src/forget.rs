@@ -1,4 +1,5 @@
-//! Forgetting a deleted account: its posts are deleted.
+//! Forgetting a deleted account: its posts are deleted. What it wrote on the posts of others is
+//! [erased](crate::Eraser) later, and then it is forgotten.
 //!
 //! The account is marked first, and for good: from then on its posts and comments are refused, so
 //! that the list of its posts only shrinks. Each step here can be repeated, so a crash only means
@@ -40,8 +41,7 @@ async fn forget(tiers: &Tiers, posts: &Posts, user: UserId) -> Result<(), Error>
     if goes_on && forget_archived(tiers, posts, user).await? {
         tiers.store().close_list(user).await?;
     }
-    // If something is left, the account stays marked, and the next round goes on.
-    tiers.store().forgot(user).await?;
+    // If something is left, the next round goes on, as long as the account is marked.
     Ok(())
 }
 

@@ -19,7 +19,9 @@
 //! | `post:{p}:horizon` | string | the newest post that was ever retired | for ever |
 //! | `post:{p}:restoring:<id>` | string | who brings the post back from the archive | 10 s |
 //! | `post:{p}:restored_likes:<id>` · `restored_comments` · `restored_comment_bodies` · `restored_reposts` | as those without `restored_` | what was brought back so far | 40 s |
-//! | `post:{0}:archiver` · `post:{0}:mover` | string | which process archives, which one moves | 10 s |
+//! | `post:{0}:archiver` · `post:{0}:mover` · `post:{0}:eraser` | string | which process archives, which one moves, which one erases | 10 s |
+//! | `post:{0}:erasure` | string | the run that erases what deleted accounts wrote, how far it is, and up to 500 accounts ([`erasure`](crate::erasure)) | until done |
+//! | `post:{p}:erasing` | string | the last run of those, and what it keeps posts from: `1`, `2`: leaving Redis; `0`: nothing | for ever |
 //! | `post:{p}:request:<author>:<uuid>` | string | the post that a request made | 24 h |
 //! | `post:{p}:comment_admission:<author>:<uuid>` | string | in the author's partition: the post on which a request may comment | 24 h |
 //! | `post:{p}:comment_request:<author>:<uuid>` | string | in the post's partition: the comment that a request made | 24 h |
@@ -28,7 +30,7 @@
 //! | `post:{p}:clock` | string | the last tick of the partition's clock | for ever |
 //! | `post:{p}:authors` | set (intset) | the partition's authors, for `Verify` alone | until forgotten |
 //! | `post:{p}:forgotten` | set (intset) | deleted accounts of the partition | for ever |
-//! | `post:{p}:forgetting` | zset | those of them whose posts are still being deleted → since | until done |
+//! | `post:{p}:forgetting` | zset | those of them that are still being erased → since | until done |
 
 use std::fmt::Display;
 
@@ -66,7 +68,7 @@ macro_rules! keys_of_partition {
 }
 
 keys_of_partition!(outbox pending clock authors forgotten forgetting);
-keys_of_partition!(unarchived retired ended horizon);
+keys_of_partition!(unarchived retired ended horizon erasing);
 
 /// Returns the post that a key is of.
 pub(crate) fn id_of_post(key: &[u8]) -> Option<PostId> {

@@ -16,6 +16,7 @@ mod comments;
 mod config;
 mod delivery;
 mod entities;
+mod erasure;
 mod error;
 mod forget;
 mod keys;
@@ -51,6 +52,7 @@ pub use comment::{Comment, CommentContent, Reply};
 pub use comments::Comments;
 pub use config::Config;
 pub use delivery::Delivery;
+pub use erasure::Eraser;
 pub use error::Error;
 pub use forget::forget_marked;
 pub use likes::Likes;
@@ -106,7 +108,7 @@ pub async fn service(
         .max_decoding_message_size(config.chassis.max_message_bytes);
     let mut background = Vec::new();
     if worker.is_first() {
-        background.extend(background::jobs(&tiers, &delivery));
+        background.extend(background::jobs(&tiers, &delivery, &config.chassis));
         if let Some(archive) = Archive::open(&config.archive)? {
             // With connections of its own: it belongs to a runtime of its own.
             background.push(background::archiving(Store::open(config)?, archive, &config.archive));

@@ -155,6 +155,9 @@ impl Mover {
 
     async fn evict(&self, partition: Partition) -> Result<u64, Error> {
         let mut evicted = 0;
+        if self.store.is_fenced(partition).await? {
+            return Ok(evicted);
+        }
         // What is postponed to a moment from now on is not looked at again.
         let now = Stamp::first_at(SystemTime::now(), partition).get();
         loop {

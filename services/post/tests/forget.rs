@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use microblog_domain::RequestId;
 use microblog_post::{
-    Admitted, Content, Delivery, Origin, Posts, Published, Sweeper, forget_marked,
+    Admitted, Content, Delivery, Eraser, Origin, Posts, Published, Sweeper, forget_marked,
 };
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::{self as testkit, Topology, redis};
-use support::{System, config, id, refused, request_id, timelines::Timelines, user};
+use support::{System, config, id, lists::List, refused, request_id, timelines::Timelines, user};
 use tonic::{Code, Status};
 
 /// Two pages and a half.
@@ -29,6 +29,17 @@ async fn forget_now(system: &System) {
     let tiers = support::tiers(&system.store);
     let posts = Posts::new(tiers.clone(), delivery);
     forget_marked(&tiers, &posts).await.unwrap();
+    while Eraser::new(tiers.clone(), Duration::ZERO).round().await.unwrap() {}
+}
+
+/// Waits until the jobs of the service have deleted the posts of an account.
+async fn posts_go(client: &support::Client, author_id: u64) {
+    testkit::eventually("its posts are gone", support::PATIENCE, async || {
+        let request = pb::ListUserPostsRequest { author_id, ..Default::default() };
+        let left = client.clone().list_user_posts(request).await;
+        left.is_ok_and(|left| left.get_ref().posts.is_empty())
+    })
+    .await;
 }
 
 async fn posts_of(system: &System, author_id: u64) -> Vec<pb::Post> {
@@ -64,13 +75,22 @@ async fn the_posts_of_a_forgotten_account_go_and_it_makes_no_more() {
 
         forget(&system, gone).await;
         forget(&system, gone).await;
+        posts_go(&system.client, gone).await;
         system.settles().await;
-        assert_eq!(posts_of(&system, gone).await, []);
         for post in [own.id, repost.id] {
             refused(system.get(post, 0).await, Code::NotFound, ErrorReason::PostNotFound);
         }
-        let others = system.get(others.id, 0).await.unwrap();
-        assert_eq!((others.reposts, others.comments, others.likes), (1, 1, 1));
+        // What it wrote on the posts of others goes when no call of its is under way any more.
+        assert_eq!(support::being_erased(&system.client).await, 1);
+        let tiers = support::tiers(&system.store);
+        let later = Eraser::new(tiers.clone(), Duration::from_secs(3_600));
+        assert!(!later.round().await.unwrap(), "it is too soon");
+        assert_eq!(system.get(others.id, 0).await.unwrap().comments, 1);
+        assert!(Eraser::new(tiers, Duration::ZERO).round().await.unwrap());
+        assert_eq!(support::being_erased(&system.client).await, 0);
+        let others = system.get(others.id, gone).await.unwrap();
+        assert_eq!((others.reposts, others.comments, others.likes), (1, 0, 0));
+        assert!(!others.liked);
         assert!(system.get(of_own.id, 0).await.unwrap().root_deleted);
         assert!(!system.get(by_way_of_it.id, 0).await.unwrap().root_deleted);
 
@@ -129,8 +149,7 @@ async fn an_account_is_being_forgotten_until_its_last_post_is_gone() {
     forget(&system, id(1)).await;
     assert!(!system.store.forgot(user(1)).await.unwrap());
     assert_eq!(system.store.forgetting().await.unwrap(), [user(1)]);
-    let violations = support::violations(&system.client).await;
-    assert_eq!(violations.len(), 1, "{violations:?}");
+    assert_eq!(support::being_erased(&system.client).await, 1);
 
     system.delete(id(1), post.id).await.unwrap();
     assert!(system.store.forgot(user(1)).await.unwrap());
@@ -235,8 +254,72 @@ async fn forgetting_goes_on_after_a_crash() {
 
     let process = testkit::Process::start(program, &args).await;
     let client = support::client(&process.address());
+    posts_go(&client, id(1)).await;
     support::settles(&client).await;
-    let request = pb::ListUserPostsRequest { author_id: id(1), ..Default::default() };
-    let left = client.clone().list_user_posts(request).await.unwrap().into_inner().posts;
-    assert_eq!(left, []);
+}
+
+/// Posts of one author, more than are read of each at once; and comments on one of them, likewise.
+const POSTS: usize = 230;
+const COMMENTS: u64 = 1_100;
+
+#[tokio::test]
+async fn likes_and_comments_go_although_the_eraser_dies_again_and_again() {
+    for topology in [Topology::Single, Topology::Cluster] {
+        let system = System::start_without_jobs(topology).await;
+        let gone = [id(1), id(2)];
+        let [author, other, fan] = [id(3), id(4), id(5)];
+        let mut posts = Vec::new();
+        for n in 0..POSTS {
+            posts.push(system.create(author, &format!("{n}")).await.unwrap().id);
+        }
+        posts.push(system.create(other, "another one").await.unwrap().id);
+        for (n, &post) in posts.iter().enumerate() {
+            for &account in gone.iter().skip(n % 2) {
+                system.like(account, post).await.unwrap();
+            }
+            if n % 3 == 0 {
+                system.like(fan, post).await.unwrap();
+            }
+        }
+        let long = posts[0];
+        let comment = |n: u64| {
+            let by = [gone[0], fan, gone[1], fan, fan][(n % 5) as usize];
+            let system = &system;
+            async move { system.comment(by, long, "secret", 0).await.unwrap().id }
+        };
+        let comments = futures::future::join_all((0..COMMENTS).map(comment)).await;
+        let answer = system.comment(fan, long, "stays", comments[0]).await.unwrap();
+        let alone = system.comment(gone[0], posts[POSTS], "secret", 0).await.unwrap();
+        for account in gone {
+            forget(&system, account).await;
+        }
+
+        let (tiers, mut cut_off) = (support::tiers(&system.store), 0);
+        for milliseconds in (1..).map(|n: u64| n * n) {
+            // Each is another process, which remembers nothing.
+            let eraser = Eraser::new(tiers.clone(), Duration::ZERO);
+            match tokio::time::timeout(Duration::from_millis(milliseconds), eraser.round()).await {
+                Ok(done) => {
+                    assert!(done.unwrap());
+                    break;
+                }
+                Err(_) => cut_off += 1,
+            }
+            assert_eq!(support::being_erased(&system.client).await, 2);
+        }
+        assert!(cut_off > 3, "it was cut off {cut_off} times");
+        assert_eq!(system.store.forgetting().await.unwrap(), []);
+        for (n, &post) in posts.iter().enumerate() {
+            let found = system.get(post, gone[1]).await.unwrap();
+            assert_eq!((found.likes, found.liked), (u64::from(n % 3 == 0), false), "{n}");
+        }
+        let left = List::oldest(long).whole(&system.client, 200).await;
+        assert_eq!(left.len() as u64, COMMENTS * 3 / 5 + 1);
+        assert_eq!(system.get(long, 0).await.unwrap().comments, left.len() as u64);
+        assert_eq!(answer.in_reply_to_id, comments[0]);
+        assert_eq!(left.last(), Some(&answer.id), "it answers one that is gone");
+        assert_eq!(system.get(alone.post_id, 0).await.unwrap().comments, 0);
+        assert!(!Eraser::new(tiers, Duration::ZERO).round().await.unwrap());
+        assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+    }
 }

@@ -11,6 +11,7 @@ mod changes;
 mod comments;
 mod config;
 mod connections;
+mod erasure;
 mod error;
 mod frozen;
 mod operation;
@@ -106,7 +107,8 @@ impl Archive {
             Migration::new(number, name.into(), MigrationType::Simple, sql, false)
         };
         let archive = version(1, "archive", include_str!("migrations/0001_archive.sql"));
-        let mut migrator = Migrator::with_migrations(vec![archive]);
+        let erasure = version(2, "erasure", include_str!("migrations/0002_erasure.sql"));
+        let mut migrator = Migrator::with_migrations(vec![archive, erasure]);
         // A later version may have made more of it already.
         migrator.set_ignore_missing(true);
         self.write("CREATE", async move {

@@ -89,16 +89,25 @@ local function mark(keys, args)
   return { DONE, tonumber(stamp) }
 end
 
+-- Returns whether posts must not leave, since accounts are being erased: `erasing` says of the last
+-- run which one it was and, behind a colon, what it keeps posts from; 0 for nothing.
+local function is_fenced(erasing)
+  local fence = redis.call('GET', erasing)
+  return fence and string.sub(fence, -2) ~= ':0'
+end
+
 -- Takes a post out of Redis that the archive has as it was when it was marked.
 --
--- KEYS: retired; of the post: post, likes, comments, comment_bodies, reposts, unreposted.
--- ARGV: post, mark. Returns the outcome: DONE; UNCHANGED: it was changed since, and stays.
+-- KEYS: retired; of the post: post, likes, comments, comment_bodies, reposts, unreposted; erasing.
+-- ARGV: post, mark. Returns the outcome: DONE; UNCHANGED: it was changed since, or no post may leave
+-- now (see erasure.rs), and it stays.
 local function evict(keys, args)
   local retired, post = keys[1], keys[2]
-  if redis.call('HGET', post, 'm') ~= args[2] or may_be_told(keys[7]) then
+  if redis.call('HGET', post, 'm') ~= args[2] or may_be_told(keys[7])
+    or is_fenced(keys[8]) then
     return UNCHANGED
   end
-  call_with('UNLINK', post, rest(keys, 3))
+  call_with('UNLINK', post, { unpack(keys, 3, 7) })
   redis.call('ZREM', retired, args[1])
   return DONE
 end
@@ -142,16 +151,20 @@ end
 -- Brings a post back, with what was put aside.
 --
 -- KEYS: restoring, unarchived, retired; of the post: post; likes, comments, comment_bodies, reposts;
---       and where those were put aside, in the same order.
--- ARGV: whose, post, the score that says until when it stays, content, likes, comments, reposts.
+--       and where those were put aside, in the same order; erasing.
+-- ARGV: whose, post, the score that says until when it stays, content, likes, comments, reposts,
+--       what `erasing` was before the archive was read.
 -- Returns the outcome: DONE; UNCHANGED: it is there; NOT_FOUND: it was deleted; OPEN: it took too
--- long, and has to begin again.
+-- long, or something may have been erased since it was read, and has to begin again.
 local function restore(keys, args)
   local restoring, unarchived, retired, post = keys[1], keys[2], keys[3], keys[4]
   if redis.call('GET', restoring) ~= args[1] then
     return OPEN
   end
   redis.call('UNLINK', restoring)
+  if (redis.call('GET', keys[13]) or '') ~= args[8] then
+    return OPEN
+  end
   if redis.call('ZSCORE', unarchived, 'x' .. args[2]) then
     return NOT_FOUND
   end

@@ -110,7 +110,7 @@ local function tell(keys, args)
   return DONE
 end
 
--- Ends the forgetting of an account that has no posts any more.
+-- Ends the forgetting of an account of which all else is erased, if it has no posts any more.
 --
 -- KEYS: forgetting, authors, the author's posts. ARGV: account. Returns 1 if it is done.
 local function forgot(keys, args)

@@ -36,6 +36,20 @@ local function unlike(keys, args)
   return { UNCHANGED, tonumber(redis.call('HGET', post, 'l') or 0) }
 end
 
+-- Takes back the likes of accounts that are being erased.
+--
+-- KEYS: of the post: post, likes. ARGV: accounts… Returns how many of them liked it.
+local function erase_likes(keys, args)
+  if redis.call('EXISTS', keys[1]) == 0 then
+    return 0
+  end
+  local erased = call_with('ZREM', keys[2], args)
+  if erased > 0 then
+    count(keys[1], 'l', -erased)
+  end
+  return erased
+end
+
 -- Lets an account comment, or makes it wait: in its own partition, before the comment is made in
 -- the post's. A request that was let through once is let through again, to the same post, as long
 -- as the account is there.
@@ -109,6 +123,7 @@ end
 
 register('post_like', like)
 register('post_unlike', unlike, 'allow-oom')
+register('post_erase_likes', erase_likes, 'allow-oom')
 register('post_admit_comment', admit_comment)
 register('post_comment', comment)
 register('post_uncomment', uncomment, 'allow-oom')

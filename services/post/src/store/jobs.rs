@@ -91,21 +91,28 @@ impl Store {
 
     /// Returns accounts that are being forgotten, up to 10 of each partition.
     pub async fn forgetting(&self) -> Result<Vec<UserId>, Error> {
+        Ok(self.forgetting_since().await?.into_iter().map(|(user, _)| user).collect())
+    }
+
+    /// Returns the same, with the stamps since when.
+    pub(crate) async fn forgetting_since(&self) -> Result<Vec<(UserId, u64)>, Error> {
         let mut batch = Batch::new();
         for partition in Partition::all() {
-            let mut command = cmd("ZRANGE");
-            batch.query(partition, command.arg(keys::forgetting(partition)).arg(0).arg(9).take());
+            let mut read = cmd("ZRANGE");
+            read.arg(keys::forgetting(partition)).arg(0).arg(9).arg("WITHSCORES");
+            batch.query(partition, read);
         }
         let mut users = Vec::new();
         for answer in self.keyspace.send(batch).await? {
-            for id in decode::<Vec<u64>>(answer)? {
-                users.push(user(id)?);
+            for (id, since) in decode::<Vec<(u64, f64)>>(answer)? {
+                users.push((user(id)?, since as u64));
             }
         }
         Ok(users)
     }
 
-    /// Ends the forgetting of an account that has no posts any more. Returns whether that is so.
+    /// Ends the forgetting of an account whose comments and likes are erased, if it has no posts any
+    /// more. Returns whether that is so.
     pub async fn forgot(&self, user: UserId) -> Result<bool, Error> {
         let partition = user.partition();
         let call = Call::new("post_forgot")

@@ -20,6 +20,8 @@ pub enum Job {
     Archiving,
     /// Moving old posts there.
     Moving,
+    /// Erasing what deleted accounts wrote.
+    Erasing,
 }
 
 impl Job {
@@ -27,6 +29,7 @@ impl Job {
         match self {
             Self::Archiving => "archiver",
             Self::Moving => "mover",
+            Self::Erasing => "eraser",
         }
     }
 }

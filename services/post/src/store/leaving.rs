@@ -180,7 +180,7 @@ impl Store {
     }
 
     /// Takes posts out of Redis that the archive has as they were when they were marked. Returns
-    /// which; those that were changed since stay.
+    /// which; those that were changed since stay, and all while accounts are being erased.
     pub async fn evict(&self, marked: &[(PostId, u64)]) -> Result<Vec<bool>, Error> {
         let mut batch = Batch::with_capacity(marked.len());
         for &(id, mark) in marked {
@@ -188,6 +188,7 @@ impl Store {
                 .key(keys::retired(id.partition()))
                 .keys(keys::of_post(id))
                 .key(keys::unreposted(id))
+                .key(keys::erasing(id.partition()))
                 .arg(id.get())
                 .arg(mark);
             batch.call(id.partition(), call);

@@ -4,6 +4,7 @@
 
 mod body;
 mod comments;
+mod erasure;
 mod horizon;
 mod jobs;
 mod leases;
@@ -25,6 +26,7 @@ use microblog_keyspace::{self as keyspace, Entry, Keyspace, Library, Order, Page
 use crate::post::Post;
 
 pub use comments::{Added, Admitted};
+pub(crate) use erasure::{Fence, Run, Stage};
 pub use leases::Job;
 pub(crate) use leaving::GOES_ON;
 pub use leaving::Length;

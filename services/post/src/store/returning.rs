@@ -26,7 +26,7 @@ pub enum Restored {
     Yes,
     /// It was deleted meanwhile.
     Deleted,
-    /// Somebody else is at it, or it took too long.
+    /// Somebody else is at it, or it took too long, or accounts are erased since it was read.
     Again,
 }
 
@@ -74,12 +74,14 @@ impl Store {
         self.keyspace.call(call.arg(whose).arg(ms)).await
     }
 
-    /// Brings a post back that was begun with. It stays until a stamp.
+    /// Brings a post back that was begun with. It stays until a stamp. `erasing` is what
+    /// [`Self::erasing`] returned before the archive was read.
     pub async fn restore(
         &self,
         frozen: &Frozen,
         whose: &str,
         until: u64,
+        erasing: &str,
     ) -> Result<Restored, Error> {
         let id = frozen.post.id;
         if !self.stage(frozen, whose).await? {
@@ -95,13 +97,15 @@ impl Store {
             .key(keys::restored_comments(id))
             .key(keys::restored_comment_bodies(id))
             .key(keys::restored_reposts(id))
+            .key(keys::erasing(partition))
             .arg(whose)
             .arg(id.get())
             .arg(until)
             .arg(PostBody::write(&frozen.post.content))
             .arg(frozen.likes.len())
             .arg(frozen.comments.len())
-            .arg(frozen.reposts.len());
+            .arg(frozen.reposts.len())
+            .arg(erasing);
         match Outcome::read(self.keyspace.call(call).await?)? {
             Outcome::Done | Outcome::Unchanged => Ok(Restored::Yes),
             Outcome::NotFound => Ok(Restored::Deleted),

@@ -77,6 +77,7 @@ impl Tiers {
     }
 
     async fn restore(&self, id: PostId, whose: &str) -> Result<Restored, Error> {
+        let erasing = self.store.erasing(id.partition()).await?;
         let thawed = tokio::select! {
             thawed = self.archive()?.thaw(id) => thawed?,
             lost = self.lost(id, whose) => return lost.map(|()| Restored::Again),
@@ -87,7 +88,7 @@ impl Tiers {
         };
         let until = SystemTime::now() + self.warm_window;
         let until = Stamp::first_at(until, id.partition()).get();
-        Ok(self.store.restore(&frozen, whose, until).await?)
+        Ok(self.store.restore(&frozen, whose, until, &erasing).await?)
     }
 
     // Keeps the lease while a large post is read, or until it is lost.

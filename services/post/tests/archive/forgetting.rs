@@ -1,9 +1,9 @@
-//! A deleted account's posts go wherever they are, also if the archive is away or the job that
+//! What a deleted account wrote goes wherever it is, also if the archive is away or the job that
 //! deletes them dies again and again; what others made of them stays, and says so.
 
 use std::time::Duration;
 
-use microblog_post::forget_marked;
+use microblog_post::{Eraser, forget_marked};
 use microblog_proto::{common::ErrorReason, post as pb};
 use tonic::Code;
 
@@ -19,6 +19,8 @@ use crate::{
 };
 
 on_both! {
+    likes_and_comments_go_in_either_store_and_on_the_way
+    nobody_who_is_late_brings_back_what_was_erased
     posts_of_a_forgotten_account_go_wherever_they_are
     forgetting_goes_on_after_it_was_cut_off_again_and_again
 }
@@ -40,7 +42,7 @@ struct World {
 async fn world(aging: &Aging) -> World {
     let system = &aging.system;
     let others = system.create(OTHER, "stays").await.unwrap().id;
-    system.comment(GONE, others, "stays as well", 0).await.unwrap();
+    system.comment(GONE, others, "secret comment", 0).await.unwrap();
     system.like(GONE, others).await.unwrap();
     let mut own = vec![system.quote(GONE, others, "secret").await.unwrap().id];
     for n in 0..7 {
@@ -71,6 +73,11 @@ async fn forget(aging: &Aging) {
     aging.system.client.clone().forget_user(request).await.unwrap();
 }
 
+/// Erases what deleted accounts wrote on the posts of others.
+async fn erase(aging: &Aging) -> bool {
+    Eraser::new(aging.tiers(), Duration::ZERO).round().await.unwrap()
+}
+
 /// Asserts that nothing of the account is left anywhere, and all else is.
 async fn is_forgotten(aging: &Aging, World { own, reposts, others }: &World) {
     let system = &aging.system;
@@ -88,7 +95,7 @@ async fn is_forgotten(aging: &Aging, World { own, reposts, others }: &World) {
     let repost = system.get(reposts[3], 0).await.unwrap();
     assert_eq!((repost.root_deleted, repost.root.unwrap().id), (false, *others));
     let others = system.get(*others, GONE).await.unwrap();
-    assert_eq!((others.reposts, others.comments, others.likes, others.liked), (1, 1, 1, true));
+    assert_eq!((others.reposts, others.comments, others.likes, others.liked), (1, 0, 0, false));
     aging.is_sound_everywhere().await;
     for table in ["posts", "comments"] {
         let secrets = format!("SELECT COUNT(*) FROM {table} WHERE text LIKE '%secret%'");
@@ -113,7 +120,9 @@ async fn posts_of_a_forgotten_account_go_wherever_they_are(archives: &ArchiveSer
     }
     assert_eq!(aging.system.store.forgetting().await.unwrap(), [user(1)]);
     aging.archive().await;
+    assert!(!erase(&aging).await, "it has posts in the archive");
     forget_marked(&tiers, &posts).await.unwrap();
+    assert!(erase(&aging).await);
     is_forgotten(&aging, &world).await;
     let again = aging.system.create(GONE, "I am back").await;
     refused(again, Code::NotFound, ErrorReason::UserNotFound);
@@ -129,13 +138,17 @@ async fn forgetting_goes_on_after_it_was_cut_off_again_and_again(archives: &Arch
     for milliseconds in (0..).map(|n| n * n / 4) {
         // Each is another process, which remembers nothing.
         let (tiers, posts) = (aging.tiers(), aging.posts());
-        let attempt = forget_marked(&tiers, &posts);
+        let eraser = Eraser::new(tiers.clone(), Duration::ZERO);
+        let attempt = async {
+            forget_marked(&tiers, &posts).await?;
+            eraser.round().await
+        };
         let in_time = tokio::time::timeout(Duration::from_millis(milliseconds), attempt).await;
         if milliseconds % 3 == 0 {
             aging.archive().await;
         }
         match in_time {
-            Ok(done) => done.unwrap(),
+            Ok(done) => drop(done.unwrap()),
             Err(_) => cut_off += 1,
         }
         if aging.system.store.forgetting().await.unwrap().is_empty() {
@@ -148,6 +161,110 @@ async fn forgetting_goes_on_after_it_was_cut_off_again_and_again(archives: &Arch
     let mut sweeper = microblog_post::Sweeper::new(aging.tiers(), delivery);
     sweeper.tell(Duration::ZERO).await.unwrap();
     is_forgotten(&aging, &world).await;
+}
+
+/// Returns how many like a post and comment on it, once that is as the lists say.
+async fn gathered(aging: &Aging, post: u64) -> (u64, u64) {
+    let client = &aging.system.client;
+    let found = aging.system.get(post, GONE).await.unwrap();
+    assert!(!found.liked);
+    let likers = List::Likers(post).whole(client, 2).await;
+    let comments = List::oldest(post).whole(client, 2).await;
+    assert_eq!((likers.len() as u64, comments.len() as u64), (found.likes, found.comments));
+    (found.likes, found.comments)
+}
+
+async fn likes_and_comments_go_in_either_store_and_on_the_way(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 0).await;
+    let system = &aging.system;
+    let mut posts = Vec::new();
+    for n in 0..12 {
+        let post = system.create(OTHER, &format!("number {n}")).await.unwrap().id;
+        for account in [GONE, FAN] {
+            system.like(account, post).await.unwrap();
+            system.comment(account, post, "first", 0).await.unwrap();
+        }
+        posts.push(post);
+    }
+    // Four in the archive; four that came back from there, and were changed; four that never left.
+    aging.evict(&posts[..8]).await;
+    for &post in &posts[4..8] {
+        system.comment(GONE, post, "second", 0).await.unwrap();
+        system.unlike(FAN, post).await.unwrap();
+    }
+    forget(&aging).await;
+    forget_marked(&aging.tiers(), &aging.posts()).await.unwrap();
+    let mut cut_off = 0;
+    for milliseconds in (1..).map(|n: u64| n * n) {
+        let eraser = Eraser::new(aging.tiers(), Duration::ZERO);
+        match tokio::time::timeout(Duration::from_millis(milliseconds), eraser.round()).await {
+            Ok(done) => {
+                assert!(done.unwrap());
+                break;
+            }
+            Err(_) => cut_off += 1,
+        }
+        // Whatever can leave leaves, and others come back.
+        aging.age(&posts).await;
+        for &post in &posts[cut_off % 5..][..3] {
+            assert!(aging.tiers().bring_back(support::post(post)).await.unwrap());
+        }
+    }
+    assert!(cut_off > 3, "it was cut off {cut_off} times");
+    for _ in 0..2 {
+        for (n, &post) in posts.iter().enumerate() {
+            let likes = u64::from(!(4..8).contains(&n));
+            assert_eq!(gathered(&aging, post).await, (likes, 1), "number {n}");
+        }
+        aging.is_sound().await;
+        aging.evict(&posts).await;
+    }
+    for table in ["comments WHERE author", "likes WHERE account"] {
+        assert_eq!(aging.count(&format!("SELECT COUNT(*) FROM {table} = {GONE}")).await, 0);
+    }
+}
+
+async fn nobody_who_is_late_brings_back_what_was_erased(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 0).await;
+    let (system, store) = (&aging.system, &aging.system.store);
+    let mut posts = Vec::new();
+    for n in 0..2 {
+        let post = system.create(OTHER, &format!("number {n}")).await.unwrap().id;
+        system.like(GONE, post).await.unwrap();
+        system.comment(GONE, post, "secret", 0).await.unwrap();
+        posts.push(post);
+    }
+    // Somebody has read the first one in the archive to bring it back, and somebody else the second
+    // one in Redis, to take it there.
+    let [away, here] = [posts[0], posts[1]].map(support::post);
+    aging.archive().await;
+    assert_eq!(store.retire(user(2), &[away, here]).await.unwrap(), 2);
+    let far = microblog_domain::Stamp::END;
+    store.postpone(&[here], far - 1).await.unwrap();
+    aging.evict(&posts[..1]).await;
+    assert!(store.begin_restore(away, "somebody who is late").await.unwrap());
+    let erasing = store.erasing(away.partition()).await.unwrap();
+    let thawed = aging.archive.thaw(away).await.unwrap().unwrap();
+    let mark = store.mark(&[here]).await.unwrap()[0].unwrap();
+    let found = store.post(here, None).await.unwrap().unwrap();
+    let frozen = store.gather(found, mark).await.unwrap();
+
+    forget(&aging).await;
+    assert!(erase(&aging).await);
+    let restored = store.restore(&thawed, "somebody who is late", 0, &erasing).await.unwrap();
+    assert_eq!(restored, microblog_post::Restored::Again);
+    aging.archive.freeze(std::slice::from_ref(&frozen)).await.unwrap();
+    assert_eq!(store.evict(&[(here, mark)]).await.unwrap(), [false]);
+    for &post in &posts {
+        assert_eq!(gathered(&aging, post).await, (0, 0));
+        assert_eq!(system.like(FAN, post).await.unwrap(), 1);
+    }
+    store.postpone(&[here], 0).await.unwrap();
+    aging.evict(&posts).await;
+    for &post in &posts {
+        assert_eq!(gathered(&aging, post).await, (1, 0));
+    }
+    aging.is_sound().await;
 }
 
 #[tokio::test]
@@ -175,6 +292,7 @@ async fn an_account_is_forgotten_although_postgres_is_away_meanwhile() {
         let mut sweeper = microblog_post::Sweeper::new(tiers.clone(), delivery);
         let _ = sweeper.tell(Duration::ZERO).await;
         let _ = forget_marked(&tiers, &posts).await;
+        let _ = Eraser::new(tiers.clone(), Duration::ZERO).round().await;
         aging.archive().await;
         system.store.forgetting().await.unwrap().is_empty()
     })

@@ -74,7 +74,7 @@ async fn who_is_late_brings_no_deleted_post_back(archives: &ArchiveServer) {
     // Before that is in Redis, the post is deleted, and the archive knows it.
     system.delete(AUTHOR, post).await.unwrap();
     aging.archive().await;
-    assert_ne!(store.restore(&frozen, whose, 0).await.unwrap(), Restored::Yes);
+    assert_ne!(store.restore(&frozen, whose, 0, "").await.unwrap(), Restored::Yes);
     refused(system.get(post, 0).await, Code::NotFound, ErrorReason::PostNotFound);
     aging.is_sound().await;
 }
@@ -94,7 +94,7 @@ async fn who_is_late_brings_nothing_back_as_it_was_before(archives: &ArchiveServ
     assert_eq!(system.like(FAN, post).await.unwrap(), 1);
     aging.age(&[post]).await;
     if may_begin {
-        store.restore(&frozen, whose, 0).await.unwrap();
+        store.restore(&frozen, whose, 0, "").await.unwrap();
     }
     assert_eq!(List::oldest(post).whole(&system.client, 5).await, [comment]);
     assert_eq!(List::Likers(post).whole(&system.client, 5).await, [FAN]);

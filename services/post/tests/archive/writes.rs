@@ -330,7 +330,8 @@ async fn a_post_whose_row_is_lost_is_archived_again_and_leaves(archives: &Archiv
 async fn minutes_pass(aging: &Aging, post: u64, minutes: u64) {
     let mut admin = aging.system.redis.nodes()[0].admin().await;
     let key = format!("post:{{{}}}:unreposted:{post}", support::post(post).partition());
-    let read = microblog_testkit::redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).arg("WITHSCORES").take();
+    let read =
+        microblog_testkit::redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).arg("WITHSCORES").take();
     let ended: Vec<(u64, u64)> = read.query_async(&mut admin).await.unwrap();
     assert!(!ended.is_empty());
     for (repost, told) in ended {

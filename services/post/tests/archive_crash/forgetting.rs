@@ -51,23 +51,40 @@ async fn a_forgotten_account_leaves_nothing(kind: Kind) {
         text: "look".to_owned(),
     };
     let repost = client.clone().repost(request).await.unwrap().into_inner().post.unwrap().id;
+    // What it wrote on the posts of another account, which are in both stores as well.
+    let mut others = Vec::new();
+    for _ in 0..20 {
+        let post = create(OTHER).await.unwrap().post.unwrap().id;
+        client.clone().like(pb::LikeRequest { user_id: GONE, post_id: post }).await.unwrap();
+        let request = pb::AddCommentRequest {
+            author_id: GONE,
+            request_id: request_id(),
+            post_id: post,
+            text: "secret".to_owned(),
+            in_reply_to_id: 0,
+        };
+        client.clone().add_comment(request).await.unwrap();
+        others.push(post);
+    }
     while archiver.pass().await.unwrap() {}
     let mover = Mover::new(store.clone(), archive, &config.archive);
     mover.partition(Partition::of_id(GONE)).await.unwrap();
+    mover.partition(Partition::of_id(OTHER)).await.unwrap();
     let url = deployed.archives.url();
     let left = async |what: &str| numbers(&mut connect(&url).await, what).await[0][0];
     let secrets = "SELECT COUNT(*) FROM posts WHERE text = 'secret'";
-    assert_eq!(left(secrets).await, POSTS as i64);
+    assert_eq!(left(secrets).await, (POSTS + others.len()) as i64);
 
     client.clone().forget_user(pb::ForgetUserRequest { user_id: GONE }).await.unwrap();
     let mut process = process;
-    for milliseconds in [30, 600, 1_100, 1_300] {
+    // Some of them while posts are deleted, and some while what is left is erased.
+    for milliseconds in [30, 600, 1_100, 1_300, 5_500, 700, 1_500] {
         tokio::time::sleep(Duration::from_millis(milliseconds)).await;
         process.kill9();
         process = deployed.start().await;
     }
     // A process that died has its jobs for some seconds more.
-    eventually("it is forgotten", 2 * PATIENCE, async || {
+    eventually("it is forgotten", 6 * PATIENCE, async || {
         let is_forgotten = store.forgetting().await.unwrap().is_empty();
         is_forgotten && store.unarchived_count().await.unwrap() == 0
     })
@@ -81,7 +98,13 @@ async fn a_forgotten_account_leaves_nothing(kind: Kind) {
     assert_eq!(get(oldest).await.unwrap_err().code(), Code::NotFound);
     let repost = get(repost).await.unwrap();
     assert!(repost.root_deleted && repost.text == "look");
-    assert_eq!(left(secrets).await, 0);
+    assert_eq!(left(secrets).await, others.len() as i64);
+    assert_eq!(left("SELECT COUNT(*) FROM comments WHERE text <> ''").await, 0);
+    assert_eq!(left("SELECT COUNT(*) FROM likes").await, 0);
+    for post in others {
+        let post = get(post).await.unwrap();
+        assert_eq!((post.likes, post.comments), (0, 0));
+    }
     drop(process);
 }
 

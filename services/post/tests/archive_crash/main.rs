@@ -61,6 +61,8 @@ impl Deployed {
             "--posts-per-minute=0".to_owned(),
             "--comments-per-minute=0".to_owned(),
             "--restores-per-minute=0".to_owned(),
+            // Twice as long an account waits to be erased.
+            "--max-timeout-ms=3000".to_owned(),
             "--hot-window=0s".to_owned(),
             "--hot-posts=5".to_owned(),
             "--warm-window=200ms".to_owned(),

@@ -152,7 +152,7 @@ async fn bring_back_late(case: &Case, archive: &Archive, id: PostId) -> Result<(
     }
     let is_gone = case.model().posts[&id].ended;
     let now = Stamp::first_at(SystemTime::now(), id.partition()).get();
-    let restored = case.store.restore(&frozen, &whose, now).await?;
+    let restored = case.store.restore(&frozen, &whose, now, "").await?;
     assert!(!is_lost || restored == Restored::Again, "{id}: {restored:?} without the lease");
     assert!(!is_gone || restored != Restored::Yes, "{id} comes back, and was deleted");
     case.watch.count().late += u64::from(restored != Restored::Yes);

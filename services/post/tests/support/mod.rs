@@ -38,8 +38,7 @@ pub(crate) const WITHOUT_JOBS: Worker = Worker { index: 1, count: 2 };
 /// A configuration for a store, without limits per minute but for those of further flags.
 pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
     let own = ["post", "--redis-url", url, "--threads", "1"];
-    let limits =
-        ["--posts-per-minute=0", "--comments-per-minute=0", "--restores-per-minute=0"];
+    let limits = ["--posts-per-minute=0", "--comments-per-minute=0", "--restores-per-minute=0"];
     let limits = limits.iter().filter(|limit| {
         let name = limit.trim_end_matches("=0");
         !flags.iter().any(|flag| flag.starts_with(name))
@@ -211,6 +210,17 @@ pub(crate) async fn violations(client: &Client) -> Vec<String> {
         violations.extend(report.violations);
     }
     violations
+}
+
+/// Returns how many accounts are being erased, as `Verify` says.
+pub(crate) async fn being_erased(client: &Client) -> u64 {
+    let request = pb::VerifyRequest { user_id: 0 };
+    let mut reports = client.clone().verify(request).await.unwrap().into_inner();
+    let mut accounts = 0;
+    while let Some(report) = reports.message().await.unwrap() {
+        accounts += report.accounts_being_erased;
+    }
+    accounts
 }
 
 /// Waits until nothing waits and all invariants hold; panics with what does not.

@@ -1,0 +1,232 @@
+//! Erasing what deleted accounts wrote on the posts of others: their likes and comments.
+//!
+//! No index says where an account liked and commented, since each like would have to pay for it. One
+//! walk over all posts in Redis takes off what all accounts wrote that are to be erased at its
+//! beginning; in the archive an index finds it.
+//!
+//! A run, which one replica carries out at a time, and another one takes up where it was left:
+//!
+//! 1. *Begun*, once the posts of the accounts are gone, and no call of theirs is under way any more:
+//!    their posts and comments are refused since, and their tokens are gone, so what they wrote
+//!    only gets less. The run and its accounts are written down.
+//! 2. *Fenced*: from now on, no post leaves Redis, in any partition.
+//! 3. *The archive*: the likes and comments of the accounts go, in one transaction with the counts of
+//!    their posts.
+//! 4. *Walked*, partition by partition, after a new fence: whoever began before it to bring a post
+//!    back may have read it in the archive as it was before step 3, and has to begin again. Then all
+//!    posts of authors' lists, and all that are off them, are looked through; and then the fence is
+//!    lifted.
+//! 5. *Done*: the accounts, which have no posts either, are forgotten.
+//!
+//! So a post that is in the archive in step 3 is erased there, and comes back without what is erased;
+//! one that is in Redis then stays until it was walked past. What a mover that began before step 2
+//! still writes to the archive is of posts that stay in Redis, and is replaced when they leave. Each
+//! step may be repeated.
+
+use std::{
+    collections::HashSet,
+    time::{Duration, SystemTime},
+};
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use microblog_domain::{CommentId, Partition, PostId, Stamp, UserId};
+use microblog_keyspace::{Entry, Order};
+use uuid::Uuid;
+
+use crate::{
+    archive::Archive,
+    error::Error,
+    store::{Fence, List, Run, Stage, post_ids},
+    tiers::Tiers,
+};
+
+/// How many accounts one walk erases at most: each post that is liked is searched for all of them.
+const ACCOUNTS_MAX: usize = 500;
+
+/// How many posts are looked at at once, and how many comments on one of them.
+const PAGE: usize = 500;
+
+/// How many of each author's newest posts are read together with those of other authors.
+const TAIL: usize = 100;
+
+/// Comments on how many posts are read at once.
+const POSTS_AT_ONCE: usize = 8;
+
+/// Erases what deleted accounts wrote.
+#[derive(Clone)]
+pub struct Eraser {
+    tiers: Tiers,
+    grace: Duration,
+}
+
+impl Eraser {
+    /// Returns an eraser that begins with an account when it was deleted so long ago.
+    pub fn new(tiers: Tiers, grace: Duration) -> Self {
+        Self { tiers, grace }
+    }
+
+    /// Goes on with the run that is under way, or begins one if accounts wait for it. Returns whether
+    /// there was anything to do.
+    pub async fn round(&self) -> Result<bool, Error> {
+        let store = self.tiers.store();
+        let mut run = match store.erasure().await? {
+            Some(run) => run,
+            None => match self.begin().await? {
+                Some(run) => run,
+                None => return Ok(false),
+            },
+        };
+        if run.stage == Stage::Begun {
+            self.erase_archived(&run).await?;
+            run.stage = Stage::Walking(Partition::new(0));
+            store.note_erasure(&run).await?;
+        }
+        while let Stage::Walking(partition) = run.stage {
+            self.walk(partition, &run).await?;
+            run.stage = match partition.number() + 1 {
+                Partition::COUNT => Stage::Walked,
+                next => Stage::Walking(Partition::new(next)),
+            };
+            store.note_erasure(&run).await?;
+        }
+        for &account in &run.accounts {
+            store.forgot(account).await?;
+        }
+        store.end_erasure().await?;
+        Ok(true)
+    }
+
+    async fn begin(&self) -> Result<Option<Run>, Error> {
+        let marked = self.tiers.store().forgetting_since().await?;
+        let due = marked.into_iter().filter(|&(_, since)| age(since) >= self.grace);
+        let due: Vec<_> = due.map(|(account, _)| account).collect();
+        // An account whose posts are still being deleted would not be forgotten after all.
+        let have_posts = self.tiers.store().have_lists(&due).await?;
+        let accounts = due.into_iter().zip(have_posts).filter(|(_, has_posts)| !has_posts);
+        let accounts: Vec<_> = accounts.map(|(account, _)| account).take(ACCOUNTS_MAX).collect();
+        if accounts.is_empty() {
+            return Ok(None);
+        }
+        let run = Run { id: Uuid::new_v4(), stage: Stage::Begun, accounts };
+        self.tiers.store().note_erasure(&run).await?;
+        Ok(Some(run))
+    }
+
+    async fn archive(&self) -> Result<Option<&Archive>, Error> {
+        // Where there ever was one, nothing is erased without it.
+        let is_needed = || self.tiers.store().is_archived();
+        match self.tiers.archive() {
+            Ok(archive) => Ok(Some(archive)),
+            Err(missing) => {
+                if is_needed().await? {
+                    Err(missing)
+                } else {
+                    Ok(None)
+                }
+            }
+        }
+    }
+
+    async fn erase_archived(&self, run: &Run) -> Result<(), Error> {
+        let Some(archive) = self.archive().await? else { return Ok(()) };
+        let partitions: Vec<_> = Partition::all().collect();
+        self.tiers.store().fence(&partitions, run.id, Fence::Archive).await?;
+        for &account in &run.accounts {
+            while archive.erase_likes(account, PAGE).await? > 0 {}
+            while archive.erase_comments(account, PAGE).await? > 0 {}
+        }
+        Ok(())
+    }
+
+    // Looks through all posts of a partition that are in Redis.
+    async fn walk(&self, partition: Partition, run: &Run) -> Result<(), Error> {
+        let store = self.tiers.store();
+        store.fence(&[partition], run.id, Fence::Walk).await?;
+        let mut cursor = 0;
+        loop {
+            let (next, authors) = store.authors(partition, cursor).await?;
+            for authors in authors.chunks(TAIL) {
+                self.erase_of(authors, run).await?;
+            }
+            if next == 0 {
+                break;
+            }
+            cursor = next;
+        }
+        // After the lists: what is taken off one meanwhile is here. Scores only grow, but for those of
+        // what comes from the lists.
+        let mut after = None;
+        loop {
+            let page = store.retired(partition, after, PAGE).await?;
+            self.erase_on(&post_ids(&page.entries), run).await?;
+            after = page.entries.last().copied();
+            if !page.more {
+                break;
+            }
+        }
+        store.fence(&[partition], run.id, Fence::Lifted).await?;
+        Ok(())
+    }
+
+    // Looks through the lists of some authors.
+    async fn erase_of(&self, authors: &[UserId], run: &Run) -> Result<(), Error> {
+        let store = self.tiers.store();
+        let tails = store.tails_of(authors, None, TAIL).await?;
+        let newest: Vec<_> = tails.iter().flatten().copied().filter_map(PostId::new).collect();
+        self.erase_on(&newest, run).await?;
+        for (&author, tail) in authors.iter().zip(&tails).filter(|(_, tail)| tail.len() == TAIL) {
+            let mut after = tail.last().map(|&id| Entry { member: id, score: id });
+            loop {
+                let page = store.posts_of(author, after, PAGE).await?;
+                self.erase_on(&post_ids(&page.entries), run).await?;
+                after = page.entries.last().copied();
+                if !page.more {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    // Takes off posts what the accounts wrote there.
+    async fn erase_on(&self, posts: &[PostId], run: &Run) -> Result<(), Error> {
+        let store = self.tiers.store();
+        let accounts: &HashSet<UserId> = &run.accounts.iter().copied().collect();
+        for posts in posts.chunks(PAGE) {
+            let reactions = store.reactions(posts).await?;
+            let of = |which: fn(&(u64, u64)) -> bool| {
+                let found = posts.iter().zip(&reactions).filter(move |(_, counts)| which(counts));
+                found.map(|(&id, _)| id).collect::<Vec<_>>()
+            };
+            let (liked, commented) = (of(|counts| counts.0 > 0), of(|counts| counts.1 > 0));
+            store.erase_likes(&liked, &run.accounts).await?;
+            let erase = |id| async move { self.erase_comments(id, accounts).await };
+            let erased = stream::iter(commented.into_iter().map(erase));
+            erased.buffer_unordered(POSTS_AT_ONCE).try_collect::<()>().await?;
+        }
+        Ok(())
+    }
+
+    async fn erase_comments(&self, post: PostId, by: &HashSet<UserId>) -> Result<(), Error> {
+        let (store, mut after) = (self.tiers.store(), None);
+        loop {
+            let page = store.list(List::Comments(Order::Oldest), post, after, PAGE).await?;
+            let ids = page.entries.iter().filter_map(|entry| CommentId::new(entry.member));
+            for comment in store.comments(post, &ids.collect::<Vec<_>>()).await? {
+                if by.contains(&comment.content.author) {
+                    store.delete_comment(post, comment.id).await?;
+                }
+            }
+            after = page.entries.last().copied();
+            if !page.more {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Returns how long ago a stamp was issued.
+fn age(stamp: u64) -> Duration {
+    let since = Stamp::new(stamp).map_or(SystemTime::UNIX_EPOCH, Stamp::time);
+    SystemTime::now().duration_since(since).unwrap_or_default()
+}

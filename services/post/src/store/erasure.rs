@@ -1,0 +1,215 @@
+//! What erasing deleted accounts needs: how far it is, and what it takes off posts.
+
+use microblog_domain::{Partition, PostId, UserId};
+use microblog_keyspace::{
+    Batch, Call, Entry, Error, Order, Page, decode,
+    redis::{Value, cmd},
+};
+use uuid::Uuid;
+
+use super::{Store, malformed};
+use crate::keys;
+
+/// A run that erases what some accounts wrote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Which one.
+    pub(crate) id: Uuid,
+    /// How far it is.
+    pub(crate) stage: Stage,
+    /// Whom it erases.
+    pub(crate) accounts: Vec<UserId>,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It has to erase in the archive.
+    Begun,
+    /// It has to walk from a partition on.
+    Walking(Partition),
+    /// It has walked all of them.
+    Walked,
+}
+
+/// What a run keeps posts of a partition from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fence {
+    /// From leaving Redis, while the archive is erased.
+    Archive,
+    /// From leaving Redis, and from coming back as they were read before; `functions/archive.lua`
+    /// knows the last of these.
+    Walk,
+    /// Still from coming back as they were read before.
+    Lifted,
+}
+
+impl Fence {
+    fn number(self) -> u8 {
+        match self {
+            Self::Archive => 1,
+            Self::Walk => 2,
+            Self::Lifted => 0,
+        }
+    }
+}
+
+impl Run {
+    fn write(&self) -> String {
+        let stage = match self.stage {
+            Stage::Begun => "begun".to_owned(),
+            Stage::Walking(partition) => partition.number().to_string(),
+            Stage::Walked => Partition::COUNT.to_string(),
+        };
+        let accounts: Vec<_> = self.accounts.iter().map(|account| account.to_string()).collect();
+        format!("{} {stage} {}", self.id, accounts.join(" "))
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let mut parts = text.split(' ');
+        let id = Uuid::parse_str(parts.next()?).ok()?;
+        let stage = match parts.next()? {
+            "begun" => Stage::Begun,
+            number => match number.parse().ok()? {
+                number if number < Partition::COUNT => Stage::Walking(Partition::new(number)),
+                _ => Stage::Walked,
+            },
+        };
+        let accounts = parts.map(|id| UserId::new(id.parse().ok()?)).collect::<Option<_>>()?;
+        Some(Self { id, stage, accounts })
+    }
+}
+
+impl Store {
+    /// Returns the run that is under way.
+    pub(crate) async fn erasure(&self) -> Result<Option<Run>, Error> {
+        let text: Option<String> =
+            self.keyspace.query(cmd("GET").arg(keys::job("erasure")).take()).await?;
+        text.map(|text| Run::read(&text).ok_or_else(|| malformed("erasure"))).transpose()
+    }
+
+    /// Writes down how far a run is.
+    pub(crate) async fn note_erasure(&self, run: &Run) -> Result<(), Error> {
+        self.keyspace.query(cmd("SET").arg(keys::job("erasure")).arg(run.write()).take()).await
+    }
+
+    /// Notes that no run is under way.
+    pub(crate) async fn end_erasure(&self) -> Result<(), Error> {
+        self.keyspace.query(cmd("UNLINK").arg(keys::job("erasure")).take()).await
+    }
+
+    /// Returns whether there is, or was, an archive.
+    pub(crate) async fn is_archived(&self) -> Result<bool, Error> {
+        let partitions: Vec<_> = Partition::all().collect();
+        Ok(self.unarchived(&partitions).await?.iter().any(|notes| notes.is_archived))
+    }
+
+    /// Sets or lifts a run's fence in some partitions. All go out together.
+    pub(crate) async fn fence(
+        &self,
+        partitions: &[Partition],
+        run: Uuid,
+        fence: Fence,
+    ) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(partitions.len());
+        for &partition in partitions {
+            let mut set = cmd("SET");
+            set.arg(keys::erasing(partition)).arg(format!("{run}:{}", fence.number()));
+            batch.query(partition, set);
+        }
+        for answer in self.keyspace.send(batch).await? {
+            decode::<()>(answer)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the fence of a partition, to be named to [`Self::restore`]; empty where there never
+    /// was one.
+    pub async fn erasing(&self, partition: Partition) -> Result<String, Error> {
+        let fence: Option<String> =
+            self.keyspace.query(cmd("GET").arg(keys::erasing(partition)).take()).await?;
+        Ok(fence.unwrap_or_default())
+    }
+
+    /// Returns whether no post may leave a partition now.
+    pub(crate) async fn is_fenced(&self, partition: Partition) -> Result<bool, Error> {
+        let fence = self.erasing(partition).await?;
+        Ok(!fence.is_empty() && !fence.ends_with(":0"))
+    }
+
+    /// Returns which of some accounts have posts, in the order asked for.
+    pub(crate) async fn have_lists(&self, accounts: &[UserId]) -> Result<Vec<bool>, Error> {
+        let mut batch = Batch::with_capacity(accounts.len());
+        for &account in accounts {
+            batch.query(account.partition(), cmd("EXISTS").arg(keys::posts(account)).take());
+        }
+        self.keyspace.send(batch).await?.into_iter().map(decode).collect()
+    }
+
+    /// Returns a page of the posts of a partition that are off their author's list, those first that
+    /// may be evicted first.
+    pub(crate) async fn retired(
+        &self,
+        partition: Partition,
+        after: Option<Entry>,
+        count: usize,
+    ) -> Result<Page, Error> {
+        self.page(keys::retired(partition), Order::Oldest, after, count).await
+    }
+
+    /// Returns how many like posts, and comment on them, in the order asked for; of one that is
+    /// damaged, nothing.
+    pub(crate) async fn reactions(&self, ids: &[PostId]) -> Result<Vec<(u64, u64)>, Error> {
+        let mut batch = Batch::with_capacity(ids.len());
+        for &id in ids {
+            let read = cmd("HMGET").arg(keys::post(id)).arg(&["l", "c"]).take();
+            batch.query(id.partition(), read);
+        }
+        let mut reactions = Vec::with_capacity(ids.len());
+        for (id, answer) in ids.iter().zip(self.keyspace.send(batch).await?) {
+            let counts = decode::<(Option<u64>, Option<u64>)>(answer).inspect_err(|_| {
+                tracing::error!(post = id.get(), "a post's counts cannot be read");
+            });
+            let (likes, comments) = counts.unwrap_or_default();
+            reactions.push((likes.unwrap_or_default(), comments.unwrap_or_default()));
+        }
+        Ok(reactions)
+    }
+
+    /// Takes the likes of accounts off posts. All go out together.
+    pub(crate) async fn erase_likes(
+        &self,
+        ids: &[PostId],
+        accounts: &[UserId],
+    ) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(ids.len());
+        for &id in ids {
+            let call = Call::new("post_erase_likes").key(keys::post(id)).key(keys::likes(id));
+            let call = accounts.iter().fold(call, |call, account| call.arg(account.get()));
+            batch.call(id.partition(), call);
+        }
+        for (id, answer) in ids.iter().zip(self.keyspace.send(batch).await?) {
+            if decode::<Value>(answer).is_err() {
+                tracing::error!(post = id.get(), "a post's likes cannot be erased");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_read_as_it_was_written() {
+        let accounts = [7, 1 << 52].map(|id| UserId::new(id).unwrap());
+        for stage in [Stage::Begun, Stage::Walking(Partition::new(1_023)), Stage::Walked] {
+            let run = Run { id: Uuid::new_v4(), stage, accounts: accounts.into() };
+            assert_eq!(Run::read(&run.write()), Some(run));
+        }
+        for rubbish in ["", "7 begun 7", "7"] {
+            assert_eq!(Run::read(rubbish), None, "{rubbish}");
+        }
+    }
+}

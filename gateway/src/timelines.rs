@@ -1,6 +1,6 @@
 //! Timelines as their viewers see them: what the timeline service names, with all that belongs to
-//! it, and without what is deleted or not for the viewer. Home and user timelines go on behind its
-//! newest posts, to the first ones.
+//! it, and without what is deleted or not for the viewer. They go on behind its newest posts, to the
+//! first ones.
 
 mod fill;
 mod hydrate;
@@ -56,7 +56,8 @@ impl Gateway {
     }
 
     /// Shows the posts of those whom the viewer follows and is followed by. As
-    /// [`Gateway::view_home`] up to its newest 800, with timeline.GetFriendsTimeline.
+    /// [`Gateway::view_home`], with timeline.GetFriendsTimeline, and behind the newest 800 posts with
+    /// relation.ListMutuals in the place of relation.ListFollowing.
     pub(crate) async fn view_friends(
         &self,
         token: Token,

@@ -13,6 +13,23 @@ use tonic::Status;
 use super::{Timeline, Whose};
 use crate::{refusal, rpc::Gateway};
 
+/// Returns all accounts on a list of the relation service, page by page. The lists' messages have the
+/// same parts, but are types of their own.
+macro_rules! all_of {
+    ($gateway:expr, $method:ident, $request:expr) => {{
+        let (request, mut accounts, mut page_token) = ($request, Vec::new(), String::new());
+        loop {
+            let response = $gateway.peers.relation().$method(request(page_token)).await;
+            let page = response.map_err(|status| refusal::pass_on(status, &[]))?.into_inner();
+            accounts.extend(page.edges.iter().map(|edge| edge.user_id));
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                break accounts;
+            }
+        }
+    }};
+}
+
 /// A part of the past.
 #[derive(Default)]
 pub(crate) struct Era {
@@ -23,19 +40,23 @@ pub(crate) struct Era {
 }
 
 impl Timeline {
-    /// Returns whose posts are in the past of a timeline. Of a home timeline: relation.ListFollowing
-    /// once for each 200 whom the viewer follows, one after the other, then the calls of
-    /// [`Gateway::unhidden`]. No call for a user timeline; and friends timelines have no past.
+    /// Returns whose posts are in the past of a timeline. Of a home or friends timeline:
+    /// relation.ListFollowing or relation.ListMutuals once for each 200 whom the viewer follows, or who
+    /// follow back as well, one after the other, then the calls of [`Gateway::unhidden`]. No call for a
+    /// user timeline.
     pub(crate) async fn authors(&self, gateway: &Gateway) -> Result<Vec<u64>, Status> {
         match self.whose {
             Whose::Home(viewer) => {
-                let followings = gateway.followings(viewer).await?;
+                let followings = all_of!(gateway, list_following, followings_from(viewer));
                 let mut authors = gateway.unhidden(viewer, followings).await?;
                 authors.push(viewer.get());
                 Ok(authors)
             }
+            Whose::Friends(viewer) => {
+                let mutuals = all_of!(gateway, list_mutuals, mutuals_from(viewer));
+                gateway.unhidden(viewer, mutuals).await
+            }
             Whose::User(author) => Ok(vec![author.get()]),
-            Whose::Friends(_) => Ok(Vec::new()),
         }
     }
 }
@@ -70,24 +91,22 @@ impl Gateway {
         let response = response.map_err(|status| refusal::pass_on(status, &[]))?.into_inner();
         Ok(Era { posts: response.posts, before_id: response.next_before_id })
     }
+}
 
-    async fn followings(&self, viewer: UserId) -> Result<Vec<u64>, Status> {
-        let (mut followings, mut page_token) = (Vec::new(), String::new());
-        loop {
-            let request = relation::ListFollowingRequest {
-                user_id: viewer.get(),
-                page_size: PageSize::MAX as i32,
-                page_token,
-                newer_than_version: 0,
-            };
-            let response = self.peers.relation().list_following(request).await;
-            let page = response.map_err(|status| refusal::pass_on(status, &[]))?.into_inner();
-            followings.extend(page.edges.iter().map(|edge| edge.user_id));
-            page_token = page.next_page_token;
-            if page_token.is_empty() {
-                return Ok(followings);
-            }
-        }
+fn followings_from(viewer: UserId) -> impl Fn(String) -> relation::ListFollowingRequest {
+    move |page_token| relation::ListFollowingRequest {
+        user_id: viewer.get(),
+        page_size: PageSize::MAX as i32,
+        page_token,
+        newer_than_version: 0,
+    }
+}
+
+fn mutuals_from(viewer: UserId) -> impl Fn(String) -> relation::ListMutualsRequest {
+    move |page_token| relation::ListMutualsRequest {
+        user_id: viewer.get(),
+        page_size: PageSize::MAX as i32,
+        page_token,
     }
 }
 

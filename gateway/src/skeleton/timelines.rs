@@ -96,7 +96,7 @@ impl Timeline {
             }
             Whose::Friends(user) => {
                 stretch!(get_friends_timeline, GetFriendsTimelineRequest, user,
-                    response => 0, response.relations)
+                    response => response.older_than_id, response.relations)
             }
             Whose::User(user) => {
                 stretch!(get_user_timeline, GetUserTimelineRequest, user,

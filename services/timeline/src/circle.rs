@@ -57,11 +57,16 @@ impl Circle {
 
     /// Returns whether the timeline shows an entry. Its author must have been asked about.
     pub(crate) fn is_visible(&self, entry: &Entry) -> bool {
+        self.sees(entry.author)
+    }
+
+    /// Returns whether the timeline shows what an author posts, who must have been asked about.
+    pub(crate) fn sees(&self, author: UserId) -> bool {
         // Readers see what they post, but are no friends of their own.
-        if entry.author == self.reader {
+        if author == self.reader {
             return self.sight == Sight::Followings;
         }
-        let standing = self.standings.get(&entry.author).filter(|standing| !standing.is_apart());
+        let standing = self.standings.get(&author).filter(|standing| !standing.is_apart());
         standing.is_some_and(|standing| match self.sight {
             Sight::Followings => standing.is_followed(),
             Sight::Mutuals => standing.is_mutual(),

@@ -90,14 +90,20 @@ impl Reader {
     }
 
     /// Returns a page of the posts of a user's mutuals. As much as to read a home timeline by pull.
+    ///
+    /// The list is cut to the newest posts after those whom the reader does not see are left out:
+    /// none of them takes the place of another's post.
     pub(crate) async fn friends(&self, reader: UserId, wanted: &Wanted) -> Result<Page, Error> {
-        let mutuals = self.graph.mutuals(reader).await?;
+        let mut mutuals = self.graph.mutuals(reader).await?;
         let mut circle = Circle::new(reader, Sight::Mutuals);
+        circle.ask(&self.graph, mutuals.clone()).await?;
+        mutuals.retain(|&author| circle.sees(author));
         let count = wanted.size + 1;
         for depth in [Depth::Tails, Depth::Whole] {
             let list = pull::list(&self.store, &mutuals, depth).await?;
             if let Some(shown) = self.shown(&list, &mut circle, wanted, count).await? {
-                return Ok(page_of(wanted, shown, &circle));
+                let end = list.end(HOME_MAX);
+                return Ok(page_of(wanted, shown, &circle).ending_at(wanted, end));
             }
         }
         Ok(Page::new(wanted, Vec::new()))

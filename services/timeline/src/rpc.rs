@@ -120,13 +120,14 @@ impl TimelineService for Rpc {
     ) -> Answer<pb::GetFriendsTimelineResponse> {
         let request = request.into_inner();
         let page = self.friends_page(&page_request!("GetFriendsTimeline", request)).await;
-        let PageAnswer { entries, next_page_token, since_token, relations, .. } =
+        let PageAnswer { entries, next_page_token, since_token, older_than_id, relations } =
             page.map_err(|error| self.refuse(error))?;
         Ok(Response::new(pb::GetFriendsTimelineResponse {
             entries,
             next_page_token,
             since_token,
             relations,
+            older_than_id,
         }))
     }
 

@@ -284,7 +284,7 @@ async fn members(user: &str, gateway: &str) -> Vec<String> {
     let mut tokens = Vec::with_capacity(AUTHORS);
     for name in names {
         let email = format!("{name}@example.org");
-        let login = LoginRequest { email, password: PASSWORD.to_owned() };
+        let login = LoginRequest { login: email, password: PASSWORD.to_owned() };
         tokens.push(sessions.login(login).await.unwrap().into_inner().token);
     }
     tokens

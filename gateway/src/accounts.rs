@@ -33,18 +33,16 @@ impl Gateway {
         Ok(gateway::RegisterResponse { user: response.into_inner().user })
     }
 
-    /// Says what is free to register. One call: user.CheckAvailability.
+    /// Says whether a name is free to register. One call: user.CheckAvailability.
     pub(crate) async fn check_availability(
         &self,
         request: gateway::CheckAvailabilityRequest,
     ) -> Result<gateway::CheckAvailabilityResponse, Status> {
-        const FIELDS: refusal::Fields = &[("name", "name"), ("email", "email")];
-        let gateway::CheckAvailabilityRequest { name, email } = request;
-        let request = user::CheckAvailabilityRequest { name, email };
+        let request = user::CheckAvailabilityRequest { name: request.name };
         let response = self.peers.user().check_availability(request).await;
-        let response = response.map_err(|status| refusal::pass_on(status, FIELDS))?.into_inner();
-        let user::CheckAvailabilityResponse { name_available, email_available } = response;
-        Ok(gateway::CheckAvailabilityResponse { name_available, email_available })
+        let response = response.map_err(|status| refusal::pass_on(status, &[("name", "name")]))?;
+        let user::CheckAvailabilityResponse { name_available } = response.into_inner();
+        Ok(gateway::CheckAvailabilityResponse { name_available })
     }
 
     /// Opens a session. One call: user.Login.
@@ -52,9 +50,9 @@ impl Gateway {
         &self,
         request: gateway::LoginRequest,
     ) -> Result<gateway::LoginResponse, Status> {
-        const FIELDS: refusal::Fields = &[("email", "email"), ("password", "password")];
-        let gateway::LoginRequest { email, password } = request;
-        let response = self.peers.user().login(user::LoginRequest { email, password }).await;
+        const FIELDS: refusal::Fields = &[("login", "login"), ("password", "password")];
+        let gateway::LoginRequest { login, password } = request;
+        let response = self.peers.user().login(user::LoginRequest { login, password }).await;
         let response = response.map_err(|status| refusal::pass_on(status, FIELDS))?.into_inner();
         let user::LoginResponse { token, expires_at, user } = response;
         Ok(gateway::LoginResponse { token, expires_at, user })

@@ -22,7 +22,7 @@ use crate::system::Urls;
 pub(crate) const TEXT: &str = "the quick brown fox jumps over a lazy dog";
 
 /// Of the e-mail addresses of all accounts that are made here.
-pub(crate) const EMAIL_DOMAIN: &str = "load.invalid";
+const EMAIL_DOMAIN: &str = "load.invalid";
 
 /// Returns where graphs are brought in, and the password of their accounts; without one nobody logs
 /// in to them.

@@ -13,7 +13,7 @@ use tonic::{
 };
 
 use crate::{
-    services::{self, EMAIL_DOMAIN, Services, TEXT, told},
+    services::{self, Services, TEXT, told},
     system::Urls,
 };
 
@@ -122,8 +122,7 @@ async fn log_in(gateway_url: &str, viewers: &[(&str, u64)]) -> anyhow::Result<Ve
     let gateway = GatewayServiceClient::new(remote::serving(gateway_url).await?);
     let progress = Progress::start("log-ins", viewers.len() as u64);
     let session = async |&(name, account): &(&str, u64)| {
-        let login =
-            LoginRequest { email: format!("{name}@{EMAIL_DOMAIN}"), password: PASSWORD.to_owned() };
+        let login = LoginRequest { login: name.to_owned(), password: PASSWORD.to_owned() };
         let answer = remote::repeatedly(async || gateway.clone().login(login.clone()).await).await;
         let token =
             told(answer).with_context(|| format!("cannot log {name} in"))?.into_inner().token;

@@ -48,7 +48,7 @@ async fn a_registration_that_cannot_be_names_its_fields() {
         let what = format!("{:?} {:?} {:?}", request.name.len(), request.email.len(), expected);
         assert_refused(&what, system.gateway().register(request).await, expected);
     }
-    let request = gateway::CheckAvailabilityRequest { name: Some("a b".into()), email: None };
+    let request = gateway::CheckAvailabilityRequest { name: "a b".into() };
     let answer = system.gateway().check_availability(request).await;
     assert_refused("availability", answer, invalid(&["name"]));
 }
@@ -95,7 +95,7 @@ async fn failed_log_ins_are_refused_and_then_throttled() {
     let system = System::start().await;
     system.join("ann").await;
     let login = async |email: String| {
-        let request = gateway::LoginRequest { email, password: "not this one".to_owned() };
+        let request = gateway::LoginRequest { login: email, password: "not this one".to_owned() };
         system.gateway().login(request).await
     };
     let wrong = (Code::Unauthenticated, ErrorReason::BadCredentials, &[][..]);

@@ -84,10 +84,11 @@ async fn a_deleted_account_leaves_nothing_behind() {
     assert!(system.likers(Some(&bob), bobs, 0, "").await.users.is_empty());
     eventually("the posts go", SOON, async || is_gone(&system, post_id).await).await;
     assert!(is_forgotten(&system, &ann).await);
-    // Who is gone can still be unfollowed, and name and e-mail address are free.
+    // Who is gone can still be unfollowed, and the e-mail address is free.
     let request = bob.asks(gateway::UnfollowRequest { user: by_id(ann.id) });
     system.gateway().unfollow(request).await.unwrap();
-    system.gateway().register(registration("ann")).await.unwrap();
+    let back = gateway::RegisterRequest { email: email("ann"), ..registration("ann2") };
+    system.gateway().register(back).await.unwrap();
 }
 
 #[tokio::test]
@@ -163,7 +164,7 @@ async fn an_account_is_deleted_although_a_service_is_away(away: impl Fn(&Peers) 
 
     let request = gateway::DeleteAccountRequest { password: PASSWORD.to_owned() };
     gateway.delete_account(ann.asks(request)).await.unwrap();
-    let login = gateway::LoginRequest { email: email("ann"), password: PASSWORD.to_owned() };
+    let login = gateway::LoginRequest { login: email("ann"), password: PASSWORD.to_owned() };
     assert_eq!(gateway.login(login).await.unwrap_err().code(), Code::Unauthenticated);
     assert_eq!(deletions(&system).await, [ann.id]);
     relay.abort();

@@ -51,7 +51,7 @@ fn publish(author: &Member) -> Request<gateway::PublishRequest> {
 }
 
 fn log_in(name: &str) -> gateway::LoginRequest {
-    gateway::LoginRequest { email: email(name), password: PASSWORD.to_owned() }
+    gateway::LoginRequest { login: email(name), password: PASSWORD.to_owned() }
 }
 
 #[tokio::test]

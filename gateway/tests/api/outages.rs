@@ -41,7 +41,7 @@ async fn a_peer_that_is_away_is_said_at_once_and_hinders_no_other() {
     assert_eq!(failure.code(), Code::Unavailable);
     assert_eq!(status::reason_of(&failure), Some(ErrorReason::PeerUnavailable));
     assert!(begun.elapsed() < Duration::from_secs(5));
-    let request = gateway::CheckAvailabilityRequest { name: Some("bob".into()), email: None };
+    let request = gateway::CheckAvailabilityRequest { name: "bob".into() };
     gateway.check_availability(request).await.unwrap();
 }
 

@@ -71,7 +71,7 @@ async fn a_gateway_process_serves_what_its_peers_on_the_network_answer() {
 async fn who_watches_hears_of_posts_until_the_gateway_stops() {
     let (_redis, process, mut gateway) = start().await;
     gateway.register(registration("ann")).await.unwrap();
-    let login = gateway::LoginRequest { email: email("ann"), password: PASSWORD.to_owned() };
+    let login = gateway::LoginRequest { login: email("ann"), password: PASSWORD.to_owned() };
     let token = gateway.login(login).await.unwrap().into_inner().token;
     let request = with_token(&token, gateway::WatchHomeRequest::default());
     let mut news = gateway.watch_home(request).await.unwrap().into_inner();

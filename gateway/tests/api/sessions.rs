@@ -20,23 +20,18 @@ fn is_invalid_token(outcome: Result<gateway::MeResponse, Status>) -> bool {
 #[tokio::test]
 async fn a_registration_can_be_repeated_and_its_name_is_taken() {
     let system = System::start().await;
-    let ask = async |name: Option<&str>, email: Option<String>| {
-        let name = name.map(str::to_owned);
-        let request = gateway::CheckAvailabilityRequest { name, email };
-        system.gateway().check_availability(request).await.unwrap().into_inner()
+    let is_free = async |name: &str| {
+        let request = gateway::CheckAvailabilityRequest { name: name.to_owned() };
+        system.gateway().check_availability(request).await.unwrap().into_inner().name_available
     };
-    let free = ask(Some("ann"), Some(email("ann"))).await;
-    assert_eq!((free.name_available, free.email_available), (Some(true), Some(true)));
+    assert_eq!(is_free("ann").await, Some(true));
 
     let request = registration("ann");
     let first = system.gateway().register(request.clone()).await.unwrap().into_inner();
     let again = system.gateway().register(request).await.unwrap().into_inner();
     assert_eq!(first, again);
 
-    let taken = ask(Some("ANN"), None).await;
-    assert_eq!((taken.name_available, taken.email_available), (Some(false), None));
-    let taken = ask(None, Some(email("ann"))).await;
-    assert_eq!((taken.name_available, taken.email_available), (None, Some(false)));
+    assert_eq!(is_free("ANN").await, Some(false));
 }
 
 #[tokio::test]
@@ -71,7 +66,7 @@ async fn a_session_ends_with_logout_and_logout_can_be_repeated() {
 async fn a_new_password_ends_every_session() {
     let system = System::start().await;
     let ann = system.join("ann").await;
-    let login = gateway::LoginRequest { email: email("ann"), password: PASSWORD.to_owned() };
+    let login = gateway::LoginRequest { login: email("ann"), password: PASSWORD.to_owned() };
     let second = system.gateway().login(login.clone()).await.unwrap().into_inner().token;
     let request = gateway::ChangePasswordRequest {
         current_password: PASSWORD.to_owned(),
@@ -81,6 +76,52 @@ async fn a_new_password_ends_every_session() {
     assert!(is_invalid_token(me(&system, &ann).await));
     let refusal = system.gateway().login(login).await.unwrap_err();
     assert_eq!(status::reason_of(&refusal), Some(ErrorReason::BadCredentials));
+}
+
+async fn log_in(system: &System, login: &str, password: &str) -> Result<String, Status> {
+    let (login, password) = (login.to_owned(), password.to_owned());
+    let answer = system.gateway().login(gateway::LoginRequest { login, password }).await;
+    answer.map(|answer| answer.into_inner().token)
+}
+
+#[tokio::test]
+async fn an_account_logs_in_by_its_name_or_its_address() {
+    let system = System::start().await;
+    let ann = system.join("Ann").await;
+    for login in ["Ann", "aNN", "ann@example.com", "ANN@Example.com"] {
+        let token = log_in(&system, login, PASSWORD).await.unwrap();
+        let shown = me(&system, &Member { id: ann.id, token }).await.unwrap();
+        assert_eq!(shown.account.unwrap().user.unwrap().id, ann.id, "{login}");
+    }
+    let outcome = async |login| {
+        let status = log_in(&system, login, "not this one").await.unwrap_err();
+        (status.code(), status::reason_of(&status), status.message().to_owned())
+    };
+    // Whoever is meant, and whether there is such an account: one answer.
+    let wrong = outcome("ann").await;
+    assert_eq!((wrong.0, wrong.1), (Code::Unauthenticated, Some(ErrorReason::BadCredentials)));
+    for login in ["ann@example.com", "nobody", "nobody@example.com"] {
+        assert_eq!(outcome(login).await, wrong, "{login}");
+    }
+    for login in ["", "an n", "@ann", "ann@"] {
+        assert_eq!(outcome(login).await.1, Some(ErrorReason::InvalidField), "{login}");
+    }
+}
+
+#[tokio::test]
+async fn the_name_of_a_deleted_account_is_kept_from_others() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let request = gateway::DeleteAccountRequest { password: PASSWORD.to_owned() };
+    system.gateway().delete_account(ann.asks(request)).await.unwrap();
+    let taken = system.gateway().register(registration("ANN")).await.unwrap_err();
+    assert_eq!(status::reason_of(&taken), Some(ErrorReason::NameTaken));
+    let request = gateway::CheckAvailabilityRequest { name: "ann".to_owned() };
+    let free = system.gateway().check_availability(request).await.unwrap().into_inner();
+    assert_eq!(free.name_available, Some(false));
+    // The address is free at once.
+    let back = gateway::RegisterRequest { email: email("ann"), ..registration("ann2") };
+    system.gateway().register(back).await.unwrap();
 }
 
 #[tokio::test]

@@ -112,7 +112,7 @@ impl System {
     pub(crate) async fn join(&self, name: &str) -> Member {
         let registration = registration(name);
         let user = self.gateway().register(registration).await.unwrap().into_inner().user.unwrap();
-        let login = gateway::LoginRequest { email: email(name), password: PASSWORD.to_owned() };
+        let login = gateway::LoginRequest { login: email(name), password: PASSWORD.to_owned() };
         let session = self.gateway().login(login).await.unwrap().into_inner();
         assert_eq!(session.user.unwrap(), user);
         Member { id: user.id, token: session.token }
@@ -213,7 +213,7 @@ pub(crate) fn config() -> Config {
 
 /// Returns the same with further flags.
 pub(crate) fn configured(flags: &[&str]) -> Config {
-    const UNLIMITED: [&str; 8] = [
+    const UNLIMITED: [&str; 11] = [
         "--follows-per-minute=0",
         "--likes-per-minute=0",
         "--post-calls-per-minute=0",
@@ -222,6 +222,9 @@ pub(crate) fn configured(flags: &[&str]) -> Config {
         "--registrations-per-hour=0",
         "--availability-checks-per-minute=0",
         "--password-calls-per-minute=0",
+        "--registrations-per-hour-total=0",
+        "--availability-checks-per-minute-total=0",
+        "--max-watches-per-viewer=0",
     ];
     let name = |flag: &str| flag.split('=').next().map(str::to_owned);
     let told = |own: &&str| flags.iter().any(|flag| name(flag) == name(own));

@@ -159,7 +159,7 @@ impl Servers {
             display_name: String::new(),
         };
         self.gateway().register(registration).await.unwrap();
-        let login = gateway::LoginRequest { email, password: PASSWORD.to_owned() };
+        let login = gateway::LoginRequest { login: email, password: PASSWORD.to_owned() };
         let session = self.gateway().login(login).await.unwrap().into_inner();
         Member { id: session.user.unwrap().id, token: session.token }
     }

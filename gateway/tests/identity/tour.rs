@@ -38,7 +38,7 @@ async fn tour(servers: &Servers) {
 
 async fn profile(servers: &Servers, ann: &Member) {
     let mut gateway = servers.gateway();
-    let free = gateway::CheckAvailabilityRequest { name: Some("ann".to_owned()), email: None };
+    let free = gateway::CheckAvailabilityRequest { name: "ann".to_owned() };
     let free = gateway.check_availability(free).await.unwrap().into_inner();
     assert_eq!(free.name_available, Some(false));
     let update =
@@ -171,7 +171,7 @@ async fn end(servers: &Servers, ann: &Member, bob: &Member, post_id: u64) {
     };
     gateway.change_password(bob.asks(change)).await.unwrap();
     let login = gateway::LoginRequest {
-        email: "bob@example.com".to_owned(),
+        login: "bob@example.com".to_owned(),
         password: new_password.clone(),
     };
     let token = gateway.login(login).await.unwrap().into_inner().token;

@@ -6,17 +6,8 @@ use std::{collections::HashSet, future::Future, time::Duration};
 use microblog_domain::UserId;
 
 use crate::{
-    Claim, Email, Error, Hasher, Name, Part, Password, Record, State, Store, User, store::intact,
+    Claim, Error, Hasher, Holder, Name, Part, Password, Record, State, Store, User, store::intact,
 };
-
-/// What is free to register, for what was asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Availability {
-    /// Whether the name is free.
-    pub name: Option<bool>,
-    /// Whether the e-mail address is free.
-    pub email: Option<bool>,
-}
 
 /// The rules, and what they work with.
 #[derive(Clone)]
@@ -24,12 +15,31 @@ pub struct Accounts {
     pub(crate) store: Store,
     pub(crate) hasher: Hasher,
     pub(crate) session_ttl: Duration,
+    /// For how long the name of a deleted account is kept from others.
+    pub(crate) freed_name_hold: Duration,
+}
+
+/// How a name or address stands.
+#[derive(Clone, Debug)]
+pub(crate) enum Standing {
+    /// Nobody's, also where a claim is worth nothing.
+    Free,
+    /// A deleted account's name, which nobody may have yet.
+    Held,
+    /// This account's, or this registration's under way.
+    By(Box<Record>),
 }
 
 impl Accounts {
-    /// Returns the rules over a store. Sessions last for `session_ttl`.
-    pub const fn new(store: Store, hasher: Hasher, session_ttl: Duration) -> Self {
-        Self { store, hasher, session_ttl }
+    /// Returns the rules over a store. Sessions last for `session_ttl`, and names of deleted accounts
+    /// are kept from others for `freed_name_hold`.
+    pub const fn new(
+        store: Store,
+        hasher: Hasher,
+        session_ttl: Duration,
+        freed_name_hold: Duration,
+    ) -> Self {
+        Self { store, hasher, session_ttl, freed_name_hold }
     }
 
     /// Returns what everybody may see of an account.
@@ -48,7 +58,7 @@ impl Accounts {
     pub async fn get_by_name(&self, name: &Name) -> Result<User, Error> {
         let [holder] = self.standings([Claim::Name(name)]).await?;
         match holder {
-            Some(record) if record.state == State::Active => Ok(record.user),
+            Standing::By(record) if record.state == State::Active => Ok(record.user),
             _ => Err(Error::UserNotFound),
         }
     }
@@ -60,6 +70,7 @@ impl Accounts {
         names.retain(|name| seen.insert(name.clone()));
         let claims: Vec<_> = names.iter().map(Claim::Name).collect();
         let holders = self.store.holders(&claims).await?;
+        let holders: Vec<_> = holders.into_iter().map(|one| one.and_then(Holder::id)).collect();
         let mut ids: Vec<UserId> = holders.iter().copied().flatten().collect();
         ids.sort_unstable();
         ids.dedup();
@@ -81,19 +92,10 @@ impl Accounts {
         record.filter(|record| record.state == State::Active).ok_or(Error::UserNotFound)
     }
 
-    /// Returns whether a name and an address are free to register.
-    pub async fn availability(
-        &self,
-        name: Option<&Name>,
-        email: Option<&Email>,
-    ) -> Result<Availability, Error> {
-        let claims: Vec<_> =
-            name.map(Claim::Name).into_iter().chain(email.map(Claim::Email)).collect();
-        let mut free = self.standings_of(&claims).await?.into_iter().map(|found| found.is_none());
-        Ok(Availability {
-            name: name.and_then(|_| free.next()),
-            email: email.and_then(|_| free.next()),
-        })
+    /// Returns whether a name is free to register.
+    pub async fn is_free(&self, name: &Name) -> Result<bool, Error> {
+        let [standing] = self.standings([Claim::Name(name)]).await?;
+        Ok(matches!(standing, Standing::Free))
     }
 
     /// Changes parts of a profile, and returns it.
@@ -108,7 +110,8 @@ impl Accounts {
         self.get(id).await
     }
 
-    /// Deletes an account, once its password is checked: its name and address are free again.
+    /// Deletes an account, once its password is checked: its address is free again, and its name will
+    /// be.
     pub async fn delete(&self, id: UserId, password: &Password) -> Result<(), Error> {
         let permit = self.hasher.permit().await?;
         let record = self.check_password(&permit, id, password).await?;
@@ -119,7 +122,8 @@ impl Accounts {
                 return Err(Error::BadCredentials);
             }
             let deleted = intact(record.claims(), "an account")?;
-            accounts.store.release(std::slice::from_ref(&deleted)).await?;
+            let hold = accounts.freed_name_hold;
+            accounts.store.release(std::slice::from_ref(&deleted), hold).await?;
             accounts.store.forget_attempts(&deleted.email).await
         })
         .await
@@ -133,11 +137,11 @@ impl Accounts {
     /// Forgets a deleted account for good, whatever is left of it. Its claims are released and its
     /// failed log-ins forgotten before, in case the deletion was cut short. Accounts are left alone.
     pub async fn confirm_deletion(&self, id: UserId) -> Result<(), Error> {
-        let store = self.store.clone();
+        let (store, hold) = (self.store.clone(), self.freed_name_hold);
         write(async move {
             match store.deleted(id).await {
                 Ok(Some(deleted)) => {
-                    store.release(std::slice::from_ref(&deleted)).await?;
+                    store.release(std::slice::from_ref(&deleted), hold).await?;
                     store.forget_attempts(&deleted.email).await?;
                 }
                 Ok(None) => {}
@@ -150,43 +154,58 @@ impl Accounts {
         .await
     }
 
-    /// Returns whose each claim is, be it an account or a registration under way; `None` where it
-    /// is free, also where a claim is worth nothing. Two round trips at most.
+    /// Returns how each claim stands. Two round trips at most.
     pub(crate) async fn standings<const N: usize>(
         &self,
         claims: [Claim<'_>; N],
-    ) -> Result<[Option<Record>; N], Error> {
+    ) -> Result<[Standing; N], Error> {
         let found = self.standings_of(&claims).await?;
         found.try_into().map_err(|_| Error::Damaged("an answer"))
     }
 
     /// The same for any number of claims.
-    pub(crate) async fn standings_of(
-        &self,
-        claims: &[Claim<'_>],
-    ) -> Result<Vec<Option<Record>>, Error> {
+    pub(crate) async fn standings_of(&self, claims: &[Claim<'_>]) -> Result<Vec<Standing>, Error> {
         let holders = self.store.holders(claims).await?;
-        let ids: Vec<UserId> = holders.iter().copied().flatten().collect();
-        if ids.is_empty() {
-            return Ok(vec![None; claims.len()]);
-        }
-        let mut records = self.store.read(&ids).await?.into_iter();
-        let worth = |(holder, claim): (Option<UserId>, &Claim<'_>)| {
-            let record = holder.and_then(|_| records.next().flatten());
-            record.filter(|record| claim.is_worth(record))
+        let ids: Vec<_> = holders.iter().filter_map(|one| one.and_then(Holder::id)).collect();
+        let mut records = match ids.is_empty() {
+            true => Vec::new().into_iter(),
+            false => self.store.read(&ids).await?.into_iter(),
         };
-        Ok(holders.into_iter().zip(claims).map(worth).collect())
+        let standing = |(holder, &claim): (Option<Holder>, &Claim<'_>)| match holder {
+            None => Standing::Free,
+            Some(Holder::Freed) => Standing::Held,
+            Some(Holder::Of(_)) => self.standing(claim, records.next().flatten()),
+        };
+        Ok(holders.into_iter().zip(claims).map(standing).collect())
+    }
+
+    /// Returns how a claim stands that this profile holds, if there is one.
+    pub(crate) fn standing(&self, claim: Claim<'_>, holder: Option<Record>) -> Standing {
+        match holder {
+            Some(record) if claim.is_worth(&record) => Standing::By(Box::new(record)),
+            // What releases the name will hold it: until then it is not free either.
+            Some(record) if !self.freed_name_hold.is_zero() && claim.is_to_be_held(&record) => {
+                Standing::Held
+            }
+            _ => Standing::Free,
+        }
     }
 }
 
 impl Claim<'_> {
     /// Returns whether a claim held by this profile is worth something.
     pub(crate) fn is_worth(self, record: &Record) -> bool {
-        record.state != State::Gone
+        matches!(record.state, State::Active | State::Pending)
             && match self {
                 Self::Name(name) => record.has_name(name),
                 Self::Email(email) => record.has_email(email),
             }
+    }
+
+    /// Returns whether it is the name of a deleted account.
+    fn is_to_be_held(self, record: &Record) -> bool {
+        let Self::Name(name) = self else { return false };
+        record.state == State::Deleted && record.has_name(name)
     }
 }
 

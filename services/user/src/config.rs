@@ -29,6 +29,16 @@ pub struct Config {
           value_parser = clap::value_parser!(u32).range(1..))]
     pub session_ttl_s: u32,
 
+    /// How long the name of a deleted account is kept from others, in seconds (30 days); 0 to free it
+    /// at once. A change holds for accounts deleted from then on
+    #[arg(
+        long,
+        env = "MICROBLOG_FREED_NAME_HOLD_S",
+        value_name = "SECONDS",
+        default_value_t = 2_592_000
+    )]
+    pub freed_name_hold_s: u32,
+
     #[command(flatten)]
     #[allow(missing_docs, reason = "a comment here would replace the heading of its flags")]
     pub chassis: microblog_chassis::Config,
@@ -41,6 +51,10 @@ pub struct Config {
 impl Config {
     pub(crate) fn session_ttl(&self) -> Duration {
         Duration::from_secs(self.session_ttl_s.into())
+    }
+
+    pub(crate) fn freed_name_hold(&self) -> Duration {
+        Duration::from_secs(self.freed_name_hold_s.into())
     }
 
     pub(crate) fn write_budget(&self) -> Duration {

@@ -16,7 +16,7 @@ pub enum Error {
     /// Fields of the request are wrong.
     #[error("the request is invalid")]
     Invalid(Vec<Invalid>),
-    /// Another account has this name.
+    /// Another account has this name, or had it until lately.
     #[error("the name is taken")]
     NameTaken,
     /// Another account has this e-mail address.
@@ -26,8 +26,8 @@ pub enum Error {
     /// kept coming in between.
     #[error("the registration is under way")]
     RegistrationInProgress,
-    /// No account has this e-mail address and this password.
-    #[error("wrong e-mail address or password")]
+    /// No account has this name or e-mail address, and this password.
+    #[error("wrong name, e-mail address or password")]
     BadCredentials,
     /// Too many failures: no password is checked before this time is over.
     #[error("too many failed log-ins")]

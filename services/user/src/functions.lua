@@ -90,12 +90,18 @@ local function take(keys, args)
   return holders
 end
 
--- Gives claims back, where they still are the id's.
--- KEYS: claims of one partition; ARGV: for each the id
+-- Gives claims back, where they still are the id's. What is to be held belongs to nobody until then:
+-- it has the id with a minus sign, and expires.
+-- KEYS: claims of one partition; ARGV: for each the id, for how many ms it is held or 0
 local function release(keys, args)
   for i, key in ipairs(keys) do
-    if redis.call('GET', key) == args[i] then
-      redis.call('DEL', key)
+    local id, hold = args[2 * i - 1], args[2 * i]
+    if redis.call('GET', key) == id then
+      if hold == '0' then
+        redis.call('DEL', key)
+      else
+        redis.call('SET', key, '-' .. id, 'PX', hold)
+      end
     end
   end
   return #keys
@@ -155,11 +161,11 @@ local function drop(keys, args)
   return #args
 end
 
--- Counts a log-in in advance as failed, unless one must wait; and finds who has the address.
--- KEYS: attempts, claim on the address
+-- Counts a log-in in advance as failed, unless one must wait; and finds who has what it counts for.
+-- KEYS: attempts, claim on the name or address that they count for
 -- ARGV: a text that is this attempt's own, memory in ms while failures are free, memory in ms, then
 --   the waits in ms after 1, 2, 3 ... failures
--- Returns how many ms are left to wait, and the id of who has the address or ''.
+-- Returns how many ms are left to wait, and the id of who has it or ''.
 local function attempt(keys, args)
   local now = now_ms()
   local seen = redis.call('HMGET', keys[1], 'failures', 'until', 'last')

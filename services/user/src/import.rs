@@ -7,7 +7,8 @@ use microblog_domain::UserId;
 
 use crate::{
     Accounts, Claim, Draft, Email, Error, Hash, Kind, Name, Password, Registration, State,
-    accounts::write, registration::Claimed,
+    accounts::{Standing, write},
+    registration::Claimed,
 };
 
 // Names that somebody is just registering are looked at again, so often and after such a pause.
@@ -17,7 +18,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What came of an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// The account of each name; `None` where the address is another account's.
+    /// The account of each name; `None` where the address is another account's, and where the name
+    /// was a deleted account's until lately.
     pub ids: Vec<Option<UserId>>,
     /// How many accounts this call has made.
     pub created: usize,
@@ -35,7 +37,7 @@ pub struct Person {
 enum Row {
     /// To be looked at (again).
     Open,
-    /// The name's account, or `None` where its address is another's.
+    /// The name's account, or `None` where its address is another's or the name is held.
     Settled(Option<UserId>),
 }
 
@@ -111,11 +113,12 @@ impl Import {
         let mut free = Vec::with_capacity(open.len());
         for (row, standing) in open.into_iter().zip(standings) {
             match standing {
-                None => free.push(row),
-                Some(record) if record.state == State::Active => {
+                Standing::Free => free.push(row),
+                Standing::Held => self.rows[row] = Row::Settled(None),
+                Standing::By(record) if record.state == State::Active => {
                     self.rows[row] = Row::Settled(Some(record.user.id));
                 }
-                Some(_pending) => {}
+                Standing::By(_pending) => {}
             }
         }
         Ok(free)
@@ -150,6 +153,7 @@ impl Import {
                 Claimed::By(rival) if rival.state == State::Active => {
                     self.rows[row] = Row::Settled((kind == Kind::Name).then_some(rival.user.id));
                 }
+                Claimed::Held => self.rows[row] = Row::Settled(None),
                 Claimed::By(_) | Claimed::Contested => {}
             }
             lost.push(registration);

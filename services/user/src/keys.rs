@@ -9,16 +9,16 @@
 //! | `user:{p}:accounts` | set (intset) | ids of the accounts that exist, for checks |
 //! | `user:{p}:deletions` | zset | ids of deleted accounts that are not confirmed; score: the id |
 //! | `user:{p}:sessions:<u>` | zset | SHA-256 of a token → its end in Unix ms; goes with the last |
-//! | `user:{h}:name:<name>` | string | claim on a name in lower case: the id |
+//! | `user:{h}:name:<name>` | string | claim on a name in lower case: the id; of a deleted account, the id with a minus sign, which expires |
 //! | `user:{h}:email:<address>` | string | claim on an address in lower case: the id |
-//! | `user:{h}:attempts:<address>` | hash | failed log-ins; 1 hour, or 24 once they cost a wait |
+//! | `user:{h}:attempts:<login>` | hash | failed log-ins of an account by its address, or of a name or address that nobody has; 1 hour, or 24 once they cost a wait |
 //!
 //! `p` is the partition that the id names, `h` that of the text.
 
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{key, number_behind};
 
-use crate::{Email, Name};
+use crate::{Claim, Email, Login, Name};
 
 /// Begins the key of every profile of a partition; the id follows. Ids are issued by the function
 /// that writes the profile, which therefore completes the key itself: the slot is the same.
@@ -68,8 +68,16 @@ pub(crate) fn email(email: &Email) -> String {
     key(format_args!("user:{{{}}}:email:{}", email.partition(), email.unique()))
 }
 
-pub(crate) fn attempts(email: &Email) -> String {
-    key(format_args!("user:{{{}}}:attempts:{}", email.partition(), email.unique()))
+/// Returns the key of a claim.
+pub(crate) fn claim(claim: Claim<'_>) -> String {
+    match claim {
+        Claim::Name(text) => name(text),
+        Claim::Email(text) => email(text),
+    }
+}
+
+pub(crate) fn attempts(login: &Login) -> String {
+    key(format_args!("user:{{{}}}:attempts:{}", login.partition(), login.unique()))
 }
 
 #[cfg(test)]
@@ -98,7 +106,8 @@ mod tests {
         assert_eq!(email(&lower), email(&upper));
         let at = lower.partition();
         assert_eq!(email(&lower), format!("user:{{{at}}}:email:ann@example.org"));
-        assert_eq!(attempts(&lower), format!("user:{{{at}}}:attempts:ann@example.org"));
+        let counted = attempts(&Login::Email(lower));
+        assert_eq!(counted, format!("user:{{{at}}}:attempts:ann@example.org"));
         let ann = Name::parse("name", "Ann").unwrap();
         assert_eq!(name(&ann), format!("user:{{{}}}:name:ann", ann.partition()));
     }

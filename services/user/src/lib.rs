@@ -17,6 +17,7 @@ mod email;
 mod error;
 pub mod import;
 mod keys;
+mod login;
 mod name;
 mod password;
 mod profile;
@@ -39,15 +40,16 @@ use microblog_proto::user::{
 };
 use tonic::service::Routes;
 
-pub use accounts::{Accounts, Availability};
+pub use accounts::Accounts;
 pub use config::Config;
 pub use email::Email;
 pub use error::Error;
+pub use login::Login;
 pub use name::Name;
 pub use password::{Hash, HashError, Hasher, Password, Permit};
 pub use profile::{Draft, Part, Record, Registration, State, User};
 pub use sessions::Session;
-pub use store::{Claim, Kind, Store};
+pub use store::{Claim, Holder, Kind, Store};
 pub use sweeper::Sweeper;
 pub use token::{Fingerprint, NoRandomness, Token};
 pub use verify::Findings;
@@ -58,7 +60,8 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, Error> 
     let store = Store::new(keyspace);
     let hasher = Hasher::of_process(config.hashing_threads.into());
     hasher.warm_up().await?;
-    let accounts = Accounts::new(store.clone(), hasher, config.session_ttl());
+    let accounts =
+        Accounts::new(store.clone(), hasher, config.session_ttl(), config.freed_name_hold());
     let mut background: Vec<futures::future::BoxFuture<'static, ()>> = Vec::new();
     if worker.is_first() {
         background.push(Box::pin(Sweeper::new(accounts.clone(), config.write_budget()).run()));

@@ -40,7 +40,9 @@ pub enum State {
     Active,
     /// A registration under way.
     Pending,
-    /// A registration given up or a deleted account: its claims are worth nothing.
+    /// A deleted account. Its claim on its e-mail address is worth nothing.
+    Deleted,
+    /// A registration given up: its claims are worth nothing.
     Gone,
 }
 

@@ -10,13 +10,14 @@
 //! sweeper aborts what stays pending for longer than any write may take, and of abortion and
 //! activation only one can win, whenever they come. The invariants are those of [`crate::store`].
 
-use std::collections::HashMap;
+use std::time::Duration;
 
 use microblog_domain::UserId;
 
 use crate::{
-    Accounts, Claim, Draft, Email, Error, Kind, Name, Password, Record, Registration, State, User,
-    accounts::write,
+    Accounts, Claim, Draft, Email, Error, Holder, Kind, Name, Password, Record, Registration,
+    State, User,
+    accounts::{Standing, write},
 };
 
 // A worthless claim that I could not take over was taken by somebody else in that moment. This often
@@ -45,6 +46,8 @@ pub(crate) enum Claimed {
     Mine,
     /// It is this account's, or this registration's.
     By(Box<Record>),
+    /// It is a name that is kept from all for some time.
+    Held,
     /// It is somebody's, who came in between.
     Contested,
 }
@@ -52,6 +55,8 @@ pub(crate) enum Claimed {
 enum Outcome {
     Registered(User),
     Lost(Kind, Box<Record>),
+    /// Its name is kept from all for some time.
+    Held,
     /// Given up by the sweeper, or by itself since others kept coming in between: who they are is
     /// unknown, and may be the same request.
     Aborted,
@@ -63,11 +68,12 @@ impl Accounts {
         let claims = [Claim::Name(&application.name), Claim::Email(&application.email)];
         let [name, email] = self.standings(claims).await?;
         // Asked before hashing, which is dear.
-        if let Some(rival) = name {
-            return self.replay(&application, Kind::Name, &rival).await;
-        }
-        if let Some(rival) = email {
-            return self.replay(&application, Kind::Email, &rival).await;
+        for (kind, standing) in [(Kind::Name, name), (Kind::Email, email)] {
+            match standing {
+                Standing::Free => {}
+                Standing::Held => return Err(taken(kind)),
+                Standing::By(rival) => return self.replay(&application, kind, &rival).await,
+            }
         }
         let draft = Draft {
             name: application.name.clone(),
@@ -80,6 +86,7 @@ impl Accounts {
         match write(async move { accounts.carry_out(draft).await }).await? {
             Outcome::Registered(user) => Ok(user),
             Outcome::Lost(kind, rival) => self.replay(&application, kind, &rival).await,
+            Outcome::Held => Err(Error::NameTaken),
             Outcome::Aborted => Err(Error::RegistrationInProgress),
         }
     }
@@ -114,6 +121,7 @@ impl Accounts {
             let outcome = match claimed {
                 Some(Claimed::Mine) => continue,
                 Some(Claimed::By(rival)) => Outcome::Lost(kind, rival),
+                Some(Claimed::Held) => Outcome::Held,
                 Some(Claimed::Contested) | None => Outcome::Aborted,
             };
             self.discard(&registrations).await?;
@@ -143,46 +151,66 @@ impl Accounts {
         registrations: &[Registration],
     ) -> Result<Vec<Claimed>, Error> {
         let mut claimed = vec![Claimed::Mine; registrations.len()];
-        let mut holders = self.store.claim(kind, registrations).await?;
-        let mut open: Vec<usize> = (0..registrations.len()).collect();
+        let holders = self.store.claim(kind, registrations).await?;
+        let mut open: Vec<_> = holders.into_iter().enumerate().collect();
         for _ in 0..TAKE_OVER_TRIES {
-            open.retain(|&i| holders[i] != registrations[i].id);
-            if open.is_empty() {
+            let rivals = self.others(&mut claimed, registrations, open).await?;
+            let mut worthless = Vec::new();
+            for (i, holder, rival) in rivals {
+                match self.standing(Claim::of(&registrations[i], kind), rival) {
+                    Standing::Free => worthless.push((i, holder)),
+                    Standing::Held => claimed[i] = Claimed::Held,
+                    Standing::By(rival) => claimed[i] = Claimed::By(rival),
+                }
+            }
+            if worthless.is_empty() {
                 return Ok(claimed);
             }
-            let rivals = self.read_by_id(open.iter().map(|&i| holders[i])).await?;
-            open.retain(|&i| {
-                let claim = Claim::of(&registrations[i], kind);
-                let rival = rivals.get(&holders[i]).filter(|rival| claim.is_worth(rival));
-                if let Some(rival) = rival {
-                    claimed[i] = Claimed::By(Box::new(rival.clone()));
-                }
-                rival.is_none()
-            });
-            let worthless: Vec<_> = open.iter().map(|&i| (&registrations[i], holders[i])).collect();
-            let taken = self.store.take(kind, &worthless).await?;
-            open.iter().zip(taken).for_each(|(&i, holder)| holders[i] = holder);
+            let wants: Vec<_> =
+                worthless.iter().map(|&(i, from)| (&registrations[i], from)).collect();
+            let taken = self.store.take(kind, &wants).await?;
+            open = worthless.iter().zip(taken).map(|(&(i, _), holder)| (i, holder)).collect();
         }
-        for i in open.into_iter().filter(|&i| holders[i] != registrations[i].id) {
-            claimed[i] = Claimed::Contested;
+        for (i, holder) in open {
+            match holder {
+                Holder::Of(id) if id == registrations[i].id => {}
+                Holder::Of(_) => claimed[i] = Claimed::Contested,
+                Holder::Freed => claimed[i] = Claimed::Held,
+            }
         }
         Ok(claimed)
+    }
+
+    /// Returns of the claims that others hold who these are, each with its place; notes those that
+    /// are held for nobody. One round trip, where there are any.
+    async fn others(
+        &self,
+        claimed: &mut [Claimed],
+        registrations: &[Registration],
+        holders: Vec<(usize, Holder)>,
+    ) -> Result<Vec<(usize, UserId, Option<Record>)>, Error> {
+        let mut others = Vec::new();
+        for (i, holder) in holders {
+            match holder {
+                Holder::Of(id) if id == registrations[i].id => {}
+                Holder::Of(id) => others.push((i, id)),
+                Holder::Freed => claimed[i] = Claimed::Held,
+            }
+        }
+        if others.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids: Vec<_> = others.iter().map(|&(_, id)| id).collect();
+        let records = self.store.read(&ids).await?;
+        Ok(others.into_iter().zip(records).map(|((i, id), record)| (i, id, record)).collect())
     }
 
     /// Gives back what registrations hold and forgets them. They must not be going on elsewhere.
     pub(crate) async fn discard(&self, registrations: &[Registration]) -> Result<(), Error> {
         let ids: Vec<_> = registrations.iter().map(|registration| registration.id).collect();
-        self.store.release(registrations).await?;
+        // Nobody has ever had these names.
+        self.store.release(registrations, Duration::ZERO).await?;
         self.store.drop_registrations(&ids).await
-    }
-
-    async fn read_by_id(
-        &self,
-        ids: impl Iterator<Item = UserId>,
-    ) -> Result<HashMap<UserId, Record>, Error> {
-        let ids: Vec<_> = ids.collect();
-        let records = self.store.read(&ids).await?;
-        Ok(ids.into_iter().zip(records).filter_map(|(id, r)| Some((id, r?))).collect())
     }
 }
 

@@ -42,12 +42,9 @@ impl UserService for Rpc {
         &self,
         request: Request<pb::CheckAvailabilityRequest>,
     ) -> Answer<pb::CheckAvailabilityResponse> {
-        let (name, email) = decode::check_availability(&request.into_inner())?;
-        let free = self.accounts.availability(name.as_ref(), email.as_ref()).await?;
-        Ok(Response::new(pb::CheckAvailabilityResponse {
-            name_available: free.name,
-            email_available: free.email,
-        }))
+        let name = Name::parse("name", &request.get_ref().name).map_err(Error::from)?;
+        let name_available = Some(self.accounts.is_free(&name).await?);
+        Ok(Response::new(pb::CheckAvailabilityResponse { name_available }))
     }
 
     async fn import_users(
@@ -64,8 +61,8 @@ impl UserService for Rpc {
     }
 
     async fn login(&self, request: Request<pb::LoginRequest>) -> Answer<pb::LoginResponse> {
-        let (email, password) = decode::login(&request.into_inner())?;
-        let session = self.accounts.login(email, password).await?;
+        let (login, password) = decode::login(&request.into_inner())?;
+        let session = self.accounts.login(login, password).await?;
         Ok(Response::new(pb::LoginResponse {
             token: session.token.reveal(),
             expires_at: Some(session.expires_at.into()),

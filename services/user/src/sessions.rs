@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use microblog_domain::UserId;
 
 use crate::{
-    Accounts, Email, Error, Password, Token, User,
+    Accounts, Error, Login, Password, Token, User,
     accounts::write,
     store::{self, intact},
 };
@@ -24,8 +24,9 @@ pub struct Session {
 
 impl Accounts {
     /// Opens a session.
-    pub async fn login(&self, email: Email, password: Password) -> Result<Session, Error> {
-        let record = self.check_credentials(&email, &password).await?;
+    pub async fn login(&self, login: Login, password: Password) -> Result<Session, Error> {
+        let record = self.check_credentials(&login, &password).await?;
+        let email = intact(record.claims(), "an account")?.email;
         let token = Token::issue(record.user.id)?;
         let expires_at = store::whole_ms(SystemTime::now() + self.session_ttl);
         let (store, id, fingerprint) = (self.store.clone(), record.user.id, token.fingerprint());

@@ -14,6 +14,10 @@
 //!    and carries the name or address. Whoever meets a worthless claim, such as one made by a stalled
 //!    process after its registration was aborted, may take it over, by compare-and-set from the id
 //!    that it holds.
+//!
+//!    The name of a deleted account is held for some time: as long as its profile is there, nobody
+//!    takes its claim over, and what releases it puts a claim in its place that is no account's and
+//!    expires ([`Holder::Freed`]). So there is no moment at which the name is free before its time.
 //! 4. Hence an active profile holds both its claims: they were its own when it was activated, and
 //!    nobody takes over a claim of a profile that is not gone.
 //! 5. A pending or aborted profile is in `registrations`, a deleted one in `deletions`, an active
@@ -36,7 +40,7 @@ use microblog_keyspace::{self as keyspace, Keyspace, Library, Recall};
 use crate::Registration;
 
 pub use accounts::AccountsPage;
-pub use claims::{Claim, Kind};
+pub use claims::{Claim, Holder, Kind};
 use recalled::{Recalled, Which};
 pub(crate) use sessions::whole_ms;
 pub use sessions::{Attempt, SESSIONS_MAX};

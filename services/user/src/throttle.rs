@@ -1,4 +1,5 @@
-//! The rule by which guessing passwords gets slow: per e-mail address, known or not. Pure: the
+//! The rule by which guessing passwords gets slow: per account, by its e-mail address, or per name or address that
+//! no account has. Pure: the
 //! counting happens in the store.
 
 use std::time::Duration;

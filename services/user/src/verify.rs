@@ -2,12 +2,12 @@
 //! addresses.
 //!
 //! Checked: each id in `accounts` has an active profile that can be read; both its claims are its
-//! own; nothing is being registered. Not checked, since nothing lists them: worthless claims, which
-//! harm nobody, and profiles that nothing lists.
+//! own; nothing is being registered. Not checked, since nothing lists them: worthless claims and
+//! names held for nobody, which harm no account, and profiles that nothing lists.
 
 use microblog_domain::{Partition, UserId, Violations};
 
-use crate::{Accounts, Claim, Error, Registration, State};
+use crate::{Accounts, Claim, Error, Holder, Registration, State};
 
 const ACCOUNTS_PER_BATCH: usize = 500;
 
@@ -66,8 +66,11 @@ impl Accounts {
             sound.iter().flat_map(|r| [Claim::Name(&r.name), Claim::Email(&r.email)]).collect();
         let holders = self.store.holders(&claims).await?;
         for ((id, what), holder) in sound.iter().flat_map(both).zip(holders) {
-            violations.check(holder == Some(id), || match holder {
-                Some(holder) => format!("the {what} of account {id} is claimed by {holder}"),
+            violations.check(holder == Some(Holder::Of(id)), || match holder {
+                Some(Holder::Of(other)) => {
+                    format!("the {what} of account {id} is claimed by {other}")
+                }
+                Some(Holder::Freed) => format!("the {what} of account {id} is held for nobody"),
                 None => format!("the {what} of account {id} is not claimed"),
             });
         }

@@ -7,10 +7,11 @@ mod harness;
 use std::time::Duration;
 
 use harness::{
-    PASSWORD, PATIENCE, System, assert_sound, authenticate, login, on_each_store, refused,
-    register, registration,
+    PASSWORD, PATIENCE, System, assert_sound, authenticate, login, login_as, on_each_store,
+    refused, register, registration, try_register,
 };
 use microblog_chassis::status::reason_of;
+use microblog_domain::Partition;
 use microblog_proto::{
     common::ErrorReason as Reason,
     user::{self as pb},
@@ -25,6 +26,7 @@ on_each_store! {
     a_session_lives_until_it_is_ended
     a_new_password_ends_every_session
     a_deleted_account_frees_its_name_and_address
+    a_freed_name_is_held_for_its_time
 }
 
 async fn an_account_is_found_by_all_that_names_it(topology: Topology) {
@@ -99,16 +101,12 @@ async fn what_is_taken_is_said(topology: Topology) {
     let email = pb::RegisterRequest { email: "Ann@Example.org".to_owned(), ..registration("new") };
     refused(client.register(email).await, Reason::EmailTaken);
 
-    let mut free = async |name: Option<&str>, email: Option<&str>| {
-        let (name, email) = (name.map(str::to_owned), email.map(str::to_owned));
-        let request = pb::CheckAvailabilityRequest { name, email };
-        let answer = client.check_availability(request).await.unwrap().into_inner();
-        (answer.name_available, answer.email_available)
+    let mut free = async |name: &str| {
+        let request = pb::CheckAvailabilityRequest { name: name.to_owned() };
+        client.check_availability(request).await.unwrap().into_inner().name_available
     };
-    assert_eq!(free(Some("Ann"), Some("new@example.org")).await, (Some(false), Some(true)));
-    assert_eq!(free(Some("new"), Some("ANN@example.org")).await, (Some(true), Some(false)));
-    assert_eq!(free(None, Some("ann@example.org")).await, (None, Some(false)));
-    assert_eq!(free(Some("new"), None).await, (Some(true), None));
+    assert_eq!(free("Ann").await, Some(false));
+    assert_eq!(free("new").await, Some(true));
     assert_sound(&system.client, 1).await;
 }
 
@@ -122,7 +120,7 @@ async fn a_session_lives_until_it_is_ended(topology: Topology) {
     );
     assert_ne!(first, second);
     let request =
-        pb::LoginRequest { email: "ann@example.org".to_owned(), password: PASSWORD.to_owned() };
+        pb::LoginRequest { login: "ann@example.org".to_owned(), password: PASSWORD.to_owned() };
     let opened = client.login(request).await.unwrap().into_inner();
     let shown = pb::AuthenticateRequest { token: opened.token };
     let shown = client.authenticate(shown).await.unwrap().into_inner();
@@ -167,8 +165,57 @@ async fn a_new_password_ends_every_session(topology: Topology) {
     assert!(login(&client, "ann", "battery staple").await.is_ok());
 }
 
-async fn a_deleted_account_frees_its_name_and_address(topology: Topology) {
+async fn a_freed_name_is_held_for_its_time(topology: Topology) {
     let system = System::start(topology).await;
+    let mut client = system.client.clone();
+    let ann = register(&client, "Ann").await;
+    let delete = pb::DeleteUserRequest { user_id: ann.id, password: PASSWORD.to_owned() };
+    client.delete_user(delete).await.unwrap();
+    let confirm = pb::ConfirmDeletionRequest { user_id: ann.id };
+    client.confirm_deletion(confirm).await.unwrap();
+    let free = async || {
+        let request = pb::CheckAvailabilityRequest { name: "ANN".to_owned() };
+        let answer = system.client.clone().check_availability(request).await.unwrap();
+        answer.into_inner().name_available
+    };
+    let import = |name: &str| pb::ImportUsersRequest {
+        names: vec![name.to_owned(), "zoe".to_owned()],
+        email_domain: "example.com".to_owned(),
+        password: String::new(),
+    };
+    // It is nobody's, and nobody gets it, whoever they are.
+    let same = pb::RegisterRequest { name: "ann".to_owned(), ..registration("ann") };
+    refused(client.register(same).await, Reason::NameTaken);
+    assert_eq!(free().await, Some(false));
+    let imported = client.import_users(import("ann")).await.unwrap().into_inner();
+    assert_eq!((imported.user_ids[0], imported.created), (0, 1));
+    let by_name = pb::GetUserByNameRequest { name: "ann".to_owned() };
+    refused(client.get_user_by_name(by_name.clone()).await, Reason::UserNotFound);
+    refused(login_as(&client, "ann", PASSWORD).await, Reason::BadCredentials);
+    // The address is free at once.
+    let back = pb::RegisterRequest { name: "ann2".to_owned(), ..registration("Ann") };
+    try_register(&client, back).await.unwrap();
+    assert_sound(&client, 2).await;
+
+    // 30 days, of which confirming takes none away and adds none.
+    let key = format!("user:{{{}}}:name:ann", Partition::of_text("ann"));
+    let (mut left, day_ms) = (0, 86_400_000);
+    for node in system.redis.nodes() {
+        // All nodes but one say that it is elsewhere, or know only of a copy.
+        let mut admin = node.admin().await;
+        let pttl = redis::cmd("PTTL").arg(&key).take();
+        left = pttl.query_async::<i64>(&mut admin).await.unwrap_or_default().max(left);
+        let _ = redis::cmd("PEXPIRE").arg(&key).arg(1).take().exec_async(&mut admin).await;
+    }
+    assert!((29 * day_ms..=30 * day_ms).contains(&left), "{left}");
+    eventually("the name is free", PATIENCE, async || free().await == Some(true)).await;
+    let imported = client.import_users(import("ann")).await.unwrap().into_inner();
+    assert_ne!(imported.user_ids[0], 0);
+    assert_sound(&client, 3).await;
+}
+
+async fn a_deleted_account_frees_its_name_and_address(topology: Topology) {
+    let system = System::start_with(topology, &["--freed-name-hold-s", "0"]).await;
     let mut client = system.client.clone();
     let ann = register(&client, "ann").await;
     let token = login(&client, "ann", PASSWORD).await.unwrap();
@@ -212,7 +259,7 @@ async fn guessing_passwords_gets_slow_and_tells_nothing() {
                 break status;
             }
             assert_eq!(reason_of(&status), Some(Reason::BadCredentials));
-            assert_eq!(status.message(), "wrong e-mail address or password");
+            assert_eq!(status.message(), "wrong name, e-mail address or password");
             heard += 1;
         };
         // More than five only where a check takes longer than the wait, on a busy machine.
@@ -241,6 +288,34 @@ async fn many_guesses_at_once_are_no_way_around_the_waits() {
         reason_of(status) == Some(Reason::BadCredentials)
     });
     assert_eq!(heard.count(), 1);
+}
+
+#[tokio::test]
+async fn guesses_by_name_and_by_address_count_together() {
+    let system = System::start(Topology::Single).await;
+    let client = &system.client;
+    register(client, "Ann").await;
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let failures =
+        redis::cmd("HGET").arg(harness::attempts("ann@example.org")).arg("failures").take();
+    for (count, login) in ["ANN", "Ann@example.org", "ann"].into_iter().enumerate() {
+        refused(login_as(client, login, "wrong").await, Reason::BadCredentials);
+        let counted = failures.query_async::<usize>(&mut admin).await.unwrap();
+        assert_eq!(counted, count + 1, "{login}");
+    }
+    login_as(client, "ann", PASSWORD).await.unwrap();
+    let counted: Option<usize> = failures.query_async(&mut admin).await.unwrap();
+    assert_eq!(counted, None, "success clears the count");
+
+    harness::set_failures(&system.redis, "ann@example.org", 11).await;
+    refused(login_as(client, "ann", "wrong").await, Reason::BadCredentials);
+    refused(login_as(client, "ann@example.org", PASSWORD).await, Reason::LoginThrottled);
+    refused(login_as(client, "ann", PASSWORD).await, Reason::LoginThrottled);
+
+    // Unknown or not, a name is throttled.
+    harness::set_failures(&system.redis, "nobody", 11).await;
+    refused(login_as(client, "nobody", "wrong").await, Reason::BadCredentials);
+    refused(login_as(client, "NOBODY", "wrong").await, Reason::LoginThrottled);
 }
 
 #[tokio::test]

@@ -10,8 +10,8 @@ use harness::{PASSWORD, PATIENCE, accounts, draft, on_each_store};
 use microblog_domain::Partition;
 use microblog_testkit::{Store as Redis, Topology, eventually};
 use microblog_user::{
-    Accounts, Draft, Hash, Kind, Name, Password, Registration, Store, Sweeper, User,
-    registration::Application,
+    Accounts, Draft, Hash, Holder, Kind, Login, Name, Password, Registration, Store, Sweeper, User,
+    import::Person, registration::Application,
 };
 
 on_each_store! {
@@ -19,6 +19,7 @@ on_each_store! {
     a_sweep_that_stops_anywhere_is_taken_up_again
     who_stalls_until_he_is_given_up_cannot_come_back
     a_deletion_that_stops_anywhere_frees_the_name
+    a_deletion_that_stops_anywhere_holds_the_name
 }
 
 async fn register_directly(accounts: &Accounts, name: &str) -> User {
@@ -35,9 +36,7 @@ async fn sweep(accounts: &Accounts) -> usize {
 }
 
 async fn assert_free(accounts: &Accounts, name: &str, is_free: bool) {
-    let Draft { name, email, .. } = draft(name);
-    let free = accounts.availability(Some(&name), Some(&email)).await.unwrap();
-    assert_eq!((free.name, free.email), (Some(is_free), Some(is_free)));
+    assert_eq!(accounts.is_free(&draft(name).name).await.unwrap(), is_free);
 }
 
 async fn assert_checked(accounts: &Accounts, expected: u64) {
@@ -54,7 +53,8 @@ async fn assert_checked(accounts: &Accounts, expected: u64) {
 async fn begin(store: &Store, name: &str, steps: usize) -> Vec<Registration> {
     let registrations = store.create(&[draft(name)]).await.unwrap();
     for kind in [Kind::Name, Kind::Email].into_iter().take(steps - 1) {
-        assert_eq!(store.claim(kind, &registrations).await.unwrap(), [registrations[0].id]);
+        let mine = Holder::Of(registrations[0].id);
+        assert_eq!(store.claim(kind, &registrations).await.unwrap(), [mine]);
     }
     registrations
 }
@@ -87,7 +87,7 @@ async fn a_sweep_that_stops_anywhere_is_taken_up_again(topology: Topology) {
         assert_eq!(store.activate(&ids).await.unwrap(), [false]);
         assert_free(&accounts, &name, true).await;
         if steps == 2 {
-            store.release(&aborted).await.unwrap();
+            store.release(&aborted, Duration::ZERO).await.unwrap();
         }
         let user = register_directly(&accounts, &name).await;
         assert_eq!(sweep(&accounts).await, 1);
@@ -111,7 +111,7 @@ async fn who_stalls_until_he_is_given_up_cannot_come_back(topology: Topology) {
         assert_free(&accounts, &name, true).await;
         let user = register_directly(&accounts, &name).await;
         assert_eq!(store.activate(&[stalled[0].id]).await.unwrap(), [false]);
-        store.release(&stalled).await.unwrap();
+        store.release(&stalled, Duration::ZERO).await.unwrap();
         store.drop_registrations(&[stalled[0].id]).await.unwrap();
         assert_eq!(accounts.get_by_name(&stalled[0].name).await.unwrap(), user);
         assert!(accounts.get(stalled[0].id).await.is_err());
@@ -137,7 +137,7 @@ async fn a_deletion_that_stops_anywhere_frees_the_name(topology: Topology) {
         }
         let deleted = store.deleted(user.id).await.unwrap().unwrap();
         if steps == 2 {
-            store.release(&[deleted]).await.unwrap();
+            store.release(&[deleted], Duration::ZERO).await.unwrap();
         }
         assert_free(&accounts, "ann", true).await;
         let again = register_directly(&accounts, "ann").await;
@@ -194,12 +194,11 @@ async fn a_registration_is_not_given_up_before_its_time() {
     let (store, accounts) = accounts(&redis).await;
     // Gives up after three seconds.
     let mut patient = Sweeper::new(accounts.clone(), Duration::from_secs(2));
-    let begun = begin(&store, "slow", 2).await;
+    begin(&store, "slow", 2).await;
     assert_eq!(patient.sweep().await.unwrap(), 0);
     assert_eq!(patient.sweep().await.unwrap(), 0);
     // Whoever asks meanwhile is told that the name is taken.
-    let free = accounts.availability(Some(&begun[0].name), None).await.unwrap();
-    assert_eq!(free.name, Some(false));
+    assert_free(&accounts, "slow", false).await;
     eventually("it is given up in the end", PATIENCE, async || patient.sweep().await.unwrap() == 1)
         .await;
     assert_free(&accounts, "slow", true).await;
@@ -246,6 +245,32 @@ async fn a_deletion_is_confirmed_whatever_is_left_of_the_account() {
     assert_checked(&accounts, 0).await;
 }
 
+async fn a_deletion_that_stops_anywhere_holds_the_name(topology: Topology) {
+    let redis = Redis::start(topology).await;
+    let hold = Duration::from_secs(3600);
+    let (store, accounts) = harness::accounts_with_hold(&redis, hold).await;
+    for steps in 1..=2 {
+        let name = format!("ann{steps}");
+        let user = register_directly(&accounts, &name).await;
+        let record = accounts.get_own(user.id).await.unwrap();
+        assert!(store.delete(user.id, &record.password).await.unwrap());
+        let deleted = store.deleted(user.id).await.unwrap().unwrap();
+        if steps == 2 {
+            store.release(&[deleted], hold).await.unwrap();
+        }
+        for _ in 0..2 {
+            assert_free(&accounts, &name, false).await;
+            let rival = begin(&store, &name, 1).await;
+            let person = Person { name: rival[0].name.clone(), email: draft("other").email };
+            let imported = accounts.import(vec![person], None).await.unwrap();
+            assert_eq!((imported.ids, imported.created), (vec![None], 0));
+            assert_eq!(sweep(&accounts).await, 1);
+            accounts.confirm_deletion(user.id).await.unwrap();
+        }
+    }
+    assert_checked(&accounts, 0).await;
+}
+
 #[tokio::test]
 async fn a_confirmed_deletion_leaves_no_failed_log_ins() {
     let redis = Redis::start(Topology::Single).await;
@@ -254,7 +279,7 @@ async fn a_confirmed_deletion_leaves_no_failed_log_ins() {
     let record = accounts.get_own(user.id).await.unwrap();
     // Cut short after its first step.
     assert!(store.delete(user.id, &record.password).await.unwrap());
-    store.attempt(&draft("ann").email).await.unwrap();
+    store.attempt(&Login::Email(draft("ann").email)).await.unwrap();
     accounts.confirm_deletion(user.id).await.unwrap();
     let mut admin = redis.nodes()[0].admin().await;
     let mut counted = microblog_testkit::redis::cmd("EXISTS");

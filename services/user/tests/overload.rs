@@ -32,7 +32,8 @@ async fn occupy() -> Vec<Permit> {
 /// Logs in once, without a second try, and returns why not.
 async fn try_login(client: &Client, name: String, timeout: Duration) -> Option<Reason> {
     let email = format!("{name}@example.org");
-    let mut request = Request::new(pb::LoginRequest { email, password: PASSWORD.to_owned() });
+    let mut request =
+        Request::new(pb::LoginRequest { login: email, password: PASSWORD.to_owned() });
     request.set_timeout(timeout);
     let answer = client.clone().login(request).await;
     answer.err().and_then(|status| reason_of(&status))

@@ -101,10 +101,10 @@ async fn rubbish_in_other_requests_is_refused() {
         refused_for(client.update_profile(update).await, fields);
         let by_name = pb::GetUserByNameRequest { name: rubbish.clone() };
         refused_for(client.get_user_by_name(by_name).await, &["name"]);
-        let free = pb::CheckAvailabilityRequest { name: None, email: Some(rubbish.clone()) };
-        refused_for(client.check_availability(free).await, &["email"]);
-        let login = pb::LoginRequest { email: rubbish.clone(), password: String::new() };
-        refused_for(client.login(login).await, &["email", "password"]);
+        let free = pb::CheckAvailabilityRequest { name: rubbish.clone() };
+        refused_for(client.check_availability(free).await, &["name"]);
+        let login = pb::LoginRequest { login: rubbish.clone(), password: String::new() };
+        refused_for(client.login(login).await, &["login", "password"]);
         let token = pb::AuthenticateRequest { token: rubbish.clone() };
         refused(client.authenticate(token).await, Reason::TokenInvalid);
         client.logout(pb::LogoutRequest { token: rubbish }).await.unwrap();

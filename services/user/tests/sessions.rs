@@ -11,7 +11,7 @@ use microblog_domain::UserId;
 use microblog_proto::user as pb;
 use microblog_testkit::{Store as Redis, Topology};
 use microblog_user::{
-    Accounts, Email, Fingerprint, Hash, Token,
+    Accounts, Email, Fingerprint, Hash, Login, Token,
     store::{Attempt, SESSIONS_MAX, Store},
 };
 
@@ -144,14 +144,17 @@ async fn five_attempts_are_free_and_others_have_to_wait() {
     let (store, _) = accounts(&redis).await;
     let email = Email::parse("email", "ann@example.org").unwrap();
     for _ in 0..5 {
-        assert_eq!(store.attempt(&email).await.unwrap(), Attempt::Allowed(None));
+        assert_eq!(
+            store.attempt(&Login::Email(email.clone())).await.unwrap(),
+            Attempt::Allowed(None)
+        );
     }
     store.forget_attempts(&email).await.unwrap();
     harness::set_failures(&redis, email.as_str(), 11).await;
-    assert_eq!(store.attempt(&email).await.unwrap(), Attempt::Allowed(None));
-    let refused = store.attempt(&email).await.unwrap();
+    assert_eq!(store.attempt(&Login::Email(email.clone())).await.unwrap(), Attempt::Allowed(None));
+    let refused = store.attempt(&Login::Email(email.clone())).await.unwrap();
     // 1 s after the fifth failure, and twice as long after each of the next seven.
     assert!(matches!(refused, Attempt::Refused(wait) if wait <= Duration::from_secs(128)));
     store.forget_attempts(&email).await.unwrap();
-    assert_eq!(store.attempt(&email).await.unwrap(), Attempt::Allowed(None));
+    assert_eq!(store.attempt(&Login::Email(email.clone())).await.unwrap(), Attempt::Allowed(None));
 }

@@ -175,7 +175,7 @@ impl<'a> Caller<'a> {
             display_name: String::new(),
         };
         self.ask(Request::new(message)).await?;
-        let session = self.read(Request::new(LoginRequest { email, password })).await?;
+        let session = self.read(Request::new(LoginRequest { login: email, password })).await?;
         if session.token.is_empty() {
             return Err(Status::data_loss("a log-in without a token"));
         }

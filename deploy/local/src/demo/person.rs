@@ -151,7 +151,7 @@ impl Person {
     pub(super) async fn log_in(&mut self) -> anyhow::Result<()> {
         self.token.clear();
         let message =
-            gateway::LoginRequest { email: self.email(), password: self.password.clone() };
+            gateway::LoginRequest { login: self.name.clone(), password: self.password.clone() };
         let answer = self.call(
             "logs in",
             message,

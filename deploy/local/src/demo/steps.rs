@@ -55,7 +55,7 @@ async fn name_is_taken(owner: &Person, asker: &Person) -> anyhow::Result<()> {
     // Names are one without regard to case.
     let name = owner.name.to_uppercase();
     let what = format!("asks whether {name} is free");
-    let message = gateway::CheckAvailabilityRequest { name: Some(name), email: None };
+    let message = gateway::CheckAvailabilityRequest { name };
     let call = asker.call(
         &what,
         message,

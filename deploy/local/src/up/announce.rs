@@ -4,7 +4,7 @@ use std::{env, path::Path};
 
 use super::{
     data::DataDir,
-    sample::{EMAIL_DOMAIN, PASSWORD, Sample},
+    sample::{PASSWORD, Sample},
     services::SERVERS,
     software::Software,
 };
@@ -70,7 +70,7 @@ pub(super) fn sample(port_base: u16, sample: &Sample, post_id: Option<u64>) {
 The demo graph is there. To see it as {viewer} does, first the home timeline, and then the
 followers of {star}:
 
-  token=$({BUF_CURL} -d '{{\"email\": \"{viewer}@{EMAIL_DOMAIN}\", \"password\": \"{PASSWORD}\"}}' \\
+  token=$({BUF_CURL} -d '{{\"login\": \"{viewer}\", \"password\": \"{PASSWORD}\"}}' \\
     {gateway}/microblog.gateway.v1.GatewayService/Login | sed -n 's/.*\"token\": *\"\\(.*\\)\".*/\\1/p')
   {BUF_CURL} -H \"authorization: Bearer $token\" -d '{{\"page_size\": 5}}' \\
     {gateway}/microblog.gateway.v1.GatewayService/ViewHome

@@ -32,7 +32,7 @@ use crate::{
 /// The password of every account of the demo graph.
 pub(super) const PASSWORD: &str = "demo-password";
 /// Their e-mail addresses are `<name>@demo.invalid`.
-pub(super) const EMAIL_DOMAIN: &str = "demo.invalid";
+const EMAIL_DOMAIN: &str = "demo.invalid";
 
 const CALLS_AT_ONCE: usize = 16;
 

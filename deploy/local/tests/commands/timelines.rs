@@ -89,7 +89,7 @@ impl Reader {
         let channel = Endpoint::from_shared(launcher.url(0)).unwrap().connect().await.unwrap();
         let mut client = GatewayServiceClient::new(channel);
         let email = format!("{name}@import.invalid");
-        let request = LoginRequest { email, password: PASSWORD.to_owned() };
+        let request = LoginRequest { login: email, password: PASSWORD.to_owned() };
         let token = client.login(request).await.unwrap().into_inner().token;
         Self { client, token }
     }

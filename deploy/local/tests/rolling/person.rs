@@ -48,7 +48,7 @@ impl Person {
         let registered =
             caller.call("Register", "", registration, async |g, r| g.register(r).await);
         registered.await.unwrap();
-        let login = LoginRequest { email, password: PASSWORD.to_owned() };
+        let login = LoginRequest { login: email, password: PASSWORD.to_owned() };
         let session = caller.call("Login", "", login, async |g, r| g.login(r).await).await.unwrap();
         Self {
             name,

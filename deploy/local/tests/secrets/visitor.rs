@@ -93,8 +93,7 @@ impl<'a> Visitor<'a> {
     }
 
     async fn write_and_read(&mut self, other: &Visitor<'_>) {
-        let (email, name) = (Some(self.email.clone()), Some(self.name.clone()));
-        let request = self.request(CheckAvailabilityRequest { name, email });
+        let request = self.request(CheckAvailabilityRequest { name: self.name.clone() });
         let answer = self.gateway.check_availability(request).await;
         self.note("CheckAvailability", answer).unwrap();
         let request = self.request(MeRequest {});
@@ -212,7 +211,7 @@ impl<'a> Visitor<'a> {
         let nobody = format!("{}@example.org", self.canaries.make("nobody's e-mail address"));
         for email in [&[nobody][..], &vec![other.email.clone(); GUESSES]].concat() {
             let password = self.canaries.make("a guess");
-            let request = self.request(LoginRequest { email, password });
+            let request = self.request(LoginRequest { login: email, password });
             let answer = self.gateway.login(request).await;
             assert!(self.note("Login", answer).is_none());
         }
@@ -236,7 +235,7 @@ impl<'a> Visitor<'a> {
     }
 
     async fn log_in(&mut self) -> bool {
-        let login = LoginRequest { email: self.email.clone(), password: self.password.clone() };
+        let login = LoginRequest { login: self.email.clone(), password: self.password.clone() };
         let request = self.request(login);
         let answer = self.gateway.login(request).await;
         let Some(session) = self.note("Login", answer) else { return false };

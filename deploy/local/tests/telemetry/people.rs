@@ -31,7 +31,7 @@ impl Person {
             ..RegisterRequest::default()
         };
         gateway.register(registration).await.unwrap();
-        let login = LoginRequest { email, password };
+        let login = LoginRequest { login: email, password };
         let token = gateway.login(login).await.unwrap().into_inner().token;
         Self { gateway, token }
     }

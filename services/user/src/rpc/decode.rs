@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use microblog_domain::{BATCH_MAX, Fields, Invalid, RequestId, UserId};
 use microblog_proto::user as pb;
 
-use crate::{Email, Error, Name, Part, Password, import::Person, registration::Application};
+use crate::{Email, Error, Login, Name, Part, Password, import::Person, registration::Application};
 
 /// The most names that an import takes.
 const IMPORT_MAX: usize = 5000;
@@ -28,19 +28,6 @@ pub(super) fn register(request: pb::RegisterRequest) -> Result<Application, Erro
         },
     );
     fields.finish(application).map_err(Error::Invalid)
-}
-
-pub(super) fn check_availability(
-    request: &pb::CheckAvailabilityRequest,
-) -> Result<(Option<Name>, Option<Email>), Error> {
-    if request.name.is_none() && request.email.is_none() {
-        return Err(Invalid::new("name", "must be given, or else email").into());
-    }
-    let mut fields = Fields::default();
-    let name = request.name.as_deref().and_then(|name| fields.read(Name::parse("name", name)));
-    let email =
-        request.email.as_deref().and_then(|email| fields.read(Email::parse("email", email)));
-    fields.finish(Some((name, email))).map_err(Error::Invalid)
 }
 
 pub(super) fn import_users(
@@ -76,11 +63,11 @@ pub(super) fn possible_names(names: &[String]) -> Result<Vec<Name>, Error> {
     Ok(names.iter().filter_map(|name| Name::parse("names", name).ok()).collect())
 }
 
-pub(super) fn login(request: &pb::LoginRequest) -> Result<(Email, Password), Error> {
+pub(super) fn login(request: &pb::LoginRequest) -> Result<(Login, Password), Error> {
     let mut fields = Fields::default();
-    let email = fields.read(Email::parse("email", &request.email));
+    let login = fields.read(Login::parse("login", &request.login));
     let password = fields.read(Password::parse_given("password", &request.password));
-    fields.finish(email.zip(password)).map_err(Error::Invalid)
+    fields.finish(login.zip(password)).map_err(Error::Invalid)
 }
 
 pub(super) fn change_password(

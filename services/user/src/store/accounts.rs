@@ -143,6 +143,7 @@ fn record(id: UserId, texts: Texts) -> Result<Option<Record>, Error> {
     let state = match state.as_deref() {
         _ if card.is_some() => State::Active,
         Some("pending") => State::Pending,
+        Some("deleted") => State::Deleted,
         _ => State::Gone,
     };
     let user = match card {

@@ -1,6 +1,8 @@
 //! Claims on names and addresses. Does not know what a claim is worth: that depends on the profile
 //! of who holds it.
 
+use std::time::Duration;
+
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 
@@ -25,6 +27,33 @@ pub enum Claim<'a> {
     Email(&'a Email),
 }
 
+/// Who holds a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// This account or registration, if it is one.
+    Of(UserId),
+    /// Nobody: a name that is kept from others for some time, since its account was deleted.
+    Freed,
+}
+
+impl Holder {
+    /// Reads what is kept: an id, or one with a minus sign.
+    pub(super) fn decode(value: i64) -> Option<Self> {
+        match u64::try_from(value) {
+            Ok(id) => UserId::new(id).map(Self::Of),
+            Err(_) => Some(Self::Freed),
+        }
+    }
+
+    /// Returns the account or registration.
+    pub(crate) const fn id(self) -> Option<UserId> {
+        match self {
+            Self::Of(id) => Some(id),
+            Self::Freed => None,
+        }
+    }
+}
+
 impl<'a> Claim<'a> {
     /// Returns what a registration claims.
     pub const fn of(registration: &'a Registration, kind: Kind) -> Self {
@@ -34,14 +63,7 @@ impl<'a> Claim<'a> {
         }
     }
 
-    fn key(self) -> String {
-        match self {
-            Self::Name(name) => keys::name(name),
-            Self::Email(email) => keys::email(email),
-        }
-    }
-
-    fn partition(self) -> Partition {
+    pub(crate) fn partition(self) -> Partition {
         match self {
             Self::Name(name) => name.partition(),
             Self::Email(email) => email.partition(),
@@ -51,17 +73,17 @@ impl<'a> Claim<'a> {
 
 impl Store {
     /// Returns who holds each claim. One round trip.
-    pub async fn holders(&self, claims: &[Claim<'_>]) -> Result<Vec<Option<UserId>>, Error> {
+    pub async fn holders(&self, claims: &[Claim<'_>]) -> Result<Vec<Option<Holder>>, Error> {
         let mut batch = Batch::new();
         for claim in claims {
             let mut get = redis::cmd("GET");
-            get.arg(claim.key());
+            get.arg(keys::claim(*claim));
             batch.query(claim.partition(), get);
         }
         let answers = self.keyspace.send(batch).await?;
-        let read = |answer| match keyspace::decode::<Option<u64>>(answer)? {
+        let read = |answer| match keyspace::decode::<Option<i64>>(answer)? {
             None => Ok(None),
-            Some(id) => intact(UserId::new(id), "a claim").map(Some),
+            Some(value) => intact(Holder::decode(value), "a claim").map(Some),
         };
         answers.into_iter().map(read).collect()
     }
@@ -71,10 +93,12 @@ impl Store {
         &self,
         kind: Kind,
         registrations: &[Registration],
-    ) -> Result<Vec<UserId>, Error> {
+    ) -> Result<Vec<Holder>, Error> {
         let call = |group: &[(usize, (Claim<'_>, UserId))]| {
             let call = Call::new("user_claim");
-            group.iter().fold(call, |call, (_, (claim, id))| call.key(claim.key()).arg(id.get()))
+            group
+                .iter()
+                .fold(call, |call, &(_, (claim, id))| call.key(keys::claim(claim)).arg(id.get()))
         };
         let wants = registrations.iter().map(|r| (Claim::of(r, kind), r.id));
         self.change_claims(wants, |(claim, _)| claim.partition(), call).await
@@ -86,24 +110,32 @@ impl Store {
         &self,
         kind: Kind,
         registrations: &[(&Registration, UserId)],
-    ) -> Result<Vec<UserId>, Error> {
+    ) -> Result<Vec<Holder>, Error> {
         let call = |group: &[(usize, (Claim<'_>, UserId, UserId))]| {
-            group.iter().fold(Call::new("user_take"), |call, (_, (claim, from, to))| {
-                call.key(claim.key()).arg(from.get()).arg(to.get())
+            group.iter().fold(Call::new("user_take"), |call, &(_, (claim, from, to))| {
+                call.key(keys::claim(claim)).arg(from.get()).arg(to.get())
             })
         };
         let wants = registrations.iter().map(|&(r, from)| (Claim::of(r, kind), from, r.id));
         self.change_claims(wants, |(claim, ..)| claim.partition(), call).await
     }
 
-    /// Gives back what registrations claim, where they still hold it. One round trip.
-    pub async fn release(&self, registrations: &[Registration]) -> Result<(), Error> {
-        let both = |r| [(Claim::of(r, Kind::Name), r.id), (Claim::of(r, Kind::Email), r.id)];
-        let claims = registrations.iter().flat_map(both);
+    /// Gives back what registrations claim, where they still hold it; names are kept from others for
+    /// so long. One round trip.
+    pub async fn release(
+        &self,
+        registrations: &[Registration],
+        hold: Duration,
+    ) -> Result<(), Error> {
+        let hold_ms = hold.as_millis() as u64;
+        let claims = registrations.iter().flat_map(|r| {
+            [(Claim::of(r, Kind::Name), r.id, hold_ms), (Claim::of(r, Kind::Email), r.id, 0)]
+        });
         let mut batch = Batch::new();
-        for (partition, group) in by_partition(claims, |(claim, _)| claim.partition()) {
-            let call = group.iter().fold(Call::new("user_release"), |call, (_, (claim, id))| {
-                call.key(claim.key()).arg(id.get())
+        for (partition, group) in by_partition(claims, |(claim, ..)| claim.partition()) {
+            let call = Call::new("user_release");
+            let call = group.iter().fold(call, |call, &(_, (claim, id, hold_ms))| {
+                call.key(keys::claim(claim)).arg(id.get()).arg(hold_ms)
             });
             batch.call(partition, call);
         }
@@ -118,7 +150,7 @@ impl Store {
         items: impl ExactSizeIterator<Item = T>,
         partition: impl Fn(T) -> Partition,
         call: impl Fn(&[(usize, T)]) -> Call,
-    ) -> Result<Vec<UserId>, Error> {
+    ) -> Result<Vec<Holder>, Error> {
         let mut holders = vec![None; items.len()];
         let groups = by_partition(items, partition);
         let mut batch = Batch::new();
@@ -127,9 +159,9 @@ impl Store {
         }
         let answers = self.keyspace.send(batch).await?;
         for ((_, group), answer) in groups.iter().zip(answers) {
-            let ids: Vec<u64> = keyspace::decode(answer)?;
-            for ((place, _), id) in group.iter().zip(ids) {
-                holders[*place] = UserId::new(id);
+            let found: Vec<i64> = keyspace::decode(answer)?;
+            for ((place, _), value) in group.iter().zip(found) {
+                holders[*place] = Holder::decode(value);
             }
         }
         holders.into_iter().map(|holder| intact(holder, "a claim")).collect()

@@ -11,8 +11,8 @@ use microblog_keyspace::{
     redis::{self, Cmd, Value},
 };
 
-use super::{Recalled, Store, Which, intact};
-use crate::{Email, Error, Hash, keys, throttle, token::Fingerprint};
+use super::{Holder, Recalled, Store, Which, intact};
+use crate::{Email, Error, Hash, Login, keys, throttle, token::Fingerprint};
 
 /// The most sessions of one account; a further one ends the one that would end first.
 pub const SESSIONS_MAX: usize = 50;
@@ -20,7 +20,7 @@ pub const SESSIONS_MAX: usize = 50;
 /// What came of announcing a log-in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// It counts as failed until it succeeds. The address is claimed by this id, if by any.
+    /// It counts as failed until it succeeds. The name or address is claimed by this id, if by any.
     Allowed(Option<UserId>),
     /// Too many have failed: the next one is allowed after this time.
     Refused(Duration),
@@ -58,12 +58,12 @@ impl Sessions {
 }
 
 impl Store {
-    /// Counts a log-in as failed in advance, unless one must wait, and finds who claims the
-    /// address. One round trip, whether the address is known or not.
-    pub async fn attempt(&self, email: &Email) -> Result<Attempt, Error> {
+    /// Counts a log-in as failed in advance, unless one must wait, and finds who claims what it
+    /// counts for. One round trip, whether anybody does or not.
+    pub async fn attempt(&self, counted: &Login) -> Result<Attempt, Error> {
         let call = Call::new("user_attempt")
-            .key(keys::attempts(email))
-            .key(keys::email(email))
+            .key(keys::attempts(counted))
+            .key(keys::claim(counted.claim()))
             .arg(rand::random::<u64>())
             .arg(throttle::MEMORY_WHILE_FREE.as_millis() as u64)
             .arg(throttle::MEMORY.as_millis() as u64)
@@ -75,8 +75,8 @@ impl Store {
         if holder.is_empty() {
             return Ok(Attempt::Allowed(None));
         }
-        let id = holder.parse().ok().and_then(UserId::new);
-        intact(id, "a claim").map(|id| Attempt::Allowed(Some(id)))
+        let holder = holder.parse().ok().and_then(Holder::decode);
+        intact(holder, "a claim").map(|holder| Attempt::Allowed(holder.id()))
     }
 
     /// Forgets failed log-ins. One round trip.
@@ -151,7 +151,7 @@ impl Store {
 
 fn forget_attempts(email: &Email) -> redis::Cmd {
     let mut forget = redis::cmd("DEL");
-    forget.arg(keys::attempts(email));
+    forget.arg(keys::attempts(&Login::Email(email.clone())));
     forget
 }
 

@@ -87,13 +87,18 @@ pub async fn connect(address: &str) -> Client {
     client
 }
 
-/// Returns the rules over a Redis, in this task.
+/// Returns the rules over a Redis, in this task. Names of deleted accounts are free at once.
 pub async fn accounts(redis: &Redis) -> (Store, Accounts) {
+    accounts_with_hold(redis, Duration::ZERO).await
+}
+
+/// Returns the same, where names of deleted accounts are kept from others for so long.
+pub async fn accounts_with_hold(redis: &Redis, hold: Duration) -> (Store, Accounts) {
     let config = microblog_keyspace::Config::at(redis.url("user"));
     let store = Store::new(Keyspace::open(&config, store::LIBRARY).unwrap());
     store.ready().await.unwrap();
     let day = Duration::from_secs(24 * 3600);
-    (store.clone(), Accounts::new(store, Hasher::of_process(2), day))
+    (store.clone(), Accounts::new(store, Hasher::of_process(2), day, hold))
 }
 
 /// Returns what a registration begins with, of a name with an address that goes with it.
@@ -142,9 +147,14 @@ pub async fn register(client: &Client, name: &str) -> pb::User {
     try_register(client, registration(name)).await.unwrap()
 }
 
+/// Logs in by the address that goes with a name.
 pub async fn login(client: &Client, name: &str, password: &str) -> Result<String, Status> {
-    let request =
-        pb::LoginRequest { email: format!("{name}@example.org"), password: password.to_owned() };
+    login_as(client, &format!("{name}@example.org"), password).await
+}
+
+/// Logs in by a name or an address.
+pub async fn login_as(client: &Client, login: &str, password: &str) -> Result<String, Status> {
+    let request = pb::LoginRequest { login: login.to_owned(), password: password.to_owned() };
     let answer = patiently(async || client.clone().login(request.clone()).await).await;
     answer.map(|answer| answer.into_inner().token)
 }

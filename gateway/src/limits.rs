@@ -1,4 +1,4 @@
-//! How much one viewer, or one address, may ask for: what it takes to be refused early, before a
+//! How much one viewer, one address, or all addresses together, may ask for: what it takes to be refused early, before a
 //! call costs more than it is worth.
 //!
 //! The limits are those of one process, shared by all of its workers, and kept nowhere else: a
@@ -14,6 +14,7 @@ mod address;
 mod cells;
 mod config;
 mod limit;
+mod watches;
 
 use std::{
     convert::Infallible,
@@ -30,15 +31,16 @@ use microblog_domain::UserId;
 use opentelemetry::{KeyValue, global, metrics::AsyncInstrument};
 use tonic::{Request, Status};
 
-pub(crate) use self::limit::Limit;
 use self::{
     address::{FORWARDED_FOR, Source},
     limit::Upkeep,
+    watches::Watches,
 };
 pub use self::{
     address::{NetworkError, TrustedProxies},
     config::Config,
 };
+pub(crate) use self::{limit::Limit, watches::Watching};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -53,11 +55,20 @@ pub struct Limits(Arc<Shared>);
 struct Shared {
     viewers: Viewers,
     logins: Limit<Source>,
-    registrations: Limit<Source>,
-    availability: Limit<Source>,
+    registrations: PerAddress,
+    availability: PerAddress,
+    watches: Arc<Watches>,
     proxies: TrustedProxies,
     /// Whether the log says already that a proxy seems to be missing among them.
     warned: AtomicBool,
+}
+
+/// A limit on what comes from one address, and one on what comes from all of them: whoever has many
+/// addresses is held by the second.
+#[derive(Debug)]
+struct PerAddress {
+    each: Limit<Source>,
+    total: Limit<()>,
 }
 
 /// The limits on what one viewer does.
@@ -84,12 +95,27 @@ impl Limits {
                 passwords: Limit::new("passwords", config.password_calls_per_minute, MINUTE),
             },
             logins: Limit::new("log-ins", config.logins_per_minute, MINUTE),
-            registrations: Limit::new("registrations", config.registrations_per_hour, HOUR),
-            availability: Limit::new(
-                "availability checks",
-                config.availability_checks_per_minute,
-                MINUTE,
-            ),
+            registrations: PerAddress {
+                each: Limit::new("registrations", config.registrations_per_hour, HOUR),
+                total: Limit::new(
+                    "registrations in total",
+                    config.registrations_per_hour_total,
+                    HOUR,
+                ),
+            },
+            availability: PerAddress {
+                each: Limit::new(
+                    "availability checks",
+                    config.availability_checks_per_minute,
+                    MINUTE,
+                ),
+                total: Limit::new(
+                    "availability checks in total",
+                    config.availability_checks_per_minute_total,
+                    MINUTE,
+                ),
+            },
+            watches: Watches::new(config.max_watches_per_viewer),
             proxies: config.trusted_proxies.clone(),
             warned: AtomicBool::new(false),
         }))
@@ -107,12 +133,18 @@ impl Limits {
 
     /// Counts a registration, or refuses it with RATE_LIMITED.
     pub(crate) fn admit_registration<T>(&self, request: &Request<T>) -> Result<(), Status> {
-        self.0.admit(&self.0.registrations, request)
+        self.0.admit_of_all(&self.0.registrations, request)
     }
 
     /// Counts a question of what is free to register, or refuses it with RATE_LIMITED.
     pub(crate) fn admit_availability_check<T>(&self, request: &Request<T>) -> Result<(), Status> {
-        self.0.admit(&self.0.availability, request)
+        self.0.admit_of_all(&self.0.availability, request)
+    }
+
+    /// Counts a stream of a viewer's until what is returned is dropped, or refuses it with
+    /// WATCH_LIMIT.
+    pub(crate) fn watch(&self, viewer: UserId) -> Result<Watching, Status> {
+        self.0.watches.begin(viewer)
     }
 
     /// Has the limits looked at whenever metrics are collected, and returns the job that forgets, for
@@ -139,7 +171,7 @@ impl Limits {
         meter
             .u64_observable_gauge("microblog.gateway.limits.callers")
             .with_unit("{caller}")
-            .with_description("Viewers or addresses that are remembered, of 100,000 each")
+            .with_description("Viewers or addresses that are remembered, of 100,000 each, or watch")
             .with_callback(move |observer| each(observer))
             .build();
     }
@@ -169,10 +201,29 @@ async fn sweep(limits: Limits) {
 }
 
 impl Shared {
-    fn all(&self) -> [&dyn Upkeep; 8] {
+    fn all(&self) -> [&dyn Upkeep; 11] {
         let Viewers { follows, likes, posts, comments, passwords } = &self.viewers;
-        let Self { logins, registrations, availability, .. } = self;
-        [follows, likes, posts, comments, passwords, logins, registrations, availability]
+        let Self { logins, registrations, availability, watches, .. } = self;
+        [
+            follows,
+            likes,
+            posts,
+            comments,
+            passwords,
+            logins,
+            &registrations.each,
+            &registrations.total,
+            &availability.each,
+            &availability.total,
+            &**watches,
+        ]
+    }
+
+    /// Counts a call by its address, and among those of all addresses. Those that are too many for
+    /// their address take nothing from others.
+    fn admit_of_all<T>(&self, limits: &PerAddress, request: &Request<T>) -> Result<(), Status> {
+        self.admit(&limits.each, request)?;
+        limits.total.admit(&())
     }
 
     /// Counts a call by the address that it comes from. One from within the process has none, and

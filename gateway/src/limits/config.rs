@@ -63,8 +63,18 @@ pub struct Config {
     )]
     pub registrations_per_hour: u32,
 
-    /// Calls of CheckAvailability per minute that may come from one address, likewise: each tells
+    /// Calls of Register per hour that may come from all addresses together, likewise: each may tell
     /// whether an e-mail address has an account
+    #[arg(
+        long,
+        env = "MICROBLOG_REGISTRATIONS_PER_HOUR_TOTAL",
+        value_name = "COUNT",
+        default_value_t = 10_000
+    )]
+    pub registrations_per_hour_total: u32,
+
+    /// Calls of CheckAvailability per minute that may come from one address, likewise: each tells
+    /// whether a name has an account
     #[arg(
         long,
         env = "MICROBLOG_AVAILABILITY_CHECKS_PER_MINUTE",
@@ -72,6 +82,25 @@ pub struct Config {
         default_value_t = 60
     )]
     pub availability_checks_per_minute: u32,
+
+    /// Calls of CheckAvailability per minute that may come from all addresses together, likewise
+    #[arg(
+        long,
+        env = "MICROBLOG_AVAILABILITY_CHECKS_PER_MINUTE_TOTAL",
+        value_name = "COUNT",
+        default_value_t = 6_000
+    )]
+    pub availability_checks_per_minute_total: u32,
+
+    /// Streams of WatchHome that a viewer may have open at once, of the process's --max-watches; 0
+    /// for any number
+    #[arg(
+        long,
+        env = "MICROBLOG_MAX_WATCHES_PER_VIEWER",
+        value_name = "COUNT",
+        default_value_t = 8
+    )]
+    pub max_watches_per_viewer: u32,
 
     /// Networks (such as 10.0.0.0/8,fd00::/8) of proxies, and of services that call for people, which
     /// say in `x-forwarded-for` for whom: the address that counts is the last one there that is in

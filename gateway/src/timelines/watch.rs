@@ -17,7 +17,9 @@ use tokio::time::timeout;
 use tonic::{Status, Streaming};
 
 use super::hydrate::PART_MAX;
-use crate::{people::Visit, refusal, rpc::Gateway, skeleton::SINCE, viewer::Token};
+use crate::{
+    limits::Watching, people::Visit, refusal, rpc::Gateway, skeleton::SINCE, viewer::Token,
+};
 
 /// How long the timeline service has to begin.
 const OPENING_MAX: Duration = Duration::from_secs(10);
@@ -38,6 +40,7 @@ impl Gateway {
         request: gateway::WatchHomeRequest,
     ) -> Result<News, Status> {
         let viewer = self.viewer(token.clone()).await?;
+        let watching = self.limits.watch(viewer)?;
         chassis::context::watch()?;
         let (user_id, since_token) = (viewer.get(), request.since_token);
         let request =
@@ -49,7 +52,8 @@ impl Gateway {
         let arrivals = arrivals.map_err(|status| refusal::pass_on(status, SINCE))?.into_inner();
         let gateway = self.clone();
         let arrived = WatchHomeTimelineResponse::default();
-        let watch = Watch { gateway, token, viewer, arrivals, arrived, seen: since_token };
+        let seen = since_token;
+        let watch = Watch { gateway, token, viewer, arrivals, arrived, seen, _watching: watching };
         Ok(stream::try_unfold(watch, Watch::step).boxed())
     }
 }
@@ -64,6 +68,8 @@ struct Watch {
     arrived: WatchHomeTimelineResponse,
     /// Stands for what was told wholly.
     seen: String,
+    /// Counts among the viewer's streams for as long as it is open.
+    _watching: Watching,
 }
 
 impl Watch {

@@ -81,6 +81,36 @@ async fn addresses_do_not_share_a_limit_and_what_is_refused_costs_no_call() {
 }
 
 #[tokio::test]
+async fn all_addresses_together_have_a_limit_that_one_alone_cannot_use_up() {
+    let system = at_rest().await;
+    let flags = [
+        "--registrations-per-hour=2",
+        "--registrations-per-hour-total=3",
+        "--availability-checks-per-minute=2",
+        "--availability-checks-per-minute-total=3",
+    ];
+    let gateway = served(&system, &flags);
+    let callers = ["127.0.0.2", "127.0.0.3", "127.0.0.4"].map(|from| caller(&gateway, from));
+    let (mut registers, mut checks) = (Vec::new(), Vec::new());
+    for mut caller in callers {
+        for _ in 0..4 {
+            let register = caller.register(gateway::RegisterRequest::default()).await;
+            registers.push(wait(register));
+            let check = caller.check_availability(gateway::CheckAvailabilityRequest::default());
+            checks.push(wait(check.await));
+        }
+    }
+    for (answers, period) in [(registers, 3_600), (checks, 60)] {
+        let passed: Vec<_> = answers.iter().map(Option::is_none).collect();
+        // What is refused to the first address is not taken from the second.
+        let expected = [[true, true, false, false], [true, false, false, false], [false; 4]];
+        assert_eq!(passed, expected.concat());
+        let waits = answers.into_iter().flatten();
+        assert!({ waits }.all(|wait| wait <= Duration::from_secs(period)));
+    }
+}
+
+#[tokio::test]
 async fn only_a_trusted_proxy_says_for_whom_it_calls() {
     let system = at_rest().await;
     let flags = ["--logins-per-minute=1", "--trusted-proxies=127.0.0.2,10.0.0.0/8"];

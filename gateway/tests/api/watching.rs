@@ -7,8 +7,9 @@ use microblog_proto::{
     common::ErrorReason,
     gateway::{self, WatchHomeResponse, gateway_service_client::GatewayServiceClient},
 };
+use microblog_testkit::eventually;
 use tokio::time::timeout;
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Response, Status, Streaming};
 
 use crate::{
     refused::{Refusal, TOKEN_INVALID, TOKEN_MISSING, assert_refused},
@@ -130,6 +131,36 @@ async fn a_watch_ends_with_its_session_although_nothing_comes() {
     system.gateway().logout(ann.asks(gateway::LogoutRequest {})).await.unwrap();
     let status = end(&mut news).await;
     assert_eq!(status::reason_of(&status), Some(ErrorReason::TokenInvalid));
+}
+
+#[tokio::test]
+async fn a_viewer_has_a_few_watches_and_no_more() {
+    let (system, ann, bob) = friends().await;
+    let config = configured(&["--max-watches-per-viewer=2"]);
+    let service = gateway_service(&config, system.peers.clone(), Worker::ONLY);
+    let gateway = GatewayServiceClient::new(Peer::local(&service, &config.chassis));
+    let watch = async |viewer: &Member| {
+        let request = viewer.asks(gateway::WatchHomeRequest::default());
+        gateway.clone().watch_home(request).await.map(Response::into_inner)
+    };
+    let [mut first, mut second] = [watch(&ann).await.unwrap(), watch(&ann).await.unwrap()];
+    for news in [&mut first, &mut second] {
+        next(news).await;
+    }
+    let too_many: Refusal = (Code::ResourceExhausted, ErrorReason::WatchLimit, &[]);
+    assert_refused("a third one", watch(&ann).await.map(Response::new), too_many);
+    next(&mut watch(&bob).await.unwrap()).await;
+    // A refused one takes nothing, and one that ends makes room.
+    drop(first);
+    let mut third = None;
+    eventually("there is room again", SOON, async || {
+        third = watch(&ann).await.ok();
+        third.is_some()
+    })
+    .await;
+    let mut third = third.unwrap();
+    next(&mut third).await;
+    assert_refused("a third one", watch(&ann).await.map(Response::new), too_many);
 }
 
 #[tokio::test]

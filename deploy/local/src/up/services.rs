@@ -161,7 +161,12 @@ fn no_limits_by_address() -> Vec<&'static str> {
     let limits = [
         ("MICROBLOG_LOGINS_PER_MINUTE", "--logins-per-minute=0"),
         ("MICROBLOG_REGISTRATIONS_PER_HOUR", "--registrations-per-hour=0"),
+        ("MICROBLOG_REGISTRATIONS_PER_HOUR_TOTAL", "--registrations-per-hour-total=0"),
         ("MICROBLOG_AVAILABILITY_CHECKS_PER_MINUTE", "--availability-checks-per-minute=0"),
+        (
+            "MICROBLOG_AVAILABILITY_CHECKS_PER_MINUTE_TOTAL",
+            "--availability-checks-per-minute-total=0",
+        ),
     ];
     let unsaid = limits.into_iter().filter(|(variable, _)| env::var_os(variable).is_none());
     unsaid.map(|(_, flag)| flag).collect()

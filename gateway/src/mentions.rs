@@ -1,11 +1,18 @@
 //! Mentions in texts, and the accounts that they point to.
+//!
+//! A text names accounts; whose a name is, is looked up when the text is read. A name may have gone to
+//! another account since, so it means an account only if that is older than the text: names cannot be
+//! changed, so whoever had the name when the text was written had it from their registration on, and
+//! who took it later is younger. Ids say when they were made, so nothing has to be kept for it. (An id
+//! is issued some milliseconds before its name is claimed: that only matters where names of deleted
+//! accounts are free at once.)
 
 use std::{
     borrow::Cow,
     collections::{HashMap, HashSet},
 };
 
-use microblog_domain::BATCH_MAX;
+use microblog_domain::{BATCH_MAX, Stamp};
 use microblog_proto::{
     post::{Comment, Entity, Mention, Post, entity::Target},
     user,
@@ -18,8 +25,8 @@ use crate::{refusal, rpc::Gateway};
 pub(crate) trait Text {
     /// Returns the texts of it, itself and what it contains, each as its entities.
     fn texts(&self) -> impl Iterator<Item = &[Entity]>;
-    /// Returns the same to be changed.
-    fn texts_mut(&mut self) -> impl Iterator<Item = &mut [Entity]>;
+    /// Returns the same to be changed, each with the id of what it is the text of.
+    fn texts_mut(&mut self) -> impl Iterator<Item = (u64, &mut [Entity])>;
 }
 
 impl Text for Post {
@@ -28,9 +35,9 @@ impl Text for Post {
         std::iter::once(self.entities.as_slice()).chain(root)
     }
 
-    fn texts_mut(&mut self) -> impl Iterator<Item = &mut [Entity]> {
-        let root = self.root.iter_mut().map(|root| root.entities.as_mut_slice());
-        std::iter::once(self.entities.as_mut_slice()).chain(root)
+    fn texts_mut(&mut self) -> impl Iterator<Item = (u64, &mut [Entity])> {
+        let root = self.root.iter_mut().map(|root| (root.id, root.entities.as_mut_slice()));
+        std::iter::once((self.id, self.entities.as_mut_slice())).chain(root)
     }
 }
 
@@ -39,8 +46,8 @@ impl Text for Comment {
         std::iter::once(self.entities.as_slice())
     }
 
-    fn texts_mut(&mut self) -> impl Iterator<Item = &mut [Entity]> {
-        std::iter::once(self.entities.as_mut_slice())
+    fn texts_mut(&mut self) -> impl Iterator<Item = (u64, &mut [Entity])> {
+        std::iter::once((self.id, self.entities.as_mut_slice()))
     }
 }
 
@@ -51,13 +58,24 @@ pub(crate) struct Mentioned(HashMap<String, u64>);
 impl Mentioned {
     /// Writes into the mentions of something which accounts they point to.
     pub(crate) fn fill(&self, text: &mut impl Text) {
-        for entity in text.texts_mut().flatten() {
-            if let Some(Target::Mention(mention)) = &mut entity.target {
-                let user_id = self.0.get(unique(mention).as_ref());
-                mention.user_id = user_id.copied().unwrap_or_default();
+        for (text_id, entities) in text.texts_mut() {
+            for entity in entities {
+                if let Some(Target::Mention(mention)) = &mut entity.target {
+                    let user_id = self.0.get(unique(mention).as_ref()).copied();
+                    let meant = user_id.filter(|&id| is_no_younger(id, text_id));
+                    mention.user_id = meant.unwrap_or_default();
+                }
             }
         }
     }
+}
+
+/// Returns whether an account was there when a text was written, to the millisecond. The clocks of
+/// two partitions may differ by as much as those of two machines, so an account of the moment before
+/// may count as younger: its mention points to nobody, rather than to somebody else.
+fn is_no_younger(user_id: u64, text_id: u64) -> bool {
+    let made = |id: u64| Stamp::new(id).map(Stamp::time);
+    made(user_id).zip(made(text_id)).is_some_and(|(account, text)| account <= text)
 }
 
 impl Gateway {
@@ -159,9 +177,10 @@ mod tests {
 
     #[test]
     fn mentions_are_filled_in_in_a_post_and_in_its_root() {
-        let root = Post { entities: vec![of("BOB"), of("eve")], ..Post::default() };
-        let entities = vec![Entity::default(), of("Ann")];
-        let mut post = Post { entities, root: Some(Box::new(root)), ..Post::default() };
+        let at = |ms: u64| ms << 12;
+        let root = Post { id: at(5), entities: vec![of("BOB"), of("eve")], ..Post::default() };
+        let (id, entities) = (at(7), vec![Entity::default(), of("Ann")]);
+        let mut post = Post { id, entities, root: Some(Box::new(root)), ..Post::default() };
         Mentioned([("ann".to_owned(), 1), ("bob".to_owned(), 2)].into()).fill(&mut post);
         let ids = |entities: &[Entity]| {
             let id = |entity| mention(entity).map(|mention| mention.user_id);
@@ -169,5 +188,19 @@ mod tests {
         };
         assert_eq!(ids(&post.entities), [None, Some(1)]);
         assert_eq!(ids(&post.root.unwrap().entities), [Some(2), Some(0)]);
+    }
+
+    #[test]
+    fn a_mention_means_nobody_who_came_after_its_text() {
+        let at = |ms: u64| (ms << 12) | (3 << 2);
+        let meant = |account: u64, text: u64| {
+            let mut comment = Comment { id: at(text), ..comment(&["ann"]) };
+            // Of another partition, whose stamps of the same time are larger.
+            let id = at(account) | (9 << 2);
+            Mentioned([("ann".to_owned(), id)].into()).fill(&mut comment);
+            mention(&comment.entities[0]).unwrap().user_id == id
+        };
+        assert!(meant(5, 6) && meant(5, 5));
+        assert!(!meant(6, 5) && !meant(500, 5));
     }
 }

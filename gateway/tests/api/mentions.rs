@@ -6,9 +6,11 @@ use microblog_proto::{
     user,
 };
 
+use microblog_testkit::Topology;
+
 use crate::{
     acts::request_id,
-    system::{PASSWORD, System},
+    system::{Flags, Jobs, PASSWORD, System},
 };
 
 /// Returns the names that a text mentions, as written, and whose they are.
@@ -50,7 +52,8 @@ async fn mentions_point_to_accounts_wherever_a_text_is_shown() {
 
 #[tokio::test]
 async fn a_name_is_whose_it_is_when_the_text_is_read() {
-    let system = System::start().await;
+    let at_once = Flags { user: &["--freed-name-hold-s=0"], ..Flags::default() };
+    let system = System::start_on(Topology::Single, Jobs::Run, at_once).await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     let post_id = system.publish(&ann, "dear @bob").await.id;
@@ -62,8 +65,35 @@ async fn a_name_is_whose_it_is_when_the_text_is_read() {
     let request = user::DeleteUserRequest { user_id: bob.id, password: PASSWORD.to_owned() };
     system.user().delete_user(request).await.unwrap();
     assert_eq!(whose().await, 0);
+    // Who has the name now is not who was meant, but is meant by what is written from now on.
     let next = system.join("BOB").await;
-    assert_eq!(whose().await, next.id);
+    assert_eq!(whose().await, 0);
+    let (post, comment) = ("dear @bob", "no, @bob");
+    let post = system.publish(&ann, post).await;
+    assert_eq!(mentioned(&post.entities), [("bob", next.id)]);
+    let comment = system.comment(&ann, post_id, comment).await;
+    assert_eq!(mentioned(&comment.entities), [("bob", next.id)]);
+}
+
+#[tokio::test]
+async fn a_text_never_means_an_account_that_is_younger() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let root = system.publish(&ann, "where is @bob?").await;
+    let comment = system.comment(&ann, root.id, "@bob!").await;
+    for entities in [&root.entities, &comment.entities] {
+        assert_eq!(mentioned(entities), [("bob", 0)]);
+    }
+    let bob = system.join("bob").await;
+    let repost = system.repost(&ann, root.id, "there: @bob").await;
+    // The repost is younger than bob, its root and the comment are older.
+    for viewer in [Some(&bob), None] {
+        let view = system.view(viewer, repost.id).await;
+        assert_eq!(mentioned(&view.post.unwrap().entities), [("bob", bob.id)]);
+        assert_eq!(mentioned(&view.root.unwrap().post.unwrap().entities), [("bob", 0)]);
+        let comments = system.comments(viewer, root.id, 0, "").await.comments;
+        assert_eq!(mentioned(&comments[0].comment.as_ref().unwrap().entities), [("bob", 0)]);
+    }
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use tonic::transport::{Server, server::TcpIncoming};
 use crate::{
     Config, Probe, Service, Worker,
     admission::Admission,
-    call::Calls,
+    call::{Calls, HEADER_LIST_MAX},
     context::{Context, Shared, Trace},
     health::Board,
     identity::Identity,
@@ -160,6 +160,7 @@ pub(crate) async fn serve_health(
 fn transport(config: &Config) -> Server {
     let server = Server::builder()
         .max_concurrent_streams(config.max_streams)
+        .http2_max_header_list_size(HEADER_LIST_MAX)
         .http2_max_pending_accept_reset_streams(Some(PENDING_RESETS_MAX))
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT));

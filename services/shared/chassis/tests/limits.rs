@@ -19,7 +19,7 @@ use microblog_proto::user::{
 };
 use support::{Server, Stub, code_and_reason, config, eventually, get, request};
 use tokio::sync::Semaphore;
-use tonic::{Code, Request, Status, client::Grpc};
+use tonic::{Code, Request, Status, client::Grpc, metadata::AsciiMetadataKey};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_prost::ProstCodec;
 
@@ -112,6 +112,58 @@ async fn a_message_of_5_mb_is_refused_as_too_large() {
     assert_eq!(code_and_reason(&status), expected);
     let fits = GetUserByNameRequest { name: "a".repeat(4_000_000) };
     server.client().get_user_by_name(fits).await.unwrap();
+}
+
+/// A request with so many bytes of metadata, in so many parts. Of digits and letters, which HTTP/2
+/// packs but little.
+fn laden(bytes: usize, parts: usize) -> Request<GetUserByNameRequest> {
+    let mut laden = request(None);
+    for part in 0..parts {
+        let name: AsciiMetadataKey = format!("x-part-{part}").parse().unwrap();
+        let letters = ('0'..='9').chain('A'..='Z').chain('a'..='z').cycle().skip(part);
+        let value: String = letters.take(bytes / parts).collect();
+        laden.metadata_mut().insert(name, value.parse().unwrap());
+    }
+    laden
+}
+
+#[tokio::test]
+async fn a_call_with_too_much_metadata_is_refused_alone() {
+    let gate = Arc::new(Semaphore::new(0));
+    let door = gate.clone();
+    let stub = Stub::new().verify(move || {
+        let door = door.clone();
+        let later = async move {
+            door.acquire().await.unwrap().forget();
+            Ok(VerifyResponse::default())
+        };
+        stream::iter([Ok(VerifyResponse::default())]).chain(stream::once(later)).boxed()
+    });
+    let server = Server::start(stub.service(), config());
+    // All of one connection.
+    let mut client = server.client();
+    let mut watch = client.verify(VerifyRequest {}).await.unwrap().into_inner();
+    watch.next().await.unwrap().unwrap();
+    let too_large = (Code::ResourceExhausted, "ERROR_REASON_METADATA_TOO_LARGE".to_owned());
+    for bytes in [17_000, 20_000, 100_000, 130_000] {
+        for parts in [1, 40] {
+            let answer = client.get_user_by_name(laden(bytes, parts)).await;
+            assert_eq!(code_and_reason(&answer.unwrap_err()), too_large, "{bytes} in {parts}");
+            // What fits is answered.
+            client.get_user_by_name(laden(14_000, parts)).await.unwrap();
+        }
+    }
+    gate.add_permits(1);
+    watch.next().await.unwrap().unwrap();
+    assert!(watch.next().await.is_none(), "the stream ends as its handler ends it");
+
+    // From some size on HTTP/2 itself refuses the call, without a status of ours; but alone as well.
+    let mut watch = client.verify(VerifyRequest {}).await.unwrap().into_inner();
+    watch.next().await.unwrap().unwrap();
+    let status = client.get_user_by_name(laden(170_000, 1)).await.unwrap_err();
+    assert_eq!(code_and_reason(&status), (Code::Unknown, "none".to_owned()));
+    gate.add_permits(1);
+    watch.next().await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The one layer around every call: lets it in, bounds it by its deadline, places it in its
+//! The one layer around every call: refuses too much metadata, lets it in, bounds it by its deadline, places it in its
 //! trace, finds out who acts, keeps its panics to itself, and says in the project's terms what tonic refuses.
 
 mod body;
@@ -7,6 +7,7 @@ mod duration;
 mod foreign;
 mod future;
 mod inside;
+mod metadata;
 mod running;
 pub(crate) mod span;
 pub(crate) mod timeout;
@@ -25,7 +26,9 @@ use tonic::{Code, Status, body::Body, service::Routes, transport::server::TcpCon
 use tower::Service;
 
 use self::running::Running;
-pub(crate) use self::{body::CallBody, duration::Durations, future::CallFuture};
+pub(crate) use self::{
+    body::CallBody, duration::Durations, future::CallFuture, metadata::HEADER_LIST_MAX,
+};
 use crate::{
     context::{Context, Shared, Trace},
     identity::{self, Identity},
@@ -118,6 +121,9 @@ impl Service<Request<Body>> for Calls {
         let headers = request.headers();
         let mut running = begin(method, self.shared.clone(), Trace::read(headers));
         running.caller = request.extensions().get().and_then(TcpConnectInfo::remote_addr);
+        if let Err(status) = metadata::check(&request) {
+            return CallFuture::refused(status, running);
+        }
         span::note_caller(&running.span, request.uri(), running.caller);
         if !method.inspection {
             running.permit = self.shared.admission.enter();

@@ -6,17 +6,13 @@ mod announce;
 mod companion;
 mod data;
 mod orphan;
+mod port;
 mod redis;
 mod sample;
 mod services;
 mod software;
 
-use std::{
-    env, iter,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{env, iter, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, bail};
 
@@ -76,7 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     orphan::stop(&data)?;
     let redis_port = args.port_base + REDIS_OFFSET;
     for port in services::ports(args.port_base).chain(iter::once(redis_port)) {
-        check_free(port)?;
+        port::wait_until_free(port)?;
     }
     let access = data.prepare_redis(redis_port)?;
     let plan = Plan::new(args.port_base, &data, &access, &args.chassis)?;
@@ -100,12 +96,4 @@ fn data_dir(args: &Args) -> anyhow::Result<PathBuf> {
     let set = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = set("XDG_DATA_HOME").or_else(|| Some(set("HOME")?.join(".local/share")));
     Ok(base.context("neither HOME nor XDG_DATA_HOME is set: give --data-dir")?.join("microblog"))
-}
-
-/// Refuses a port that somebody listens on, before anything is started.
-fn check_free(port: u16) -> anyhow::Result<()> {
-    if let Err(error) = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))) {
-        bail!("cannot listen on 127.0.0.1:{port} ({error}): choose other ports with --port-base");
-    }
-    Ok(())
 }

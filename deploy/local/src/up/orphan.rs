@@ -47,7 +47,8 @@ fn ignore_gone(error: nix::Error) -> nix::Result<()> {
 }
 
 /// Returns whether this process was started with our configuration file: process ids are used
-/// again, so that the number alone tells nothing.
+/// again, so that the number alone tells nothing. One that is ending has no command line any more,
+/// and counts as none: its port is waited for.
 fn is_ours(pid: i32, conf: &Path) -> bool {
     let Some(conf) = conf.to_str() else { return false };
     let arguments = match fs::read(format!("/proc/{pid}/cmdline")) {

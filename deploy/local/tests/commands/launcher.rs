@@ -47,9 +47,18 @@ impl Launcher {
     }
 
     /// Starts one by a command that still lacks its arguments.
-    pub(crate) fn start_by(mut command: Command, data: &Path, flags: &[&str]) -> Self {
-        let port_base = free_ports();
-        let output = data.with_extension(format!("{port_base}.out"));
+    pub(crate) fn start_by(command: Command, data: &Path, flags: &[&str]) -> Self {
+        Self::start_at(free_ports(), command, data, flags)
+    }
+
+    /// Starts one by such a command, on these ports.
+    pub(crate) fn start_at(
+        port_base: u16,
+        mut command: Command,
+        data: &Path,
+        flags: &[&str],
+    ) -> Self {
+        let output = Self::output(data, port_base);
         let written = File::create(&output).unwrap();
         command.args(["up", "--threads", "2", "--port-base", &port_base.to_string()]);
         command.arg("--data-dir").arg(data).args(flags).stdin(Stdio::null());
@@ -64,6 +73,11 @@ impl Launcher {
     /// 4 timeline.
     pub(crate) fn url(&self, server: u16) -> String {
         format!("http://127.0.0.1:{}", self.port_base + server)
+    }
+
+    /// Returns the file that has what a launcher says.
+    pub(crate) fn output(data: &Path, port_base: u16) -> PathBuf {
+        data.with_extension(format!("{port_base}.out"))
     }
 
     /// Returns all that it has said so far.
@@ -192,7 +206,7 @@ pub(crate) fn gone(pid: Pid) {
 
 /// Returns the first of ten ports of 127.0.0.1 that nobody listens on, below those that the kernel
 /// gives to outgoing connections.
-fn free_ports() -> u16 {
+pub(crate) fn free_ports() -> u16 {
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let mut bases = std::iter::repeat_with(|| rand::random_range(1_000..3_200) * 10);
     bases.find(|&base| (base..base + 10).all(free)).unwrap()

@@ -3,9 +3,11 @@
 
 use std::{
     env, fs,
+    net::TcpStream,
     os::unix::fs::{PermissionsExt as _, symlink},
     path::PathBuf,
-    process::Command,
+    process::{Child, Command, Stdio},
+    thread,
     time::Duration,
 };
 
@@ -13,7 +15,7 @@ use microblog_proto::gateway::{LoginRequest, gateway_service_client::GatewayServ
 use nix::sys::signal::{Signal, kill};
 use tonic::transport::Endpoint;
 
-use crate::launcher::{Launcher, PROGRAM, eventually, gone, run};
+use crate::launcher::{Launcher, PROGRAM, eventually, free_ports, gone, run};
 
 const STOP: Duration = Duration::from_secs(15);
 const EDGES: &str = "# a small graph\nada bob\nbob ada\ncleo ada\r\ncleo cleo\n\ndan\tada\n";
@@ -120,7 +122,9 @@ fn ports_in_use_are_refused_before_anything_is_started() {
     let base = launcher.port_base.to_string();
     let second = run(&["up", "--port-base", &base, "--data-dir", other.to_str().unwrap()], "");
     assert_eq!(second.code, Some(2), "{second:?}");
-    assert!(second.stderr.contains("choose other ports with --port-base"), "{second:?}");
+    assert!(second.stderr.contains("(Address already in use"), "{second:?}");
+    assert!(second.stderr.contains("held by process "), "{second:?}");
+    assert!(second.stderr.contains("Choose other ports with --port-base"), "{second:?}");
 }
 
 #[test]
@@ -157,6 +161,35 @@ fn a_redis_server_left_behind_is_stopped_by_the_next_launcher() {
     gone(redis);
     assert!(launcher.said().contains("that an earlier run left behind"), "{}", launcher.said());
     assert!(kept(&launcher.import(EDGES)));
+}
+
+/// Starts a redis-server that listens on a port, and waits until it does.
+fn listening_on(port: u16) -> Child {
+    let mut command = Command::new(redis_server());
+    command.args(["--bind", "127.0.0.1", "--save", "", "--port"]).arg(port.to_string());
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    eventually("it listens", STOP, || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    child
+}
+
+#[test]
+fn a_port_that_a_dying_process_still_holds_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let port_base = free_ports();
+    let mut dying = listening_on(port_base + 9);
+    let output = Launcher::output(&data, port_base);
+    let waits = format!("for port {}, which is held by process {} (", port_base + 9, dying.id());
+    let ending = thread::spawn(move || {
+        eventually("it waits", STOP, || {
+            fs::read_to_string(&output).is_ok_and(|said| said.contains(&waits))
+        });
+        dying.kill().unwrap();
+        dying.wait().unwrap();
+    });
+    let launcher = Launcher::start_at(port_base, Command::new(PROGRAM), &data, &[]);
+    ending.join().unwrap();
+    assert!(created(&launcher.import(EDGES)));
 }
 
 #[test]
@@ -200,7 +233,7 @@ fn imported_accounts_can_log_in_with_the_password_that_they_were_given() {
     let user = runtime.block_on(async {
         let channel = Endpoint::from_shared(launcher.url(0)).unwrap().connect().await.unwrap();
         let email = "cleo@example.org".to_owned();
-        let request = LoginRequest { email, password: "opensesame".to_owned() };
+        let request = LoginRequest { login: email, password: "opensesame".to_owned() };
         GatewayServiceClient::new(channel).login(request).await.unwrap().into_inner().user
     });
     assert_eq!(user.unwrap().name, "cleo");

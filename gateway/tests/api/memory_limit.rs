@@ -48,7 +48,7 @@ impl World {
         let post_id = system.publish(&ann, "one").await.id;
         system.like(&bob, post_id).await;
         let comment_id = system.comment(&bob, post_id, "first").await.id;
-        let login = gateway::LoginRequest { email: email("bob"), password: PASSWORD.to_owned() };
+        let login = gateway::LoginRequest { login: email("bob"), password: PASSWORD.to_owned() };
         let token = system.gateway().login(login).await.unwrap().into_inner().token;
         // Bob has a home timeline; cat has none.
         eventually("bob sees the post", SOON, async || system.home_texts(&bob).await == ["one"])
@@ -109,7 +109,7 @@ async fn what_takes_more_memory_is_refused_and_changes_nothing() {
         is_refused!(world, like, cat.asks(gateway::LikeRequest { post_id }));
         is_refused!(world, comment, cat.asks(comment.clone()));
     }
-    let available = gateway::CheckAvailabilityRequest { name: Some("fay".into()), email: None };
+    let available = gateway::CheckAvailabilityRequest { name: "fay".into() };
     assert_eq!(goes_on!(world, check_availability, available).name_available, Some(true));
     let counts = goes_on!(world, view_post, gateway::ViewPostRequest { post_id }).post.unwrap();
     let counts = counts.post.unwrap();
@@ -160,7 +160,7 @@ async fn reads_go_on_without_memory() {
     goes_on!(
         world,
         check_availability,
-        gateway::CheckAvailabilityRequest { name: Some("fay".into()), email: None }
+        gateway::CheckAvailabilityRequest { name: "fay".into() }
     );
     let user = || by_id(ann.id);
     goes_on!(world, view_user, bob.asks(gateway::ViewUserRequest { user: user() }));
@@ -238,7 +238,7 @@ async fn what_frees_memory_or_protects_an_account_goes_on_without_memory() {
     goes_on!(world, unmute, cat.asks(gateway::UnmuteRequest { user: by_id(eve.id) }));
 
     let login =
-        |password: &str| gateway::LoginRequest { email: email("bob"), password: password.into() };
+        |password: &str| gateway::LoginRequest { login: email("bob"), password: password.into() };
     goes_on!(world, login, login(PASSWORD));
     goes_on!(world, logout, with_token(&world.token, gateway::LogoutRequest {}));
     let change = gateway::ChangePasswordRequest {

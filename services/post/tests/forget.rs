@@ -323,3 +323,26 @@ async fn likes_and_comments_go_although_the_eraser_dies_again_and_again() {
         assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
     }
 }
+
+#[tokio::test]
+async fn what_an_account_wrote_goes_at_the_memory_limit() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let [gone, author] = [id(1), id(2)];
+    let own = system.create(gone, "goes").await.unwrap();
+    let post = system.create(author, "stays").await.unwrap();
+    system.like(gone, post.id).await.unwrap();
+    system.comment(gone, post.id, "secret", 0).await.unwrap();
+
+    let mut limit = redis::cmd("CONFIG");
+    limit.arg("SET").arg("maxmemory").arg(1);
+    limit.exec_async(&mut system.redis.nodes()[0].admin().await).await.unwrap();
+    let refusal = system.create(author, "no room").await;
+    refused(refusal, Code::ResourceExhausted, ErrorReason::StoreFull);
+
+    forget(&system, gone).await;
+    forget_now(&system).await;
+    assert_eq!(support::being_erased(&system.client).await, 0);
+    refused(system.get(own.id, 0).await, Code::NotFound, ErrorReason::PostNotFound);
+    let left = system.get(post.id, gone).await.unwrap();
+    assert_eq!((left.comments, left.likes, left.liked), (0, 0, false));
+}

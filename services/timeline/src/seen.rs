@@ -175,7 +175,7 @@ impl Place {
         let divider = numbers.iter().skip(1).position(|&number| number == 0).map(|place| place + 1);
         let (seen, named) = match divider {
             Some(divider) => (&numbers[..divider], Named::from_numbers(&numbers[divider + 1..])?),
-            None => (&numbers[..], Named::default()),
+            None => (numbers, Named::default()),
         };
         Ok(Some(Self { after, seen: Seen::from_numbers(seen)?, named }))
     }

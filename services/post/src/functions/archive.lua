@@ -202,7 +202,16 @@ local function enlist(keys, args)
   redis.call('ZADD', keys[1], args[1], args[2], args[3])
 end
 
+-- Writes a string: how far an erasure is, and what it keeps posts from. Erasing frees memory, so it
+-- must go on at `maxmemory`.
+--
+-- KEYS: the string. ARGV: its value.
+local function put(keys, args)
+  redis.call('SET', keys[1], args[1])
+end
+
 register('post_enlist', enlist, 'allow-oom')
+register('post_put', put, 'allow-oom')
 register('post_lease', lease, 'allow-oom')
 register('post_keep', keep, 'allow-oom')
 register('post_retire', retire, 'allow-oom')

@@ -90,7 +90,7 @@ impl Store {
 
     /// Writes down how far a run is.
     pub(crate) async fn note_erasure(&self, run: &Run) -> Result<(), Error> {
-        self.keyspace.query(cmd("SET").arg(keys::job("erasure")).arg(run.write()).take()).await
+        self.keyspace.call(put(keys::job("erasure"), run.write())).await
     }
 
     /// Notes that no run is under way.
@@ -113,9 +113,8 @@ impl Store {
     ) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(partitions.len());
         for &partition in partitions {
-            let mut set = cmd("SET");
-            set.arg(keys::erasing(partition)).arg(format!("{run}:{}", fence.number()));
-            batch.query(partition, set);
+            let value = format!("{run}:{}", fence.number());
+            batch.call(partition, put(keys::erasing(partition), value));
         }
         for answer in self.keyspace.send(batch).await? {
             decode::<()>(answer)?;
@@ -195,6 +194,11 @@ impl Store {
         }
         Ok(())
     }
+}
+
+// Writes a string, also at Redis' memory limit.
+fn put(key: String, value: String) -> Call {
+    Call::new("post_put").key(key).arg(value)
 }
 
 #[cfg(test)]

@@ -284,3 +284,51 @@ async fn a_follow_that_fills_a_full_timeline_does_not_hide_where_it_ends() {
         assert_eq!(home(&system, bob, 7).await, newest(&ids(&others), HOME_MAX), "{mode}");
     }
 }
+
+#[tokio::test]
+async fn a_friends_timeline_ends_at_the_800th_post_of_those_who_are_not_hidden() {
+    let (system, bob) = (System::start_without_jobs(Single).await, id(50));
+    let [alice, muted, carol] = [1, 2, 3].map(id);
+    for author in [alice, muted, carol] {
+        system.follow(bob, author).await;
+        system.follow(author, bob).await;
+    }
+    let friends = async |page_size| {
+        let (mut told, mut page_token) = (Vec::new(), String::new());
+        loop {
+            let request = pb::GetFriendsTimelineRequest {
+                user_id: bob,
+                page_size,
+                page_token,
+                ..Default::default()
+            };
+            let page = system.client.clone().get_friends_timeline(request).await.unwrap();
+            let page = page.into_inner();
+            told.extend(posts(&page.entries));
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return Told { posts: told, older_than: page.older_than_id };
+            }
+            assert_eq!(page.older_than_id, 0, "it goes on");
+        }
+    };
+    assert_eq!(friends(200).await, Told { posts: Vec::new(), older_than: 0 });
+    let mut seen = by_turns(&[alice, carol], HOME_MAX - 1);
+    for some in seen.chunks(400) {
+        deliver_all(&system.client, some).await;
+    }
+    for some in by_turns(&[muted], HOME_MAX + 10).chunks(400) {
+        deliver_all(&system.client, some).await;
+    }
+    let request = relation::MuteRequest { user_id: bob, target_id: muted };
+    system.relation.clone().mute(request).await.unwrap();
+    assert_eq!(friends(200).await, newest(&ids(&seen), HOME_MAX), "there is room for one more");
+    for count in [1, 10] {
+        let more = by_turns(&[carol], count);
+        deliver_all(&system.client, &more).await;
+        seen.extend(more);
+        for page_size in [33, 200] {
+            assert_eq!(friends(page_size).await, newest(&ids(&seen), HOME_MAX));
+        }
+    }
+}

@@ -23,16 +23,17 @@ const PROCESS_MAX: Duration = Duration::from_secs(20);
 const CLOSED_MAX: Duration = Duration::from_secs(75);
 const POLL: Duration = Duration::from_millis(100);
 
-// States of sockets in `/proc/net/tcp`.
+/// The state of a listening socket in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
-const CLOSED: &str = "06";
+/// The inode of what no process has open any more.
+const NOBODYS: u64 = 0;
 
 /// Who holds a port.
 #[derive(Debug, PartialEq, Eq)]
 enum Holder {
     /// A process of ours, by its id and command line. That is empty where the process is ending.
     Process(u32, String),
-    /// A connection that is closed (TIME-WAIT).
+    /// A connection that no process has open any more (TIME-WAIT, and what comes before).
     Closed,
     /// A process of another user, or one that is ending, or the system does not say.
     Unknown,
@@ -45,9 +46,9 @@ impl Holder {
             .flat_map(|f| sockets(f, port))
             .collect();
         // Whoever listens comes before connections, and those before what is left of them.
-        sockets.sort_by_key(|socket| (socket.state != LISTENING, socket.state == CLOSED));
+        sockets.sort_by_key(|socket| (!socket.listens, socket.inode == NOBODYS));
         match sockets.first() {
-            Some(socket) if socket.state == CLOSED => Self::Closed,
+            Some(socket) if socket.inode == NOBODYS => Self::Closed,
             Some(socket) => process_with(socket.inode).unwrap_or(Self::Unknown),
             None => Self::Unknown,
         }
@@ -100,7 +101,7 @@ pub(super) fn wait_until_free(port: u16) -> anyhow::Result<()> {
 
 /// A socket as the system lists it.
 struct Socket {
-    state: String,
+    listens: bool,
     inode: u64,
 }
 
@@ -122,7 +123,7 @@ fn socket(line: &str, port: u16) -> Option<Socket> {
     if !counts || u16::from_str_radix(own_port, 16).ok()? != port {
         return None;
     }
-    Some(Socket { state: (*fields.get(3)?).to_owned(), inode: fields.get(9)?.parse().ok()? })
+    Some(Socket { listens: *fields.get(3)? == LISTENING, inode: fields.get(9)?.parse().ok()? })
 }
 
 /// Returns the process that has a socket open, if it is one whose files we may look at.

@@ -13,11 +13,14 @@ use crate::status;
 /// How much a call may carry, in bytes: as much as hyper takes unless told otherwise.
 const METADATA_MAX: usize = 16 << 10;
 
-/// How much HTTP/2 takes, in bytes. Beyond it, h2 answers a bare 431; and beyond 1.25 times that, as
-/// sent, it ends the connection, since it counts CONTINUATION frames. A connection whose caller stops
-/// in the middle of a header block holds some 224 KiB as sent and 160 KiB as read; whole requests are
-/// handed on, and refused and dropped here, as soon as the connection has read what there is to read,
-/// which is `--max-streams` of them at most.
+/// How much HTTP/2 takes, in bytes. Beyond it, h2 answers a bare 431. It ends the connection, with
+/// GOAWAY, where a header block does not end with its 13th CONTINUATION frame (14 full frames have
+/// 224 KiB as sent), and where headers are four times as large as this once they are unpacked.
+///
+/// What it costs: a caller that stops in the middle of a header block makes its connection hold up to
+/// 208 KiB as sent and 160 KiB unpacked. Whole requests are handed on, and refused and dropped here, as
+/// soon as the connection has read what there is to read: of one connection, `--max-streams` of them at
+/// most, at any time those of one connection for each worker.
 pub(crate) const HEADER_LIST_MAX: u32 = 160 << 10;
 
 /// What HTTP/2 counts for each header beside its name and value (RFC 9113, section 6.5.2).

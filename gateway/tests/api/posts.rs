@@ -3,7 +3,7 @@
 use microblog_chassis::status;
 use microblog_proto::{
     common::ErrorReason,
-    gateway::{self, Author, RootState},
+    gateway::{self, Author, RootState, user_ref::Ref},
     relation::RelationState,
 };
 use microblog_testkit::Topology;
@@ -13,7 +13,7 @@ use tonic_types::StatusExt as _;
 use crate::{
     acts::request_id,
     refused::{POST_NOT_FOUND, assert_refused},
-    system::{Flags, Jobs, System},
+    system::{Flags, Jobs, System, by_id},
 };
 
 fn seen(author: Option<&Author>) -> (&str, RelationState) {
@@ -185,5 +185,34 @@ async fn who_posts_or_comments_too_fast_is_told_how_long_to_wait() {
         assert_eq!(status::reason_of(&refusal), Some(reason));
         let wait = refusal.get_details_retry_info().unwrap().retry_delay.unwrap();
         assert!(!wait.is_zero() && wait.as_secs() <= 60, "{wait:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_account_is_shown_with_how_many_posts_it_has() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let by_name = || Some(gateway::UserRef { r#ref: Some(Ref::Name("ann".to_owned())) });
+    let counts = async || {
+        let me = system.gateway().me(ann.asks(gateway::MeRequest {})).await.unwrap().into_inner();
+        let mut counts = vec![me.posts];
+        for user in [by_id(ann.id), by_name()] {
+            let request = gateway::ViewUserRequest { user };
+            let anonymous = system.gateway().view_user(request.clone()).await.unwrap();
+            let seen = system.gateway().view_user(bob.asks(request)).await.unwrap();
+            counts.extend([anonymous, seen].map(|answer| answer.into_inner().posts));
+        }
+        counts.dedup();
+        counts
+    };
+    assert_eq!(counts().await, [Some(0)]);
+    let post = system.publish(&bob, "root").await;
+    let repost = system.repost(&ann, post.id, "").await;
+    system.publish(&ann, "hello").await;
+    assert_eq!(counts().await, [Some(2)]);
+    for _ in 0..2 {
+        system.delete_post(&ann, repost.id).await;
+        assert_eq!(counts().await, [Some(1)]);
     }
 }

@@ -45,10 +45,12 @@ local UNLISTED_MAX = 2 ^ 40
 -- Changes how many posts are not on an author's list by so many.
 local function add_unlisted(posts, change)
   local score = tonumber(redis.call('ZSCORE', posts, '0') or 1)
-  if score < 1 or score >= UNLISTED_MAX then
+  if score == 1 and change < 0 then
+    return
+  elseif score < 1 or score >= UNLISTED_MAX then
     redis.call('ZADD', posts, 0, '0')
   else
-    redis.call('ZADD', posts, integer(math.max(score + change, 1)), '0')
+    redis.call('ZADD', posts, integer(score + change), '0')
   end
 end
 

@@ -12,8 +12,9 @@ use microblog_testkit::{
     self as testkit,
     Topology::{Cluster, Single},
 };
+use microblog_timeline::{Job, Kind};
 use support::{
-    PATIENCE, System, client, delivery, id,
+    PATIENCE, System, client, delivery, entry, id,
     pages::{Timeline, deliver_all},
     post_id,
     queue::{settles, stored},
@@ -65,6 +66,35 @@ async fn a_post_delivered_again_and_again_is_there_once() {
         assert_eq!(stored(&system.store, alice).await.len(), all.len());
         assert_eq!(Timeline::User.whole(&system.client, alice, 3, "").await, all);
     }
+}
+
+/// A client of a cluster may send a command twice whose answer is lost: then a job is in its stream
+/// twice, and neither one knows.
+#[tokio::test]
+async fn a_job_that_was_added_twice_shows_a_post_once() {
+    let system = System::start(Single).await;
+    let (alice, bob) = (id(1), id(2));
+    system.follow(bob, alice).await;
+    let first = system.post(alice).await;
+    system.home_becomes(bob, &[first]).await;
+    let (_, _, since) = system.home_page(bob, 20, "", "").await.unwrap();
+    let mut all = vec![first];
+    for _ in 0..5 {
+        let post = entry(post_id(alice), alice);
+        let published = system.store.publish(&[post]).await.unwrap();
+        assert!(published[0].is_new);
+        let job = Job::of_post(Kind::Push, &post, false);
+        system.store.enqueue(&[job.clone(), job]).await.unwrap();
+        all.insert(0, post.post.get());
+    }
+    settles(&system).await;
+    system.home_becomes(bob, &all).await;
+    assert_eq!(Timeline::Home.whole(&system.client, bob, 2, "").await, all);
+    let request = pb::CountNewRequest { user_id: bob, since_token: since.clone() };
+    let count = system.client.clone().count_new(request).await.unwrap().into_inner().count;
+    assert_eq!(count, 5);
+    let (new, _, _) = system.home_page(bob, 20, "", &since).await.unwrap();
+    assert_eq!(support::posts(&new), all[..5]);
 }
 
 #[tokio::test]

@@ -20,10 +20,11 @@ const REDIS: u16 = 9;
 
 /// What every server is told unless the caller's environment says otherwise. Limits per account
 /// and per address would be what is measured. Calls under way when a system ends are of no use to anybody.
-const DEFAULTS: [(&str, &str); 12] = [
+const DEFAULTS: [(&str, &str); 13] = [
     ("MICROBLOG_LOG", "warn"),
     ("MICROBLOG_POSTS_PER_MINUTE", "0"),
     ("MICROBLOG_COMMENTS_PER_MINUTE", "0"),
+    ("MICROBLOG_RESTORES_PER_MINUTE", "0"),
     ("MICROBLOG_FOLLOWS_PER_MINUTE", "0"),
     ("MICROBLOG_LIKES_PER_MINUTE", "0"),
     ("MICROBLOG_POST_CALLS_PER_MINUTE", "0"),

@@ -22,7 +22,7 @@ use tonic_health::pb::{
 const LIVENESS: &str = "liveness";
 
 // Longer than a worker that is not stuck takes between two reports, slow probe included.
-const REPORT_AGE_MAX: Duration = Duration::from_secs(5);
+const REPORT_AGE_MAX: Duration = Duration::from_secs(8);
 
 /// What all workers know of one service. tonic-health's own reporter starts as SERVING, and its
 /// streams would hold up the drain.
@@ -214,13 +214,13 @@ mod tests {
         let start = Instant::now();
         board.set_ready_at(start, 0, true);
         board.set_ready_at(start, 1, true);
-        for second in 1..=4 {
+        for second in 1..=7 {
             board.set_ready_at(start + Duration::from_secs(second), 0, true);
             assert!(*serving.borrow(), "it may be between two probes");
         }
-        board.set_ready_at(start + Duration::from_secs(6), 0, true);
+        board.set_ready_at(start + Duration::from_secs(9), 0, true);
         assert!(!*serving.borrow());
-        board.set_ready_at(start + Duration::from_secs(7), 1, true);
+        board.set_ready_at(start + Duration::from_secs(10), 1, true);
         assert!(*serving.borrow());
     }
 }

@@ -30,8 +30,9 @@ use crate::{
     tls::{Accepted, Acceptor, TlsError},
 };
 
-// A probe that takes longer has its answer.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+// A probe that takes longer has its answer. Longer than a store's round trip may take, by default three
+// seconds: one that is cut off before does not tell that a connection is dead.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(4);
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 // Who is not ready is asked more often: callers wait.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);

@@ -7,6 +7,12 @@ use std::{path::PathBuf, time::Duration};
 // enough for what all threads remember: beyond, Redis forgets at random.
 const RECALL_BYTES: usize = 8 << 20;
 
+// Long enough for what passes by itself: three lost packets in a row (1.4 s until TCP has sent the
+// third again), a lost first packet of a connection (1 s, of the half that it is given), a Redis that
+// forks, or machines that are busy. Short enough that the three steps that a call may have fit into
+// the ten seconds that callers wait unless they say otherwise, so that they hear UNAVAILABLE.
+const TIMEOUT_MS: u64 = 3000;
+
 /// Where Redis is and how to talk to it.
 #[derive(Clone, clap::Args)]
 #[command(next_help_heading = "Redis")]
@@ -42,11 +48,14 @@ pub struct Config {
     pub redis_exclusive_links: usize,
 
     /// Longest wait for an answer of Redis, in milliseconds; a connection is given half of it to
-    /// come up, to a node of a cluster a quarter.
+    /// come up, to a node of a cluster a quarter. What is not answered by then is UNAVAILABLE, and is
+    /// not sent again: a slow Redis would only have more to do. The default outlasts lost packets, a
+    /// fork of Redis and a busy machine, and leaves room for two more steps of a call within the ten
+    /// seconds of --default-timeout-ms.
     #[arg(
         long,
         env = "MICROBLOG_REDIS_TIMEOUT_MS",
-        default_value_t = 1000,
+        default_value_t = TIMEOUT_MS,
         value_parser = clap::value_parser!(u64).range(10..=600_000)
     )]
     pub redis_timeout_ms: u64,
@@ -87,7 +96,7 @@ impl Config {
             redis_url: redis_url.into(),
             redis_links: 1,
             redis_exclusive_links: 32,
-            redis_timeout_ms: 1000,
+            redis_timeout_ms: TIMEOUT_MS,
             redis_recall_bytes: RECALL_BYTES,
             redis_ca_file: None,
             redis_cert_file: None,

@@ -18,6 +18,10 @@ const GROUP: &str = "fanout";
 const CONSUMER: &str = "worker";
 const FIELD: &str = "job";
 
+// How much later than Redis ends a read that waits its answer may come, as long as that of any command
+// by default.
+const ANSWER_MAX: Duration = Duration::from_secs(3);
+
 /// After how long a step counts as abandoned.
 pub(crate) const ABANDONED_AFTER: Duration = Duration::from_secs(10);
 
@@ -81,7 +85,7 @@ impl Store {
         let mut read = cmd("XREADGROUP");
         read.arg("GROUP").arg(GROUP).arg(CONSUMER).arg("COUNT").arg(STEPS_MAX);
         read.arg("BLOCK").arg(patience.as_millis() as u64).arg("STREAMS").arg(stream).arg(">");
-        let longest = patience + Duration::from_secs(1);
+        let longest = patience + ANSWER_MAX;
         let streams: Option<Vec<(String, Entries)>> = connection.query(&read, longest).await?;
         let entries = streams.unwrap_or_default().into_iter().flat_map(|(_, entries)| entries);
         Ok(entries.map(|entry| Step::read(stream, entry)).collect())

@@ -5,6 +5,7 @@ use std::{error::Error as _, iter, time::Duration};
 
 use anyhow::{Context as _, bail};
 use backon::{ExponentialBuilder, Retryable as _};
+use tokio::time::{Instant, sleep};
 use tonic::{
     Code, Request, Status,
     transport::{Channel, Endpoint},
@@ -30,9 +31,11 @@ pub const TIMELINE_URL: &str = "http://127.0.0.1:50054";
 /// The longest wait for one answer; servers allow 60 s.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEPALIVE: Duration = Duration::from_secs(10);
-const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(10);
+const READY_MAX: Duration = Duration::from_secs(10);
+const READY_POLL: Duration = Duration::from_millis(200);
 
 /// Returns a channel to a server; it connects with its first call.
 pub fn channel(url: &str) -> anyhow::Result<Channel> {
@@ -48,7 +51,7 @@ pub fn channel(url: &str) -> anyhow::Result<Channel> {
 /// Returns a channel to a server that says it is serving, or an error that tells people what to do.
 pub async fn serving(url: &str) -> anyhow::Result<Channel> {
     let channel = channel(url)?;
-    match is_serving(channel.clone()).await {
+    match becomes_ready(channel.clone()).await {
         Ok(true) => Ok(channel),
         Ok(false) => bail!("the server at {url} is not ready: its store or a peer does not answer"),
         Err(status) if status.code() == Code::Unavailable => {
@@ -77,6 +80,19 @@ pub async fn serving(url: &str) -> anyhow::Result<Channel> {
 fn cause(status: &Status) -> String {
     let causes = iter::successors(status.source(), |&cause| cause.source());
     causes.last().map_or_else(|| status.message().to_owned(), ToString::to_string)
+}
+
+/// Asks a server whether it serves, for some seconds if it does not: its store may have been slow for a
+/// moment.
+async fn becomes_ready(channel: Channel) -> Result<bool, Status> {
+    let give_up = Instant::now() + READY_MAX;
+    loop {
+        let is_ready = is_serving(channel.clone()).await?;
+        if is_ready || Instant::now() >= give_up {
+            return Ok(is_ready);
+        }
+        sleep(READY_POLL).await;
+    }
 }
 
 /// Asks a server whether it serves, as a whole.

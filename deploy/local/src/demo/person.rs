@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::remote::{self, reason, told};
 
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
 
 /// The generated client of the gateway.
@@ -54,16 +54,17 @@ impl Person {
     }
 
     /// Makes a call in this person's session; prints it and the answer, which `tell` puts in words.
-    pub(super) async fn call<Q, A>(
+    pub(super) async fn call<Q: Clone, A>(
         &self,
         what: &str,
         message: Q,
-        call: impl AsyncFnOnce(Client, Request<Q>) -> Result<Response<A>, Status>,
+        call: impl AsyncFn(Client, Request<Q>) -> Result<Response<A>, Status>,
         tell: impl FnOnce(&A) -> String,
     ) -> anyhow::Result<A> {
         println!("  {:5} {what}", self.given_name);
-        let answer = call(self.client.clone(), self.request(message)?)
-            .await
+        let answer = self
+            .ask(message, call)
+            .await?
             .map_err(|status| anyhow!("{what}: {}", told(&status)))?
             .into_inner();
         answered(&tell(&answer));
@@ -84,8 +85,9 @@ impl Person {
         println!("  {:5} {what}", self.given_name);
         let give_up = Instant::now() + within;
         loop {
-            let answer = call(self.client.clone(), self.request(message.clone())?)
-                .await
+            let answer = self
+                .ask(message.clone(), &call)
+                .await?
                 .map_err(|status| anyhow!("{what}: {}", told(&status)))?
                 .into_inner();
             let is_right = is_right(&answer);
@@ -105,15 +107,15 @@ impl Person {
     }
 
     /// Makes a call that must be refused for this reason, and returns the refusal.
-    pub(super) async fn refused<Q, A>(
+    pub(super) async fn refused<Q: Clone, A>(
         &self,
         what: &str,
         expected_reason: &str,
         message: Q,
-        call: impl AsyncFnOnce(Client, Request<Q>) -> Result<Response<A>, Status>,
+        call: impl AsyncFn(Client, Request<Q>) -> Result<Response<A>, Status>,
     ) -> anyhow::Result<Status> {
         println!("  {:5} {what}", self.given_name);
-        match call(self.client.clone(), self.request(message)?).await {
+        match self.ask(message, call).await? {
             Ok(_) => Err(anyhow!("{what}: should have been refused with {expected_reason}")),
             Err(status) => {
                 println!("        → {}", told(&status));
@@ -185,14 +187,23 @@ impl Person {
         format!("{}@demo.invalid", self.name)
     }
 
-    fn request<Q>(&self, message: Q) -> anyhow::Result<Request<Q>> {
-        let mut request = remote::request(message, CALL_TIMEOUT);
-        if !self.token.is_empty() {
-            let mut bearer = MetadataValue::try_from(format!("Bearer {}", self.token))?;
-            bearer.set_sensitive(true);
-            request.metadata_mut().insert("authorization", bearer);
-        }
-        Ok(request)
+    /// Makes a call in this person's session, and repeats it while it fails for a reason that may
+    /// pass, as an application does: every call of the gateway may be repeated.
+    async fn ask<Q: Clone, A>(
+        &self,
+        message: Q,
+        call: impl AsyncFn(Client, Request<Q>) -> Result<Response<A>, Status>,
+    ) -> anyhow::Result<Result<Response<A>, Status>> {
+        let mut bearer = MetadataValue::try_from(format!("Bearer {}", self.token))?;
+        bearer.set_sensitive(true);
+        let request = || {
+            let mut request = remote::request(message.clone(), CALL_TIMEOUT);
+            if !self.token.is_empty() {
+                request.metadata_mut().insert("authorization", bearer.clone());
+            }
+            request
+        };
+        Ok(remote::repeatedly(|| call(self.client.clone(), request())).await)
     }
 }
 

@@ -22,7 +22,8 @@ use super::{access::Access, data::DataDir, software::Software};
 
 const POLL: Duration = Duration::from_millis(50);
 const WATCH: Duration = Duration::from_millis(200);
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+// Asked again after that, for as long as redis-server runs.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(16);
 // It has to write what it holds back for up to a second, not its whole data.

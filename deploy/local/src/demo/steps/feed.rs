@@ -15,8 +15,8 @@ use crate::demo::person::Person;
 
 // What a call promises to show once another one has answered.
 const AT_ONCE: Duration = Duration::ZERO;
-// What is under way: mostly for some milliseconds.
-const SOON: Duration = Duration::from_secs(8);
+// What is under way: mostly for some milliseconds, on a busy machine for longer.
+const SOON: Duration = Duration::from_secs(60);
 
 /// Shows what each of them reads. `repost` is bob's, of a post that is deleted.
 pub(super) async fn tour(

@@ -23,7 +23,7 @@ use nix::{
 /// From the end of a log: what a server says of why it cannot start, and a little before.
 const LOG_LINES: usize = 12;
 /// Longer than calls under way are given.
-const STOP: Duration = Duration::from_secs(15);
+const STOP: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
 /// A running process with its output in a file.

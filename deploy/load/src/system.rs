@@ -23,6 +23,7 @@ use microblog_local::{
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
+pub(crate) use self::redis::connect;
 pub(crate) use self::usage::{ProcessUsage, RedisUsage, Usage};
 use self::{nesting::Nesting, redis::Admin};
 use crate::child::Child;

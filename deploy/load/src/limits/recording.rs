@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::monitor::{self, Observed};
+use crate::system::connect;
 
 /// Between two calls. What a call leaves to the background comes in it for the most part.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -54,7 +55,7 @@ impl Recording {
         count: usize,
         mut call: impl AsyncFnMut() -> anyhow::Result<()>,
     ) -> anyhow::Result<Self> {
-        let mut connection = admin.get_multiplexed_async_connection().await?;
+        let mut connection = connect(admin).await?;
         let lines = admin.get_async_monitor().await?.into_on_message::<String>();
         let end = Uuid::new_v4().to_string();
         let make = async {

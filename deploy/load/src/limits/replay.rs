@@ -9,7 +9,7 @@ use super::{
     recording::Recording,
     wire::{self, Wire},
 };
-use crate::info::Info;
+use crate::{info::Info, system::connect};
 
 /// Over how many connections: with fewer, Redis would have nothing to do between an answer and what
 /// is sent next.
@@ -66,7 +66,7 @@ impl Recording {
     ) -> anyhow::Result<Replayed> {
         let connections = CONNECTIONS.min(depth.max(1));
         let bunches = self.bunches(depth.div_ceil(connections).max(1));
-        let mut connection = admin.get_multiplexed_async_connection().await?;
+        let mut connection = connect(admin).await?;
         let wires = try_join_all((0..connections).map(|_| Wire::connect(admin))).await?;
         let cpu_before = cpu_seconds(&mut connection).await?;
         let begin = Instant::now();
@@ -143,7 +143,7 @@ mod tests {
     async fn what_was_recorded_is_sent_again() {
         let server = RedisServer::start().await;
         let client = Client::open(server.admin_url()).unwrap();
-        let mut caller = client.get_multiplexed_async_connection().await.unwrap();
+        let mut caller = connect(&client).await.unwrap();
         let mut number = 0;
         let recording = Recording::of(&client, 20, async || {
             number += 1;

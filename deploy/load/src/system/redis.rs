@@ -12,7 +12,17 @@ use super::{RedisUsage, nesting::Nesting, usage::Traffic};
 use crate::info::Info;
 
 // A server that is measured may be busy.
-const ANSWER: Duration = Duration::from_secs(10);
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Connects to Redis as its administrator, with time for its answers: the library gives them half a
+/// second.
+pub(crate) async fn connect(admin: &Client) -> anyhow::Result<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(ANSWER))
+        .set_response_timeout(Some(ANSWER));
+    let connection = admin.get_multiplexed_async_connection_with_config(&config).await;
+    connection.context("cannot connect to the system's redis-server")
+}
 
 /// The way to Redis as its administrator.
 pub(super) struct Admin {
@@ -38,11 +48,7 @@ impl Admin {
 
     /// Returns a new connection.
     pub(super) async fn connect(&self) -> anyhow::Result<MultiplexedConnection> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(ANSWER))
-            .set_response_timeout(Some(ANSWER));
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await;
-        connection.context("cannot connect to the system's redis-server")
+        connect(&self.client).await
     }
 
     /// Returns the server's process id, and what it has done so far.

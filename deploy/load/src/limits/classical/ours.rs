@@ -10,6 +10,7 @@ use microblog_proto::relation::{
 use tonic::transport::Channel;
 
 use super::{PAGE, account, per_page};
+use crate::system::connect;
 
 /// Follows that one call brings in.
 const CHUNK: u64 = 50_000;
@@ -66,7 +67,7 @@ async fn measure(
     viewer_id: u64,
     user_id: u64,
 ) -> anyhow::Result<(f64, f64)> {
-    let mut admin = admin.get_multiplexed_async_connection().await?;
+    let mut admin = connect(admin).await?;
     let list = async |page_token: String| {
         let page_size = i32::try_from(PAGE)?;
         let request = ListFollowersRequest { user_id, page_size, page_token };

@@ -4,7 +4,10 @@
 use microblog_keyspace::redis::{self, Client, aio::MultiplexedConnection, cmd};
 
 use super::{PAGE, account, per_page};
-use crate::limits::wire::{self, Wire};
+use crate::{
+    limits::wire::{self, Wire},
+    system::connect,
+};
 
 /// Accounts added by one command.
 const CHUNK: u64 = 10_000;
@@ -36,7 +39,7 @@ pub(crate) struct Recipes {
 /// To read the page's own ids is left out: it costs the same everywhere. Short lists are packed up to
 /// the length that this Redis is configured for, and searched from the front.
 pub(crate) async fn recipes(admin: &Client, length: u64) -> anyhow::Result<Recipes> {
-    let mut connection = admin.get_multiplexed_async_connection().await?;
+    let mut connection = connect(admin).await?;
     remove(&mut connection).await?;
     let measured = measure(Wire::connect(admin).await?, &mut connection, length).await;
     remove(&mut connection).await?;

@@ -8,6 +8,10 @@ import subprocess
 import time
 from contextlib import contextmanager
 
+# How long anything that a check waits for may take: far longer than it does, since machines are
+# shared. A check waits for the thing itself, and this only bounds the wait for what never comes.
+PATIENCE_S = 60
+
 # Where there is one that can (util-linux's), a check that is killed leaves nothing behind.
 BOUND = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
 
@@ -31,7 +35,7 @@ def running(command, directory, **options):
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(5)
+                process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -42,7 +46,7 @@ def end_of(log):
     return "\n  ".join(["", *log.read_text().splitlines()[-6:]])
 
 
-def eventually(holds, within_s, every_s=0.25):
+def eventually(holds, within_s=PATIENCE_S, every_s=0.25):
     """Waits until something holds. False if it does not within a time."""
     until = time.monotonic() + within_s
     while not holds():

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from processes import PATIENCE_S
+
 # What the names of flags say of whom a program calls; of others, `--NAME-url` is the server NAME.
 STORES = {"redis-url": "redis", "archive-url": "postgresql", "otlp-endpoint": "collector"}
 
@@ -46,7 +48,8 @@ class Program:
     def flags(self):
         """Its flags by their names, as `--help` lists them."""
         said = subprocess.run(
-            [self.path, "--help"], env={}, capture_output=True, text=True, check=True, timeout=20
+            [self.path, "--help"], env={}, capture_output=True, text=True, check=True,
+            timeout=PATIENCE_S,
         ).stdout
         # Each begins on a line of its own.
         blocks = re.split(r"^ +(?:-\w, )?--([\w-]+)", said, flags=re.MULTILINE)[1:]

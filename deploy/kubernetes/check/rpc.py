@@ -5,6 +5,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+from processes import PATIENCE_S
+
 # Read when grpc is loaded. It need not say whom it cannot reach, nor look after processes that are
 # started beside it.
 os.environ["GRPC_VERBOSITY"] = "NONE"
@@ -26,14 +28,15 @@ class Channel:
         self._files = files
 
     def is_serving(self, service, timeout_s):
-        """Whether the health service says SERVING of a name. Asked over a connection of its own, as
-        the kubelet does: only so it is known whether connections are still taken."""
+        """Whether the health service says SERVING of a name; None if it does not answer in time. Asked
+        over a connection of its own, as the kubelet does: only so it is known whether connections are
+        still taken."""
         request = health_pb2.HealthCheckRequest(service=service)
         with self._connect() as channel:
             try:
                 answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s)
-            except grpc.RpcError:
-                return False
+            except grpc.RpcError as error:
+                return None if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED else False
         return answer.status == health_pb2.HealthCheckResponse.SERVING
 
     def services(self):
@@ -41,7 +44,7 @@ class Channel:
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         with self._connect() as channel:
             stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-            answer = next(stub.ServerReflectionInfo(iter([request]), timeout=5))
+            answer = next(stub.ServerReflectionInfo(iter([request]), timeout=PATIENCE_S))
         names = {one.name for one in answer.list_services_response.service}
         return {name for name in names if not name.startswith(COMMON)}
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from processes import end_of, eventually, free_port, running
 
-START_S = 60
-
 
 class Failed(Exception):
     """Something did not start."""
@@ -59,7 +57,7 @@ def redis(container, directory, port, is_cluster):
             probe = probes["readinessProbe"]
             return subprocess.run(probe, env=environment, capture_output=True).returncode == 0
 
-        if not eventually(answers, START_S):
+        if not eventually(answers):
             raise Failed(f"redis is never ready:{end_of(process.log)}")
         if is_cluster:
             ask = ["redis-cli", "-p", str(port), "--user", "admin", "--raw", "cluster"]
@@ -68,7 +66,7 @@ def redis(container, directory, port, is_cluster):
                     [*ask, *words], env=environment, capture_output=True, text=True
                 ).stdout
             say("addslotsrange", "0", "16383")
-            if not eventually(lambda: "cluster_state:ok" in say("info"), START_S):
+            if not eventually(lambda: "cluster_state:ok" in say("info")):
                 raise Failed(f"redis makes no cluster:{end_of(process.log)}")
         yield
 
@@ -120,14 +118,14 @@ class Archive:
                     raise Failed(f"PostgreSQL ended:{end_of(process.log)}")
                 return self.ask("select 1", "postgres") == "1"
 
-            if not eventually(answers, START_S):
+            if not eventually(answers):
                 raise Failed(f"PostgreSQL is never ready:{end_of(process.log)}")
             def is_made():
                 self.ask(f'create database "{self.database}"', "postgres")
                 return self.ask("select 1") == "1"
 
             # Refused while somebody else happens to look at what it is a copy of.
-            if not eventually(is_made, START_S):
+            if not eventually(is_made):
                 raise Failed(f"PostgreSQL makes no database:{end_of(process.log)}")
             yield
 

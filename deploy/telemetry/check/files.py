@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import yaml
 
+import processes
+
 ANNOTATIONS = {"summary", "description", "runbook"}
 SEVERITIES = {"critical", "warning"}
 RUNBOOKS = "deploy/telemetry/README.md#"
@@ -104,7 +106,7 @@ def check(report, telemetry):
 def _promtool(report, telemetry, *arguments):
     said = subprocess.run(
         ["promtool", *arguments],
-        cwd=telemetry.directory, capture_output=True, text=True, timeout=30,
+        cwd=telemetry.directory, capture_output=True, text=True, timeout=processes.PATIENCE_S,
     )
     if said.returncode:
         report.wrong(f"promtool {' '.join(arguments)}: {said.stdout.strip()} {said.stderr.strip()}")

@@ -21,7 +21,7 @@ class Prometheus:
 
     def is_ready(self):
         try:
-            with urllib.request.urlopen(f"{self._url}/-/ready", timeout=5):
+            with urllib.request.urlopen(f"{self._url}/-/ready", timeout=processes.PATIENCE_S):
                 return True
         except OSError:
             return False
@@ -29,7 +29,7 @@ class Prometheus:
     def _get(self, path, **parameters):
         url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=processes.PATIENCE_S) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as refusal:
             raise ValueError(json.load(refusal).get("error", str(refusal))) from None
@@ -70,9 +70,7 @@ def running(telemetry, targets, directory):
     with processes.running(command, own) as process:
         prometheus = Prometheus(port)
         up = dict.fromkeys(targets, True)
-        if not processes.eventually(
-            lambda: prometheus.is_ready() and prometheus.targets() == up, within_s=15
-        ):
+        if not processes.eventually(lambda: prometheus.is_ready() and prometheus.targets() == up):
             raise SystemExit(f"Prometheus does not scrape:{processes.end_of(process.log)}")
         yield prometheus
 

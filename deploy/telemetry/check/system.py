@@ -3,9 +3,11 @@ own beside it, since only who calls over the network has metrics of peers. Its u
 played by this process: it answers, or says UNAVAILABLE, as it is told."""
 
 import os
+import signal
 import socket
 import sqlite3
 import subprocess
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +29,8 @@ GET_HOME_TIMELINE = "/microblog.timeline.v1.TimelineService/GetHomeTimeline"
 NAME = b"\x0a\x03zoe"
 # A request that says nothing: whose timeline, for one.
 NOTHING = b""
+# A tour makes about a hundred calls one after the other, and repeats those that are UNAVAILABLE.
+TOUR_S = 5 * processes.PATIENCE_S
 
 
 @dataclass
@@ -42,10 +46,36 @@ class System:
 
     def tour(self):
         """Makes calls of all kinds, through the whole system. Whether all were answered well."""
-        command = [self.programs / "microblog", "demo", "--gateway-url",
-                   f"http://127.0.0.1:{self.port_base}"]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        said = subprocess.run(self._tour(), capture_output=True, text=True, timeout=TOUR_S)
         return said.returncode == 0
+
+    @contextmanager
+    def tours(self):
+        """Makes tours one after the other, for as long as a block. One that meets trouble repeats its
+        calls for long: the last one is cut off."""
+        ends, under_way = threading.Event(), []
+
+        def make():
+            while not ends.is_set():
+                under_way[:] = [subprocess.Popen(
+                    self._tour(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                )]
+                under_way[0].wait()
+
+        maker = threading.Thread(target=make)
+        maker.start()
+        try:
+            yield
+        finally:
+            ends.set()
+            while maker.is_alive():
+                for one in under_way:
+                    one.kill()
+                maker.join(0.1)
+
+    def _tour(self):
+        return [self.programs / "microblog", "demo", "--gateway-url",
+                f"http://127.0.0.1:{self.port_base}"]
 
     def ask_gateway(self, times):
         """Calls the gateway beside. Returns how often it answered."""
@@ -55,9 +85,15 @@ class System:
         """Calls the timeline service without saying what for. Returns how often it answered."""
         return _ask(self.port_base + TIMELINE, GET_HOME_TIMELINE, NOTHING, times=1)
 
-    def pause_redis(self, milliseconds):
-        """Has Redis answer nobody for so long."""
-        self._tell_redis(f"CLIENT PAUSE {milliseconds} ALL")
+    @contextmanager
+    def frozen_redis(self):
+        """Has Redis answer nobody for as long as a block."""
+        redis = int((self.directory / "data/redis/redis.pid").read_text())
+        os.kill(redis, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(redis, signal.SIGCONT)
 
     @contextmanager
     def full_redis(self):
@@ -82,7 +118,7 @@ class System:
         passwords = (self.directory / "data/redis/passwords").read_text().splitlines()
         password = dict(line.split() for line in passwords)["admin"]
         address = ("127.0.0.1", self.port_base + REDIS)
-        with socket.create_connection(address, timeout=5) as connection:
+        with socket.create_connection(address, timeout=processes.PATIENCE_S) as connection:
             connection.sendall(f"AUTH admin {password}\r\n".encode())
             connection.recv(100)
             connection.sendall(f"{command}\r\n".encode())
@@ -94,7 +130,7 @@ def _ask(port, method, request, times):
     """Makes the same call many times at once. Returns how often it was answered with OK."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = channel.unary_unary(method)
-        asked = [call.future(request, timeout=10) for _ in range(times)]
+        asked = [call.future(request, timeout=processes.PATIENCE_S) for _ in range(times)]
         return sum(one.exception() is None for one in asked)
 
 
@@ -109,7 +145,7 @@ def running(programs, directory):
     environment = {"PATH": os.environ["PATH"]}
     with processes.running(up, directory, env=environment) as process, _user(system) as user:
         is_ready = lambda: "\nready" in process.log.read_text()
-        if not processes.eventually(is_ready, within_s=30, every_s=0.1):
+        if not processes.eventually(is_ready, every_s=0.1):
             raise SystemExit(f"microblog up is not ready:{processes.end_of(process.log)}")
         gateway = [
             programs / "microblog-gateway", "--listen", f"127.0.0.1:{system.gateway_port}",
@@ -121,7 +157,7 @@ def running(programs, directory):
         for name, place in (("relation", RELATION), ("post", POST), ("timeline", TIMELINE)):
             gateway += [f"--{name}-url", f"http://127.0.0.1:{base + place}"]
         with processes.running(gateway, directory, env=environment) as process:
-            if not processes.eventually(lambda: system.ask_gateway(1) == 1, within_s=15):
+            if not processes.eventually(lambda: system.ask_gateway(1) == 1):
                 raise SystemExit(f"the gateway does not answer:{processes.end_of(process.log)}")
             yield system
 

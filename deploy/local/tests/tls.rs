@@ -6,11 +6,11 @@ use std::{net::TcpListener, path::Path, process::Command, sync::Arc, time::Durat
 
 use clap::Parser;
 use microblog_chassis::{Config, Service, serve};
-use microblog_testkit::{Authority, Files, eventually};
+use microblog_testkit::{Authority, Files, PATIENCE, eventually};
 use tonic::service::Routes;
 
 const HOST: &str = "127.0.0.1";
-const TIME: Duration = Duration::from_secs(20);
+const TIME: Duration = PATIENCE;
 
 #[derive(Parser)]
 struct Flags {

@@ -1,13 +1,13 @@
 //! The gateway as a process of its own, its peers on the network.
 
-use std::{net::TcpListener, time::Duration};
+use std::net::TcpListener;
 
 use microblog_chassis::{Peer, Service, serve, status};
 use microblog_proto::{
     common::ErrorReason,
     gateway::{self, gateway_service_client::GatewayServiceClient},
 };
-use microblog_testkit::{Process, RedisServer};
+use microblog_testkit::{PATIENCE, Process, RedisServer};
 use tonic::Code;
 
 use crate::{
@@ -64,7 +64,7 @@ async fn a_gateway_process_serves_what_its_peers_on_the_network_answer() {
     assert!(timeline.posts.is_empty() && timeline.next_page_token.is_empty());
 
     process.terminate();
-    assert!(process.ended(Duration::from_secs(10)).await.success());
+    assert!(process.ended(PATIENCE).await.success());
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn who_watches_hears_of_posts_until_the_gateway_stops() {
     process.terminate();
     let end = news.message().await.unwrap_err();
     assert_eq!(end.code(), Code::Unavailable);
-    assert!(process.ended(Duration::from_secs(10)).await.success());
+    assert!(process.ended(PATIENCE).await.success());
 }
 
 #[tokio::test]

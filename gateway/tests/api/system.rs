@@ -1,7 +1,5 @@
 //! A whole system in the test's own process, and the people in it.
 
-use std::time::Duration;
-
 use clap::Parser as _;
 use microblog_chassis::{Peer, Service, Worker};
 use microblog_gateway::{Config, Limits, Peers};
@@ -12,7 +10,7 @@ use microblog_proto::{
     timeline::timeline_service_client::TimelineServiceClient,
     user::{self, user_service_client::UserServiceClient},
 };
-use microblog_testkit::{Store, Topology, eventually};
+use microblog_testkit::{PATIENCE, Store, Topology, eventually};
 use tokio::task::JoinSet;
 use tonic::Request;
 
@@ -21,7 +19,6 @@ use crate::tap::Tap;
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
 /// Longer than a store takes to be ready.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Which of the services' background jobs run.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use microblog_proto::{
     gateway::{self, ViewedPost},
     post, timeline, user,
 };
-use microblog_testkit::{Topology, eventually};
+use microblog_testkit::{PATIENCE, Topology, eventually};
 
 use crate::{
     acts::{asks, request_id},
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// For a post to come to those who follow its author.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = PATIENCE;
 
 /// Returns a system in which nothing is carried to followers by itself: a home timeline is built
 /// when it is first read, of all that there is.

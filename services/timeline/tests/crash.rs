@@ -33,7 +33,7 @@ const ACTIVE: usize = 50;
 const KILLS: usize = 5;
 
 /// From the last kill to the last post's arrival.
-const ARRIVAL_MAX: Duration = Duration::from_secs(60);
+const ARRIVAL_MAX: Duration = Duration::from_secs(120);
 
 fn followers() -> impl Iterator<Item = u64> {
     (0..FOLLOWERS).map(|n| id(1_000 + n))

@@ -20,7 +20,7 @@ use microblog_testkit::{self as testkit, Process, Topology::Single};
 use microblog_timeline::Store;
 use support::{
     Client, PATIENCE, assert_refused, client, config, delivery, id,
-    pages::{DEADLINE, Timeline, UNKNOWN, deliver_all, is_newest_first, until_answered},
+    pages::{DEADLINE, OVER, Timeline, UNKNOWN, deliver_all, is_newest_first, until_answered},
     post_id, posts,
     queue::stored,
     relations::{Link, Proxy, Relation},
@@ -39,7 +39,7 @@ const POSTS_EACH: usize = 130;
 const PACE: Duration = Duration::from_millis(100);
 
 /// From the end of an outage to the arrival of all that was acknowledged.
-const ARRIVAL_MAX: Duration = Duration::from_secs(60);
+const ARRIVAL_MAX: Duration = Duration::from_secs(120);
 
 /// A timeline service as a process, with a relation service behind a proxy.
 struct Deployed {
@@ -127,7 +127,7 @@ impl Load {
         while self.goes_on() {
             let began = Instant::now();
             let page = Timeline::Home.page(client, reader, 50, "", "").await;
-            assert!(began.elapsed() < DEADLINE + Duration::from_secs(1), "outlived its deadline");
+            assert!(began.elapsed() < OVER, "outlived its deadline");
             match page {
                 Ok((entries, ..)) => {
                     assert!(is_newest_first(&posts(&entries)));
@@ -289,7 +289,7 @@ async fn without_relation(link: Link, time: Duration) {
         let home = Timeline::Home.page(client, id(100), 20, "", "");
         let friends = Timeline::Friends.page(client, id(100), 20, "", "");
         let (home, friends) = join(home, friends).await;
-        assert!(began.elapsed() < DEADLINE + Duration::from_millis(500), "{link:?}");
+        assert!(began.elapsed() < OVER, "{link:?}");
         if link == Link::Cut {
             assert_refused(home, Code::Unavailable, ErrorReason::PeerUnavailable);
             assert_refused(friends, Code::Unavailable, ErrorReason::PeerUnavailable);

@@ -7,7 +7,7 @@ mod support;
 
 use std::{
     future::ready,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 use futures::{StreamExt as _, future::join_all};
@@ -159,15 +159,14 @@ async fn a_builder_who_died_keeps_nobody_waiting_for_long() {
     all.insert(0, post.post.get());
     all.truncate(800);
     let mut watched = Watched::new(&system).await;
-    let began = Instant::now();
     let mut client = system.client.clone();
-    let request = microblog_proto::timeline::GetHomeTimelineRequest {
+    let mut request = tonic::Request::new(microblog_proto::timeline::GetHomeTimelineRequest {
         user_id: bob,
         page_size: 200,
         ..Default::default()
-    };
+    });
+    request.set_timeout(PATIENCE);
     let page = client.get_home_timeline(request).await.unwrap().into_inner();
-    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     assert_eq!(posts(&page.entries), all[..200]);
     assert_eq!(watched.builds().await, 1);
     assert_eq!(Timeline::Home.whole(&system.client, bob, 200, "").await, all);

@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout};
 use tonic::{Code, Status, Streaming};
 
 /// From a post's delivery to the message that has it: about a second, on a busy machine more.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(20);
 
 type Stream = Streaming<pb::WatchHomeTimelineResponse>;
 

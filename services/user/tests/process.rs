@@ -90,7 +90,8 @@ async fn without_redis_calls_end_in_time_and_it_recovers_by_itself() {
     refused(authenticate(&client, &token).await, Reason::StoreUnavailable);
     refused(login(&client, "ann", PASSWORD).await, Reason::StoreUnavailable);
     refused(client.register(registration("bob")).await, Reason::StoreUnavailable);
-    assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+    // None waits for its deadline, which is a minute here.
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
 
     system.redis.nodes()[0].restart().await;
     eventually("it answers again", PATIENCE, async || {

@@ -12,6 +12,8 @@ use std::{
     time::Duration,
 };
 
+use microblog_testkit::PATIENCE;
+
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -22,7 +24,7 @@ use crate::{
 
 // More than two pages.
 const POSTS: u32 = 401;
-const STOP: Duration = Duration::from_secs(15);
+const STOP: Duration = PATIENCE;
 const ACCOUNTS: &str = "ada bob\nbob ada\ncleo ada\ndan bob\neve eve\n";
 
 fn start(data: &Path) -> Launcher {

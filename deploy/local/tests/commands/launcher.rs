@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use microblog_testkit::redis;
+use microblog_testkit::{PATIENCE, redis};
 use nix::{
     errno::Errno,
     sys::signal::{Signal, kill},
@@ -19,9 +19,6 @@ use nix::{
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog");
 
-const START: Duration = Duration::from_secs(60);
-// What is posted is archived soon.
-const SETTLE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
 /// A running launcher. Dropping it kills it, and redis-server with it where the system can do that.
@@ -87,7 +84,7 @@ impl Launcher {
 
     /// Waits until it has said this.
     pub(crate) fn wait_to_say(&mut self, text: &str) {
-        eventually(text, START, || {
+        eventually(text, PATIENCE, || {
             let said = self.said();
             let ended = self.child.try_wait().unwrap();
             assert!(ended.is_none() || said.contains(text), "{ended:?} without `{text}`: {said}");
@@ -112,6 +109,10 @@ impl Launcher {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
+        // What is late is cut off, so that it ends all the same.
+        for late in ["redis-server does not end within", "drain timed out"] {
+            assert!(!self.said().contains(late), "{}", self.said());
+        }
         status.unwrap()
     }
 
@@ -132,7 +133,7 @@ impl Launcher {
     /// returns what it said.
     pub(crate) fn verified(&self) -> Ended {
         let mut verified = None;
-        eventually("all is well", SETTLE, || {
+        eventually("all is well", PATIENCE, || {
             let is_done =
                 |ended: &Ended| ended.code == Some(0) && !ended.stdout.contains("wait to be");
             verified = Some(self.verify()).filter(is_done);
@@ -197,7 +198,7 @@ pub(crate) fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -
 
 /// Waits until a process that is not our child is gone.
 pub(crate) fn gone(pid: Pid) {
-    eventually("the process is gone", Duration::from_secs(10), || {
+    eventually("the process is gone", PATIENCE, || {
         // Where nobody waits for orphans, they stay in the table as zombies.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         kill(pid, None) == Err(Errno::ESRCH) || stat.contains(") Z ")

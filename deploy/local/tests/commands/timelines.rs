@@ -7,6 +7,7 @@ use microblog_proto::gateway::{
     LoginRequest, PublishRequest, UserRef, ViewHomeRequest, ViewUserTimelineRequest,
     gateway_service_client::GatewayServiceClient, user_ref::Ref,
 };
+use microblog_testkit::PATIENCE;
 use nix::sys::signal::Signal;
 use tonic::{
     Request, Status,
@@ -17,9 +18,9 @@ use crate::launcher::{Launcher, eventually, run};
 
 const PASSWORD: &str = "opensesame";
 const FOLLOWERS: [&str; 3] = ["bob", "cleo", "dan"];
-const STOP: Duration = Duration::from_secs(15);
+const STOP: Duration = PATIENCE;
 // Longer than a step of a fan-out counts as abandoned that a killed process had begun.
-const ARRIVAL: Duration = Duration::from_secs(40);
+const ARRIVAL: Duration = PATIENCE;
 const POSTS: u32 = 50;
 const AT_ONCE: usize = 8;
 const ENOUGH: usize = 20;

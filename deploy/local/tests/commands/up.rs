@@ -12,12 +12,15 @@ use std::{
 };
 
 use microblog_proto::gateway::{LoginRequest, gateway_service_client::GatewayServiceClient};
+use microblog_testkit::PATIENCE;
 use nix::sys::signal::{Signal, kill};
 use tonic::transport::Endpoint;
 
 use crate::launcher::{Launcher, PROGRAM, eventually, free_ports, gone, run};
 
-const STOP: Duration = Duration::from_secs(15);
+const STOP: Duration = PATIENCE;
+// Below the half minute after which a redis-server that is stuck is killed.
+const STUCK: Duration = Duration::from_secs(25);
 const EDGES: &str = "# a small graph\nada bob\nbob ada\ncleo ada\r\ncleo cleo\n\ndan\tada\n";
 
 fn created(report: &str) -> bool {
@@ -216,7 +219,7 @@ fn a_second_interrupt_ends_it_although_redis_server_is_stuck() {
     launcher.signal(Signal::SIGINT);
     launcher.wait_to_say("a second Ctrl-C ends it at once");
     launcher.signal(Signal::SIGINT);
-    assert!(!launcher.ended(Duration::from_secs(5)).success());
+    assert!(!launcher.ended(STUCK).success());
     kill(redis, Signal::SIGCONT).unwrap();
     gone(redis);
 }

@@ -1,6 +1,6 @@
 //! Servers whose addresses are wrong, or lead to where nobody lets them in: what they say of it.
 
-use microblog_testkit::{Authority, RedisServer, Sentinels, redis};
+use microblog_testkit::{Authority, RedisServer, Sentinels, connect, redis};
 
 use crate::{
     canaries::Canaries,
@@ -161,8 +161,7 @@ async fn passwords_of_sentinels_are_not_shown_right_or_wrong() {
     let url = sentinels.url("user");
     let right = canaries.make("the password of the sentinels");
     for place in places(&url) {
-        let client = redis::Client::open(format!("redis://{place}")).unwrap();
-        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut connection = connect(&format!("redis://{place}")).await.unwrap();
         let mut command = redis::cmd("ACL");
         command.arg("SETUSER").arg("watcher").arg("on").arg(format!(">{right}")).arg("+@all");
         command.exec_async(&mut connection).await.unwrap();

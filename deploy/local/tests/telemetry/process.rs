@@ -11,7 +11,7 @@ use std::{
 };
 
 use clap::Parser as _;
-use microblog_testkit::{RedisServer, eventually, free_port};
+use microblog_testkit::{PATIENCE, RedisServer, eventually, free_port};
 use tempfile::TempDir;
 use tonic::transport::Endpoint;
 use tonic_health::pb::{
@@ -22,7 +22,7 @@ use crate::collector::Collector;
 
 const SERVICE: &str = "TELEMETRY_TEST_SERVICE";
 const TEST: &str = "a_service_that_the_other_tests_start";
-const START: Duration = Duration::from_secs(30);
+const START: Duration = PATIENCE;
 const SERVICES: [&str; 5] = ["user", "relation", "timeline", "post", "gateway"];
 
 /// Runs a service, and ends the process, if this is one that a test has started.

@@ -3,17 +3,14 @@
 use std::{
     io::{Read as _, Write as _},
     net::TcpStream,
-    time::Duration,
 };
 
-use microblog_testkit::free_port;
+use microblog_testkit::{PATIENCE, free_port};
 
 use crate::{
     launcher::{Launcher, eventually},
     people::Person,
 };
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What somebody who looks after the system needs to see of it.
 const SERIES: [&str; 25] = [

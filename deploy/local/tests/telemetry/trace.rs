@@ -1,9 +1,7 @@
 //! One call, one trace: from the gateway through every service to each round trip to Redis, and on in
 //! the job that brings a post to followers.
 
-use std::time::Duration;
-
-use microblog_testkit::eventually;
+use microblog_testkit::{PATIENCE, eventually};
 
 use crate::{
     collector::{Collector, Seen},
@@ -13,7 +11,6 @@ use crate::{
     tree::{CLIENT, CONSUMER, PRODUCER, SERVER, Tree},
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
 const TRACE: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
 const CALLER: u64 = 0x00f0_67aa_0ba9_02b7;
 // One of each process.

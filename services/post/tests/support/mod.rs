@@ -30,7 +30,7 @@ use uuid::Uuid;
 
 pub(crate) type Client = PostServiceClient<Channel>;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) use microblog_testkit::PATIENCE;
 
 /// The worker of a process that has no background jobs.
 pub(crate) const WITHOUT_JOBS: Worker = Worker { index: 1, count: 2 };

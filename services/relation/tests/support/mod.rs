@@ -20,7 +20,7 @@ use tonic::{
 
 pub(crate) type Client = RelationServiceClient<Channel>;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) use microblog_testkit::PATIENCE;
 
 pub(crate) const NONE: i32 = RelationState::None as i32;
 pub(crate) const FOLLOWING: i32 = RelationState::Following as i32;

@@ -106,13 +106,13 @@ fn ask(peer: Peer) -> Stub {
 
 async fn deadline_and_trace_reach(peer: Peer) {
     let server = Server::start(ask(peer).service(), config());
-    let mut request = request(Some(Duration::from_secs(5)));
+    let mut request = request(LONG);
     request.metadata_mut().insert("traceparent", TRACEPARENT.parse().unwrap());
     let answer = server.client().get_user_by_name(request).await.unwrap().into_inner();
     let answer = answer.user.unwrap().name;
     let (remaining, trace) = answer.split_once(' ').unwrap();
     let remaining: u64 = remaining.parse().unwrap();
-    assert!((1_000..=4_800).contains(&remaining), "{remaining} ms left");
+    assert!((1_000..=29_800).contains(&remaining), "{remaining} ms left");
     assert_eq!(trace, "4bf92f3577b34da6a3ce929d0e0e4736");
 }
 
@@ -152,7 +152,8 @@ async fn a_stuck_peer_costs_no_more_than_the_callers_deadline() {
         let outer = Server::start(ask(peer).service(), short(|c| c.max_timeout_ms = 400));
         let started = Instant::now();
         is_deadline(&outer.client().get_user_by_name(request(LONG)).await.unwrap_err());
-        assert!(started.elapsed() < Duration::from_secs(5));
+        // Without it, the peer would take the default of ten seconds.
+        assert!(started.elapsed() < Duration::from_secs(9));
     }
 }
 

@@ -3,15 +3,13 @@
 
 mod support;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::SeqCst},
 };
 
 use futures::{FutureExt as _, StreamExt as _};
+use microblog_testkit::PATIENCE;
 use support::{NAME, Server, Stub, config, eventually};
 use tonic::Code;
 use tonic_health::pb::{
@@ -84,7 +82,7 @@ async fn those_who_watch_hear_of_the_drain_and_do_not_hold_it_up() {
     server.stop();
     assert_eq!(status(&mut known).await, ServingStatus::NotServing);
     assert!(known.next().await.is_none());
-    tokio::time::timeout(Duration::from_secs(5), server.ended()).await.expect("the drain ends");
+    tokio::time::timeout(PATIENCE, server.ended()).await.expect("the drain ends");
 }
 
 fn is_complete(mut services: Vec<String>, files: &[String]) {

@@ -16,6 +16,7 @@ use std::{
 use futures::FutureExt as _;
 use microblog_chassis::{Peer, Service, context, mutate};
 use microblog_proto::Peer as _;
+use microblog_testkit::PATIENCE;
 use support::{Server, Stub, code_and_reason, config, eventually, request};
 use tokio::{sync::Semaphore, time::timeout};
 use tonic::{Code, Request, Response, Status};
@@ -89,10 +90,10 @@ async fn a_call_ends_when_its_time_is_up() {
     let mut short = config();
     short.default_timeout_ms = 50;
     let peer = Peer::local(&Stub::new().service(), &short);
-    let ended = timeout(Duration::from_secs(5), call(&peer, None, never)).await.expect("an end");
+    let ended = timeout(PATIENCE, call(&peer, None, never)).await.expect("an end");
     assert_eq!(ended.unwrap_err().code(), Code::DeadlineExceeded);
     let asked = Some(Duration::from_millis(20));
-    let ended = timeout(Duration::from_secs(5), call(&self::peer(), asked, never)).await;
+    let ended = timeout(PATIENCE, call(&self::peer(), asked, never)).await;
     assert_eq!(ended.expect("an end").unwrap_err().code(), Code::DeadlineExceeded);
     let late = call(&self::peer(), Some(Duration::ZERO), || async { Ok(()) }).await.unwrap_err();
     assert_eq!(late.code(), Code::DeadlineExceeded);
@@ -109,7 +110,7 @@ where
         async move { call(&peer, None, work).await }
     });
     let mut short = config();
-    short.default_timeout_ms = 50;
+    short.default_timeout_ms = 500;
     Server::start(outer.service(), short)
 }
 
@@ -174,6 +175,6 @@ async fn a_write_goes_on_without_its_caller_and_the_drain_waits_for_it() {
     server.stop();
     assert!(timeout(Duration::from_millis(300), server.ended()).await.is_err());
     gate.add_permits(1);
-    timeout(Duration::from_secs(5), server.ended()).await.expect("the drain ends");
+    timeout(PATIENCE, server.ended()).await.expect("the drain ends");
     assert_eq!(done.load(SeqCst), 1);
 }

@@ -17,6 +17,7 @@ use microblog_proto::user::{
     GetUserByNameRequest, GetUserByNameResponse, GetUserRequest, VerifyRequest, VerifyResponse,
     user_service_client::UserServiceClient,
 };
+use microblog_testkit::PATIENCE;
 use support::{Server, Stub, code_and_reason, config, eventually, get, request};
 use tokio::sync::Semaphore;
 use tonic::{Code, Request, Status, client::Grpc, metadata::AsciiMetadataKey};
@@ -294,5 +295,5 @@ async fn a_stream_whose_caller_does_not_read_ends_at_its_deadline() {
     client.get_user_by_name(support::request(None)).await.unwrap();
     let end = async { while answers.next().await.unwrap().is_ok() {} };
     // Who reads on after all is told so.
-    tokio::time::timeout(Duration::from_secs(5), end).await.expect("the stream ends");
+    tokio::time::timeout(PATIENCE, end).await.expect("the stream ends");
 }

@@ -17,6 +17,7 @@ use microblog_chassis::Peer;
 use microblog_proto::user::{
     VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
 };
+use microblog_testkit::PATIENCE;
 use socket2::{Domain, Socket, Type};
 use support::{Port, Server, Stub, code_and_reason, config, eventually, get, request};
 use tonic::{Code, Status};
@@ -30,11 +31,14 @@ fn is_unavailable(status: &Status) {
 async fn a_peer_that_is_away_is_unavailable_and_found_again_when_it_is_back() {
     let port = Port::take();
     let peer = Peer::remote(&format!("http://{}", port.address()), &config()).unwrap();
+    let mut soonest = Duration::MAX;
     for _ in 0..3 {
         let started = Instant::now();
         is_unavailable(&get(peer.clone(), "").await.unwrap_err());
-        assert!(started.elapsed() < Duration::from_secs(2));
+        soonest = soonest.min(started.elapsed());
     }
+    // No call waits for a connection, which takes three seconds. A busy machine may hold up some.
+    assert!(soonest < Duration::from_secs(2), "{soonest:?}");
     for _ in 0..2 {
         let mut server = Server::start_on(port.listen(), Stub::new().service(), config());
         eventually("the peer answers", async || get(peer.clone(), "").await.is_ok()).await;
@@ -67,7 +71,7 @@ async fn silent_port() -> (TcpListener, Vec<TcpStream>) {
     let address = listener.local_addr().unwrap();
     let mut waiting = Vec::new();
     let attempt = || tokio::net::TcpStream::connect(address);
-    while let Ok(taken) = tokio::time::timeout(Duration::from_millis(200), attempt()).await {
+    while let Ok(taken) = tokio::time::timeout(Duration::from_millis(900), attempt()).await {
         waiting.push(taken.unwrap().into_std().unwrap());
     }
     (listener, waiting)
@@ -77,13 +81,16 @@ async fn silent_port() -> (TcpListener, Vec<TcpStream>) {
 async fn all_calls_to_a_host_that_is_gone_fail_soon_and_it_is_found_again() {
     let (listener, waiting) = silent_port().await;
     let address = listener.local_addr().unwrap();
-    let peer = Peer::remote(&format!("http://{address}"), &config()).unwrap();
+    let mut patient = config();
+    patient.default_timeout_ms = 60_000;
+    let peer = Peer::remote(&format!("http://{address}"), &patient).unwrap();
     let started = Instant::now();
-    let calls = join_all((0..20).map(|_| get(peer.clone(), ""))).await;
+    let calls = join_all((0..60).map(|_| get(peer.clone(), ""))).await;
     for result in calls {
         is_unavailable(&result.unwrap_err());
     }
-    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    // One after the other they would take a second each.
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     let _server = Server::start_on(listener, Stub::new().service(), config());
     drop(waiting);
     eventually("the peer answers", async || get(peer.clone(), "").await.is_ok()).await;
@@ -96,10 +103,9 @@ async fn a_peer_that_takes_connections_and_says_nothing_costs_the_deadline() {
     short.default_timeout_ms = 100;
     let address = format!("http://{}", silent.local_addr().unwrap());
     let peer = Peer::remote(&address, &short).unwrap();
-    let started = Instant::now();
+    // Whoever waits for longer is told that the peer does not answer.
     let status = get(peer, "").await.unwrap_err();
     assert_eq!(code_and_reason(&status).1, "ERROR_REASON_DEADLINE_EXCEEDED");
-    assert!(started.elapsed() < Duration::from_secs(2));
 }
 
 #[tokio::test]
@@ -128,7 +134,7 @@ async fn slow_calls_that_fill_a_connection_do_not_hold_up_others() {
     let calls = tokio::spawn(calls);
     eventually("the slow calls are under way", async || slow.load(SeqCst) == 10).await;
     for _ in 0..4 {
-        let fast = tokio::time::timeout(Duration::from_secs(5), get(peer.clone(), "")).await;
+        let fast = tokio::time::timeout(PATIENCE, get(peer.clone(), "")).await;
         fast.expect("it is not held up").unwrap();
     }
     calls.abort();
@@ -152,10 +158,10 @@ async fn streams_that_last_hold_up_neither_calls_nor_one_another() {
                 answers.next().await.unwrap().unwrap();
                 answers
             };
-            let begun = tokio::time::timeout(Duration::from_secs(5), begun).await;
+            let begun = tokio::time::timeout(PATIENCE, begun).await;
             lasting.push(begun.expect("a stream is held up"));
         }
-        let call = tokio::time::timeout(Duration::from_secs(5), get(peer.clone(), "")).await;
+        let call = tokio::time::timeout(PATIENCE, get(peer.clone(), "")).await;
         call.expect("a call is held up").unwrap();
     }
 }

@@ -56,7 +56,8 @@ async fn a_panic_is_logged_by_its_place_and_not_by_what_it_says() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_the_process_at_once() {
-    let mut process = Process::start("127.0.0.1:0", "--write-budget-ms 60000");
+    let mut process =
+        Process::start("127.0.0.1:0", "--write-budget-ms 600000 --drain-timeout-ms 600000");
     let address = process.address();
     let peer = peer(address);
     let write = tokio::spawn(async move { get(peer, "stuck").await });

@@ -3,7 +3,9 @@
 
 mod support;
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
+
+use microblog_testkit::PATIENCE;
 
 use nix::sys::signal::Signal;
 use support::{
@@ -15,8 +17,6 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
-
-const PATIENCE: Duration = Duration::from_secs(10);
 
 #[test]
 fn the_process_that_the_other_tests_start() {

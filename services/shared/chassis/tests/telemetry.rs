@@ -3,9 +3,8 @@
 
 mod support;
 
-use std::time::Duration;
-
 use microblog_proto::user::user_service_client::UserServiceClient;
+use microblog_testkit::PATIENCE;
 use nix::sys::signal::Signal;
 use support::{
     Port,
@@ -91,7 +90,7 @@ async fn the_variables_of_opentelemetry_hold() {
         .get_user_by_name(request)
         .await
         .unwrap();
-    let sent = tokio::time::timeout(Duration::from_secs(10), collector.traces.recv());
+    let sent = tokio::time::timeout(PATIENCE, collector.traces.recv());
     sent.await.expect("soon").expect("spans");
     assert!(collector.metrics.try_recv().is_err(), "metrics have no endpoint");
 }
@@ -149,7 +148,7 @@ async fn what_is_counted_is_sent_while_the_process_runs() {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), sent).await.expect("it is sent");
+    tokio::time::timeout(PATIENCE, sent).await.expect("it is sent");
 }
 
 #[tokio::test(flavor = "multi_thread")]

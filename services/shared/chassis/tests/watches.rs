@@ -10,6 +10,7 @@ use microblog_chassis::{Config, Peer, context};
 use microblog_proto::user::{
     VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
 };
+use microblog_testkit::PATIENCE;
 use support::{Server, Stub, code_and_reason, config, eventually, request};
 use tonic::{Code, Status, Streaming};
 
@@ -130,8 +131,7 @@ async fn a_drain_ends_those_who_watch_and_does_not_wait_for_them() {
             }
         };
         let drained = async { futures::join!(end, server.ended()).0 };
-        let limit = Duration::from_secs(5);
-        is_stopping(&tokio::time::timeout(limit, drained).await.expect("the drain ends"));
+        is_stopping(&tokio::time::timeout(PATIENCE, drained).await.expect("the drain ends"));
     }
 }
 

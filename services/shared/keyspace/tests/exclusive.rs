@@ -7,11 +7,11 @@ mod support;
 use std::time::Duration;
 
 use microblog_keyspace::{Config, Keyspace, redis};
-use microblog_testkit::{ADMIN, RedisServer, Sentinels, Store, Topology, eventually};
+use microblog_testkit::{ADMIN, PATIENCE, RedisServer, Sentinels, Store, Topology, eventually};
 use support::{LIBRARY, key, open, put, timed};
 
-const BLOCK: Duration = Duration::from_secs(3);
-const LONGEST: Duration = Duration::from_secs(10);
+const BLOCK: Duration = Duration::from_secs(8);
+const LONGEST: Duration = PATIENCE;
 
 fn blocking_read(list: &str) -> redis::Cmd {
     let mut command = redis::cmd("BLPOP");
@@ -123,11 +123,7 @@ async fn blocked(server: &RedisServer) -> u32 {
 #[tokio::test]
 async fn a_failure_to_connect_leaves_the_bound_as_it_is() {
     let server = RedisServer::start().await;
-    let config = Config {
-        redis_exclusive_links: 2,
-        redis_timeout_ms: 2000,
-        ..Config::at(server.url(ADMIN))
-    };
+    let config = Config { redis_exclusive_links: 2, ..Config::at(server.url(ADMIN)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
     let list = key(5, "list");
     let _first = keyspace.exclusive(&list).await.unwrap();

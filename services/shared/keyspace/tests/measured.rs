@@ -4,19 +4,17 @@
 
 mod support;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use microblog_domain::Partition;
 use microblog_keyspace::{Call, Config, Keyspace, Kind, decode, redis::cmd};
-use microblog_testkit::{RedisServer, eventually};
+use microblog_testkit::{PATIENCE, RedisServer, eventually};
 use opentelemetry::{KeyValue, global};
 use opentelemetry_sdk::metrics::{
     InMemoryMetricExporter, PeriodicReader, SdkMeterProvider,
     data::{AggregatedMetrics, MetricData},
 };
 use support::{LIBRARY, USER, get, key, open, open_ready, put, send};
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Reads what is measured in this process.
 struct Measured {

@@ -15,13 +15,17 @@ use std::{
 
 use microblog_domain::Partition;
 use microblog_keyspace::{Config, Error, Keyspace, Kind, Recall, decode, redis};
-use microblog_testkit::{RedisServer, eventually, free_port};
+use microblog_testkit::{PATIENCE, RedisServer, eventually, free_port};
 use rand::RngExt as _;
 use redis::{aio::MultiplexedConnection, cmd};
 use support::{LIBRARY, cluster, sentinels, timed};
 
 /// The one who may have what is read here tracked.
 const TRACKED: &str = "user";
+
+/// A read has two steps of three seconds at most, and a busy machine its pauses. What outlives its time
+/// does so for ever.
+const IN_TIME: Duration = Duration::from_secs(2 * 3 + 30);
 
 /// Bytes for all that a test reads.
 const ENOUGH: usize = 1 << 20;
@@ -54,7 +58,7 @@ async fn write(to: &mut MultiplexedConnection, id: u64, number: u64) {
 
 /// Waits until something is remembered: then a second read sends nothing for it.
 async fn remembers(server: &RedisServer, numbers: &Recall<u64, u64>) {
-    eventually("something is remembered", Duration::from_secs(20), async || {
+    eventually("something is remembered", PATIENCE, async || {
         let before = reads(server).await;
         let answers = (numbers.read(&[1000]).await, numbers.read(&[1000]).await);
         matches!(answers, (Ok(_), Ok(_))) && reads(server).await - before < 2
@@ -303,7 +307,7 @@ fn nobody_reads_what_was_before(bytes_max: usize, is_cut: bool) {
     stop.store(true, Ordering::Relaxed);
     writing.join().unwrap();
     let rounds: u64 = reading.into_iter().map(|reader| reader.join().unwrap()).sum();
-    assert!(rounds > 1000, "only {rounds} reads");
+    assert!(rounds > 100, "only {rounds} reads");
 }
 
 async fn info(server: &RedisServer, name: &str) -> u64 {
@@ -334,16 +338,16 @@ async fn a_redis_that_goes_away_is_unavailable_and_remembered_again_later() {
     server.pause();
     let (answer, took) = timed(numbers.read(&[1000])).await;
     assert!(answer.is_err_and(|error| error.is_unavailable()));
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(took < IN_TIME, "{took:?}");
     server.resume();
     remembers(&server, &numbers).await;
     server.kill();
     let (answer, took) = timed(numbers.read(&[1000])).await;
     assert!(answer.is_err_and(|error| error.is_unavailable()));
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(took < IN_TIME, "{took:?}");
     server.restart().await;
     write(&mut server.admin().await, 1000, 3).await;
-    eventually("redis is back", Duration::from_secs(20), async || {
+    eventually("redis is back", PATIENCE, async || {
         numbers.read(&[1000]).await.is_ok_and(|found| found == [3])
     })
     .await;
@@ -360,10 +364,10 @@ async fn so_is_one_that_freezes_while_the_memory_is_full() {
     for _ in 0..5 {
         let (answer, took) = timed(numbers.read(&ids)).await;
         assert!(answer.is_err_and(|error| error.is_unavailable()));
-        assert!(took < Duration::from_secs(3), "{took:?}");
+        assert!(took < IN_TIME, "{took:?}");
     }
     server.resume();
-    eventually("redis is back", Duration::from_secs(20), async || {
+    eventually("redis is back", PATIENCE, async || {
         numbers.read(&ids).await.is_ok_and(|found| found == vec![0; ids.len()])
     })
     .await;
@@ -372,10 +376,11 @@ async fn so_is_one_that_freezes_while_the_memory_is_full() {
 #[tokio::test]
 async fn what_is_remembered_outlives_a_moment_in_which_redis_is_slow() {
     let server = RedisServer::start().await;
-    let numbers = numbers(server.url(TRACKED), ENOUGH);
+    let config = Config { redis_timeout_ms: 8000, ..Config::at(server.url(TRACKED)) };
+    let numbers = Keyspace::open(&config, LIBRARY).unwrap().recall(NUMBERS);
     remembers(&server, &numbers).await;
-    // Longer than a read waits on this connection, and shorter than on the next one. The readers come
-    // one after the other, so that each sends something.
+    // Longer than a read waits on this connection, half of the time-out, and shorter than on the next
+    // one. The readers come one after the other, so that each sends something.
     server.pause();
     let late = (0..5).map(|place| {
         let numbers = &numbers;
@@ -385,7 +390,7 @@ async fn what_is_remembered_outlives_a_moment_in_which_redis_is_slow() {
         }
     });
     let resume = async {
-        tokio::time::sleep(Duration::from_millis(750)).await;
+        tokio::time::sleep(Duration::from_secs(7)).await;
         server.resume();
     };
     let (late, ()) = tokio::join!(futures::future::join_all(late), resume);

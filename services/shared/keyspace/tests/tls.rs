@@ -4,13 +4,13 @@
 
 mod support;
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use microblog_keyspace::{Config, Error, Keyspace, redis};
-use microblog_testkit::{Authority, Files, RedisServer, Sentinels, eventually, free_port};
+use microblog_testkit::{
+    Authority, Files, PATIENCE, RedisServer, Sentinels, eventually, free_port,
+};
 use support::{LIBRARY, USER, get, key, put, send};
-
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An authority, and a server's certificate for `localhost`, as files.
 struct Certificates {

@@ -11,9 +11,9 @@ use std::{
     path::Path,
 };
 
-use redis::{Client, Value, cmd};
+use redis::{Value, cmd};
 
-use crate::{RedisServer, settings};
+use crate::{RedisServer, redis_server::connect, settings};
 
 /// What the `keyspace` sends for every service: connections, readiness and the client of a cluster;
 /// functions.
@@ -88,8 +88,7 @@ pub async fn assert_exact(user: &str, crate_directory: &str) {
 /// With what was not refused.
 pub async fn assert_confined(user: &str) {
     let server = RedisServer::start().await;
-    let client = Client::open(server.url(user)).expect("an address");
-    let mut connection = client.get_multiplexed_async_connection().await.expect("connect");
+    let mut connection = connect(&server.url(user)).await.expect("connect");
     let mut refused = async |words: &[&str]| {
         let mut command = cmd(words[0]);
         let answer = command.arg(&words[1..]).query_async::<Value>(&mut connection).await;

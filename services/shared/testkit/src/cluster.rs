@@ -1,16 +1,13 @@
 //! A Redis Cluster.
 
-use std::time::Duration;
-
 use redis::{Cmd, FromRedisValue};
 
 use crate::{
-    RedisServer, eventually, free_port,
+    PATIENCE, RedisServer, eventually, free_port,
     settings::{ADMIN, credentials, password},
 };
 
 const SLOTS: usize = 16_384;
-const FORM: Duration = Duration::from_secs(30);
 
 /// A Redis Cluster on 127.0.0.1: first the primaries, then the replicas. Dropping it kills all.
 pub struct RedisCluster {
@@ -45,7 +42,7 @@ impl RedisCluster {
         for (index, node) in cluster.nodes.iter().enumerate().skip(primaries) {
             let primary = &cluster.nodes[index % primaries];
             let id: String = run(primary, "MYID", &[]).await;
-            eventually("a replica knows its primary", FORM, async || {
+            eventually("a replica knows its primary", PATIENCE, async || {
                 command("REPLICATE", std::slice::from_ref(&id))
                     .exec_async(&mut node.admin().await)
                     .await
@@ -101,7 +98,7 @@ impl RedisCluster {
     }
 
     async fn settle(&self, is_settled: impl Fn(&str) -> bool) {
-        eventually("the cluster forms", FORM, async || {
+        eventually("the cluster forms", PATIENCE, async || {
             for node in &self.nodes {
                 let info: String = run(node, "INFO", &[]).await;
                 if !is_settled(&info) {
@@ -115,7 +112,7 @@ impl RedisCluster {
 
     async fn settle_replicas(&self, primaries: usize) {
         for replica in self.nodes.iter().skip(primaries) {
-            eventually("a replica has its primary's data", FORM, async || {
+            eventually("a replica has its primary's data", PATIENCE, async || {
                 let mut question = redis::cmd("INFO");
                 let info =
                     question.arg("replication").query_async(&mut replica.admin().await).await;

@@ -9,15 +9,12 @@ use std::{
     path::PathBuf,
     process::{Command, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use tempfile::TempDir;
 
 use self::installation::{Account, Installation};
-use crate::{child::Running, eventually, free_port};
-
-const START: Duration = Duration::from_secs(60);
+use crate::{PATIENCE, child::Running, eventually, free_port};
 
 /// Light, since tests run side by side, and safe where a process is killed: what was written
 /// outlives it without `fsync`, but a page may be half written, so `full_page_writes` stays on.
@@ -140,7 +137,7 @@ impl PostgresServer {
         let _ = fs::remove_file(self.pid_file());
         *self.running() = Some(self.spawn());
         let mut is_running = true;
-        eventually("PostgreSQL answers", START, async || {
+        eventually("PostgreSQL answers", PATIENCE, async || {
             is_running = self.running().as_ref().is_some_and(|running| running.ended().is_none());
             !is_running || self.note(8).as_deref() == Some("ready")
         })

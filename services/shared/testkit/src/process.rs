@@ -9,10 +9,10 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-use crate::{child::Running, eventually, free_port};
+use crate::{PATIENCE, child::Running, eventually, free_port};
 
-const START: Duration = Duration::from_secs(20);
-const ANSWER: Duration = Duration::from_secs(1);
+// Asked again after that.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// A running server, on a free port of 127.0.0.1. Dropping it kills it.
 pub struct Process {
@@ -32,7 +32,7 @@ impl Process {
     /// after it was killed.
     pub async fn start_on(port: u16, program: &str, args: &[&str]) -> Self {
         let process = Self::spawn_on(port, program, args);
-        eventually("the server is SERVING", START, async || {
+        eventually("the server is SERVING", PATIENCE, async || {
             let ended = process.running.ended();
             assert!(ended.is_none(), "{program} ended: {ended:?}\n{}", process.log());
             process.is_serving().await

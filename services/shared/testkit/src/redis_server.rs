@@ -4,7 +4,6 @@ use std::{
     collections::HashMap,
     path::PathBuf,
     sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use nix::sys::signal::Signal;
@@ -12,13 +11,19 @@ use redis::{AsyncConnectionConfig, Client, RedisResult, aio::MultiplexedConnecti
 use tempfile::TempDir;
 
 use crate::{
+    PATIENCE,
     child::{Running, require},
     eventually, free_port,
     settings::{ADMIN, credentials, write_acl, write_config},
 };
 
-const START: Duration = Duration::from_secs(20);
-const ANSWER: Duration = Duration::from_secs(5);
+/// Connects to a Redis or a Sentinel, with time for its answers: the library gives them half a second.
+pub async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
+    Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await
+}
 
 /// A redis-server on a free port of 127.0.0.1 with the configuration and the users of
 /// `deploy/redis`. Dropping it kills it and removes its data.
@@ -80,11 +85,7 @@ impl RedisServer {
     }
 
     async fn connect(&self) -> RedisResult<MultiplexedConnection> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(ANSWER))
-            .set_response_timeout(Some(ANSWER));
-        let client = Client::open(self.admin_url())?;
-        client.get_multiplexed_async_connection_with_config(&config).await
+        connect(&self.admin_url()).await
     }
 
     /// Kills it (SIGKILL), as a crash would.
@@ -140,7 +141,7 @@ impl RedisServer {
     async fn run(&self) -> bool {
         *self.running() = Some(Running::start("redis-server", &self.args(), &self.log_file()));
         let mut is_running = true;
-        eventually("redis-server answers", START, async || {
+        eventually("redis-server answers", PATIENCE, async || {
             is_running = self.running().as_ref().is_some_and(|running| running.ended().is_none());
             !is_running || self.answers().await
         })

@@ -1,18 +1,17 @@
 //! A primary and its replica, watched by three Sentinels.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::{
-    RedisServer,
+    PATIENCE, RedisServer,
     child::Running,
     eventually, free_port,
+    redis_server::connect,
     settings::{ADMIN, credentials, password},
 };
-
-const FORM: Duration = Duration::from_secs(30);
 
 /// The name under which the Sentinels know the primary.
 const MASTER: &str = "main";
@@ -70,7 +69,7 @@ impl Sentinels {
         let sentinels: Vec<_> = (0..3).map(start).collect();
         let group = Self { primary, replica, sentinels, _directory: directory };
         for (port, running) in &group.sentinels {
-            eventually("the sentinels know each other and the replica", FORM, async || {
+            eventually("the sentinels know each other and the replica", PATIENCE, async || {
                 assert!(running.ended().is_none(), "a sentinel ended:\n{}", running.log());
                 knows_all(*port).await
             })
@@ -140,8 +139,8 @@ fn start_sentinel(
 }
 
 async fn knows_all(port: u16) -> bool {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("an address");
-    let Ok(mut connection) = client.get_multiplexed_async_connection().await else { return false };
+    let url = format!("redis://127.0.0.1:{port}");
+    let Ok(mut connection) = connect(&url).await else { return false };
     let mut question = redis::cmd("SENTINEL");
     let answer = question.arg("MASTER").arg(MASTER).query_async(&mut connection).await;
     let Ok(facts): Result<std::collections::HashMap<String, String>, _> = answer else {

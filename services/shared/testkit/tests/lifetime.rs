@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
-use microblog_testkit::{ADMIN, RedisServer, eventually, redis};
+use microblog_testkit::{ADMIN, PATIENCE, RedisServer, eventually, redis};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = PATIENCE;
 
 fn is_listening(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_ok()

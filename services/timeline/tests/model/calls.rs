@@ -21,11 +21,11 @@ use crate::{
 };
 
 /// How often a call is repeated.
-const ATTEMPTS: usize = 8;
+const ATTEMPTS: usize = 100;
 
 /// Before a call is repeated; and how long what was repeated may still be under way.
 const PAUSE: Duration = Duration::from_millis(300);
-const STRAGGLER_MAX: Duration = Duration::from_millis(1_500);
+const STRAGGLER_MAX: Duration = Duration::from_secs(5);
 
 /// How long only one side knows of a follow that is slow.
 const HALF_FOLLOWED: Duration = Duration::from_millis(60);

@@ -14,7 +14,6 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use clap::Parser as _;
@@ -35,7 +34,7 @@ use tonic::{
 
 pub(crate) type Client = TimelineServiceClient<Channel>;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) use microblog_testkit::PATIENCE;
 
 /// A configuration for a store, with further flags.
 pub(crate) fn config(url: &str, flags: &[&str]) -> Config {

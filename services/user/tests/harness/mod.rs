@@ -27,11 +27,11 @@ use uuid::Uuid;
 pub type Client = UserServiceClient<Channel>;
 
 pub const PASSWORD: &str = "correct horse";
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub use microblog_testkit::PATIENCE;
 
 /// Within this time a sweeper gives up what nobody works on any more: one and a half write budgets,
 /// and time to spare.
-pub const SWEPT: Duration = Duration::from_secs(40);
+pub const SWEPT: Duration = Duration::from_secs(75);
 
 /// The service in this process, on a Redis of its own.
 pub struct System {

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use microblog_chassis::Peer;
+use microblog_testkit::PATIENCE;
 use tokio::sync::Semaphore;
 use tonic::Code;
 
@@ -58,7 +59,7 @@ async fn an_address_that_is_gone_ends_its_calls_and_gets_no_more() {
     // What goes there is held as well.
     eventually("calls go elsewhere", async || {
         let called = call(&peer, Kind::Once);
-        tokio::time::timeout(Duration::from_millis(50), called).await.is_ok()
+        tokio::time::timeout(Duration::from_millis(500), called).await.is_ok()
     })
     .await;
     let before = goes.calls();
@@ -71,7 +72,7 @@ async fn an_address_that_is_gone_ends_its_calls_and_gets_no_more() {
     gate.add_permits(1);
     slow.await.unwrap().expect("it ends as it should");
     // No connection holds it up, so that it ends long before its drain would be cut off.
-    tokio::time::timeout(Duration::from_secs(5), goes.stop()).await.expect("it drains");
+    tokio::time::timeout(PATIENCE, goes.stop()).await.expect("it drains");
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use microblog_chassis::{Config, Peer};
 use microblog_proto::user::{
     GetUserByNameRequest, VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
 };
+use microblog_testkit::PATIENCE;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -96,7 +97,7 @@ async fn a_drain_waits_for_the_calls_under_way_and_not_for_those_who_say_nothing
     assert!(still.is_err(), "a call is under way");
     end.send(()).unwrap();
     assert_eq!(call.await.unwrap().unwrap(), "done");
-    timeout(Duration::from_secs(10), server.ended()).await.expect("the drain ends");
+    timeout(PATIENCE, server.ended()).await.expect("the drain ends");
 }
 
 #[tokio::test]
@@ -110,10 +111,10 @@ async fn who_does_not_go_on_shaking_hands_keeps_nobody_out() {
         caller.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
         stuck.push(caller);
     }
-    let answer = timeout(Duration::from_secs(2), get(world.peer(&server), "alice")).await;
+    let answer = timeout(PATIENCE, get(world.peer(&server), "alice")).await;
     assert_eq!(answer.expect("at once").unwrap(), "alice");
     let mut caller = stuck.pop().unwrap();
-    let end = timeout(Duration::from_secs(10), caller.read(&mut [0; 16])).await;
+    let end = timeout(PATIENCE, caller.read(&mut [0; 16])).await;
     // Closed, with or without a last word.
     end.expect("not kept for ever").ok();
 }
@@ -130,7 +131,8 @@ async fn who_says_nothing_more_does_not_hold_up_the_drain() {
         shake_hands(&world, &server, version, b"http/1.1").await.unwrap_err();
     }
     server.stop();
-    timeout(Duration::from_secs(2), server.ended()).await.expect("the drain ends");
+    // Below the five seconds for which a connection may be silent.
+    timeout(Duration::from_millis(4_500), server.ended()).await.expect("the drain ends");
     drop(silent);
 }
 

@@ -1,6 +1,6 @@
 //! A collector that is reached over TLS.
 
-use std::time::Duration;
+use microblog_testkit::PATIENCE;
 
 use nix::sys::signal::Signal;
 use tokio::time::timeout;
@@ -29,7 +29,7 @@ async fn telemetry_goes_to_a_collector_that_asks_for_a_certificate() {
     process.signal(Signal::SIGTERM);
     assert!(process.ended().success());
     let both = async { (collector.traces.recv().await, collector.metrics.recv().await) };
-    timeout(Duration::from_secs(5), both).await.expect("traces and metrics");
+    timeout(PATIENCE, both).await.expect("traces and metrics");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,9 @@
 //! Health, for those who cannot speak TLS.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
 use microblog_chassis::Peer;
+use microblog_testkit::PATIENCE;
 use nix::sys::signal::Signal;
 use tokio::net::TcpStream;
 use tonic::{Code, transport::Endpoint};
@@ -18,7 +19,7 @@ use crate::{
 async fn health(address: SocketAddr, service: &str) -> Result<ServingStatus, Code> {
     // A connection each time, as probes do.
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
-    let channel = endpoint.timeout(Duration::from_secs(2)).connect_lazy();
+    let channel = endpoint.timeout(PATIENCE).connect_lazy();
     let request = HealthCheckRequest { service: service.to_owned() };
     let response = HealthClient::new(channel).check(request).await;
     response.map(|response| response.get_ref().status()).map_err(|status| status.code())

@@ -13,7 +13,8 @@ use nix::{
     unistd::Pid,
 };
 
-const GONE: Duration = Duration::from_secs(10);
+use crate::PATIENCE;
+
 const POLL: Duration = Duration::from_millis(5);
 
 /// Freezes a process and its children (SIGSTOP), and returns the children.
@@ -47,7 +48,7 @@ pub(super) fn kill(processes: &[i32]) {
 pub(super) fn wait_until_gone(processes: &[i32]) {
     let begun = Instant::now();
     while processes.iter().any(|&process| is_there(process)) {
-        assert!(begun.elapsed() < GONE, "not gone within {GONE:?}: {processes:?}");
+        assert!(begun.elapsed() < PATIENCE, "not gone within {PATIENCE:?}: {processes:?}");
         thread::sleep(POLL);
     }
 }

@@ -49,6 +49,7 @@ fn what_is_imported_stays_between_runs_and_an_interrupt_stops_everything() {
     launcher.signal(Signal::SIGINT);
     assert!(launcher.ended(STOP).success(), "{}", launcher.said());
     assert!(launcher.said().contains("stopped; the data are in"), "{}", launcher.said());
+    assert!(!launcher.said().contains("drain timed out"), "{}", launcher.said());
     gone(redis);
 
     let mut launcher = Launcher::start(&data, &[]);
@@ -75,6 +76,21 @@ fn the_tour_passes_and_leaves_nothing_behind() {
             && verified.stdout.contains("accounts   0 checked")
             && verified.stdout.contains("posts      0 posts and 0 entries")
     });
+}
+
+// Who takes it meets a store that does not answer in its time, and calls again.
+#[test]
+fn the_tour_passes_although_redis_hangs_for_some_seconds() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = Launcher::start(&dir.path().join("data"), &[]);
+    let (redis, url) = (launcher.redis(), launcher.url(0));
+    kill(redis, Signal::SIGSTOP).unwrap();
+    let tour = thread::spawn(move || run(&["demo", "--gateway-url", &url], ""));
+    // Longer than an answer is waited for.
+    thread::sleep(Duration::from_secs(6));
+    kill(redis, Signal::SIGCONT).unwrap();
+    let tour = tour.join().unwrap();
+    assert_eq!(tour.code, Some(0), "{tour:?}");
 }
 
 #[test]

@@ -105,7 +105,9 @@ async fn addresses_of_archives_are_not_shown_whatever_is_wrong_with_them() {
         cases.add("post", "MICROBLOG_ARCHIVE_URL", value, says);
     }
     let redis_url = ("MICROBLOG_REDIS_URL", redis.url("post"));
-    cases.watch(&[("MICROBLOG_LOG", "trace".to_owned()), redis_url]).await;
+    // All start at once, and to prove a password takes long then.
+    let patient = ("MICROBLOG_ARCHIVE_TIMEOUT_MS", "20000".to_owned());
+    cases.watch(&[("MICROBLOG_LOG", "trace".to_owned()), redis_url, patient]).await;
 }
 
 #[tokio::test]

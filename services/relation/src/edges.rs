@@ -13,14 +13,31 @@
 //! and 3 change nothing when repeated, and any order of any number of replays ends in the same
 //! state. (The commutative, time-ordered operations of FlockDB; the inverse edges of TAO.)
 //!
+//! Every change ends with both sides in agreement, whatever either said before, also where one of
+//! them was lost in part or whole:
+//!
+//! * Step 2 answers which version B's side knows if that is newer. Where the truth is still the one
+//!   that step 1 saw, nobody has changed the edge since, so B's side knows of a change that A's side
+//!   has lost: the truth takes a version above both (`raise`, atomic with that comparison), and steps
+//!   2 and 3 follow with it. Where the truth has changed, the other change ends in agreement itself.
+//! * Where step 1 finds that nothing is to be done, since the edge exists and is confirmed, or does
+//!   not exist and nothing is pending, B's side is compared with that. Where it differs, the truth
+//!   takes a version above both. Where it agrees, nothing is written: no version, nothing pending.
+//! * Within one side, the sorted sets of following and followers are right; id sets and mutuals are
+//!   derived from them. A follow that only the follower's id set has is no follow for `Unfollow` to
+//!   keep, and one for `Follow` to make anew.
+//! * A version of a repair is newer for readers of home timelines as well: they fill in what was not
+//!   pushed while the follower was missing on B's side.
+//!
 //! Blocks are edges of their own. The projection of a block at B's side ends B's follow of A,
-//! whose truth lies there: that end is a change like any other, told to A's side in turn.
+//! whose truth lies there: that end is a change like any other, told to A's side in turn. Both sides
+//! tell as well whether they have the other one as a follower, of whose follow there is no truth.
 
 use std::collections::HashSet;
 
 use crate::{
     error::Error,
-    graph::{Change, Edge, Outcome, State},
+    graph::{Change, Conflict, Edge, List, Outcome, State},
     store::{Store, Targets, Truth},
 };
 
@@ -41,6 +58,19 @@ pub struct Imported {
     pub refused_forgotten: u64,
 }
 
+/// How often a change is told that the other side refuses: more than once only where that side knows
+/// what the truth does not.
+const ATTEMPTS: usize = 4;
+
+/// What became of changes, beside what was to be expected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Completed {
+    /// Follows that ended again, since their targets are deleted.
+    pub refused: Vec<Edge>,
+    /// Changes that were made to bring the sides to agree, each with its new version.
+    pub raised: Vec<Change>,
+}
+
 /// Changes the follow graph, each change on both of its sides. The two ends of an edge must be
 /// different accounts; only an import may have others, and refuses them.
 #[derive(Clone)]
@@ -59,10 +89,12 @@ impl Edges {
     pub async fn follow(&self, edge: Edge) -> Result<(u64, State), Error> {
         let truth = self.store.follow_one(edge).await?;
         accepted(truth.outcome, Error::FollowingLimit)?;
-        if !self.settle(&[truth], true).await?.is_empty() {
+        let completed = self.settle(&[truth], true).await?;
+        if !completed.refused.is_empty() {
             return Err(Error::Forgotten);
         }
-        Ok((truth.version, State::of(true, truth.is_follower)))
+        let version = completed.raised.last().map_or(truth.version, |change| change.version);
+        Ok((version, State::of(true, truth.is_follower)))
     }
 
     /// Makes an account follow another no more. Returns how the target stands to it.
@@ -93,7 +125,8 @@ impl Edges {
             let (round, later): (Vec<_>, Vec<_>) =
                 groups.into_iter().partition(|group| in_this_round.insert(group.user));
             let mut truths = self.store.follow(&round).await?;
-            let refused: HashSet<Edge> = self.settle(&truths, true).await?.into_iter().collect();
+            let completed = self.settle(&truths, true).await?;
+            let refused: HashSet<Edge> = completed.refused.into_iter().collect();
             for truth in truths.iter_mut().filter(|truth| refused.contains(&truth.edge)) {
                 truth.outcome = Outcome::Forgotten;
             }
@@ -113,15 +146,13 @@ impl Edges {
 
     /// Makes an account block another, and ends the follows between them.
     pub async fn block(&self, edge: Edge) -> Result<(), Error> {
-        let (outcome, version, ended_at) = self.store.block(edge).await?;
-        accepted(outcome, Error::ListLimit)?;
-        if outcome == Outcome::Unchanged {
-            return Ok(());
-        }
-        if let Some(version) = ended_at {
+        let truth = self.store.block(edge).await?;
+        accepted(truth.outcome, Error::ListLimit)?;
+        if let Some(version) = truth.ended_at {
             self.complete(&[Change { edge, version, exists: false }]).await?;
         }
-        if self.complete_block(&Change { edge, version, exists: true }).await? {
+        let block = Change { edge, version: truth.version, exists: true };
+        if self.complete_block(&block, truth.follower_since).await? {
             Ok(())
         } else {
             Err(Error::Forgotten)
@@ -132,63 +163,129 @@ impl Edges {
     /// no block.
     pub async fn unblock(&self, edge: Edge, always: bool) -> Result<(), Error> {
         let (outcome, version) = self.store.unblock(edge, always).await?;
-        if outcome != Outcome::Nothing {
-            self.complete_block(&Change { edge, version, exists: false }).await?;
+        let mut end = Some(Change { edge, version, exists: false });
+        if outcome == Outcome::Nothing {
+            let known = self.store.entries(&[(List::BlockedBy, edge.to, edge.from)]).await?;
+            end = match known.first() {
+                Some(&known) if known > 0 => {
+                    let change = Change { edge, version: 0, exists: false };
+                    self.store.raise_block(&Conflict { change, known }).await?
+                }
+                _ => None,
+            };
+        }
+        if let Some(end) = end {
+            self.complete_block(&end, 0).await?;
         }
         Ok(())
     }
 
     /// Carries out the second and third steps of changes of follows, each edge once. Follows of
-    /// deleted accounts are ended again. Returns which those are.
-    pub async fn complete(&self, changes: &[Change]) -> Result<Vec<Edge>, Error> {
-        let refused = self.store.project(changes).await?;
-        if refused.is_empty() {
-            self.store.confirm(changes).await?;
-            return Ok(Vec::new());
+    /// deleted accounts are ended again. Changes that the other side refuses, although they are the
+    /// newest, get a newer version.
+    pub async fn complete(&self, changes: &[Change]) -> Result<Completed, Error> {
+        let mut completed = Completed::default();
+        let (mut open, mut told) = (changes.to_vec(), Vec::new());
+        for _ in 0..ATTEMPTS {
+            let projected = self.store.project(&open).await?;
+            told.append(&mut open);
+            if !projected.refused.is_empty() {
+                let refused = || projected.refused.iter().map(|change| change.edge);
+                completed.refused.extend(refused());
+                let groups = Targets::group(refused());
+                let ends = self.store.unfollow(&groups, false).await?;
+                let ends = ends.iter().filter(|truth| truth.outcome != Outcome::Nothing);
+                open.extend(ends.map(|truth| change(truth, false)));
+            }
+            if !projected.stale.is_empty() {
+                let raised = self.store.raise(&projected.stale).await?;
+                completed.raised.extend(&raised);
+                open.extend(raised);
+            }
+            if open.is_empty() {
+                break;
+            }
         }
-        let refused: Vec<Edge> = refused.iter().map(|change| change.edge).collect();
-        let groups = Targets::group(refused.iter().copied());
-        let ends: Vec<Change> = self
-            .store
-            .unfollow(&groups, false)
-            .await?
-            .iter()
-            .filter(|truth| truth.outcome != Outcome::Nothing)
-            .map(|truth| change(truth, false))
-            .collect();
-        self.store.project(&ends).await?;
-        // Of a refused follow, the end is pending, with a version of its own.
-        self.store.confirm(&[changes, &ends].concat()).await?;
-        Ok(refused)
+        // What is still open is pending, for a sweeper to go on with.
+        self.store.confirm(&told).await?;
+        Ok(completed)
     }
 
-    /// Carries out the second and third steps of a change of a block, and all steps of the end of
-    /// a follow that comes of it. A block of a deleted account is taken back; returns false then.
-    pub async fn complete_block(&self, block: &Change) -> Result<bool, Error> {
-        let (outcome, ended_at) = self.store.project_block(block).await?;
-        if outcome == Outcome::Forgotten {
+    /// Makes both sides agree on edges of which they do not, unless the truth has changed since it
+    /// was seen. Returns what became of those.
+    pub async fn mend(&self, conflicts: &[Conflict]) -> Result<Completed, Error> {
+        if conflicts.is_empty() {
+            return Ok(Completed::default());
+        }
+        let raised = self.store.raise(conflicts).await?;
+        if raised.is_empty() {
+            return Ok(Completed::default());
+        }
+        let mut completed = self.complete(&raised).await?;
+        completed.raised.splice(0..0, raised);
+        Ok(completed)
+    }
+
+    /// Carries out the second and third steps of a change of a block, and all steps of the ends of
+    /// follows that come of it. `follower_since` is since when the blocker's side has the blocked
+    /// account as a follower, 0 if it has not. A block of a deleted account is taken back; returns
+    /// false then.
+    pub async fn complete_block(&self, block: &Change, follower_since: u64) -> Result<bool, Error> {
+        let mut block = *block;
+        let mut told = self.store.project_block(&block).await?;
+        for _ in 1..ATTEMPTS {
+            let conflict = Conflict { change: block, known: told.known };
+            let raised = match told.outcome {
+                Outcome::Stale => self.store.raise_block(&conflict).await?,
+                _ => None,
+            };
+            let Some(raised) = raised else { break };
+            block = raised;
+            told = self.store.project_block(&block).await?;
+        }
+        if told.outcome == Outcome::Forgotten {
             let (outcome, version) = self.store.unblock(block.edge, false).await?;
             if outcome != Outcome::Nothing {
-                let end = Change { version, exists: false, ..*block };
+                let end = Change { version, exists: false, ..block };
                 self.store.project_block(&end).await?;
                 self.store.confirm_block(&end).await?;
             }
             return Ok(false);
         }
-        if let Some(version) = ended_at {
-            let edge = Edge { from: block.edge.to, to: block.edge.from };
-            self.complete(&[Change { edge, version, exists: false }]).await?;
+        let back = Edge { from: block.edge.to, to: block.edge.from };
+        if let Some(version) = told.ended_at {
+            self.complete(&[Change { edge: back, version, exists: false }]).await?;
         }
-        self.store.confirm_block(block).await?;
+        let follower_since = if told.ended_at.is_none() { follower_since } else { 0 };
+        let ghost = |(edge, known)| {
+            let change = Change { edge, version: 0, exists: false };
+            (known > 0).then_some(Conflict { change, known })
+        };
+        let ghosts = [(back, follower_since), (block.edge, told.follower_since)];
+        let ghosts: Vec<Conflict> = ghosts.into_iter().filter_map(ghost).collect();
+        self.mend(&ghosts).await?;
+        self.store.confirm_block(&block).await?;
         Ok(true)
     }
 
-    // Completes what the truths leave to be told. Returns those edges whose targets are deleted.
-    async fn settle(&self, truths: &[Truth], exists: bool) -> Result<Vec<Edge>, Error> {
-        let open = |truth: &&Truth| matches!(truth.outcome, Outcome::Done | Outcome::Pending);
-        let changes: Vec<Change> =
-            truths.iter().filter(open).map(|truth| change(truth, exists)).collect();
-        if changes.is_empty() { Ok(Vec::new()) } else { self.complete(&changes).await }
+    // Completes what the truths leave to be told, and makes the other sides agree with the rest.
+    async fn settle(&self, truths: &[Truth], exists: bool) -> Result<Completed, Error> {
+        let with = |outcomes: [Outcome; 2]| -> Vec<Change> {
+            let truths = truths.iter().filter(|truth| outcomes.contains(&truth.outcome));
+            truths.map(|truth| change(truth, exists)).collect()
+        };
+        let changes = with([Outcome::Done, Outcome::Pending]);
+        let settled = with([Outcome::Unchanged, Outcome::Nothing]);
+        let mut completed = Completed::default();
+        if !changes.is_empty() {
+            completed = self.complete(&changes).await?;
+        }
+        if !settled.is_empty() {
+            let mended = self.mend(&self.store.compare(&settled).await?).await?;
+            completed.refused.extend(mended.refused);
+            completed.raised.extend(mended.raised);
+        }
+        Ok(completed)
     }
 }
 
@@ -197,7 +294,9 @@ impl Imported {
         for truth in truths {
             *match truth.outcome {
                 Outcome::Done => &mut self.created,
-                Outcome::Unchanged | Outcome::Pending | Outcome::Nothing => &mut self.unchanged,
+                Outcome::Unchanged | Outcome::Pending | Outcome::Nothing | Outcome::Stale => {
+                    &mut self.unchanged
+                }
                 Outcome::BlockedByTarget | Outcome::TargetBlocked => &mut self.refused_blocked,
                 Outcome::Limit => &mut self.refused_limit,
                 Outcome::Forgotten => &mut self.refused_forgotten,
@@ -209,7 +308,11 @@ impl Imported {
 /// Turns a refusal into its error.
 pub(crate) fn accepted(outcome: Outcome, limit: Error) -> Result<(), Error> {
     match outcome {
-        Outcome::Done | Outcome::Unchanged | Outcome::Pending | Outcome::Nothing => Ok(()),
+        Outcome::Done
+        | Outcome::Unchanged
+        | Outcome::Pending
+        | Outcome::Nothing
+        | Outcome::Stale => Ok(()),
         Outcome::BlockedByTarget => Err(Error::BlockedByTarget),
         Outcome::TargetBlocked => Err(Error::TargetBlocked),
         Outcome::Limit => Err(limit),

@@ -22,6 +22,15 @@ pub struct Change {
     pub exists: bool,
 }
 
+/// A change that the target's side does not agree with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The change, as the owner's side was seen; of an edge that never was, the end at 0.
+    pub change: Change,
+    /// The version that the target's side knows; 0 for none.
+    pub known: u64,
+}
+
 /// What an atomic step did. `functions.lua` has the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -41,6 +50,8 @@ pub enum Outcome {
     Forgotten = 6,
     /// There was nothing to end.
     Nothing = 7,
+    /// Refused by the target's side, which knows of a newer change.
+    Stale = 8,
 }
 
 impl Outcome {
@@ -55,6 +66,7 @@ impl Outcome {
             5 => Self::Limit,
             6 => Self::Forgotten,
             7 => Self::Nothing,
+            8 => Self::Stale,
             _ => return None,
         })
     }

@@ -30,11 +30,11 @@ use microblog_proto::relation::{
 use tonic::service::Routes;
 
 pub use config::Config;
-pub use edges::{Edges, Imported};
+pub use edges::{Completed, Edges, Imported};
 pub use error::Error;
 pub use forget::forget_marked;
-pub use graph::{Change, Counts, Edge, Include, List, Outcome, Relation, State};
-pub use store::{Store, Targets, Truth, Waiting};
+pub use graph::{Change, Conflict, Counts, Edge, Include, List, Outcome, Relation, State};
+pub use store::{Blocked, Projected, ProjectedBlock, Store, Targets, Truth, Waiting};
 pub use sweeper::Sweeper;
 pub use verify::{Report, partition as verify_partition, user as verify_user};
 

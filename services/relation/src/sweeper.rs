@@ -8,7 +8,7 @@ use microblog_keyspace::Backlog;
 use crate::{
     edges::Edges,
     error::Error,
-    graph::Change,
+    graph::{Change, List},
     store::{Store, Waiting},
 };
 
@@ -43,21 +43,33 @@ impl Sweeper {
         let left_behind = self.backlog.left_behind(pages, patience);
         let left_behind: Vec<_> = left_behind.into_iter().flatten().collect();
 
-        let mut outcome = Ok(());
-        let (mut follows, mut blocks): (Vec<Change>, Vec<Change>) = (Vec::new(), Vec::new());
-        let changes = self.store.truth(&left_behind).await?;
-        for ((waiting, _), change) in left_behind.iter().zip(changes) {
-            match waiting {
-                Waiting::Follow(_) => follows.push(change),
-                Waiting::Block(_) => blocks.push(change),
-            }
-        }
-        if !follows.is_empty() {
-            outcome = outcome.and(self.edges.complete(&follows).await.map(|_| ()));
-        }
-        for block in blocks {
-            outcome = outcome.and(self.edges.complete_block(&block).await.map(|_| ()));
-        }
-        outcome
+        take_up(&self.store, &self.edges, &left_behind).await
     }
+}
+
+/// Completes changes that wait. What fails does not keep the rest from being done; the first failure
+/// is returned.
+pub(crate) async fn take_up(
+    store: &Store,
+    edges: &Edges,
+    waiting: &[(Waiting, u64)],
+) -> Result<(), Error> {
+    let mut outcome = Ok(());
+    let (mut follows, mut blocks): (Vec<Change>, Vec<Change>) = (Vec::new(), Vec::new());
+    for ((waiting, _), change) in waiting.iter().zip(store.truth(waiting).await?) {
+        match waiting {
+            Waiting::Follow(_) => follows.push(change),
+            Waiting::Block(_) => blocks.push(change),
+        }
+    }
+    if !follows.is_empty() {
+        outcome = outcome.and(edges.complete(&follows).await.map(|_| ()));
+    }
+    let back: Vec<_> =
+        blocks.iter().map(|block| (List::Followers, block.edge.from, block.edge.to)).collect();
+    for (block, follower_since) in blocks.iter().zip(store.entries(&back).await?) {
+        let follower_since = if block.exists { follower_since } else { 0 };
+        outcome = outcome.and(edges.complete_block(block, follower_since).await.map(|_| ()));
+    }
+    outcome
 }

@@ -3,6 +3,9 @@
 //! order, with two sweepers at work meanwhile. In the end both sides, mutuals, counts and id sets
 //! agree with the model, and nothing is pending.
 //!
+//! Before some of the operations, one side of their edge is lost, in part or whole: each call makes
+//! both sides agree whatever they were before.
+//!
 //! Operations on one pair of users run one after the other, so that the model knows the outcome;
 //! different pairs run at once, and share the lists.
 
@@ -52,6 +55,16 @@ struct Operation {
     to: usize,
     verb: Verb,
     fate: Fate,
+    /// What is lost of each of the edges that the operation changes, before a whole operation.
+    lost: Option<Lost>,
+}
+
+/// What is lost of an edge: bits for its list, its id set, and the list of mutuals beside it.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    /// Of the follower's side (or the blocker's), or of the target's.
+    truth: bool,
+    parts: u8,
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -68,7 +81,12 @@ fn operation() -> impl Strategy<Value = Operation> {
         Just(Fate::Whole),
     ];
     let users = (0..USERS, 1..USERS).prop_map(|(from, step)| (from, (from + step) % USERS));
-    (users, verb, fate).prop_map(|((from, to), verb, fate)| Operation { from, to, verb, fate })
+    let lost = (any::<bool>(), 1..8_u8).prop_map(|(truth, parts)| Lost { truth, parts });
+    let lost = prop_oneof![2 => Just(None), 1 => lost.prop_map(Some)];
+    (users, verb, fate, lost).prop_map(|((from, to), verb, fate, lost)| {
+        let lost = lost.filter(|_| fate == Fate::Whole);
+        Operation { from, to, verb, fate, lost }
+    })
 }
 
 /// What is to be replayed.
@@ -85,6 +103,7 @@ struct Case {
     store: Store,
     edges: Edges,
     replays: Arc<Mutex<Vec<Replay>>>,
+    redis: Arc<testkit::Store>,
 }
 
 type Set = BTreeSet<(usize, usize)>;
@@ -98,9 +117,47 @@ impl Case {
         self.replays.lock().unwrap().push(replay);
     }
 
+    /// Loses what an operation says of the edges that it changes. (The tombstones stay, which
+    /// refuse the replays of long ago.)
+    async fn lose(&self, operation: Operation, lost: Lost) {
+        let Operation { from, to, verb, .. } = operation;
+        let Edge { from, to } = self.edge(from, to);
+        let (mut lists, mut sets, mut mutuals) = (Vec::new(), Vec::new(), Vec::new());
+        let mut follow = |from: UserId, to: UserId| {
+            let (owner, peer) = if lost.truth { (from, to) } else { (to, from) };
+            let [list, set] = match lost.truth {
+                true => ["following", "following_ids"],
+                false => ["followers", "follower_ids"],
+            };
+            lists.push((list, owner, peer));
+            sets.push((set, owner, peer));
+            mutuals.push(("mutual", owner, peer));
+        };
+        if matches!(verb, Verb::Follow | Verb::Unfollow | Verb::Block) {
+            follow(from, to);
+        }
+        if matches!(verb, Verb::Block) {
+            follow(to, from);
+        }
+        if matches!(verb, Verb::Block | Verb::Unblock) {
+            lists.push(if lost.truth { ("blocks", from, to) } else { ("blocked_by", to, from) });
+        }
+        for (bit, command, entries) in [(1, "ZREM", lists), (2, "SREM", sets), (4, "ZREM", mutuals)]
+        {
+            for (kind, owner, peer) in entries {
+                let key = format!("rel:{{{}}}:{kind}:{owner}", owner.partition());
+                if lost.parts & bit > 0 {
+                    let mut admin = support::admin_of(&self.redis, &key).await;
+                    let mut remove = testkit::redis::cmd(command);
+                    remove.arg(key).arg(peer.get()).exec_async(&mut admin).await.unwrap();
+                }
+            }
+        }
+    }
+
     /// Carries out an operation, and says whether it was accepted.
     async fn run(&self, operation: Operation) -> Result<bool, Error> {
-        let Operation { from, to, verb, fate } = operation;
+        let Operation { from, to, verb, fate, .. } = operation;
         let edge = self.edge(from, to);
         match (verb, fate) {
             (Verb::Follow, Fate::Whole) => match self.edges.follow(edge).await {
@@ -144,7 +201,7 @@ impl Case {
     // was stopped is repeated, as its caller would.
     async fn block_by_steps(&self, edge: Edge, exists: bool, fate: Fate) -> Result<bool, Error> {
         let (outcome, version) = match exists {
-            true => self.store.block(edge).await.map(|(outcome, version, _)| (outcome, version))?,
+            true => self.store.block(edge).await.map(|truth| (truth.outcome, truth.version))?,
             false => self.store.unblock(edge, false).await?,
         };
         if matches!(outcome, Outcome::Done | Outcome::Pending) {
@@ -186,6 +243,12 @@ impl Case {
         for operation in operations {
             let Operation { from, to, verb, .. } = operation;
             let is_blocked = blocks.contains(&(from, to)) || blocks.contains(&(to, from));
+            // A call that is refused changes nothing.
+            if let Some(lost) = operation.lost
+                && !(is_blocked && matches!(verb, Verb::Follow))
+            {
+                self.lose(operation, lost).await;
+            }
             let accepted = self.run(operation).await?;
             let expected = !(is_blocked && matches!(verb, Verb::Follow));
             assert_eq!(accepted, expected, "{operation:?}, blocks {blocks:?}");
@@ -296,7 +359,7 @@ async fn play(case: Case, operations: Vec<Operation>) -> Result<(), Error> {
 
 fn any_interleaving_ends_as_the_model(topology: Topology, cases: u32) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let redis = runtime.block_on(testkit::Store::start(topology));
+    let redis = Arc::new(runtime.block_on(testkit::Store::start(topology)));
     let config = support::config(&redis.url("relation"), &[]);
     let store = runtime.block_on(async {
         let store = Store::open(&config).unwrap();
@@ -319,6 +382,7 @@ fn any_interleaving_ends_as_the_model(topology: Topology, cases: u32) {
             store: store.clone(),
             edges: Edges::new(store.clone()),
             replays: Arc::default(),
+            redis: redis.clone(),
         };
         runtime.block_on(play(case, operations)).map_err(|e| TestCaseError::fail(e.to_string()))
     });

@@ -1,43 +1,58 @@
 -- Blocks, which have two sides as well, and mutes, which have one.
 
+-- Returns since when a user's lists have a peer as a follower: 0 if not at all.
+local function follower_since(followers, follower_ids, peer)
+  local since = redis.call('ZSCORE', followers, peer)
+  return tonumber(since or redis.call('SISMEMBER', follower_ids, peer))
+end
+
+-- Ends a user's follow of a peer. Returns the version of the end, or of one that waits to be told;
+-- 0 if there is neither.
+local function end_follow(clock, pending, partition, user, peer, following, following_ids, mutual)
+  local member = waiting_follow(user, peer)
+  if redis.call('SISMEMBER', following_ids, peer) == 0
+    and not redis.call('ZSCORE', following, peer) then
+    return tonumber(redis.call('ZSCORE', pending, member) or 0)
+  end
+  local ended = issue(clock, partition, 1)[1]
+  redis.call('ZREM', following, peer)
+  redis.call('SREM', following_ids, peer)
+  redis.call('ZREM', mutual, peer)
+  redis.call('ZADD', pending, ended, member)
+  return tonumber(ended)
+end
+
 -- The truth of blocks: makes a user block a target, and follow it no more.
 --
--- KEYS: clock, pending, forgotten, users; of the user: blocks, following, following_ids, mutual.
+-- KEYS: clock, pending, forgotten, users; of the user: blocks, following, following_ids, followers,
+--       follower_ids, mutual.
 -- ARGV: partition, user, target, limit of blocks.
 -- Returns outcome, version of the block, version of the end of the follow (0 if there is none to
--- tell of).
+-- tell of), since when the target was the user's follower (0 if it was none).
 local function block(keys, args)
   local clock, pending, forgotten, users = keys[1], keys[2], keys[3], keys[4]
-  local blocks, following, following_ids, mutual = keys[5], keys[6], keys[7], keys[8]
+  local blocks, following, following_ids = keys[5], keys[6], keys[7]
+  local followers, follower_ids, mutual = keys[8], keys[9], keys[10]
   local partition, user, target = tonumber(args[1]), args[2], args[3]
 
   if redis.call('SISMEMBER', forgotten, user) == 1 then
-    return { FORGOTTEN, 0, 0 }
+    return { FORGOTTEN, 0, 0, 0 }
   end
-  local version = redis.call('ZSCORE', blocks, target)
-  if version then
-    local waiting = redis.call('ZSCORE', pending, waiting_block(user, target))
-    local ended = redis.call('ZSCORE', pending, waiting_follow(user, target))
-    local outcome = (waiting or ended) and PENDING or UNCHANGED
-    return { outcome, tonumber(version), tonumber(ended or 0) }
+  local outcome, version = UNCHANGED, redis.call('ZSCORE', blocks, target)
+  if not version then
+    if redis.call('ZCARD', blocks) >= tonumber(args[4]) then
+      return { LIMIT, 0, 0, 0 }
+    end
+    outcome, version = DONE, issue(clock, partition, 1)[1]
+    redis.call('ZADD', blocks, version, target)
+    redis.call('ZADD', pending, version, waiting_block(user, target))
+    redis.call('SADD', users, user)
+  elseif redis.call('ZSCORE', pending, waiting_block(user, target)) then
+    outcome = PENDING
   end
-  if redis.call('ZCARD', blocks) >= tonumber(args[4]) then
-    return { LIMIT, 0, 0 }
-  end
-
-  local follows = redis.call('SISMEMBER', following_ids, target) == 1
-  local issued = issue(clock, partition, 2)
-  redis.call('ZADD', blocks, issued[1], target)
-  redis.call('ZADD', pending, issued[1], waiting_block(user, target))
-  redis.call('SADD', users, user)
-  if not follows then
-    return { DONE, tonumber(issued[1]), 0 }
-  end
-  redis.call('ZREM', following, target)
-  redis.call('SREM', following_ids, target)
-  redis.call('ZREM', mutual, target)
-  redis.call('ZADD', pending, issued[2], waiting_follow(user, target))
-  return { DONE, tonumber(issued[1]), tonumber(issued[2]) }
+  local ended =
+    end_follow(clock, pending, partition, user, target, following, following_ids, mutual)
+  return { outcome, tonumber(version), ended, follower_since(followers, follower_ids, target) }
 end
 
 -- The truth of blocks: makes a user block a target no more.
@@ -62,48 +77,66 @@ local function unblock(keys, args)
   return { DONE, tonumber(version) }
 end
 
+-- Gives a block or its end a new version above what both sides know, as `raise` does for follows.
+--
+-- KEYS: clock, pending; of the user: blocks.
+-- ARGV: partition, user, target, version that was seen (0 for none), 1 if it blocks and 0 if it does
+--       not, version that the target's side knows.
+-- Returns the new version, 0 if the block has changed since it was seen.
+local function raise_block(keys, args)
+  local clock, pending, blocks = keys[1], keys[2], keys[3]
+  local partition, user, target = tonumber(args[1]), args[2], args[3]
+  local seen, exists = tonumber(args[4]), args[5] == '1'
+  local member = waiting_block(user, target)
+  local current = tonumber(redis.call('ZSCORE', blocks, target) or 0)
+  local waiting = tonumber(redis.call('ZSCORE', pending, member) or seen)
+  if exists and current ~= seen or not exists and (current > 0 or waiting ~= seen) then
+    return 0
+  end
+  local version = version_above(clock, partition, seen, tonumber(args[6]))
+  if exists then
+    redis.call('ZADD', blocks, version, target)
+  end
+  redis.call('ZADD', pending, version, member)
+  return tonumber(version)
+end
+
 -- The projection of blocks: what the blocked user's side hears. A block ends the blocked user's
 -- follow of the blocker, whose truth lies here.
 --
 -- KEYS: clock, pending, forgotten, users; of the target: blocked_by, unblocked, following,
---       following_ids, mutual.
+--       following_ids, followers, follower_ids, mutual.
 -- ARGV: partition, target, user who blocks, version, 1 if it blocks and 0 if it does not.
--- Returns outcome, version of the end of the follow (0 if there is none to tell of).
+-- Returns outcome, version of the end of the follow (0 if there is none to tell of), since when the
+-- blocker is the target's follower (0 if it is none), and if STALE the version that is known.
 local function project_block(keys, args)
   local clock, pending, forgotten, users = keys[1], keys[2], keys[3], keys[4]
   local blocked_by, unblocked, following, following_ids = keys[5], keys[6], keys[7], keys[8]
-  local mutual = keys[9]
+  local followers, follower_ids, mutual = keys[9], keys[10], keys[11]
   local partition, target, user, version = tonumber(args[1]), args[2], args[3], args[4]
+  local blocks, number = args[5] == '1', tonumber(args[4])
 
-  if args[5] == '1' and redis.call('SISMEMBER', forgotten, target) == 1 then
-    return { FORGOTTEN, 0 }
+  if blocks and redis.call('SISMEMBER', forgotten, target) == 1 then
+    return { FORGOTTEN, 0, 0, 0 }
   end
-  local seen = redis.call('ZSCORE', blocked_by, user) or redis.call('ZSCORE', unblocked, user)
-  if seen and tonumber(version) <= tonumber(seen) then
-    local ended = false
-    if redis.call('SISMEMBER', following_ids, user) == 0 then
-      ended = redis.call('ZSCORE', pending, waiting_follow(target, user))
-    end
-    return { UNCHANGED, tonumber(ended or 0) }
+  local known = tonumber(redis.call('ZSCORE', blocked_by, user) or 0)
+  local gone = tonumber(redis.call('ZSCORE', unblocked, user) or 0)
+  if blocks and (gone >= number or known > number) or not blocks and known >= number then
+    return { STALE, 0, 0, math.max(known, gone) }
   end
-  if args[5] == '0' then
+  if not blocks then
     redis.call('ZREM', blocked_by, user)
-    bury(unblocked, { version, user })
-    return { DONE, 0 }
+    if gone < number then
+      bury(unblocked, { version, user })
+    end
+    return { DONE, 0, 0, 0 }
   end
 
   redis.call('ZADD', blocked_by, version, user)
   redis.call('ZREM', unblocked, user)
   redis.call('SADD', users, target)
-  if redis.call('SISMEMBER', following_ids, user) == 0 then
-    return { DONE, 0 }
-  end
-  local ended = issue(clock, partition, 1)[1]
-  redis.call('ZREM', following, user)
-  redis.call('SREM', following_ids, user)
-  redis.call('ZREM', mutual, user)
-  redis.call('ZADD', pending, ended, waiting_follow(target, user))
-  return { DONE, tonumber(ended) }
+  local ended = end_follow(clock, pending, partition, target, user, following, following_ids, mutual)
+  return { DONE, ended, follower_since(followers, follower_ids, user), 0 }
 end
 
 -- Makes a user mute a target. Nobody else hears of it.
@@ -128,5 +161,6 @@ end
 
 register('relation_block', block, 'allow-oom')
 register('relation_unblock', unblock, 'allow-oom')
+register('relation_raise_block', raise_block, 'allow-oom')
 register('relation_project_block', project_block, 'allow-oom')
 register('relation_mute', mute, 'allow-oom')

@@ -1,17 +1,21 @@
 -- Follows: the truth in the follower's partition, the projection in the target's.
 
 -- Notes peers that stand in both of a user's lists as mutual, each with the later of its two
--- versions: that of the one list, and the one that `opposite` has.
+-- versions: that of the one list, and the one that `opposite` has. Leaves out those that it lost.
 local function add_mutuals(mutual, opposite, peers, versions)
   if #peers == 0 then
     return
   end
-  local entries = {}
-  for i, version in ipairs(call_with('ZMSCORE', opposite, peers)) do
-    entries[2 * i - 1] = integer(math.max(tonumber(version), tonumber(versions[i])))
-    entries[2 * i] = peers[i]
+  local entries, known = {}, call_with('ZMSCORE', opposite, peers)
+  for i, peer in ipairs(peers) do
+    if known[i] then
+      entries[#entries + 1] = integer(math.max(tonumber(known[i]), tonumber(versions[i])))
+      entries[#entries + 1] = peer
+    end
   end
-  call_with('ZADD', mutual, entries)
+  if #entries > 0 then
+    call_with('ZADD', mutual, entries)
+  end
 end
 
 -- The truth of follows: makes a user follow targets.
@@ -37,12 +41,16 @@ local function follow(keys, args)
   end
   local room = limit - redis.call('ZCARD', following)
 
-  local outcomes, new, new_is_follower = {}, {}, {}
+  local outcomes, versions, old, new, new_is_follower = {}, {}, {}, {}, {}
   for i = 1, #targets do
+    -- A follow that only the id set has is made anew.
+    local since = follows[i] == 1 and redis.call('ZSCORE', following, targets[i])
+    versions[i] = 0
     if is_forgotten then
       outcomes[i] = FORGOTTEN
-    elseif follows[i] == 1 then
-      outcomes[i] = UNCHANGED
+    elseif since then
+      outcomes[i], versions[i] = UNCHANGED, tonumber(since)
+      old[#old + 1] = targets[i]
     elseif was_blocked[i] then
       outcomes[i] = BLOCKED_BY_TARGET
     elseif has_blocked[i] then
@@ -57,15 +65,15 @@ local function follow(keys, args)
     end
   end
 
-  local versions = {}
+  local issued = {}
   if #new > 0 then
-    versions = issue(clock, partition, #new)
+    issued = issue(clock, partition, #new)
     local entries, changes, both, both_at = {}, {}, {}, {}
     for i, target in ipairs(new) do
-      entries[2 * i - 1], entries[2 * i] = versions[i], target
-      changes[2 * i - 1], changes[2 * i] = versions[i], waiting_follow(follower, target)
+      entries[2 * i - 1], entries[2 * i] = issued[i], target
+      changes[2 * i - 1], changes[2 * i] = issued[i], waiting_follow(follower, target)
       if new_is_follower[i] then
-        both[#both + 1], both_at[#both_at + 1] = target, versions[i]
+        both[#both + 1], both_at[#both_at + 1] = target, issued[i]
       end
     end
     call_with('ZADD', following, entries)
@@ -75,19 +83,20 @@ local function follow(keys, args)
     add_mutuals(mutual, followers, both, both_at)
   end
 
-  local answer, issued = {}, 0
+  if #old > 0 then
+    index({ following, following_ids, followers, follower_ids, mutual }, old)
+  end
+
+  local answer, n = {}, 0
   for i, target in ipairs(targets) do
-    local version = 0
     if outcomes[i] == DONE then
-      issued = issued + 1
-      version = tonumber(versions[issued])
-    elseif outcomes[i] == UNCHANGED then
-      version = tonumber(redis.call('ZSCORE', following, target))
-      if redis.call('ZSCORE', pending, waiting_follow(follower, target)) then
-        outcomes[i] = PENDING
-      end
+      n = n + 1
+      versions[i] = tonumber(issued[n])
+    elseif outcomes[i] == UNCHANGED
+      and redis.call('ZSCORE', pending, waiting_follow(follower, target)) then
+      outcomes[i] = PENDING
     end
-    answer[3 * i - 2], answer[3 * i - 1], answer[3 * i] = outcomes[i], version, is_follower[i]
+    answer[3 * i - 2], answer[3 * i - 1], answer[3 * i] = outcomes[i], versions[i], is_follower[i]
   end
   return answer
 end
@@ -109,13 +118,15 @@ local function unfollow(keys, args)
   local outcomes, versions, ended = {}, {}, {}
   for i, follows in ipairs(call_with('SMISMEMBER', following_ids, targets)) do
     outcomes[i], versions[i] = NOTHING, 0
-    if follows == 0 then
+    local is_listed = follows == 1 or redis.call('ZSCORE', following, targets[i])
+    if not is_listed then
+      redis.call('ZREM', mutual, targets[i])
       local version = redis.call('ZSCORE', pending, waiting_follow(follower, targets[i]))
       if version then
         outcomes[i], versions[i] = PENDING, tonumber(version)
       end
     end
-    if follows == 1 or (always and outcomes[i] == NOTHING) then
+    if is_listed or (always and outcomes[i] == NOTHING) then
       outcomes[i] = DONE
       ended[#ended + 1] = targets[i]
     end
@@ -146,11 +157,46 @@ local function unfollow(keys, args)
   return answer
 end
 
+-- Gives edges new versions above what both sides know, where the target's side does not agree with
+-- the truth and must not refuse it. An edge that has changed since its caller saw it is left alone.
+--
+-- KEYS: clock, pending; of the follower: following, following_ids, followers, follower_ids, mutual.
+-- ARGV: partition, follower; for each edge: target, version that was seen (0 for none), 1 if it
+--       exists and 0 if not, version that the target's side knows (0 for none).
+-- Returns for each edge the new version, 0 if it was left alone.
+local function raise(keys, args)
+  local clock, pending, following = keys[1], keys[2], keys[3]
+  local partition, follower = tonumber(args[1]), args[2]
+  local answer, targets = {}, {}
+  for at = 3, #args, 4 do
+    local target, seen, exists = args[at], tonumber(args[at + 1]), args[at + 2] == '1'
+    local member = waiting_follow(follower, target)
+    local current = tonumber(redis.call('ZSCORE', following, target) or 0)
+    local waiting = tonumber(redis.call('ZSCORE', pending, member) or seen)
+    local version = 0
+    if (exists and current == seen) or (not exists and current == 0 and waiting == seen) then
+      version = version_above(clock, partition, seen, tonumber(args[at + 3]))
+      if exists then
+        redis.call('ZADD', following, version, target)
+      else
+        redis.call('SREM', keys[4], target)
+      end
+      redis.call('ZADD', pending, version, member)
+      targets[#targets + 1] = target
+    end
+    answer[#answer + 1] = tonumber(version)
+  end
+  if #targets > 0 then
+    index({ unpack(keys, 3, 7) }, targets)
+  end
+  return answer
+end
+
 -- Takes the followers `begun` since `versions` into a target's lists; `entries` are both, as for
 -- ZADD. Their ids are in the id set already.
 local function begin(lists, begun, versions, entries)
   local followers, following, following_ids, mutual = lists[1], lists[4], lists[5], lists[6]
-  call_with('ZADD', followers, entries)
+  redis.call('ZADD', followers, 'GT', unpack(entries))
   local both, both_at = {}, {}
   for i, follows in ipairs(call_with('SMISMEMBER', following_ids, begun)) do
     if follows == 1 then
@@ -162,8 +208,9 @@ end
 
 -- Applies changes to one target's followers: `peers` follow it since `versions`, or where
 -- `follows` is false, no more. `fresh` and `forgotten` say that the target has no tombstones, and
--- that it takes no followers any more. Appends an outcome for each change.
-local function project_one(lists, changes, fresh, forgotten, outcomes)
+-- that it takes no followers any more. Appends an outcome for each change, and to `stale`, for
+-- each that it refuses since it knows of a newer one, that one's version.
+local function project_one(lists, changes, fresh, forgotten, outcomes, stale)
   local followers, follower_ids, lost, mutual = lists[1], lists[2], lists[3], lists[6]
   local peers, versions, follows = changes.peers, changes.versions, changes.follows
 
@@ -183,12 +230,15 @@ local function project_one(lists, changes, fresh, forgotten, outcomes)
   end
   local begun, begun_at, entries, ended, tombstones, risen = {}, {}, {}, {}, {}, {}
   for i, peer in ipairs(peers) do
-    local seen = known[i] or gone[i]
+    local version = tonumber(versions[i])
+    local known_at, gone_at = tonumber(known[i] or 0), tonumber(gone[i] or 0)
     local outcome = DONE
     if follows[i] and forgotten then
       outcome = FORGOTTEN
-    elseif seen and tonumber(versions[i]) <= tonumber(seen) then
-      outcome = UNCHANGED
+    elseif follows[i] and (gone_at >= version or known_at > version)
+      or not follows[i] and known_at >= version then
+      outcome = STALE
+      stale[#stale + 1] = math.max(known_at, gone_at)
     elseif follows[i] then
       begun[#begun + 1], begun_at[#begun_at + 1] = peer, versions[i]
       entries[2 * #begun - 1], entries[2 * #begun] = versions[i], peer
@@ -197,7 +247,10 @@ local function project_one(lists, changes, fresh, forgotten, outcomes)
       end
     else
       ended[#ended + 1] = peer
-      tombstones[2 * #ended - 1], tombstones[2 * #ended] = versions[i], peer
+      if gone_at < version then
+        tombstones[#tombstones + 1] = versions[i]
+        tombstones[#tombstones + 1] = peer
+      end
     end
     outcomes[#outcomes + 1] = outcome
   end
@@ -214,7 +267,7 @@ local function project_one(lists, changes, fresh, forgotten, outcomes)
     call_with('SREM', follower_ids, ended)
     call_with('ZREM', mutual, ended)
     -- A forgotten target refuses every follow, so it need not know which were before an end.
-    if not forgotten then
+    if not forgotten and #tombstones > 0 then
       bury(lost, tombstones)
     end
   end
@@ -246,8 +299,9 @@ end
 --       following_ids, mutual.
 -- ARGV: for each target: target, number of its changes; for each of these: follower, version, 1 if
 --       it follows and 0 if it does not. Each follower once for a target.
--- Returns for each change: DONE if it was applied, UNCHANGED if it was not newer, FORGOTTEN if
--- the target takes no followers any more.
+-- Returns two lists. For each change: DONE if the target's side says the same now, STALE if it knows
+-- of a newer one that says something else, FORGOTTEN if the target takes no followers any more. For
+-- each STALE one: the version that the target's side knows.
 local function project(keys, args)
   local targets, changes, at = {}, {}, 1
   while at < #args do
@@ -266,14 +320,38 @@ local function project(keys, args)
   local fresh = redis.call('EXISTS', unpack(lost)) == 0
   local forgotten = call_with('SMISMEMBER', keys[1], targets)
 
-  local outcomes = {}
+  local outcomes, stale = {}, {}
   for i = 1, #targets do
-    project_one(lists[i], changes[i], fresh, forgotten[i] == 1, outcomes)
+    project_one(lists[i], changes[i], fresh, forgotten[i] == 1, outcomes, stale)
   end
   call_with('SADD', keys[2], targets)
-  return outcomes
+  return { outcomes, stale }
+end
+
+-- Compares what the target's side says of one target's followers with changes that it was told
+-- before, and brings its id sets and mutuals in line with its lists.
+--
+-- KEYS: of the target: followers, follower_ids, lost, following, following_ids, mutual.
+-- ARGV: target, number of changes; for each: follower, version (0 if there never was one), 1 if it
+--       follows and 0 if it does not.
+-- Returns for each change: -1 if it says the same, else the version that it knows, 0 for none.
+local function compare(keys, args)
+  local followers, follower_ids, lost, following, following_ids, mutual = unpack(keys)
+  local changes = read_changes(args, 3, tonumber(args[2]))
+  index({ following, following_ids, followers, follower_ids, mutual }, changes.peers)
+  local known = call_with('ZMSCORE', followers, changes.peers)
+  local gone = call_with('ZMSCORE', lost, changes.peers)
+  local answer = {}
+  for i, version in ipairs(changes.versions) do
+    local known_at, gone_at = tonumber(known[i] or 0), tonumber(gone[i] or 0)
+    local expected = changes.follows[i] and tonumber(version) or 0
+    answer[i] = known_at == expected and -1 or math.max(known_at, gone_at)
+  end
+  return answer
 end
 
 register('relation_follow', follow)
 register('relation_unfollow', unfollow, 'allow-oom')
+register('relation_raise', raise, 'allow-oom')
 register('relation_project', project, 'allow-oom')
+register('relation_compare', compare, 'allow-oom')

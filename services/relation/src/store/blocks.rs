@@ -5,16 +5,39 @@ use microblog_keyspace::{Call, Error};
 
 use super::{Store, Waiting, outcome, version};
 use crate::{
-    graph::{Change, Edge, Outcome},
+    graph::{Change, Conflict, Edge, Outcome},
     keys,
 };
 
+/// What the blocker's side says of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// What was done.
+    pub outcome: Outcome,
+    /// The version of the block; 0 if it was refused.
+    pub version: u64,
+    /// The version of the end of the blocker's follow, if the target's side may not know it.
+    pub ended_at: Option<u64>,
+    /// Since when that side has the target as a follower; 0 if it has not.
+    pub follower_since: u64,
+}
+
+/// What the blocked account's side says of a block or of its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProjectedBlock {
+    /// What was done.
+    pub outcome: Outcome,
+    /// The version of the end of the blocked account's follow, if the blocker's side may not know it.
+    pub ended_at: Option<u64>,
+    /// Since when that side has the blocker as a follower; 0 if it has not.
+    pub follower_since: u64,
+    /// If it was stale: the version that is known.
+    pub known: u64,
+}
+
 impl Store {
     /// Makes a user block a target and follow it no more: the truth alone.
-    ///
-    /// Returns the version of the block, and of the end of the follow if the target's side may
-    /// not know that.
-    pub async fn block(&self, edge: Edge) -> Result<(Outcome, u64, Option<u64>), Error> {
+    pub async fn block(&self, edge: Edge) -> Result<Blocked, Error> {
         let (user, partition) = (edge.from, edge.from.partition());
         let call = Call::new("relation_block")
             .key(keys::clock(partition))
@@ -24,14 +47,20 @@ impl Store {
             .key(keys::blocks(user))
             .key(keys::following(user))
             .key(keys::following_ids(user))
+            .key(keys::followers(user))
+            .key(keys::follower_ids(user))
             .key(keys::mutual(user))
             .arg(partition.number())
             .arg(user.get())
             .arg(edge.to.get())
             .arg(self.blocks_limit);
-        let (number, blocked_at, ended_at): (i64, i64, i64) = self.keyspace.call(call).await?;
-        let ended_at = Some(version(ended_at)?).filter(|&version| version > 0);
-        Ok((outcome(number)?, version(blocked_at)?, ended_at))
+        let numbers: (i64, i64, i64, i64) = self.keyspace.call(call).await?;
+        Ok(Blocked {
+            outcome: outcome(numbers.0)?,
+            version: version(numbers.1)?,
+            ended_at: Some(version(numbers.2)?).filter(|&version| version > 0),
+            follower_since: version(numbers.3)?,
+        })
     }
 
     /// Makes a user block a target no more: the truth alone. Returns the version of the end.
@@ -53,9 +82,7 @@ impl Store {
 
     /// Tells the target's side of a block or of its end. A block ends the target's follow of the
     /// blocker, whose truth lies on that side.
-    ///
-    /// Returns the version of that end, if the blocker's side may not know it.
-    pub async fn project_block(&self, change: &Change) -> Result<(Outcome, Option<u64>), Error> {
+    pub async fn project_block(&self, change: &Change) -> Result<ProjectedBlock, Error> {
         let (target, partition) = (change.edge.to, change.edge.to.partition());
         let call = Call::new("relation_project_block")
             .key(keys::clock(partition))
@@ -66,15 +93,40 @@ impl Store {
             .key(keys::unblocked(target))
             .key(keys::following(target))
             .key(keys::following_ids(target))
+            .key(keys::followers(target))
+            .key(keys::follower_ids(target))
             .key(keys::mutual(target))
             .arg(partition.number())
             .arg(target.get())
             .arg(change.edge.from.get())
             .arg(change.version)
             .arg(u8::from(change.exists));
-        let (number, ended_at): (i64, i64) = self.keyspace.call(call).await?;
-        let ended_at = Some(version(ended_at)?).filter(|&version| version > 0);
-        Ok((outcome(number)?, ended_at))
+        let numbers: (i64, i64, i64, i64) = self.keyspace.call(call).await?;
+        Ok(ProjectedBlock {
+            outcome: outcome(numbers.0)?,
+            ended_at: Some(version(numbers.1)?).filter(|&version| version > 0),
+            follower_since: version(numbers.2)?,
+            known: version(numbers.3)?,
+        })
+    }
+
+    /// Gives a block or its end a new version above what both sides know: the truth alone. Returns
+    /// the change; `None` if the block has changed since it was seen.
+    pub async fn raise_block(&self, conflict: &Conflict) -> Result<Option<Change>, Error> {
+        let Conflict { change, known } = *conflict;
+        let (user, partition) = (change.edge.from, change.edge.from.partition());
+        let call = Call::new("relation_raise_block")
+            .key(keys::clock(partition))
+            .key(keys::pending(partition))
+            .key(keys::blocks(user))
+            .arg(partition.number())
+            .arg(user.get())
+            .arg(change.edge.to.get())
+            .arg(change.version)
+            .arg(u8::from(change.exists))
+            .arg(known);
+        let raised = version(self.keyspace.call(call).await?)?;
+        Ok((raised > 0).then_some(Change { version: raised, ..change }))
     }
 
     /// Takes a change of a block off the list of those that the other side may not know, unless a

@@ -7,7 +7,7 @@ use microblog_keyspace::{Call, Error, decode};
 
 use super::{CHUNK, Store, Waiting, outcome, version};
 use crate::{
-    graph::{Change, Edge, Outcome},
+    graph::{Change, Conflict, Edge, Outcome},
     keys,
 };
 
@@ -55,6 +55,15 @@ pub struct Truth {
     pub version: u64,
     /// Whether the target follows the follower.
     pub is_follower: bool,
+}
+
+/// What the targets' sides did not take.
+#[derive(Clone, Debug, Default)]
+pub struct Projected {
+    /// Follows of accounts that are deleted.
+    pub refused: Vec<Change>,
+    /// Changes older than what the target's side knows.
+    pub stale: Vec<Conflict>,
 }
 
 impl Store {
@@ -131,9 +140,7 @@ impl Store {
     }
 
     /// Tells the targets' sides of changes, each edge once. All go out together.
-    ///
-    /// Returns those changes that a side refuses because its account is deleted.
-    pub async fn project(&self, changes: &[Change]) -> Result<Vec<Change>, Error> {
+    pub async fn project(&self, changes: &[Change]) -> Result<Projected, Error> {
         let mut changes = changes.to_vec();
         changes.sort_by_key(|change| (change.edge.to.partition(), change.edge.to));
         let same_partition =
@@ -142,16 +149,65 @@ impl Store {
             changes.chunk_by(same_partition).flat_map(|all| all.chunks(CHUNK)).collect();
         let call = |chunk: &&[Change]| (chunk[0].edge.to.partition(), project(chunk));
         let answers = self.in_windows(&chunks, |chunk| chunk.len(), call).await?;
-        let mut refused = Vec::new();
+        let mut projected = Projected::default();
         for (chunk, answer) in chunks.into_iter().zip(answers) {
-            let numbers: Vec<i64> = decode(answer)?;
-            for (change, number) in chunk.iter().zip(numbers) {
-                if outcome(number)? == Outcome::Forgotten {
-                    refused.push(*change);
+            let (numbers, known): (Vec<i64>, Vec<i64>) = decode(answer)?;
+            let mut known = known.into_iter();
+            for (&change, number) in chunk.iter().zip(numbers) {
+                match outcome(number)? {
+                    Outcome::Forgotten => projected.refused.push(change),
+                    Outcome::Stale => {
+                        let known = version(known.next().unwrap_or(0))?;
+                        projected.stale.push(Conflict { change, known });
+                    }
+                    _ => {}
                 }
             }
         }
-        Ok(refused)
+        Ok(projected)
+    }
+
+    /// Compares changes that the targets' sides were told before, each edge once, with what these
+    /// sides say. All go out together. Returns those that differ.
+    pub async fn compare(&self, changes: &[Change]) -> Result<Vec<Conflict>, Error> {
+        let mut changes = changes.to_vec();
+        changes.sort_by_key(|change| change.edge.to);
+        let chunks: Vec<&[Change]> = changes
+            .chunk_by(|a, b| a.edge.to == b.edge.to)
+            .flat_map(|of_target| of_target.chunks(CHUNK))
+            .collect();
+        let call = |chunk: &&[Change]| (chunk[0].edge.to.partition(), compare(chunk));
+        let answers = self.in_windows(&chunks, |chunk| chunk.len(), call).await?;
+        let mut conflicts = Vec::new();
+        for (chunk, answer) in chunks.into_iter().zip(answers) {
+            let numbers: Vec<i64> = decode(answer)?;
+            let known = chunk.iter().zip(numbers).filter(|&(_, known)| known >= 0);
+            for (&change, known) in known {
+                conflicts.push(Conflict { change, known: version(known)? });
+            }
+        }
+        Ok(conflicts)
+    }
+
+    /// Gives edges new versions above what both sides know: the truth alone. Leaves edges alone that
+    /// have changed since they were seen. All go out together. Returns the changes that it made.
+    pub async fn raise(&self, conflicts: &[Conflict]) -> Result<Vec<Change>, Error> {
+        let mut conflicts = conflicts.to_vec();
+        conflicts.sort_by_key(|conflict| conflict.change.edge.from);
+        let chunks: Vec<&[Conflict]> = conflicts
+            .chunk_by(|a, b| a.change.edge.from == b.change.edge.from)
+            .flat_map(|of_user| of_user.chunks(CHUNK))
+            .collect();
+        let call = |chunk: &&[Conflict]| (chunk[0].change.edge.from.partition(), raise(chunk));
+        let answers = self.in_windows(&chunks, |chunk| chunk.len(), call).await?;
+        let mut raised = Vec::new();
+        for (chunk, answer) in chunks.into_iter().zip(answers) {
+            let versions: Vec<i64> = decode(answer)?;
+            for (conflict, number) in chunk.iter().zip(versions).filter(|&(_, n)| n != 0) {
+                raised.push(Change { version: version(number)?, ..conflict.change });
+            }
+        }
+        Ok(raised)
     }
 
     /// Takes changes of follows off the list of those that the other side may not know, unless
@@ -195,6 +251,43 @@ fn read_truth(edge: Edge, fields: [i64; 3]) -> Result<Truth, Error> {
         outcome: outcome(fields[0])?,
         version: version(fields[1])?,
         is_follower: fields[2] == 1,
+    })
+}
+
+// Compares changes of one target.
+fn compare(changes: &[Change]) -> Call {
+    let target = changes[0].edge.to;
+    let call = Call::new("relation_compare")
+        .key(keys::followers(target))
+        .key(keys::follower_ids(target))
+        .key(keys::lost(target))
+        .key(keys::following(target))
+        .key(keys::following_ids(target))
+        .key(keys::mutual(target))
+        .arg(target.get())
+        .arg(changes.len());
+    changes.iter().fold(call, |call, change| {
+        call.arg(change.edge.from.get()).arg(change.version).arg(u8::from(change.exists))
+    })
+}
+
+// Raises edges of one follower.
+fn raise(conflicts: &[Conflict]) -> Call {
+    let follower = conflicts[0].change.edge.from;
+    let partition = follower.partition();
+    let call = Call::new("relation_raise")
+        .key(keys::clock(partition))
+        .key(keys::pending(partition))
+        .key(keys::following(follower))
+        .key(keys::following_ids(follower))
+        .key(keys::followers(follower))
+        .key(keys::follower_ids(follower))
+        .key(keys::mutual(follower))
+        .arg(partition.number())
+        .arg(follower.get());
+    conflicts.iter().fold(call, |call, Conflict { change, known }| {
+        let call = call.arg(change.edge.to.get()).arg(change.version);
+        call.arg(u8::from(change.exists)).arg(*known)
     })
 }
 

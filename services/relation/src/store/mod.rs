@@ -11,7 +11,8 @@ mod relations;
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, Entry, Keyspace, Library, redis::Value};
 
-pub use follows::{Targets, Truth};
+pub use blocks::{Blocked, ProjectedBlock};
+pub use follows::{Projected, Targets, Truth};
 pub use jobs::Waiting;
 
 use crate::graph::Outcome;

@@ -108,6 +108,18 @@ impl System {
     }
 }
 
+/// Returns an administrator's connection to the server that has a key.
+pub(crate) async fn admin_of(
+    redis: &testkit::Store,
+    key: &str,
+) -> testkit::redis::aio::MultiplexedConnection {
+    let node = match redis {
+        testkit::Store::Single(_) => 0,
+        testkit::Store::Cluster(cluster) => cluster.primary_of(key, 0).await,
+    };
+    redis.nodes()[node].admin().await
+}
+
 /// Returns a client of a server that listens, or will.
 pub(crate) async fn client(address: &str) -> Client {
     let endpoint = Endpoint::from_shared(address.to_owned()).unwrap();

@@ -1,4 +1,5 @@
-//! `microblog verify`: has the services check their own invariants, and tells what they found.
+//! `microblog verify`: has the services check their own invariants, and mend what is wrong if they
+//! are to, and tells what they found and did.
 
 use std::process::ExitCode;
 
@@ -20,15 +21,19 @@ use crate::{
 // A check of everything answers once per logical partition.
 const PARTITIONS: u64 = 1_024;
 
-/// Checks the invariants of accounts, of the follow graph and of posts, read-only.
+/// Checks the invariants of accounts, of the follow graph and of posts; read-only, without --repair.
 ///
-/// Meaningful while nothing is being written. Exits with 1 if something is wrong, with 2 if it
-/// could not be checked.
+/// Meaningful while nothing is being written. Exits with 1 if something is wrong, after a repair if
+/// something still is, and with 2 if it could not be checked.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The id of one account whose lists and posts to check, or `all` for everything.
     #[arg(long, value_name = "ID|all", default_value = "all", value_parser = parse_user)]
     user: UserChoice,
+    /// Mends what is wrong, and says what was done. Safe while others write. Registrations under way
+    /// are given up. What cannot be read, and what is wrong with a post in the archive, stays.
+    #[arg(long)]
+    repair: bool,
     /// Where the user service listens.
     #[arg(long, value_name = "URL", default_value = USER_URL, env = "MICROBLOG_USER_URL")]
     user_url: String,
@@ -57,13 +62,18 @@ fn parse_user(text: &str) -> Result<UserChoice, String> {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let (repair, keys) = (args.repair, &args.keys);
     let (accounts, user_id) = match args.user {
-        UserChoice::All => (accounts(&args.user_url, &args.keys).await?, 0),
-        UserChoice::One(id) => (0, id),
+        UserChoice::All => (accounts(&args.user_url, repair, keys).await?, 0),
+        UserChoice::One(id) => (Found::default(), id),
     };
-    let graph = graph(&args.relation_url, user_id, &args.keys).await?;
-    let posts = posts(&args.post_url, user_id, &args.keys).await?;
-    let violations = accounts + graph + posts;
+    let graph = graph(&args.relation_url, user_id, repair, keys).await?;
+    let posts = posts(&args.post_url, user_id, repair, keys).await?;
+    let violations = accounts.violations + graph.violations + posts.violations;
+    if repair {
+        let repaired = accounts.repaired + graph.repaired + posts.repaired;
+        println!("{} repaired", HumanCount(repaired));
+    }
     if violations > 0 {
         println!("{} violations", HumanCount(violations));
         return Ok(ExitCode::from(1));
@@ -72,34 +82,55 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks all accounts and returns the number of violations.
-async fn accounts(url: &str, keys: &Keys) -> anyhow::Result<u64> {
+/// What a check found, and a repair did.
+#[derive(Clone, Copy, Debug, Default)]
+struct Found {
+    violations: u64,
+    repaired: u64,
+}
+
+impl Found {
+    // Prints what one message says.
+    fn tell(&mut self, violations: &[String], repaired: &[String]) {
+        for repair in repaired {
+            println!("repaired   {repair}");
+        }
+        for violation in violations {
+            println!("violation  {violation}");
+        }
+        self.violations += violations.len() as u64;
+        self.repaired += repaired.len() as u64;
+    }
+}
+
+/// Checks all accounts, and mends what is wrong if `repair`.
+async fn accounts(url: &str, repair: bool, keys: &Keys) -> anyhow::Result<Found> {
     let mut client = UserServiceClient::new(keys.sign(remote::serving(url).await?));
     let progress = Progress::start("accounts", PARTITIONS);
-    let (mut checked, mut violations) = (0, 0);
-    let request = Request::new(user::VerifyRequest {});
+    let (mut checked, mut found) = (0, Found::default());
+    let request = Request::new(user::VerifyRequest { repair });
     let mut answers = client.verify(request).await.map_err(failed)?.into_inner();
     while let Some(answer) = answers.message().await.map_err(failed)? {
         checked += answer.users_checked;
-        violations += print_all(&answer.violations);
+        found.tell(&answer.violations, &answer.repaired);
         progress.add(1);
     }
     progress.finish();
     println!("accounts   {} checked", HumanCount(checked));
-    Ok(violations)
+    Ok(found)
 }
 
-/// Checks the lists of one user, or of all for 0, and returns the number of violations.
-async fn graph(url: &str, user_id: u64, keys: &Keys) -> anyhow::Result<u64> {
+/// Checks the lists of one user, or of all for 0, and mends what is wrong if `repair`.
+async fn graph(url: &str, user_id: u64, repair: bool, keys: &Keys) -> anyhow::Result<Found> {
     let mut client = RelationServiceClient::new(keys.sign(remote::serving(url).await?));
     let progress = Progress::start("graph", if user_id == 0 { PARTITIONS } else { 1 });
-    let (mut users, mut follows, mut violations) = (0, 0, 0);
-    let request = Request::new(relation::VerifyRequest { user_id });
+    let (mut users, mut follows, mut found) = (0, 0, Found::default());
+    let request = Request::new(relation::VerifyRequest { user_id, repair });
     let mut answers = client.verify(request).await.map_err(failed)?.into_inner();
     while let Some(answer) = answers.message().await.map_err(failed)? {
         users += answer.users_checked;
         follows += answer.follows_checked;
-        violations += print_all(&answer.violations);
+        found.tell(&answer.violations, &answer.repaired);
         progress.add(1);
     }
     progress.finish();
@@ -108,20 +139,21 @@ async fn graph(url: &str, user_id: u64, keys: &Keys) -> anyhow::Result<u64> {
         HumanCount(users),
         HumanCount(follows)
     );
-    Ok(violations)
+    Ok(found)
 }
 
-/// Checks the posts of one author, or of all for 0, and returns the number of violations.
-async fn posts(url: &str, user_id: u64, keys: &Keys) -> anyhow::Result<u64> {
+/// Checks the posts of one author, or of all for 0, and mends what is wrong if `repair`.
+async fn posts(url: &str, user_id: u64, repair: bool, keys: &Keys) -> anyhow::Result<Found> {
     let mut client = PostServiceClient::new(keys.sign(remote::serving(url).await?));
     let progress = Progress::start("posts", if user_id == 0 { PARTITIONS } else { 1 });
-    let (mut posts, mut entries, mut violations, mut unarchived, mut erased) = (0, 0, 0, 0, 0);
-    let request = Request::new(post::VerifyRequest { user_id });
+    let (mut posts, mut entries, mut unarchived, mut erased) = (0, 0, 0, 0);
+    let mut found = Found::default();
+    let request = Request::new(post::VerifyRequest { user_id, repair });
     let mut answers = client.verify(request).await.map_err(failed)?.into_inner();
     while let Some(answer) = answers.message().await.map_err(failed)? {
         posts += answer.posts_checked;
         entries += answer.entries_checked;
-        violations += print_all(&answer.violations);
+        found.tell(&answer.violations, &answer.repaired);
         unarchived += answer.changes_unarchived;
         erased += answer.accounts_being_erased;
         progress.add(1);
@@ -138,14 +170,7 @@ async fn posts(url: &str, user_id: u64, keys: &Keys) -> anyhow::Result<u64> {
     if erased > 0 {
         println!("           {} deleted accounts are being erased", HumanCount(erased));
     }
-    Ok(violations)
-}
-
-fn print_all(violations: &[String]) -> u64 {
-    for violation in violations {
-        println!("violation  {violation}");
-    }
-    violations.len() as u64
+    Ok(found)
 }
 
 fn failed(status: Status) -> anyhow::Error {

@@ -26,6 +26,7 @@ mod metrics;
 mod mover;
 mod post;
 mod posts;
+mod repair;
 mod rpc;
 mod store;
 mod sweeper;
@@ -59,6 +60,7 @@ pub use likes::Likes;
 pub use mover::{Moved, Mover};
 pub use post::{Content, Counts, Origin, Post, Root, WithRoot};
 pub use posts::Posts;
+pub use repair::Repair;
 pub use store::{
     Added, Admitted, Ending, Gathered, Job, Length, List, Note, Notes, Presence, Published,
     Restored, Store,

@@ -92,7 +92,7 @@ impl Mover {
             let lengths = self.store.lengths(&authors).await?;
             for (author, Length { listed, unlisted }) in authors.into_iter().zip(lengths) {
                 if unlisted.is_none() {
-                    self.count_unlisted(author).await?;
+                    count_unlisted(&self.store, &self.archive, author).await?;
                 }
                 if listed > self.hot_posts {
                     retired += self.retire_of(author, listed - self.hot_posts).await?;
@@ -131,26 +131,6 @@ impl Mover {
             }
         }
         Ok(retired)
-    }
-
-    // Counts an author's posts that are not on the list, where a version made the list that did not.
-    // They are those in the archive that are older than all on the list, and did not end. If one
-    // leaves the list or ends meanwhile, the count is not used, and another round counts again.
-    async fn count_unlisted(&self, author: UserId) -> Result<(), Error> {
-        let counting = self.store.begin_count(author).await?;
-        let mut before = self.store.oldest_of(author, 1).await?.pop();
-        let mut count = 0;
-        loop {
-            let mut ids = self.archive.newest_of(&[author], before, COUNTED_MAX).await?;
-            let Some(&last) = ids.last() else { break };
-            let mut ended = self.store.ended(&ids).await?.into_iter();
-            ids.retain(|_| ended.next() == Some(false));
-            // The archive may have come to know of an end in between.
-            count += self.archive.known(&ids).await?.len() as u64;
-            before = Some(last);
-        }
-        self.store.count_unlisted(author, counting, count).await?;
-        Ok(())
     }
 
     async fn evict(&self, partition: Partition) -> Result<u64, Error> {
@@ -238,6 +218,31 @@ impl Mover {
         self.store.note(&unknown).await?;
         Ok(())
     }
+}
+
+/// Counts an author's posts that are not on the list, where a version made the list that did not, or
+/// the count is wrong. They are those in the archive that are older than all on the list, and did not
+/// end. If one leaves the list or ends meanwhile, the count is not used, and another round counts
+/// again.
+pub(crate) async fn count_unlisted(
+    store: &Store,
+    archive: &Archive,
+    author: UserId,
+) -> Result<(), Error> {
+    let counting = store.begin_count(author).await?;
+    let mut before = store.oldest_of(author, 1).await?.pop();
+    let mut count = 0;
+    loop {
+        let mut ids = archive.newest_of(&[author], before, COUNTED_MAX).await?;
+        let Some(&last) = ids.last() else { break };
+        let mut ended = store.ended(&ids).await?.into_iter();
+        ids.retain(|_| ended.next() == Some(false));
+        // The archive may have come to know of an end in between.
+        count += archive.known(&ids).await?.len() as u64;
+        before = Some(last);
+    }
+    store.count_unlisted(author, counting, count).await?;
+    Ok(())
 }
 
 // Takes as many posts as are moved together.

@@ -214,6 +214,11 @@ impl Posts {
         outcome
     }
 
+    /// Delivers posts that are in the outbox to the timeline service.
+    pub(crate) async fn deliver(&self, ids: &[PostId]) -> Result<(), Error> {
+        self.delivery.deliver(ids).await
+    }
+
     // Tells a post that is not in Redis: it comes back, or there is none that has to know.
     async fn tell_absent(&self, change: &Change) -> Result<(), Error> {
         for _ in 0..ATTEMPTS {

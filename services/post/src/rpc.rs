@@ -16,6 +16,7 @@ use crate::{
     error::Error,
     likes::Likes,
     posts::Posts,
+    repair::Repair,
     store::Length,
     tiers::Tiers,
     verify,
@@ -225,17 +226,32 @@ impl PostService for Rpc {
     }
 
     async fn verify(&self, request: Request<pb::VerifyRequest>) -> Answer<Self::VerifyStream> {
+        let pb::VerifyRequest { user_id, repair } = request.into_inner();
         let tiers = self.tiers.clone();
-        let reports = match request.into_inner().user_id {
+        let repair = repair.then(|| Repair::new(tiers.clone(), self.posts.clone()));
+        let reports = match user_id {
             0 => stream::iter(Partition::all())
                 .then(move |partition| {
-                    let tiers = tiers.clone();
-                    async move { verify::partition(&tiers, partition).await }
+                    let (tiers, repair) = (tiers.clone(), repair.clone());
+                    async move {
+                        match &repair {
+                            Some(repair) => {
+                                verify::repaired_partition(&tiers, repair, partition).await
+                            }
+                            None => verify::partition(&tiers, partition).await,
+                        }
+                    }
                 })
                 .boxed(),
             id => {
                 let user = UserId::parse("user_id", id).map_err(Error::from)?;
-                stream::once(async move { verify::author(&tiers, user).await }).boxed()
+                let report = async move {
+                    match &repair {
+                        Some(repair) => verify::repaired_author(&tiers, repair, user).await,
+                        None => verify::author(&tiers, user).await,
+                    }
+                };
+                stream::once(report).boxed()
             }
         };
         let reports = reports.map_ok(wire::report).map_err(Status::from);

@@ -1,5 +1,5 @@
-//! Checks the invariants of posts, read-only. What it finds while writes are under way may be a
-//! moment in between; at a quiet time it is a fault.
+//! Checks the invariants of posts, read-only, or has what is wrong mended (see [`repair`](crate::repair)).
+//! What it finds while writes are under way may be a moment in between; at a quiet time it is a fault.
 //!
 //! * what an author's list names exists, and is the author's;
 //! * an author has as many posts as are counted;
@@ -11,11 +11,12 @@
 //! and no fault: Redis has it, and until the archive is told, Redis is right. So are accounts that are
 //! being erased, which takes minutes.
 
-use microblog_domain::{Partition, PostId, UserId, Violations};
+use microblog_domain::{Partition, PostId, Repairs, UserId, Violations};
 
 use crate::{
     error::Error,
     post::Post,
+    repair::Repair,
     store::{Gathered, List, post_ids},
     tiers::Tiers,
 };
@@ -29,8 +30,10 @@ pub struct Report {
     pub posts: u64,
     /// How many entries of their lists were counted.
     pub entries: u64,
-    /// What is wrong.
+    /// What is wrong; after a repair, what still is.
     pub violations: Violations,
+    /// What was mended.
+    pub repairs: Repairs,
     /// How much the archive may not know yet.
     pub unarchived: u64,
     /// How many accounts are being erased.
@@ -42,9 +45,48 @@ impl Report {
         self.posts += other.posts;
         self.entries += other.entries;
         self.violations.add(other.violations);
+        self.repairs.extend(other.repairs);
         self.unarchived += other.unarchived;
         self.erasing += other.erasing;
     }
+}
+
+/// Checks all posts of a partition, and mends what is wrong.
+pub(crate) async fn repaired_partition(
+    tiers: &Tiers,
+    repair: &Repair,
+    partition: Partition,
+) -> Result<Report, Error> {
+    let found = self::partition(tiers, partition).await?;
+    if found.violations.is_empty() {
+        return Ok(found);
+    }
+    let mut repairs = repair.unfinished(partition).await?;
+    let mut cursor = 0;
+    loop {
+        let (next, authors) = tiers.store().authors(partition, cursor).await?;
+        for author in authors {
+            repairs.extend(repaired_author(tiers, repair, author).await?.repairs);
+        }
+        if next == 0 {
+            return Ok(Report { repairs, ..self::partition(tiers, partition).await? });
+        }
+        cursor = next;
+    }
+}
+
+/// Checks one author's posts, and mends what is wrong.
+pub(crate) async fn repaired_author(
+    tiers: &Tiers,
+    repair: &Repair,
+    author: UserId,
+) -> Result<Report, Error> {
+    let found = self::author(tiers, author).await?;
+    if found.violations.is_empty() {
+        return Ok(found);
+    }
+    let repairs = repair.author(author).await?;
+    Ok(Report { repairs, ..self::author(tiers, author).await? })
 }
 
 /// Checks all posts of a partition.

@@ -235,5 +235,6 @@ pub(crate) fn report(report: Report) -> pb::VerifyResponse {
         violations: report.violations.into_vec(),
         changes_unarchived: report.unarchived,
         accounts_being_erased: report.erasing,
+        repaired: report.repairs.into_vec(),
     }
 }

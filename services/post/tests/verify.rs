@@ -60,6 +60,42 @@ async fn each_kind_of_damage_is_told_of() {
     ];
     let found: BTreeSet<_> = violations(&system.client).await.into_iter().collect();
     assert_eq!(found, expected.into());
+
+    let (left, repaired) = support::verify(&system.client, true).await;
+    assert_eq!(left, Vec::<String>::new());
+    assert!(repaired.len() >= 6, "{repaired:?}");
+    for mended in [
+        format!("comment {comment} on {root} is ended"),
+        format!("{root} counts what its lists have"),
+        format!("{root} is not among the reposts of {plain} any more"),
+        format!("{gone} is not on the list of {carl} any more"),
+        format!("{bob} is forgotten to the end"),
+    ] {
+        assert!(repaired.contains(&mended), "{mended}: {repaired:?}");
+    }
+    assert_eq!(support::verify(&system.client, true).await, Default::default());
+}
+
+#[tokio::test]
+async fn a_repost_that_its_target_lost_or_was_told_to_have_gone_is_listed_again() {
+    let system = System::start_without_jobs(Single).await;
+    let root = system.create(id(1), "a post").await.unwrap().id;
+    let repost = system.repost(id(2), root).await.unwrap().id;
+    let mut admin = system.redis.nodes()[0].admin().await;
+    for damage in [
+        cmd("ZREM").arg(key("reposts", root)).arg(repost),
+        cmd("ZADD").arg(key("unreposted", root)).arg(repost + 4096).arg(repost),
+        cmd("HDEL").arg(key("post", root)).arg("r"),
+        // Contents without comments.
+        cmd("HSET").arg(key("comment_bodies", root)).arg(7).arg("text"),
+    ] {
+        damage.exec_async(&mut admin).await.unwrap();
+    }
+    assert_eq!(violations(&system.client).await.len(), 2);
+    let (left, repaired) = support::verify(&system.client, true).await;
+    assert_eq!(left, Vec::<String>::new());
+    assert_eq!(repaired.len(), 2, "{repaired:?}");
+    assert_eq!(support::verify(&system.client, true).await, Default::default());
 }
 
 #[tokio::test]
@@ -71,7 +107,7 @@ async fn what_the_archive_is_still_to_be_told_is_counted_and_no_violation() {
     let mut note = cmd("ZADD");
     note.arg(unarchived).arg(0).arg("-").arg(post).arg(format!("p{post}"));
     note.exec_async(&mut admin).await.unwrap();
-    let request = pb::VerifyRequest { user_id: 0 };
+    let request = pb::VerifyRequest::default();
     let mut reports = system.client.clone().verify(request).await.unwrap().into_inner();
     let mut changes = 0;
     while let Some(report) = reports.message().await.unwrap() {
@@ -94,7 +130,7 @@ async fn one_account_is_checked_alone() {
             system.comment(id(10 + n), post, "well", 0).await.unwrap();
         }
         for (user_id, checked) in [(ann, (2, 7)), (bob, (1, 0)), (id(9), (0, 0)), (0, (3, 7))] {
-            let request = pb::VerifyRequest { user_id };
+            let request = pb::VerifyRequest { user_id, ..Default::default() };
             let mut reports = system.client.clone().verify(request).await.unwrap().into_inner();
             let (mut posts, mut entries, mut messages) = (0, 0, 0);
             while let Some(report) = reports.message().await.unwrap() {

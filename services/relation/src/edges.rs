@@ -38,7 +38,7 @@ use std::collections::HashSet;
 use crate::{
     error::Error,
     graph::{Change, Conflict, Edge, List, Outcome, State},
-    store::{Store, Targets, Truth},
+    store::{Blocked, Store, Targets, Truth},
 };
 
 /// What became of an import's follows.
@@ -147,6 +147,23 @@ impl Edges {
     /// Makes an account block another, and ends the follows between them.
     pub async fn block(&self, edge: Edge) -> Result<(), Error> {
         let truth = self.store.block(edge).await?;
+        self.complete_truth(edge, truth).await
+    }
+
+    /// Makes both sides agree on a block, and ends the follows between the two. Does nothing where
+    /// there is no block.
+    pub async fn mend_block(&self, edge: Edge) -> Result<(), Error> {
+        let truth = self.store.block_again(edge).await?;
+        if truth.outcome == Outcome::Limit {
+            return Ok(());
+        }
+        match self.complete_truth(edge, truth).await {
+            Err(Error::Forgotten) => Ok(()),
+            mended => mended,
+        }
+    }
+
+    async fn complete_truth(&self, edge: Edge, truth: Blocked) -> Result<(), Error> {
         accepted(truth.outcome, Error::ListLimit)?;
         if let Some(version) = truth.ended_at {
             self.complete(&[Change { edge, version, exists: false }]).await?;

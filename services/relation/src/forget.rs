@@ -26,7 +26,7 @@ pub async fn forget_marked(store: &Store) -> Result<(), Error> {
     outcome
 }
 
-async fn forget(store: &Store, edges: &Edges, user: UserId) -> Result<(), Error> {
+pub(crate) async fn forget(store: &Store, edges: &Edges, user: UserId) -> Result<(), Error> {
     let from_user = |peer| Edge { from: user, to: peer };
     let to_user = |peer| Edge { from: peer, to: user };
     while let Some(peers) = peers(store, List::Following, user).await? {

@@ -42,30 +42,39 @@ end
 -- `lists` are following, following_ids, followers, follower_ids, mutual. Writes only what differs.
 -- A follow of the user's own that only the id set has stays: it is half of a truth, for a call on that
 -- edge to end or to make anew.
+-- Returns for each peer 1 if something did, else 0.
 local function index(lists, peers)
   local following = call_with('ZMSCORE', lists[1], peers)
   local followers = call_with('ZMSCORE', lists[3], peers)
   local in_following = call_with('SMISMEMBER', lists[2], peers)
   local in_followers = call_with('SMISMEMBER', lists[4], peers)
   local mutual = call_with('ZMSCORE', lists[5], peers)
+  local differs = {}
   for i, peer in ipairs(peers) do
+    differs[i] = 0
     if following[i] and in_following[i] == 0 then
       redis.call('SADD', lists[2], peer)
+      differs[i] = 1
     end
     if followers[i] and in_followers[i] == 0 then
       redis.call('SADD', lists[4], peer)
+      differs[i] = 1
     elseif not followers[i] and in_followers[i] == 1 then
       redis.call('SREM', lists[4], peer)
+      differs[i] = 1
     end
     if following[i] and followers[i] then
       local version = math.max(tonumber(following[i]), tonumber(followers[i]))
       if tonumber(mutual[i] or 0) ~= version then
         redis.call('ZADD', lists[5], integer(version), peer)
+        differs[i] = 1
       end
     elseif mutual[i] then
       redis.call('ZREM', lists[5], peer)
+      differs[i] = 1
     end
   end
+  return differs
 end
 
 -- Takes changes out of `pending`, each unless a newer one of the same edge has come in.

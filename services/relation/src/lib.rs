@@ -13,6 +13,7 @@ mod error;
 mod forget;
 mod graph;
 mod keys;
+mod repair;
 mod rpc;
 mod store;
 mod sweeper;

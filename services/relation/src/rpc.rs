@@ -370,16 +370,17 @@ impl RelationService for Rpc {
 
     async fn verify(&self, request: Request<pb::VerifyRequest>) -> Answer<Self::VerifyStream> {
         let store = self.store.clone();
-        let reports = match request.into_inner().user_id {
+        let pb::VerifyRequest { user_id, repair } = request.into_inner();
+        let reports = match user_id {
             0 => stream::iter(Partition::all())
                 .then(move |partition| {
                     let store = store.clone();
-                    async move { verify::partition(&store, partition).await }
+                    async move { verify::partition(&store, partition, repair).await }
                 })
                 .boxed(),
             id => {
                 let user = UserId::parse("user_id", id).map_err(Error::from)?;
-                stream::once(async move { verify::user(&store, user).await }).boxed()
+                stream::once(async move { verify::user(&store, user, repair).await }).boxed()
             }
         };
         let reports = reports.map_ok(wire::report).map_err(Status::from);

@@ -1,5 +1,6 @@
-//! Checks the invariants of the follow graph, read-only. What it finds while writes are under way
-//! may be a moment in between; at a quiet time it is a fault.
+//! Checks the invariants of the follow graph, read-only, or has what is wrong mended (see
+//! [`repair`]). What it finds while writes are under way may be a moment in between; at a quiet time it
+//! is a fault.
 //!
 //! * B ∈ following(A) ⇔ A ∈ followers(B), with the same version;
 //! * B ∈ mutual(A) ⇔ both follow each other, with the later of the two versions;
@@ -8,12 +9,13 @@
 //! * nothing is pending, and no account is being forgotten.
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use microblog_domain::{Partition, UserId, Violations};
+use microblog_domain::{Partition, Repairs, UserId, Violations};
 use microblog_keyspace::Entry;
 
 use crate::{
     error::Error,
     graph::List,
+    repair,
     store::{Store, ids},
 };
 
@@ -28,8 +30,10 @@ pub struct Report {
     pub users: u64,
     /// How many follows were seen from their followers' side.
     pub follows: u64,
-    /// What is wrong.
+    /// What is wrong; after a repair, what still is.
     pub violations: Violations,
+    /// What was mended.
+    pub repairs: Repairs,
 }
 
 impl Report {
@@ -37,12 +41,20 @@ impl Report {
         self.users += other.users;
         self.follows += other.follows;
         self.violations.add(other.violations);
+        self.repairs.extend(other.repairs);
     }
 }
 
-/// Checks all users of a partition that have lists.
-pub async fn partition(store: &Store, partition: Partition) -> Result<Report, Error> {
+/// Checks all users of a partition that have lists; where `repairs`, mends what is wrong.
+pub async fn partition(
+    store: &Store,
+    partition: Partition,
+    repairs: bool,
+) -> Result<Report, Error> {
     let mut report = Report::default();
+    if repairs {
+        report.repairs = repair::unfinished(store, partition).await?;
+    }
     let (pending, forgetting) = store.unfinished(partition).await?;
     report
         .violations
@@ -53,7 +65,7 @@ pub async fn partition(store: &Store, partition: Partition) -> Result<Report, Er
     let mut cursor = 0;
     loop {
         let (next, users) = store.users(partition, cursor).await?;
-        let mut checks = stream::iter(users).map(|user| self::user(store, user));
+        let mut checks = stream::iter(users).map(|user| self::user(store, user, repairs));
         let mut checks = checks.by_ref().buffer_unordered(CONCURRENCY);
         while let Some(checked) = checks.try_next().await? {
             report.add(checked);
@@ -65,8 +77,17 @@ pub async fn partition(store: &Store, partition: Partition) -> Result<Report, Er
     }
 }
 
-/// Checks one user's lists against the other sides.
-pub async fn user(store: &Store, user: UserId) -> Result<Report, Error> {
+/// Checks one user's lists against the other sides; where `repairs`, mends what is wrong.
+pub async fn user(store: &Store, user: UserId, repairs: bool) -> Result<Report, Error> {
+    let found = check(store, user).await?;
+    if !repairs || found.violations.is_empty() {
+        return Ok(found);
+    }
+    let repairs = repair::user(store, user).await?;
+    Ok(Report { repairs, ..check(store, user).await? })
+}
+
+async fn check(store: &Store, user: UserId) -> Result<Report, Error> {
     let mut report = Report { users: 1, ..Report::default() };
     let mut mutuals = 0;
     for list in [List::Following, List::Followers, List::Blocks, List::BlockedBy] {

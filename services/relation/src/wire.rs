@@ -139,5 +139,6 @@ pub(crate) fn report(report: Report) -> pb::VerifyResponse {
         users_checked: report.users,
         follows_checked: report.follows,
         violations: report.violations.into_vec(),
+        repaired: report.repairs.into_vec(),
     }
 }

@@ -298,7 +298,7 @@ impl Case {
             assert_eq!(self.members(List::Mutuals, user).await?, mutuals);
             assert_eq!(self.members(List::Blocks, user).await?, targets(blocks, user));
             assert_eq!(self.members(List::BlockedBy, user).await?, sources(blocks, user));
-            let report = verify_user(&self.store, self.users[user]).await?;
+            let report = verify_user(&self.store, self.users[user], false).await?;
             assert_eq!(report.violations.into_vec(), Vec::<String>::new());
         }
         Ok(())

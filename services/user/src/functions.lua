@@ -276,6 +276,18 @@ local function confirm_deletion(keys, args)
   return 1
 end
 
+-- Takes ids that are no accounts off the list of accounts.
+-- KEYS: accounts, profiles; ARGV: the profiles' ids
+-- Returns for each 1 if it was taken off, else 0.
+local function unlist(keys, args)
+  local done = {}
+  for i, id in ipairs(args) do
+    local is_account = redis.call('HGET', keys[1 + i], 'card')
+    done[i] = is_account and 0 or redis.call('SREM', keys[1], id)
+  end
+  return done
+end
+
 register('user_create', create)
 register('user_claim', claim, 'allow-oom')
 register('user_take', take, 'allow-oom')
@@ -289,3 +301,4 @@ register('user_change_password', change_password, 'allow-oom')
 register('user_update', update)
 register('user_delete', delete, 'allow-oom')
 register('user_confirm_deletion', confirm_deletion, 'allow-oom')
+register('user_unlist', unlist, 'allow-oom')

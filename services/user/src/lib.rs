@@ -22,6 +22,7 @@ mod name;
 mod password;
 mod profile;
 pub mod registration;
+mod repair;
 mod rpc;
 mod sessions;
 pub mod store;

@@ -179,15 +179,20 @@ impl UserService for Rpc {
 
     type VerifyStream = Pin<Box<dyn Stream<Item = Result<pb::VerifyResponse, Status>> + Send>>;
 
-    async fn verify(&self, _: Request<pb::VerifyRequest>) -> Answer<Self::VerifyStream> {
+    async fn verify(&self, request: Request<pb::VerifyRequest>) -> Answer<Self::VerifyStream> {
+        let pb::VerifyRequest { repair } = request.into_inner();
         let accounts = self.accounts.clone();
         let findings = futures::stream::iter(Partition::all()).then(move |partition| {
             let accounts = accounts.clone();
             async move {
-                let found = accounts.verify(partition).await?;
+                let found = match repair {
+                    true => accounts.verify_and_repair(partition).await?,
+                    false => accounts.verify(partition).await?,
+                };
                 Ok(pb::VerifyResponse {
                     users_checked: found.checked,
                     violations: found.violations.into_vec(),
+                    repaired: found.repairs.into_vec(),
                 })
             }
         });

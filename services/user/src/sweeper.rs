@@ -73,7 +73,7 @@ impl Sweeper {
 impl Accounts {
     /// Aborts registrations, releases what they hold and forgets them; what became an account
     /// meanwhile is left alone. If it is cut short, the next sweep goes on.
-    async fn give_up(&self, ids: &[UserId]) -> Result<usize, Error> {
+    pub(crate) async fn give_up(&self, ids: &[UserId]) -> Result<usize, Error> {
         let aborted = self.store.abort(ids).await?;
         self.discard(&aborted).await?;
         Ok(aborted.len())

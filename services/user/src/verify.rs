@@ -1,11 +1,11 @@
-//! Checks what must hold of every account at a quiet moment. Read-only. Speaks of ids, never of
-//! addresses.
+//! Checks what must hold of every account at a quiet moment: read-only, or has what is wrong mended
+//! (`repair.rs`). Speaks of ids, never of addresses.
 //!
 //! Checked: each id in `accounts` has an active profile that can be read; both its claims are its
 //! own; nothing is being registered. Not checked, since nothing lists them: worthless claims and
 //! names held for nobody, which harm no account, and profiles that nothing lists.
 
-use microblog_domain::{Partition, UserId, Violations};
+use microblog_domain::{Partition, Repairs, UserId, Violations};
 
 use crate::{Accounts, Claim, Error, Holder, Registration, State};
 
@@ -16,11 +16,23 @@ const ACCOUNTS_PER_BATCH: usize = 500;
 pub struct Findings {
     /// How many accounts were checked.
     pub checked: u64,
-    /// What is wrong.
+    /// What is wrong; after a repair, what still is.
     pub violations: Violations,
+    /// What was mended.
+    pub repairs: Repairs,
 }
 
 impl Accounts {
+    /// Checks one partition, and mends what is wrong.
+    pub async fn verify_and_repair(&self, partition: Partition) -> Result<Findings, Error> {
+        let findings = self.verify(partition).await?;
+        if findings.violations.is_empty() {
+            return Ok(findings);
+        }
+        let repairs = self.repair(partition).await?;
+        Ok(Findings { repairs, ..self.verify(partition).await? })
+    }
+
     /// Checks one partition.
     pub async fn verify(&self, partition: Partition) -> Result<Findings, Error> {
         let mut findings = Findings::default();

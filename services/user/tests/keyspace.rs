@@ -102,7 +102,8 @@ async fn verify_tells_what_is_wrong_by_ids_alone() {
     ] {
         command.query_async::<()>(&mut admin).await.unwrap();
     }
-    let mut stream = client.clone().verify(pb::VerifyRequest {}).await.unwrap().into_inner();
+    let mut stream =
+        client.clone().verify(pb::VerifyRequest::default()).await.unwrap().into_inner();
     let mut violations = BTreeSet::new();
     while let Some(message) = stream.message().await.unwrap() {
         violations.extend(message.violations);
@@ -115,6 +116,25 @@ async fn verify_tells_what_is_wrong_by_ids_alone() {
         "registration 29 is still under way".to_owned(),
     ];
     assert_eq!(violations, expected.into());
+
+    // A repair mends all but a card that cannot be read, which stays as it is.
+    for is_first in [true, false] {
+        let request = pb::VerifyRequest { repair: true };
+        let mut stream = client.clone().verify(request).await.unwrap().into_inner();
+        let (mut violations, mut repaired) = (BTreeSet::new(), BTreeSet::new());
+        while let Some(message) = stream.message().await.unwrap() {
+            violations.extend(message.violations);
+            repaired.extend(message.repaired);
+        }
+        assert_eq!(violations, [format!("account {dora} has a damaged card")].into());
+        let expected = [
+            format!("the name of account {ann} is claimed by it"),
+            format!("the e-mail address of account {bob} is claimed by it"),
+            format!("account {carl} is no account any more, and is not listed as one"),
+            "registration 29 is given up".to_owned(),
+        ];
+        assert_eq!(repaired, if is_first { expected.into() } else { BTreeSet::new() });
+    }
 }
 
 #[tokio::test]

@@ -157,7 +157,7 @@ async fn talk_of(users: &Users, posts: &Posts, name: &str) -> Result<Option<u64>
 /// Returns whether there is no account at all.
 async fn empty(mut users: Users) -> Result<bool, Status> {
     // The check goes through the partitions: the first that has an account is enough.
-    let mut answers = users.verify(Request::new(VerifyRequest {})).await?.into_inner();
+    let mut answers = users.verify(Request::new(VerifyRequest::default())).await?.into_inner();
     while let Some(answer) = answers.message().await? {
         if answer.users_checked > 0 {
             return Ok(false);

@@ -143,9 +143,18 @@ impl Launcher {
 
     /// Has one account verified, or `all`.
     pub(crate) fn verify_of(&self, user: &str) -> Ended {
+        self.verify_with(&["--user", user])
+    }
+
+    /// Has everything repaired.
+    pub(crate) fn repair(&self) -> Ended {
+        self.verify_with(&["--repair"])
+    }
+
+    fn verify_with(&self, flags: &[&str]) -> Ended {
         let [users, relation, post] = [1, 2, 3].map(|server| self.url(server));
         let urls = ["--user-url", &users, "--relation-url", &relation, "--post-url", &post];
-        run(&[&["verify", "--user", user], &urls[..]].concat(), "")
+        run(&[&["verify"], flags, &urls[..]].concat(), "")
     }
 
     /// Returns a connection to its redis-server that may do everything there.

@@ -30,6 +30,15 @@ fn a_count_that_differs_from_its_list_is_told_and_whose_it_is() {
     }
     let verified = launcher.verify_of("1");
     assert_eq!(verified.code, Some(0), "{verified:?}");
+
+    for (repairs, said) in [(true, "\n1 repaired\n"), (false, "\n0 repaired\n")] {
+        let repaired = launcher.repair();
+        assert_eq!(repaired.code, Some(0), "{repaired:?}");
+        let line = format!("repaired   {post} counts what its lists have");
+        assert_eq!(repaired.stdout.contains(&line), repairs, "{repaired:?}");
+        assert!(repaired.stdout.contains(said), "{repaired:?}");
+    }
+    assert_eq!(launcher.verify_of("all").code, Some(0));
 }
 
 /// Makes a post and returns its id.

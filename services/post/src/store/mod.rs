@@ -14,6 +14,7 @@ mod lists;
 mod notes;
 mod outcome;
 mod posts;
+mod repairs;
 mod reposts;
 mod returning;
 mod scrutiny;
@@ -44,6 +45,7 @@ const LIBRARY: Library = Library {
         include_str!("../functions/posts.lua"),
         include_str!("../functions/reactions.lua"),
         include_str!("../functions/archive.lua"),
+        include_str!("../functions/repairs.lua"),
     ),
 };
 

@@ -203,13 +203,19 @@ pub(crate) fn request_id() -> String {
 
 /// Returns what `Verify` says of everything.
 pub(crate) async fn violations(client: &Client) -> Vec<String> {
-    let request = pb::VerifyRequest { user_id: 0 };
+    verify(client, false).await.0
+}
+
+/// Returns what `Verify` says of everything, and what it mended, if it was to.
+pub(crate) async fn verify(client: &Client, repair: bool) -> (Vec<String>, Vec<String>) {
+    let request = pb::VerifyRequest { user_id: 0, repair };
     let mut reports = client.clone().verify(request).await.unwrap().into_inner();
-    let mut violations = Vec::new();
+    let (mut violations, mut repaired) = (Vec::new(), Vec::new());
     while let Some(report) = reports.message().await.unwrap() {
         violations.extend(report.violations);
+        repaired.extend(report.repaired);
     }
-    violations
+    (violations, repaired)
 }
 
 /// Returns how many accounts are being erased, as `Verify` says.

@@ -162,7 +162,8 @@ end
 --
 -- KEYS: clock, pending; of the follower: following, following_ids, followers, follower_ids, mutual.
 -- ARGV: partition, follower; for each edge: target, version that was seen (0 for none), 1 if it
---       exists and 0 if not, version that the target's side knows (0 for none).
+--       exists and 0 if not, version that the target's side knows (0 for none). One that exists at 0
+--       is one that only the follower's id set has.
 -- Returns for each edge the new version, 0 if it was left alone.
 local function raise(keys, args)
   local clock, pending, following = keys[1], keys[2], keys[3]
@@ -174,7 +175,11 @@ local function raise(keys, args)
     local current = tonumber(redis.call('ZSCORE', following, target) or 0)
     local waiting = tonumber(redis.call('ZSCORE', pending, member) or seen)
     local version = 0
-    if (exists and current == seen) or (not exists and current == 0 and waiting == seen) then
+    local is_as_seen = not exists and waiting == seen
+    if exists then
+      is_as_seen = seen > 0 or redis.call('SISMEMBER', keys[4], target) == 1
+    end
+    if is_as_seen and current == (exists and seen or 0) then
       version = version_above(clock, partition, seen, tonumber(args[at + 3]))
       if exists then
         redis.call('ZADD', following, version, target)
@@ -355,3 +360,9 @@ register('relation_unfollow', unfollow, 'allow-oom')
 register('relation_raise', raise, 'allow-oom')
 register('relation_project', project, 'allow-oom')
 register('relation_compare', compare, 'allow-oom')
+
+-- Brings a user's id sets and mutuals in line with its lists.
+--
+-- KEYS: of the user: following, following_ids, followers, follower_ids, mutual. ARGV: peers…
+-- Returns for each 1 if something differed, else 0.
+register('relation_index', index, 'allow-oom')

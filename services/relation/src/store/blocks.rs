@@ -38,6 +38,16 @@ pub struct ProjectedBlock {
 impl Store {
     /// Makes a user block a target and follow it no more: the truth alone.
     pub async fn block(&self, edge: Edge) -> Result<Blocked, Error> {
+        self.block_within(edge, self.blocks_limit).await
+    }
+
+    /// Does the same where the user blocks the target already: what else belongs to a block. Refused
+    /// as beyond the limit where it does not.
+    pub async fn block_again(&self, edge: Edge) -> Result<Blocked, Error> {
+        self.block_within(edge, 0).await
+    }
+
+    async fn block_within(&self, edge: Edge, limit: u32) -> Result<Blocked, Error> {
         let (user, partition) = (edge.from, edge.from.partition());
         let call = Call::new("relation_block")
             .key(keys::clock(partition))
@@ -53,7 +63,7 @@ impl Store {
             .arg(partition.number())
             .arg(user.get())
             .arg(edge.to.get())
-            .arg(self.blocks_limit);
+            .arg(limit);
         let numbers: (i64, i64, i64, i64) = self.keyspace.call(call).await?;
         Ok(Blocked {
             outcome: outcome(numbers.0)?,

@@ -79,6 +79,28 @@ impl Store {
         answers.map(entries).collect()
     }
 
+    /// Takes what cannot be read off the list of changes that wait, and returns it.
+    pub async fn discard_unreadable(&self, partition: Partition) -> Result<Vec<String>, Error> {
+        let (mut discarded, mut from) = (Vec::new(), 0);
+        loop {
+            let mut read = cmd("ZRANGE");
+            read.arg(keys::pending(partition)).arg(from).arg(from + CHUNK - 1);
+            let members: Vec<String> = self.keyspace.query(read).await?;
+            let is_page = members.len() == CHUNK;
+            let unreadable: Vec<String> =
+                members.into_iter().filter(|member| Waiting::parse(member).is_none()).collect();
+            if !unreadable.is_empty() {
+                let remove = cmd("ZREM").arg(keys::pending(partition)).arg(&unreadable).take();
+                self.keyspace.query::<u64>(remove).await?;
+            }
+            from += CHUNK - unreadable.len();
+            discarded.extend(unreadable);
+            if !is_page {
+                return Ok(discarded);
+            }
+        }
+    }
+
     /// How many entries [`Self::waiting`] returns at most for a partition.
     pub const WAITING_MAX: usize = CHUNK;
 
@@ -142,6 +164,14 @@ impl Store {
         Ok(users)
     }
 
+    /// Returns accounts of one partition that are being forgotten, up to 1,000.
+    pub async fn forgetting_in(&self, partition: Partition) -> Result<Vec<UserId>, Error> {
+        let mut command = cmd("ZRANGE");
+        command.arg(keys::forgetting(partition)).arg(0).arg(999);
+        let ids: Vec<u64> = self.keyspace.query(command).await?;
+        ids.into_iter().map(user).collect()
+    }
+
     /// Ends the forgetting of an account whose lists are empty. Returns whether they are.
     pub async fn forgot(&self, user: UserId) -> Result<bool, Error> {
         let partition = user.partition();
@@ -171,6 +201,36 @@ impl Store {
         command.arg(keys::users(partition)).arg(cursor).arg("COUNT").arg(CHUNK);
         let (cursor, ids): (u64, Vec<u64>) = self.keyspace.query(command).await?;
         Ok((cursor, ids.into_iter().map(user).collect::<Result<_, _>>()?))
+    }
+
+    /// Returns some of the id set beside a list of follows, and where to go on, like
+    /// [`Self::users`].
+    pub async fn id_set(
+        &self,
+        list: List,
+        of: UserId,
+        cursor: u64,
+    ) -> Result<(u64, Vec<UserId>), Error> {
+        let Some(key) = lists::id_set(list, of) else { return Ok((0, Vec::new())) };
+        let scan = cmd("SSCAN").arg(key).arg(cursor).arg("COUNT").arg(CHUNK).take();
+        let (cursor, ids): (u64, Vec<u64>) = self.keyspace.query(scan).await?;
+        Ok((cursor, ids.into_iter().map(user).collect::<Result<_, _>>()?))
+    }
+
+    /// Brings a user's id sets and mutuals in line with its lists of following and followers, for up
+    /// to 100 accounts. Returns for each whether something differed.
+    pub async fn index(&self, of: UserId, accounts: &[UserId]) -> Result<Vec<bool>, Error> {
+        if accounts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let call = Call::new("relation_index")
+            .key(keys::following(of))
+            .key(keys::following_ids(of))
+            .key(keys::followers(of))
+            .key(keys::follower_ids(of))
+            .key(keys::mutual(of));
+        let call = accounts.iter().fold(call, |call, account| call.arg(account.get()));
+        self.keyspace.call(call).await
     }
 
     /// Returns how many changes wait, and how many accounts are being forgotten, in a partition.

@@ -76,13 +76,7 @@ impl Store {
         user: UserId,
         accounts: &[UserId],
     ) -> Result<Vec<bool>, Error> {
-        let key = match list {
-            List::Following => keys::following_ids(user),
-            List::Followers => keys::follower_ids(user),
-            List::Mutuals | List::Blocks | List::BlockedBy | List::Mutes => {
-                return Ok(vec![false; accounts.len()]);
-            }
-        };
+        let Some(key) = id_set(list, user) else { return Ok(vec![false; accounts.len()]) };
         if accounts.is_empty() {
             return Ok(Vec::new());
         }
@@ -118,6 +112,14 @@ pub(super) fn key(list: List, user: UserId) -> String {
         List::Blocks => keys::blocks(user),
         List::BlockedBy => keys::blocked_by(user),
         List::Mutes => keys::mutes(user),
+    }
+}
+
+pub(super) fn id_set(list: List, user: UserId) -> Option<String> {
+    match list {
+        List::Following => Some(keys::following_ids(user)),
+        List::Followers => Some(keys::follower_ids(user)),
+        List::Mutuals | List::Blocks | List::BlockedBy | List::Mutes => None,
     }
 }
 

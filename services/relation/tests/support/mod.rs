@@ -128,13 +128,23 @@ pub(crate) async fn client(address: &str) -> Client {
 
 /// Returns what `Verify` says of everything.
 pub(crate) async fn violations(client: &Client) -> Vec<String> {
-    let request = pb::VerifyRequest { user_id: 0 };
+    verify(client, false).await.0
+}
+
+/// Has everything repaired. Returns what is wrong still, and what was mended.
+pub(crate) async fn repair(client: &Client) -> (Vec<String>, Vec<String>) {
+    verify(client, true).await
+}
+
+async fn verify(client: &Client, repair: bool) -> (Vec<String>, Vec<String>) {
+    let request = pb::VerifyRequest { user_id: 0, repair };
     let mut reports = client.clone().verify(request).await.unwrap().into_inner();
-    let mut violations = Vec::new();
+    let (mut violations, mut repaired) = (Vec::new(), Vec::new());
     while let Some(report) = reports.message().await.unwrap() {
         violations.extend(report.violations);
+        repaired.extend(report.repaired);
     }
-    violations
+    (violations, repaired)
 }
 
 /// Waits until nothing is pending and all invariants hold; panics with what does not.

@@ -51,7 +51,7 @@ async fn a_deadline_too_far_off_is_cut() {
 #[tokio::test]
 async fn a_stream_ends_at_its_deadline() {
     let server = Server::start(stuck().service(), short(|config| config.max_timeout_ms = 50));
-    let mut request = Request::new(VerifyRequest {});
+    let mut request = Request::new(VerifyRequest::default());
     request.set_timeout(Duration::from_secs(30));
     let mut answers = server.client().verify(request).await.unwrap().into_inner();
     answers.next().await.unwrap().unwrap();
@@ -69,7 +69,7 @@ async fn a_stream_without_a_deadline_has_no_limit() {
     };
     let config = short(|config| config.default_timeout_ms = 50);
     let server = Server::start(Stub::new().verify(slow).service(), config);
-    let answers = server.client().verify(VerifyRequest {}).await.unwrap().into_inner();
+    let answers = server.client().verify(VerifyRequest::default()).await.unwrap().into_inner();
     assert!(answers.map(Result::unwrap).count().await == 1);
 }
 

@@ -145,7 +145,7 @@ async fn a_stream_goes_on_for_whom_its_handler_found_out() {
     let server = Server::start(stub.service(), with_keys());
     let signer = Signer::new(Some(keys(KEY)), Identity::Nobody);
     let mut client = UserServiceClient::with_interceptor(server.channel(), signer);
-    let mut answers = client.verify(VerifyRequest {}).await.unwrap().into_inner();
+    let mut answers = client.verify(VerifyRequest::default()).await.unwrap().into_inner();
     for _ in 0..2 {
         let answer = answers.message().await.unwrap().unwrap();
         assert_eq!(answer.violations, ["User(UserId(7))"]);

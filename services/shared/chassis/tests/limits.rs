@@ -205,7 +205,7 @@ async fn a_panic_fails_its_own_call_only() {
     };
     let mut client = server.client();
     internal(&client.get_user_by_name(request(None)).await.unwrap_err());
-    let mut answers = client.verify(VerifyRequest {}).await.unwrap().into_inner();
+    let mut answers = client.verify(VerifyRequest::default()).await.unwrap().into_inner();
     answers.next().await.unwrap().unwrap();
     internal(&answers.next().await.unwrap().unwrap_err());
     internal(&get(peer.clone(), "alice").await.unwrap_err());
@@ -286,7 +286,7 @@ async fn a_stream_whose_caller_does_not_read_ends_at_its_deadline() {
     let mut limited = config();
     (limited.max_calls, limited.max_timeout_ms) = (1, 100);
     let server = Server::start(stub.service(), limited);
-    let mut request = Request::new(VerifyRequest {});
+    let mut request = Request::new(VerifyRequest::default());
     request.set_timeout(Duration::from_secs(30));
     let mut reader = UserServiceClient::new(server.unread_channel(1000));
     let mut answers = reader.verify(request).await.unwrap().into_inner();

@@ -131,7 +131,7 @@ async fn the_line_tells_how_the_call_ended() {
     begun.notified().await;
     call.abort();
     assert_eq!(lines.wait(4).await[3], line(Level::INFO, GET, "Cancelled"));
-    let mut answers = server.client().verify(VerifyRequest {}).await.unwrap().into_inner();
+    let mut answers = server.client().verify(VerifyRequest::default()).await.unwrap().into_inner();
     answers.next().await.unwrap().unwrap();
     drop(answers);
     assert_eq!(lines.wait(5).await[4], line(Level::INFO, VERIFY, "Cancelled"));
@@ -146,7 +146,7 @@ async fn a_watch_that_ends_since_the_server_stops_is_no_fault() {
         first.chain(stream::pending()).boxed()
     });
     let mut server = Server::start(stub.service(), config());
-    let mut answers = server.client().verify(VerifyRequest {}).await.unwrap().into_inner();
+    let mut answers = server.client().verify(VerifyRequest::default()).await.unwrap().into_inner();
     answers.next().await.unwrap().unwrap();
     server.stop();
     answers.next().await.unwrap().unwrap_err();

@@ -154,7 +154,8 @@ async fn streams_that_last_hold_up_neither_calls_nor_one_another() {
         for _ in 0..35 {
             let mut client = UserServiceClient::new(peer.clone());
             let begun = async {
-                let mut answers = client.verify(VerifyRequest {}).await.unwrap().into_inner();
+                let mut answers =
+                    client.verify(VerifyRequest::default()).await.unwrap().into_inner();
                 answers.next().await.unwrap().unwrap();
                 answers
             };
@@ -197,7 +198,7 @@ async fn a_peers_stream_comes_through() {
     let stub = Stub::new().verify(three);
     let server = Server::start(stub.clone().service(), config());
     for peer in [server.peer(), Peer::local(&stub.service(), &config())] {
-        let answers = UserServiceClient::new(peer).verify(VerifyRequest {}).await.unwrap();
+        let answers = UserServiceClient::new(peer).verify(VerifyRequest::default()).await.unwrap();
         assert_eq!(answers.into_inner().map(Result::unwrap).count().await, 3);
     }
 }

@@ -36,7 +36,8 @@ fn relay(says_so: bool) -> Stub {
             return stream::once(async { Err(status) }).boxed();
         }
         let mut client = UserServiceClient::new(peer.clone());
-        let answers = async move { client.verify(VerifyRequest {}).await.unwrap().into_inner() };
+        let answers =
+            async move { client.verify(VerifyRequest::default()).await.unwrap().into_inner() };
         answers.flatten_stream().boxed()
     })
 }
@@ -48,7 +49,7 @@ fn limited(change: impl FnOnce(&mut Config)) -> Config {
 }
 
 async fn watch(server: &Server) -> Result<Streaming<VerifyResponse>, Status> {
-    let mut answers = server.client().verify(VerifyRequest {}).await?.into_inner();
+    let mut answers = server.client().verify(VerifyRequest::default()).await?.into_inner();
     answers.next().await.unwrap().map(|_begun| answers)
 }
 
@@ -98,7 +99,7 @@ async fn a_watch_for_no_call_needs_no_place() {
     let mut client = UserServiceClient::new(peer);
     let mut watches = Vec::new();
     for _ in 0..3 {
-        let mut answers = client.verify(VerifyRequest {}).await.unwrap().into_inner();
+        let mut answers = client.verify(VerifyRequest::default()).await.unwrap().into_inner();
         answers.next().await.unwrap().unwrap();
         watches.push(answers);
     }

@@ -95,6 +95,25 @@ impl Store {
         Ok(())
     }
 
+    /// Takes ids that are no accounts off their partitions' lists of accounts. Returns those that were
+    /// on them. One round trip.
+    pub async fn unlist(&self, ids: &[UserId]) -> Result<Vec<UserId>, Error> {
+        let groups = by_partition(ids.iter().copied(), UserId::partition);
+        let mut batch = Batch::new();
+        for (partition, group) in &groups {
+            let call = Call::new("user_unlist").key(keys::accounts(*partition));
+            batch.call(*partition, with_profiles(call, group));
+        }
+        let mut unlisted = Vec::new();
+        let answers = self.keyspace.send(batch).await?;
+        for ((_, group), answer) in groups.iter().zip(answers) {
+            let done: Vec<bool> = keyspace::decode(answer)?;
+            let group = group.iter().map(|&(_, id)| id).zip(done);
+            unlisted.extend(group.filter(|&(_, done)| done).map(|(id, _)| id));
+        }
+        Ok(unlisted)
+    }
+
     /// Returns registrations under way, the oldest 100 of each partition. One round trip.
     pub async fn registrations(&self) -> Result<Vec<UserId>, Error> {
         let mut batch = Batch::with_capacity(usize::from(Partition::COUNT));

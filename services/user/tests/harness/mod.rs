@@ -211,7 +211,8 @@ pub async fn assert_sound(client: &Client, accounts: u64) {
 }
 
 async fn verified(client: &Client) -> (u64, u64, Vec<String>) {
-    let mut stream = client.clone().verify(pb::VerifyRequest {}).await.unwrap().into_inner();
+    let mut stream =
+        client.clone().verify(pb::VerifyRequest::default()).await.unwrap().into_inner();
     let (mut partitions, mut checked, mut violations) = (0, 0, Vec::new());
     while let Some(message) = stream.message().await.unwrap() {
         partitions += 1;

@@ -75,7 +75,7 @@ fn marked<T>(message: T, mark: &str) -> Request<T> {
 /// Begins a stream, and returns it after its first message.
 pub(crate) async fn watch(peer: &Peer) -> Result<Streaming<VerifyResponse>, Status> {
     let mut client = UserServiceClient::new(peer.clone());
-    let mut stream = client.verify(marked(VerifyRequest {}, "stream")).await?.into_inner();
+    let mut stream = client.verify(marked(VerifyRequest::default(), "stream")).await?.into_inner();
     stream.next().await.unwrap()?;
     Ok(stream)
 }

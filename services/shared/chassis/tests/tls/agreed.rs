@@ -50,7 +50,7 @@ async fn calls_and_streams_go_through_and_the_callers_address_is_known() {
     let caller = seen.lock().unwrap().take().expect("an address");
     assert_eq!(caller.ip().to_string(), HOST);
     assert_ne!(caller.port(), server.address.port());
-    let answers = UserServiceClient::new(peer).verify(VerifyRequest {}).await.unwrap();
+    let answers = UserServiceClient::new(peer).verify(VerifyRequest::default()).await.unwrap();
     assert_eq!(answers.into_inner().count().await, 1);
 }
 

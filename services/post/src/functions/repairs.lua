@@ -1,0 +1,71 @@
+-- Repairs of what a check finds wrong. Each compares at its moment what it mends.
+
+-- Makes a post's counts the lengths of its lists. What belongs to a post that is not there goes.
+--
+-- KEYS: of the post: post, likes, comments, comment_bodies, reposts.
+-- Returns 1 if something was wrong, else 0.
+local function recount(keys)
+  local post, likes, comments, bodies, reposts = unpack(keys)
+  if redis.call('EXISTS', post) == 0 then
+    return redis.call('UNLINK', likes, comments, bodies, reposts) > 0 and 1 or 0
+  end
+  local differs = 0
+  for field, list in pairs({ l = likes, c = comments, r = reposts }) do
+    local length = redis.call('ZCARD', list)
+    if tonumber(redis.call('HGET', post, field) or 0) ~= length then
+      redis.call('HDEL', post, 'm', field)
+      if length > 0 then
+        redis.call('HSET', post, field, length)
+      end
+      differs = 1
+    end
+  end
+  return differs
+end
+
+-- Gives a comment on a post its content again, or ends it where there is none; a content without a
+-- comment goes.
+--
+-- KEYS: clock, unarchived; of the post: post, comments, comment_bodies.
+-- ARGV: partition, post, comment, content ('' where there is none).
+-- Returns 1 if something was wrong, else 0.
+local function mend_comment(keys, args)
+  local post, comments, bodies, id = keys[3], keys[4], keys[5], args[3]
+  local is_listed = redis.call('ZSCORE', comments, id)
+  local has_content = redis.call('HEXISTS', bodies, id) == 1
+  if is_listed and not has_content then
+    if args[4] == '' then
+      uncomment(keys, args)
+    else
+      redis.call('HSET', bodies, id, args[4])
+      redis.call('HDEL', post, 'm')
+    end
+    return 1
+  elseif has_content and not is_listed then
+    redis.call('HDEL', bodies, id)
+    redis.call('HDEL', post, 'm')
+    return 1
+  end
+  return 0
+end
+
+-- Puts a repost that exists on the list of a post, also where that was told that it went.
+--
+-- KEYS: of the post: post, reposts, unreposted. ARGV: repost.
+-- Returns the outcome: DONE, UNCHANGED, NOT_FOUND.
+local function relist(keys, args)
+  local post, reposts, unreposted = keys[1], keys[2], keys[3]
+  if redis.call('EXISTS', post) == 0 then
+    return NOT_FOUND
+  end
+  redis.call('ZREM', unreposted, args[1])
+  if redis.call('ZADD', reposts, 'NX', args[1], args[1]) == 0 then
+    return UNCHANGED
+  end
+  count(post, 'r', 1)
+  return DONE
+end
+
+register('post_recount', recount, 'allow-oom')
+register('post_mend_comment', mend_comment, 'allow-oom')
+register('post_relist', relist, 'allow-oom')

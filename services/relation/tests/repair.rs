@@ -1,0 +1,112 @@
+//! Whatever `Verify` tells of, a repair mends, and has nothing to do the second time.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use microblog_relation::Edge;
+use microblog_testkit::{
+    Topology::{Cluster, Single},
+    redis::{Cmd, cmd},
+};
+use support::{FOLLOWING, MUTUAL, NONE, System, id, user};
+
+fn key(kind: &str, owner: u64) -> String {
+    format!("rel:{{{}}}:{kind}:{}", user(owner).partition(), id(owner))
+}
+
+async fn run(system: &System, command: &str, key: String, arguments: &[u64]) {
+    let mut admin = support::admin_of(&system.redis, &key).await;
+    let mut command: Cmd = cmd(command);
+    command.arg(key).arg(arguments).exec_async(&mut admin).await.unwrap();
+}
+
+/// Has everything repaired, twice; returns what the first one mended.
+async fn mended(system: &System) -> BTreeSet<String> {
+    assert!(!support::violations(&system.client).await.is_empty());
+    let (left, repaired) = support::repair(&system.client).await;
+    assert_eq!(left, Vec::<String>::new(), "{repaired:#?}");
+    assert!(!repaired.is_empty());
+    assert_eq!(support::repair(&system.client).await, Default::default());
+    repaired.into_iter().collect()
+}
+
+#[tokio::test]
+async fn one_sided_follows_are_mended_by_what_their_truth_says() {
+    for topology in [Single, Cluster] {
+        let system = System::start_without_jobs(topology).await;
+        for n in 2..9 {
+            system.follow(id(1), id(n)).await.unwrap();
+            system.follow(id(n), id(1)).await.unwrap();
+        }
+        // The target's side is lost, whole or in part; has another version; half of the truth is.
+        run(&system, "ZREM", key("followers", 2), &[id(1)]).await;
+        run(&system, "SREM", key("follower_ids", 2), &[id(1)]).await;
+        run(&system, "SREM", key("follower_ids", 3), &[id(1)]).await;
+        run(&system, "ZADD", key("followers", 4), &[1 << 52, id(1)]).await;
+        run(&system, "ZREM", key("following", 1), &[id(5)]).await;
+        run(&system, "SREM", key("following_ids", 1), &[id(6)]).await;
+        run(&system, "ZREM", key("mutual", 1), &[id(7)]).await;
+        // The truth is lost: a ghost is left. And what never was.
+        run(&system, "ZREM", key("following", 8), &[id(1)]).await;
+        run(&system, "SREM", key("following_ids", 8), &[id(1)]).await;
+        run(&system, "ZADD", key("followers", 7), &[4096, id(6)]).await;
+        run(&system, "SADD", key("follower_ids", 6), &[id(7)]).await;
+        run(&system, "ZADD", key("mutual", 2), &[4096, id(3)]).await;
+        let mended = mended(&system).await;
+        assert!(mended.iter().any(|line| line.contains("follows")), "{mended:?}");
+
+        for n in 2..8 {
+            assert_eq!(system.relation(id(1), id(n)).await.state, MUTUAL, "{n}");
+            assert_eq!(system.counts(id(n)).await, (1, 1, 1), "{n}");
+        }
+        assert_eq!(system.relation(id(1), id(8)).await.state, FOLLOWING);
+        assert_eq!(system.counts(id(1)).await, (7, 6, 6));
+        // The next changes are not refused by what a repair had to go beyond.
+        for n in 2..9 {
+            assert_ne!(system.unfollow(id(1), id(n)).await.unwrap(), MUTUAL);
+        }
+        assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn one_sided_blocks_and_follows_in_spite_of_a_block_are_mended() {
+    let system = System::start_without_jobs(Single).await;
+    for n in 2..6 {
+        system.block(id(1), id(n)).await.unwrap();
+    }
+    run(&system, "ZREM", key("blocked_by", 2), &[id(1)]).await;
+    run(&system, "ZREM", key("blocks", 1), &[id(3)]).await;
+    run(&system, "ZADD", key("blocked_by", 4), &[1 << 52, id(1)]).await;
+    for (from, to) in [(1, 5), (5, 1)] {
+        run(&system, "ZADD", key("following", from), &[4096, id(to)]).await;
+        run(&system, "SADD", key("following_ids", from), &[id(to)]).await;
+    }
+    run(&system, "ZADD", key("followers", 1), &[4096, id(5)]).await;
+    mended(&system).await;
+    for (n, is_blocked) in [(2, true), (3, false), (4, true), (5, true)] {
+        assert_eq!(system.relation(id(n), id(1)).await.blocked_by, is_blocked, "{n}");
+        assert_eq!(system.relation(id(1), id(n)).await.blocking, is_blocked, "{n}");
+        assert_eq!(system.relation(id(1), id(n)).await.state, NONE, "{n}");
+    }
+}
+
+#[tokio::test]
+async fn what_waits_is_completed_and_what_cannot_be_read_waits_no_more() {
+    let system = System::start_without_jobs(Single).await;
+    system.store.follow_one(Edge { from: user(1), to: user(2) }).await.unwrap();
+    system.store.block(Edge { from: user(1), to: user(3) }).await.unwrap();
+    system.follow(id(4), id(5)).await.unwrap();
+    system.store.forget(user(4)).await.unwrap();
+    let pending = format!("rel:{{{}}}:pending", user(1).partition());
+    let mut admin = system.redis.nodes()[0].admin().await;
+    cmd("ZADD").arg(pending).arg(7).arg("damaged").exec_async(&mut admin).await.unwrap();
+    let mended = mended(&system).await;
+    assert_eq!(mended.len(), 4, "{mended:?}");
+    assert_eq!(system.counts(id(2)).await, (0, 1, 0));
+    assert!(system.relation(id(3), id(1)).await.blocked_by);
+    assert_eq!(system.counts(id(5)).await, (0, 0, 0));
+}

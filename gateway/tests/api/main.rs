@@ -15,6 +15,7 @@ mod memory_limit;
 mod mentions;
 mod outages;
 mod outages_of_posts;
+mod own_posts;
 mod paging;
 mod past;
 mod past_faults;

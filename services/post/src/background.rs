@@ -18,7 +18,7 @@ use crate::{
     mover::Mover,
     posts::Posts,
     store::{Job, Store},
-    sweeper::{PATIENCE, Sweeper},
+    sweeper::{DELIVERY_PATIENCE, PATIENCE, Sweeper},
     tiers::Tiers,
 };
 
@@ -27,6 +27,11 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// How often it is looked for deleted accounts to erase, which wait for minutes before that.
 const ERASURE_PERIOD: Duration = Duration::from_secs(5);
+
+// A post is seen a period after it was written down at the latest, and taken up another one later.
+const DELIVERED_WITHIN: Duration = Duration::from_secs(2);
+const _: () = assert!(DELIVERY_PATIENCE.as_millis() < PERIOD.as_millis());
+const _: () = assert!(2 * PERIOD.as_millis() <= DELIVERED_WITHIN.as_millis());
 
 /// How long a job rests that failed for want of the archive: longer than others take to notice. What
 /// waits may be much, and is read in vain.
@@ -87,7 +92,7 @@ async fn deliver(mut sweeper: Sweeper) {
     let mut rounds = Rounds::new("delivering posts", PERIOD);
     loop {
         rounds.next().await;
-        rounds.note(sweeper.deliver(PATIENCE).await);
+        rounds.note(sweeper.deliver(DELIVERY_PATIENCE).await);
     }
 }
 

@@ -1,5 +1,12 @@
 //! How the timeline service hears of posts. It may be away, or refuse one: what it did not take
 //! stays in the outbox, and the [sweeper](crate::Sweeper) delivers it later.
+//!
+//! New posts go through a [queue](Queue) of their worker: up to [`CALLS_MAX`] calls are under way at
+//! a time, and each takes all posts that came while it had to wait, up to [`BATCH_MAX`]. With few
+//! callers each post has a call of its own, at once; with many, none has to wait for more than a
+//! call or two.
+
+mod queue;
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,15 +17,21 @@ use tokio::{sync::Semaphore, time::timeout};
 use tonic::Status;
 
 use crate::{error::Error, post::Content, store::Store};
+use queue::{Batch, Queue};
 
 /// The most posts that one call delivers, and that are read at once to be delivered.
 const BATCH_MAX: usize = 100;
 
-/// How long a caller who publishes waits for the delivery. After that the sweeper sees to it.
+/// How many calls for new posts a worker has under way. More than one, since one may hang.
+const CALLS_MAX: usize = 4;
+
+/// How long a caller who publishes waits for the delivery, and a call for new posts for its answer.
+/// After that the sweeper sees to it.
 const ATTEMPT_MAX: Duration = Duration::from_secs(1);
 
-/// How many callers of a worker wait for a delivery. The posts of more are left to the sweeper: a
-/// timeline service that hangs must not take the places of those who read.
+/// How many callers of a worker wait for a delivery while the timeline service does not answer. The
+/// posts of more are left to the sweeper: a timeline service that hangs must not take the places of
+/// those who read.
 const ATTEMPTS_MAX: usize = 64;
 
 /// For one call of the sweeper's: a peer that hangs must not stop it for ever.
@@ -29,31 +42,46 @@ const CALL_MAX: Duration = Duration::from_secs(5);
 pub struct Delivery {
     store: Store,
     timeline: Option<TimelineServicePeer<Peer>>,
+    queue: Arc<Queue>,
     attempts: Arc<Semaphore>,
 }
 
 impl Delivery {
     /// Returns the means to deliver to a timeline service. Without one, posts count as delivered.
     pub fn new(store: Store, timeline: Option<Peer>) -> Self {
-        let attempts = Arc::new(Semaphore::new(ATTEMPTS_MAX));
-        Self { store, timeline: timeline.map(TimelineServicePeer::new), attempts }
+        let (queue, attempts) = (Arc::default(), Arc::new(Semaphore::new(ATTEMPTS_MAX)));
+        Self { store, timeline: timeline.map(TimelineServicePeer::new), queue, attempts }
     }
 
-    /// Delivers a new post if it can be done at once. The sweeper tells when it cannot be.
+    /// Delivers a new post if that takes no longer than [`ATTEMPT_MAX`]. While the timeline service
+    /// does not answer, only [`ATTEMPTS_MAX`] callers wait for it. The sweeper does what is left.
     pub(crate) async fn attempt(&self, id: PostId, content: &Content) {
-        // Nobody waits for nobody.
-        let permit = self.timeline.as_ref().map(|_| self.attempts.try_acquire());
+        let is_waiting = self.timeline.is_some() && self.queue.is_unanswered();
+        let permit = is_waiting.then(|| self.attempts.try_acquire());
         if matches!(permit, Some(Err(_))) {
             return;
         }
-        let delivered = timeout(ATTEMPT_MAX, self.deliver_together(vec![delivery(id, content)]));
-        match delivered.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::debug!(error, "a post is left to the sweeper");
-            }
-            Err(_) => tracing::debug!("a delivery takes long and is left to the sweeper"),
+        let (done, calls) = self.queue.add(delivery(id, content));
+        if let Some(mut calls) = calls {
+            let delivery = self.clone();
+            tokio::spawn(async move {
+                while let Some(batch) = calls.next() {
+                    delivery.deliver_batch(batch).await;
+                }
+            });
+        }
+        if timeout(ATTEMPT_MAX, done).await.is_err() {
+            tracing::debug!("a delivery takes long and is left to the sweeper");
+        }
+    }
+
+    // Its callers go on when the batch is dropped, whatever became of it.
+    async fn deliver_batch(&self, batch: Batch) {
+        let Some(joint) = batch.joint() else { return };
+        let work = self.deliver_parts(batch.deliveries(), ATTEMPT_MAX);
+        if let Err(error) = joint.run(work).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::debug!(error, "posts are left to the sweeper");
         }
     }
 
@@ -68,11 +96,7 @@ impl Delivery {
             // What was deleted meanwhile left the outbox with it.
             let posts = ids.iter().zip(&contents);
             let found = posts.filter_map(|(&id, content)| Some(delivery(id, content.as_ref()?)));
-            let deliveries: Vec<_> = found.collect();
-            let delivered = match self.deliver_together(deliveries.clone()).await {
-                Err(error) if !error.is_outage() => self.deliver_singly(deliveries).await,
-                delivered => delivered,
-            };
+            let delivered = self.deliver_parts(found.collect(), CALL_MAX).await;
             let is_outage = delivered.as_ref().is_err_and(Error::is_outage);
             outcome = outcome.and(delivered);
             if is_outage {
@@ -82,24 +106,41 @@ impl Delivery {
         outcome
     }
 
-    async fn deliver_singly(&self, deliveries: Vec<timeline::Delivery>) -> Result<(), Error> {
+    // Delivers posts together. Where that is refused, each half of them for itself, and so on: one
+    // that is refused keeps no other from being delivered.
+    async fn deliver_parts(
+        &self,
+        deliveries: Vec<timeline::Delivery>,
+        call_max: Duration,
+    ) -> Result<(), Error> {
         let mut outcome = Ok(());
-        for delivery in deliveries {
-            let post = delivery.post_id;
-            let delivered = self.deliver_together(vec![delivery]).await;
-            if let Err(error) = &delivered {
-                if error.is_outage() {
-                    return delivered;
+        let mut parts = vec![deliveries];
+        while let Some(mut part) = parts.pop() {
+            let delivered = self.deliver_together(&part, call_max).await;
+            match &delivered {
+                Err(error) if error.is_outage() => return delivered,
+                Err(_) if part.len() > 1 => {
+                    let half = part.split_off(part.len() / 2);
+                    parts.extend([half, part]);
+                    continue;
                 }
-                let error = error as &dyn std::error::Error;
-                tracing::debug!(post, error, "a post cannot be delivered");
+                Err(error) => {
+                    let error = error as &dyn std::error::Error;
+                    let post = part.first().map(|delivery| delivery.post_id);
+                    tracing::debug!(post, error, "a post cannot be delivered");
+                }
+                Ok(()) => {}
             }
             outcome = outcome.and(delivered);
         }
         outcome
     }
 
-    async fn deliver_together(&self, deliveries: Vec<timeline::Delivery>) -> Result<(), Error> {
+    async fn deliver_together(
+        &self,
+        deliveries: &[timeline::Delivery],
+        call_max: Duration,
+    ) -> Result<(), Error> {
         if deliveries.is_empty() {
             return Ok(());
         }
@@ -107,10 +148,12 @@ impl Delivery {
         let delivered: Vec<_> = delivered.collect();
         if let Some(timeline) = &self.timeline {
             // Who posts may not tell timelines of posts: we do, of what we wrote down.
-            let call = timeline.deliver(timeline::DeliverRequest { deliveries });
-            let answer = timeout(CALL_MAX, context::as_system(call));
+            let request = timeline::DeliverRequest { deliveries: deliveries.to_vec() };
+            let answer = timeout(call_max, context::as_system(timeline.deliver(request)));
             let late = |_| Err(Status::deadline_exceeded("no answer in time"));
-            answer.await.unwrap_or_else(late).map_err(Error::Timeline)?;
+            let answer = answer.await.unwrap_or_else(late).map_err(Error::Timeline);
+            self.queue.note(answer.as_ref().is_err_and(Error::is_outage));
+            answer?;
         }
         self.store.delivered(&delivered).await?;
         Ok(())

@@ -20,6 +20,10 @@ use crate::{
 /// bad moments. Taking it up too early does no harm.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
+/// The same for posts that are to be delivered: with a look every second, each is taken up two seconds
+/// after it was written down at the latest.
+pub(crate) const DELIVERY_PATIENCE: Duration = Duration::from_millis(900);
+
 /// Looks for what was left half done, and does the rest.
 pub struct Sweeper {
     tiers: Tiers,

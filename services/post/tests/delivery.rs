@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::future::join_all;
+use futures::{StreamExt as _, future::join_all};
 use microblog_chassis::{Peer, Worker};
 use microblog_proto::timeline::Delivery;
 use microblog_testkit::{
@@ -183,6 +183,75 @@ async fn timelines_that_hang_hold_up_only_some_of_many_who_publish() {
     let heard = system.timelines.heard();
     let heard: HashSet<_> = heard[before..].iter().map(|heard| heard.post_id).collect();
     assert!(made.iter().all(|post| heard.contains(post)));
+}
+
+/// Has many publish at once, and returns what was answered within the second in which a delivery is
+/// tried.
+async fn publish_at_once(system: &System, posts: u64) -> Vec<u64> {
+    // A connection has 100 calls under way.
+    let clients: Vec<_> = (0..4).map(|_| client(&system.address)).collect();
+    let create = |n: u64| {
+        let mut client = clients[n as usize % clients.len()].clone();
+        let (author_id, request_id) = (id(1 + n % 50), support::request_id());
+        async move {
+            let text = "published".to_owned();
+            let request = microblog_proto::post::CreatePostRequest { author_id, request_id, text };
+            let began = Instant::now();
+            let post = client.create_post(request).await.unwrap().into_inner().post.unwrap();
+            (began.elapsed() < Duration::from_secs(1)).then_some(post.id)
+        }
+    };
+    let made = futures::stream::iter((0..posts).map(create)).buffer_unordered(400);
+    made.filter_map(async |made| made).collect().await
+}
+
+#[tokio::test]
+async fn all_of_many_posts_are_delivered_when_their_calls_answer() {
+    let system = System::start_without_jobs(Single).await;
+    let made = publish_at_once(&system, 1_200).await;
+    let heard: HashSet<_> = system.timelines.heard().iter().map(|heard| heard.post_id).collect();
+    let missing = made.iter().filter(|post| !heard.contains(post)).count();
+    assert_eq!(missing, 0, "of {}", made.len());
+    assert!(system.timelines.largest() > 1, "they share calls");
+}
+
+#[tokio::test]
+async fn a_pause_of_the_store_leaves_no_post_undelivered() {
+    let system = System::start_without_jobs(Single).await;
+    // Known to the store, and connected.
+    system.create(id(1), "first").await.unwrap();
+    let mut admin = system.redis.nodes()[0].admin().await;
+    cmd("CLIENT").arg("PAUSE").arg(250).exec_async(&mut admin).await.unwrap();
+    let made = publish_at_once(&system, 400).await;
+    let heard: HashSet<_> = system.timelines.heard().iter().map(|heard| heard.post_id).collect();
+    let missing = made.iter().filter(|post| !heard.contains(post)).count();
+    assert_eq!(missing, 0, "of {}", made.len());
+}
+
+#[tokio::test]
+async fn a_post_that_is_refused_keeps_no_other_of_its_call_from_being_delivered() {
+    let system = System::start_without_jobs(Single).await;
+    // A repeated call publishes what it made before: its post's id is known.
+    system.timelines.answer(Mood::Away);
+    let request_id = support::request_id();
+    let request = |author| microblog_proto::post::CreatePostRequest {
+        author_id: id(author),
+        request_id: request_id.clone(),
+        text: "published".to_owned(),
+    };
+    let create = async |author| {
+        let post = system.client.clone().create_post(request(author)).await.unwrap();
+        post.into_inner().post.unwrap().id
+    };
+    let posts = join_all((1..=60).map(create)).await;
+    system.timelines.refuse(Some(posts[30]));
+    system.timelines.answer(Mood::Well);
+    join_all((1..=60).map(create)).await;
+    let delivered = posts.iter().map(|&post| system.timelines.times(post) > 0);
+    let delivered: Vec<_> = delivered.collect();
+    assert!(!delivered[30]);
+    assert_eq!(delivered.iter().filter(|&&delivered| delivered).count(), 59);
+    assert!(system.timelines.largest() > 1, "they share calls");
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use microblog_proto::common::ErrorReason;
 use tokio::{task::futures::TaskLocalFuture, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Code, Status};
+use tracing::{Instrument as _, Span};
 
 use crate::{
     Config,
@@ -130,6 +131,35 @@ pub async fn as_system<T>(work: impl Future<Output = T>) -> T {
     let Some(context) = with(Context::clone) else { return work.await };
     context.identity.set(Identity::System);
     context.scope(work).await
+}
+
+/// A place in the current call's trace, for work that several calls have in common.
+#[derive(Clone, Debug)]
+pub struct Joint {
+    context: Option<Context>,
+    span: Span,
+}
+
+/// Returns the current call's place, for work that it has in common with others. That work may begin
+/// and end at any time: it has neither the call's deadline nor its place among `--max-calls`, and
+/// is done as the system itself.
+pub fn joint() -> Joint {
+    let context = with(Context::clone).map(|context| {
+        let identity = Identity::System.into();
+        Context { deadline: None, identity, permit: None, ..context }
+    });
+    Joint { context, span: Span::current() }
+}
+
+impl Joint {
+    /// Does the work, in the trace of the call that this is from. Outside of a call it is as without.
+    pub async fn run<T>(self, work: impl Future<Output = T>) -> T {
+        let work = work.instrument(self.span);
+        match self.context {
+            Some(context) => context.scope(work).await,
+            None => work.await,
+        }
+    }
 }
 
 /// Says that the current call is a watch: one that answers with a stream which waits, maybe for

@@ -1,0 +1,81 @@
+//! Promise 3: when Publish answers, the post is in its author's own timelines, however many publish
+//! and though Redis stands still for a moment.
+
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt as _, stream};
+use microblog_proto::gateway;
+use microblog_testkit::redis::cmd;
+
+use crate::{
+    acts::request_id,
+    system::{Member, System},
+};
+
+/// For how long at most a post's delivery is waited for.
+const DELIVERED_WITHIN: Duration = Duration::from_secs(1);
+
+const AUTHORS: usize = 20;
+
+/// Has authors publish so many posts in all, 400 of them at a time. Returns, for each author, those
+/// that were answered sooner than a delivery is given up.
+async fn publish(system: &System, authors: &[Member], count: usize) -> Vec<(usize, u64)> {
+    let publish = |n: usize| async move {
+        let author = n % authors.len();
+        let text = format!("post {n}");
+        let request = gateway::PublishRequest { request_id: request_id(), text };
+        let began = Instant::now();
+        let post = system.gateway().publish(authors[author].asks(request)).await.unwrap();
+        let id = post.into_inner().post.unwrap().id;
+        (began.elapsed() < DELIVERED_WITHIN).then_some((author, id))
+    };
+    let made = stream::iter((0..count).map(publish)).buffer_unordered(400);
+    made.filter_map(async |made| made).collect().await
+}
+
+/// Returns how many of some posts are not in their authors' timelines.
+async fn missing(system: &System, authors: &[Member], made: &[(usize, u64)]) -> usize {
+    let mut missing = 0;
+    for (number, author) in authors.iter().enumerate() {
+        let page = system.user_timeline(None, author, 200, "").await;
+        let shown: HashSet<u64> =
+            page.posts.iter().map(|viewed| viewed.post.as_ref().unwrap().id).collect();
+        let posts = made.iter().filter(|(author, _)| *author == number);
+        missing += posts.filter(|(_, post)| !shown.contains(post)).count();
+    }
+    missing
+}
+
+async fn authors(system: &System) -> Vec<Member> {
+    let mut authors = Vec::new();
+    for n in 0..AUTHORS {
+        authors.push(system.join(&format!("author{n}")).await);
+    }
+    authors
+}
+
+#[tokio::test]
+async fn a_post_that_is_answered_is_in_its_authors_timeline_however_many_publish() {
+    let system = System::start().await;
+    let authors = authors(&system).await;
+    let made = publish(&system, &authors, 1_200).await;
+    assert_eq!(missing(&system, &authors, &made).await, 0, "of {}", made.len());
+}
+
+#[tokio::test]
+async fn a_post_that_is_answered_is_there_though_redis_stood_still_for_a_moment() {
+    let system = System::start().await;
+    let authors = authors(&system).await;
+    let mut admin = system.store.nodes()[0].admin().await;
+    let pause = async {
+        for _ in 0..3 {
+            cmd("CLIENT").arg("PAUSE").arg(250).exec_async(&mut admin).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(400)).await;
+        }
+    };
+    let (made, ()) = tokio::join!(publish(&system, &authors, 400), pause);
+    assert_eq!(missing(&system, &authors, &made).await, 0, "of {}", made.len());
+}

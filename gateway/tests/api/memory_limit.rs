@@ -147,21 +147,14 @@ async fn reads_go_on_without_memory() {
     goes_on!(
         world,
         count_new,
-        cat.asks(gateway::CountNewRequest {
-            since_token: since_token.clone(),
-            ..Default::default()
-        })
+        cat.asks(gateway::CountNewRequest { since_token: since_token.clone() })
     );
     let mut watch =
         goes_on!(world, watch_home, cat.asks(gateway::WatchHomeRequest { since_token }));
     assert!(watch.message().await.unwrap().unwrap().posts.is_empty());
 
     goes_on!(world, me, bob.asks(gateway::MeRequest {}));
-    goes_on!(
-        world,
-        check_availability,
-        gateway::CheckAvailabilityRequest { name: "fay".into() }
-    );
+    goes_on!(world, check_availability, gateway::CheckAvailabilityRequest { name: "fay".into() });
     let user = || by_id(ann.id);
     goes_on!(world, view_user, bob.asks(gateway::ViewUserRequest { user: user() }));
     goes_on!(

@@ -18,8 +18,6 @@ use crate::tap::Tap;
 
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
-/// Longer than a store takes to be ready.
-
 /// Which of the services' background jobs run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Jobs {

@@ -129,12 +129,7 @@ impl Repair {
     }
 
     // Counts again the posts of an author who has so many, where the count differs.
-    async fn count(
-        &self,
-        author: UserId,
-        listed: u64,
-        repairs: &mut Repairs,
-    ) -> Result<(), Error> {
+    async fn count(&self, author: UserId, listed: u64, repairs: &mut Repairs) -> Result<(), Error> {
         let lengths = self.tiers.store().lengths(&[author]).await?;
         let differs = |length: &Length| length.unlisted.is_some() && length.total() != listed;
         if lengths.iter().any(differs) {

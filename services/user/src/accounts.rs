@@ -173,7 +173,7 @@ impl Accounts {
         };
         let standing = |(holder, &claim): (Option<Holder>, &Claim<'_>)| match holder {
             None => Standing::Free,
-            Some(Holder::Freed) => Standing::Held,
+            Some(Holder::Freed(_)) => Standing::Held,
             Some(Holder::Of(_)) => self.standing(claim, records.next().flatten()),
         };
         Ok(holders.into_iter().zip(claims).map(standing).collect())

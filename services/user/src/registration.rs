@@ -167,7 +167,7 @@ impl Accounts {
                 return Ok(claimed);
             }
             let wants: Vec<_> =
-                worthless.iter().map(|&(i, from)| (&registrations[i], from)).collect();
+                worthless.iter().map(|&(i, from)| (&registrations[i], Holder::Of(from))).collect();
             let taken = self.store.take(kind, &wants).await?;
             open = worthless.iter().zip(taken).map(|(&(i, _), holder)| (i, holder)).collect();
         }
@@ -175,7 +175,7 @@ impl Accounts {
             match holder {
                 Holder::Of(id) if id == registrations[i].id => {}
                 Holder::Of(_) => claimed[i] = Claimed::Contested,
-                Holder::Freed => claimed[i] = Claimed::Held,
+                Holder::Freed(_) => claimed[i] = Claimed::Held,
             }
         }
         Ok(claimed)
@@ -194,7 +194,7 @@ impl Accounts {
             match holder {
                 Holder::Of(id) if id == registrations[i].id => {}
                 Holder::Of(id) => others.push((i, id)),
-                Holder::Freed => claimed[i] = Claimed::Held,
+                Holder::Freed(_) => claimed[i] = Claimed::Held,
             }
         }
         if others.is_empty() {

@@ -6,7 +6,7 @@
 
 use microblog_domain::{Partition, Repairs, UserId};
 
-use crate::{Accounts, Claim, Error, Kind, Registration, State, accounts::write};
+use crate::{Accounts, Claim, Error, Holder, Kind, Registration, State, accounts::write};
 
 const ACCOUNTS_PER_BATCH: usize = 500;
 
@@ -61,7 +61,8 @@ impl Accounts {
             let claims: Vec<_> = sound.iter().map(|account| Claim::of(account, kind)).collect();
             let holders = self.store.holders(&claims).await?;
             for (account, holder) in sound.iter().zip(holders) {
-                if holder != Some(account.id) && self.claim_again(kind, account, holder).await? {
+                let is_own = holder == Some(Holder::Of(account.id));
+                if !is_own && self.claim_again(kind, account, holder).await? {
                     repairs.add(format!("the {what} of account {} is claimed by it", account.id));
                 }
             }
@@ -69,24 +70,30 @@ impl Accounts {
         Ok(repairs)
     }
 
-    // Claims for an account what nobody has, or somebody whose claim is worth nothing. Returns whether
-    // it has it then.
+    // Claims for an account what nobody has, somebody whose claim is worth nothing, or what is held
+    // since another account was deleted: since its own, it is being deleted now. Returns whether it
+    // has it then.
     async fn claim_again(
         &self,
         kind: Kind,
         account: &Registration,
-        holder: Option<UserId>,
+        holder: Option<Holder>,
     ) -> Result<bool, Error> {
         let Some(holder) = holder else {
             let holders = self.store.claim(kind, std::slice::from_ref(account)).await?;
-            return Ok(holders == [account.id]);
+            return Ok(holders == [Holder::Of(account.id)]);
         };
-        let claim = Claim::of(account, kind);
-        let record = self.store.read(&[holder]).await?.pop().flatten();
-        if record.is_some_and(|record| claim.is_worth(&record)) {
-            return Ok(false);
+        match holder {
+            Holder::Freed(of) if of == account.id => return Ok(false),
+            Holder::Freed(_) => {}
+            Holder::Of(other) => {
+                let record = self.store.read(&[other]).await?.pop().flatten();
+                if record.is_some_and(|record| Claim::of(account, kind).is_worth(&record)) {
+                    return Ok(false);
+                }
+            }
         }
         let holders = self.store.take(kind, &[(account, holder)]).await?;
-        Ok(holders == [account.id])
+        Ok(holders == [Holder::Of(account.id)])
     }
 }

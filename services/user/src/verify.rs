@@ -82,7 +82,7 @@ impl Accounts {
                 Some(Holder::Of(other)) => {
                     format!("the {what} of account {id} is claimed by {other}")
                 }
-                Some(Holder::Freed) => format!("the {what} of account {id} is held for nobody"),
+                Some(Holder::Freed(_)) => format!("the {what} of account {id} is held for nobody"),
                 None => format!("the {what} of account {id} is not claimed"),
             });
         }

@@ -1,12 +1,12 @@
 //! What only a repair changes.
 
-use microblog_domain::{CommentId, Partition, PostId, UserId};
+use microblog_domain::{CommentId, Partition, PostId};
 use microblog_keyspace::{
     Batch, Call, Error, decode,
     redis::{Cmd, cmd},
 };
 
-use super::{Store, body::CommentBody, outcome::Outcome, user};
+use super::{Store, body::CommentBody, outcome::Outcome};
 use crate::{backlink::Backlink, comment::CommentContent, keys};
 
 const PAGE: usize = 500;

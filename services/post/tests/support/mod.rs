@@ -220,7 +220,7 @@ pub(crate) async fn verify(client: &Client, repair: bool) -> (Vec<String>, Vec<S
 
 /// Returns how many accounts are being erased, as `Verify` says.
 pub(crate) async fn being_erased(client: &Client) -> u64 {
-    let request = pb::VerifyRequest { user_id: 0 };
+    let request = pb::VerifyRequest::default();
     let mut reports = client.clone().verify(request).await.unwrap().into_inner();
     let mut accounts = 0;
     while let Some(report) = reports.message().await.unwrap() {

@@ -32,16 +32,22 @@ pub enum Claim<'a> {
 pub enum Holder {
     /// This account or registration, if it is one.
     Of(UserId),
-    /// Nobody: a name that is kept from others for some time, since its account was deleted.
-    Freed,
+    /// Nobody: a name that is kept from others for some time, since this account was deleted.
+    Freed(UserId),
 }
 
 impl Holder {
     /// Reads what is kept: an id, or one with a minus sign.
     pub(super) fn decode(value: i64) -> Option<Self> {
-        match u64::try_from(value) {
-            Ok(id) => UserId::new(id).map(Self::Of),
-            Err(_) => Some(Self::Freed),
+        let id = UserId::new(value.unsigned_abs())?;
+        Some(if value < 0 { Self::Freed(id) } else { Self::Of(id) })
+    }
+
+    /// Returns what is kept.
+    fn encode(self) -> String {
+        match self {
+            Self::Of(id) => id.to_string(),
+            Self::Freed(id) => format!("-{id}"),
         }
     }
 
@@ -49,7 +55,7 @@ impl Holder {
     pub(crate) const fn id(self) -> Option<UserId> {
         match self {
             Self::Of(id) => Some(id),
-            Self::Freed => None,
+            Self::Freed(_) => None,
         }
     }
 }
@@ -104,16 +110,16 @@ impl Store {
         self.change_claims(wants, |(claim, _)| claim.partition(), call).await
     }
 
-    /// Takes claims over from accounts or registrations that are gone, each from the one given, and
-    /// returns who holds them then. One round trip.
+    /// Takes claims over from holders that have no right to them any more, each from the one given,
+    /// and returns who holds them then. One round trip.
     pub async fn take(
         &self,
         kind: Kind,
-        registrations: &[(&Registration, UserId)],
+        registrations: &[(&Registration, Holder)],
     ) -> Result<Vec<Holder>, Error> {
-        let call = |group: &[(usize, (Claim<'_>, UserId, UserId))]| {
+        let call = |group: &[(usize, (Claim<'_>, Holder, UserId))]| {
             group.iter().fold(Call::new("user_take"), |call, &(_, (claim, from, to))| {
-                call.key(keys::claim(claim)).arg(from.get()).arg(to.get())
+                call.key(keys::claim(claim)).arg(from.encode()).arg(to.get())
             })
         };
         let wants = registrations.iter().map(|&(r, from)| (Claim::of(r, kind), from, r.id));

@@ -10,7 +10,7 @@ use tonic::Status;
 
 use crate::{
     mentions::Mentioned,
-    people::{Detail, People, Visit},
+    people::{Blocked, Detail, People, Visit},
     present, refusal,
     rpc::Gateway,
     skeleton::Entry,
@@ -27,16 +27,21 @@ pub(crate) struct Scene {
 }
 
 impl Gateway {
-    /// Returns accounts as they are shown, without those that are gone. Up to two calls at once:
+    /// Returns accounts as they are shown, without those that are gone and, unless blocked ones are
+    /// to be shown, those who block the viewer or are blocked by them. Up to two calls at once:
     /// user.BatchGetUsers, relation.BatchGetRelations (not for an anonymous viewer); none if there
     /// are neither entries nor a host.
     pub(crate) async fn hydrate_accounts(
         &self,
         visit: Visit<'_>,
-        entries: Vec<Entry>,
+        mut entries: Vec<Entry>,
+        blocked: Blocked,
     ) -> Result<Vec<ListedUser>, Status> {
         let ids = entries.iter().map(|entry| entry.user_id).collect();
-        let mut people = self.people(visit, ids, Detail::Follows).await?;
+        let mut people = self.people(visit, ids, Detail::BlocksAndMutes).await?;
+        if blocked == Blocked::LeftOut {
+            entries.retain(|entry| !people.is_blocked(entry.user_id));
+        }
         Ok(entries.into_iter().filter_map(|entry| present::listed(entry, &mut people)).collect())
     }
 

@@ -1,12 +1,16 @@
 //! The views of lists of accounts that belong to an account.
 
-use microblog_domain::{Fields, UserId};
-use microblog_proto::gateway::{self, ListedUser};
+use microblog_chassis::status;
+use microblog_domain::{Fields, Invalid, UserId};
+use microblog_proto::{
+    gateway::{self, ListedUser},
+    relation::FollowOrder,
+};
 use tonic::Status;
 
 use crate::{
     pages::{Page, PageRequest},
-    people::Visit,
+    people::{Host, Visit},
     reference::Reference,
     refusal,
     rpc::Gateway,
@@ -21,20 +25,27 @@ impl Gateway {
         token: Option<Token>,
         request: gateway::ViewFollowingRequest,
     ) -> Result<gateway::ViewFollowingResponse, Status> {
-        let gateway::ViewFollowingRequest { user, page_size, page_token } = request;
-        let page = self.view_list(List::Following, token, user, page_size, page_token).await?;
+        let gateway::ViewFollowingRequest { user, page_size, page_token, order } = request;
+        let list = self::order(order).map(|order| move |user| List::Following(user, order));
+        let page = self.view_list(list, token, user, page_size, page_token).await?;
         let Page { entries: users, next_page_token } = page;
         Ok(gateway::ViewFollowingResponse { users, next_page_token })
     }
 
-    /// Shows who follows an account. The calls of [`Gateway::view_list`].
+    /// Shows who follows an account. The calls of [`Gateway::view_list`], or of
+    /// [`Gateway::view_not_followed_back`].
     pub(crate) async fn view_followers(
         &self,
         token: Option<Token>,
         request: gateway::ViewFollowersRequest,
     ) -> Result<gateway::ViewFollowersResponse, Status> {
-        let gateway::ViewFollowersRequest { user, page_size, page_token } = request;
-        let page = self.view_list(List::Followers, token, user, page_size, page_token).await?;
+        let gateway::ViewFollowersRequest { user, page_size, page_token, not_followed_back } =
+            request;
+        let page = if not_followed_back {
+            self.view_not_followed_back(token, user, page_size, page_token).await?
+        } else {
+            self.view_list(Ok(List::Followers), token, user, page_size, page_token).await?
+        };
         let Page { entries: users, next_page_token } = page;
         Ok(gateway::ViewFollowersResponse { users, next_page_token })
     }
@@ -46,7 +57,7 @@ impl Gateway {
         request: gateway::ViewMutualsRequest,
     ) -> Result<gateway::ViewMutualsResponse, Status> {
         let gateway::ViewMutualsRequest { user, page_size, page_token } = request;
-        let page = self.view_list(List::Mutuals, token, user, page_size, page_token).await?;
+        let page = self.view_list(Ok(List::Mutuals), token, user, page_size, page_token).await?;
         let Page { entries: users, next_page_token } = page;
         Ok(gateway::ViewMutualsResponse { users, next_page_token })
     }
@@ -109,7 +120,44 @@ impl Gateway {
     /// then the same. Each of up to 4 further rounds costs 3 (2) more: up to 17 (11).
     async fn view_list(
         &self,
-        list: fn(UserId) -> List,
+        list: Result<impl FnOnce(UserId) -> List, Invalid>,
+        token: Option<Token>,
+        user: Option<gateway::UserRef>,
+        page_size: i32,
+        page_token: String,
+    ) -> Result<Page<ListedUser>, Status> {
+        let mut fields = Fields::default();
+        let user = fields.read(Reference::parse(user));
+        let others = user.zip(fields.read(list));
+        let ((user, list), page) = PageRequest::parse(fields, others, page_size, page_token)?;
+        let viewer = self.viewer_if_any(token);
+        let (viewer, owner, list, first) = match user {
+            Reference::Id(id) => {
+                let list = list(id);
+                let first = list.slice(self, page.size, page.token);
+                let (viewer, profile, first) = tokio::join!(viewer, self.profile(&user), first);
+                let viewer = viewer?;
+                profile?;
+                (viewer, id, list, first?)
+            }
+            Reference::Name(_) => {
+                let (viewer, profile) = tokio::join!(viewer, self.profile(&user));
+                let viewer = viewer?;
+                let id = refusal::sent_id(profile?.id)?;
+                let list = list(id);
+                (viewer, id, list, list.slice(self, page.size, page.token).await?)
+            }
+        };
+        let visit = Visit::of(viewer).at(Host::Owner(owner.get()));
+        self.fill(&list, visit, page.size, first).await
+    }
+
+    /// Shows the viewer which of their followers they do not follow. 4 calls for a page that is full
+    /// at once: user.Authenticate (∥ user.GetUserByName, by name), then relation.ListFollowers, then
+    /// user.BatchGetUsers ∥ relation.BatchGetRelations. Each of up to 4 further rounds costs up to 3
+    /// more: up to 17.
+    async fn view_not_followed_back(
+        &self,
         token: Option<Token>,
         user: Option<gateway::UserRef>,
         page_size: i32,
@@ -119,22 +167,19 @@ impl Gateway {
         let user = fields.read(Reference::parse(user));
         let (user, page) = PageRequest::parse(fields, user, page_size, page_token)?;
         let viewer = self.viewer_if_any(token);
-        let (viewer, list, first) = match user {
-            Reference::Id(id) => {
-                let list = list(id);
-                let first = list.slice(self, page.size, page.token);
-                let (viewer, profile, first) = tokio::join!(viewer, self.profile(&user), first);
-                let viewer = viewer?;
-                profile?;
-                (viewer, list, first?)
-            }
+        let (viewer, owner) = match user {
+            Reference::Id(id) => (viewer.await?, id),
             Reference::Name(_) => {
                 let (viewer, profile) = tokio::join!(viewer, self.profile(&user));
-                let viewer = viewer?;
-                let list = list(refusal::sent_id(profile?.id)?);
-                (viewer, list, list.slice(self, page.size, page.token).await?)
+                (viewer?, refusal::sent_id(profile?.id)?)
             }
         };
+        if viewer != Some(owner) {
+            let problem = "is only for the viewer's own followers";
+            return Err(status::invalid([Invalid::new("not_followed_back", problem)]));
+        }
+        let list = List::NotFollowedBack(owner);
+        let first = list.slice(self, page.size, page.token).await?;
         self.fill(&list, Visit::of(viewer), page.size, first).await
     }
 
@@ -155,9 +200,10 @@ impl Gateway {
         let (user, page) = PageRequest::parse(fields, user, page_size, page_token)?;
         let (viewer, profile) = tokio::join!(self.viewer(token), self.profile(&user));
         let viewer = viewer?;
-        let list = list(viewer, refusal::sent_id(profile?.id)?);
+        let owner = refusal::sent_id(profile?.id)?;
+        let list = list(viewer, owner);
         let first = list.slice(self, page.size, page.token).await?;
-        let visit = Visit::of(Some(viewer));
+        let visit = Visit::of(Some(viewer)).at(Host::Owner(owner.get()));
         self.fill(&list, visit, page.size, first).await
     }
 
@@ -178,4 +224,10 @@ impl Gateway {
         let visit = Visit::of(Some(viewer));
         self.fill(&list, visit, page.size, first).await
     }
+}
+
+/// Reads in which order follows are asked for.
+fn order(order: i32) -> Result<FollowOrder, Invalid> {
+    let unknown = |_| Invalid::new("order", "must be one of the orders");
+    FollowOrder::try_from(order).map_err(unknown)
 }

@@ -39,8 +39,12 @@ impl Visit<'_> {
 pub(crate) enum Host {
     /// The author of the post that it is about.
     Author(u64),
+    /// The author of the comment that it answers.
+    Commenter(u64),
     /// An account that the viewer asked for.
     Account(u64),
+    /// The owner of a list, whose profile was asked for already.
+    Owner(u64),
 }
 
 impl Visit<'_> {
@@ -57,27 +61,41 @@ impl Visit<'_> {
 }
 
 impl Host {
-    fn id(self) -> u64 {
+    /// Returns the host's account.
+    pub(crate) fn id(self) -> u64 {
         match self {
-            Self::Author(id) | Self::Account(id) => id,
+            Self::Author(id) | Self::Commenter(id) | Self::Account(id) | Self::Owner(id) => id,
         }
+    }
+
+    /// Returns whether it is known that the host's account is there.
+    fn is_known(self) -> bool {
+        matches!(self, Self::Owner(_))
     }
 
     /// Returns what is said where the host's account is gone.
     fn gone(self) -> Status {
         match self {
             Self::Author(_) => refusal::post_not_found(),
-            Self::Account(_) => refusal::user_not_found(),
+            Self::Commenter(_) => refusal::comment_not_found(),
+            Self::Account(_) | Self::Owner(_) => refusal::user_not_found(),
         }
     }
 }
 
+/// What becomes of the entries of a list of accounts that have a block with the viewer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blocked {
+    /// They are left out.
+    LeftOut,
+    /// They are shown: the list is what the viewer decided on.
+    Shown,
+}
+
 /// What is asked about how accounts stand to the viewer. What is not asked for costs nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Detail {
-    /// Who follows whom.
-    Follows,
-    /// That, and who blocks whom.
+    /// Who follows and who blocks whom.
     Blocks,
     /// That, and whom the viewer mutes.
     BlocksAndMutes,
@@ -114,24 +132,20 @@ impl People {
         self.relations.get(&id).map_or(RelationState::None, Relation::state)
     }
 
-    /// Returns nothing if the viewer may come to the author's post: POST_NOT_FOUND where the
-    /// author's account is gone, and the post with it, or what `refuse` makes of how the author
-    /// stands to the viewer, which is not asked for an anonymous one.
-    pub(crate) fn admit(
-        &self,
-        author: u64,
-        refuse: fn(&Relation) -> Result<(), Status>,
-    ) -> Result<(), Status> {
-        self.admit_to(Host::Author(author), refuse)
+    /// Returns an account with how it stands to the viewer, if that is known.
+    pub(crate) fn standing(&self, id: u64) -> Option<&Relation> {
+        self.relations.get(&id)
     }
 
-    /// Returns nothing if the viewer may come to what is the host's, as [`People::admit`].
-    fn admit_to(
+    /// Returns nothing if the viewer may come to what is the host's: POST_NOT_FOUND and the like
+    /// where the host's account is gone, or what `refuse` makes of how the host stands to the
+    /// viewer, which is not asked for an anonymous one.
+    pub(crate) fn admit(
         &self,
         host: Host,
         refuse: fn(&Relation) -> Result<(), Status>,
     ) -> Result<(), Status> {
-        if !self.users.contains_key(&host.id()) {
+        if !host.is_known() && !self.users.contains_key(&host.id()) {
             return Err(host.gone());
         }
         self.relations.get(&host.id()).map_or(Ok(()), refuse)
@@ -141,6 +155,12 @@ impl People {
     /// must not be taken for somebody without a block.
     fn check_relations(&self, ids: &[u64]) -> Result<(), Status> {
         refusal::sent(ids.iter().all(|id| self.relations.contains_key(id)).then_some(()))
+    }
+
+    /// Returns whether one of the viewer and an account blocks the other, so that lists of accounts
+    /// leave it out.
+    pub(crate) fn is_blocked(&self, id: u64) -> bool {
+        self.relations.get(&id).is_some_and(|relation| relation.blocking || relation.blocked_by)
     }
 
     /// Returns whether what an account wrote is kept from the viewer, where the viewer did not ask
@@ -154,31 +174,29 @@ impl People {
 
 impl Gateway {
     /// Returns what is known of accounts and of the host, or a refusal if the host keeps the viewer
-    /// out. Up to two calls at once: user.BatchGetUsers, relation.BatchGetRelations (not for an
-    /// anonymous viewer, and only about those of whom the visit does not know); none if there is
-    /// nobody to ask about.
+    /// out. Up to two calls at once: user.BatchGetUsers (not about the owner of a list),
+    /// relation.BatchGetRelations (not for an anonymous viewer, and only about those of whom the
+    /// visit does not know); none if there is nobody to ask about.
     pub(crate) async fn people(
         &self,
         visit: Visit<'_>,
         mut ids: Vec<u64>,
         detail: Detail,
     ) -> Result<People, Status> {
-        ids.extend(visit.host.map(Host::id));
+        ids.extend(visit.host.filter(|host| !host.is_known()).map(Host::id));
         ids.sort_unstable();
         ids.dedup();
-        if ids.is_empty() {
-            return Ok(People::default());
-        }
-        let detail = if visit.host.is_some() { detail.max(Detail::Blocks) } else { detail };
+        let mut targets = ids.clone();
+        targets.extend(visit.host.map(Host::id).filter(|host| !ids.contains(host)));
         let (users, relations) = tokio::join!(
-            self.profiles(ids.clone()),
-            self.relations(visit.viewer, visit.unknown(&ids), detail)
+            self.profiles(ids),
+            self.relations(visit.viewer, visit.unknown(&targets), detail)
         );
         let (users, mut relations) = (users?, relations?);
         relations.extend_from_slice(visit.known);
         let people = People::new(users, relations);
-        visit.viewer.map_or(Ok(()), |_| people.check_relations(&ids))?;
-        visit.host.map_or(Ok(()), |host| people.admit_to(host, blocks::refuse_blocked))?;
+        visit.viewer.map_or(Ok(()), |_| people.check_relations(&targets))?;
+        visit.host.map_or(Ok(()), |host| people.admit(host, blocks::refuse_blocked))?;
         Ok(people)
     }
 
@@ -210,7 +228,7 @@ impl Gateway {
         let request = relation::BatchGetRelationsRequest {
             viewer_id: viewer.get(),
             target_ids,
-            include_blocks: detail != Detail::Follows,
+            include_blocks: true,
             include_mutes: detail == Detail::BlocksAndMutes,
             include_newest_following_version: false,
         };
@@ -218,7 +236,11 @@ impl Gateway {
         Ok(response.map_err(|status| refusal::pass_on(status, &[]))?.into_inner().relations)
     }
 
+    /// Returns the profiles of accounts that are there. One call; none where there are no accounts.
     async fn profiles(&self, user_ids: Vec<u64>) -> Result<Vec<User>, Status> {
+        if user_ids.is_empty() {
+            return Ok(Vec::new());
+        }
         let request = user::BatchGetUsersRequest { user_ids };
         let response = self.peers.user().batch_get_users(request).await;
         Ok(response.map_err(|status| refusal::pass_on(status, &[]))?.into_inner().users)
@@ -253,16 +275,27 @@ mod tests {
     fn mutes_and_blocks_either_way_hide_an_account() {
         let hidden = [1, 2, 3, 4, 5, 6].map(|id| people().is_hidden(id));
         assert_eq!(hidden, [false, true, true, true, false, false]);
+        let blocked = [1, 2, 3, 4, 5, 6].map(|id| people().is_blocked(id));
+        assert_eq!(blocked, [false, false, true, true, false, false]);
     }
 
     #[test]
     fn a_host_who_blocks_the_viewer_or_is_gone_lets_nobody_in() {
         let reasons = |refuse: fn(&Relation) -> Result<(), Status>| {
-            let reason = |host| people().admit(host, refuse).err().and_then(|s| reason_of(&s));
+            let reason = |id| {
+                let admitted = people().admit(Host::Author(id), refuse);
+                admitted.err().and_then(|status| reason_of(&status))
+            };
             [1, 2, 3, 4, 5, 6].map(reason)
         };
-        let lost = people().admit_to(Host::Account(6), blocks::refuse_blocked).unwrap_err();
-        assert_eq!(reason_of(&lost), Some(ErrorReason::UserNotFound));
+        for (host, reason) in [
+            (Host::Account(6), ErrorReason::UserNotFound),
+            (Host::Commenter(6), ErrorReason::CommentNotFound),
+        ] {
+            let lost = people().admit(host, blocks::refuse_blocked).unwrap_err();
+            assert_eq!(reason_of(&lost), Some(reason));
+        }
+        people().admit(Host::Owner(6), blocks::refuse_blocked).unwrap();
         let (blocked, gone) = (Some(ErrorReason::BlockedByTarget), Some(ErrorReason::PostNotFound));
         assert_eq!(reasons(blocks::refuse_blocked), [None, None, None, blocked, None, gone]);
         let blocking = Some(ErrorReason::TargetBlocked);

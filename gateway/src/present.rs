@@ -13,8 +13,15 @@ use crate::{hydrate::Scene, mentions::Mentioned, people::People, skeleton::Entry
 /// where no relation is known; `None` without a profile: the account is gone.
 pub(crate) fn listed(entry: Entry, people: &mut People) -> Option<ListedUser> {
     let user = people.take_user(entry.user_id)?;
-    let relation = people.relation(entry.user_id).into();
-    Some(ListedUser { user: Some(user), relation, since: entry.since })
+    let standing = people.standing(entry.user_id).copied().unwrap_or_default();
+    Some(ListedUser {
+        user: Some(user),
+        relation: people.relation(entry.user_id).into(),
+        since: entry.since,
+        blocking: standing.blocking,
+        blocked_by: standing.blocked_by,
+        muting: standing.muting,
+    })
 }
 
 /// Returns a comment with its author; `None` where its author is gone.

@@ -5,19 +5,33 @@ use microblog_domain::UserId;
 use microblog_proto::{gateway, post, relation, user};
 use tonic::Status;
 
-use crate::{present, reference::Reference, refusal, rpc::Gateway, viewer::Token};
+use crate::{
+    people::{Detail, Visit},
+    present,
+    reference::Reference,
+    refusal,
+    rpc::Gateway,
+    viewer::Token,
+};
 
 /// What the viewer has to do with an account.
 struct Standing {
     relation: relation::Relation,
     common_following: u64,
+    followed_by: Vec<user::User>,
+    followed_by_count: u64,
 }
 
+/// How many of an account's followers whom the viewer follows are shown with it.
+const FOLLOWED_BY: usize = 3;
+
+/// Of how many they are picked, since some may be gone or hidden from the viewer.
+const FOLLOWED_BY_PICKED: i32 = 6;
+
 impl Gateway {
-    /// Shows an account. 6 calls, 3 without a token: by id, user.Authenticate ∥ user.GetUser ∥
-    /// relation.BatchGetCounts ∥ post.BatchGetPostCounts, then relation.GetRelation ∥
-    /// relation.CountCommonFollowing; by name, user.Authenticate ∥ user.GetUserByName, then the other
-    /// four at once.
+    /// Shows an account. Up to 9 calls, 3 without a token: by id, user.Authenticate ∥ user.GetUser ∥
+    /// relation.BatchGetCounts ∥ post.BatchGetPostCounts, then those of [`Gateway::standing`]; by
+    /// name, user.Authenticate ∥ user.GetUserByName, then the others at once.
     pub(crate) async fn view_user(
         &self,
         token: Option<Token>,
@@ -46,6 +60,8 @@ impl Gateway {
             relation: Some(standing.relation),
             common_following: standing.common_following,
             posts,
+            followed_by: standing.followed_by,
+            followed_by_count: standing.followed_by_count,
         })
     }
 
@@ -107,23 +123,78 @@ impl Gateway {
     }
 
     /// Returns what the viewer and an account have to do with each other: nothing if there is no
-    /// viewer. Two calls at once, or none.
+    /// viewer. No call then; otherwise relation.GetRelation ∥ relation.CountCommonFollowing
+    /// ∥ relation.CountFollowersIFollow (not about the viewer's own account), then user.BatchGetUsers
+    /// ∥ relation.BatchGetRelations (not where the viewer follows none of its followers).
     async fn standing(&self, viewer: Option<UserId>, user: UserId) -> Result<Standing, Status> {
         let Some(viewer) = viewer else {
-            return Ok(Standing { relation: present::stranger(user), common_following: 0 });
+            return Ok(Standing {
+                relation: present::stranger(user),
+                common_following: 0,
+                followed_by: Vec::new(),
+                followed_by_count: 0,
+            });
         };
         let client = self.peers.relation();
         let (viewer_id, other_id) = (viewer.get(), user.get());
-        let (relation, common) = tokio::join!(
+        let (relation, common, followers) = tokio::join!(
             client.get_relation(relation::GetRelationRequest { viewer_id, target_id: other_id }),
             client.count_common_following(relation::CountCommonFollowingRequest {
                 user_id: viewer_id,
                 other_id
             }),
+            self.followers_followed(viewer, user),
         );
         let relation = relation.map_err(|status| refusal::pass_on(status, &[]))?.into_inner();
         let common = common.map_err(|status| refusal::pass_on(status, &[]))?.into_inner();
         let relation = refusal::sent(relation.relation)?;
-        Ok(Standing { relation, common_following: common.count })
+        let followers = followers?;
+        // As the list of them, which is refused then.
+        let followers = if relation.blocked_by {
+            relation::CountFollowersIFollowResponse::default()
+        } else {
+            followers
+        };
+        Ok(Standing {
+            relation,
+            common_following: common.count,
+            followed_by: self.shown_followers(viewer, followers.newest).await?,
+            followed_by_count: followers.count,
+        })
+    }
+
+    /// Returns how many followers of an account the viewer follows, and the newest of them; nobody
+    /// for the viewer's own account. One call, or none.
+    async fn followers_followed(
+        &self,
+        viewer: UserId,
+        user: UserId,
+    ) -> Result<relation::CountFollowersIFollowResponse, Status> {
+        if viewer == user {
+            return Ok(relation::CountFollowersIFollowResponse::default());
+        }
+        let request = relation::CountFollowersIFollowRequest {
+            user_id: user.get(),
+            viewer_id: viewer.get(),
+            newest: FOLLOWED_BY_PICKED,
+        };
+        let response = self.peers.relation().count_followers_i_follow(request).await;
+        Ok(response.map_err(|status| refusal::pass_on(status, &[]))?.into_inner())
+    }
+
+    /// Returns the first of some followers who are there and not hidden from the viewer. Two calls at
+    /// once; none where there is nobody.
+    async fn shown_followers(
+        &self,
+        viewer: UserId,
+        newest: Vec<relation::Edge>,
+    ) -> Result<Vec<user::User>, Status> {
+        let ids: Vec<u64> = newest.iter().map(|edge| edge.user_id).collect();
+        let visit = Visit::of(Some(viewer));
+        let mut people = self.people(visit, ids.clone(), Detail::BlocksAndMutes).await?;
+        let shown = ids
+            .into_iter()
+            .filter_map(|id| if people.is_hidden(id) { None } else { people.take_user(id) });
+        Ok(shown.take(FOLLOWED_BY).collect())
     }
 }

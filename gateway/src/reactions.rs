@@ -52,10 +52,10 @@ impl Gateway {
         Ok(gateway::UnlikeResponse {})
     }
 
-    /// Adds a comment. Up to 6 calls: user.Authenticate, then post.GetPost, then user.BatchGetUsers ∥
-    /// relation.BatchGetRelations (not for the viewer's own post), then post.AddComment, then
-    /// user.BatchResolveNames (not where nobody is mentioned). Who comments too fast costs the first
-    /// one alone.
+    /// Adds a comment. Up to 7 calls: user.Authenticate, then post.GetPost ∥ post.GetComment (only for
+    /// an answer), then user.BatchGetUsers ∥ relation.BatchGetRelations (not where both are the
+    /// viewer's own), then post.AddComment, then user.BatchResolveNames (not where nobody is
+    /// mentioned). Who comments too fast costs the first one alone.
     pub(crate) async fn comment(
         &self,
         token: Token,
@@ -63,7 +63,8 @@ impl Gateway {
     ) -> Result<gateway::CommentResponse, Status> {
         let gateway::CommentRequest { request_id, post_id, text, in_reply_to_id } = request;
         let viewer = self.limited_viewer(token, &self.limits.viewers().comments).await?;
-        self.refuse_past_block(viewer, post_id, Act::React).await?;
+        let act = if in_reply_to_id == 0 { Act::React } else { Act::Answer(in_reply_to_id) };
+        self.refuse_past_block(viewer, post_id, act).await?;
         let author_id = viewer.get();
         let request =
             post::AddCommentRequest { author_id, request_id, post_id, text, in_reply_to_id };

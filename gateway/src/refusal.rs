@@ -70,6 +70,11 @@ pub(crate) fn post_not_found() -> Status {
     status::not_found(ErrorReason::PostNotFound, "no such post")
 }
 
+/// Returns the refusal of what is about a comment that there is not, or not any more.
+pub(crate) fn comment_not_found() -> Status {
+    status::not_found(ErrorReason::CommentNotFound, "no such comment")
+}
+
 /// Returns the refusal of what is about an account that there is not, or not any more.
 pub(crate) fn user_not_found() -> Status {
     status::not_found(ErrorReason::UserNotFound, "no such account")

@@ -1,19 +1,28 @@
 //! The lists of accounts that the relation service keeps.
 
 use microblog_domain::UserId;
-use microblog_proto::{gateway::ListedUser, relation};
+use microblog_proto::{
+    gateway::ListedUser,
+    relation::{self, FollowOrder},
+};
 use tonic::Status;
 
 use super::{Entry, Listing, Slice};
-use crate::{people::Visit, refusal, rpc::Gateway};
+use crate::{
+    people::{Blocked, Visit},
+    refusal,
+    rpc::Gateway,
+};
 
 /// A list of accounts that the relation service keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum List {
-    /// Whom an account follows.
-    Following(UserId),
+    /// Whom an account follows, in this order.
+    Following(UserId, FollowOrder),
     /// Who follows an account.
     Followers(UserId),
+    /// Those of them whom the account does not follow.
+    NotFollowedBack(UserId),
     /// Both at once.
     Mutuals(UserId),
     /// Whom the viewer (first) and an account both follow, since when the viewer does.
@@ -50,11 +59,25 @@ impl Listing for List {
         visit: Visit<'_>,
         entries: Vec<Entry>,
     ) -> Result<Vec<ListedUser>, Status> {
-        gateway.hydrate_accounts(visit, entries).await
+        gateway.hydrate_accounts(visit, entries, self.blocked()).await
     }
 }
 
 impl List {
+    /// Returns what becomes of entries that have a block with the viewer: one's own blocks and mutes
+    /// are there to be taken back.
+    fn blocked(self) -> Blocked {
+        match self {
+            Self::Blocks(_) | Self::Mutes(_) => Blocked::Shown,
+            Self::Following(..)
+            | Self::Followers(_)
+            | Self::NotFollowedBack(_)
+            | Self::Mutuals(_)
+            | Self::CommonFollowing(..)
+            | Self::FollowersIFollow(..) => Blocked::LeftOut,
+        }
+    }
+
     async fn ask(
         self,
         gateway: &Gateway,
@@ -72,13 +95,22 @@ impl List {
             }};
         }
         Ok(match self {
-            List::Following(user) => slice!(
+            List::Following(user, order) => slice!(
                 list_following,
-                ListFollowingRequest { user_id: user.get(), newer_than_version: 0 }
+                ListFollowingRequest {
+                    user_id: user.get(),
+                    newer_than_version: 0,
+                    order: order.into()
+                }
             ),
-            List::Followers(user) => {
-                slice!(list_followers, ListFollowersRequest { user_id: user.get() })
-            }
+            List::Followers(user) => slice!(
+                list_followers,
+                ListFollowersRequest { user_id: user.get(), not_followed_back: false }
+            ),
+            List::NotFollowedBack(user) => slice!(
+                list_followers,
+                ListFollowersRequest { user_id: user.get(), not_followed_back: true }
+            ),
             List::Mutuals(user) => {
                 slice!(list_mutuals, ListMutualsRequest { user_id: user.get() })
             }

@@ -98,7 +98,7 @@ fn followings_from(viewer: UserId) -> impl Fn(String) -> relation::ListFollowing
         user_id: viewer.get(),
         page_size: PageSize::MAX as i32,
         page_token,
-        newer_than_version: 0,
+        ..Default::default()
     }
 }
 

@@ -9,7 +9,11 @@ use microblog_proto::{
 use tonic::Status;
 
 use super::{Entry, Listing, Slice};
-use crate::{people::Visit, refusal, rpc::Gateway};
+use crate::{
+    people::{Blocked, Visit},
+    refusal,
+    rpc::Gateway,
+};
 
 /// The fields of the requests of lists that come from the caller.
 const FIELDS: refusal::Fields = &[("post_id", "post_id"), ("page_token", "page_token")];
@@ -29,6 +33,18 @@ pub(crate) struct Comments {
 pub(crate) struct Reposts(pub(crate) PostId);
 
 impl Gateway {
+    /// Returns a comment on a post, or COMMENT_NOT_FOUND. One call: post.GetComment.
+    pub(crate) async fn find_comment(
+        &self,
+        post_id: u64,
+        comment_id: u64,
+    ) -> Result<Comment, Status> {
+        let request = post::GetCommentRequest { post_id, comment_id };
+        let response = self.peers.post().get_comment(request).await;
+        let response = response.map_err(|status| refusal::pass_on(status, FIELDS))?;
+        refusal::sent(response.into_inner().comment)
+    }
+
     /// Returns a post with its root, or POST_NOT_FOUND. One call: post.GetPost.
     pub(crate) async fn post(&self, post_id: u64) -> Result<Post, Status> {
         let request = post::GetPostRequest { post_id, viewer_id: 0 };
@@ -62,7 +78,7 @@ impl Listing for Likers {
         visit: Visit<'_>,
         entries: Vec<Entry>,
     ) -> Result<Vec<ListedUser>, Status> {
-        gateway.hydrate_accounts(visit, entries).await
+        gateway.hydrate_accounts(visit, entries, Blocked::LeftOut).await
     }
 }
 

@@ -1,11 +1,12 @@
 //! Blocks, both ways, and what they keep a viewer from.
 
-use microblog_proto::gateway;
+use microblog_proto::{gateway, user};
+use microblog_testkit::Topology;
 
 use crate::{
     acts::request_id,
-    refused::{BLOCKED_BY_TARGET, TARGET_BLOCKED, assert_refused},
-    system::{Member, System, by_id},
+    refused::{BLOCKED_BY_TARGET, COMMENT_NOT_FOUND, TARGET_BLOCKED, assert_refused, invalid},
+    system::{Flags, Jobs, Member, PASSWORD, System, by_id},
 };
 
 /// Expands to a check for each call that acts on a post, or shows what is under it.
@@ -153,4 +154,65 @@ async fn nobody_is_kept_from_what_is_their_own() {
     let own = system.reposts(Some(&ann), post_id, 0, "").await.posts;
     let own = own[0].post.as_ref().unwrap().id;
     assert_free(&system, &ann, own).await;
+}
+
+#[tokio::test]
+async fn nobody_answers_the_comment_of_somebody_past_a_block() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let cleo = system.join("cleo").await;
+    let post_id = system.publish(&ann, "hello").await.id;
+    let question = system.comment(&cleo, post_id, "why?").await.id;
+    let answer = |request_id: &str, in_reply_to_id| gateway::CommentRequest {
+        request_id: request_id.to_owned(),
+        post_id,
+        text: "because".to_owned(),
+        in_reply_to_id,
+    };
+    let before = request_id();
+    let made = system.gateway().comment(bob.asks(answer(&before, question))).await.unwrap();
+    assert_eq!(made.into_inner().comment.unwrap().in_reply_to_author_id, cleo.id);
+
+    system.block(&cleo, &bob).await;
+    for request_id in [before.clone(), request_id()] {
+        let refused = system.gateway().comment(bob.asks(answer(&request_id, question))).await;
+        assert_refused("the commenter's block", refused, BLOCKED_BY_TARGET);
+        let own = answer(&request_id, question);
+        let refused = system.gateway().comment(cleo.asks(own)).await;
+        refused.expect("an answer to a comment of one's own");
+    }
+    let bobs = system.comment(&bob, post_id, "of the post").await.id;
+    let refused = system.gateway().comment(cleo.asks(answer(&request_id(), bobs))).await;
+    assert_refused("a block of one's own", refused, TARGET_BLOCKED);
+    assert_eq!(system.comments(None, post_id, 0, "").await.comments.len(), 5);
+
+    let request = cleo.asks(gateway::UnblockRequest { user: by_id(bob.id) });
+    system.gateway().unblock(request).await.unwrap();
+    system.gateway().comment(bob.asks(answer(&request_id(), question))).await.unwrap();
+
+    // A repeated request is answered although the comment that it answers is deleted.
+    let request = cleo.asks(gateway::DeleteCommentRequest { post_id, comment_id: question });
+    system.gateway().delete_comment(request).await.unwrap();
+    system.gateway().comment(bob.asks(answer(&before, question))).await.unwrap();
+    let refused = system.gateway().comment(bob.asks(answer(&request_id(), question))).await;
+    assert_refused("a deleted comment", refused, COMMENT_NOT_FOUND);
+    let refused = system.gateway().comment(bob.asks(answer(&request_id(), u64::MAX))).await;
+    assert_refused("no comment's id", refused, invalid(&["in_reply_to_id"]));
+}
+
+#[tokio::test]
+async fn nobody_answers_the_comment_of_an_account_that_is_gone() {
+    // No job: the post service does not hear of the deletion.
+    let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
+    let ann = system.join("ann").await;
+    let cleo = system.join("cleo").await;
+    let post_id = system.publish(&ann, "hello").await.id;
+    let in_reply_to_id = system.comment(&cleo, post_id, "why?").await.id;
+    let request = user::DeleteUserRequest { user_id: cleo.id, password: PASSWORD.to_owned() };
+    system.user().delete_user(request).await.unwrap();
+    let (request_id, text) = (request_id(), "because".to_owned());
+    let request = gateway::CommentRequest { request_id, post_id, text, in_reply_to_id };
+    let refused = system.gateway().comment(ann.asks(request)).await;
+    assert_refused("the commenter is gone", refused, COMMENT_NOT_FOUND);
 }

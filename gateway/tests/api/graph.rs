@@ -184,9 +184,8 @@ async fn an_account_is_shown_with_what_the_viewer_has_to_do_with_it() {
     let named = system.gateway().view_user(ann.asks(request)).await.unwrap().into_inner();
     assert_eq!(named, view);
 
-    // Oneself is nothing special.
     let own = see(&system, &ann, ann.id).await;
-    assert_eq!(own.relation.unwrap().state(), RelationState::None);
+    assert_eq!(own.relation.unwrap().state(), RelationState::Self_);
     let me = system.gateway().me(ann.asks(gateway::MeRequest {})).await.unwrap().into_inner();
     assert_eq!(me.account.as_ref().unwrap().user, own.user);
     assert_eq!(me.account.unwrap().email, "ann@example.com");

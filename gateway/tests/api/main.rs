@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
+mod account_lists;
 mod account_refusals;
 mod acts;
 mod blocked;

@@ -127,6 +127,20 @@ async fn what_writes_something_costs_a_fixed_number_of_calls() {
             system.unlike(viewer, post_id).await;
             check("unlike", &[AUTHENTICATE], "post.Unlike", None);
         }
+        // An answer costs one call more.
+        let comment = system.comment(bob, scene.root, "what?").await;
+        system.tap.calls();
+        for (viewer, before) in [(ann, &others[..]), (bob, &others)] {
+            let request = gateway::CommentRequest {
+                request_id: request_id(),
+                post_id: scene.root,
+                text: text.to_owned(),
+                in_reply_to_id: comment.id,
+            };
+            system.gateway().comment(viewer.asks(request)).await.unwrap();
+            let before: Vec<_> = before.iter().copied().chain(["post.GetComment"]).collect();
+            check("answer", &before, "post.AddComment", resolved);
+        }
         // Its own repost, but another's root.
         system.repost(bob, scene.repost, text).await;
         check("repost", &others, "post.Repost", resolved);

@@ -42,7 +42,7 @@ async fn each_sees_a_post_with_what_is_theirs(topology: Topology) {
         (Some(&friend), RelationState::Mutual, true),
         (Some(&follower), RelationState::Following, false),
         (Some(&followed), RelationState::Follower, true),
-        (Some(&ann), RelationState::None, false),
+        (Some(&ann), RelationState::Self_, false),
         (None, RelationState::None, false),
     ] {
         let view = system.view(viewer, post.id).await;
@@ -98,7 +98,7 @@ async fn a_repost_shows_its_root_with_its_author() {
 
     let of_root = system.reposts(Some(&cleo), root.id, 0, "").await;
     let authors: Vec<_> = of_root.posts.iter().map(|post| seen(post.author.as_ref())).collect();
-    assert_eq!(authors, [("cleo", RelationState::None), ("bob", RelationState::Follower)]);
+    assert_eq!(authors, [("cleo", RelationState::Self_), ("bob", RelationState::Follower)]);
     for post in &of_root.posts {
         assert_eq!((post.root_state(), &post.root), (RootState::Omitted, &None));
     }

@@ -11,11 +11,9 @@ use tonic::Code;
 
 use crate::{
     acts::{comment_texts, request_id},
-    refused::{POST_NOT_FOUND, Refusal, assert_refused},
+    refused::{COMMENT_NOT_FOUND, POST_NOT_FOUND, assert_refused},
     system::{Flags, Jobs, System, names},
 };
-
-const COMMENT_NOT_FOUND: Refusal = (Code::NotFound, ErrorReason::CommentNotFound, &[]);
 
 #[tokio::test]
 async fn a_like_counts_once_and_is_taken_back() {
@@ -55,7 +53,7 @@ async fn likers_are_listed_with_their_relations(topology: Topology) {
     let states: Vec<_> = page.users.iter().map(gateway::ListedUser::relation).collect();
     let (none, follower, mutual) =
         (RelationState::None, RelationState::Follower, RelationState::Mutual);
-    assert_eq!(states, [none, follower, mutual, none]);
+    assert_eq!(states, [RelationState::Self_, follower, mutual, none]);
     let times: Vec<_> = page.users.iter().map(|user| user.since.unwrap()).collect();
     assert!(times.is_sorted_by_key(|time| std::cmp::Reverse((time.seconds, time.nanos))));
     assert_eq!(page.next_page_token, "");
@@ -103,7 +101,7 @@ async fn a_conversation_is_read_in_either_order() {
         (author.relation(), author.user.unwrap().name)
     };
     let seen: Vec<_> = page.comments.iter().map(seen).collect();
-    let expected = [(RelationState::Following, "bob"), (RelationState::None, "ann")];
+    let expected = [(RelationState::Following, "bob"), (RelationState::Self_, "ann")];
     assert_eq!(seen, expected.map(|(state, name)| (state, name.to_owned())));
     assert_eq!(page.comments[1].comment.as_ref(), Some(&answer));
 

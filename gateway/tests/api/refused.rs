@@ -14,6 +14,7 @@ pub(crate) const TOKEN_MISSING: Refusal = (Code::Unauthenticated, ErrorReason::T
 pub(crate) const TOKEN_INVALID: Refusal = (Code::Unauthenticated, ErrorReason::TokenInvalid, &[]);
 pub(crate) const USER_NOT_FOUND: Refusal = (Code::NotFound, ErrorReason::UserNotFound, &[]);
 pub(crate) const POST_NOT_FOUND: Refusal = (Code::NotFound, ErrorReason::PostNotFound, &[]);
+pub(crate) const COMMENT_NOT_FOUND: Refusal = (Code::NotFound, ErrorReason::CommentNotFound, &[]);
 pub(crate) const BLOCKED_BY_TARGET: Refusal =
     (Code::PermissionDenied, ErrorReason::BlockedByTarget, &[]);
 pub(crate) const TARGET_BLOCKED: Refusal =

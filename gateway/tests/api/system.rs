@@ -146,8 +146,9 @@ impl System {
         page_size: i32,
         page_token: &str,
     ) -> gateway::ViewFollowersResponse {
-        let page_token = page_token.to_owned();
-        let request = gateway::ViewFollowersRequest { user: by_id(of), page_size, page_token };
+        let (user, page_token) = (by_id(of), page_token.to_owned());
+        let request =
+            gateway::ViewFollowersRequest { user, page_size, page_token, ..Default::default() };
         let request = match viewer {
             Some(viewer) => viewer.asks(request),
             None => Request::new(request),

@@ -44,7 +44,7 @@ async fn a_feed_has_all_that_belongs_to_its_posts(topology: Topology) {
         (vec![own, repost, hello], "")
     );
     let [own, repost, hello] = &page.posts[..] else { panic!("three posts") };
-    assert_eq!(author(own), ("ann", RelationState::None));
+    assert_eq!(author(own), ("ann", RelationState::Self_));
     assert_eq!(author(repost), ("carl", RelationState::Following));
     assert_eq!(author(hello), ("bob", RelationState::Mutual));
     assert_eq!((own.root_state(), hello.root_state()), (RootState::None, RootState::None));

@@ -152,6 +152,20 @@ impl PostService for Rpc {
         Ok(Response::new(pb::AddCommentResponse { comment }))
     }
 
+    async fn get_comment(
+        &self,
+        request: Request<pb::GetCommentRequest>,
+    ) -> Answer<pb::GetCommentResponse> {
+        let pb::GetCommentRequest { post_id, comment_id } = request.into_inner();
+        let (post, id) = wire::both(
+            PostId::parse("post_id", post_id),
+            CommentId::parse("comment_id", comment_id),
+        )?;
+        let comment =
+            self.tiers.comments(post, &[id]).await?.pop().ok_or(Error::CommentNotFound)?;
+        Ok(Response::new(pb::GetCommentResponse { comment: Some(wire::comment(comment)) }))
+    }
+
     async fn delete_comment(
         &self,
         request: Request<pb::DeleteCommentRequest>,

@@ -93,6 +93,8 @@ async fn every_wrong_field_of_a_read_is_named() {
         };
         let fields = ["post_id", "order", "page_size"];
         names_fields(client.list_comments(comments).await, &fields);
+        let comment = pb::GetCommentRequest { post_id, comment_id: number };
+        names_fields(client.get_comment(comment).await, &["post_id", "comment_id"]);
         let reposts = pb::ListRepostsRequest {
             post_id,
             viewer_id,

@@ -5,6 +5,8 @@
 //! and looked up in the first list, which tells the order. A page is cut by position in the first
 //! list either way, so pages neither repeat nor skip when the lists' lengths change in between.
 
+use std::cmp::Reverse;
+
 use microblog_domain::UserId;
 use microblog_keyspace::{Entry, Order};
 
@@ -79,10 +81,7 @@ impl Pair {
 
     /// Counts what the lists have in common, among the newest 5,000 of the shorter one.
     pub(crate) async fn count(self, store: &Store) -> Result<usize, Error> {
-        let Place { shorter, after } = self.beginning(store).await?;
-        let shorter_first = if shorter == 0 { self } else { Self([self.0[1], self.0[0]]) };
-        let beginning = Place { shorter: 0, after };
-        Ok(shorter_first.walk(store, beginning, usize::MAX).await?.entries.len())
+        Ok(self.counted(store).await?.1.len())
     }
 
     // Returns all that the lists have in common, by reading the second list whole; `None` if that
@@ -106,6 +105,38 @@ impl Pair {
             (score > 0).then_some(Entry { member: member.get(), score })
         };
         Ok(Some(members.iter().zip(versions).filter_map(entry).collect()))
+    }
+
+    /// Counts as [`Pair::count`], and returns up to so many of those entries, newest in the first
+    /// list first, with its versions.
+    pub(crate) async fn count_with_newest(
+        self,
+        store: &Store,
+        newest: usize,
+    ) -> Result<(usize, Vec<Entry>), Error> {
+        let (shorter, mut entries) = self.counted(store).await?;
+        let count = entries.len();
+        if shorter == 1 && newest > 0 {
+            let (list, user) = self.0[0];
+            let versions = store.versions(list, user, &ids(&entries)).await?;
+            for (entry, version) in entries.iter_mut().zip(versions) {
+                entry.score = version;
+            }
+            // One that has just left the list has no version any more.
+            entries.retain(|entry| entry.score > 0);
+            entries.sort_unstable_by_key(|entry| Reverse((entry.score, entry.member)));
+        }
+        entries.truncate(newest);
+        Ok((count, entries))
+    }
+
+    // Returns which list is the shorter one, and what its newest 5,000 have in common with the other
+    // one, with its own versions.
+    async fn counted(self, store: &Store) -> Result<(usize, Vec<Entry>), Error> {
+        let Place { shorter, after } = self.beginning(store).await?;
+        let shorter_first = if shorter == 0 { self } else { Self([self.0[1], self.0[0]]) };
+        let beginning = Place { shorter: 0, after };
+        Ok((shorter, shorter_first.walk(store, beginning, usize::MAX).await?.entries))
     }
 
     async fn walk(self, store: &Store, place: Place, count: usize) -> Result<Found, Error> {

@@ -83,10 +83,12 @@ pub enum State {
     Follower,
     /// Each follows the other.
     Mutual,
+    /// The target is the viewer.
+    Own,
 }
 
 impl State {
-    /// Returns the state for whether the viewer follows the target, and the target the viewer.
+    /// Returns the state of another account for whether the viewer follows it, and it the viewer.
     pub const fn of(follows: bool, is_follower: bool) -> Self {
         match (follows, is_follower) {
             (false, false) => Self::None,

@@ -13,6 +13,7 @@ mod error;
 mod forget;
 mod graph;
 mod keys;
+mod not_followed_back;
 mod repair;
 mod rpc;
 mod store;

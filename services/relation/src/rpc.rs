@@ -8,7 +8,7 @@ use futures::{
 };
 use microblog_chassis as chassis;
 use microblog_domain::{PageSize, Partition, Scope, UserId};
-use microblog_keyspace::Entry;
+use microblog_keyspace::{Entry, Order, Range};
 use microblog_proto::relation::{self as pb, relation_service_server::RelationService};
 use tonic::{Request, Response, Status};
 
@@ -17,6 +17,7 @@ use crate::{
     edges::{Edges, accepted},
     error::Error,
     graph::{Edge, Include, List},
+    not_followed_back,
     store::Store,
     verify, wire,
 };
@@ -52,6 +53,20 @@ impl Rpc {
         let after = Entry::from_token(scope, page_token)?;
         let page = self.store.page(list, user, after, None, count).await?;
         Ok((wire::entries(&page.entries), page.next_token(scope)))
+    }
+
+    async fn list_not_followed_back(
+        &self,
+        request: pb::ListFollowersRequest,
+    ) -> Result<pb::ListFollowersResponse, Error> {
+        let user = UserId::parse("user_id", request.user_id)?;
+        let count = PageSize::parse(request.page_size)?.get();
+        let scope = Scope::new("ListFollowers/not_followed_back").with(request.user_id);
+        let after = Entry::from_token(scope, &request.page_token)?;
+        let found = not_followed_back::page(&self.store, user, after, count).await?;
+        let token = |last: Entry| scope.token([last.score, last.member]);
+        let next_page_token = found.next.map_or_else(String::new, token);
+        Ok(pb::ListFollowersResponse { edges: wire::entries(&found.entries), next_page_token })
     }
 
     async fn list_common(
@@ -210,16 +225,20 @@ impl RelationService for Rpc {
         let request = request.into_inner();
         let user = UserId::parse("user_id", request.user_id).map_err(Error::from)?;
         let count = PageSize::parse(request.page_size).map_err(Error::from)?.get();
-        let newer_than = wire::newer_than(request.newer_than_version).map_err(Error::from)?;
-        let scope = Scope::new(name(List::Following))
+        let above = wire::newer_than(request.newer_than_version).map_err(Error::from)?;
+        let order = wire::order(request.order).map_err(Error::from)?;
+        let mut scope = Scope::new(name(List::Following))
             .with(request.user_id)
             .with(request.newer_than_version);
+        if order == Order::Oldest {
+            scope = scope.with(pb::FollowOrder::OldestFirst as u64);
+        }
         let after = Entry::from_token(scope, &request.page_token).map_err(Error::from)?;
-        let page = self.store.page(List::Following, user, after, newer_than, count).await;
-        let page = page.map_err(Error::from)?;
+        let range = Range { order, after, above, count };
+        let page = self.store.range(List::Following, user, range).await.map_err(Error::from)?;
         let next_page_token = page.next_token(scope);
-        let settled_version = match (after, page.entries.first()) {
-            (None, Some(newest)) => self.store.settled(user, newest.score).await,
+        let settled_version = match (order, after, page.entries.first()) {
+            (Order::Newest, None, Some(newest)) => self.store.settled(user, newest.score).await,
             _ => Ok(0),
         };
         let settled_version = settled_version.map_err(Error::from)?;
@@ -233,6 +252,9 @@ impl RelationService for Rpc {
         request: Request<pb::ListFollowersRequest>,
     ) -> Answer<pb::ListFollowersResponse> {
         let r = request.into_inner();
+        if r.not_followed_back {
+            return Ok(Response::new(self.list_not_followed_back(r).await?));
+        }
         let (edges, next_page_token) =
             self.list(List::Followers, r.user_id, r.page_size, &r.page_token).await?;
         Ok(Response::new(pb::ListFollowersResponse { edges, next_page_token }))
@@ -271,6 +293,20 @@ impl RelationService for Rpc {
         let Edge { from, to } = wire::edge(ids.0, ids.1)?;
         let count = Pair::following(from, to).count(&self.store).await? as u64;
         Ok(Response::new(pb::CountCommonFollowingResponse { count }))
+    }
+
+    async fn count_followers_i_follow(
+        &self,
+        request: Request<pb::CountFollowersIFollowRequest>,
+    ) -> Answer<pb::CountFollowersIFollowResponse> {
+        let r = request.into_inner();
+        let ids = (("user_id", r.user_id), ("viewer_id", r.viewer_id));
+        let Edge { from, to } = wire::edge(ids.0, ids.1)?;
+        let newest = wire::newest(r.newest).map_err(Error::from)?;
+        let pair = Pair::followers_followed(from, to);
+        let (count, newest) = pair.count_with_newest(&self.store, newest).await?;
+        let (count, newest) = (count as u64, wire::entries(&newest));
+        Ok(Response::new(pb::CountFollowersIFollowResponse { count, newest }))
     }
 
     async fn list_followers_i_follow(

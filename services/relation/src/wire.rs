@@ -1,7 +1,7 @@
 //! Between the wire's types and the domain's, with the checks of what comes in.
 
-use microblog_domain::{BATCH_MAX, Invalid, Scope, Stamp, TokenError, UserId};
-use microblog_keyspace::Entry;
+use microblog_domain::{BATCH_MAX, Invalid, PageSize, Scope, Stamp, TokenError, UserId};
+use microblog_keyspace::{Entry, Order};
 use microblog_proto::relation as pb;
 
 use crate::{
@@ -38,6 +38,21 @@ pub(crate) fn newer_than(version: u64) -> Result<Option<u64>, Invalid> {
         return Err(Invalid::new("newer_than_version", "must be a version: below 2^53"));
     }
     Ok((version > 0).then_some(version))
+}
+
+/// Reads in which order follows are asked for.
+pub(crate) fn order(order: i32) -> Result<Order, Invalid> {
+    match pb::FollowOrder::try_from(order) {
+        Ok(pb::FollowOrder::Unspecified | pb::FollowOrder::NewestFirst) => Ok(Order::Newest),
+        Ok(pb::FollowOrder::OldestFirst) => Ok(Order::Oldest),
+        Err(_) => Err(Invalid::new("order", "must be one of the orders")),
+    }
+}
+
+/// Reads how many of the newest entries to return; none for 0.
+pub(crate) fn newest(newest: i32) -> Result<usize, Invalid> {
+    let count = usize::try_from(newest).ok().filter(|&count| count <= PageSize::MAX);
+    count.ok_or_else(|| Invalid::new("newest", format!("must be 0 to {}", PageSize::MAX)))
 }
 
 /// Reads a batch of accounts.
@@ -97,6 +112,7 @@ pub(crate) fn state(state: State) -> pb::RelationState {
         State::Following => pb::RelationState::Following,
         State::Follower => pb::RelationState::Follower,
         State::Mutual => pb::RelationState::Mutual,
+        State::Own => pb::RelationState::Self_,
     }
 }
 

@@ -167,7 +167,7 @@ async fn a_mute_is_seen_by_the_muter_alone() {
 }
 
 async fn all_followers(system: &System, user_id: u64, page_size: i32) -> Vec<pb::Edge> {
-    let mut request = pb::ListFollowersRequest { user_id, page_size, page_token: String::new() };
+    let mut request = pb::ListFollowersRequest { user_id, page_size, ..Default::default() };
     let mut edges = Vec::new();
     loop {
         let page = system.client.clone().list_followers(request.clone()).await.unwrap();
@@ -190,7 +190,7 @@ async fn a_list_is_paged_newest_first_without_gaps_while_it_grows() {
 
         let mut seen = Vec::new();
         let mut request =
-            pb::ListFollowersRequest { user_id: id(1), page_size: 7, page_token: String::new() };
+            pb::ListFollowersRequest { user_id: id(1), page_size: 7, ..Default::default() };
         loop {
             let page = system.client.clone().list_followers(request.clone()).await.unwrap();
             let page = page.into_inner();
@@ -298,6 +298,161 @@ async fn common_followings_and_followers_i_follow_are_paged_whole() {
 }
 
 #[tokio::test]
+async fn followings_are_paged_oldest_first_without_gaps_while_the_list_grows() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        system.import(&(2..=95).map(|n| (id(1), id(n))).collect::<Vec<_>>()).await;
+        let mut request = pb::ListFollowingRequest {
+            user_id: id(1),
+            page_size: 7,
+            order: pb::FollowOrder::OldestFirst.into(),
+            ..Default::default()
+        };
+        let mut seen = Vec::new();
+        let mut added = 0;
+        loop {
+            let page = system.client.clone().list_following(request.clone()).await.unwrap();
+            let page = page.into_inner();
+            assert_eq!(page.settled_version, 0);
+            seen.extend(page.edges);
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            assert_eq!(seen.len() % 7, 0, "only the last page is short");
+            request.page_token = page.next_page_token;
+            // Somebody new at the end, and somebody gone that was on the page.
+            if added < 10 {
+                added += 1;
+                system.follow(id(1), id(1000 + added)).await.unwrap();
+            }
+            system.unfollow(id(1), seen.last().unwrap().user_id).await.unwrap();
+        }
+        assert!(seen.is_sorted_by(|a, b| a.version < b.version), "oldest first");
+        let ids: Vec<_> = seen.iter().map(|edge| edge.user_id).collect();
+        let expected: Vec<_> = (2..=95).chain(1001..=1010).map(id).collect();
+        assert_eq!(ids, expected);
+
+        request.page_token.clear();
+        request.newer_than_version = seen[99].version;
+        let newer = system.client.clone().list_following(request.clone()).await.unwrap();
+        let newer: Vec<_> = newer.into_inner().edges.iter().map(|edge| edge.user_id).collect();
+        assert_eq!(newer, expected[100..]);
+        request.order = 7;
+        names_field(system.client.clone().list_following(request).await, "order");
+    }
+}
+
+/// Reads the followers of an account that it does not follow back to the end, and returns them with
+/// the number of empty pages.
+async fn all_not_followed_back(
+    system: &System,
+    user_id: u64,
+    mut between: impl AsyncFnMut(),
+) -> (Vec<u64>, usize) {
+    let mut request = pb::ListFollowersRequest {
+        user_id,
+        page_size: 7,
+        not_followed_back: true,
+        ..Default::default()
+    };
+    let (mut seen, mut empty) = (Vec::new(), 0);
+    loop {
+        let page = system.client.clone().list_followers(request.clone()).await.unwrap();
+        let page = page.into_inner();
+        assert!(page.edges.len() <= 7);
+        empty += usize::from(page.edges.is_empty());
+        seen.extend(page.edges.iter().map(|edge| edge.user_id));
+        if page.next_page_token.is_empty() {
+            return (seen, empty);
+        }
+        request.page_token = page.next_page_token;
+        between().await;
+    }
+}
+
+#[tokio::test]
+async fn followers_not_followed_back_are_paged_whole_with_bounded_calls() {
+    for topology in [Single, Cluster] {
+        let system = System::start_with(topology, &["--following-limit", "20000"]).await;
+        let alice = id(1);
+        assert_eq!(all_not_followed_back(&system, alice, async || ()).await, (vec![], 1));
+        // Of 12,040 followers, Alice follows the newest 12,000 back, and of the others every second.
+        let imports = [2..42, 42..12_042].map(|fans| fans.map(|n| (id(n), alice)));
+        for fans in imports {
+            system.import(&fans.collect::<Vec<_>>()).await;
+        }
+        let old = all_followers(&system, alice, 200).await.split_off(12_000);
+        let (followed, expected): (Vec<_>, Vec<_>) =
+            old.iter().map(|edge| edge.user_id).enumerate().partition(|(i, _)| i % 2 == 0);
+        let new = (42..12_042).map(|n| (alice, id(n)));
+        system
+            .import(&new.chain(followed.iter().map(|&(_, id)| (alice, id))).collect::<Vec<_>>())
+            .await;
+
+        // Others come, on top of the list, and are followed back or not.
+        let mut next = 20_000;
+        let (seen, empty) = all_not_followed_back(&system, alice, async || {
+            next += 1;
+            system.follow(id(next), alice).await.unwrap();
+            if next % 2 == 0 {
+                system.follow(alice, id(next)).await.unwrap();
+            }
+        })
+        .await;
+        let expected: Vec<_> = expected.into_iter().map(|(_, id)| id).collect();
+        assert_eq!(seen.len(), expected.len());
+        assert_eq!(seen, expected);
+        assert_eq!(empty, 2, "a call examines 5,000 followers at most");
+    }
+}
+
+#[tokio::test]
+async fn the_newest_followers_whom_the_viewer_follows_are_counted_and_told() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let (viewer, star) = (id(1), id(2));
+        // The viewer came to follow them in the opposite order.
+        system.import(&(10..1210).rev().map(|n| (viewer, id(n))).collect::<Vec<_>>()).await;
+        for n in 10..30 {
+            system.follow(id(n), star).await.unwrap();
+        }
+        let request =
+            pb::CountFollowersIFollowRequest { user_id: star, viewer_id: viewer, newest: 6 };
+        let ask = async || {
+            let answer = system.client.clone().count_followers_i_follow(request).await.unwrap();
+            let answer = answer.into_inner();
+            let newest: Vec<_> = answer.newest.iter().map(|edge| edge.user_id).collect();
+            (answer.count, newest, answer.newest)
+        };
+        let (count, newest, edges) = ask().await;
+        let expected: Vec<_> = (24..30).rev().map(id).collect();
+        assert_eq!((count, &newest), (20, &expected));
+        let followers = all_followers(&system, star, 200).await;
+        assert_eq!(edges, followers[..6], "since when they follow the star");
+
+        // With more followers than the viewer follows, it is the viewer's list that is walked.
+        system.import(&(5_000..7_000).map(|n| (id(n), star)).collect::<Vec<_>>()).await;
+        assert_eq!(ask().await, (20, expected, edges));
+        for n in 30..1030 {
+            system.import(&[(id(n), star)]).await;
+        }
+        let (count, newest, _) = ask().await;
+        assert_eq!((count, newest), (1020, (1024..1030).rev().map(id).collect()));
+
+        let request = pb::CountFollowersIFollowRequest { newest: 0, ..request };
+        let answer = system.client.clone().count_followers_i_follow(request).await.unwrap();
+        assert_eq!(
+            answer.into_inner(),
+            pb::CountFollowersIFollowResponse { count: 1020, newest: vec![] }
+        );
+        for newest in [-1, 201] {
+            let request = pb::CountFollowersIFollowRequest { newest, ..request };
+            names_field(system.client.clone().count_followers_i_follow(request).await, "newest");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_stream_of_followers_goes_on_where_it_broke_off() {
     let system = System::start(Single).await;
     let follows: Vec<_> = (2..=1001).map(|n| (id(n), id(1))).collect();
@@ -356,8 +511,7 @@ async fn rubbish_is_refused_by_the_name_of_its_field() {
         ..Default::default()
     };
     names_field(system.client.clone().batch_get_relations(request).await, "target_ids");
-    let request =
-        pb::ListFollowersRequest { user_id: id(1), page_size: -1, page_token: String::new() };
+    let request = pb::ListFollowersRequest { user_id: id(1), page_size: -1, ..Default::default() };
     names_field(system.client.clone().list_followers(request).await, "page_size");
 }
 
@@ -366,7 +520,7 @@ async fn foreign_and_forged_page_tokens_are_refused() {
     let system = System::start(Single).await;
     system.import(&[(id(2), id(1)), (id(3), id(1)), (id(2), id(4)), (id(3), id(4))]).await;
     let mut request =
-        pb::ListFollowersRequest { user_id: id(1), page_size: 1, page_token: String::new() };
+        pb::ListFollowersRequest { user_id: id(1), page_size: 1, ..Default::default() };
     let page = system.client.clone().list_followers(request.clone()).await.unwrap().into_inner();
 
     request.user_id = id(4);
@@ -379,10 +533,22 @@ async fn foreign_and_forged_page_tokens_are_refused() {
     let first = system.client.clone().list_following(following.clone()).await.unwrap();
     following.page_token = first.into_inner().next_page_token;
     following.newer_than_version = 1;
+    let refusal = system.client.clone().list_following(following.clone()).await;
+    refused(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+    following.newer_than_version = 0;
+    following.page_token.clear();
+
+    let first = system.client.clone().list_following(following.clone()).await.unwrap();
+    following.page_token = first.into_inner().next_page_token;
+    following.order = pb::FollowOrder::OldestFirst.into();
     let refusal = system.client.clone().list_following(following).await;
     refused(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
 
     request.user_id = id(1);
+    request.not_followed_back = true;
+    let refusal = system.client.clone().list_followers(request.clone()).await;
+    refused(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+    request.not_followed_back = false;
     request.page_token = format!("B{}", &page.next_page_token[1..]);
     let refusal = system.client.clone().list_followers(request).await.map(|_| ());
     refused(refusal.clone(), Code::InvalidArgument, ErrorReason::PageTokenInvalid);

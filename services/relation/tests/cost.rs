@@ -84,12 +84,15 @@ async fn reads_cost_the_same_for_a_hundred_entries_and_for_a_hundred_thousand() 
         });
         assert_eq!(annotate.await, one_round_trip(&[("smismember", 2)]));
 
-        let request = pb::BatchGetRelationsRequest {
-            include_blocks: true,
-            include_mutes: true,
-            include_newest_following_version: true,
-            ..request
-        };
+        let request =
+            pb::BatchGetRelationsRequest { include_blocks: true, include_mutes: true, ..request };
+        let of_list = cost(&system, async || {
+            system.client.clone().batch_get_relations(request.clone()).await.unwrap();
+        });
+        assert_eq!(of_list.await, one_round_trip(&[("smismember", 2), ("zrange", 3)]));
+
+        let request =
+            pb::BatchGetRelationsRequest { include_newest_following_version: true, ..request };
         let of_home = cost(&system, async || {
             system.client.clone().batch_get_relations(request.clone()).await.unwrap();
         });
@@ -104,6 +107,20 @@ async fn reads_cost_the_same_for_a_hundred_entries_and_for_a_hundred_thousand() 
         });
         let look_ups = [("smismember", 2), ("zmscore", 3), ("zrange", 1)];
         assert_eq!(of_few.await, one_round_trip(&look_ups));
+
+        let request = pb::ListFollowersRequest {
+            user_id,
+            page_size: 50,
+            not_followed_back: true,
+            ..Default::default()
+        };
+        let not_followed_back = cost(&system, async || {
+            let response = system.client.clone().list_followers(request.clone()).await;
+            assert_eq!(response.unwrap().into_inner().edges.len(), 50);
+        });
+        let chunk =
+            [("smismember", 1), ("zrange", 1)].map(|(name, calls)| (name.to_owned(), calls));
+        assert_eq!(not_followed_back.await, (chunk.into(), 2));
 
         let request = pb::BatchGetCountsRequest { user_ids: vec![user_id] };
         let counts = cost(&system, async || {

@@ -7,7 +7,7 @@ mod support;
 use futures::future::join_all;
 use microblog_proto::relation as pb;
 use microblog_testkit::Topology::{Cluster, Single};
-use support::{FOLLOWER, FOLLOWING, MUTUAL, NONE, System, id};
+use support::{FOLLOWER, FOLLOWING, MUTUAL, NONE, OWN, System, id};
 
 #[tokio::test]
 async fn a_batch_of_relations_keeps_its_order_and_tells_only_what_was_asked() {
@@ -22,8 +22,10 @@ async fn a_batch_of_relations_keeps_its_order_and_tells_only_what_was_asked() {
     let response = system.client.clone().batch_get_relations(request.clone()).await.unwrap();
     let response = response.into_inner();
     let states: Vec<_> = response.relations.iter().map(|relation| relation.state).collect();
-    assert_eq!(states, [NONE, MUTUAL, FOLLOWER, FOLLOWING, NONE, MUTUAL]);
+    assert_eq!(states, [NONE, MUTUAL, FOLLOWER, FOLLOWING, OWN, MUTUAL]);
     assert!(!response.relations[0].blocking);
+    let own = system.relation(id(1), id(1)).await;
+    assert_eq!((own.state, own.blocking, own.blocked_by, own.muting), (OWN, false, false, false));
     assert_eq!(response.newest_following_version, 0);
 
     request.include_blocks = true;

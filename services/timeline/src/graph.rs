@@ -98,6 +98,7 @@ impl Graph {
                 page_size: PAGE_MAX,
                 page_token,
                 newer_than_version: since,
+                ..Default::default()
             };
             let page = in_time(self.relation.list_following(request)).await?;
             // On the first page alone.
@@ -171,7 +172,7 @@ impl Standing {
     pub(crate) fn own(reader: UserId) -> Self {
         Self(relation::Relation {
             user_id: reader.get(),
-            state: RelationState::None.into(),
+            state: RelationState::Self_.into(),
             blocking: false,
             blocked_by: false,
             muting: false,

@@ -79,7 +79,7 @@ async fn a_page_tells_how_those_who_wrote_it_stand_to_its_reader() {
     let page = home(0, "").await;
     assert_eq!(posts(&page.entries), [own, root]);
     assert_eq!(page.entries[1].stand_in_ids.len(), 4);
-    let [of_bob, of_alice] = [(bob, RelationState::None), (alice, RelationState::Mutual)];
+    let [of_bob, of_alice] = [(bob, RelationState::Self_), (alice, RelationState::Mutual)];
     let of_stand_ins = [(carol, RelationState::Following), (dave, RelationState::Following)];
     assert_eq!(told(&page.relations), [&[of_bob, of_alice], &of_stand_ins[..]].concat());
     // As the relation service has it, for everybody.

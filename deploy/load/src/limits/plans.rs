@@ -46,24 +46,28 @@ pub(crate) fn view_followers(Pages { followers, .. }: Pages) -> Plan {
     let page = relation::ListFollowersRequest {
         user_id: ID,
         page_size: PAGE as i32,
-        page_token: String::new(),
+        ..Default::default()
     };
     let edges = relation::ListFollowersResponse {
         edges: vec![edge(); followers],
         next_page_token: page_token(),
     };
-    let request = ViewFollowersRequest {
-        user: Some(by_id()),
-        page_size: PAGE as i32,
-        page_token: String::new(),
+    let request =
+        ViewFollowersRequest { user: Some(by_id()), page_size: PAGE as i32, ..Default::default() };
+    let listed = ListedUser {
+        user: Some(user()),
+        relation: state(),
+        since: Some(time()),
+        ..Default::default()
     };
-    let listed = ListedUser { user: Some(user()), relation: state(), since: Some(time()) };
     let answer = gateway::ViewFollowersResponse {
         users: vec![listed; followers],
         next_page_token: page_token(),
     };
     let first = vec![authenticate(), get_user(), step(Peer::Relation, &page, &edges)];
-    let hydration = vec![users(followers), relations(followers, relation(followers))];
+    // The list's owner as well: somebody whom they block is refused.
+    let asked = followers + 1;
+    let hydration = vec![users(followers), relations(asked, authors(asked))];
     plan(&request, &answer, vec![first, hydration])
 }
 
@@ -75,7 +79,8 @@ pub(crate) fn one_pair(_: Pages) -> Plan {
     plan(&relation(1), &answer, Vec::new())
 }
 
-/// Returns the plan of a look at one account: 6 calls in 2 stages.
+/// Returns the plan of a look at one account of whose followers the viewer follows at least six: 9
+/// calls in 3 stages.
 pub(crate) fn view_user(_: Pages) -> Plan {
     let counts = Counts { user_id: ID, following: 60, followers: 400, mutuals: 30 };
     let count = step(
@@ -100,16 +105,24 @@ pub(crate) fn view_user(_: Pages) -> Plan {
         &relation::CountCommonFollowingRequest { user_id: ID, other_id: ID },
         &relation::CountCommonFollowingResponse { count: 20 },
     );
+    let followed_by = step(
+        Peer::Relation,
+        &relation::CountFollowersIFollowRequest { user_id: ID, viewer_id: ID, newest: 6 },
+        &relation::CountFollowersIFollowResponse { count: 15, newest: vec![edge(); 6] },
+    );
     let answer = gateway::ViewUserResponse {
         user: Some(user()),
         counts: Some(counts),
         relation: Some(one_relation()),
         common_following: 20,
         posts: Some(200),
+        followed_by: vec![user(); 3],
+        followed_by_count: 15,
     };
     let request = ViewUserRequest { user: Some(by_id()) };
     let first = vec![authenticate(), get_user(), count, posts];
-    plan(&request, &answer, vec![first, vec![stands, common]])
+    let names = vec![users(6), relations(6, authors(6))];
+    plan(&request, &answer, vec![first, vec![stands, common, followed_by], names])
 }
 
 /// Returns the plan of a follow: 3 calls in 2 stages. Of the end of one it is the same without
@@ -244,7 +257,7 @@ mod tests {
         };
         assert_eq!(shape(view_followers), [3, 2]);
         assert!(shape(one_pair).is_empty());
-        assert_eq!(shape(view_user), [4, 2]);
+        assert_eq!(shape(view_user), [4, 3, 2]);
         assert_eq!(shape(follow), [2, 1]);
         assert_eq!(shape(publish), [1, 1, 1]);
         assert_eq!(shape(view_home), [1, 1, 1, 1, 1]);

@@ -202,8 +202,7 @@ pub(super) fn pair(viewer: &Session, target: u64) -> BatchGetRelationsRequest {
 }
 
 pub(super) fn followers(listed: u64) -> ViewFollowersRequest {
-    let page_token = String::new();
-    ViewFollowersRequest { user: by_id(listed), page_size: PAGE as i32, page_token }
+    ViewFollowersRequest { user: by_id(listed), page_size: PAGE as i32, ..Default::default() }
 }
 
 pub(super) fn user(id: u64) -> ViewUserRequest {

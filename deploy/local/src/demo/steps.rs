@@ -120,5 +120,6 @@ fn word(state: RelationState) -> &'static str {
         RelationState::Following => "following",
         RelationState::Follower => "follower",
         RelationState::Mutual => "mutual",
+        RelationState::Self_ => "oneself",
     }
 }

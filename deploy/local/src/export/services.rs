@@ -75,8 +75,12 @@ impl Services {
         user_id: u64,
         page_token: String,
     ) -> Result<Page<Edge>, Status> {
-        let (page_size, newer_than_version) = (PAGE_SIZE, 0);
-        let message = ListFollowingRequest { user_id, page_size, page_token, newer_than_version };
+        let message = ListFollowingRequest {
+            user_id,
+            page_size: PAGE_SIZE,
+            page_token,
+            ..Default::default()
+        };
         let answer = self.relation().list_following(request(message)).await?.into_inner();
         self.named(answer.edges, answer.next_page_token).await
     }
@@ -87,7 +91,12 @@ impl Services {
         user_id: u64,
         page_token: String,
     ) -> Result<Page<Edge>, Status> {
-        let message = ListFollowersRequest { user_id, page_size: PAGE_SIZE, page_token };
+        let message = ListFollowersRequest {
+            user_id,
+            page_size: PAGE_SIZE,
+            page_token,
+            ..Default::default()
+        };
         let answer = self.relation().list_followers(request(message)).await?.into_inner();
         self.named(answer.edges, answer.next_page_token).await
     }

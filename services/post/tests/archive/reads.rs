@@ -97,6 +97,11 @@ async fn see(system: &System, world: &World) -> Seen {
             let page_token = page_token.clone();
             let request = pb::ListCommentsRequest { post_id, order, page_size, page_token };
             let page = client().list_comments(request).await.unwrap().into_inner();
+            for comment in &page.comments {
+                let request = pb::GetCommentRequest { post_id, comment_id: comment.id };
+                let one = client().get_comment(request).await.unwrap().into_inner().comment;
+                assert_eq!(one.as_ref(), Some(comment));
+            }
             seen.comments.push(page.comments);
         }
         let request = pb::ListRepostsRequest { post_id, viewer_id: FAN, page_size, page_token };

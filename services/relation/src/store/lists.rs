@@ -39,6 +39,11 @@ impl Store {
         count: usize,
     ) -> Result<Page, Error> {
         let range = Range { order: Order::Newest, after, above: newer_than, count };
+        self.range(list, user, range).await
+    }
+
+    /// Returns a page of a list in either order: in the usual case one command.
+    pub async fn range(&self, list: List, user: UserId, range: Range) -> Result<Page, Error> {
         self.keyspace.page(&key(list, user), range).await
     }
 

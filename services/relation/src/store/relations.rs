@@ -84,7 +84,11 @@ impl Store {
         let at = |flags: &[bool], i: usize| flags.get(i).copied().unwrap_or(false);
         let relation = |(i, &target)| Relation {
             target,
-            state: State::of(at(&follows, i), at(&is_follower, i)),
+            state: if target == viewer {
+                State::Own
+            } else {
+                State::of(at(&follows, i), at(&is_follower, i))
+            },
             blocking: at(blocking, i),
             blocked_by: at(blocked_by, i),
             muting: at(muting, i),

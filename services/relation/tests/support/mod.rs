@@ -23,6 +23,7 @@ pub(crate) type Client = RelationServiceClient<Channel>;
 pub(crate) use microblog_testkit::PATIENCE;
 
 pub(crate) const NONE: i32 = RelationState::None as i32;
+pub(crate) const OWN: i32 = RelationState::Self_ as i32;
 pub(crate) const FOLLOWING: i32 = RelationState::Following as i32;
 pub(crate) const FOLLOWER: i32 = RelationState::Follower as i32;
 pub(crate) const MUTUAL: i32 = RelationState::Mutual as i32;

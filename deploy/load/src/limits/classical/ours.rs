@@ -70,7 +70,7 @@ async fn measure(
     let mut admin = connect(admin).await?;
     let list = async |page_token: String| {
         let page_size = i32::try_from(PAGE)?;
-        let request = ListFollowersRequest { user_id, page_size, page_token };
+        let request = ListFollowersRequest { user_id, page_size, page_token, ..Default::default() };
         let page = service.clone().list_followers(request).await?.into_inner();
         let ids = page.edges.iter().map(|edge| edge.user_id).collect::<Vec<_>>();
         anyhow::Ok((ids, page.next_page_token))

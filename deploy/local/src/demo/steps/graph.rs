@@ -18,13 +18,13 @@ pub(super) async fn tour(ada: &Person, bob: &Person, cleo: &Person) -> anyhow::R
         .await?;
 
     println!("\nAnybody's list is seen through the viewer's eyes, newest first");
-    followers(bob, ada, &[(cleo, RelationState::Follower), (bob, RelationState::None)]).await?;
-    followers(ada, bob, &[(cleo, RelationState::Follower), (ada, RelationState::None)]).await?;
+    followers(bob, ada, &[(cleo, RelationState::Follower), (bob, RelationState::Self_)]).await?;
+    followers(ada, bob, &[(cleo, RelationState::Follower), (ada, RelationState::Self_)]).await?;
     profile(cleo, ada).await?;
 
     println!("\nA block ends the follows between two people, and no new one can begin");
     block(bob, cleo).await?;
-    followers(ada, bob, &[(ada, RelationState::None)]).await?;
+    followers(ada, bob, &[(ada, RelationState::Self_)]).await?;
     let message = gateway::FollowRequest { user: bob.as_ref() };
     let what = format!("follows {}", bob.name);
     cleo.refused(&what, "BLOCKED_BY_TARGET", message, async |mut c, r| c.follow(r).await).await?;
@@ -96,8 +96,13 @@ async fn profile(viewer: &Person, owner: &Person) -> anyhow::Result<()> {
         |a| {
             let counts = a.counts.unwrap_or_default();
             format!(
-                "following {}, followers {}, mutuals {}; both of them follow {}",
-                counts.following, counts.followers, counts.mutuals, a.common_following
+                "following {}, followers {}, mutuals {}; both of them follow {}; followed by {} whom \
+                 the viewer follows",
+                counts.following,
+                counts.followers,
+                counts.mutuals,
+                a.common_following,
+                a.followed_by_count
             )
         },
     );
@@ -108,6 +113,11 @@ async fn profile(viewer: &Person, owner: &Person) -> anyhow::Result<()> {
         "{what}: expected 1 following, 2 followers, 1 mutual"
     );
     ensure!(answer.common_following == 1, "{what}: expected one account that both follow");
+    let followed_by: Vec<_> = answer.followed_by.iter().map(|user| user.id).collect();
+    ensure!(
+        answer.followed_by_count == followed_by.len() as u64 && followed_by.len() == 1,
+        "{what}: expected one follower whom the viewer follows"
+    );
     Ok(())
 }
 

@@ -1,0 +1,385 @@
+//! Lists of accounts as each viewer sees them: past blocks, in an order, and with a filter.
+
+use microblog_proto::{
+    gateway::{self, ListedUser},
+    relation::{FollowOrder, RelationState},
+};
+use microblog_testkit::Topology;
+use tonic::Request;
+
+use crate::{
+    acts::{asks, next_millisecond},
+    refused::{BLOCKED_BY_TARGET, Refusal, assert_refused, invalid},
+    system::{Flags, Jobs, Member, System, by_id, by_name, ids, names},
+};
+
+/// Expands to a check for each call that lists accounts around an account.
+macro_rules! lists_of {
+    ($check:ident) => {{
+        $check!(view_following, ViewFollowingRequest);
+        $check!(view_followers, ViewFollowersRequest);
+        $check!(view_mutuals, ViewMutualsRequest);
+        $check!(view_common_following, ViewCommonFollowingRequest);
+        $check!(view_followers_i_follow, ViewFollowersIFollowRequest);
+    }};
+}
+
+/// Makes follows one after the other, so that their order is certain.
+async fn follow_in_order(system: &System, follows: impl IntoIterator<Item = (u64, u64)>) {
+    for follow in follows {
+        next_millisecond().await;
+        system.follows([follow]).await;
+    }
+}
+
+/// Returns how an entry's account and the viewer stand to each other: blocking, blocked by, muting.
+fn flags(listed: &ListedUser) -> [bool; 3] {
+    [listed.blocking, listed.blocked_by, listed.muting]
+}
+
+/// A star with six mutuals who like its post; of the newest ones, the viewer blocks one, is blocked
+/// by one, and mutes one.
+struct Scene {
+    system: System,
+    star: Member,
+    post_id: u64,
+    viewer: Member,
+    blocked: Member,
+    blocker: Member,
+}
+
+impl Scene {
+    async fn set(topology: Topology) -> Self {
+        let system = System::start_on(topology, Jobs::Rest, Flags::default()).await;
+        let star = system.join("star").await;
+        let viewer = system.join("viewer").await;
+        let post_id = system.publish(&star, "hello").await.id;
+        let mut fans = Vec::new();
+        for name in ["a", "b", "c", "muted", "blocker", "blocked"] {
+            let fan = system.join(name).await;
+            follow_in_order(&system, [(fan.id, star.id), (star.id, fan.id)]).await;
+            system.like(&fan, post_id).await;
+            fans.push(fan);
+        }
+        let (Some(blocked), Some(blocker), Some(muted)) = (fans.pop(), fans.pop(), fans.pop())
+        else {
+            panic!("six fans");
+        };
+        system.mute(&viewer, &muted).await;
+        system.block(&blocker, &viewer).await;
+        system.block(&viewer, &blocked).await;
+        Self { system, star, post_id, viewer, blocked, blocker }
+    }
+
+    /// Returns each list around the star, read to its end in pages of two.
+    async fn read(&self, viewer: Option<&Member>) -> Vec<(&'static str, Vec<ListedUser>)> {
+        let mut lists = Vec::new();
+        macro_rules! read {
+            ($method:ident, $request:ident { $field:ident: $value:expr }) => {
+                let (mut token, mut listed) = (String::new(), Vec::new());
+                loop {
+                    let request = gateway::$request {
+                        $field: $value,
+                        page_size: 2,
+                        page_token: token,
+                        ..Default::default()
+                    };
+                    let page = self.system.gateway().$method(asks(viewer, request)).await;
+                    let page = page.expect(stringify!($method)).into_inner();
+                    let is_last = page.next_page_token.is_empty();
+                    assert!(is_last || page.users.len() == 2, "a page is short only at the end");
+                    listed.extend(page.users);
+                    token = page.next_page_token;
+                    if is_last {
+                        break;
+                    }
+                }
+                lists.push((stringify!($method), listed));
+            };
+        }
+        #[allow(clippy::needless_update, reason = "some of the requests have more fields")]
+        {
+            read!(view_following, ViewFollowingRequest { user: by_id(self.star.id) });
+            read!(view_followers, ViewFollowersRequest { user: by_id(self.star.id) });
+            read!(view_mutuals, ViewMutualsRequest { user: by_id(self.star.id) });
+            read!(view_likers, ViewLikersRequest { post_id: self.post_id });
+        }
+        lists
+    }
+}
+
+async fn block_hides(topology: Topology) {
+    let scene = Scene::set(topology).await;
+    for (list, users) in scene.read(Some(&scene.viewer)).await {
+        assert_eq!(names(&users), ["muted", "c", "b", "a"], "{list}");
+        assert_eq!(flags(&users[0]), [false, false, true], "{list}");
+        assert!(users[1..].iter().all(|user| flags(user) == [false; 3]), "{list}");
+    }
+    for other in [&scene.blocked, &scene.blocker] {
+        scene.system.follows([(scene.viewer.id, scene.star.id)]).await;
+        let followers = scene.system.followers(Some(other), scene.star.id, 0, "").await.users;
+        assert!(!names(&followers).contains(&"viewer"), "{:?}", names(&followers));
+        let request = gateway::UnfollowRequest { user: by_id(scene.star.id) };
+        scene.system.gateway().unfollow(scene.viewer.asks(request)).await.unwrap();
+    }
+    for (list, users) in scene.read(None).await {
+        assert_eq!(names(&users), ["blocked", "blocker", "muted", "c", "b", "a"], "{list}");
+        assert!(users.iter().all(|user| flags(user) == [false; 3]), "{list}");
+        assert!(users.iter().all(|user| user.relation() == RelationState::None), "{list}");
+    }
+}
+
+#[tokio::test]
+async fn whom_a_block_hides_is_on_no_list_for_the_other() {
+    block_hides(Topology::Single).await;
+}
+
+#[tokio::test]
+async fn whom_a_block_hides_is_on_no_list_for_the_other_on_a_cluster() {
+    block_hides(Topology::Cluster).await;
+}
+
+#[tokio::test]
+async fn whom_the_owner_blocks_can_page_none_of_their_lists() {
+    let scene = Scene::set(Topology::Single).await;
+    let (system, star, viewer) = (&scene.system, &scene.star, &scene.viewer);
+    let other = system.join("other").await;
+    let empty = system.join("empty").await;
+    let fan = by_name("a");
+    let request = gateway::FollowRequest { user: fan };
+    system.gateway().follow(viewer.asks(request)).await.unwrap();
+    let second = system.followers(Some(viewer), star.id, 2, "").await.next_page_token;
+    let liked = system.likers(Some(viewer), scene.post_id, 2, "").await.next_page_token;
+    system.block(star, viewer).await;
+    system.block(&empty, viewer).await;
+    system.block(&other, star).await;
+
+    for user in [by_id(star.id), by_name("star"), by_id(empty.id), by_name("empty")] {
+        macro_rules! check {
+            ($method:ident, $request:ident) => {
+                let request = gateway::$request { user: user.clone(), ..Default::default() };
+                let answer = system.gateway().$method(viewer.asks(request)).await;
+                assert_refused(stringify!($method), answer, BLOCKED_BY_TARGET);
+            };
+        }
+        lists_of!(check);
+    }
+    let (user, page_token) = (by_id(star.id), second);
+    let request = gateway::ViewFollowersRequest { user, page_token, ..Default::default() };
+    let answer = system.gateway().view_followers(viewer.asks(request)).await;
+    assert_refused("the second page", answer, BLOCKED_BY_TARGET);
+    let (post_id, page_token) = (scene.post_id, liked);
+    let request = gateway::ViewLikersRequest { post_id, page_token, ..Default::default() };
+    let answer = system.gateway().view_likers(viewer.asks(request)).await;
+    assert_refused("the second page of likers", answer, BLOCKED_BY_TARGET);
+
+    // Who blocks the owner may look, as may anybody without a token, and the owner.
+    for viewer in [&other, star] {
+        macro_rules! check {
+            ($method:ident, $request:ident) => {
+                let request = gateway::$request { user: by_id(star.id), ..Default::default() };
+                system.gateway().$method(viewer.asks(request)).await.expect(stringify!($method));
+            };
+        }
+        lists_of!(check);
+    }
+    assert_eq!(system.followers(None, star.id, 0, "").await.users.len(), 6);
+}
+
+#[tokio::test]
+async fn ones_own_blocks_and_mutes_are_shown_whole() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let cleo = system.join("cleo").await;
+    system.mute(&ann, &bob).await;
+    system.block(&ann, &bob).await;
+    system.block(&bob, &ann).await;
+    system.mute(&ann, &cleo).await;
+
+    let request = ann.asks(gateway::ViewBlocksRequest::default());
+    let blocks = system.gateway().view_blocks(request).await.unwrap().into_inner().users;
+    assert_eq!(names(&blocks), ["bob"]);
+    assert_eq!(flags(&blocks[0]), [true; 3]);
+    let request = ann.asks(gateway::ViewMutesRequest::default());
+    let mutes = system.gateway().view_mutes(request).await.unwrap().into_inner().users;
+    assert_eq!(names(&mutes), ["cleo", "bob"]);
+    assert_eq!(mutes.iter().map(flags).collect::<Vec<_>>(), [[false, false, true], [true; 3]]);
+}
+
+async fn see(system: &System, viewer: Option<&Member>, target: u64) -> gateway::ViewUserResponse {
+    let request = gateway::ViewUserRequest { user: by_id(target) };
+    system.gateway().view_user(asks(viewer, request)).await.unwrap().into_inner()
+}
+
+fn followed_by(view: &gateway::ViewUserResponse) -> (Vec<&str>, u64) {
+    let names = view.followed_by.iter().map(|user| user.name.as_str()).collect();
+    (names, view.followed_by_count)
+}
+
+async fn followers_i_follow_are_told(topology: Topology) {
+    let system = System::start_on(topology, Jobs::Rest, Flags::default()).await;
+    let star = system.join("star").await;
+    let viewer = system.join("viewer").await;
+    let mut fans = Vec::new();
+    for name in ["fan0", "fan1", "fan2", "fan3", "fan4", "fan5"] {
+        fans.push(system.join(name).await);
+    }
+    assert_eq!(followed_by(&see(&system, Some(&viewer), star.id).await), (vec![], 0));
+    // The viewer follows them in another order than the one in which they follow the star, and
+    // others besides; so do others follow the star.
+    follow_in_order(&system, fans.iter().rev().map(|fan| (viewer.id, fan.id))).await;
+    follow_in_order(&system, fans.iter().map(|fan| (fan.id, star.id))).await;
+    let newest = ["fan5", "fan4", "fan3"];
+    for strangers in [0, 1, 2] {
+        // First the lists are equally long, then the star's is longer, then the viewer's.
+        let crowd = system.crowd(&format!("stranger{strangers}_"), 20 * strangers).await;
+        match strangers {
+            1 => system.follows(crowd.iter().map(|&one| (one, star.id))).await,
+            _ => system.follows(crowd.iter().map(|&one| (viewer.id, one))).await,
+        }
+        let view = see(&system, Some(&viewer), star.id).await;
+        assert_eq!(followed_by(&view), (newest.to_vec(), 6), "{strangers}");
+    }
+    let request = gateway::ViewUserRequest { user: by_name("star") };
+    let named = system.gateway().view_user(viewer.asks(request)).await.unwrap().into_inner();
+    assert_eq!(named, see(&system, Some(&viewer), star.id).await);
+
+    // Whom the viewer mutes is counted, and not shown.
+    system.mute(&viewer, &fans[4]).await;
+    let view = see(&system, Some(&viewer), star.id).await;
+    assert_eq!(followed_by(&view), (vec!["fan5", "fan3", "fan2"], 6));
+    system.block(&fans[5], &viewer).await;
+    let view = see(&system, Some(&viewer), star.id).await;
+    assert_eq!(followed_by(&view), (vec!["fan3", "fan2", "fan1"], 5));
+
+    assert_eq!(followed_by(&see(&system, None, star.id).await), (vec![], 0));
+    system.follows([(fans[0].id, viewer.id)]).await;
+    assert_eq!(followed_by(&see(&system, Some(&viewer), viewer.id).await), (vec![], 0));
+    system.block(&star, &viewer).await;
+    assert_eq!(followed_by(&see(&system, Some(&viewer), star.id).await), (vec![], 0));
+}
+
+#[tokio::test]
+async fn an_account_is_shown_with_those_of_its_followers_whom_the_viewer_follows() {
+    followers_i_follow_are_told(Topology::Single).await;
+}
+
+#[tokio::test]
+async fn an_account_is_shown_with_those_of_its_followers_whom_the_viewer_follows_on_a_cluster() {
+    followers_i_follow_are_told(Topology::Cluster).await;
+}
+
+#[tokio::test]
+async fn a_look_at_an_account_costs_two_calls_more_where_there_is_somebody_to_name() {
+    let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
+    let star = system.join("star").await;
+    let viewer = system.join("viewer").await;
+    let fan = system.join("fan").await;
+    let of_anybody = ["relation.BatchGetCounts", "user.GetUser"];
+    let of_viewer = [
+        "relation.BatchGetCounts",
+        "relation.CountCommonFollowing",
+        "relation.CountFollowersIFollow",
+        "relation.GetRelation",
+        "user.Authenticate",
+        "user.GetUser",
+    ];
+    let of_self: Vec<_> = of_viewer.into_iter().filter(|call| !call.ends_with("IFollow")).collect();
+    let mut with_names = of_viewer.to_vec();
+    with_names.extend(["relation.BatchGetRelations", "user.BatchGetUsers"]);
+    with_names.sort_unstable();
+    system.tap.calls();
+    see(&system, None, star.id).await;
+    assert_eq!(system.tap.calls(), of_anybody);
+    see(&system, Some(&viewer), star.id).await;
+    assert_eq!(system.tap.calls(), of_viewer);
+    see(&system, Some(&viewer), viewer.id).await;
+    assert_eq!(system.tap.calls(), of_self);
+    system.follows([(viewer.id, fan.id), (fan.id, star.id)]).await;
+    system.tap.calls();
+    see(&system, Some(&viewer), star.id).await;
+    assert_eq!(system.tap.calls(), with_names);
+}
+
+fn not_followed_back(user: Option<gateway::UserRef>) -> gateway::ViewFollowersRequest {
+    gateway::ViewFollowersRequest { user, not_followed_back: true, ..Default::default() }
+}
+
+#[tokio::test]
+async fn followers_who_are_not_followed_back_are_listed_to_the_account_itself() {
+    const ONLY_OWN: Refusal<'_> = invalid(&["not_followed_back"]);
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let crowd = system.crowd("fan", 60).await;
+    system.follows(crowd.iter().map(|&fan| (fan, ann.id))).await;
+    system.follows(crowd.iter().step_by(3).map(|&fan| (ann.id, fan))).await;
+    let blocked = system.followers(Some(&ann), ann.id, 200, "").await.users;
+    let expected: Vec<u64> =
+        ids(&blocked).into_iter().filter(|id| !crowd.iter().step_by(3).any(|f| f == id)).collect();
+    assert_eq!(expected.len(), 40);
+
+    for user in [by_id(ann.id), by_name("ANN")] {
+        let mut request = gateway::ViewFollowersRequest { page_size: 9, ..not_followed_back(user) };
+        let mut seen = Vec::new();
+        loop {
+            let page = system.gateway().view_followers(ann.asks(request.clone())).await.unwrap();
+            let page = page.into_inner();
+            assert!(page.users.iter().all(|user| user.relation() == RelationState::Follower));
+            seen.extend(ids(&page.users));
+            request.page_token = page.next_page_token;
+            if request.page_token.is_empty() {
+                break;
+            }
+            assert_eq!(page.users.len(), 9, "a page is short only at the end");
+        }
+        assert_eq!(seen, expected);
+    }
+
+    for user in [by_id(ann.id), by_name("ann")] {
+        let request = || not_followed_back(user.clone());
+        let answer = system.gateway().view_followers(bob.asks(request())).await;
+        assert_refused("another's list", answer, ONLY_OWN);
+        let answer = system.gateway().view_followers(Request::new(request())).await;
+        assert_refused("without a token", answer, ONLY_OWN);
+    }
+}
+
+#[tokio::test]
+async fn followings_are_listed_in_either_order() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let bob = system.join("bob").await;
+    let crowd = system.crowd("friend", 25).await;
+    follow_in_order(&system, crowd.iter().map(|&friend| (ann.id, friend))).await;
+    let mut newest = crowd.clone();
+    newest.reverse();
+    let orders = [
+        (FollowOrder::Unspecified, &newest),
+        (FollowOrder::NewestFirst, &newest),
+        (FollowOrder::OldestFirst, &crowd),
+    ];
+    for (viewer, (order, expected)) in
+        [Some(&ann), Some(&bob), None].into_iter().flat_map(|viewer| orders.map(|of| (viewer, of)))
+    {
+        let (user, order) = (by_id(ann.id), order.into());
+        let request =
+            gateway::ViewFollowingRequest { user, order, page_size: 10, ..<_>::default() };
+        let mut request = request;
+        let mut seen = Vec::new();
+        loop {
+            let request_now = asks(viewer, request.clone());
+            let page = system.gateway().view_following(request_now).await.unwrap().into_inner();
+            seen.extend(ids(&page.users));
+            request.page_token = page.next_page_token;
+            if request.page_token.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(&seen, expected);
+    }
+    let request = gateway::ViewFollowingRequest { order: 7, page_size: -1, ..Default::default() };
+    let answer = system.gateway().view_following(request).await;
+    assert_refused("all that is wrong", answer, invalid(&["user", "order", "page_size"]));
+}

@@ -143,7 +143,7 @@ async fn a_call_with_too_much_metadata_is_refused_alone() {
     let server = Server::start(stub.service(), config());
     // All of one connection.
     let mut client = server.client();
-    let mut watch = client.verify(VerifyRequest {}).await.unwrap().into_inner();
+    let mut watch = client.verify(VerifyRequest::default()).await.unwrap().into_inner();
     watch.next().await.unwrap().unwrap();
     let too_large = (Code::ResourceExhausted, "ERROR_REASON_METADATA_TOO_LARGE".to_owned());
     for bytes in [17_000, 20_000, 100_000, 130_000] {
@@ -159,7 +159,7 @@ async fn a_call_with_too_much_metadata_is_refused_alone() {
     assert!(watch.next().await.is_none(), "the stream ends as its handler ends it");
 
     // From some size on HTTP/2 itself refuses the call, without a status of ours; but alone as well.
-    let mut watch = client.verify(VerifyRequest {}).await.unwrap().into_inner();
+    let mut watch = client.verify(VerifyRequest::default()).await.unwrap().into_inner();
     watch.next().await.unwrap().unwrap();
     let status = client.get_user_by_name(laden(170_000, 1)).await.unwrap_err();
     assert_eq!(code_and_reason(&status), (Code::Unknown, "none".to_owned()));

@@ -276,8 +276,9 @@ async fn a_look_at_an_account_costs_two_calls_more_where_there_is_somebody_to_na
     let star = system.join("star").await;
     let viewer = system.join("viewer").await;
     let fan = system.join("fan").await;
-    let of_anybody = ["relation.BatchGetCounts", "user.GetUser"];
+    let of_anybody = ["post.BatchGetPostCounts", "relation.BatchGetCounts", "user.GetUser"];
     let of_viewer = [
+        "post.BatchGetPostCounts",
         "relation.BatchGetCounts",
         "relation.CountCommonFollowing",
         "relation.CountFollowersIFollow",

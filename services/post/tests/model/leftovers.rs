@@ -17,7 +17,7 @@ const OF_POSTS: [&str; 6] =
     ["post", "likes", "comments", "comment_bodies", "reposts", "unreposted"];
 
 /// Other kinds that may be there when nothing waits.
-const OTHERS: [&str; 9] = [
+const OTHERS: [&str; 10] = [
     "posts",
     "clock",
     "authors",
@@ -26,6 +26,7 @@ const OTHERS: [&str; 9] = [
     "comment_request",
     "unarchived",
     "retired",
+    "ended",
     "horizon",
 ];
 

@@ -52,7 +52,6 @@ pub(crate) async fn unfinished(store: &Store, partition: Partition) -> Result<Re
 pub(crate) async fn user(store: &Store, user: UserId) -> Result<Repairs, Error> {
     let edges = Edges::new(store.clone());
     let mut repair = Repair { store, edges, user, repairs: Repairs::default() };
-    repair.id_sets().await?;
     for list in [List::Following, List::Followers, List::Mutuals, List::Blocks, List::BlockedBy] {
         let mut after = None;
         loop {
@@ -71,6 +70,8 @@ pub(crate) async fn user(store: &Store, user: UserId) -> Result<Repairs, Error> 
             }
         }
     }
+    // After the lists: what an id set lacks and what it has too much must not hide each other.
+    repair.id_sets().await?;
     Ok(repair.repairs)
 }
 

@@ -14,6 +14,7 @@ on_both! {
     posts_count_wherever_they_are
     a_deletion_counts_once
     what_was_not_counted_is_counted_by_the_mover
+    a_wrong_count_is_repaired
 }
 
 const AUTHOR: u64 = id(1);
@@ -115,4 +116,23 @@ async fn what_was_not_counted_is_counted_by_the_mover(archives: &ArchiveServer) 
     has(&aging, AUTHOR, 4).await;
     system.delete(AUTHOR, posts[0]).await.unwrap();
     has(&aging, AUTHOR, 3).await;
+}
+
+async fn a_wrong_count_is_repaired(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 1).await;
+    let system = &aging.system;
+    let mut posts = Vec::new();
+    for n in 0..5 {
+        posts.push(system.create(AUTHOR, &format!("number {n}")).await.unwrap().id);
+    }
+    aging.evict(&posts[..4]).await;
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let list = format!("post:{{{}}}:posts:{AUTHOR}", user(1).partition());
+    cmd("ZINCRBY").arg(list).arg(7).arg(0).exec_async(&mut admin).await.unwrap();
+    let wrong = format!("{AUTHOR} counts 12 posts, and has 5");
+    assert_eq!(support::verify(&system.client, false).await.0, [wrong]);
+    let repaired = format!("the posts of {AUTHOR} are counted again");
+    assert_eq!(support::verify(&system.client, true).await, (vec![], vec![repaired]));
+    assert_eq!(support::verify(&system.client, true).await, Default::default());
+    has(&aging, AUTHOR, 5).await;
 }

@@ -18,7 +18,10 @@ use support::{
     post_id, posts,
     relations::import,
 };
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::{
+    sync::Semaphore,
+    time::{MissedTickBehavior, interval},
+};
 
 const MODES: [&str; 3] = ["hybrid", "push", "pull"];
 const AUTHORS: u64 = 6;
@@ -31,8 +34,21 @@ const PACE: Duration = Duration::from_millis(10);
 /// How many posts come between two pages at least.
 const BETWEEN_PAGES: usize = 3;
 
+/// How many posts come for each page at most. However slow the machine is, all posts of a scroll are
+/// among those that a home timeline holds.
+const PER_PAGE_MAX: usize = 8;
+
 /// What came since the scrolling began.
-type Arrived = Mutex<Vec<u64>>;
+struct Arrived {
+    posts: Mutex<Vec<u64>>,
+    may_come: Semaphore,
+}
+
+impl Arrived {
+    fn len(&self) -> usize {
+        self.posts.lock().unwrap().len()
+    }
+}
 
 /// Starts a system in which a reader follows some authors, of whom some are pulled from in hybrid
 /// mode, and has 400 posts. Returns those, oldest first.
@@ -66,12 +82,13 @@ async fn with_posts(mode: &str, reader: u64) -> (System, Vec<pb::Delivery>) {
     (system, seeds)
 }
 
-/// Takes a hundred posts in each second, for ever. One of five comes late: it is as old as a post
+/// Takes a hundred posts in each second, as many as may come. One of five comes late: it is as old as a post
 /// that is there already.
 async fn arrive(system: &System, seeds: &[pb::Delivery], arrived: &Arrived) {
     let mut ticks = interval(PACE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     for n in 0.. {
+        arrived.may_come.acquire().await.unwrap().forget();
         ticks.tick().await;
         let author = id(1 + n as u64 % AUTHORS);
         let next = if n % 5 == 4 {
@@ -81,7 +98,7 @@ async fn arrive(system: &System, seeds: &[pb::Delivery], arrived: &Arrived) {
             delivery(post_id(author), author, 0)
         };
         deliver_all(&system.client, &[next]).await;
-        arrived.lock().unwrap().push(next.post_id);
+        arrived.posts.lock().unwrap().push(next.post_id);
     }
 }
 
@@ -95,9 +112,10 @@ async fn scroll(
     let (entries, mut token, _) = first;
     let mut all = posts(&entries);
     for _ in 1..PAGES {
-        let before = arrived.lock().unwrap().len();
+        let before = arrived.len();
+        arrived.may_come.add_permits(PER_PAGE_MAX);
         testkit::eventually("posts come", PATIENCE, async || {
-            arrived.lock().unwrap().len() >= before + BETWEEN_PAGES
+            arrived.len() >= before + BETWEEN_PAGES
         })
         .await;
         let page = Timeline::Home.page(&system.client, reader, PAGE as i32, &token, "").await;
@@ -117,7 +135,7 @@ async fn forty_pages_down_no_post_shows_twice_and_none_is_skipped() {
     for mode in MODES {
         let reader = id(50);
         let (system, seeds) = with_posts(mode, reader).await;
-        let arrived = Arrived::default();
+        let arrived = Arrived { posts: Mutex::default(), may_come: Semaphore::new(0) };
         let first = Timeline::Home.page(&system.client, reader, PAGE as i32, "", "").await.unwrap();
         let since = first.2.clone();
         let arriving = Box::pin(arrive(&system, &seeds, &arrived));
@@ -131,7 +149,7 @@ async fn forty_pages_down_no_post_shows_twice_and_none_is_skipped() {
         let old: BTreeSet<_> = seeds.iter().map(|seed| seed.post_id).collect();
         let seen: BTreeSet<_> = scrolled.iter().copied().collect();
         let late: BTreeSet<_> =
-            arrived.lock().unwrap().iter().copied().filter(|post| post & 1 == 1).collect();
+            arrived.posts.lock().unwrap().iter().copied().filter(|post| post & 1 == 1).collect();
         let oldest = *scrolled.last().unwrap();
         let missing: Vec<_> = old.range(oldest..).filter(|post| !seen.contains(post)).collect();
         assert_eq!(missing, [&0; 0], "skipped: {mode}");
@@ -143,7 +161,7 @@ async fn forty_pages_down_no_post_shows_twice_and_none_is_skipped() {
         let mut all: Vec<_> = Vec::new();
         testkit::eventually("what came is new", PATIENCE, async || {
             all = Timeline::Home.whole(&system.client, reader, PAGE as i32, &since).await;
-            let arrived = arrived.lock().unwrap();
+            let arrived = arrived.posts.lock().unwrap();
             arrived.iter().all(|post| all.contains(post) || old.range(post..).count() >= PAGE)
         })
         .await;

@@ -33,6 +33,9 @@ const DELIVERED_WITHIN: Duration = Duration::from_secs(2);
 const _: () = assert!(DELIVERY_PATIENCE.as_millis() < PERIOD.as_millis());
 const _: () = assert!(2 * PERIOD.as_millis() <= DELIVERED_WITHIN.as_millis());
 
+/// How often the clocks of the partitions are measured.
+const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
+
 /// How long a job rests that failed for want of the archive: longer than others take to notice. What
 /// waits may be much, and is read in vain.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -61,7 +64,16 @@ pub(crate) fn jobs(
         Box::pin(deliver(sweeper())),
         Box::pin(forget(tiers.clone(), posts)),
         Box::pin(erase(eraser, to_erase)),
+        Box::pin(measure_clocks(tiers.store().clone())),
     ]
+}
+
+async fn measure_clocks(store: Store) {
+    let mut rounds = Rounds::new("measuring the clocks", CLOCKS_PERIOD);
+    loop {
+        rounds.next().await;
+        rounds.note(store.measure_clocks().await);
+    }
 }
 
 /// Returns the jobs that archive, and move what is old to the archive, for ever. In a thread of their

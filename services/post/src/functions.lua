@@ -92,4 +92,5 @@ local function admit(pace, limit)
   return 0
 end
 
+register('post_mend_clock', mend_clock, 'allow-oom')
 register('post_confirm', confirm, 'allow-oom')

@@ -19,7 +19,7 @@ use crate::{
     repair::Repair,
     store::Length,
     tiers::Tiers,
-    verify,
+    verify::{self, Report},
     wire::{self, NewComment, NewPost, NewRepost},
 };
 
@@ -243,6 +243,12 @@ impl PostService for Rpc {
         let pb::VerifyRequest { user_id, repair } = request.into_inner();
         let tiers = self.tiers.clone();
         let repair = repair.then(|| Repair::new(tiers.clone(), self.posts.clone()));
+        // Repairs issue stamps: first, the clocks.
+        let clocks = match repair {
+            Some(_) => Some(tiers.store().mend_clocks().await.map_err(Error::from)?),
+            None => None,
+        };
+        let clocks = clocks.map(|repairs| Ok(Report { repairs, ..Report::default() }));
         let reports = match user_id {
             0 => stream::iter(Partition::all())
                 .then(move |partition| {
@@ -268,7 +274,8 @@ impl PostService for Rpc {
                 stream::once(report).boxed()
             }
         };
-        let reports = reports.map_ok(wire::report).map_err(Status::from);
+        let reports =
+            stream::iter(clocks).chain(reports).map_ok(wire::report).map_err(Status::from);
         Ok(Response::new(reports.boxed()))
     }
 }

@@ -5,6 +5,7 @@
 //! * an author has as many posts as are counted;
 //! * each count of a post is the length of its list, and each comment has a content;
 //! * a post's reposts exist and repeat it, and a repost is on the list of each post that counts it;
+//! * the clock that issues ids is not ahead of the time;
 //! * nothing waits to be told or delivered.
 //!
 //! Of a post that left Redis likewise, in the archive. What the archive does not know yet is counted,
@@ -98,6 +99,9 @@ pub async fn partition(tiers: &Tiers, partition: Partition) -> Result<Report, Er
         [(told, "reposts wait to be told"), (delivered, "posts wait to be delivered")]
     {
         report.violations.check(count == 0, || format!("partition {partition}: {count} {kind}"));
+    }
+    if let Some(violation) = store.clock_violation(partition).await? {
+        report.violations.check(false, || violation);
     }
     let mut cursor = 0;
     loop {

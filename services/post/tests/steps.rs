@@ -327,11 +327,11 @@ async fn counts_that_fall_to_nothing_take_no_room() {
 async fn ids_grow_though_the_machines_clock_went_back() {
     let system = System::start_without_jobs(Topology::Single).await;
     let first = system.create(id(1), "first").await.unwrap();
-    // As if the last stamp had been issued by a clock an hour ahead of now.
+    // As if the last stamp had been issued by a clock a minute ahead of now.
     let key = format!("post:{{{}}}:clock", user(1).partition());
     let mut admin = system.redis.nodes()[0].admin().await;
     let last: u64 = redis::cmd("GET").arg(&key).query_async(&mut admin).await.unwrap();
-    let ahead = last + 3_600_000 * 4;
+    let ahead = last + 60_000 * 4;
     let () = redis::cmd("SET").arg(&key).arg(ahead).query_async(&mut admin).await.unwrap();
 
     let second = system.create(id(1), "second").await.unwrap();

@@ -6,12 +6,13 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use microblog_proto::post as pb;
+use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::{
     Topology::{Cluster, Single},
     redis::cmd,
 };
-use support::{System, id, violations};
+use support::{System, id, refused, violations};
+use tonic::Code;
 
 /// Returns a key of a post's or an account's.
 fn key(kind: &str, owner: u64) -> String {
@@ -142,4 +143,47 @@ async fn one_account_is_checked_alone() {
             assert_eq!(messages, if user_id == 0 { 1024 } else { 1 });
         }
     }
+}
+
+#[tokio::test]
+async fn a_clock_that_jumped_ahead_is_told_of_and_set_back() {
+    let system = System::start_without_jobs(Single).await;
+    let before = system.create(id(1), "a post").await.unwrap().id;
+    // Both clocks were a year ahead for a moment: a post has its id of then.
+    let partition = support::user(1).partition();
+    let clock = format!("post:{{{partition}}}:clock");
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let tick: u64 = cmd("GET").arg(&clock).query_async(&mut admin).await.unwrap();
+    let jumped = tick + 365 * 24 * 3_600 * 4_000;
+    for command in [
+        cmd("SET").arg(&clock).arg(jumped),
+        cmd("SET").arg(format!("{clock}:rests")).arg(format!("{tick};{jumped}")),
+    ] {
+        command.exec_async(&mut admin).await.unwrap();
+    }
+    let comment = system.comment(id(2), before, "a comment", 0).await;
+    refused(comment, Code::Unavailable, ErrorReason::ClockAhead);
+    refused(system.create(id(1), "a post").await, Code::Unavailable, ErrorReason::ClockAhead);
+    refused(system.delete(id(1), before).await, Code::Unavailable, ErrorReason::ClockAhead);
+    let expected = format!("the clock of partition {partition} is 3153");
+    let found = violations(&system.client).await;
+    assert!(found.len() == 1 && found[0].starts_with(&expected), "{found:?}");
+
+    // What a repair has to date, it dates when the clocks are set back.
+    let lost = system.create(id(2), "a post").await.unwrap().id;
+    let comment = system.comment(id(1), lost, "a comment", 0).await.unwrap().id;
+    let mut lose = cmd("HDEL");
+    lose.arg(key("comment_bodies", lost)).arg(comment);
+    lose.exec_async(&mut admin).await.unwrap();
+    let (left, repaired) = support::verify(&system.client, true).await;
+    assert_eq!(left, Vec::<String>::new());
+    assert_eq!(repaired.len(), 2, "{repaired:?}");
+    let expected = format!("the clock of partition {partition} is set back by 3153");
+    assert!(repaired[0].starts_with(&expected), "{repaired:?}");
+    assert_eq!(support::verify(&system.client, true).await, Default::default());
+
+    let after = system.create(id(1), "a post").await.unwrap().id;
+    assert!(before < after && after < before + (60_000 << 12), "{before} {after}");
+    system.comment(id(2), before, "a comment", 0).await.unwrap();
+    system.delete(id(1), before).await.unwrap();
 }

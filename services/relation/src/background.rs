@@ -14,9 +14,24 @@ use crate::{
 /// How often each job looks for work: 1,024 small reads in one batch.
 const PERIOD: Duration = Duration::from_secs(1);
 
+/// How often the clocks of the partitions are measured.
+const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
+
 /// Returns the jobs, each running for ever.
 pub(crate) fn jobs(store: &Store) -> Vec<BoxFuture<'static, ()>> {
-    vec![Box::pin(sweep(store.clone())), Box::pin(forget(store.clone()))]
+    vec![
+        Box::pin(sweep(store.clone())),
+        Box::pin(forget(store.clone())),
+        Box::pin(measure_clocks(store.clone())),
+    ]
+}
+
+async fn measure_clocks(store: Store) {
+    let mut rounds = Rounds::new("measuring the clocks", CLOCKS_PERIOD);
+    loop {
+        rounds.next().await;
+        rounds.note(store.measure_clocks().await);
+    }
 }
 
 async fn sweep(store: Store) {

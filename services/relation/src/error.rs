@@ -63,6 +63,7 @@ impl From<Error> for Status {
                 return match store {
                     keyspace::Error::Unavailable(_) => status::store_unavailable(),
                     keyspace::Error::Full(_) => status::store_full(),
+                    keyspace::Error::ClockAhead(_) => status::clock_ahead(),
                     keyspace::Error::Refused { .. }
                     | keyspace::Error::Malformed(_)
                     | keyspace::Error::Config(_) => status::internal(),

@@ -31,11 +31,11 @@ local function waiting_block(user, target)
   return 'block:' .. user .. '>' .. target
 end
 
--- Returns a version above what is known of an edge, for a repair: a new one of the partition's clock,
--- or the next one where the clock is behind. The clock does not follow what is known, which may be
--- far ahead of it.
-local function version_above(clock, partition, seen, known)
-  return integer(math.max(tonumber(issue(clock, partition, 1)[1]), seen + 1, known + 1))
+-- Returns a version above what is known of an edge, for a repair: one that the partition's clock has
+-- issued, or the next one where the clock is behind. The clock does not follow what is known, which
+-- may be far ahead of it.
+local function above(issued, seen, known)
+  return integer(math.max(tonumber(issued), seen + 1, known + 1))
 end
 
 -- Makes a user's id sets and mutuals say of peers what the lists of following and followers say.
@@ -76,6 +76,8 @@ local function index(lists, peers)
   end
   return differs
 end
+
+register('relation_mend_clock', mend_clock, 'allow-oom')
 
 -- Takes changes out of `pending`, each unless a newer one of the same edge has come in.
 register('relation_confirm', confirm, 'allow-oom')

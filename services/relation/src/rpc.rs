@@ -19,7 +19,8 @@ use crate::{
     graph::{Edge, Include, List},
     not_followed_back,
     store::Store,
-    verify, wire,
+    verify::{self, Report},
+    wire,
 };
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -407,6 +408,12 @@ impl RelationService for Rpc {
     async fn verify(&self, request: Request<pb::VerifyRequest>) -> Answer<Self::VerifyStream> {
         let store = self.store.clone();
         let pb::VerifyRequest { user_id, repair } = request.into_inner();
+        // Repairs issue versions, in any partition: first, the clocks.
+        let clocks = match repair {
+            true => Some(store.mend_clocks().await.map_err(Error::from)?),
+            false => None,
+        };
+        let clocks = clocks.map(|repairs| Ok(Report { repairs, ..Report::default() }));
         let reports = match user_id {
             0 => stream::iter(Partition::all())
                 .then(move |partition| {
@@ -419,7 +426,8 @@ impl RelationService for Rpc {
                 stream::once(async move { verify::user(&store, user, repair).await }).boxed()
             }
         };
-        let reports = reports.map_ok(wire::report).map_err(Status::from);
+        let reports =
+            stream::iter(clocks).chain(reports).map_ok(wire::report).map_err(Status::from);
         Ok(Response::new(reports.boxed()))
     }
 }

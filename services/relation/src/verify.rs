@@ -6,6 +6,7 @@
 //! * B ∈ mutual(A) ⇔ both follow each other, with the later of the two versions;
 //! * each id set has the members of its list;
 //! * B ∈ blocks(A) ⇔ A ∈ blocked_by(B), with the same version, and then neither follows the other;
+//! * the clock that issues versions is not ahead of the time;
 //! * nothing is pending, and no account is being forgotten.
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
@@ -62,6 +63,9 @@ pub async fn partition(
     report.violations.check(forgetting == 0, || {
         format!("partition {partition}: {forgetting} accounts are being forgotten")
     });
+    if let Some(violation) = store.clock_violation(partition).await? {
+        report.violations.check(false, || violation);
+    }
     let mut cursor = 0;
     loop {
         let (next, users) = store.users(partition, cursor).await?;

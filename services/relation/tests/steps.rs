@@ -120,10 +120,10 @@ async fn versions_grow_though_the_machines_clock_went_back() {
     system.follow(id(1), id(2)).await.unwrap();
     let Redis::Single(server) = &system.redis else { panic!("it is a single server") };
     let mut admin = server.admin().await;
-    // As if the last stamp had been issued by a clock an hour ahead of now.
+    // As if the last stamp had been issued by a clock a minute ahead of now.
     let key = format!("rel:{{{}}}:clock", ONE.from.partition());
     let last: u64 = redis::cmd("GET").arg(&key).query_async(&mut admin).await.unwrap();
-    let ahead = last + 3_600_000 * 4;
+    let ahead = last + 60_000 * 4;
     let () = redis::cmd("SET").arg(&key).arg(ahead).query_async(&mut admin).await.unwrap();
 
     system.unfollow(id(1), id(2)).await.unwrap();

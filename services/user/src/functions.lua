@@ -1,7 +1,7 @@
 -- The atomic steps of the user service. Each function touches one partition. Each can be repeated:
 -- a cluster client repeats a call whose answer was lost. Arguments are checked before the first
 -- write, since a function is isolated but not rolled back. `issue`, `integer` and `now_ms` are the
--- keyspace's own.
+-- keyspace's own; an `issuer` is what `issue` takes.
 --
 -- A profile with a `card` is an account. One without says by its `state` what it is, and has the
 -- texts of a card in `draft`, where nobody sees them:
@@ -45,7 +45,7 @@ end
 -- Begins registrations in one partition.
 -- KEYS: clock, registrations, prefix of the profiles' keys. The profiles' own keys cannot be named:
 --   their ids, which end them, are issued here. With the prefix's hash tag they lie in the same slot.
--- ARGV: partition, then for each: draft, email, password, request
+-- ARGV: issuer, then for each: draft, email, password, request
 -- Returns the ids.
 local function create(keys, args)
   local ids = issue(keys[1], tonumber(args[1]), (#args - 1) / 4)
@@ -288,6 +288,7 @@ local function unlist(keys, args)
   return done
 end
 
+register('user_mend_clock', mend_clock, 'allow-oom')
 register('user_create', create)
 register('user_claim', claim, 'allow-oom')
 register('user_take', take, 'allow-oom')

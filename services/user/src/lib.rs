@@ -66,6 +66,7 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, Error> 
     let mut background: Vec<futures::future::BoxFuture<'static, ()>> = Vec::new();
     if worker.is_first() {
         background.push(Box::pin(Sweeper::new(accounts.clone(), config.write_budget()).run()));
+        background.push(Box::pin(sweeper::measure_clocks(store.clone())));
     }
     let rpc = Arc::new(UserServiceGuard::new(rpc::Rpc::new(accounts), Gate));
     let handler: UserServiceHandler = rpc.clone();

@@ -182,6 +182,14 @@ impl UserService for Rpc {
     async fn verify(&self, request: Request<pb::VerifyRequest>) -> Answer<Self::VerifyStream> {
         let pb::VerifyRequest { repair } = request.into_inner();
         let accounts = self.accounts.clone();
+        // A repair may issue ids: first, the clocks.
+        let clocks = match repair {
+            true => Some(accounts.mend_clocks().await?),
+            false => None,
+        };
+        let clocks = clocks.map(|repairs| {
+            Ok(pb::VerifyResponse { repaired: repairs.into_vec(), ..pb::VerifyResponse::default() })
+        });
         let findings = futures::stream::iter(Partition::all()).then(move |partition| {
             let accounts = accounts.clone();
             async move {
@@ -196,6 +204,6 @@ impl UserService for Rpc {
                 })
             }
         });
-        Ok(Response::new(Box::pin(findings)))
+        Ok(Response::new(Box::pin(futures::stream::iter(clocks).chain(findings))))
     }
 }

@@ -13,7 +13,7 @@ use microblog_chassis::Rounds;
 use microblog_domain::UserId;
 use microblog_keyspace::BacklogMetrics;
 
-use crate::{Accounts, Error, accounts::write};
+use crate::{Accounts, Error, Store, accounts::write};
 
 /// Finds registrations that were left behind. Each replica has one: what several of them do at once
 /// is done once.
@@ -67,6 +67,18 @@ impl Sweeper {
         // What could not be given up, being damaged, has all its time again: it is seldom logged.
         self.seen.extend(stale.into_iter().map(|id| (id, now)));
         Ok(count)
+    }
+}
+
+/// How often the clocks of the partitions are measured.
+const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
+
+/// Measures how far the clocks of the partitions are ahead, for ever.
+pub(crate) async fn measure_clocks(store: Store) {
+    let mut rounds = Rounds::new("measuring the clocks", CLOCKS_PERIOD);
+    loop {
+        rounds.next().await;
+        rounds.note(store.measure_clocks().await);
     }
 }
 

@@ -2,8 +2,9 @@
 //! (`repair.rs`). Speaks of ids, never of addresses.
 //!
 //! Checked: each id in `accounts` has an active profile that can be read; both its claims are its
-//! own; nothing is being registered. Not checked, since nothing lists them: worthless claims and
-//! names held for nobody, which harm no account, and profiles that nothing lists.
+//! own; the clock that issues ids is not ahead of the time; nothing is being registered. Not checked,
+//! since nothing lists them: worthless claims and names held for nobody, which harm no account, and
+//! profiles that nothing lists.
 
 use microblog_domain::{Partition, Repairs, UserId, Violations};
 
@@ -33,6 +34,11 @@ impl Accounts {
         Ok(Findings { repairs, ..self.verify(partition).await? })
     }
 
+    /// Sets the clocks of all partitions back that are ahead of the time.
+    pub async fn mend_clocks(&self) -> Result<Repairs, Error> {
+        self.store.mend_clocks().await
+    }
+
     /// Checks one partition.
     pub async fn verify(&self, partition: Partition) -> Result<Findings, Error> {
         let mut findings = Findings::default();
@@ -47,6 +53,9 @@ impl Accounts {
             if cursor == 0 {
                 break;
             }
+        }
+        if let Some(violation) = self.store.clock_violation(partition).await? {
+            findings.violations.check(false, || violation);
         }
         for id in self.store.registrations_in(partition).await? {
             let violation = || format!("registration {id} is still under way");

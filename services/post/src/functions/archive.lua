@@ -73,7 +73,7 @@ end
 -- mark. Not where a repost of it ended so lately that word of the repost may be on its way: it would
 -- be put on the list of a post that came back.
 --
--- KEYS: clock, retired; of the post: post, unreposted. ARGV: partition, post.
+-- KEYS: clock, retired; of the post: post, unreposted. ARGV: issuer, post.
 -- Returns the outcome (DONE, UNCHANGED, NOT_FOUND) and the mark.
 local function mark(keys, args)
   local clock, retired, post, unreposted = keys[1], keys[2], keys[3], keys[4]

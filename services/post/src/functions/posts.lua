@@ -4,14 +4,14 @@
 --
 -- KEYS: clock, request, pace, forgotten, authors, outbox, pending, unarchived; the author's posts;
 --       what the keys of the partition's posts begin with.
--- ARGV: partition, author, content, limit per minute, seconds for which the request is
+-- ARGV: issuer, author, content, limit per minute, seconds for which the request is
 --       remembered, posts… that are told, if it is a repost.
 -- Returns the outcome, and: the id (DONE; UNCHANGED, OPEN: of the post that the request made
 -- before), or the milliseconds to wait (THROTTLED).
 local function publish(keys, args)
   local clock, request, pace, forgotten, authors = keys[1], keys[2], keys[3], keys[4], keys[5]
   local outbox, pending, unarchived, posts, prefix = keys[6], keys[7], keys[8], keys[9], keys[10]
-  local partition, author, content, limit = tonumber(args[1]), args[2], args[3], tonumber(args[4])
+  local issuer, author, content, limit = tonumber(args[1]), args[2], args[3], tonumber(args[4])
   local targets = rest(args, 6)
 
   local known = redis.call('GET', request)
@@ -25,12 +25,13 @@ local function publish(keys, args)
   if redis.call('SISMEMBER', forgotten, author) == 1 then
     return { FORGOTTEN, 0 }
   end
+  local prepared = prepare(clock, issuer, 1)
   local wait = admit(pace, limit)
   if wait > 0 then
     return { THROTTLED, wait }
   end
 
-  local id = issue(clock, partition, 1)[1]
+  local id = issue_prepared(prepared)[1]
   redis.call('HSET', prefix .. id, 'b', content)
   redis.call('ZADD', posts, id, id)
   redis.call('SADD', authors, author)
@@ -47,13 +48,13 @@ end
 --
 -- KEYS: clock, outbox, pending, unarchived, retired; the author's posts; of the post: post, likes,
 --       comments, comment_bodies, reposts, unreposted, restoring (nobody brings it back); ended.
--- ARGV: partition, id, 1 if the archive was seen to have it, posts… that were told of it.
+-- ARGV: issuer, id, 1 if the archive was seen to have it, posts… that were told of it.
 -- Returns the outcome (DONE; OPEN: it was deleted before, and somebody may not have been told;
 -- NOT_FOUND) and the version of its end.
 local function delete(keys, args)
   local clock, outbox, pending, unarchived, retired = keys[1], keys[2], keys[3], keys[4], keys[5]
   local posts, post = keys[6], keys[7]
-  local partition, id, is_archived, targets = tonumber(args[1]), args[2], args[3] == '1', rest(args, 4)
+  local issuer, id, is_archived, targets = tonumber(args[1]), args[2], args[3] == '1', rest(args, 4)
   local ended = keys[14]
   -- What the archive does not know yet was deleted before, too; and what it knew since it was read.
   is_archived = is_archived and not redis.call('ZSCORE', unarchived, 'x' .. id)
@@ -67,7 +68,7 @@ local function delete(keys, args)
     end
     return { NOT_FOUND, 0 }
   end
-  local version = issue(clock, partition, 1)[1]
+  local version = issue(clock, issuer, 1)[1]
   call_with('UNLINK', post, { unpack(keys, 8, 13) })
   if redis.call('ZREM', posts, id) == 0 then
     add_unlisted(posts, -1)

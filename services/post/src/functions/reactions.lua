@@ -78,14 +78,14 @@ end
 -- Adds a comment to a post.
 --
 -- KEYS: clock, comment_request, unarchived; of the post: post, comments, comment_bodies.
--- ARGV: partition, post, content, the comment that it answers (0 for none), seconds for which the
+-- ARGV: issuer, post, content, the comment that it answers (0 for none), seconds for which the
 --       request is remembered.
 -- Returns the outcome and: the id (DONE; UNCHANGED: of the comment that the request made before),
 -- or what is missing (NOT_FOUND: 0 the post, 1 the comment that it answers).
 local function comment(keys, args)
   local clock, request, unarchived = keys[1], keys[2], keys[3]
   local post, comments, bodies = keys[4], keys[5], keys[6]
-  local partition, content, in_reply_to = tonumber(args[1]), args[3], args[4]
+  local issuer, content, in_reply_to = tonumber(args[1]), args[3], args[4]
   local known = redis.call('GET', request)
   if known then
     return { UNCHANGED, tonumber(known) }
@@ -96,7 +96,7 @@ local function comment(keys, args)
   if in_reply_to ~= '0' and redis.call('HEXISTS', bodies, in_reply_to) == 0 then
     return { NOT_FOUND, 1 }
   end
-  local id = issue(clock, partition, 1)[1]
+  local id = issue(clock, issuer, 1)[1]
   redis.call('HSET', bodies, id, content)
   redis.call('ZADD', comments, id, id)
   count(post, 'c', 1)
@@ -108,16 +108,18 @@ end
 -- Deletes a comment.
 --
 -- KEYS: clock, unarchived; of the post: post, comments, comment_bodies.
--- ARGV: partition, post, comment. Returns DONE or NOT_FOUND.
+-- ARGV: issuer, post, comment. Returns DONE or NOT_FOUND.
 local function uncomment(keys, args)
   local clock, unarchived, post, comments, bodies = keys[1], keys[2], keys[3], keys[4], keys[5]
-  local partition, id = tonumber(args[1]), args[3]
-  if redis.call('ZREM', comments, id) == 0 then
+  local issuer, id = tonumber(args[1]), args[3]
+  if not redis.call('ZSCORE', comments, id) then
     return NOT_FOUND
   end
+  local ended = issue(clock, issuer, 1)[1]
+  redis.call('ZREM', comments, id)
   redis.call('HDEL', bodies, id)
   count(post, 'c', -1)
-  note(unarchived, issue(clock, partition, 1)[1], 'd' .. args[2] .. ':' .. id)
+  note(unarchived, ended, 'd' .. args[2] .. ':' .. id)
   return DONE
 end
 

@@ -27,7 +27,7 @@ end
 -- comment goes.
 --
 -- KEYS: clock, unarchived; of the post: post, comments, comment_bodies.
--- ARGV: partition, post, comment, content ('' where there is none).
+-- ARGV: issuer, post, comment, content ('' where there is none).
 -- Returns 1 if something was wrong, else 0.
 local function mend_comment(keys, args)
   local post, comments, bodies, id = keys[3], keys[4], keys[5], args[3]

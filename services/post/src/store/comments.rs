@@ -92,7 +92,7 @@ impl Store {
             .key(keys::post(id))
             .key(keys::comments(id))
             .key(keys::comment_bodies(id))
-            .arg(partition.number())
+            .issuing(partition)
             .arg(id.get())
             .arg(CommentBody::write(content))
             .arg(content.in_reply_to.map_or(0, |reply| reply.to.get()))
@@ -120,7 +120,7 @@ impl Store {
             .key(keys::post(post))
             .key(keys::comments(post))
             .key(keys::comment_bodies(post))
-            .arg(partition.number())
+            .issuing(partition)
             .arg(post.get())
             .arg(id.get());
         match Outcome::read(self.keyspace.call(call).await?)? {

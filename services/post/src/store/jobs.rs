@@ -84,7 +84,7 @@ impl Store {
             .key(keys::clock(partition))
             .key(keys::forgotten(partition))
             .key(keys::forgetting(partition))
-            .arg(partition.number())
+            .issuing(partition)
             .arg(user.get());
         self.keyspace.call(call).await
     }

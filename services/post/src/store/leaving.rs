@@ -128,7 +128,7 @@ impl Store {
                 .key(keys::retired(partition))
                 .key(keys::post(id))
                 .key(keys::unreposted(id))
-                .arg(partition.number())
+                .issuing(partition)
                 .arg(id.get());
             batch.call(partition, call);
         }

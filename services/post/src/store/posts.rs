@@ -66,7 +66,7 @@ impl Store {
             .key(keys::unarchived(partition))
             .key(keys::posts(author))
             .key(keys::post_prefix(partition))
-            .arg(partition.number())
+            .issuing(partition)
             .arg(author.get())
             .arg(PostBody::write(content))
             .arg(self.posts_per_minute)
@@ -239,7 +239,7 @@ fn delete(&Ending { id, content, is_archived }: &Ending<'_>) -> Call {
         .key(keys::unreposted(id))
         .key(keys::restoring(id))
         .key(keys::ended(partition))
-        .arg(partition.number())
+        .issuing(partition)
         .arg(id.get())
         .arg(u8::from(is_archived));
     content.counted_by().fold(call, |call, target| call.arg(target.get()))

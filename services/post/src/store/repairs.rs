@@ -37,7 +37,7 @@ impl Store {
             .key(keys::post(post))
             .key(keys::comments(post))
             .key(keys::comment_bodies(post))
-            .arg(partition.number())
+            .issuing(partition)
             .arg(post.get())
             .arg(id.get());
         let call = match content {

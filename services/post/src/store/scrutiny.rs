@@ -1,6 +1,6 @@
 //! Reads that only `Verify` needs.
 
-use microblog_domain::{Partition, PostId, UserId};
+use microblog_domain::{Partition, PostId, Repairs, UserId};
 use microblog_keyspace::{
     Batch, Error, decode,
     redis::{Cmd, cmd},
@@ -47,6 +47,21 @@ impl Store {
         let [told, delivered, forgotten, archived] = [next()?, next()?, next()?, next()?];
         // But for the member that says that there is an archive.
         Ok([told, delivered, forgotten, archived.saturating_sub(1)])
+    }
+
+    /// Measures how far the clocks of the partitions are ahead of this process's. One batch.
+    pub async fn measure_clocks(&self) -> Result<(), Error> {
+        self.keyspace.measure_clocks(keys::clock).await
+    }
+
+    /// Returns what is wrong with a partition's clock.
+    pub async fn clock_violation(&self, at: Partition) -> Result<Option<String>, Error> {
+        self.keyspace.clock_violation(at, keys::clock).await
+    }
+
+    /// Sets all clocks back that are too far ahead to issue stamps. Returns what it did.
+    pub async fn mend_clocks(&self) -> Result<Repairs, Error> {
+        self.keyspace.mend_clocks("post_mend_clock", keys::clock).await
     }
 
     /// Returns how many entries the lists of posts have.

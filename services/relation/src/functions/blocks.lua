@@ -6,15 +6,19 @@ local function follower_since(followers, follower_ids, peer)
   return tonumber(since or redis.call('SISMEMBER', follower_ids, peer))
 end
 
--- Ends a user's follow of a peer. Returns the version of the end, or of one that waits to be told;
--- 0 if there is neither.
-local function end_follow(clock, pending, partition, user, peer, following, following_ids, mutual)
+-- Returns whether a user follows a peer: by its list or by its id set, where they differ.
+local function follows_peer(following, following_ids, peer)
+  return redis.call('SISMEMBER', following_ids, peer) == 1
+    or redis.call('ZSCORE', following, peer) ~= false
+end
+
+-- Ends a user's follow of a peer; `ended` is the version of the end, nil if it does not follow it.
+-- Returns the version of the end, or of one that waits to be told; 0 if there is neither.
+local function end_follow(ended, pending, user, peer, following, following_ids, mutual)
   local member = waiting_follow(user, peer)
-  if redis.call('SISMEMBER', following_ids, peer) == 0
-    and not redis.call('ZSCORE', following, peer) then
+  if not ended then
     return tonumber(redis.call('ZSCORE', pending, member) or 0)
   end
-  local ended = issue(clock, partition, 1)[1]
   redis.call('ZREM', following, peer)
   redis.call('SREM', following_ids, peer)
   redis.call('ZREM', mutual, peer)
@@ -26,43 +30,46 @@ end
 --
 -- KEYS: clock, pending, forgotten, users; of the user: blocks, following, following_ids, followers,
 --       follower_ids, mutual.
--- ARGV: partition, user, target, limit of blocks.
+-- ARGV: issuer, user, target, limit of blocks.
 -- Returns outcome, version of the block, version of the end of the follow (0 if there is none to
 -- tell of), since when the target was the user's follower (0 if it was none).
 local function block(keys, args)
   local clock, pending, forgotten, users = keys[1], keys[2], keys[3], keys[4]
   local blocks, following, following_ids = keys[5], keys[6], keys[7]
   local followers, follower_ids, mutual = keys[8], keys[9], keys[10]
-  local partition, user, target = tonumber(args[1]), args[2], args[3]
+  local issuer, user, target = tonumber(args[1]), args[2], args[3]
 
   if redis.call('SISMEMBER', forgotten, user) == 1 then
     return { FORGOTTEN, 0, 0, 0 }
   end
   local outcome, version = UNCHANGED, redis.call('ZSCORE', blocks, target)
+  if not version and redis.call('ZCARD', blocks) >= tonumber(args[4]) then
+    return { LIMIT, 0, 0, 0 }
+  end
+  local follows = follows_peer(following, following_ids, target)
+  local count = (version and 0 or 1) + (follows and 1 or 0)
+  local issued = count > 0 and issue(clock, issuer, count) or {}
   if not version then
-    if redis.call('ZCARD', blocks) >= tonumber(args[4]) then
-      return { LIMIT, 0, 0, 0 }
-    end
-    outcome, version = DONE, issue(clock, partition, 1)[1]
+    outcome, version = DONE, issued[1]
     redis.call('ZADD', blocks, version, target)
     redis.call('ZADD', pending, version, waiting_block(user, target))
     redis.call('SADD', users, user)
   elseif redis.call('ZSCORE', pending, waiting_block(user, target)) then
     outcome = PENDING
   end
-  local ended =
-    end_follow(clock, pending, partition, user, target, following, following_ids, mutual)
+  local ended = follows and issued[count] or nil
+  ended = end_follow(ended, pending, user, target, following, following_ids, mutual)
   return { outcome, tonumber(version), ended, follower_since(followers, follower_ids, target) }
 end
 
 -- The truth of blocks: makes a user block a target no more.
 --
 -- KEYS: clock, pending; of the user: blocks.
--- ARGV: partition, user, target, 1 to note an end also of what was not there.
+-- ARGV: issuer, user, target, 1 to note an end also of what was not there.
 -- Returns outcome, version of the end (0 if NOTHING).
 local function unblock(keys, args)
   local clock, pending, blocks = keys[1], keys[2], keys[3]
-  local partition, user, target, always = tonumber(args[1]), args[2], args[3], args[4] == '1'
+  local issuer, user, target, always = tonumber(args[1]), args[2], args[3], args[4] == '1'
   if not redis.call('ZSCORE', blocks, target) then
     local version = redis.call('ZSCORE', pending, waiting_block(user, target))
     if version then
@@ -71,7 +78,7 @@ local function unblock(keys, args)
       return { NOTHING, 0 }
     end
   end
-  local version = issue(clock, partition, 1)[1]
+  local version = issue(clock, issuer, 1)[1]
   redis.call('ZREM', blocks, target)
   redis.call('ZADD', pending, version, waiting_block(user, target))
   return { DONE, tonumber(version) }
@@ -80,12 +87,12 @@ end
 -- Gives a block or its end a new version above what both sides know, as `raise` does for follows.
 --
 -- KEYS: clock, pending; of the user: blocks.
--- ARGV: partition, user, target, version that was seen (0 for none), 1 if it blocks and 0 if it does
+-- ARGV: issuer, user, target, version that was seen (0 for none), 1 if it blocks and 0 if it does
 --       not, version that the target's side knows.
 -- Returns the new version, 0 if the block has changed since it was seen.
 local function raise_block(keys, args)
   local clock, pending, blocks = keys[1], keys[2], keys[3]
-  local partition, user, target = tonumber(args[1]), args[2], args[3]
+  local issuer, user, target = tonumber(args[1]), args[2], args[3]
   local seen, exists = tonumber(args[4]), args[5] == '1'
   local member = waiting_block(user, target)
   local current = tonumber(redis.call('ZSCORE', blocks, target) or 0)
@@ -93,7 +100,7 @@ local function raise_block(keys, args)
   if exists and current ~= seen or not exists and (current > 0 or waiting ~= seen) then
     return 0
   end
-  local version = version_above(clock, partition, seen, tonumber(args[6]))
+  local version = above(issue(clock, issuer, 1)[1], seen, tonumber(args[6]))
   if exists then
     redis.call('ZADD', blocks, version, target)
   end
@@ -106,14 +113,14 @@ end
 --
 -- KEYS: clock, pending, forgotten, users; of the target: blocked_by, unblocked, following,
 --       following_ids, followers, follower_ids, mutual.
--- ARGV: partition, target, user who blocks, version, 1 if it blocks and 0 if it does not.
+-- ARGV: issuer, target, user who blocks, version, 1 if it blocks and 0 if it does not.
 -- Returns outcome, version of the end of the follow (0 if there is none to tell of), since when the
 -- blocker is the target's follower (0 if it is none), and if STALE the version that is known.
 local function project_block(keys, args)
   local clock, pending, forgotten, users = keys[1], keys[2], keys[3], keys[4]
   local blocked_by, unblocked, following, following_ids = keys[5], keys[6], keys[7], keys[8]
   local followers, follower_ids, mutual = keys[9], keys[10], keys[11]
-  local partition, target, user, version = tonumber(args[1]), args[2], args[3], args[4]
+  local issuer, target, user, version = tonumber(args[1]), args[2], args[3], args[4]
   local blocks, number = args[5] == '1', tonumber(args[4])
 
   if blocks and redis.call('SISMEMBER', forgotten, target) == 1 then
@@ -132,21 +139,23 @@ local function project_block(keys, args)
     return { DONE, 0, 0, 0 }
   end
 
+  local follows = follows_peer(following, following_ids, user)
+  local ended = follows and issue(clock, issuer, 1)[1] or nil
   redis.call('ZADD', blocked_by, version, user)
   redis.call('ZREM', unblocked, user)
   redis.call('SADD', users, target)
-  local ended = end_follow(clock, pending, partition, target, user, following, following_ids, mutual)
+  ended = end_follow(ended, pending, target, user, following, following_ids, mutual)
   return { DONE, ended, follower_since(followers, follower_ids, user), 0 }
 end
 
 -- Makes a user mute a target. Nobody else hears of it.
 --
 -- KEYS: clock, forgotten, users; of the user: mutes.
--- ARGV: partition, user, target, limit of mutes.
+-- ARGV: issuer, user, target, limit of mutes.
 -- Returns outcome.
 local function mute(keys, args)
   local clock, forgotten, users, mutes = keys[1], keys[2], keys[3], keys[4]
-  local partition, user, target, limit = tonumber(args[1]), args[2], args[3], tonumber(args[4])
+  local issuer, user, target, limit = tonumber(args[1]), args[2], args[3], tonumber(args[4])
   if redis.call('SISMEMBER', forgotten, user) == 1 then
     return FORGOTTEN
   elseif redis.call('ZSCORE', mutes, target) then
@@ -154,7 +163,7 @@ local function mute(keys, args)
   elseif redis.call('ZCARD', mutes) >= limit then
     return LIMIT
   end
-  redis.call('ZADD', mutes, issue(clock, partition, 1)[1], target)
+  redis.call('ZADD', mutes, issue(clock, issuer, 1)[1], target)
   redis.call('SADD', users, user)
   return DONE
 end

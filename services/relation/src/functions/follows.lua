@@ -22,13 +22,13 @@ end
 --
 -- KEYS: clock, pending, forgotten, users; of the follower: following, following_ids, followers,
 --       follower_ids, mutual, blocks, blocked_by.
--- ARGV: partition, follower, limit of following, targets…: each once, none the follower itself.
+-- ARGV: issuer, follower, limit of following, targets…: each once, none the follower itself.
 -- Returns for each target: outcome, version (0 if refused), whether it follows the follower.
 local function follow(keys, args)
   local clock, pending, forgotten, users = keys[1], keys[2], keys[3], keys[4]
   local following, following_ids, followers, follower_ids = keys[5], keys[6], keys[7], keys[8]
   local mutual, blocks, blocked_by = keys[9], keys[10], keys[11]
-  local partition, follower, limit = tonumber(args[1]), args[2], tonumber(args[3])
+  local issuer, follower, limit = tonumber(args[1]), args[2], tonumber(args[3])
   local targets = rest(args, 4)
 
   local is_forgotten = redis.call('SISMEMBER', forgotten, follower) == 1
@@ -67,7 +67,7 @@ local function follow(keys, args)
 
   local issued = {}
   if #new > 0 then
-    issued = issue(clock, partition, #new)
+    issued = issue(clock, issuer, #new)
     local entries, changes, both, both_at = {}, {}, {}, {}
     for i, target in ipairs(new) do
       entries[2 * i - 1], entries[2 * i] = issued[i], target
@@ -104,23 +104,23 @@ end
 -- The truth of follows: makes a user follow targets no more.
 --
 -- KEYS: clock, pending; of the follower: following, following_ids, follower_ids, mutual.
--- ARGV: partition, follower, 1 to note an end also of what was not there (so that the target's
+-- ARGV: issuer, follower, 1 to note an end also of what was not there (so that the target's
 --       side hears of it), targets…: each once.
 -- Returns for each target: outcome, version of the end (0 if NOTHING), whether it follows the
 -- follower.
 local function unfollow(keys, args)
   local clock, pending, following, following_ids = keys[1], keys[2], keys[3], keys[4]
   local follower_ids, mutual = keys[5], keys[6]
-  local partition, follower, always = tonumber(args[1]), args[2], args[3] == '1'
+  local issuer, follower, always = tonumber(args[1]), args[2], args[3] == '1'
   local targets = rest(args, 4)
 
   local is_follower = call_with('SMISMEMBER', follower_ids, targets)
-  local outcomes, versions, ended = {}, {}, {}
+  local outcomes, versions, ended, unlisted = {}, {}, {}, {}
   for i, follows in ipairs(call_with('SMISMEMBER', following_ids, targets)) do
     outcomes[i], versions[i] = NOTHING, 0
     local is_listed = follows == 1 or redis.call('ZSCORE', following, targets[i])
     if not is_listed then
-      redis.call('ZREM', mutual, targets[i])
+      unlisted[#unlisted + 1] = targets[i]
       local version = redis.call('ZSCORE', pending, waiting_follow(follower, targets[i]))
       if version then
         outcomes[i], versions[i] = PENDING, tonumber(version)
@@ -132,8 +132,12 @@ local function unfollow(keys, args)
     end
   end
 
+  local issued = #ended > 0 and issue(clock, issuer, #ended) or {}
+  if #unlisted > 0 then
+    call_with('ZREM', mutual, unlisted)
+  end
   if #ended > 0 then
-    local issued, changes = issue(clock, partition, #ended), {}
+    local changes = {}
     for i, target in ipairs(ended) do
       changes[2 * i - 1], changes[2 * i] = issued[i], waiting_follow(follower, target)
     end
@@ -161,35 +165,42 @@ end
 -- the truth and must not refuse it. An edge that has changed since its caller saw it is left alone.
 --
 -- KEYS: clock, pending; of the follower: following, following_ids, followers, follower_ids, mutual.
--- ARGV: partition, follower; for each edge: target, version that was seen (0 for none), 1 if it
+-- ARGV: issuer, follower; for each edge, of which each is once: target, version that was seen (0 for none), 1 if it
 --       exists and 0 if not, version that the target's side knows (0 for none). One that exists at 0
 --       is one that only the follower's id set has.
 -- Returns for each edge the new version, 0 if it was left alone.
 local function raise(keys, args)
   local clock, pending, following = keys[1], keys[2], keys[3]
-  local partition, follower = tonumber(args[1]), args[2]
-  local answer, targets = {}, {}
+  local issuer, follower = tonumber(args[1]), args[2]
+  local answer, as_seen = {}, {}
   for at = 3, #args, 4 do
     local target, seen, exists = args[at], tonumber(args[at + 1]), args[at + 2] == '1'
     local member = waiting_follow(follower, target)
     local current = tonumber(redis.call('ZSCORE', following, target) or 0)
     local waiting = tonumber(redis.call('ZSCORE', pending, member) or seen)
-    local version = 0
     local is_as_seen = not exists and waiting == seen
     if exists then
       is_as_seen = seen > 0 or redis.call('SISMEMBER', keys[4], target) == 1
     end
+    answer[#answer + 1] = 0
     if is_as_seen and current == (exists and seen or 0) then
-      version = version_above(clock, partition, seen, tonumber(args[at + 3]))
-      if exists then
-        redis.call('ZADD', following, version, target)
-      else
-        redis.call('SREM', keys[4], target)
-      end
-      redis.call('ZADD', pending, version, member)
-      targets[#targets + 1] = target
+      as_seen[#as_seen + 1] = at
     end
-    answer[#answer + 1] = tonumber(version)
+  end
+
+  local issued = #as_seen > 0 and issue(clock, issuer, #as_seen) or {}
+  local targets = {}
+  for i, at in ipairs(as_seen) do
+    local target = args[at]
+    local version = above(issued[i], tonumber(args[at + 1]), tonumber(args[at + 3]))
+    if args[at + 2] == '1' then
+      redis.call('ZADD', following, version, target)
+    else
+      redis.call('SREM', keys[4], target)
+    end
+    redis.call('ZADD', pending, version, waiting_follow(follower, target))
+    targets[i] = target
+    answer[(at + 1) / 4] = tonumber(version)
   end
   if #targets > 0 then
     index({ unpack(keys, 3, 7) }, targets)

@@ -93,7 +93,7 @@ impl Store {
             .key(keys::mutual(user))
             .key(keys::blocks(user))
             .key(keys::blocked_by(user))
-            .arg(partition.number())
+            .issuing(partition)
             .arg(user.get())
             .arg(self.following_limit)
     }
@@ -112,7 +112,7 @@ impl Store {
                 .key(keys::following_ids(user))
                 .key(keys::follower_ids(user))
                 .key(keys::mutual(user))
-                .arg(partition.number())
+                .issuing(partition)
                 .arg(user.get())
                 .arg(u8::from(always))
         };
@@ -283,7 +283,7 @@ fn raise(conflicts: &[Conflict]) -> Call {
         .key(keys::followers(follower))
         .key(keys::follower_ids(follower))
         .key(keys::mutual(follower))
-        .arg(partition.number())
+        .issuing(partition)
         .arg(follower.get());
     conflicts.iter().fold(call, |call, Conflict { change, known }| {
         let call = call.arg(change.edge.to.get()).arg(change.version);

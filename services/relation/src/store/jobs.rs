@@ -1,7 +1,7 @@
 //! What outlives a call: changes that wait for their other side, accounts that are being
 //! forgotten, and the index of users that `Verify` walks.
 
-use microblog_domain::{Partition, UserId};
+use microblog_domain::{Partition, Repairs, UserId};
 use microblog_keyspace::{
     Batch, Call, Error, decode,
     redis::{Cmd, cmd},
@@ -143,7 +143,7 @@ impl Store {
             .key(keys::clock(partition))
             .key(keys::forgotten(partition))
             .key(keys::forgetting(partition))
-            .arg(partition.number())
+            .issuing(partition)
             .arg(user.get());
         self.keyspace.call(call).await
     }
@@ -242,6 +242,21 @@ impl Store {
         let mut answers = self.keyspace.send(batch).await?.into_iter();
         let mut next = || answers.next().map_or(Ok(0), decode);
         Ok((next()?, next()?))
+    }
+
+    /// Measures how far the clocks of the partitions are ahead of this process's. One batch.
+    pub async fn measure_clocks(&self) -> Result<(), Error> {
+        self.keyspace.measure_clocks(keys::clock).await
+    }
+
+    /// Returns what is wrong with a partition's clock.
+    pub async fn clock_violation(&self, at: Partition) -> Result<Option<String>, Error> {
+        self.keyspace.clock_violation(at, keys::clock).await
+    }
+
+    /// Sets all clocks back that are too far ahead to issue stamps. Returns what it did.
+    pub async fn mend_clocks(&self) -> Result<Repairs, Error> {
+        self.keyspace.mend_clocks("relation_mend_clock", keys::clock).await
     }
 
     /// Returns for a user how long the lists of following and followers and their two id sets are,

@@ -73,6 +73,13 @@ pub fn store_full() -> Status {
     refuse(Code::ResourceExhausted, ErrorReason::StoreFull, text)
 }
 
+/// Returns UNAVAILABLE for a write that needs a stamp of a clock that is too far ahead of the time:
+/// nothing was changed.
+pub fn clock_ahead() -> Status {
+    let text = "the clock that issues ids is ahead of the time; nothing was changed";
+    refuse(Code::Unavailable, ErrorReason::ClockAhead, text)
+}
+
 /// Returns INTERNAL for a fault of the service. The cause belongs into the log.
 pub fn internal() -> Status {
     refuse(Code::Internal, ErrorReason::Internal, "internal error")

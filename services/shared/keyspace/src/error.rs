@@ -3,7 +3,7 @@
 
 use redis::{ErrorKind, RedisError, ServerError};
 
-use crate::address::AddressError;
+use crate::{address::AddressError, clock::CLOCK_AHEAD};
 
 /// Why Redis did not answer as asked.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +17,11 @@ pub enum Error {
     /// it. Other commands go on. Of a batch, other commands may have run.
     #[error("redis is at its memory limit")]
     Full(#[source] RedisError),
+
+    /// The clock that issues ids and versions is too far ahead of the time: the function changed
+    /// nothing, and may be repeated.
+    #[error("the clock of a partition is ahead of the time")]
+    ClockAhead(#[source] RedisError),
 
     /// Redis or a function refused the command.
     #[error("redis refused the command: {code}")]
@@ -83,7 +88,11 @@ impl Error {
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Refused { code, .. } => Some(code),
-            Self::Unavailable(_) | Self::Full(_) | Self::Malformed(_) | Self::Config(_) => None,
+            Self::Unavailable(_)
+            | Self::Full(_)
+            | Self::ClockAhead(_)
+            | Self::Malformed(_)
+            | Self::Config(_) => None,
         }
     }
 
@@ -92,6 +101,7 @@ impl Error {
         match self {
             Self::Refused { code, .. } => Some(code),
             Self::Full(_) => Some(FULL),
+            Self::ClockAhead(_) => Some(CLOCK_AHEAD),
             Self::Unavailable(cause) => cause.downcast_ref().and_then(RedisError::code),
             Self::Malformed(_) | Self::Config(_) => None,
         }
@@ -102,9 +112,11 @@ impl Error {
         let other = match self {
             Self::Unavailable(cause) if cause.is::<TimedOut>() => "timeout",
             Self::Unavailable(_) => "unavailable",
-            Self::Full(_) | Self::Refused { .. } | Self::Malformed(_) | Self::Config(_) => {
-                "malformed"
-            }
+            Self::Full(_)
+            | Self::ClockAhead(_)
+            | Self::Refused { .. }
+            | Self::Malformed(_)
+            | Self::Config(_) => "malformed",
         };
         self.said().unwrap_or(other)
     }
@@ -130,6 +142,7 @@ impl From<RedisError> for Error {
         // Only what the server itself said has a code; all else is about the way to it.
         match error.code() {
             Some(FULL) => Self::Full(error),
+            Some(CLOCK_AHEAD) => Self::ClockAhead(error),
             Some(code) if !PASSING.contains(&code) => {
                 Self::Refused { code: code.to_owned(), source: error }
             }

@@ -89,6 +89,11 @@ impl Keyspace {
         Box::pin(self.inner.send(batch))
     }
 
+    /// Returns what it is called: its library's name.
+    pub(crate) fn name(&self) -> &'static str {
+        self.inner.links.trips().keyspace()
+    }
+
     /// Returns whether a call may have keys of any partitions: not on a cluster, which refuses that.
     /// A call costs some microseconds besides what it does, so to make one of many is worth much.
     pub fn joins_partitions(&self) -> bool {

@@ -21,9 +21,10 @@ impl Error {
     /// told now and then; anything else is a fault, and told each time.
     pub fn log(&self) {
         let error = self as &dyn std::error::Error;
-        if !self.is_unavailable() && !self.is_full() {
+        let is_rejected = matches!(self, Self::Full(_) | Self::ClockAhead(_));
+        if !self.is_unavailable() && !is_rejected {
             tracing::error!(error, "the store failed");
-        } else if self.is_full() {
+        } else if is_rejected {
             if OUTAGES.are_news(self.word(), Instant::now()) {
                 tracing::warn!(error, "the store rejects writes");
             }

@@ -1,6 +1,6 @@
 //! Registrations under way: from the id that is issued to the account, or to nothing.
 
-use microblog_domain::{Partition, UserId};
+use microblog_domain::{Partition, Repairs, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 
 use super::{Store, by_partition, card, claims, intact};
@@ -130,6 +130,21 @@ impl Store {
         self.ids(batch).await
     }
 
+    /// Measures how far the clocks of the partitions are ahead of this process's. One batch.
+    pub async fn measure_clocks(&self) -> Result<(), Error> {
+        Ok(self.keyspace.measure_clocks(keys::clock).await?)
+    }
+
+    /// Returns what is wrong with a partition's clock.
+    pub async fn clock_violation(&self, at: Partition) -> Result<Option<String>, Error> {
+        Ok(self.keyspace.clock_violation(at, keys::clock).await?)
+    }
+
+    /// Sets all clocks back that are too far ahead to issue stamps. Returns what it did.
+    pub async fn mend_clocks(&self) -> Result<Repairs, Error> {
+        Ok(self.keyspace.mend_clocks("user_mend_clock", keys::clock).await?)
+    }
+
     /// Returns all the ids that the commands of a batch answer with.
     pub(super) async fn ids(&self, batch: Batch) -> Result<Vec<UserId>, Error> {
         let mut ids = Vec::new();
@@ -152,7 +167,7 @@ fn create(partition: Partition, drafts: &[Draft]) -> Call {
         .key(keys::clock(partition))
         .key(keys::registrations(partition))
         .key(keys::profile_prefix(partition))
-        .arg(partition.number());
+        .issuing(partition);
     drafts.iter().fold(call, |call, draft| {
         call.arg(card::write(draft))
             .arg(draft.email.as_str())

@@ -38,6 +38,21 @@ local function above(issued, seen, known)
   return integer(math.max(tonumber(issued), seen + 1, known + 1))
 end
 
+-- Issues versions for a follower's new follows. Where the clock was ahead and is set back, they are above
+-- those of its other follows, which may be of that time: a home timeline knows of new follows by the
+-- newest version.
+local function issue_follows(clock, issuer, count, following)
+  local prepared = prepare(clock, issuer, count)
+  local issued = issue_prepared(prepared)
+  if prepared.has_ahead then
+    local newest = redis.call('ZRANGE', following, 0, 0, 'REV', 'WITHSCORES')
+    for i = 1, count do
+      issued[i] = above(issued[i], 0, tonumber(newest[2] or 0) + i - 1)
+    end
+  end
+  return issued
+end
+
 -- Makes a user's id sets and mutuals say of peers what the lists of following and followers say.
 -- `lists` are following, following_ids, followers, follower_ids, mutual. Writes only what differs.
 -- A follow of the user's own that only the id set has stays: it is half of a truth, for a call on that

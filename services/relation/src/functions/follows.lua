@@ -67,7 +67,7 @@ local function follow(keys, args)
 
   local issued = {}
   if #new > 0 then
-    issued = issue(clock, issuer, #new)
+    issued = issue_follows(clock, issuer, #new, following)
     local entries, changes, both, both_at = {}, {}, {}, {}
     for i, target in ipairs(new) do
       entries[2 * i - 1], entries[2 * i] = issued[i], target
@@ -188,7 +188,7 @@ local function raise(keys, args)
     end
   end
 
-  local issued = #as_seen > 0 and issue(clock, issuer, #as_seen) or {}
+  local issued = #as_seen > 0 and issue_follows(clock, issuer, #as_seen, following) or {}
   local targets = {}
   for i, at in ipairs(as_seen) do
     local target = args[at]

@@ -1,5 +1,11 @@
 //! Watching a home timeline: a stream that its caller pulls. Nothing is read of the timeline
 //! service, and nothing is kept, before the caller takes it.
+//!
+//! What the timeline service sent may have waited here, or on the way, since before an Unfollow or a
+//! Block answered. So each message is checked against the follow graph when it is made, and made
+//! when the HTTP/2 server asks for it. That hands a message on when the caller's window has room for
+//! some of it, and takes one more before it waits for room: so up to two messages are made ahead,
+//! beside those that fit into the window.
 
 use std::time::Duration;
 
@@ -8,9 +14,10 @@ use futures::{
     stream::{self, BoxStream},
 };
 use microblog_chassis as chassis;
-use microblog_domain::UserId;
+use microblog_domain::{IdSet, UserId};
 use microblog_proto::{
-    gateway::{self, WatchHomeResponse},
+    gateway::{self, ViewedPost, WatchHomeResponse},
+    relation::RelationState,
     timeline::{self, Entry, WatchHomeTimelineResponse},
 };
 use tokio::time::timeout;
@@ -32,7 +39,8 @@ impl Gateway {
     /// user.Authenticate, then timeline.WatchHomeTimeline. Each message costs user.Authenticate ∥
     /// post.BatchGetPosts, then user.BatchGetUsers ∥ relation.BatchGetRelations ∥
     /// post.BatchGetLiked (only about what somebody likes) ∥ user.BatchResolveNames (not where
-    /// nobody is mentioned), and up to 7 more where a post that has stand-ins is not shown; where
+    /// nobody is mentioned), and up to 7 more where a post that has stand-ins is not shown; as many
+    /// again for each repost of somebody who is not followed any more; where
     /// nothing comes, user.Authenticate every `--session-check-ms`.
     pub(crate) async fn watch_home(
         &self,
@@ -76,16 +84,46 @@ impl Watch {
     /// Returns the next message. Nothing is told to a session that has ended.
     async fn step(mut self) -> Result<Option<(WatchHomeResponse, Self)>, Status> {
         let Some(entries) = self.next_part().await? else { return Ok(None) };
-        // What is told now may have waited: how its authors stand to the viewer is asked now, too.
-        let visit = Visit::of(Some(self.viewer));
-        let (session, found) = tokio::join!(
-            self.gateway.viewer(self.token.clone()),
-            self.gateway.hydrate_entries(visit, &entries)
-        );
+        let (session, posts) =
+            tokio::join!(self.gateway.viewer(self.token.clone()), self.followed(&entries));
         session?;
-        let posts = found?.into_iter().flatten().collect();
+        let posts = posts?;
         let since_token = self.seen.clone();
         Ok(Some((WatchHomeResponse { posts, since_token }, self)))
+    }
+
+    /// Returns what the viewer is shown of entries now: what accounts wrote that the viewer follows.
+    /// Where an author is not followed any more, what stands in for the post may be somebody's who
+    /// is.
+    async fn followed(&self, entries: &[Entry]) -> Result<Vec<ViewedPost>, Status> {
+        let visit = Visit::of(Some(self.viewer));
+        let mut shown = self.gateway.hydrate_entries(visit, entries).await?;
+        loop {
+            let mut places = Vec::new();
+            let mut stand_ins = Vec::new();
+            for (place, (entry, viewed)) in entries.iter().zip(&mut shown).enumerate() {
+                let Some(post) = viewed.take_if(|viewed| !self.is_followed(viewed)) else {
+                    continue;
+                };
+                if let Some(entry) = stands_in(entry, &post) {
+                    places.push(place);
+                    stand_ins.push(entry);
+                }
+            }
+            if stand_ins.is_empty() {
+                return Ok(each_once(shown));
+            }
+            let others = self.gateway.hydrate_entries(visit, &stand_ins).await?;
+            for (place, other) in places.into_iter().zip(others) {
+                shown[place] = other;
+            }
+        }
+    }
+
+    fn is_followed(&self, viewed: &ViewedPost) -> bool {
+        let Some(author) = &viewed.author else { return false };
+        let is_own = author.user.as_ref().is_some_and(|user| user.id == self.viewer.get());
+        is_own || matches!(author.relation(), RelationState::Following | RelationState::Mutual)
     }
 
     /// Returns as much of what arrived as is certain to fit into a message; `None` when the timeline
@@ -114,5 +152,49 @@ impl Watch {
                 }
             }
         }
+    }
+}
+
+/// Returns what stands in for an entry besides this post and what comes before it; `None` if nothing
+/// does.
+fn stands_in(entry: &Entry, post: &ViewedPost) -> Option<Entry> {
+    let id = post.post.as_ref()?.id;
+    let mut ids = std::iter::once(entry.post_id).chain(entry.stand_in_ids.iter().copied());
+    ids.find(|&other| other == id)?;
+    let post_id = ids.next()?;
+    Some(Entry { post_id, stand_in_ids: ids.collect(), ..Entry::default() })
+}
+
+fn each_once(shown: Vec<Option<ViewedPost>>) -> Vec<ViewedPost> {
+    let mut seen = IdSet::default();
+    let is_first =
+        |viewed: &ViewedPost| viewed.post.as_ref().is_some_and(|post| seen.insert(post.id));
+    shown.into_iter().flatten().filter(is_first).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use microblog_proto::post::Post;
+
+    use super::*;
+
+    fn viewed(id: u64) -> ViewedPost {
+        ViewedPost { post: Some(Post { id, ..Post::default() }), ..ViewedPost::default() }
+    }
+
+    #[test]
+    fn what_comes_behind_a_post_stands_in_for_it() {
+        let entry = Entry { post_id: 5, stand_in_ids: vec![6, 7, 8], ..Entry::default() };
+        let rest =
+            |id| stands_in(&entry, &viewed(id)).map(|entry| (entry.post_id, entry.stand_in_ids));
+        assert_eq!(rest(5), Some((6, vec![7, 8])));
+        assert_eq!(rest(7), Some((8, vec![])));
+        assert_eq!([rest(8), rest(9)], [None, None]);
+    }
+
+    #[test]
+    fn nothing_is_told_twice_in_a_message() {
+        let shown = vec![Some(viewed(5)), None, Some(viewed(5)), Some(viewed(4))];
+        assert_eq!(each_once(shown), [viewed(5), viewed(4)]);
     }
 }

@@ -40,3 +40,4 @@ mod timeline_faults;
 mod timeline_pages;
 mod timelines;
 mod watching;
+mod watching_slowly;

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Serves a service on a free port, for as long as the runtime lives, and returns its address.
-fn served(service: Service) -> String {
+pub(crate) fn served(service: Service) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {

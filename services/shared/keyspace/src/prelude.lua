@@ -82,11 +82,11 @@ local function text_of(numbers, max)
 end
 
 -- Returns the partition and the tick up to which it may issue: `issuer` is the caller's time in
--- milliseconds since the Unix epoch times 1,024, plus the partition.
-local function issuer_of(issuer)
+-- milliseconds since the Unix epoch times 1,024, plus the partition, and `now` is Redis' tick.
+local function issuer_of(issuer, now)
   local partition = issuer % 1024
   local callers = ((issuer - partition) / 1024 - EPOCH_MS) * 4
-  return partition, math.min(now_ms() * 4 + AHEAD_MAX, callers + AHEAD_MAX, TICK_MAX)
+  return partition, math.min(now + AHEAD_MAX, callers + AHEAD_MAX, TICK_MAX)
 end
 
 -- Returns where `count` ticks from `first` on go, behind those of `ahead` that they meet, and how far
@@ -106,10 +106,11 @@ end
 -- Looks up where a partition goes on to issue `count` stamps, writing nothing. Raises CLOCK_AHEAD.
 -- Needs GET and TIME.
 local function prepare(clock, issuer, count)
-  local partition, limit = issuer_of(issuer)
+  local now = now_ms() * 4
+  local partition, limit = issuer_of(issuer, now)
   local value = redis.call('GET', clock)
   local last, has_ahead = tonumber(value or 0), false
-  local first = math.max(now_ms() * 4, last + 1)
+  local first = math.max(now, last + 1)
   if value and string.sub(value, 1, 1) == '0' then
     local ahead = numbers_of(redis.call('GET', clock .. ':ahead'))
     has_ahead = #ahead > 0 and limit - AHEAD_MAX <= ahead[#ahead]
@@ -174,7 +175,7 @@ end
 -- jumped by less than an hour, or rested or jumped too often since: then only time mends it.
 local function mend_clock(keys, args)
   local clock = keys[1]
-  local _, limit = issuer_of(tonumber(args[1]))
+  local _, limit = issuer_of(tonumber(args[1]), now_ms() * 4)
   local value = redis.call('GET', clock) or '1'
   local last, allowed = tonumber(value), limit
   local ahead = numbers_of(redis.call('GET', clock .. ':ahead'))

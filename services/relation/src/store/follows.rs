@@ -256,8 +256,13 @@ fn read_truth(edge: Edge, fields: [i64; 3]) -> Result<Truth, Error> {
 
 // Compares changes of one target.
 fn compare(changes: &[Change]) -> Call {
+    with_target(Call::new("relation_compare"), changes)
+}
+
+// Adds a target's lists, and changes of its followers, of which there is at least one.
+fn with_target(call: Call, changes: &[Change]) -> Call {
     let target = changes[0].edge.to;
-    let call = Call::new("relation_compare")
+    let call = call
         .key(keys::followers(target))
         .key(keys::follower_ids(target))
         .key(keys::lost(target))
@@ -294,25 +299,9 @@ fn raise(conflicts: &[Conflict]) -> Call {
 // Projects changes of targets of one partition, ordered by target.
 fn project(changes: &[Change]) -> Call {
     let partition = changes[0].edge.to.partition();
-    let mut call =
+    let call =
         Call::new("relation_project").key(keys::forgotten(partition)).key(keys::users(partition));
-    for of_target in changes.chunk_by(|a, b| a.edge.to == b.edge.to) {
-        let target = of_target[0].edge.to;
-        call = call
-            .key(keys::followers(target))
-            .key(keys::follower_ids(target))
-            .key(keys::lost(target))
-            .key(keys::following(target))
-            .key(keys::following_ids(target))
-            .key(keys::mutual(target))
-            .arg(target.get())
-            .arg(of_target.len());
-        for change in of_target {
-            call =
-                call.arg(change.edge.from.get()).arg(change.version).arg(u8::from(change.exists));
-        }
-    }
-    call
+    changes.chunk_by(|a, b| a.edge.to == b.edge.to).fold(call, with_target)
 }
 
 #[cfg(test)]

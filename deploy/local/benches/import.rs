@@ -93,10 +93,14 @@ async fn import(file: &str) -> anyhow::Result<Duration> {
         .args(["--port-base", &port.to_string()])
         .spawn()?;
     let url = |offset: u16| format!("http://127.0.0.1:{}", port + offset);
-    let verify =
-        ["verify", "--user-url", &url(1), "--relation-url", &url(2), "--post-url", &url(3)];
+    let (user, relation, post, timeline) = (url(1), url(2), url(3), url(4));
+    let verify = [
+        ["verify", "--user-url", &user, "--relation-url", &relation].as_slice(),
+        &["--post-url", &post, "--timeline-url", &timeline],
+    ]
+    .concat();
     let is_up = async || {
-        Command::new(MICROBLOG).args(verify).output().is_ok_and(|output| output.status.success())
+        Command::new(MICROBLOG).args(&verify).output().is_ok_and(|output| output.status.success())
     };
     eventually("microblog is up", START, is_up).await;
 

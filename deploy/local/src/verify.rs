@@ -8,6 +8,7 @@ use indicatif::HumanCount;
 use microblog_proto::{
     post::{self, post_service_client::PostServiceClient},
     relation::{self, relation_service_client::RelationServiceClient},
+    timeline::{self, timeline_service_client::TimelineServiceClient},
     user::{self, user_service_client::UserServiceClient},
 };
 use tonic::{Request, Status};
@@ -15,7 +16,7 @@ use tonic::{Request, Status};
 use crate::{
     keys::Keys,
     progress::Progress,
-    remote::{self, POST_URL, RELATION_URL, USER_URL},
+    remote::{self, POST_URL, RELATION_URL, TIMELINE_URL, USER_URL},
 };
 
 // A check of everything answers once per logical partition.
@@ -43,6 +44,9 @@ pub(crate) struct Args {
     /// Where the post service listens.
     #[arg(long, value_name = "URL", default_value = POST_URL, env = "MICROBLOG_POST_URL")]
     post_url: String,
+    /// Where the timeline service listens.
+    #[arg(long, value_name = "URL", default_value = TIMELINE_URL, env = "MICROBLOG_TIMELINE_URL")]
+    timeline_url: String,
     #[command(flatten)]
     keys: Keys,
 }
@@ -69,6 +73,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let graph = graph(&args.relation_url, user_id, repair, keys).await?;
     let posts = posts(&args.post_url, user_id, repair, keys).await?;
+    fanout(&args.timeline_url, keys).await?;
     let violations = accounts.violations + graph.violations + posts.violations;
     if repair {
         let repaired = accounts.repaired + graph.repaired + posts.repaired;
@@ -171,6 +176,18 @@ async fn posts(url: &str, user_id: u64, repair: bool, keys: &Keys) -> anyhow::Re
         println!("           {} deleted accounts are being erased", HumanCount(erased));
     }
     Ok(found)
+}
+
+/// Prints how many posts are on their way into home timelines.
+async fn fanout(url: &str, keys: &Keys) -> anyhow::Result<()> {
+    let mut client = TimelineServiceClient::new(keys.sign(remote::serving(url).await?));
+    let answer = client.verify(timeline::VerifyRequest {}).await.map_err(failed)?.into_inner();
+    print!("timelines  {} fan-out jobs in flight", HumanCount(answer.jobs_in_flight));
+    match answer.jobs_in_flight {
+        0 => println!(),
+        _ => println!(", the oldest for {} ms", HumanCount(answer.oldest_job_age_ms)),
+    }
+    Ok(())
 }
 
 fn failed(status: Status) -> anyhow::Error {

@@ -1,12 +1,9 @@
 //! The jobs that run beside the calls: workers in every thread of every replica, each thread with
 //! its share of the streams, and one look at the queues.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use futures::{
-    FutureExt as _,
-    future::{BoxFuture, try_join_all},
-};
+use futures::{FutureExt as _, future::BoxFuture};
 use microblog_chassis::{Rounds, Worker};
 
 use crate::{keys::STREAMS, metrics::Metrics, store::Store, worker::Workers};
@@ -34,16 +31,9 @@ async fn measure(store: Store, metrics: Metrics) {
     let mut rounds = Rounds::new("measuring the fan-out streams", MEASURE_PERIOD);
     loop {
         rounds.next().await;
-        let queues = try_join_all((0..STREAMS).map(|stream| store.queue(stream))).await;
-        rounds.note(queues.map(|queues| {
-            let depth = queues.iter().map(|queue| queue.depth).sum();
-            let oldest = queues.iter().filter_map(|queue| queue.oldest_ms).min();
-            metrics.queued(depth, oldest.map_or(0.0, seconds_since));
+        let backlog = store.backlog().await;
+        rounds.note(backlog.map(|backlog| {
+            metrics.queued(backlog.depth, backlog.age().as_secs_f64());
         }));
     }
-}
-
-fn seconds_since(unix_ms: u64) -> f64 {
-    let then = SystemTime::UNIX_EPOCH + Duration::from_millis(unix_ms);
-    SystemTime::now().duration_since(then).unwrap_or_default().as_secs_f64()
 }

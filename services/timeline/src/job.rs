@@ -96,7 +96,7 @@ impl Job {
 
     /// Returns how long ago it was added.
     pub(crate) fn age(&self) -> Duration {
-        Duration::from_millis(now_ms().saturating_sub(self.added_ms))
+        age(self.added_ms)
     }
 
     /// Returns whose followers it is about.
@@ -119,6 +119,11 @@ impl Job {
             Kind::Cross => self.author().is_some(),
         }
     }
+}
+
+/// Returns how long ago a job was added that was added then, in milliseconds since 1970.
+pub(crate) fn age(added_ms: u64) -> Duration {
+    Duration::from_millis(now_ms().saturating_sub(added_ms))
 }
 
 fn now_ms() -> u64 {

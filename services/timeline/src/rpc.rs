@@ -175,4 +175,12 @@ impl TimelineService for Rpc {
         forgotten.map_err(|error| self.refuse(error.into()))?;
         Ok(Response::new(pb::ForgetUserResponse {}))
     }
+
+    async fn verify(&self, _request: Request<pb::VerifyRequest>) -> Answer<pb::VerifyResponse> {
+        let backlog = self.store.backlog().await.map_err(|error| self.refuse(error.into()))?;
+        Ok(Response::new(pb::VerifyResponse {
+            jobs_in_flight: backlog.depth,
+            oldest_job_age_ms: backlog.age().as_millis() as u64,
+        }))
+    }
 }

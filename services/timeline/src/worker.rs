@@ -1,14 +1,20 @@
-//! Workers: each waits for the steps of one fan-out stream, and does them. Those that fail stay in
-//! the stream and are taken up again, here or in another replica.
+//! Workers: each waits for the steps of one fan-out stream, and does them. Steps that fail, and those
+//! of a process that died, stay pending in the stream until a worker claims them, in this replica or
+//! in another one.
+//!
+//! **Claims.** While a worker does a step, it resets the step's idle time every `RENEWAL_PERIOD`. A
+//! worker that finds a step idle for `ABANDONED_AFTER` claims it, if it is still idle when the answer
+//! has come: after Redis has stood still, every pending step is idle until the renewals are read that
+//! were sent meanwhile. A wrong claim does no harm: the step is done twice, the second time with a
+//! check for duplicates, and readers show an entry once.
 
 use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use microblog_chassis::{Rounds, message};
-use microblog_keyspace::Exclusive;
 use tokio::{
     sync::Semaphore,
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tonic::{Code, Status};
 
@@ -18,21 +24,28 @@ use crate::{
     job::{Job, QUEUE},
     keys,
     metrics::{Metrics, Outcome},
-    store::{ABANDONED_AFTER, Step, Store},
+    store::{ABANDONED_AFTER, RENEWAL_PERIOD, STEPS_MAX, Step, Store},
 };
 
-/// How long a worker waits for a step before it looks for abandoned ones.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How often a worker looks for abandoned steps: so long does it block in a read, too.
+const LOOK_PERIOD: Duration = Duration::from_millis(300);
 
-/// How often a worker looks for steps that another one, or itself, read and did not do.
-const CLAIM_PERIOD: Duration = Duration::from_secs(3);
+/// Within this time, an idle worker has claimed a step whose worker died, and done it: the guarantee
+/// of the README.
+const CLAIMED_WITHIN: Duration = Duration::from_secs(2);
+const _: () =
+    assert!(ABANDONED_AFTER.as_millis() + 2 * LOOK_PERIOD.as_millis() < CLAIMED_WITHIN.as_millis());
+
+/// For how long nothing must fail before the job counts as working again: longer than a step that
+/// failed waits for its next attempt.
+const CALM: Duration = Duration::from_secs(3);
+const _: () = assert!(CLAIMED_WITHIN.as_millis() < CALM.as_millis());
 
 /// Between two attempts while the store or the relation service is away.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// For one step: it must have ended when another worker takes it up.
+/// The longest that one step may take, with the wait for its turn.
 const STEP_MAX: Duration = Duration::from_secs(8);
-const _: () = assert!(STEP_MAX.as_secs() < ABANDONED_AFTER.as_secs());
 
 /// How many steps a process's worker thread does at once, of all its streams: together, what each
 /// has the store do at once must not come near its time-out.
@@ -70,28 +83,28 @@ impl Workers {
         rounds: &mut Rounds,
     ) -> Result<std::convert::Infallible, Error> {
         let mut connection = self.store.listen(stream).await?;
+        let mut next_look = Instant::now();
+        let mut calm_at = Instant::now() + CALM;
         loop {
-            let until = Instant::now() + CLAIM_PERIOD;
-            self.claim(stream).await?;
-            while Instant::now() < until {
-                self.wait(&mut connection, stream).await?;
+            if Instant::now() >= next_look {
+                self.claim_abandoned(stream).await?;
+                next_look = Instant::now() + LOOK_PERIOD;
             }
-            // Not before: as long as nothing waits, nothing fails.
-            rounds.note(Ok::<(), Error>(()));
+            let steps = self.store.next_steps(&mut connection, stream, LOOK_PERIOD).await?;
+            self.work_off(steps, false).await?;
+            // Not before: while no step is due, nothing fails.
+            if Instant::now() >= calm_at {
+                rounds.note(Ok::<(), Error>(()));
+                calm_at = Instant::now() + CALM;
+            }
         }
     }
 
-    async fn wait(&self, connection: &mut Exclusive, stream: &str) -> Result<(), Error> {
-        let steps = self.store.next_steps(connection, stream, PATIENCE).await?;
-        self.work_off(steps, false).await
-    }
-
-    async fn claim(&self, stream: &str) -> Result<(), Error> {
-        let mut from = Some("0-0".to_owned());
-        while let Some(place) = from {
-            let (steps, next) = self.store.abandoned_steps(stream, &place).await?;
+    async fn claim_abandoned(&self, stream: &str) -> Result<(), Error> {
+        let idle = self.store.idle_steps(stream).await?;
+        for ids in idle.chunks(STEPS_MAX) {
+            let steps = self.store.claim(stream, ids).await?;
             self.work_off(steps, true).await?;
-            from = next;
         }
         Ok(())
     }
@@ -112,29 +125,40 @@ impl Workers {
             return Ok(());
         };
         let begun = Instant::now();
-        // With the wait for a place: after that, somebody else may have taken it up.
-        let done = timeout(STEP_MAX, self.advance(step, job, is_repeat));
         let late = |_| {
             let status = Status::deadline_exceeded("a step took too long");
             Err(Error::Relation(status))
         };
-        let done = async { done.await.unwrap_or_else(late) };
+        let done = async {
+            tokio::select! {
+                done = timeout(STEP_MAX, self.advance(step, job, is_repeat)) => {
+                    done.unwrap_or_else(late)
+                }
+                never = self.keep(step) => never,
+            }
+        };
         let done = message::process(QUEUE, step.id(), &job.traceparent, done).await;
         let outcome = if done.is_ok() { Outcome::Done } else { Outcome::Failed };
         self.metrics.stepped(job.kind(), outcome, is_repeat, begun.elapsed());
         if let Err(failure) = &done {
             let error = failure as &dyn std::error::Error;
-            if failure.is_outage() {
-                tracing::debug!(?step, error, "a step of a job is left for another time");
+            // An outage is logged for the job as a whole; anything else once, and not at each attempt.
+            if failure.is_outage() || is_repeat {
+                tracing::debug!(?step, error, "fan-out step failed");
             } else {
-                tracing::error!(
-                    ?step,
-                    error,
-                    "a step of a job fails, and is left for another time"
-                );
+                tracing::error!(?step, error, "fan-out step failed, is retried until it succeeds");
             }
         }
         done
+    }
+
+    // Renews the claim on a step until it is dropped. An error is not handled: the step then meets it
+    // as well, or another worker claims the step.
+    async fn keep<T>(&self, step: &Step) -> T {
+        loop {
+            sleep(RENEWAL_PERIOD).await;
+            let _ = self.store.renew(step).await;
+        }
     }
 
     async fn advance(&self, step: &Step, job: &Job, is_repeat: bool) -> Result<(), Error> {

@@ -59,13 +59,14 @@ impl Counter {
         }
         let (mut commands, reads) = self.count().await;
         commands.iter_mut().for_each(|(name, calls)| *calls -= before.get(name).unwrap_or(&0));
-        // The second question itself, and the probe of readiness.
+        // The second question itself, and the probe of readiness, which may come between the two
+        // counters: the rest is rounded.
         let others =
             1 + commands.remove("ping").unwrap_or(0) + commands.remove("role").unwrap_or(0);
         commands.remove("info");
         commands.values_mut().for_each(|calls| *calls /= TIMES);
         commands.retain(|_, calls| *calls > 0);
-        Cost { commands, round_trips: (reads - reads_before - others) / TIMES }
+        Cost { commands, round_trips: (reads - reads_before - others + TIMES / 2) / TIMES }
     }
 }
 

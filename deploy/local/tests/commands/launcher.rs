@@ -133,8 +133,11 @@ impl Launcher {
     pub(crate) fn verified(&self) -> Ended {
         let mut verified = None;
         eventually("all is well", PATIENCE, || {
-            let is_done =
-                |ended: &Ended| ended.code == Some(0) && !ended.stdout.contains("wait to be");
+            let is_done = |ended: &Ended| {
+                ended.code == Some(0)
+                    && !ended.stdout.contains("wait to be")
+                    && ended.stdout.contains("timelines  0 fan-out jobs in flight\n")
+            };
             verified = Some(self.verify()).filter(is_done);
             verified.is_some()
         });
@@ -152,8 +155,11 @@ impl Launcher {
     }
 
     fn verify_with(&self, flags: &[&str]) -> Ended {
-        let [users, relation, post] = [1, 2, 3].map(|server| self.url(server));
-        let urls = ["--user-url", &users, "--relation-url", &relation, "--post-url", &post];
+        let urls = ["user", "relation", "post", "timeline"];
+        let urls =
+            urls.iter().zip(1..).map(|(name, server)| format!("--{name}-url={}", self.url(server)));
+        let urls: Vec<_> = urls.collect();
+        let urls: Vec<_> = urls.iter().map(String::as_str).collect();
         run(&[&["verify"], flags, &urls[..]].concat(), "")
     }
 

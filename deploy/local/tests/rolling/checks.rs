@@ -112,7 +112,7 @@ pub(crate) async fn assert_verified(system: &System, programs: &Programs) {
     let mut said = String::new();
     eventually("nothing is wrong", SETTLE, async || {
         let mut verify = Command::new(&program);
-        verify.args(["verify", &url("user"), &url("relation"), &url("post")]);
+        verify.arg("verify").args(["user", "relation", "post", "timeline"].map(url));
         let output = verify.output().unwrap();
         said = String::from_utf8_lossy(&output.stdout).into_owned();
         output.status.success()

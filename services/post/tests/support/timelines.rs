@@ -154,6 +154,13 @@ impl TimelineService for Timelines {
         Err(Status::unimplemented("never asked"))
     }
 
+    async fn verify(
+        &self,
+        _: Request<timeline::VerifyRequest>,
+    ) -> Result<Response<timeline::VerifyResponse>, Status> {
+        Err(Status::unimplemented("never asked"))
+    }
+
     type WatchHomeTimelineStream =
         stream::Pending<Result<timeline::WatchHomeTimelineResponse, Status>>;
 

@@ -32,24 +32,8 @@ const BOUNDARIES: [f64; 13] =
 
 /// What is sent often. Anything else is counted under its own name as well, which costs more.
 const COMMON: [&str; 18] = [
-    PIPELINE,
-    "FCALL",
-    "GET",
-    "PING",
-    "ZRANGE",
-    "ZSCORE",
-    "ZCARD",
-    "HMGET",
-    "HGET",
-    "MGET",
-    "XADD",
-    "XLEN",
-    "XRANGE",
-    "XAUTOCLAIM",
-    "GETRANGE",
-    "SSCAN",
-    "ZREM",
-    "ZADD",
+    PIPELINE, "FCALL", "GET", "PING", "ZRANGE", "ZSCORE", "ZCARD", "HMGET", "HGET", "MGET", "XADD",
+    "XLEN", "XRANGE", "XPENDING", "GETRANGE", "SSCAN", "ZREM", "ZADD",
 ];
 
 /// The round trips of one keyspace in one worker; whoever takes metrics gets those of all workers

@@ -13,8 +13,8 @@ use microblog_keyspace::{self as keyspace, Keyspace, Library, redis::cmd};
 use crate::keys;
 
 pub use homes::{Begun, Head, Home, Replacement};
-pub(crate) use streams::ABANDONED_AFTER;
 pub use streams::Step;
+pub(crate) use streams::{ABANDONED_AFTER, RENEWAL_PERIOD, STEPS_MAX};
 pub use users::{Published, State, Tail};
 
 /// The service's atomic steps.

@@ -1,8 +1,10 @@
 //! Fan-out streams: what is to be done to home timelines, a step at a time. A step is a stream's
-//! entry, read by one worker; where that one dies, another claims it.
+//! entry, read by one worker, which renews its claim while it works. Where the worker dies, another
+//! claims the entry.
 
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use microblog_keyspace::{
     Batch, Call, Error, Exclusive, decode,
     redis::{Cmd, cmd},
@@ -10,7 +12,10 @@ use microblog_keyspace::{
 use prost::Message as _;
 
 use super::{Store, malformed};
-use crate::{job::Job, keys};
+use crate::{
+    job::{self, Job},
+    keys::{self, STREAMS},
+};
 
 /// The consumer group, and the one consumer in it: a step belongs to whoever read it, and which
 /// replica that is, nobody needs to know.
@@ -22,11 +27,18 @@ const FIELD: &str = "job";
 // by default.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 
-/// After how long a step counts as abandoned.
-pub(crate) const ABANDONED_AFTER: Duration = Duration::from_secs(10);
+/// The idle time after which a step may count as abandoned: several times `RENEWAL_PERIOD`.
+pub(crate) const ABANDONED_AFTER: Duration = Duration::from_secs(1);
+
+/// How often a worker resets the idle time of a step that it works on.
+pub(crate) const RENEWAL_PERIOD: Duration = Duration::from_millis(300);
+const _: () = assert!(3 * RENEWAL_PERIOD.as_millis() < ABANDONED_AFTER.as_millis());
+
+/// Among how many pending steps of a stream the abandoned ones are looked for.
+const PENDING_MAX: usize = 100;
 
 /// How many steps are read or claimed at once. Few, since they wait for their turn.
-const STEPS_MAX: usize = 4;
+pub(crate) const STEPS_MAX: usize = 4;
 
 /// Among how many steps of a stream the oldest job is looked for.
 const LOOKED_AT_MAX: usize = 100;
@@ -42,13 +54,20 @@ pub struct Step {
     pub job: Option<Job>,
 }
 
-/// What waits in a stream.
+/// The backlog of fan-out streams.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Queue {
-    /// How many steps there are, those under way among them.
+pub(crate) struct Backlog {
+    /// How many steps there are, those under way among them. A job has one step at a time.
     pub(crate) depth: u64,
     /// When the oldest job was added, in milliseconds since 1970; `None` if there is none.
-    pub(crate) oldest_ms: Option<u64>,
+    oldest_ms: Option<u64>,
+}
+
+impl Backlog {
+    /// Returns how long ago the oldest job was added; zero if there is none.
+    pub(crate) fn age(&self) -> Duration {
+        self.oldest_ms.map(job::age).unwrap_or_default()
+    }
 }
 
 impl Store {
@@ -91,20 +110,32 @@ impl Store {
         Ok(entries.map(|entry| Step::read(stream, entry)).collect())
     }
 
-    /// Takes over steps that were read long ago and are not done: some of them, and from where to
-    /// go on looking, `None` at the end.
-    pub(crate) async fn abandoned_steps(
-        &self,
-        stream: &str,
-        from: &str,
-    ) -> Result<(Vec<Step>, Option<String>), Error> {
-        let mut claim = cmd("XAUTOCLAIM");
+    /// Returns the ids of steps that were read, are not done, and have been idle for as long as an
+    /// abandoned one.
+    pub(crate) async fn idle_steps(&self, stream: &str) -> Result<Vec<String>, Error> {
+        let mut pending = cmd("XPENDING");
+        pending.arg(stream).arg(GROUP).arg("IDLE").arg(ABANDONED_AFTER.as_millis() as u64);
+        pending.arg("-").arg("+").arg(PENDING_MAX);
+        type Pending = (String, String, u64, u64);
+        let entries: Vec<Pending> = self.keyspace.query(pending).await?;
+        Ok(entries.into_iter().map(|(id, ..)| id).collect())
+    }
+
+    /// Claims those of these steps that are still idle. Of several workers that try, one gets a step.
+    pub(crate) async fn claim(&self, stream: &str, ids: &[String]) -> Result<Vec<Step>, Error> {
+        let mut claim = cmd("XCLAIM");
         claim.arg(stream).arg(GROUP).arg(CONSUMER).arg(ABANDONED_AFTER.as_millis() as u64);
-        claim.arg(from).arg("COUNT").arg(STEPS_MAX);
-        let (next, entries, _deleted): (String, Entries, Vec<String>) =
-            self.keyspace.query(claim).await?;
-        let steps = entries.into_iter().map(|entry| Step::read(stream, entry)).collect();
-        Ok((steps, Some(next).filter(|next| next != "0-0")))
+        claim.arg(ids);
+        let entries: Entries = self.keyspace.query(claim).await?;
+        Ok(entries.into_iter().map(|entry| Step::read(stream, entry)).collect())
+    }
+
+    /// Resets the idle time of a step. Does nothing to one that is done.
+    pub(crate) async fn renew(&self, step: &Step) -> Result<(), Error> {
+        let mut claim = cmd("XCLAIM");
+        claim.arg(&step.stream).arg(GROUP).arg(CONSUMER).arg(0).arg(&step.id).arg("JUSTID");
+        let _ids: Vec<String> = self.keyspace.query(claim).await?;
+        Ok(())
     }
 
     /// Ends a step, with the one that follows in its place, if there is one.
@@ -118,15 +149,23 @@ impl Store {
         Ok(())
     }
 
-    /// Returns what waits in a stream.
-    pub(crate) async fn queue(&self, number: u16) -> Result<Queue, Error> {
+    /// Returns the backlog of all streams together.
+    pub(crate) async fn backlog(&self) -> Result<Backlog, Error> {
+        let streams = try_join_all((0..STREAMS).map(|number| self.stream_backlog(number))).await?;
+        Ok(Backlog {
+            depth: streams.iter().map(|stream| stream.depth).sum(),
+            oldest_ms: streams.iter().filter_map(|stream| stream.oldest_ms).min(),
+        })
+    }
+
+    async fn stream_backlog(&self, number: u16) -> Result<Backlog, Error> {
         let stream = keys::fanout(number);
         let depth = self.keyspace.query(cmd("XLEN").arg(&stream).take()).await?;
         let mut range: Cmd = cmd("XRANGE");
         range.arg(&stream).arg("-").arg("+").arg("COUNT").arg(LOOKED_AT_MAX);
         let entries: Entries = self.keyspace.query(range).await?;
         let steps = entries.into_iter().map(|entry| Step::read(&stream, entry));
-        Ok(Queue { depth, oldest_ms: steps.filter_map(|step| step.added_ms()).min() })
+        Ok(Backlog { depth, oldest_ms: steps.filter_map(|step| step.added_ms()).min() })
     }
 }
 

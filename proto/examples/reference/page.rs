@@ -39,7 +39,7 @@ go by:
 but its caller.
 
 Each call of the services behind the gateway says as well who may make it, which is checked where \
-the servers have keys ([record 16](../services/decisions/0016-who-acts-is-signed.md)). The system \
+the servers have keys ([record 16](../services/decisions/0016-signed-caller-identity.md)). The system \
 itself may make them all.
 ";
 

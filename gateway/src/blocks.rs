@@ -36,7 +36,11 @@ impl Act {
 pub(crate) fn refuse_blocked(relation: &Relation) -> Result<(), Status> {
     if relation.blocked_by {
         let text = "the account has blocked you";
-        return Err(status::refuse(Code::PermissionDenied, ErrorReason::BlockedByTarget, text));
+        return Err(status::with_reason(
+            Code::PermissionDenied,
+            ErrorReason::BlockedByTarget,
+            text,
+        ));
     }
     Ok(())
 }
@@ -46,7 +50,11 @@ pub(crate) fn refuse_any(relation: &Relation) -> Result<(), Status> {
     refuse_blocked(relation)?;
     if relation.blocking {
         let text = "you have blocked the account";
-        return Err(status::refuse(Code::FailedPrecondition, ErrorReason::TargetBlocked, text));
+        return Err(status::with_reason(
+            Code::FailedPrecondition,
+            ErrorReason::TargetBlocked,
+            text,
+        ));
     }
     Ok(())
 }

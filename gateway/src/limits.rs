@@ -26,7 +26,7 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
-use microblog_chassis::Rounds;
+use microblog_chassis::PeriodicJob;
 use microblog_domain::UserId;
 use opentelemetry::{KeyValue, global, metrics::AsyncInstrument};
 use tonic::{Request, Status};
@@ -192,11 +192,11 @@ impl Limits {
 }
 
 async fn sweep(limits: Limits) {
-    let mut rounds = Rounds::new("forgetting idle callers", SWEEP);
+    let mut job = PeriodicJob::new("forgetting idle callers", SWEEP);
     loop {
-        rounds.next().await;
+        job.tick().await;
         limits.0.all().into_iter().for_each(Upkeep::forget_idle);
-        rounds.note(Ok::<(), Infallible>(()));
+        job.record(Ok::<(), Infallible>(()));
     }
 }
 

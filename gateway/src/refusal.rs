@@ -23,9 +23,11 @@ pub(crate) fn pass_on(status: Status, fields: Fields) -> Status {
     };
     let passed = match (status::reason_of(&status), status.code()) {
         // Said by something in between, such as a proxy.
-        (None, Code::Unavailable) => {
-            Some(status::refuse(Code::Unavailable, PeerUnavailable, "a service does not answer"))
-        }
+        (None, Code::Unavailable) => Some(status::with_reason(
+            Code::Unavailable,
+            PeerUnavailable,
+            "a service does not answer",
+        )),
         (None, Code::DeadlineExceeded) => Some(status::deadline_exceeded()),
         // Who acts, the gateway says, not its caller.
         (Some(IdentityInvalid | IdentityMismatch), _) => None,
@@ -49,7 +51,7 @@ pub(crate) fn after_write(status: Status) -> Status {
     let (code, message) = (status.code(), status.message());
     tracing::warn!(?code, message, "a service refused what a write needs for its answer");
     let text = "it is done, but a service does not answer";
-    status::refuse(Code::Unavailable, ErrorReason::PeerUnavailable, text)
+    status::with_reason(Code::Unavailable, ErrorReason::PeerUnavailable, text)
 }
 
 /// Returns a part of an answer that the contract says is there.
@@ -136,7 +138,7 @@ mod tests {
             (Code::Unauthenticated, ErrorReason::IdentityInvalid),
             (Code::PermissionDenied, ErrorReason::IdentityMismatch),
         ] {
-            let passed = pass_on(status::refuse(code, reason, "not you"), FIELDS);
+            let passed = pass_on(status::with_reason(code, reason, "not you"), FIELDS);
             assert_eq!(passed.code(), Code::Internal);
             assert_eq!(status::reason_of(&passed), Some(ErrorReason::Internal));
         }
@@ -179,7 +181,7 @@ mod tests {
         let wait = Duration::from_secs(7);
         for status in [
             status::throttled(ErrorReason::LoginThrottled, "wait", wait),
-            status::refuse(Code::ResourceExhausted, ErrorReason::Overloaded, "too much"),
+            status::with_reason(Code::ResourceExhausted, ErrorReason::Overloaded, "too much"),
             status::invalid([Invalid::new("names", "are odd")]),
         ] {
             let told = after_write(status);

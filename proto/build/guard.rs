@@ -27,21 +27,21 @@ pub(crate) fn write(service: &Service, contract: &Contract) -> String {
     }
     format!(
         "
-/// {name} behind a gate, which sees each request before its handler does.
+/// {name} behind an authorizer, which sees each request before its handler does.
 #[derive(Clone, Debug)]
 pub struct {name}Guard<T, G> {{
     handler: T,
-    gate: G,
+    authorizer: G,
 }}
 
 impl<T, G> {name}Guard<T, G> {{
-    /// Returns a handler behind a gate.
-    pub const fn new(handler: T, gate: G) -> Self {{
-        Self {{ handler, gate }}
+    /// Returns a handler behind an authorizer.
+    pub const fn new(handler: T, authorizer: G) -> Self {{
+        Self {{ handler, authorizer }}
     }}
 }}
 
-impl<T: {module}_server::{name}, G: crate::Gate> {module}_server::{name} for {name}Guard<T, G> {{
+impl<T: {module}_server::{name}, G: crate::Authorizer> {module}_server::{name} for {name}Guard<T, G> {{
 {streams}{methods}}}
 "
     )
@@ -52,7 +52,7 @@ fn checked(method: &Method, access: &Access) -> String {
     let Method { name, proto_name, input_type, output_type, server_streaming, .. } = method;
     let answer =
         if *server_streaming { format!("Self::{proto_name}Stream") } else { output_type.clone() };
-    let claim = match access {
+    let principal = match access {
         Access::Actor(field) => format!("Actor(request.get_ref().{field})"),
         Access::Viewer(field) => format!("Viewer(request.get_ref().{field})"),
         Access::Public | Access::Credentials => "Anybody".to_owned(),
@@ -70,7 +70,7 @@ fn checked(method: &Method, access: &Access) -> String {
         'handler: 'call,
         Self: 'call,
     {{
-        match self.gate.admit(crate::Claim::{claim}) {{
+        match self.authorizer.authorize(crate::Principal::{principal}) {{
             Ok(()) => self.handler.{name}(request),
             Err(status) => Box::pin(std::future::ready(Err(status))),
         }}

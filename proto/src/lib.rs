@@ -38,14 +38,14 @@ pub trait Peer:
 
 /// Decides whether a call may be made. The generated `…Guard` of each service behind the gateway
 /// asks it before each handler.
-pub trait Gate: Send + Sync + 'static {
+pub trait Authorizer: Send + Sync + 'static {
     /// Returns the refusal of a call that its caller may not make.
-    fn admit(&self, claim: Claim) -> Result<(), Status>;
+    fn authorize(&self, principal: Principal) -> Result<(), Status>;
 }
 
 /// Whom a call claims to come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum Principal {
     /// This user, who acts, or whose own the answer is.
     Actor(u64),
     /// This user, through whose eyes it looks; 0 for nobody in particular.

@@ -105,7 +105,7 @@ where
     }
 }
 
-/// Rounds up: timers of callers may have no smaller steps, and who comes too early is refused again.
+/// PeriodicJob up: timers of callers may have no smaller steps, and who comes too early is refused again.
 fn in_whole_milliseconds(wait: Duration) -> Duration {
     Duration::from_millis(wait.as_nanos().div_ceil(1_000_000) as u64)
 }

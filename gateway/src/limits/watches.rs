@@ -44,7 +44,11 @@ impl Watches {
         if self.max != 0 && count >= self.max {
             self.refused.fetch_add(1, Ordering::Relaxed);
             let text = "the viewer has as many streams open as one may have";
-            return Err(status::refuse(Code::ResourceExhausted, ErrorReason::WatchLimit, text));
+            return Err(status::with_reason(
+                Code::ResourceExhausted,
+                ErrorReason::WatchLimit,
+                text,
+            ));
         }
         open.insert(viewer, count + 1);
         Ok(Watching { viewer, watches: self.clone() })

@@ -159,7 +159,7 @@ async fn newer_pages_are_there_while_the_past_is_away() {
     }
     let away = || {
         let text = "the archive does not answer";
-        status::refuse(Code::Unavailable, ErrorReason::StoreUnavailable, text)
+        status::with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, text)
     };
     for method in ["post.ListAuthorsPosts", "relation.ListFollowing"] {
         let is_for_user = method.starts_with("post");

@@ -118,7 +118,8 @@ async fn what_fails_after_a_write_does_not_sound_like_a_refusal() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let post_id = system.publish(&ann, "hello").await.id;
-    let overloaded = status::refuse(Code::ResourceExhausted, ErrorReason::Overloaded, "too much");
+    let overloaded =
+        status::with_reason(Code::ResourceExhausted, ErrorReason::Overloaded, "too much");
     system.tap.refuse("user.BatchResolveNames", overloaded);
     macro_rules! check {
         ($method:ident, $request:expr) => {

@@ -201,7 +201,7 @@ async fn a_watch_that_fails_can_be_taken_up_again() {
     let (system, ann, bob) = friends().await;
     let mut news = watch(&system, &ann, "").await;
     let since = next(&mut news).await.since_token;
-    let away = status::refuse(Code::Unavailable, ErrorReason::StoreUnavailable, "away");
+    let away = status::with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, "away");
     system.tap.refuse("post.BatchGetPosts", away);
     system.publish(&bob, "hello").await;
     assert_eq!(end(&mut news).await.code(), Code::Unavailable);

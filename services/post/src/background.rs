@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use futures::future::BoxFuture;
-use microblog_chassis::{Rounds, apart};
+use microblog_chassis::{PeriodicJob, run_on_dedicated_thread};
 use microblog_domain::Partition;
 use tokio::time::sleep;
 
@@ -69,10 +69,10 @@ pub(crate) fn jobs(
 }
 
 async fn measure_clocks(store: Store) {
-    let mut rounds = Rounds::new("measuring the clocks", CLOCKS_PERIOD);
+    let mut job = PeriodicJob::new("measuring the clocks", CLOCKS_PERIOD);
     loop {
-        rounds.next().await;
-        rounds.note(store.measure_clocks().await);
+        job.tick().await;
+        job.record(store.measure_clocks().await);
     }
 }
 
@@ -87,65 +87,65 @@ pub(crate) fn archiving(
     let mover = Mover::new(store.clone(), archive, config);
     let (to_archive, to_move) =
         (Lease::new(store.clone(), Job::Archiving), Lease::new(store, Job::Moving));
-    apart("archiving", async move {
+    run_on_dedicated_thread("archiving", async move {
         tokio::join!(archive_all(archiver, to_archive), move_all(mover, to_move));
     })
 }
 
 async fn tell(mut sweeper: Sweeper) {
-    let mut rounds = Rounds::new("telling of reposts", PERIOD);
+    let mut job = PeriodicJob::new("telling of reposts", PERIOD);
     loop {
-        rounds.next().await;
-        rounds.note(sweeper.tell(PATIENCE).await);
+        job.tick().await;
+        job.record(sweeper.tell(PATIENCE).await);
     }
 }
 
 async fn deliver(mut sweeper: Sweeper) {
-    let mut rounds = Rounds::new("delivering posts", PERIOD);
+    let mut job = PeriodicJob::new("delivering posts", PERIOD);
     loop {
-        rounds.next().await;
-        rounds.note(sweeper.deliver(DELIVERY_PATIENCE).await);
+        job.tick().await;
+        job.record(sweeper.deliver(DELIVERY_PATIENCE).await);
     }
 }
 
 async fn forget(tiers: Tiers, posts: Posts) {
-    let mut rounds = Rounds::new("forgetting", PERIOD);
+    let mut job = PeriodicJob::new("forgetting", PERIOD);
     loop {
-        rounds.next().await;
-        rounds.note(forget::forget_marked(&tiers, &posts).await);
+        job.tick().await;
+        job.record(forget::forget_marked(&tiers, &posts).await);
     }
 }
 
 async fn erase(eraser: Eraser, lease: Lease) {
-    let mut rounds = Rounds::new("erasing", ERASURE_PERIOD);
+    let mut job = PeriodicJob::new("erasing", ERASURE_PERIOD);
     loop {
-        rounds.next().await;
+        job.tick().await;
         let done = lease.hold(eraser.round()).await;
-        rest_if_failed(&mut rounds, done).await;
+        rest_if_failed(&mut job, done).await;
     }
 }
 
 async fn archive_all(mut archiver: Archiver, lease: Lease) {
-    let mut rounds = Rounds::new("archiving", PERIOD);
+    let mut job = PeriodicJob::new("archiving", PERIOD);
     loop {
-        rounds.next().await;
+        job.tick().await;
         let done = lease.hold(archiver.round()).await;
         if matches!(done, Ok(None)) {
             archiver.rest();
         }
-        rest_if_failed(&mut rounds, done).await;
+        rest_if_failed(&mut job, done).await;
     }
 }
 
 // Goes round all partitions, beginning anywhere: processes may be started again and again.
 async fn move_all(mover: Mover, lease: Lease) {
-    let mut rounds = Rounds::new("moving old posts", PERIOD);
+    let mut job = PeriodicJob::new("moving old posts", PERIOD);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut number = (now.subsec_micros() % u32::from(Partition::COUNT)) as u16;
     loop {
-        rounds.next().await;
+        job.tick().await;
         let done = lease.hold(move_some(&mover, &mut number)).await;
-        rest_if_failed(&mut rounds, done).await;
+        rest_if_failed(&mut job, done).await;
     }
 }
 
@@ -164,9 +164,9 @@ async fn move_some(mover: &Mover, number: &mut u16) -> Result<(), Error> {
     Ok(())
 }
 
-async fn rest_if_failed<T>(rounds: &mut Rounds, done: Result<Option<T>, Error>) {
+async fn rest_if_failed<T>(job: &mut PeriodicJob, done: Result<Option<T>, Error>) {
     let has_failed = done.is_err();
-    rounds.note(done.map(|_| ()));
+    job.record(done.map(|_| ()));
     if has_failed {
         sleep(PAUSE).await;
     }

@@ -85,7 +85,7 @@ impl From<Error> for Status {
             Error::CommentNotFound => status::not_found(ErrorReason::CommentNotFound, text),
             Error::Forgotten => status::not_found(ErrorReason::UserNotFound, text),
             Error::NotTheAuthor => {
-                status::refuse(Code::PermissionDenied, ErrorReason::NotTheAuthor, text)
+                status::with_reason(Code::PermissionDenied, ErrorReason::NotTheAuthor, text)
             }
             Error::RequestReused => {
                 let problem = "belongs to another call";

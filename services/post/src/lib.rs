@@ -36,7 +36,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use microblog_chassis::{AddressError, Listening, Peer, Service, Worker, identity::Gate};
+use microblog_chassis::{AddressError, Listening, Peer, Service, Worker, identity::CallAuthorizer};
 use microblog_keyspace as keyspace;
 use microblog_proto::post::{
     PostServiceGuard, PostServiceHandler,
@@ -104,7 +104,7 @@ pub async fn service(
     let delivery = Delivery::new(store.clone(), timeline);
     let posts = Posts::new(tiers.clone(), delivery.clone());
     let rpc = rpc::Rpc::new(tiers.clone(), posts);
-    let rpc = Arc::new(PostServiceGuard::new(rpc, Gate));
+    let rpc = Arc::new(PostServiceGuard::new(rpc, CallAuthorizer));
     let handler: PostServiceHandler = rpc.clone();
     let server = PostServiceServer::from_arc(rpc)
         .max_decoding_message_size(config.chassis.max_message_bytes);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use microblog_chassis::Rounds;
+use microblog_chassis::PeriodicJob;
 
 use crate::{
     forget,
@@ -27,26 +27,26 @@ pub(crate) fn jobs(store: &Store) -> Vec<BoxFuture<'static, ()>> {
 }
 
 async fn measure_clocks(store: Store) {
-    let mut rounds = Rounds::new("measuring the clocks", CLOCKS_PERIOD);
+    let mut job = PeriodicJob::new("measuring the clocks", CLOCKS_PERIOD);
     loop {
-        rounds.next().await;
-        rounds.note(store.measure_clocks().await);
+        job.tick().await;
+        job.record(store.measure_clocks().await);
     }
 }
 
 async fn sweep(store: Store) {
     let mut sweeper = Sweeper::new(store);
-    let mut rounds = Rounds::new("sweeping", PERIOD);
+    let mut job = PeriodicJob::new("sweeping", PERIOD);
     loop {
-        rounds.next().await;
-        rounds.note(sweeper.sweep(PATIENCE).await);
+        job.tick().await;
+        job.record(sweeper.sweep(PATIENCE).await);
     }
 }
 
 async fn forget(store: Store) {
-    let mut rounds = Rounds::new("forgetting", PERIOD);
+    let mut job = PeriodicJob::new("forgetting", PERIOD);
     loop {
-        rounds.next().await;
-        rounds.note(forget::forget_marked(&store).await);
+        job.tick().await;
+        job.record(forget::forget_marked(&store).await);
     }
 }

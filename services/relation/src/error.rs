@@ -70,6 +70,6 @@ impl From<Error> for Status {
                 };
             }
         };
-        status::refuse(code, reason, error.to_string())
+        status::with_reason(code, reason, error.to_string())
     }
 }

@@ -23,7 +23,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use microblog_chassis::{Listening, Service, Worker, identity::Gate};
+use microblog_chassis::{Listening, Service, Worker, identity::CallAuthorizer};
 use microblog_keyspace as keyspace;
 use microblog_proto::relation::{
     RelationServiceGuard, RelationServiceHandler,
@@ -44,7 +44,7 @@ pub use verify::{Report, partition as verify_partition, user as verify_user};
 pub async fn service(config: &Config, worker: Worker) -> Result<Service, keyspace::Error> {
     let store = Store::open(config)?;
     let max_message_bytes = config.chassis.max_message_bytes;
-    let rpc = Arc::new(RelationServiceGuard::new(rpc::Rpc::new(store.clone()), Gate));
+    let rpc = Arc::new(RelationServiceGuard::new(rpc::Rpc::new(store.clone()), CallAuthorizer));
     let handler: RelationServiceHandler = rpc.clone();
     let server = RelationServiceServer::from_arc(rpc).max_decoding_message_size(max_message_bytes);
     let background = if worker.is_first() { background::jobs(&store) } else { Vec::new() };

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures::{FutureExt as _, future::BoxFuture};
-use microblog_chassis::{Rounds, Worker};
+use microblog_chassis::{PeriodicJob, Worker};
 
 use crate::{keys::STREAMS, metrics::Metrics, store::Store, worker::Workers};
 
@@ -28,11 +28,11 @@ pub(crate) fn jobs(
 }
 
 async fn measure(store: Store, metrics: Metrics) {
-    let mut rounds = Rounds::new("measuring the fan-out streams", MEASURE_PERIOD);
+    let mut job = PeriodicJob::new("measuring the fan-out streams", MEASURE_PERIOD);
     loop {
-        rounds.next().await;
+        job.tick().await;
         let backlog = store.backlog().await;
-        rounds.note(backlog.map(|backlog| {
+        job.record(backlog.map(|backlog| {
             metrics.queued(backlog.depth, backlog.age().as_secs_f64());
         }));
     }

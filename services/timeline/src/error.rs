@@ -68,7 +68,7 @@ impl From<Error> for Status {
             }
             Error::BeingBuilt => {
                 let text = "the home timeline is being built; ask again";
-                status::refuse(Code::Unavailable, ErrorReason::TimelineBeingBuilt, text)
+                status::with_reason(Code::Unavailable, ErrorReason::TimelineBeingBuilt, text)
             }
             Error::Store(store) => {
                 store.log();
@@ -91,7 +91,7 @@ fn of_peer(status: &Status) -> Status {
     match status.code() {
         Code::Unavailable | Code::Cancelled | Code::ResourceExhausted => {
             let text = "the relation service does not answer";
-            status::refuse(Code::Unavailable, ErrorReason::PeerUnavailable, text)
+            status::with_reason(Code::Unavailable, ErrorReason::PeerUnavailable, text)
         }
         Code::DeadlineExceeded => status::deadline_exceeded(),
         code => {

@@ -33,7 +33,7 @@ mod worker;
 
 use std::sync::Arc;
 
-use microblog_chassis::{AddressError, Listening, Peer, Service, Worker, identity::Gate};
+use microblog_chassis::{AddressError, Listening, Peer, Service, Worker, identity::CallAuthorizer};
 use microblog_keyspace as keyspace;
 use microblog_proto::timeline::{
     TimelineServiceGuard, TimelineServiceHandler,
@@ -84,7 +84,7 @@ pub async fn service(
         delivery: Delivery::new(store.clone(), mode, metrics.clone()),
         metrics,
     };
-    let rpc = Arc::new(TimelineServiceGuard::new(rpc, Gate));
+    let rpc = Arc::new(TimelineServiceGuard::new(rpc, CallAuthorizer));
     let handler: TimelineServiceHandler = rpc.clone();
     let server = TimelineServiceServer::from_arc(rpc)
         .max_decoding_message_size(config.chassis.max_message_bytes);

@@ -11,7 +11,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
-use microblog_chassis::{Rounds, message};
+use microblog_chassis::{PeriodicJob, message};
 use tokio::{
     sync::Semaphore,
     time::{Instant, sleep, timeout},
@@ -68,19 +68,19 @@ impl Workers {
     /// Does the steps of a stream, for ever.
     pub(crate) async fn work(self, number: u16) {
         let stream = keys::fanout(number);
-        let mut rounds = Rounds::new("fanning posts out", PAUSE);
+        let mut job = PeriodicJob::new("fanning posts out", PAUSE);
         loop {
             // Ends only with an error.
-            rounds.next().await;
-            let Err(error) = self.listen(&stream, &mut rounds).await;
-            rounds.note(Err(error));
+            job.tick().await;
+            let Err(error) = self.listen(&stream, &mut job).await;
+            job.record(Err(error));
         }
     }
 
     async fn listen(
         &self,
         stream: &str,
-        rounds: &mut Rounds,
+        job: &mut PeriodicJob,
     ) -> Result<std::convert::Infallible, Error> {
         let mut connection = self.store.listen(stream).await?;
         let mut next_look = Instant::now();
@@ -94,7 +94,7 @@ impl Workers {
             self.work_off(steps, false).await?;
             // Not before: while no step is due, nothing fails.
             if Instant::now() >= calm_at {
-                rounds.note(Ok::<(), Error>(()));
+                job.record(Ok::<(), Error>(()));
                 calm_at = Instant::now() + CALM;
             }
         }

@@ -67,16 +67,16 @@ impl From<Error> for Status {
         let text = error.to_string();
         match error {
             Error::Invalid(fields) => status::invalid(fields),
-            Error::NameTaken => status::refuse(Code::AlreadyExists, Reason::NameTaken, text),
-            Error::EmailTaken => status::refuse(Code::AlreadyExists, Reason::EmailTaken, text),
+            Error::NameTaken => status::with_reason(Code::AlreadyExists, Reason::NameTaken, text),
+            Error::EmailTaken => status::with_reason(Code::AlreadyExists, Reason::EmailTaken, text),
             Error::RegistrationInProgress => {
-                status::refuse(Code::Aborted, Reason::RegistrationInProgress, text)
+                status::with_reason(Code::Aborted, Reason::RegistrationInProgress, text)
             }
             Error::BadCredentials => status::unauthenticated(Reason::BadCredentials, text),
             Error::Throttled(wait) => status::throttled(Reason::LoginThrottled, text, wait),
             Error::TokenInvalid => status::unauthenticated(Reason::TokenInvalid, text),
             Error::UserNotFound => status::not_found(Reason::UserNotFound, text),
-            Error::Hash(HashError::Full) => status::refuse(
+            Error::Hash(HashError::Full) => status::with_reason(
                 Code::ResourceExhausted,
                 Reason::Overloaded,
                 HashError::Full.to_string(),

@@ -33,7 +33,7 @@ mod verify;
 
 use std::sync::Arc;
 
-use microblog_chassis::{Listening, Service, Worker, identity::Gate};
+use microblog_chassis::{Listening, Service, Worker, identity::CallAuthorizer};
 use microblog_keyspace::Keyspace;
 use microblog_proto::user::{
     UserServiceGuard, UserServiceHandler,
@@ -68,7 +68,7 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, Error> 
         background.push(Box::pin(Sweeper::new(accounts.clone(), config.write_budget()).run()));
         background.push(Box::pin(sweeper::measure_clocks(store.clone())));
     }
-    let rpc = Arc::new(UserServiceGuard::new(rpc::Rpc::new(accounts), Gate));
+    let rpc = Arc::new(UserServiceGuard::new(rpc::Rpc::new(accounts), CallAuthorizer));
     let handler: UserServiceHandler = rpc.clone();
     let server = UserServiceServer::from_arc(rpc)
         .max_decoding_message_size(config.chassis.max_message_bytes);

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use microblog_chassis::Rounds;
+use microblog_chassis::PeriodicJob;
 use microblog_domain::UserId;
 use microblog_keyspace::BacklogMetrics;
 
@@ -36,14 +36,14 @@ impl Sweeper {
     /// least once a second.
     pub async fn run(mut self) {
         let pause = (self.patience / 10).clamp(Duration::from_millis(50), Duration::from_secs(1));
-        let mut rounds = Rounds::new("giving up registrations", pause);
+        let mut job = PeriodicJob::new("giving up registrations", pause);
         loop {
-            rounds.next().await;
+            job.tick().await;
             let given_up = self.sweep().await;
             if let Ok(count @ 1..) = given_up {
                 tracing::info!(count, "registrations that were left behind are given up");
             }
-            rounds.note(given_up.map(|_| ()));
+            job.record(given_up.map(|_| ()));
         }
     }
 
@@ -75,10 +75,10 @@ const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Measures how far the clocks of the partitions are ahead, for ever.
 pub(crate) async fn measure_clocks(store: Store) {
-    let mut rounds = Rounds::new("measuring the clocks", CLOCKS_PERIOD);
+    let mut job = PeriodicJob::new("measuring the clocks", CLOCKS_PERIOD);
     loop {
-        rounds.next().await;
-        rounds.note(store.measure_clocks().await);
+        job.tick().await;
+        job.record(store.measure_clocks().await);
     }
 }
 

@@ -182,5 +182,5 @@ pub fn watch() -> Result<(), Status> {
         return Ok(());
     }
     let text = "the process has as many watches as it takes at once";
-    Err(status::refuse(Code::ResourceExhausted, ErrorReason::Overloaded, text))
+    Err(status::with_reason(Code::ResourceExhausted, ErrorReason::Overloaded, text))
 }

@@ -21,21 +21,21 @@
 //! a test calls [`serve`] with a socket and a stop signal of its own.
 
 mod admission;
-mod apart;
 mod call;
 mod config;
+mod connection_balancer;
 pub mod context;
+mod dedicated_thread;
 mod health;
 pub mod identity;
 pub mod message;
 mod methods;
 mod mutate;
 mod peer;
+mod periodic_job;
 mod ports;
 mod process;
 mod reflection;
-mod rounds;
-mod seats;
 mod server;
 mod service;
 mod signals;
@@ -44,12 +44,12 @@ mod telemetry;
 mod tls;
 mod trace;
 
-pub use apart::apart;
 pub use config::{Config, LogFormat};
+pub use dedicated_thread::run_on_dedicated_thread;
 pub use mutate::mutate;
 pub use peer::{AddressError, Peer, Resolve};
+pub use periodic_job::PeriodicJob;
 pub use process::run;
-pub use rounds::Rounds;
 pub use server::{ServeError, serve};
 pub use service::{Handler, Listening, Probe, Service, Worker};
 pub use tls::TlsError;

@@ -9,7 +9,7 @@ use std::{
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::seats::Seats;
+use crate::connection_balancer::ConnectionBalancer;
 
 // Connections that the kernel has taken for a worker that is busy.
 const BACKLOG: i32 = 1024;
@@ -30,13 +30,13 @@ pub(crate) enum PortError {
 pub(crate) struct Listener {
     pub(crate) socket: TcpListener,
     /// Shared with the other workers on the port.
-    pub(crate) seats: Arc<Seats>,
+    pub(crate) seats: Arc<ConnectionBalancer>,
 }
 
 impl From<TcpListener> for Listener {
     /// Returns the only listener of its port.
     fn from(socket: TcpListener) -> Self {
-        Self { socket, seats: Arc::new(Seats::of(1)) }
+        Self { socket, seats: Arc::new(ConnectionBalancer::of(1)) }
     }
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Ports {
     /// How many listen on each.
     workers: usize,
     // By the listener's place in its worker, since several may ask for a free port.
-    taken: Mutex<HashMap<usize, (SocketAddr, Arc<Seats>)>>,
+    taken: Mutex<HashMap<usize, (SocketAddr, Arc<ConnectionBalancer>)>>,
 }
 
 impl Ports {
@@ -71,7 +71,7 @@ impl Ports {
         drop(bind(address, false).map_err(describe)?);
         let socket = bind(address, true).and_then(listen).map_err(describe)?;
         let shared = socket.local_addr().map_err(describe)?;
-        let seats = Arc::new(Seats::of(self.workers));
+        let seats = Arc::new(ConnectionBalancer::of(self.workers));
         taken.insert(place, (shared, seats.clone()));
         Ok(Listener { socket, seats })
     }

@@ -21,12 +21,12 @@ use crate::{
     Config, Probe, Service, Worker,
     admission::Admission,
     call::{Calls, HEADER_LIST_MAX},
+    connection_balancer::Taken,
     context::{Context, Shared, Trace},
     health::Board,
     identity::Identity,
     ports::Listener,
     reflection,
-    seats::Taken,
     tls::{Accepted, Acceptor, TlsError},
 };
 

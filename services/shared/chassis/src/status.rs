@@ -15,7 +15,7 @@ pub const DOMAIN: &str = "microblog";
 const REASON_PREFIX: &str = "ERROR_REASON_";
 
 /// Returns a status with a reason. The text is for people, and goes to the caller: no secrets.
-pub fn refuse(code: Code, reason: ErrorReason, text: impl Into<String>) -> Status {
+pub fn with_reason(code: Code, reason: ErrorReason, text: impl Into<String>) -> Status {
     Status::with_error_details(code, text, info(reason))
 }
 
@@ -53,50 +53,54 @@ pub fn throttled(reason: ErrorReason, text: impl Into<String>, retry_after: Dura
 
 /// Returns UNAUTHENTICATED.
 pub fn unauthenticated(reason: ErrorReason, text: impl Into<String>) -> Status {
-    refuse(Code::Unauthenticated, reason, text)
+    with_reason(Code::Unauthenticated, reason, text)
 }
 
 /// Returns NOT_FOUND.
 pub fn not_found(reason: ErrorReason, text: impl Into<String>) -> Status {
-    refuse(Code::NotFound, reason, text)
+    with_reason(Code::NotFound, reason, text)
 }
 
 /// Returns UNAVAILABLE for a store that does not answer. The cause belongs into the log.
 pub fn store_unavailable() -> Status {
-    refuse(Code::Unavailable, ErrorReason::StoreUnavailable, "the store does not answer")
+    with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, "the store does not answer")
 }
 
 /// Returns RESOURCE_EXHAUSTED for a write that the store rejects at its memory limit: nothing was
 /// changed.
 pub fn store_full() -> Status {
     let text = "redis is at its memory limit; nothing was changed";
-    refuse(Code::ResourceExhausted, ErrorReason::StoreFull, text)
+    with_reason(Code::ResourceExhausted, ErrorReason::StoreFull, text)
 }
 
 /// Returns UNAVAILABLE for a write that needs a stamp of a clock that is too far ahead of the time:
 /// nothing was changed.
 pub fn clock_ahead() -> Status {
     let text = "the clock that issues ids is ahead of the time; nothing was changed";
-    refuse(Code::Unavailable, ErrorReason::ClockAhead, text)
+    with_reason(Code::Unavailable, ErrorReason::ClockAhead, text)
 }
 
 /// Returns INTERNAL for a fault of the service. The cause belongs into the log.
 pub fn internal() -> Status {
-    refuse(Code::Internal, ErrorReason::Internal, "internal error")
+    with_reason(Code::Internal, ErrorReason::Internal, "internal error")
 }
 
 /// Returns DEADLINE_EXCEEDED.
 pub fn deadline_exceeded() -> Status {
-    refuse(Code::DeadlineExceeded, ErrorReason::DeadlineExceeded, "the call's time is up")
+    with_reason(Code::DeadlineExceeded, ErrorReason::DeadlineExceeded, "the call's time is up")
 }
 
 pub(crate) fn peer_unavailable() -> Status {
-    refuse(Code::Unavailable, ErrorReason::PeerUnavailable, "a service behind does not answer")
+    with_reason(Code::Unavailable, ErrorReason::PeerUnavailable, "a service behind does not answer")
 }
 
 // There is no reason of its own: to the caller, as with a peer that is away, another one answers.
 pub(crate) fn stopping() -> Status {
-    refuse(Code::Unavailable, ErrorReason::PeerUnavailable, "the server stops; ask another one")
+    with_reason(
+        Code::Unavailable,
+        ErrorReason::PeerUnavailable,
+        "the server stops; ask another one",
+    )
 }
 
 /// Returns whether a status tells that a service does not answer for now, rather than that it refuses
@@ -124,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_reason_survives_the_wire() {
-        let status = refuse(Code::NotFound, ErrorReason::UserNotFound, "no such account");
+        let status = with_reason(Code::NotFound, ErrorReason::UserNotFound, "no such account");
         let info = status.get_details_error_info().unwrap();
         assert_eq!((info.reason.as_str(), info.domain.as_str()), ("USER_NOT_FOUND", "microblog"));
         assert_eq!(reason_of(&status), Some(ErrorReason::UserNotFound));

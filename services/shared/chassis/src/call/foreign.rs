@@ -16,11 +16,11 @@ pub(super) fn translate(headers: &HeaderMap) -> Option<Status> {
     match code {
         Code::OutOfRange => {
             let text = "the message is larger than the server takes";
-            Some(status::refuse(Code::ResourceExhausted, ErrorReason::MessageTooLarge, text))
+            Some(status::with_reason(Code::ResourceExhausted, ErrorReason::MessageTooLarge, text))
         }
         Code::Internal => {
             let text = "the request is not a valid message of its type";
-            Some(status::refuse(Code::InvalidArgument, ErrorReason::MalformedMessage, text))
+            Some(status::with_reason(Code::InvalidArgument, ErrorReason::MalformedMessage, text))
         }
         _ => None,
     }

@@ -32,7 +32,7 @@ pub(super) fn check<B>(request: &Request<B>) -> Result<(), Status> {
         return Ok(());
     }
     let text = format!("the call has more than {METADATA_MAX} bytes of metadata");
-    Err(status::refuse(Code::ResourceExhausted, ErrorReason::MetadataTooLarge, text))
+    Err(status::with_reason(Code::ResourceExhausted, ErrorReason::MetadataTooLarge, text))
 }
 
 fn size<B>(request: &Request<B>) -> usize {

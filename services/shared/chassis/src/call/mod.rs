@@ -179,5 +179,5 @@ fn deadline(
 
 fn overloaded() -> Status {
     let text = "the process works on as many calls as it takes at once";
-    status::refuse(Code::ResourceExhausted, ErrorReason::Overloaded, text)
+    status::with_reason(Code::ResourceExhausted, ErrorReason::Overloaded, text)
 }

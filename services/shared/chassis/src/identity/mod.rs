@@ -2,8 +2,8 @@
 //! a header that they sign with keys of theirs, so that no service believes what just any caller
 //! says. Without keys (`--identity-key-file`) nothing is sent and nothing is checked.
 
+mod authorizer;
 mod file;
-mod gate;
 mod keys;
 mod signed;
 mod signer;
@@ -15,8 +15,8 @@ use tonic::Status;
 
 use self::signed::Refused;
 pub use self::{
+    authorizer::CallAuthorizer,
     file::{KeyFile, KeyFileError},
-    gate::Gate,
     signer::Signer,
 };
 use crate::status;

@@ -18,7 +18,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::apart;
+use crate::run_on_dedicated_thread;
 
 const PATH: &str = "/metrics";
 
@@ -57,7 +57,7 @@ pub(super) fn serve(
         let Err(error) = accept(listener, registry).await;
         tracing::error!(%error, "metrics cannot be served");
     };
-    Ok((address, apart("metrics", work)))
+    Ok((address, run_on_dedicated_thread("metrics", work)))
 }
 
 async fn accept(listener: std::net::TcpListener, registry: Registry) -> io::Result<Infallible> {

@@ -14,7 +14,7 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-use crate::seats::Taken;
+use crate::connection_balancer::Taken;
 
 pub(crate) struct Accepted {
     stream: Stream,

@@ -16,7 +16,7 @@ use tokio_rustls::{
 };
 
 use super::{ALPN, Accepted, NAME, provider, versions};
-use crate::{Config, seats::Taken};
+use crate::{Config, connection_balancer::Taken};
 
 // What is wrong with a caller: it speaks no TLS, shows no certificate, or shows one that is not
 // accepted; or says, as a rule, that it does not accept ours.

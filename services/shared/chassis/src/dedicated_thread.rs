@@ -18,7 +18,7 @@ const NICENESS: i32 = 10;
 ///
 /// What the work uses must not belong to another runtime: connections that a worker opened would
 /// have that one drive them. It has no call's context, and so acts for nobody.
-pub fn apart(
+pub fn run_on_dedicated_thread(
     name: &'static str,
     work: impl Future<Output = ()> + Send + 'static,
 ) -> BoxFuture<'static, ()> {
@@ -78,14 +78,16 @@ mod tests {
             sleep(Duration::from_millis(1)).await;
             tell.send(thread::current().name().map(str::to_owned)).unwrap();
         };
-        timeout(PATIENCE, apart("aside", work)).await.expect("the job ends with the work");
+        timeout(PATIENCE, run_on_dedicated_thread("aside", work))
+            .await
+            .expect("the job ends with the work");
         assert_eq!(told.await.unwrap().as_deref(), Some("aside"));
     }
 
     #[tokio::test]
     async fn the_job_ends_when_the_work_panics() {
         let work = async { panic!("a bug") };
-        timeout(PATIENCE, apart("aside", work)).await.expect("the job ends");
+        timeout(PATIENCE, run_on_dedicated_thread("aside", work)).await.expect("the job ends");
     }
 
     #[tokio::test]
@@ -97,7 +99,7 @@ mod tests {
             begin.send(()).unwrap();
             pending().await
         };
-        let job = tokio::spawn(apart("aside", work));
+        let job = tokio::spawn(run_on_dedicated_thread("aside", work));
         begun.await.unwrap();
         job.abort();
         let gone = timeout(PATIENCE, released).await.expect("the work ends");

@@ -28,7 +28,7 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The workers of a port, and how many connections each has.
 #[derive(Debug)]
-pub(crate) struct Seats {
+pub(crate) struct ConnectionBalancer {
     workers: Mutex<Vec<Seat>>,
     expected: usize,
     /// Cancelled when as many workers have come as are expected.
@@ -61,7 +61,7 @@ impl Drop for Taken {
     }
 }
 
-impl Seats {
+impl ConnectionBalancer {
     /// Returns the seats of so many workers, of which none is there yet.
     pub(crate) fn of(workers: usize) -> Self {
         let waiting = CancellationToken::new();
@@ -151,7 +151,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_worker_with_fewer_connections_gets_the_next_one() {
-        let seats = Arc::new(Seats::of(2));
+        let seats = Arc::new(ConnectionBalancer::of(2));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(6).await.into_iter().unzip();
         // All of them come to the first worker, before there is a second one.
         let mut first = pin!(seats.clone().of_worker(stream::iter(accepted.into_iter().map(Ok))));
@@ -166,7 +166,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_worker_that_does_not_come_is_not_waited_for() {
-        let seats = Arc::new(Seats::of(2));
+        let seats = Arc::new(ConnectionBalancer::of(2));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(1).await.into_iter().unzip();
         let mut only = pin!(seats.clone().of_worker(stream::iter(accepted.into_iter().map(Ok))));
         assert!(only.next().now_or_never().is_none(), "one is taken before all are here");
@@ -175,7 +175,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_has_ended_counts_no_more() {
-        let seats = Arc::new(Seats::of(1));
+        let seats = Arc::new(ConnectionBalancer::of(1));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(2).await.into_iter().unzip();
         let mut only = pin!(seats.clone().of_worker(stream::iter(accepted.into_iter().map(Ok))));
         let taken = || seats.workers()[0].taken.load(Ordering::Relaxed);
@@ -190,7 +190,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_passed_to_a_worker_that_has_gone() {
-        let seats = Arc::new(Seats::of(2));
+        let seats = Arc::new(ConnectionBalancer::of(2));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(4).await.into_iter().unzip();
         drop(seats.clone().of_worker(stream::pending()));
         let first = seats.clone().of_worker(stream::iter(accepted.into_iter().map(Ok)));

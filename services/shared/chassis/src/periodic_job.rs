@@ -12,15 +12,15 @@ use tokio::time::{Interval, MissedTickBehavior};
 /// # use std::{io, time::Duration};
 /// # async fn sweep() -> Result<(), io::Error> { Ok(()) }
 /// # async fn job() {
-/// let mut rounds = microblog_chassis::Rounds::new("sweeping", Duration::from_secs(1));
+/// let mut job = microblog_chassis::PeriodicJob::new("sweeping", Duration::from_secs(1));
 /// loop {
-///     rounds.next().await;
-///     rounds.note(sweep().await);
+///     job.tick().await;
+///     job.record(sweep().await);
 /// }
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Rounds {
+pub struct PeriodicJob {
     job: &'static str,
     ticks: Interval,
     is_failing: bool,
@@ -28,7 +28,7 @@ pub struct Rounds {
     ended: [BoundCounter<u64>; 2],
 }
 
-impl Rounds {
+impl PeriodicJob {
     /// Returns the rounds of the job that the log calls by this name, one each `period`. Must be
     /// called inside a runtime, and the period must not be zero.
     pub fn new(job: &'static str, period: Duration) -> Self {
@@ -37,7 +37,9 @@ impl Rounds {
         let rounds = global::meter("microblog-chassis")
             .u64_counter("microblog.job.rounds")
             .with_unit("{round}")
-            .with_description("Rounds of the jobs that run beside the calls, by how they ended")
+            .with_description(
+                "PeriodicJob of the jobs that run beside the calls, by how they ended",
+            )
             .build();
         let ended = ["done", "failed"].map(|outcome| {
             let name = KeyValue::new("microblog.job.name", job);
@@ -51,12 +53,12 @@ impl Rounds {
 
     /// Waits until it is time for a round. The first one is at once; one that took longer than the
     /// period is followed at once, and what was missed meanwhile is not made up for.
-    pub async fn next(&mut self) {
+    pub async fn tick(&mut self) {
         self.ticks.tick().await;
     }
 
     /// Takes note of what became of a round. An error goes to the log with all its causes.
-    pub fn note(&mut self, result: Result<(), impl Error + 'static>) {
+    pub fn record(&mut self, result: Result<(), impl Error + 'static>) {
         self.ended[usize::from(result.is_err())].add(1);
         match &result {
             Ok(()) if self.is_failing => tracing::info!(job = self.job, "the job works again"),
@@ -98,10 +100,10 @@ mod tests {
         let (written, log) = (Written::default(), tracing_subscriber::fmt().without_time());
         let writer = written.clone();
         let log = log.with_target(false).with_ansi(false).with_writer(move || writer.clone());
-        let mut rounds = Rounds::new("testing", Duration::from_secs(1));
+        let mut job = PeriodicJob::new("testing", Duration::from_secs(1));
         tracing::subscriber::with_default(log.finish(), || {
             for works in [true, false, false, true, true, false] {
-                rounds.note(if works { Ok(()) } else { Err(io::Error::other("broken")) });
+                job.record(if works { Ok(()) } else { Err(io::Error::other("broken")) });
             }
         });
         let lines = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
@@ -115,11 +117,11 @@ mod tests {
     async fn the_first_round_is_at_once_and_the_next_a_period_later() {
         let period = Duration::from_millis(50);
         let begin = Instant::now();
-        let mut rounds = Rounds::new("testing", period);
-        let mut long = Rounds::new("testing", Duration::from_secs(3600));
-        long.next().await;
-        rounds.next().await;
-        rounds.next().await;
+        let mut job = PeriodicJob::new("testing", period);
+        let mut long = PeriodicJob::new("testing", Duration::from_secs(3600));
+        long.tick().await;
+        job.tick().await;
+        job.tick().await;
         assert!(begin.elapsed() >= period);
     }
 }

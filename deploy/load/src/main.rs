@@ -1,23 +1,15 @@
-//! `microblog-load`: how fast a microblog is, how fast this machine would let it be, and what it
-//! takes of memory.
+//! `microblog-load`: measures throughput, latency, processor time and memory of a microblog.
 
 mod bench;
-mod ceiling;
 mod child;
-mod classical;
 mod data;
 mod drive;
 mod fan_out;
 mod info;
-mod limits;
-mod limits_of;
 mod memory;
 mod outcome;
-mod plot;
 mod raw;
-mod report;
 mod run;
-mod scale;
 mod scenario;
 mod server;
 mod services;
@@ -47,17 +39,10 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Args),
-    Report(report::Args),
-    Limits(limits_of::Args),
     FanOut(fan_out::Args),
-    Scale(scale::Args),
-    Classical(classical::Args),
     Memory(memory::Args),
     Telemetry(telemetry::Args),
     Soak(soak::Args),
-    #[command(hide = true)]
-    // Much larger than the others, with all that a server is told.
-    Serve(Box<limits::serve::Args>),
     #[command(hide = true)]
     Collect(telemetry::collector::Args),
 }
@@ -75,15 +60,10 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => call(run::run(args)),
-        Command::Report(args) => call(report::run(args)),
-        Command::Limits(args) => call(limits_of::run(args)),
         Command::FanOut(args) => call(fan_out::run(args)),
-        Command::Scale(args) => call(scale::run(args)),
-        Command::Classical(args) => call(classical::run(args)),
         Command::Memory(args) => call(memory::run(args)),
         Command::Telemetry(args) => call(telemetry::run(args)),
         Command::Soak(args) => call(soak::run(args)),
-        Command::Serve(args) => limits::serve::run(*args),
         Command::Collect(args) => telemetry::collector::run(args),
     }
 }

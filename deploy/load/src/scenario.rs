@@ -4,7 +4,7 @@ mod caller;
 mod methods;
 mod sense;
 
-pub(crate) use caller::{Caller, PAGE};
+pub(crate) use caller::Caller;
 
 /// Of what [`Scenario::Mixed`] consists, and of how much in ten operations: the mix of
 /// DeathStarBench's social network (<https://github.com/delimitrou/DeathStarBench>).

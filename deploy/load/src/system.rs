@@ -15,7 +15,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use microblog_keyspace::redis::{Client, aio::MultiplexedConnection};
+use microblog_keyspace::redis::aio::MultiplexedConnection;
 use microblog_local::{
     remote,
     up::{DataDir, Redis},
@@ -23,7 +23,6 @@ use microblog_local::{
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-pub(crate) use self::redis::connect;
 pub(crate) use self::usage::{ProcessUsage, RedisUsage, Usage};
 use self::{nesting::Nesting, redis::Admin};
 use crate::child::Child;
@@ -115,16 +114,6 @@ impl System {
             Some(store) => store.admin.connect().await.map(Some),
             None => Ok(None),
         }
-    }
-
-    /// Returns the way to Redis as its administrator; none elsewhere.
-    pub(crate) fn redis_client(&self) -> Option<Client> {
-        self.store.as_ref().map(|store| store.admin.client())
-    }
-
-    /// Returns the address of Redis for its administrator, with the password; none elsewhere.
-    pub(crate) fn redis_url(&self) -> Option<&str> {
-        self.store.as_ref().map(|store| store.admin.url())
     }
 
     /// Waits until nothing of what was brought into it waits for somebody any more. Does nothing

@@ -64,15 +64,6 @@ pub(crate) struct World {
     pub(crate) seed: u64,
 }
 
-/// How many entries there are on pages, on average.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pages {
-    /// Followers of whoever is looked at.
-    pub(crate) followers: usize,
-    /// Posts of anybody.
-    pub(crate) posts: usize,
-}
-
 impl World {
     /// Brings a graph into a system, logs accounts in and publishes; the same choices for the same
     /// seed. Accounts and follows that are there already stay.
@@ -106,15 +97,6 @@ impl World {
             *counts.entry(followed).or_default() += 1;
         }
         counts
-    }
-
-    /// Returns how many entries there are on first pages that have room for so many.
-    pub(crate) fn pages(&self, followers_max: usize, posts_max: usize) -> Pages {
-        // Each is looked at as often as followed.
-        let listed = self.followers().into_values().map(|count| count * count.min(followers_max));
-        let followers = listed.sum::<usize>().div_ceil(self.followed.len());
-        let posts = self.posts.len().div_ceil(self.accounts.len()).min(posts_max);
-        Pages { followers, posts }
     }
 }
 

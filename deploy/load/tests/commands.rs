@@ -95,45 +95,6 @@ fn importing_is_measured_by_follows() {
 }
 
 #[test]
-fn the_limits_of_the_machine_are_measured_by_themselves() {
-    let arguments = ["limits", "view-followers", "relation", "--followers=100"];
-    let (text, measured) = measured(&[&arguments, &SMALL[..]].concat());
-    let names = ["calls/s", "echo", "chain", "look-ups", "redis", "chain+redis", "classical"];
-    let first = text.lines().next().unwrap();
-    assert_eq!(first.split_whitespace().collect::<Vec<_>>(), names);
-    let [followers, relation] = &measured.as_array().unwrap()[..] else { panic!("{measured}") };
-    assert_eq!(
-        (&followers["scenario"], &relation["scenario"]),
-        (&json!("view-followers"), &json!("relation"))
-    );
-    for limit in ["echo", "chain", "look_ups", "redis"] {
-        assert!(is_positive(&followers[limit]) && is_positive(&relation[limit]), "{measured}");
-    }
-    assert!(is_positive(&followers["classical"]));
-    assert_eq!(relation["classical"], Value::Null);
-    assert_eq!(relation["replayed"]["errors"], 0.0);
-    let errors = refused(&[&["limits", "mixed"], &SMALL[..]].concat());
-    assert!(errors.contains("of what calls mixed consists"), "{errors}");
-}
-
-#[test]
-fn a_report_tells_how_near_calls_come_to_the_limits() {
-    let (text, measured) = measured(&[&["report", "--gets=20000"], &SMALL[..]].concat());
-    assert!(text.contains("chain+redis") && text.contains("look-ups"), "{text}");
-    let calls = measured["calls"].as_array().unwrap();
-    assert_eq!(calls.len(), 8);
-    for line in calls {
-        assert_eq!(line["outcome"]["errors"], json!({}));
-        assert!(is_positive(&line["ratio"]) && is_positive(&line["ratio_to_look_ups"]), "{line}");
-    }
-    let last = text.lines().last().unwrap();
-    assert!(last.starts_with("mixed ") && last.contains("redis-benchmark GET "), "{last}");
-    assert!(is_positive(&measured["mixed"]["gets_per_second"]));
-    assert!(is_positive(&measured["mixed"]["ratio"]));
-    assert!(refused(&["report", "--rate=5"]).contains("--rate"));
-}
-
-#[test]
 fn telemetry_is_measured_beside_none() {
     let arguments = ["telemetry", "home", "--rounds=2", "--sampling=1"];
     let (text, measured) = measured(&[&arguments, &SMALL[..]].concat());

@@ -26,24 +26,12 @@ pub(crate) async fn connect(admin: &Client) -> anyhow::Result<MultiplexedConnect
 
 /// The way to Redis as its administrator.
 pub(super) struct Admin {
-    url: String,
     client: Client,
 }
 
 impl Admin {
     pub(super) fn new(access: &Access) -> anyhow::Result<Self> {
-        let url = access.admin_url()?;
-        Ok(Self { client: Client::open(&*url)?, url })
-    }
-
-    /// Returns its address, with the password.
-    pub(super) fn url(&self) -> &str {
-        &self.url
-    }
-
-    /// Returns it as others take it.
-    pub(super) fn client(&self) -> Client {
-        self.client.clone()
+        Ok(Self { client: Client::open(access.admin_url()?)? })
     }
 
     /// Returns a new connection.

@@ -1,5 +1,5 @@
-//! Promise 3: when Publish answers, the post is in its author's own timelines, however many publish
-//! and though Redis stands still for a moment.
+//! Guarantee 3: when Publish answers, the post is in its author's own timelines, however many
+//! publish and though Redis stands still for a moment.
 
 use std::{
     collections::HashSet,
@@ -26,8 +26,8 @@ const POSTS: usize = 600;
 const UNDER_WAY: [usize; 12] = [400, 300, 200, 150, 100, 100, 100, 100, 100, 100, 100, 100];
 
 /// Has authors publish, so many of them at a time. Returns the posts of each author, if all were
-/// answered sooner than a delivery is given up: where one was not, the promise leaves it and those
-/// after it to the sweeper.
+/// answered sooner than a delivery is given up: where one was not, the guarantee leaves it and
+/// those after it to the sweeper.
 async fn publish(
     system: &System,
     authors: &[Member],

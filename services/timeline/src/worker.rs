@@ -30,8 +30,8 @@ use crate::{
 /// How often a worker looks for abandoned steps: so long does it block in a read, too.
 const LOOK_PERIOD: Duration = Duration::from_millis(300);
 
-/// Within this time, an idle worker has claimed a step whose worker died, and done it: the guarantee
-/// of the README.
+/// Within this time, an idle worker has claimed a step whose worker died, and done it:
+/// guarantee 3 of `services/guarantees.md`.
 const CLAIMED_WITHIN: Duration = Duration::from_secs(2);
 const _: () =
     assert!(ABANDONED_AFTER.as_millis() + 2 * LOOK_PERIOD.as_millis() < CLAIMED_WITHIN.as_millis());

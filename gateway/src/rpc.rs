@@ -28,7 +28,7 @@ impl GatewayService for Gateway {
         &self,
         request: Request<pb::RegisterRequest>,
     ) -> Answer<pb::RegisterResponse> {
-        self.limits.admit_registration(&request)?;
+        self.limits.check_registration(&request)?;
         Gateway::register(self, request.into_inner()).await.map(Response::new)
     }
 
@@ -36,12 +36,12 @@ impl GatewayService for Gateway {
         &self,
         request: Request<pb::CheckAvailabilityRequest>,
     ) -> Answer<pb::CheckAvailabilityResponse> {
-        self.limits.admit_availability_check(&request)?;
+        self.limits.check_availability(&request)?;
         Gateway::check_availability(self, request.into_inner()).await.map(Response::new)
     }
 
     async fn login(&self, request: Request<pb::LoginRequest>) -> Answer<pb::LoginResponse> {
-        self.limits.admit_login(&request)?;
+        self.limits.check_login(&request)?;
         Gateway::login(self, request.into_inner()).await.map(Response::new)
     }
 

@@ -67,7 +67,7 @@ impl Gateway {
         limit: &Limit<UserId>,
     ) -> Result<UserId, Status> {
         let viewer = self.viewer(token).await?;
-        limit.admit(&viewer)?;
+        limit.check(&viewer)?;
         Ok(viewer)
     }
 

@@ -25,7 +25,7 @@ use tonic::{Status, Streaming};
 
 use super::hydrate::PART_MAX;
 use crate::{
-    limits::Watching, people::Visit, refusal, rpc::Gateway, skeleton::SINCE, viewer::Token,
+    limits::WatchPermit, people::Visit, refusal, rpc::Gateway, skeleton::SINCE, viewer::Token,
 };
 
 /// How long the timeline service has to begin.
@@ -48,7 +48,7 @@ impl Gateway {
         request: gateway::WatchHomeRequest,
     ) -> Result<News, Status> {
         let viewer = self.viewer(token.clone()).await?;
-        let watching = self.limits.watch(viewer)?;
+        let permit = self.limits.acquire_watch(viewer)?;
         chassis::context::watch()?;
         let (user_id, since_token) = (viewer.get(), request.since_token);
         let request =
@@ -61,7 +61,7 @@ impl Gateway {
         let gateway = self.clone();
         let arrived = WatchHomeTimelineResponse::default();
         let seen = since_token;
-        let watch = Watch { gateway, token, viewer, arrivals, arrived, seen, _watching: watching };
+        let watch = Watch { gateway, token, viewer, arrivals, arrived, seen, _permit: permit };
         Ok(stream::try_unfold(watch, Watch::step).boxed())
     }
 }
@@ -77,7 +77,7 @@ struct Watch {
     /// Stands for what was told wholly.
     seen: String,
     /// Counts among the viewer's streams for as long as it is open.
-    _watching: Watching,
+    _permit: WatchPermit,
 }
 
 impl Watch {

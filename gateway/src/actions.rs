@@ -1,7 +1,7 @@
 //! The actions: calls that write.
 //!
-//! Except for DeleteAccount, each is one call that writes, after calls that only read. A caller that
-//! disconnects leaves it done or not done, but never half done.
+//! Except for DeleteAccount, each is one call that writes, after calls that only read. A caller
+//! that disconnects leaves it done or not done, but never half done.
 
 pub(crate) mod accounts;
 pub(crate) mod deletions;

@@ -29,8 +29,8 @@ pub struct Config {
     )]
     pub user_url: String,
 
-    /// URL of the relation service, or several, separated by commas. A host name stands for all of its
-    /// addresses
+    /// URL of the relation service, or several, separated by commas. A host name stands for all of
+    /// its addresses
     #[arg(
         long,
         env = "MICROBLOG_RELATION_URL",
@@ -49,8 +49,8 @@ pub struct Config {
     )]
     pub post_url: String,
 
-    /// URL of the timeline service, or several, separated by commas. A host name stands for all of its
-    /// addresses
+    /// URL of the timeline service, or several, separated by commas. A host name stands for all of
+    /// its addresses
     #[arg(
         long,
         env = "MICROBLOG_TIMELINE_URL",

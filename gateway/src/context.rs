@@ -1,5 +1,5 @@
-//! The context of a call: the viewer from the session token, the account that the request names, and
-//! whose content the viewer looks at.
+//! The context of a call: the viewer from the session token, the account that the request names,
+//! and whose content the viewer looks at.
 
 use microblog_chassis::{self as chassis, status};
 use microblog_domain::{IdSet, Invalid, UserId};
@@ -55,8 +55,8 @@ impl Token {
     }
 }
 
-/// Returns the account that a token belongs to, or TOKEN_INVALID. The gateway's further calls for the
-/// same request carry this identity. One call: user.Authenticate.
+/// Returns the account that a token belongs to, or TOKEN_INVALID. The gateway's further calls for
+/// the same request carry this identity. One call: user.Authenticate.
 pub(crate) async fn authenticate(gateway: &Gateway, token: Token) -> Result<UserId, Status> {
     let request = user::AuthenticateRequest { token: token.into_inner() };
     let response = errors::reply(gateway.peers.user().authenticate(request).await, &[])?;
@@ -140,8 +140,8 @@ pub(crate) async fn viewer_and_account<V>(
     Ok((viewer?, errors::user_id(profile?.id)?))
 }
 
-/// Returns the viewer and an account. A name is looked up as in [`viewer_and_account`]; an id is not,
-/// so its account may not exist.
+/// Returns the viewer and an account. A name is looked up as in [`viewer_and_account`]; an id is
+/// not, so its account may not exist.
 pub(crate) async fn viewer_and_account_id<V>(
     gateway: &Gateway,
     viewer: impl Future<Output = Result<V, Status>>,
@@ -153,8 +153,8 @@ pub(crate) async fn viewer_and_account_id<V>(
     }
 }
 
-/// Returns the viewer, an existing account, and the result of a call that needs the account's id. By
-/// id all of them run at once; by name the call follows [`viewer_and_account`].
+/// Returns the viewer, an existing account, and the result of a call that needs the account's id.
+/// By id all of them run at once; by name the call follows [`viewer_and_account`].
 pub(crate) async fn viewer_account_and<V, T, F>(
     gateway: &Gateway,
     viewer: impl Future<Output = Result<V, Status>>,
@@ -185,8 +185,8 @@ pub(crate) struct ViewContext<'a> {
     pub(crate) viewer: Option<UserId>,
     /// The account whose content is viewed, if it is one account's.
     pub(crate) subject: Option<Subject>,
-    /// Viewer relations, with blocks and mutes, that another service returned during this call. They
-    /// are valid for this call only.
+    /// Viewer relations, with blocks and mutes, that another service returned during this call.
+    /// They are valid for this call only.
     pub(crate) known: &'a [Relation],
 }
 
@@ -197,7 +197,7 @@ impl ViewContext<'_> {
     }
 
     /// Returns the same context with a subject.
-    pub(crate) const fn of(self, subject: Subject) -> Self {
+    pub(crate) const fn with_subject(self, subject: Subject) -> Self {
         Self { subject: Some(subject), ..self }
     }
 

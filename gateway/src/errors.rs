@@ -6,7 +6,8 @@ use microblog_proto::common::ErrorReason;
 use tonic::{Code, Response, Status};
 use tonic_types::{FieldViolation, StatusExt as _};
 
-/// Request fields that the caller controls: the name in the service's request, and in the gateway's.
+/// Request fields that the caller controls: the name in the service's request, and in the
+/// gateway's.
 pub(crate) type Fields = &'static [(&'static str, &'static str)];
 
 /// Returns the message of a service's response, or its error mapped for the caller.
@@ -17,8 +18,9 @@ pub(crate) fn reply<T>(response: Result<Response<T>, Status>, fields: Fields) ->
 /// Maps a service's error to the status for the gateway's caller.
 ///
 /// An error about the caller's input or the system's state keeps its code and details, with the
-/// fields renamed. An error that the caller cannot have caused becomes INTERNAL, and is logged here:
-/// a field that the gateway set, the identity that it acts for, or a status without a known reason.
+/// fields renamed. An error that the caller cannot have caused becomes INTERNAL, and is logged
+/// here: a field that the gateway set, the identity that it acts for, or a status without a known
+/// reason.
 ///
 /// Metadata is dropped: it belongs to the service's response.
 pub(crate) fn map(status: Status, fields: Fields) -> Status {
@@ -43,8 +45,8 @@ pub(crate) fn map(status: Status, fields: Fields) -> Status {
     })
 }
 
-/// Maps an error of a call that follows a write. The outcome must stay open: a rejection would claim
-/// that nothing was written.
+/// Maps an error of a call that follows a write. The outcome must stay open: a rejection would
+/// claim that nothing was written.
 pub(crate) fn after_write(status: Status) -> Status {
     let is_open = [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled, Code::Internal];
     if is_open.contains(&status.code()) {

@@ -3,29 +3,31 @@
 //! **Layers.** Imports go one way: `rpc.rs` (gRPC) → `views/` and `actions/` → helpers that know no
 //! view (`paging.rs`, `hydration/`, `context.rs`, `errors.rs`, `limits.rs`) → `state.rs`.
 //!
-//! **Views.** A view has four steps: the skeleton (which entries, in which order), hydration (profiles,
-//! viewer relations, mentions, likes), rules (what the viewer must not see), and presentation. Steps
-//! that do not depend on each other run at once. `paging.rs` fills every page: as long as hidden entries
-//! leave it short, it goes on with what follows in the list. The skeleton of a timeline has ids only,
-//! and continues behind the timeline service's entries with posts from the post service.
+//! **Views.** A view has four steps: the skeleton (which entries, in which order), hydration
+//! (profiles, viewer relations, mentions, likes), rules (what the viewer must not see), and
+//! presentation. Steps that do not depend on each other run at once. `paging.rs` fills every page:
+//! as long as hidden entries leave it short, it goes on with what follows in the list. The skeleton
+//! of a timeline has ids only, and continues behind the timeline service's entries with posts from
+//! the post service.
 //!
 //! **Costs.** Each function states the calls of services that it makes. Their number is bounded. It
 //! grows with the page size only where a page is hydrated in batches, and with the length of a list
-//! only for older posts of a home or friends timeline, which need all accounts that the viewer follows.
+//! only for older posts of a home or friends timeline, which need all accounts that the viewer
+//! follows.
 //!
 //! **State.** The gateway stores nothing but rate limit state, in memory.
 //!
 //! **Rules.** The gateway decides only what takes the data of several services: which posts and
-//! comments a viewer sees and acts on, given blocks, mutes and deleted accounts. It validates what it
-//! reads itself: session tokens, references to accounts, page sizes. Every other rule belongs to one
-//! service, whose errors the gateway maps to the field names of its own API.
+//! comments a viewer sees and acts on, given blocks, mutes and deleted accounts. It validates what
+//! it reads itself: session tokens, references to accounts, page sizes. Every other rule belongs to
+//! one service, whose errors the gateway maps to the field names of its own API.
 //!
-//! **Errors.** If several calls of one step fail, the first in source order wins, so the error does not
-//! depend on timing.
+//! **Errors.** If several calls of one step fail, the first in source order wins, so the error does
+//! not depend on timing.
 //!
 //! **Readiness.** The gateway is ready as soon as it listens, also while services are unavailable.
-//! Otherwise one unavailable service would take all gateways out of service at once, and with them the
-//! calls that do not need that service, and the UNAVAILABLE answers.
+//! Otherwise one unavailable service would take all gateways out of service at once, and with them
+//! the calls that do not need that service, and the UNAVAILABLE answers.
 
 mod actions;
 mod config;
@@ -64,9 +66,9 @@ pub async fn listen(
     Ok(vec![Listening { address: config.listen, service }])
 }
 
-/// Returns the gateway for one worker, with the limits that all workers of the process share. The first
-/// worker also runs the periodic jobs: it finishes interrupted account deletions, and evicts idle rate
-/// limit state.
+/// Returns the gateway for one worker, with the limits that all workers of the process share. The
+/// first worker also runs the periodic jobs: it finishes interrupted account deletions, and evicts
+/// idle rate limit state.
 pub fn service(config: &Config, limits: Limits, peers: Peers, worker: Worker) -> chassis::Service {
     let is_first = worker.is_first();
     let eviction = is_first.then(|| limits.job()).flatten();

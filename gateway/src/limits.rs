@@ -5,9 +5,9 @@
 //! services: the post service limits posts and comments, the user service limits password attempts
 //! on one account.
 //!
-//! The limits of an address are checked first of all. The limits of a viewer are checked right after
-//! authentication, before any other call. Calls that undo something (Unfollow, Unlike, DeletePost)
-//! or protect the caller (Block, Mute) are not limited.
+//! The limits of an address are checked first of all. The limits of a viewer are checked right
+//! after authentication, before any other call. Calls that undo something (Unfollow, Unlike,
+//! DeletePost) or protect the caller (Block, Mute) are not limited.
 
 mod address;
 mod config;
@@ -140,13 +140,14 @@ impl Limits {
         self.0.check_with_total(&self.0.availability, request)
     }
 
-    /// Counts an open stream of a viewer until the permit is dropped, or rejects it with WATCH_LIMIT.
+    /// Counts an open stream of a viewer until the permit is dropped, or rejects it with
+    /// WATCH_LIMIT.
     pub(crate) fn acquire_watch(&self, viewer: UserId) -> Result<WatchPermit, Status> {
         self.0.watches.acquire(viewer)
     }
 
-    /// Registers the metrics of the limits, and returns the periodic job that evicts idle keys; `None`
-    /// if all limits are disabled. Call it once for each process, in a worker.
+    /// Registers the metrics of the limits, and returns the periodic job that evicts idle keys;
+    /// `None` if all limits are disabled. Call it once for each process, in a worker.
     pub(crate) fn job(&self) -> Option<BoxFuture<'static, ()>> {
         let is_enabled = self.0.all().into_iter().any(Maintain::is_enabled);
         is_enabled.then(|| {
@@ -235,8 +236,8 @@ impl Shared {
                 // Logged once: any client can cause it.
                 tracing::warn!(
                     %peer,
-                    "rate limit exceeded by a peer that sends x-forwarded-for: if it is a proxy, add it to \
-                     --trusted-proxies"
+                    "rate limit exceeded by a peer that sends x-forwarded-for: if it is a proxy, \
+                     add it to --trusted-proxies"
                 );
             }
         })

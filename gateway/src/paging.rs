@@ -18,9 +18,10 @@ pub(crate) const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub(crate) const PROFILE_BYTES_MAX: usize = 5 * 1024;
 
 /// What one skeleton of texts takes as it is shown, without the profiles of its authors. The post
-/// service ends it at 2 MiB. A mention takes at least 16 bytes there, and the gateway adds 8 for the
-/// account that it points to. (9 for accounts created after May 2028: texts of nothing but mentions of
-/// these, by authors with the largest profiles, would exceed the limit by one per cent.)
+/// service ends it at 2 MiB. A mention takes at least 16 bytes there, and the gateway adds 8 for
+/// the account that it points to. (9 for accounts created after May 2028: texts of nothing but
+/// mentions of these, by authors with the largest profiles, would exceed the limit by one per
+/// cent.)
 const SKELETON_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// What an entry takes on a page besides itself: its tag and its length.
@@ -100,8 +101,8 @@ pub(crate) trait Listing: Sync {
     /// A position in the list.
     type Cursor: Cursor;
 
-    /// How many skeletons one call reads at most, so that long runs of hidden entries cannot make it
-    /// endless. After that the page stays short; its token continues behind the last skeleton.
+    /// How many skeletons one call reads at most, so that long runs of hidden entries cannot make
+    /// it endless. After that the page stays short; its token continues behind the last skeleton.
     const SKELETONS_MAX: usize = 5;
 
     /// Returns up to `size` entries after a cursor. Fewer entries do not mean the end of the list.
@@ -112,8 +113,9 @@ pub(crate) trait Listing: Sync {
         cursor: Self::Cursor,
     ) -> impl Future<Output = Result<Skeleton<Self::Entry, Self::Cursor>, Status>> + Send;
 
-    /// Returns each entry as the viewer sees it, in order; `None`, or nothing in its place, for an
-    /// entry that is hidden from the viewer or no longer exists.
+    /// Returns the entries as the viewer sees them, in order; `None` for an entry that is hidden
+    /// from the viewer or gone. Only a list with [`Self::cursor_after`] needs one item for each
+    /// entry.
     fn hydrate(
         &self,
         gateway: &Gateway,
@@ -142,8 +144,8 @@ pub(crate) async fn fill_page<L: Listing<Cursor = String>>(
 }
 
 /// Fills a page with a first skeleton and what follows it, until the page is full, in entries or in
-/// bytes, or the list ends. `end` is set to the position behind the last entry that the page accounts
-/// for, also if a later call fails.
+/// bytes, or the list ends. `end` is set to the position behind the last entry that the page
+/// accounts for, also if a later call fails.
 pub(crate) async fn fill<L: Listing>(
     gateway: &Gateway,
     list: &L,
@@ -162,11 +164,11 @@ pub(crate) async fn fill<L: Listing>(
     add(gateway, list, context, skeleton, end, filling).await.map(|_| ())
 }
 
-/// Hydrates a skeleton and adds what fits to the page. Returns how many entries to read next; `None`
-/// if the page is complete.
+/// Hydrates a skeleton and adds what fits to the page. Returns how many entries to read next;
+/// `None` if the page is complete.
 ///
-/// A page ends at a cursor. If not all of a skeleton fits and it has cursors at its ends only, it is
-/// read again with as many entries as fit.
+/// A page ends at a cursor. If not all of a skeleton fits and it has cursors at its ends only, it
+/// is read again with as many entries as fit.
 async fn add<L: Listing>(
     gateway: &Gateway,
     list: &L,

@@ -1,5 +1,5 @@
-//! The gRPC interface: decodes each request, calls its view or action, and encodes the response. The
-//! function of a call documents what it does, and which calls of services it costs.
+//! The gRPC interface: decodes each request, calls its view or action, and encodes the response.
+//! The function of a call documents what it does, and which calls of services it costs.
 
 use microblog_proto::gateway::{
     self as pb,

@@ -91,8 +91,8 @@ pub(crate) async fn update_profile(
     Ok(gateway::UpdateProfileResponse { user: response.user })
 }
 
-/// Sets a new password. 2 calls: user.Authenticate, then user.ChangePassword. A rejection by the rate
-/// limit costs only the first.
+/// Sets a new password. 2 calls: user.Authenticate, then user.ChangePassword. A rejection by the
+/// rate limit costs only the first.
 pub(crate) async fn change_password(
     gateway: &Gateway,
     token: Token,
@@ -109,8 +109,8 @@ pub(crate) async fn change_password(
 }
 
 /// Deletes the viewer's account. 6 calls: user.Authenticate, then user.DeleteUser, then
-/// relation.ForgetUser ∥ post.ForgetUser ∥ timeline.ForgetUser, then user.ConfirmDeletion. All but the
-/// first complete even if the caller disconnects.
+/// relation.ForgetUser ∥ post.ForgetUser ∥ timeline.ForgetUser, then user.ConfirmDeletion. All but
+/// the first complete even if the caller disconnects.
 ///
 /// After user.DeleteUser the account is deleted and the answer is OK. If a later call fails, the
 /// deletion job repeats it.

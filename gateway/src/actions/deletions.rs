@@ -1,5 +1,6 @@
 //! Deletion of an account's data in the other services, and the job that finishes interrupted
-//! deletions. The user service stores which deletions are pending, so every gateway can finish them.
+//! deletions. The user service stores which deletions are pending, so every gateway can finish
+//! them.
 
 use std::time::Duration;
 
@@ -13,15 +14,15 @@ use crate::state::Peers;
 /// The mean period of the job. Each round waits between a half and one and a half of it, so that
 /// gateways do not run in step.
 const PERIOD: Duration = Duration::from_secs(2);
-/// The timeout of one deletion, and of the list of deletions: a service that hangs must not block the
-/// job.
+/// The timeout of one deletion, and of the list of deletions: a service that hangs must not block
+/// the job.
 const STEP_MAX: Duration = Duration::from_secs(5);
 /// How many deletions one round finishes.
 const BATCH: i32 = 200;
 
 /// Deletes an account's data in the other services, then confirms the deletion. 4 calls:
-/// relation.ForgetUser ∥ post.ForgetUser ∥ timeline.ForgetUser, then user.ConfirmDeletion. Idempotent.
-/// Runs with the system's identity, since the user's no longer exists.
+/// relation.ForgetUser ∥ post.ForgetUser ∥ timeline.ForgetUser, then user.ConfirmDeletion.
+/// Idempotent. Runs with the system's identity, since the user's no longer exists.
 pub(crate) async fn finish(peers: &Peers, user_id: u64) -> Result<(), Status> {
     context::as_system(forget(peers, user_id)).await
 }
@@ -61,8 +62,8 @@ pub(crate) async fn run_job(peers: Peers) {
     }
 }
 
-/// Finishes the pending deletions, and returns the first failure. A failed deletion does not keep the
-/// others from being finished, unless a service is unavailable: then all would fail.
+/// Finishes the pending deletions, and returns the first failure. A failed deletion does not keep
+/// the others from being finished, unless a service is unavailable: then all would fail.
 async fn finish_all(peers: &Peers) -> Result<(), Status> {
     let list = user::ListDeletionsRequest { page_size: BATCH };
     let pending = with_timeout(peers.user().list_deletions(list)).await?.into_inner().user_ids;

@@ -1,8 +1,8 @@
 //! Publish, Repost, DeletePost, Like, Unlike, Comment, DeleteComment.
 //!
-//! The gateway adds two things to the post service. A viewer cannot repost, like, comment or answer if
-//! the author is gone or there is a block between them; undoing is always possible. And the names that
-//! a new text mentions are resolved.
+//! The gateway adds two things to the post service. A viewer cannot repost, like, comment or answer
+//! if the author is gone or there is a block between them; undoing is always possible. And the
+//! names that a new text mentions are resolved.
 
 use microblog_chassis::status;
 use microblog_domain::{CommentId, PostId, UserId};
@@ -34,7 +34,8 @@ const FIELDS: errors::Fields = &[
 ];
 
 /// Creates a post. Up to 3 calls: user.Authenticate, then post.CreatePost, then
-/// user.BatchResolveNames (not without mentions). A rejection by the rate limit costs only the first.
+/// user.BatchResolveNames (not without mentions). A rejection by the rate limit costs only the
+/// first.
 pub(crate) async fn publish(
     gateway: &Gateway,
     token: Token,
@@ -49,9 +50,9 @@ pub(crate) async fn publish(
     Ok(gateway::PublishResponse { post: Some(post) })
 }
 
-/// Reposts a post. Up to 6 calls: user.Authenticate, then those of [`check_target`], then post.Repost,
-/// then user.BatchResolveNames (not without mentions). A rejection by the rate limit costs only the
-/// first.
+/// Reposts a post. Up to 6 calls: user.Authenticate, then those of [`check_target`], then
+/// post.Repost, then user.BatchResolveNames (not without mentions). A rejection by the rate limit
+/// costs only the first.
 ///
 /// The response has no root: only a view decides what the viewer sees of it.
 pub(crate) async fn repost(
@@ -100,8 +101,8 @@ pub(crate) async fn like(
 
 /// Ends a like. 2 calls: user.Authenticate, then post.Unlike.
 ///
-/// The gateway does not check whether the viewer may see the post, so the response reveals nothing of
-/// it.
+/// The gateway does not check whether the viewer may see the post, so the response reveals nothing
+/// of it.
 pub(crate) async fn unlike(
     gateway: &Gateway,
     token: Token,
@@ -114,8 +115,8 @@ pub(crate) async fn unlike(
 }
 
 /// Adds a comment. Up to 7 calls: user.Authenticate, then those of [`check_target`], then
-/// post.AddComment, then user.BatchResolveNames (not without mentions). A rejection by the rate limit
-/// costs only the first.
+/// post.AddComment, then user.BatchResolveNames (not without mentions). A rejection by the rate
+/// limit costs only the first.
 pub(crate) async fn comment(
     gateway: &Gateway,
     token: Token,
@@ -160,11 +161,11 @@ enum PostAction {
     Repost,
 }
 
-/// Checks that the viewer may act on a post. The authors of the post and of a reposted root must exist
-/// (POST_NOT_FOUND), as must the author of an answered comment (COMMENT_NOT_FOUND), and there must be
-/// no block between any of them and the viewer. The first of several errors wins: the post's author
-/// before the root's and the comment's; for one author, a missing account, then its block, then the
-/// viewer's.
+/// Checks that the viewer may act on a post. The authors of the post and of a reposted root must
+/// exist (POST_NOT_FOUND), as must the author of an answered comment (COMMENT_NOT_FOUND), and there
+/// must be no block between any of them and the viewer. The first of several errors wins: the
+/// post's author before the root's and the comment's; for one author, a missing account, then its
+/// block, then the viewer's.
 ///
 /// Up to 4 calls: post.GetPost ∥ post.GetComment (only for an answer), then user.BatchGetUsers ∥
 /// relation.BatchGetRelations, if the viewer is not the only author.

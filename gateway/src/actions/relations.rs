@@ -1,7 +1,7 @@
 //! Follow, Unfollow, Block, Unblock, Mute, Unmute, RemoveFollower.
 //!
-//! The gateway checks that an account to follow, block or mute exists. The calls that undo something
-//! accept the id of an account that is gone.
+//! The gateway checks that an account to follow, block or mute exists. The calls that undo
+//! something accept the id of an account that is gone.
 
 use microblog_domain::UserId;
 use microblog_proto::{gateway, relation};
@@ -22,8 +22,8 @@ const FIELDS: errors::Fields = &[("target_id", "user"), ("follower_id", "user")]
 /// Makes the viewer follow an account. 3 calls: user.Authenticate, then user.GetUser or
 /// user.GetUserByName, then relation.Follow. A rejection by the rate limit costs only the first.
 ///
-/// If the account is deleted meanwhile, the relation service rejects the follow, or the deletion ends
-/// it.
+/// If the account is deleted meanwhile, the relation service rejects the follow, or the deletion
+/// ends it.
 pub(crate) async fn follow(
     gateway: &Gateway,
     token: Token,
@@ -39,8 +39,8 @@ pub(crate) async fn follow(
     Ok(gateway::FollowResponse { relation: response.state, since })
 }
 
-/// Ends a follow of the viewer. 2 calls by id: user.Authenticate, then relation.Unfollow; 3 by name,
-/// with user.GetUserByName beside the first.
+/// Ends a follow of the viewer. 2 calls by id: user.Authenticate, then relation.Unfollow; 3 by
+/// name, with user.GetUserByName beside the first.
 pub(crate) async fn unfollow(
     gateway: &Gateway,
     token: Token,

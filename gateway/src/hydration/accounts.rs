@@ -34,10 +34,10 @@ pub(crate) struct HydratedAccounts {
     relations: IdMap<u64, Relation>,
 }
 
-/// Returns the hydration state of accounts and of the subject, or an error if the subject is gone or
-/// blocks the viewer. Up to two calls at once: user.BatchGetUsers (not for the owner of a list),
-/// relation.BatchGetRelations (not for an anonymous viewer, and only for accounts whose relations the
-/// context lacks); no call without accounts.
+/// Returns the hydration state of accounts and of the subject, or an error if the subject is gone
+/// or blocks the viewer. Up to two calls at once: user.BatchGetUsers (not for the owner of a list),
+/// relation.BatchGetRelations (not for an anonymous viewer, and only for accounts whose relations
+/// the context lacks); no call without accounts.
 pub(crate) async fn hydrate_accounts(
     gateway: &Gateway,
     context: ViewContext<'_>,
@@ -167,8 +167,8 @@ impl HydratedAccounts {
         self.relations.get(&id).is_some_and(|relation| relation.blocking || relation.blocked_by)
     }
 
-    /// Returns whether an account's texts are hidden from the viewer: the viewer mutes or blocks the
-    /// account, or the account blocks the viewer.
+    /// Returns whether an account's texts are hidden from the viewer: the viewer mutes or blocks
+    /// the account, or the account blocks the viewer.
     pub(crate) fn is_hidden(&self, id: u64) -> bool {
         self.is_blocked(id) || self.relations.get(&id).is_some_and(|relation| relation.muting)
     }

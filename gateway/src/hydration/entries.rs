@@ -1,7 +1,8 @@
 //! Hydration of timeline entries: their posts, or reposts that an entry suppresses.
 //!
-//! A timeline has one entry for a post and its reposts. If the entry's post is deleted or hidden from
-//! the viewer, the first visible one of its suppressed reposts (`stand_in_ids`) is shown instead.
+//! A timeline has one entry for a post and its reposts. If the entry's post is deleted or hidden
+//! from the viewer, the first visible one of its suppressed reposts (`stand_in_ids`) is shown
+//! instead.
 
 use std::mem;
 
@@ -22,8 +23,8 @@ use crate::{
     state::Gateway,
 };
 
-/// The largest post without its author's profile: a text of 2,000 characters and 32,000 bytes, which
-/// may consist of hashtags and then appears twice, and the other fields.
+/// The largest post without its author's profile: a text of 2,000 characters and 32,000 bytes,
+/// which may consist of hashtags and then appears twice, and the other fields.
 const POST_BYTES_MAX: usize = 76 * 1024;
 
 /// The largest entry as it is shown: a post and its root, each with its author.
@@ -41,13 +42,13 @@ const SUPPRESSED_GROWTH: usize = 4;
 /// How many suppressed reposts one round reads at most: they are in memory at once.
 const SUPPRESSED_MAX: usize = 150;
 
-/// Returns the post of each entry as the viewer sees it, in order: the entry's post, or else its first
-/// visible suppressed repost; `None` if all are deleted or hidden.
+/// Returns the post of each entry as the viewer sees it, in order: the entry's post, or else its
+/// first visible suppressed repost; `None` if all are deleted or hidden.
 ///
 /// post.BatchGetPosts once for every 25 entries, all at once, then the calls of
-/// [`hydrate_posts`](super::posts::hydrate_posts). If an entry with suppressed reposts is not shown,
-/// the same for up to 3 of these, and again for more until one is visible or all were read: up to 9
-/// rounds for the up to 800 posts of a timeline, with up to 150 posts each.
+/// [`hydrate_posts`](super::posts::hydrate_posts). If an entry with suppressed reposts is not
+/// shown, the same for up to 3 of these, and again for more until one is visible or all were read:
+/// up to 9 rounds for the up to 800 posts of a timeline, with up to 150 posts each.
 pub(crate) async fn hydrate_entries(
     gateway: &Gateway,
     context: ViewContext<'_>,

@@ -1,11 +1,11 @@
 //! Hydration of mentions: the accounts that the names in texts refer to.
 //!
-//! A text contains names, which are resolved when the text is read. Since then a name may have passed
-//! to another account, so a mention refers to an account only if the account is older than the text.
-//! Names cannot be changed: whoever had the name when the text was written had it since registration,
-//! and a later owner is younger. Ids contain their time of creation, so nothing needs to be stored. (An
-//! id is issued some milliseconds before its name is claimed. That matters only if names of deleted
-//! accounts become free at once.)
+//! A text contains names, which are resolved when the text is read. Since then a name may have
+//! passed to another account, so a mention refers to an account only if the account is older than
+//! the text. Names cannot be changed: the owner at the time of writing has had the name since
+//! registration, and a later owner is younger. Ids contain their time of creation, so nothing needs
+//! to be stored. (An id is issued some milliseconds before its name is claimed. That matters only
+//! if names of deleted accounts become free at once.)
 
 use std::{
     borrow::Cow,
@@ -70,9 +70,9 @@ impl Mentioned {
     }
 }
 
-/// Returns whether an account existed when a text was written, to the millisecond. The clocks of two
-/// partitions may differ like those of two machines, so an account created just before may count as
-/// younger. Its mention then refers to nobody, rather than to the wrong account.
+/// Returns whether an account existed when a text was written, to the millisecond. The clocks of
+/// two partitions may differ like those of two machines, so an account created just before may
+/// count as younger. Its mention then refers to nobody, rather than to the wrong account.
 fn is_no_younger(user_id: u64, text_id: u64) -> bool {
     let made = |id: u64| Stamp::new(id).map(Stamp::time);
     made(user_id).zip(made(text_id)).is_some_and(|(account, text)| account <= text)
@@ -95,8 +95,8 @@ pub(crate) async fn resolve_mentions<T: Text>(
 }
 
 /// Returns a message that was just written with its mentions resolved. The calls of
-/// [`resolve_mentions`]. Their errors leave the outcome open: the message is written, and the caller
-/// may retry.
+/// [`resolve_mentions`]. Their errors leave the outcome open: the message is written, and the
+/// caller may retry.
 pub(crate) async fn with_mentions<T: Text>(gateway: &Gateway, mut text: T) -> Result<T, Status> {
     let mentioned = resolve_mentions(gateway, std::slice::from_ref(&text)).await;
     mentioned.map_err(errors::after_write)?.fill(&mut text);
@@ -104,8 +104,8 @@ pub(crate) async fn with_mentions<T: Text>(gateway: &Gateway, mut text: T) -> Re
 }
 
 /// Returns the distinct names that texts mention, at most [`BATCH_MAX`], from the first `BATCH_MAX`
-/// mentions of each text. The first mentions of all texts come before the second ones, so a text with
-/// hundreds of mentions does not displace those of its neighbours.
+/// mentions of each text. The first mentions of all texts come before the second ones, so a text
+/// with hundreds of mentions does not displace those of its neighbours.
 fn names<T: Text>(texts: &[T]) -> Vec<String> {
     let (mut names, mut seen) = (Vec::new(), HashSet::new());
     let mut texts: Vec<_> = texts

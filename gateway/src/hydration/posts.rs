@@ -33,9 +33,9 @@ pub(crate) struct HydratedPosts {
 /// lacks) and post.BatchGetLiked (only for posts with likes), neither of them for an anonymous
 /// viewer, user.BatchResolveNames (not without mentions).
 ///
-/// The viewer does not like a post without likes: likes and their count change in one step, in Redis
-/// and in the archive, and move between the two together. The count was read after the call began, so
-/// it includes every like that was confirmed before and not taken back.
+/// The viewer does not like a post without likes: likes and their count change in one step, in
+/// Redis and in the archive, and move between the two together. The count was read after the call
+/// began, so it includes every like that was confirmed before and not taken back.
 pub(crate) async fn hydrate_posts(
     gateway: &Gateway,
     context: ViewContext<'_>,
@@ -52,7 +52,8 @@ pub(crate) async fn hydrate_posts(
     Ok(HydratedPosts { authors: authors?, mentioned: mentioned?, liked: liked? })
 }
 
-/// Returns the posts that the viewer likes. One call; none for an anonymous viewer or without posts.
+/// Returns the posts that the viewer likes. One call; none for an anonymous viewer or without
+/// posts.
 async fn liked_by_viewer(
     gateway: &Gateway,
     viewer: Option<UserId>,

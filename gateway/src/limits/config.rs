@@ -8,9 +8,9 @@ use super::address::TrustedProxies;
 // Flattened into another struct named `Config`: the groups of two would clash.
 #[group(skip)]
 pub struct Config {
-    /// Calls of Follow per minute and viewer: a burst of this many, then at this rate; 0 disables the
-    /// limit. This limit and the others here hold for each process: N replicas allow up to N times as
-    /// many calls
+    /// Calls of Follow per minute and viewer: a burst of this many, then at this rate; 0 disables
+    /// the limit. This limit and the others here hold for each process: N replicas allow up to N
+    /// times as many calls
     #[arg(long, env = "MICROBLOG_FOLLOWS_PER_MINUTE", value_name = "COUNT", default_value_t = 60)]
     pub follows_per_minute: u32,
 
@@ -39,8 +39,8 @@ pub struct Config {
     )]
     pub comment_calls_per_minute: u32,
 
-    /// Calls of ChangePassword and DeleteAccount per minute and viewer, likewise: each is a password
-    /// attempt
+    /// Calls of ChangePassword and DeleteAccount per minute and viewer, likewise: each is a
+    /// password attempt
     #[arg(
         long,
         env = "MICROBLOG_PASSWORD_CALLS_PER_MINUTE",
@@ -73,8 +73,8 @@ pub struct Config {
     )]
     pub registrations_per_hour_total: u32,
 
-    /// Calls of CheckAvailability per minute and client address, likewise: each reveals whether a name
-    /// has an account
+    /// Calls of CheckAvailability per minute and client address, likewise: each reveals whether a
+    /// name has an account
     #[arg(
         long,
         env = "MICROBLOG_AVAILABILITY_CHECKS_PER_MINUTE",
@@ -101,10 +101,10 @@ pub struct Config {
     )]
     pub max_watches_per_viewer: u32,
 
-    /// Networks (such as 10.0.0.0/8,fd00::/8) of trusted proxies, and of services that call on behalf
-    /// of users. The client address is the last one in `x-forwarded-for` that is in none of these
-    /// networks; the header is ignored from any other peer. Without this flag, all clients behind a
-    /// proxy share one address
+    /// Networks (such as 10.0.0.0/8,fd00::/8) of trusted proxies, and of services that call on
+    /// behalf of users. The client address is the last one in `x-forwarded-for` that is in none of
+    /// these networks; the header is ignored from any other peer. Without this flag, all clients
+    /// behind a proxy share one address
     #[arg(
         long,
         env = "MICROBLOG_TRUSTED_PROXIES",

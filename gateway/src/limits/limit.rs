@@ -20,8 +20,8 @@ use super::keyed_state::BoundedState;
 
 type Limiter<K, C> = RateLimiter<K, BoundedState<K>, C, NoOpMiddleware<<C as Clock>::Instant>>;
 
-/// A limit on the calls of each key `K`, by the generic cell rate algorithm (GCRA): a burst of `count`
-/// calls, then one call each `period / count`.
+/// A limit on the calls of each key `K`, by the generic cell rate algorithm (GCRA): a burst of
+/// `count` calls, then one call each `period / count`.
 #[derive(Debug)]
 pub(crate) struct Limit<K: Hash + Eq + Clone, C: Clock = DefaultClock> {
     /// The calls that are limited, in the plural.
@@ -124,7 +124,7 @@ mod tests {
         (Limit::with_clock("calls", count, MINUTE, clock.clone()), clock)
     }
 
-    /// Returns how long a rejected caller is told to wait.
+    /// Returns the retry delay of a rejected call.
     fn wait(limit: &Limit<u64, FakeRelativeClock>, key: u64) -> Option<Duration> {
         let status = limit.check(&key).err()?;
         assert_eq!(status.code(), tonic::Code::ResourceExhausted);

@@ -1,5 +1,5 @@
-//! ViewFollowing, ViewFollowers, ViewMutuals, ViewCommonFollowing, ViewFollowersIFollow, ViewBlocks,
-//! ViewMutes: lists of accounts in the follow graph.
+//! ViewFollowing, ViewFollowers, ViewMutuals, ViewCommonFollowing, ViewFollowersIFollow,
+//! ViewBlocks, ViewMutes: lists of accounts in the follow graph.
 
 use microblog_chassis::status;
 use microblog_domain::{Fields, Invalid, UserId};
@@ -65,7 +65,8 @@ pub(crate) async fn view_mutuals(
     Ok(gateway::ViewMutualsResponse { users, next_page_token })
 }
 
-/// Shows the accounts that both the viewer and an account follow. The calls of [`view_shared_list`].
+/// Shows the accounts that both the viewer and an account follow. The calls of
+/// [`view_shared_list`].
 pub(crate) async fn view_common_following(
     gateway: &Gateway,
     token: Token,
@@ -117,9 +118,9 @@ pub(crate) async fn view_mutes(
 }
 
 /// Shows a public list. 5 calls, 3 without a token, for a page that one skeleton fills: by id,
-/// user.Authenticate ∥ user.GetUser ∥ the list, then user.BatchGetUsers ∥ relation.BatchGetRelations;
-/// by name, user.Authenticate ∥ user.GetUserByName, then the list, then the same. Each of up to 4
-/// further skeletons costs 3 (2) more: up to 17 (11).
+/// user.Authenticate ∥ user.GetUser ∥ the list, then user.BatchGetUsers ∥
+/// relation.BatchGetRelations; by name, user.Authenticate ∥ user.GetUserByName, then the list, then
+/// the same. Each of up to 4 further skeletons costs 3 (2) more: up to 17 (11).
 async fn view_list(
     gateway: &Gateway,
     list: Result<impl FnOnce(UserId) -> AccountList, Invalid>,
@@ -138,7 +139,7 @@ async fn view_list(
     };
     let viewer = authenticate_optional(gateway, token);
     let (viewer, owner, (list, first)) = viewer_account_and(gateway, viewer, &user, first).await?;
-    let context = ViewContext::new(viewer).of(Subject::ListOwner(owner.get()));
+    let context = ViewContext::new(viewer).with_subject(Subject::ListOwner(owner.get()));
     fill_page(gateway, &list, context, page.size, first).await
 }
 
@@ -163,9 +164,10 @@ async fn view_not_followed_back(
     view_page(gateway, AccountList::NotFollowedBack(owner), ViewContext::new(viewer), page).await
 }
 
-/// Shows a list that depends on an account and the viewer. 5 calls for a page that one skeleton fills:
-/// user.Authenticate ∥ user.GetUser or user.GetUserByName, then the list, then user.BatchGetUsers ∥
-/// relation.BatchGetRelations. Each of up to 4 further skeletons costs up to 3 more: up to 17.
+/// Shows a list that depends on an account and the viewer. 5 calls for a page that one skeleton
+/// fills: user.Authenticate ∥ user.GetUser or user.GetUserByName, then the list, then
+/// user.BatchGetUsers ∥ relation.BatchGetRelations. Each of up to 4 further skeletons costs up to 3
+/// more: up to 17.
 async fn view_shared_list(
     gateway: &Gateway,
     list: fn(UserId, UserId) -> AccountList,
@@ -176,13 +178,13 @@ async fn view_shared_list(
 ) -> Result<Page<ListedUser>, Status> {
     let (user, page) = parse(user, page_size, page_token)?;
     let (viewer, owner) = viewer_and_account(gateway, authenticate(gateway, token), &user).await?;
-    let context = ViewContext::new(Some(viewer)).of(Subject::ListOwner(owner.get()));
+    let context = ViewContext::new(Some(viewer)).with_subject(Subject::ListOwner(owner.get()));
     view_page(gateway, list(viewer, owner), context, page).await
 }
 
 /// Shows a list that only its owner sees. 4 calls for a page that one skeleton fills:
-/// user.Authenticate, then the list, then user.BatchGetUsers ∥ relation.BatchGetRelations. Each of up
-/// to 4 further skeletons costs up to 3 more: up to 16.
+/// user.Authenticate, then the list, then user.BatchGetUsers ∥ relation.BatchGetRelations. Each of
+/// up to 4 further skeletons costs up to 3 more: up to 16.
 async fn view_own_list(
     gateway: &Gateway,
     list: fn(UserId) -> AccountList,

@@ -37,7 +37,7 @@ pub(crate) async fn view_post(
     let (viewer, post) =
         tokio::join!(authenticate_optional(gateway, token), get_post(gateway, request.post_id));
     let (viewer, post) = (viewer?, post?);
-    let context = ViewContext::new(viewer).of(Subject::PostAuthor(post.author_id));
+    let context = ViewContext::new(viewer).with_subject(Subject::PostAuthor(post.author_id));
     let hydrated = hydrate_posts(gateway, context, std::slice::from_ref(&post)).await?;
     let post = errors::required(hydrated.view(post))?;
     Ok(gateway::ViewPostResponse { post: Some(post) })
@@ -58,10 +58,10 @@ pub(crate) async fn view_likers(
     Ok(gateway::ViewLikersResponse { users, next_page_token })
 }
 
-/// Shows the comments on a post. Up to 6 calls, 4 without a token, for a page that one skeleton fills:
-/// user.Authenticate ∥ post.GetPost ∥ post.ListComments, then user.BatchGetUsers ∥
-/// relation.BatchGetRelations ∥ user.BatchResolveNames (not without mentions). Each of up to 4 further
-/// skeletons costs up to 4 (3) more: up to 22 (16).
+/// Shows the comments on a post. Up to 6 calls, 4 without a token, for a page that one skeleton
+/// fills: user.Authenticate ∥ post.GetPost ∥ post.ListComments, then user.BatchGetUsers ∥
+/// relation.BatchGetRelations ∥ user.BatchResolveNames (not without mentions). Each of up to 4
+/// further skeletons costs up to 4 (3) more: up to 22 (16).
 pub(crate) async fn view_comments(
     gateway: &Gateway,
     token: Option<Token>,
@@ -79,9 +79,9 @@ pub(crate) async fn view_comments(
     Ok(gateway::ViewCommentsResponse { comments, next_page_token })
 }
 
-/// Shows the reposts of a post. Up to 7 calls, 4 without a token, for a page that one skeleton fills:
-/// user.Authenticate ∥ post.GetPost ∥ post.ListReposts, then those of [`hydrate_posts`]. Each of up to
-/// 4 further skeletons costs up to 5 (3) more: up to 27 (16).
+/// Shows the reposts of a post. Up to 7 calls, 4 without a token, for a page that one skeleton
+/// fills: user.Authenticate ∥ post.GetPost ∥ post.ListReposts, then those of [`hydrate_posts`].
+/// Each of up to 4 further skeletons costs up to 5 (3) more: up to 27 (16).
 pub(crate) async fn view_reposts(
     gateway: &Gateway,
     token: Option<Token>,
@@ -119,7 +119,7 @@ async fn view_list<L: Listing<Cursor = String>>(
         list.skeleton(gateway, page.size, page.token)
     );
     let (viewer, post, first) = (viewer?, post?, first?);
-    let context = ViewContext::new(viewer).of(Subject::PostAuthor(post.author_id));
+    let context = ViewContext::new(viewer).with_subject(Subject::PostAuthor(post.author_id));
     fill_page(gateway, &list, context, page.size, first).await
 }
 

@@ -1,8 +1,9 @@
 //! ViewHome, ViewFriends, ViewUserTimeline, CountNew: timelines.
 //!
-//! A timeline has two parts, and paging is transparent across both. The timeline service holds recent
-//! entries, which are post ids. Older posts come from the post service: all posts of the same authors,
-//! back to the first one. The pages of older posts have page tokens of the gateway's own.
+//! A timeline has two parts, and paging is transparent across both. The timeline service holds
+//! recent entries, which are post ids. Older posts come from the post service: all posts of the
+//! same authors, back to the first one. The pages of older posts have page tokens of the gateway's
+//! own.
 
 use futures::future;
 use microblog_domain::{BATCH_MAX, Fields, PageSize, Scope, UserId};
@@ -37,21 +38,22 @@ const BUDGET: Budget = Budget {
 };
 
 /// Shows the viewer's home timeline. Up to 7 calls for a page of up to 25 that one skeleton fills:
-/// user.Authenticate, then timeline.GetHomeTimeline, then post.BatchGetPosts, then user.BatchGetUsers
-/// ∥ relation.BatchGetRelations (only for authors of roots, since the timeline service returns the
-/// relations of the other authors) ∥ post.BatchGetLiked (only for posts with likes) ∥
-/// user.BatchResolveNames (not without mentions).
+/// user.Authenticate, then timeline.GetHomeTimeline, then post.BatchGetPosts, then
+/// user.BatchGetUsers ∥ relation.BatchGetRelations (only for authors of roots, since the timeline
+/// service returns the relations of the other authors) ∥ post.BatchGetLiked (only for posts with
+/// likes) ∥ user.BatchResolveNames (not without mentions).
 ///
-/// A larger page takes skeletons of up to 50 entries, and a page with many hidden entries takes more
-/// of them: up to 48, of up to 7 calls each (post.BatchGetPosts twice). If a post with suppressed
-/// reposts is not shown, its skeleton costs up to 10 more: post.BatchGetPosts up to 6 times, then the
-/// last four once more; and that up to 9 times while none of the reposts is visible.
+/// A larger page takes skeletons of up to 50 entries, and a page with many hidden entries takes
+/// more of them: up to 48, of up to 7 calls each (post.BatchGetPosts twice). If a post with
+/// suppressed reposts is not shown, its skeleton costs up to 10 more: post.BatchGetPosts up to 6
+/// times, then the last four once more; and that up to 9 times while none of the reposts is
+/// visible.
 ///
-/// Older posts than the newest 800 take the accounts that the viewer follows: relation.ListFollowing
-/// once for every 200, one after the other, then relation.BatchGetRelations once for every 500, all at
-/// once. Then post.ListAuthorsPosts once for every 500, all at once, and the last four of above once
-/// for every 50 posts; with long texts or hidden posts, the same up to 7 times more. The page at the
-/// end of the newest 800 costs both.
+/// Older posts than the newest 800 take the accounts that the viewer follows:
+/// relation.ListFollowing once for every 200, one after the other, then relation.BatchGetRelations
+/// once for every 500, all at once. Then post.ListAuthorsPosts once for every 500, all at once, and
+/// the last four of above once for every 50 posts; with long texts or hidden posts, the same up to
+/// 7 times more. The page at the end of the newest 800 costs both.
 pub(crate) async fn view_home(
     gateway: &Gateway,
     token: Token,
@@ -64,8 +66,8 @@ pub(crate) async fn view_home(
     Ok(gateway::ViewHomeResponse { posts, next_page_token, since_token })
 }
 
-/// Shows the posts of the accounts that the viewer follows and is followed by. As [`view_home`], with
-/// timeline.GetFriendsTimeline, and for older posts relation.ListMutuals in place of
+/// Shows the posts of the accounts that the viewer follows and is followed by. As [`view_home`],
+/// with timeline.GetFriendsTimeline, and for older posts relation.ListMutuals in place of
 /// relation.ListFollowing.
 pub(crate) async fn view_friends(
     gateway: &Gateway,
@@ -104,7 +106,7 @@ pub(crate) async fn view_user_timeline(
     };
     let viewer = authenticate_optional(gateway, token);
     let (viewer, id, (timeline, first)) = viewer_account_and(gateway, viewer, &user, first).await?;
-    let context = ViewContext::new(viewer).of(Subject::Account(id.get()));
+    let context = ViewContext::new(viewer).with_subject(Subject::Account(id.get()));
     let page = fill_timeline(gateway, &timeline, context, page, first).await?;
     let TimelinePage { posts, next_page_token, since_token } = page;
     Ok(gateway::ViewUserTimelineResponse { posts, next_page_token, since_token })
@@ -241,8 +243,8 @@ struct RecentCursor {
     /// Empty at the end of the recent entries.
     next_page_token: String,
     since_token: String,
-    /// At the end of recent entries that were truncated: the timeline continues with posts older than
-    /// this one. 0 elsewhere.
+    /// At the end of recent entries that were truncated: the timeline continues with posts older
+    /// than this one. 0 elsewhere.
     older_than_id: u64,
 }
 
@@ -338,8 +340,8 @@ impl Listing for OlderPosts {
     /// hidden.
     const SKELETONS_MAX: usize = 8;
 
-    /// Returns up to `size` posts; fewer do not mean the end. post.ListAuthorsPosts once for every 500
-    /// authors, all at once.
+    /// Returns up to `size` posts; fewer do not mean the end. post.ListAuthorsPosts once for every
+    /// 500 authors, all at once.
     async fn skeleton(
         &self,
         gateway: &Gateway,
@@ -457,8 +459,8 @@ impl OlderCursor {
         scope.token_of(&std::iter::once(self.before_id).chain(words).collect::<Vec<_>>())
     }
 
-    /// Parses a page token; `None` for any other token. That may be a token of the timeline service,
-    /// which validates its own.
+    /// Parses a page token; `None` for any other token. That may be a token of the timeline
+    /// service, which validates its own.
     fn from_token(scope: Scope, token: &str) -> Option<Self> {
         let numbers = scope.read_all(token).ok().flatten()?;
         let (&before_id, words) = numbers.split_first()?;
@@ -469,8 +471,8 @@ impl OlderCursor {
 }
 
 impl Timeline {
-    /// Returns the scope of the page tokens of older posts. A request with a since token never reaches
-    /// older posts, so with it no such token is valid.
+    /// Returns the scope of the page tokens of older posts. A request with a since token never
+    /// reaches older posts, so with it no such token is valid.
     fn scope(&self) -> Scope {
         let (view, user) = match self.kind {
             TimelineKind::Home(user) => ("ViewHome", user),

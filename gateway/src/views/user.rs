@@ -75,8 +75,8 @@ pub(crate) async fn me(
     Ok(gateway::MeResponse { account: Some(account), counts: Some(counts), posts })
 }
 
-/// Returns the lengths of an account's lists and the number of its posts. The number is `None` while
-/// the post service is unavailable: the profile is shown without it. Two calls at once.
+/// Returns the lengths of an account's lists and the number of its posts. The number is `None`
+/// while the post service is unavailable: the profile is shown without it. Two calls at once.
 async fn counts(
     gateway: &Gateway,
     user: UserId,
@@ -106,9 +106,9 @@ struct ViewerRelations {
 }
 
 /// Returns the viewer's relations to an account. No call for an anonymous viewer; otherwise
-/// relation.GetRelation ∥ relation.CountCommonFollowing ∥ relation.CountFollowersIFollow (not for the
-/// viewer's own account), then user.BatchGetUsers ∥ relation.BatchGetRelations (not if the viewer
-/// follows none of the account's followers).
+/// relation.GetRelation ∥ relation.CountCommonFollowing ∥ relation.CountFollowersIFollow (not for
+/// the viewer's own account), then user.BatchGetUsers ∥ relation.BatchGetRelations (not if the
+/// viewer follows none of the account's followers).
 async fn viewer_relations(
     gateway: &Gateway,
     viewer: Option<UserId>,
@@ -145,8 +145,8 @@ async fn viewer_relations(
     })
 }
 
-/// Returns how many followers of an account the viewer follows, and the newest of them; none for the
-/// viewer's own account. One call, or none.
+/// Returns how many followers of an account the viewer follows, and the newest of them; none for
+/// the viewer's own account. One call, or none.
 async fn followers_viewer_follows(
     gateway: &Gateway,
     viewer: UserId,
@@ -163,8 +163,8 @@ async fn followers_viewer_follows(
     errors::reply(gateway.peers.relation().count_followers_i_follow(request).await, &[])
 }
 
-/// Returns the first followers that exist and are not hidden from the viewer. Two calls at once; none
-/// without followers.
+/// Returns the first followers that exist and are not hidden from the viewer. Two calls at once;
+/// none without followers.
 async fn visible_followers(
     gateway: &Gateway,
     viewer: UserId,

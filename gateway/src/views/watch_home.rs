@@ -1,11 +1,12 @@
-//! WatchHome: a stream of new posts in the viewer's home timeline, driven by the caller. The gateway
-//! reads from the timeline service only when the caller's connection asks for the next message.
+//! WatchHome: a stream of new posts in the viewer's home timeline, driven by the caller. The
+//! gateway reads from the timeline service only when the caller's connection asks for the next
+//! message.
 //!
 //! Entries from the timeline service may have waited on the way since before an Unfollow or a Block
-//! was confirmed. So each message is hydrated, and checked against the follow graph, when the HTTP/2
-//! server asks for it. The server sends a message when the caller's flow-control window has room for
-//! some of it, and takes one more before it waits for room. So up to two messages exist ahead, beside
-//! those that fit into the window.
+//! was confirmed. So each message is hydrated, and checked against the follow graph, when the
+//! HTTP/2 server asks for it. The server sends a message when the caller's flow-control window has
+//! room for some of it, and takes one more before it waits for room. So up to two messages exist
+//! ahead, beside those that fit into the window.
 
 use std::{mem, time::Duration};
 
@@ -40,12 +41,12 @@ const FIELDS: errors::Fields = &[("since_token", "since_token")];
 /// The stream of WatchHome.
 pub(crate) type HomeUpdates = BoxStream<'static, Result<WatchHomeResponse, Status>>;
 
-/// Streams the new posts of the viewer's home timeline. 2 calls at the start: user.Authenticate, then
-/// timeline.WatchHomeTimeline. Each message costs user.Authenticate ∥ post.BatchGetPosts, then
-/// user.BatchGetUsers ∥ relation.BatchGetRelations ∥ post.BatchGetLiked (only for posts with likes) ∥
-/// user.BatchResolveNames (not without mentions), and up to 7 more if a post with suppressed reposts
-/// is not shown; as many again for each repost by an account that is no longer followed. An idle
-/// stream costs user.Authenticate every `--session-check-ms`.
+/// Streams the new posts of the viewer's home timeline. 2 calls at the start: user.Authenticate,
+/// then timeline.WatchHomeTimeline. Each message costs user.Authenticate ∥ post.BatchGetPosts, then
+/// user.BatchGetUsers ∥ relation.BatchGetRelations ∥ post.BatchGetLiked (only for posts with likes)
+/// ∥ user.BatchResolveNames (not without mentions), and up to 7 more if a post with suppressed
+/// reposts is not shown; as many again for each repost by an account that is no longer followed. An
+/// idle stream costs user.Authenticate every `--session-check-ms`.
 pub(crate) async fn watch_home(
     gateway: &Gateway,
     token: Token,
@@ -114,7 +115,8 @@ impl Watch {
         Ok(Some(entries))
     }
 
-    /// Waits for an update of the timeline service. Meanwhile, the end of the session ends the stream.
+    /// Waits for an update of the timeline service. Meanwhile, the end of the session ends the
+    /// stream.
     async fn update(&mut self) -> Result<Option<WatchHomeTimelineResponse>, Status> {
         loop {
             match timeout(self.gateway.session_check, self.updates.message()).await {
@@ -126,8 +128,8 @@ impl Watch {
         }
     }
 
-    /// Returns the posts of entries as the viewer sees them now, from authors that the viewer follows.
-    /// If an author is no longer followed, a suppressed repost may be by one who is.
+    /// Returns the posts of entries as the viewer sees them now, from authors that the viewer
+    /// follows. If an author is no longer followed, a suppressed repost may be by one who is.
     async fn hydrate(&self, entries: &[Entry]) -> Result<Vec<ViewedPost>, Status> {
         let context = ViewContext::new(Some(self.viewer));
         let mut shown = hydrate_entries(&self.gateway, context, entries).await?;
@@ -160,7 +162,8 @@ impl Watch {
     }
 }
 
-/// Returns an entry of the suppressed reposts that come after a post in an entry; `None` if none do.
+/// Returns an entry of the suppressed reposts that come after a post in an entry; `None` if none
+/// do.
 fn suppressed_after(entry: &Entry, post: &ViewedPost) -> Option<Entry> {
     let id = post.post.as_ref()?.id;
     let mut ids = std::iter::once(entry.post_id).chain(entry.stand_in_ids.iter().copied());

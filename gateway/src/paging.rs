@@ -63,7 +63,7 @@ pub(crate) struct Page<T> {
     pub(crate) next_page_token: String,
 }
 
-/// A part of a list before hydration: the same for every viewer.
+/// A part of a list before hydration.
 pub(crate) struct Skeleton<Entry, Cursor = String> {
     pub(crate) entries: Vec<Entry>,
     /// Where the list continues.
@@ -114,8 +114,8 @@ pub(crate) trait Listing: Sync {
     ) -> impl Future<Output = Result<Skeleton<Self::Entry, Self::Cursor>, Status>> + Send;
 
     /// Returns the entries as the viewer sees them, in order; `None` for an entry that is hidden
-    /// from the viewer or gone. Only a list with [`Self::cursor_after`] needs one item for each
-    /// entry.
+    /// from the viewer or gone. Under a budget that overfetches, it must return one item for each
+    /// entry; otherwise it may leave hidden entries out.
     fn hydrate(
         &self,
         gateway: &Gateway,

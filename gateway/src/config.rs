@@ -19,7 +19,7 @@ pub struct Config {
     )]
     pub listen: SocketAddr,
 
-    /// Where the user service is: a URL, or several with commas between them. A name is all of its
+    /// URL of the user service, or several, separated by commas. A host name stands for all of its
     /// addresses
     #[arg(
         long,
@@ -29,8 +29,8 @@ pub struct Config {
     )]
     pub user_url: String,
 
-    /// Where the relation service is: a URL, or several with commas between them. A name is all of its
-    /// addresses
+    /// URL of the relation service, or several, separated by commas. A host name stands for all of
+    /// its addresses
     #[arg(
         long,
         env = "MICROBLOG_RELATION_URL",
@@ -39,7 +39,7 @@ pub struct Config {
     )]
     pub relation_url: String,
 
-    /// Where the post service is: a URL, or several with commas between them. A name is all of its
+    /// URL of the post service, or several, separated by commas. A host name stands for all of its
     /// addresses
     #[arg(
         long,
@@ -49,8 +49,8 @@ pub struct Config {
     )]
     pub post_url: String,
 
-    /// Where the timeline service is: a URL, or several with commas between them. A name is all of its
-    /// addresses
+    /// URL of the timeline service, or several, separated by commas. A host name stands for all of
+    /// its addresses
     #[arg(
         long,
         env = "MICROBLOG_TIMELINE_URL",
@@ -59,17 +59,16 @@ pub struct Config {
     )]
     pub timeline_url: String,
 
-    /// How long a stream to which nothing comes goes on before its session is looked at again, in
-    /// milliseconds; with whatever comes it is looked at anyway
+    /// How often an idle stream checks its session, in milliseconds. Each message checks it, too
     #[arg(long, env = "MICROBLOG_SESSION_CHECK_MS", value_name = "MS", default_value_t = 30_000,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub session_check_ms: u64,
 
-    /// How much one viewer, and one address, may ask for
+    /// Rate limits
     #[command(flatten)]
     pub limits: limits::Config,
 
-    /// What every server has
+    /// Settings of every server
     #[command(flatten)]
     pub chassis: chassis::Config,
 }

@@ -1,75 +1,61 @@
-//! The front door: what applications call, composed of the services' calls.
+//! The gateway: the API that applications call, composed of calls of the services.
 //!
-//! A view is made in four steps: the skeleton (which entries, in which order; `skeleton/`),
-//! hydration (profiles, the viewer's relations to them, what mentions point to; `hydrate.rs`, with
-//! `people.rs` and `mentions.rs`), filtering (there as well) with a refill of the page (`pages.rs`),
-//! and presentation (`present.rs`). Steps that do not depend on each other run at once. Timelines
-//! go the same way, but know no texts: posts are asked for by their ids, page by page
-//! (`timelines/`), or as they come (`timelines/watch.rs`). Where the timeline service has no more of
-//! them, the view goes on with what the post service has of the same authors (`timelines/past.rs`).
-//! The number of calls behind a call is bounded, and stated at each handler: it grows with the size of
-//! a page only where that is too much to be looked at together, and with a list of somebody's only
-//! in the past of a home timeline, which takes all whom the viewer follows.
+//! **Layers.** Imports go one way: `rpc.rs` (gRPC) → `views/` and `actions/` → helpers that know no
+//! view (`paging.rs`, `hydration/`, `context.rs`, `errors.rs`, `limits.rs`) → `state.rs`.
 //!
-//! The gateway keeps nothing but how often its callers have come of late, whom it refuses when they
-//! come too often (`limits.rs`). It decides about the domain only what takes the knowledge of several
-//! services: which posts and comments a viewer is shown, and acts on, past blocks, mutes and
-//! accounts that are gone (`people.rs`, `blocks.rs`). It checks what it must read itself (the
-//! session token, references to accounts, page sizes) and leaves every other rule to the service
-//! that owns it, whose refusals it passes on with field names of its own contract.
-//! Where several calls of one step fail, the error that is told is the first in the order in which
-//! a reader of the handler meets them, so that it does not depend on which came back first.
+//! **Views.** A view has four steps: the skeleton (which entries, in which order), hydration
+//! (profiles, viewer relations, mentions, likes), rules (what the viewer must not see), and
+//! presentation. Steps that do not depend on each other run at once. `paging.rs` fills every page:
+//! as long as hidden entries leave it short, it goes on with what follows in the list. The skeleton
+//! of a timeline has ids only, and continues behind the timeline service's entries with posts from
+//! the post service.
 //!
-//! **Readiness.** The gateway is ready as soon as it listens. It does not make its readiness hang
-//! on its peers: when one of them is away, all replicas of the gateway would be taken out of
-//! service at once, and calls that do not need that peer, and clear UNAVAILABLE answers, with them.
+//! **Costs.** Each function states the calls of services that it makes. Their number is bounded. It
+//! grows with the page size only where a page is hydrated in batches, and with the length of a list
+//! only for older posts of a home or friends timeline, which need all accounts that the viewer
+//! follows.
+//!
+//! **State.** The gateway stores nothing but rate limit state, in memory.
+//!
+//! **Rules.** The gateway decides only what takes the data of several services: which posts and
+//! comments a viewer sees and acts on, given blocks, mutes and deleted accounts. It validates what
+//! it reads itself: session tokens, references to accounts, page sizes. Every other rule belongs to
+//! one service, whose errors the gateway maps to the field names of its own API.
+//!
+//! **Errors.** If several calls of one step fail, the first in source order wins, so the error does
+//! not depend on timing.
+//!
+//! **Readiness.** The gateway is ready as soon as it listens, also while services are unavailable.
+//! Otherwise one unavailable service would take all gateways out of service at once, and with them
+//! the calls that do not need that service, and the UNAVAILABLE answers.
 
-mod accounts;
-mod blocks;
+mod actions;
 mod config;
-mod deletions;
-mod follows;
-mod hydrate;
+mod context;
+mod errors;
+mod hydration;
 pub mod limits;
-mod lists;
-mod mentions;
-mod pages;
-mod peers;
-mod people;
-mod posts;
-mod present;
-mod profile;
-mod reactions;
-mod reference;
-mod refusal;
+mod paging;
 mod rpc;
-mod skeleton;
-mod timelines;
-mod view_posts;
-mod viewer;
+mod state;
+mod views;
 
 use std::time::Duration;
 
 use futures::{FutureExt as _, future};
 use microblog_chassis::{self as chassis, Listening, Worker};
-use microblog_proto::gateway::gateway_service_server::{self, GatewayServiceServer};
+use microblog_proto::gateway::gateway_service_server;
 use tonic::service::Routes;
 
 pub use config::Config;
 pub use limits::Limits;
-pub use peers::Peers;
+pub use state::{Error, Peers};
 
-use rpc::Gateway;
+use actions::deletions;
+use rpc::Rpc;
+use state::Gateway;
 
-/// Why a gateway does not start.
-#[derive(Debug, thiserror::Error)]
-#[error("the address of the {peer} service is not valid")]
-pub struct Error {
-    peer: &'static str,
-    source: chassis::AddressError,
-}
-
-/// Returns the gateway as its own process serves it, with its peers on the network.
+/// Returns the gateway for a process of its own, with its services on the network.
 pub async fn listen(
     config: Config,
     limits: Limits,
@@ -80,20 +66,21 @@ pub async fn listen(
     Ok(vec![Listening { address: config.listen, service }])
 }
 
-/// Returns the gateway for one worker, with the limits that all workers of the process share. Worker
-/// 0 also finishes the deletions of accounts that were left half done, and keeps the limits small.
+/// Returns the gateway for one worker, with the limits that all workers of the process share. The
+/// first worker also runs the periodic jobs: it finishes interrupted account deletions, and evicts
+/// idle rate limit state.
 pub fn service(config: &Config, limits: Limits, peers: Peers, worker: Worker) -> chassis::Service {
-    let first = worker.is_first();
-    let sweep = first.then(|| limits.job()).flatten();
-    let relay = first.then(|| deletions::relay(peers.clone()).boxed());
+    let is_first = worker.is_first();
+    let eviction = is_first.then(|| limits.job()).flatten();
+    let deletion = is_first.then(|| deletions::run_job(peers.clone()).boxed());
     let session_check = Duration::from_millis(config.session_check_ms);
-    let server = GatewayServiceServer::new(Gateway { peers, limits, session_check })
-        .max_decoding_message_size(config.chassis.max_message_bytes);
+    let gateway = Gateway { peers, limits, session_check };
+    let server = Rpc::into_server(gateway, config.chassis.max_message_bytes);
     chassis::Service {
         name: gateway_service_server::SERVICE_NAME,
         routes: Routes::new(server),
         handler: None,
         ready: std::sync::Arc::new(|| future::ready(true).boxed()),
-        background: sweep.into_iter().chain(relay).collect(),
+        background: eviction.into_iter().chain(deletion).collect(),
     }
 }

@@ -1,18 +1,17 @@
-//! How much one viewer, one address, or all addresses together, may ask for: what it takes to be refused early, before a
-//! call costs more than it is worth.
+//! Rate limits by viewer and by client address. They reject excess calls before those cost more.
 //!
-//! The limits are those of one process, shared by all of its workers, and kept nowhere else: a
-//! restart forgets them, and of N replicas each lets as many through. What must hold exactly is
-//! limited by the service that owns it: posts and comments by the post service, guesses at one
-//! account's password by the user service.
+//! The limits hold for one process, and all its workers share them. They are in memory only: a
+//! restart resets them, and each of N replicas allows as many calls. Exact limits belong to the
+//! services: the post service limits posts and comments, the user service limits password attempts
+//! on one account.
 //!
-//! An address's limits are looked at before anything else; a viewer's as soon as the token is known
-//! to be valid, and before what the call is about is looked up. What ends something (Unfollow,
-//! Unlike, DeletePost) or protects its caller (Block, Mute) is not limited.
+//! The limits of an address are checked first of all. The limits of a viewer are checked right
+//! after authentication, before any other call. Calls that undo something (Unfollow, Unlike,
+//! DeletePost) or protect the caller (Block, Mute) are not limited.
 
 mod address;
-mod cells;
 mod config;
+mod keyed_state;
 mod limit;
 mod watches;
 
@@ -32,20 +31,20 @@ use opentelemetry::{KeyValue, global, metrics::AsyncInstrument};
 use tonic::{Request, Status};
 
 use self::{
-    address::{FORWARDED_FOR, Source},
-    limit::Upkeep,
+    address::{ClientKey, FORWARDED_FOR},
+    limit::Maintain,
     watches::Watches,
 };
 pub use self::{
     address::{NetworkError, TrustedProxies},
     config::Config,
 };
-pub(crate) use self::{limit::Limit, watches::Watching};
+pub(crate) use self::{limit::Limit, watches::WatchPermit};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
-/// Between two looks for callers that can be forgotten.
-const SWEEP: Duration = Duration::from_secs(10);
+/// The period of the job that evicts idle keys.
+const EVICTION_PERIOD: Duration = Duration::from_secs(10);
 
 /// The limits of one process. Clones share them.
 #[derive(Clone, Debug)]
@@ -54,24 +53,24 @@ pub struct Limits(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     viewers: Viewers,
-    logins: Limit<Source>,
+    logins: Limit<ClientKey>,
     registrations: PerAddress,
     availability: PerAddress,
     watches: Arc<Watches>,
     proxies: TrustedProxies,
-    /// Whether the log says already that a proxy seems to be missing among them.
+    /// Whether the warning about an untrusted proxy was logged already.
     warned: AtomicBool,
 }
 
-/// A limit on what comes from one address, and one on what comes from all of them: whoever has many
-/// addresses is held by the second.
+/// A limit for each address, and one for all addresses together. The second one limits clients with
+/// many addresses.
 #[derive(Debug)]
 struct PerAddress {
-    each: Limit<Source>,
+    each: Limit<ClientKey>,
     total: Limit<()>,
 }
 
-/// The limits on what one viewer does.
+/// The limits for each viewer.
 #[derive(Debug)]
 pub(crate) struct Viewers {
     pub(crate) follows: Limit<UserId>,
@@ -79,12 +78,12 @@ pub(crate) struct Viewers {
     /// Posts and reposts.
     pub(crate) posts: Limit<UserId>,
     pub(crate) comments: Limit<UserId>,
-    /// Passwords given to prove who one is, beside log-ins.
+    /// Calls that verify a password, except Login.
     pub(crate) passwords: Limit<UserId>,
 }
 
 impl Limits {
-    /// Returns the limits of a process: to be made once, for all of its workers.
+    /// Returns the limits of a process. Create them once, for all workers.
     pub fn new(config: &Config) -> Self {
         Self(Arc::new(Shared {
             viewers: Viewers {
@@ -121,87 +120,86 @@ impl Limits {
         }))
     }
 
-    /// Returns the limits on what one viewer does.
+    /// Returns the limits for each viewer.
     pub(crate) fn viewers(&self) -> &Viewers {
         &self.0.viewers
     }
 
-    /// Counts a log-in, or refuses it with RATE_LIMITED.
-    pub(crate) fn admit_login<T>(&self, request: &Request<T>) -> Result<(), Status> {
-        self.0.admit(&self.0.logins, request)
+    /// Counts a call of Login, or rejects it with RATE_LIMITED.
+    pub(crate) fn check_login<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        self.0.check(&self.0.logins, request)
     }
 
-    /// Counts a registration, or refuses it with RATE_LIMITED.
-    pub(crate) fn admit_registration<T>(&self, request: &Request<T>) -> Result<(), Status> {
-        self.0.admit_of_all(&self.0.registrations, request)
+    /// Counts a call of Register, or rejects it with RATE_LIMITED.
+    pub(crate) fn check_registration<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        self.0.check_with_total(&self.0.registrations, request)
     }
 
-    /// Counts a question of what is free to register, or refuses it with RATE_LIMITED.
-    pub(crate) fn admit_availability_check<T>(&self, request: &Request<T>) -> Result<(), Status> {
-        self.0.admit_of_all(&self.0.availability, request)
+    /// Counts a call of CheckAvailability, or rejects it with RATE_LIMITED.
+    pub(crate) fn check_availability<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        self.0.check_with_total(&self.0.availability, request)
     }
 
-    /// Counts a stream of a viewer's until what is returned is dropped, or refuses it with
+    /// Counts an open stream of a viewer until the permit is dropped, or rejects it with
     /// WATCH_LIMIT.
-    pub(crate) fn watch(&self, viewer: UserId) -> Result<Watching, Status> {
-        self.0.watches.begin(viewer)
+    pub(crate) fn acquire_watch(&self, viewer: UserId) -> Result<WatchPermit, Status> {
+        self.0.watches.acquire(viewer)
     }
 
-    /// Has the limits looked at whenever metrics are collected, and returns the job that forgets, for
-    /// ever, callers who have been quiet for long enough; `None` where nothing is limited. To be
-    /// called once for each process, in a worker.
+    /// Registers the metrics of the limits, and returns the periodic job that evicts idle keys;
+    /// `None` if all limits are disabled. Call it once for each process, in a worker.
     pub(crate) fn job(&self) -> Option<BoxFuture<'static, ()>> {
-        let limits = self.0.all().into_iter().any(Upkeep::limits);
-        limits.then(|| {
-            self.observe();
-            sweep(self.clone()).boxed()
+        let is_enabled = self.0.all().into_iter().any(Maintain::is_enabled);
+        is_enabled.then(|| {
+            self.register_metrics();
+            evict_periodically(self.clone()).boxed()
         })
     }
 
-    fn observe(&self) {
+    fn register_metrics(&self) {
         let meter = global::meter("microblog-gateway");
-        let each = self.each(|limit| limit.refused());
+        let observe = self.observer(|limit| limit.rejected());
         meter
             .u64_observable_counter("microblog.gateway.limits.refused")
             .with_unit("{call}")
-            .with_description("Calls refused since their viewer or address makes too many")
-            .with_callback(move |observer| each(observer))
+            .with_description("Calls rejected by a rate limit")
+            .with_callback(move |observer| observe(observer))
             .build();
-        let each = self.each(|limit| limit.remembered() as u64);
+        let observe = self.observer(|limit| limit.tracked() as u64);
         meter
             .u64_observable_gauge("microblog.gateway.limits.callers")
             .with_unit("{caller}")
-            .with_description("Viewers or addresses that are remembered, of 100,000 each, or watch")
-            .with_callback(move |observer| each(observer))
+            .with_description("Keys (viewers or addresses) with state, of 100,000 for each limit")
+            .with_callback(move |observer| observe(observer))
             .build();
     }
 
-    /// Returns what tells an observer a number of each limit.
-    fn each<F: Fn(&dyn Upkeep) -> u64>(
+    /// Returns a metrics callback that reports one number for each enabled limit.
+    fn observer<F: Fn(&dyn Maintain) -> u64>(
         &self,
         read: F,
     ) -> impl Fn(&dyn AsyncInstrument<u64>) + use<F> {
         let limits = Arc::downgrade(&self.0);
         move |observer| {
             let Some(limits) = limits.upgrade() else { return };
-            for limit in limits.all().into_iter().filter(|limit| limit.limits()) {
-                observer.observe(read(limit), &[KeyValue::new("limit", limit.what())]);
+            for limit in limits.all().into_iter().filter(|limit| limit.is_enabled()) {
+                observer.observe(read(limit), &[KeyValue::new("limit", limit.name())]);
             }
         }
     }
 }
 
-async fn sweep(limits: Limits) {
-    let mut job = PeriodicJob::new("forgetting idle callers", SWEEP);
+async fn evict_periodically(limits: Limits) {
+    let mut job = PeriodicJob::new("forgetting idle callers", EVICTION_PERIOD);
     loop {
         job.tick().await;
-        limits.0.all().into_iter().for_each(Upkeep::forget_idle);
+        limits.0.all().into_iter().for_each(Maintain::evict_idle);
         job.record(Ok::<(), Infallible>(()));
     }
 }
 
 impl Shared {
-    fn all(&self) -> [&dyn Upkeep; 11] {
+    fn all(&self) -> [&dyn Maintain; 11] {
         let Viewers { follows, likes, posts, comments, passwords } = &self.viewers;
         let Self { logins, registrations, availability, watches, .. } = self;
         [
@@ -219,27 +217,27 @@ impl Shared {
         ]
     }
 
-    /// Counts a call by its address, and among those of all addresses. Those that are too many for
-    /// their address take nothing from others.
-    fn admit_of_all<T>(&self, limits: &PerAddress, request: &Request<T>) -> Result<(), Status> {
-        self.admit(&limits.each, request)?;
-        limits.total.admit(&())
+    /// Counts a call of an address, then of all addresses. A call that its address's limit rejects
+    /// does not count towards the total.
+    fn check_with_total<T>(&self, limits: &PerAddress, request: &Request<T>) -> Result<(), Status> {
+        self.check(&limits.each, request)?;
+        limits.total.check(&())
     }
 
-    /// Counts a call by the address that it comes from. One from within the process has none, and
-    /// nobody far away can make it.
-    fn admit<T>(&self, limit: &Limit<Source>, request: &Request<T>) -> Result<(), Status> {
+    /// Counts a call of a client address. A call from within the process has no address and is not
+    /// limited; no remote client can make one.
+    fn check<T>(&self, limit: &Limit<ClientKey>, request: &Request<T>) -> Result<(), Status> {
         let Some(peer) = request.remote_addr().map(|peer| peer.ip()) else { return Ok(()) };
-        let caller = self.proxies.caller(peer, request.metadata());
-        limit.admit(&caller.into()).inspect_err(|_| {
-            let forwards = request.metadata().contains_key(FORWARDED_FOR);
-            let believed = self.proxies.contains(peer.to_canonical());
-            if forwards && !believed && !self.warned.swap(true, Ordering::Relaxed) {
-                // Once: whoever likes can bring it about.
+        let client = self.proxies.client(peer, request.metadata());
+        limit.check(&client.into()).inspect_err(|_| {
+            let is_forwarded = request.metadata().contains_key(FORWARDED_FOR);
+            let is_trusted = self.proxies.contains(peer.to_canonical());
+            if is_forwarded && !is_trusted && !self.warned.swap(true, Ordering::Relaxed) {
+                // Logged once: any client can cause it.
                 tracing::warn!(
                     %peer,
-                    "a caller that sends x-forwarded-for makes too many calls: a proxy belongs among \
-                     --trusted-proxies"
+                    "rate limit exceeded by a peer that sends x-forwarded-for: if it is a proxy, \
+                     add it to --trusted-proxies"
                 );
             }
         })

@@ -1,4 +1,4 @@
-//! The gateway as a process of its own: flags in, exit code out.
+//! The process of the gateway: parses flags, returns an exit code.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let config = Config::parse();
-    // One for all workers: a caller's connection may come to any of them.
+    // Shared by all workers: any of them may get a client's next connection.
     let limits = Limits::new(&config.limits);
     chassis::run(&config.chassis.clone(), move |worker| {
         listen(config.clone(), limits.clone(), worker)

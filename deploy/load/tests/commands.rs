@@ -138,13 +138,6 @@ fn posts_are_followed_to_all_followers() {
 }
 
 #[test]
-fn graphs_of_many_sizes_are_not_read_from_a_file() {
-    for flag in ["--edges=graph.txt", "--accounts=5"] {
-        assert!(refused(&["scale", flag]).contains(flag.split('=').next().unwrap()), "{flag}");
-    }
-}
-
-#[test]
 fn where_nothing_answers_it_says_so() {
     let nowhere = "http://127.0.0.1:1";
     let errors = refused(&["run", "home", "--user-url", nowhere, "--gateway-url", nowhere]);

@@ -1,8 +1,8 @@
-//! Whence a call comes: the peer of its connection, or whom a trusted proxy names in its place.
+//! The client address of a call: the connection's peer, or the address that trusted proxies name.
 //!
-//! Anybody can write anything into `x-forwarded-for`. Each proxy appends the address that it was
-//! called from, so what trusted proxies wrote stands last, and is read from there: up to the first
-//! address that is no trusted proxy's. What is before it is that address's own tale.
+//! Any client can send `x-forwarded-for`. Each proxy appends the address of its own peer, so the
+//! entries of trusted proxies come last. The gateway reads the list from its end, up to the first
+//! address that is not a trusted proxy, and ignores everything before.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -12,14 +12,14 @@ use std::{
 use ipnet::IpNet;
 use tonic::metadata::MetadataMap;
 
-/// What proxies append addresses to.
+/// The header to which proxies append addresses.
 pub(super) const FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// The networks whose word on `x-forwarded-for` is believed.
+/// The networks of proxies whose `x-forwarded-for` entries are trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedProxies(Vec<IpNet>);
 
-/// Why a list of networks is none.
+/// A list of networks that cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 #[error("`{0}` is neither an address nor a network such as 10.0.0.0/8")]
 pub struct NetworkError(String);
@@ -27,7 +27,7 @@ pub struct NetworkError(String);
 impl FromStr for TrustedProxies {
     type Err = NetworkError;
 
-    /// Reads networks and addresses with commas between them, or nothing.
+    /// Parses a comma-separated list of networks and addresses, which may be empty.
     fn from_str(text: &str) -> Result<Self, NetworkError> {
         let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
         let network = |part: &str| {
@@ -44,42 +44,42 @@ impl TrustedProxies {
         self.0.iter().any(|network| network.contains(&address))
     }
 
-    /// Returns the address that a call comes from, whose connection comes from `peer`.
+    /// Returns the client address of a call on a connection from `peer`.
     ///
-    /// Where a proxy names no address, or what is none, the call counts as the proxy's own.
-    pub(super) fn caller(&self, peer: IpAddr, metadata: &MetadataMap) -> IpAddr {
-        let mut caller = peer.to_canonical();
-        // Several headers are one list.
+    /// If a proxy sends no valid address, the proxy itself counts as the client.
+    pub(super) fn client(&self, peer: IpAddr, metadata: &MetadataMap) -> IpAddr {
+        let mut client = peer.to_canonical();
+        // Several headers form one list.
         for header in metadata.get_all(FORWARDED_FOR).iter().rev() {
-            let Ok(list) = header.to_str() else { return caller };
+            let Ok(list) = header.to_str() else { return client };
             for hop in list.rsplit(',').map(str::trim).filter(|hop| !hop.is_empty()) {
-                if !self.contains(caller) {
-                    return caller;
+                if !self.contains(client) {
+                    return client;
                 }
-                let Some(hop) = parse(hop) else { return caller };
-                caller = hop;
+                let Some(hop) = parse(hop) else { return client };
+                client = hop;
             }
         }
-        caller
+        client
     }
 }
 
-/// Reads an address, with or without a port.
+/// Parses an address, with or without a port.
 fn parse(hop: &str) -> Option<IpAddr> {
     let bare = hop.strip_prefix('[').and_then(|hop| hop.strip_suffix(']')).unwrap_or(hop);
     let address = bare.parse().or_else(|_| hop.parse().map(|hop: SocketAddr| hop.ip()));
     address.ok().map(|address: IpAddr| address.to_canonical())
 }
 
-/// What counts as one caller: an address of IPv4, or the network of 64 bits that an address of IPv6
-/// is in, since whoever has one of these has usually all of it.
+/// The key of a client: its IPv4 address, or the /64 network of its IPv6 address, since one client
+/// usually controls a whole /64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Source {
+pub(crate) enum ClientKey {
     V4(u32),
     V6(u64),
 }
 
-impl From<IpAddr> for Source {
+impl From<IpAddr> for ClientKey {
     fn from(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::V4(address.to_bits()),
@@ -101,12 +101,12 @@ mod tests {
             metadata.append(FORWARDED_FOR, header.parse().unwrap());
         }
         let proxies: TrustedProxies = PROXIES.parse().unwrap();
-        let caller = proxies.caller(peer.parse().unwrap(), &metadata);
-        assert_eq!(caller, expected.parse::<IpAddr>().unwrap(), "{peer} {headers:?}");
+        let client = proxies.client(peer.parse().unwrap(), &metadata);
+        assert_eq!(client, expected.parse::<IpAddr>().unwrap(), "{peer} {headers:?}");
     }
 
     #[test]
-    fn who_is_no_trusted_proxy_speaks_for_nobody() {
+    fn an_untrusted_peer_is_the_client() {
         check("203.0.113.1", &[], "203.0.113.1");
         check("203.0.113.1", &["198.51.100.1"], "203.0.113.1");
         check("203.0.113.1", &["198.51.100.1, 10.0.0.1"], "203.0.113.1");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_proxies_append_the_last_that_is_no_proxys_counts() {
+    fn the_last_address_that_is_not_a_trusted_proxy_is_the_client() {
         check("10.0.0.1", &["198.51.100.1"], "198.51.100.1");
         check("10.0.0.1", &["1.1.1.1, 198.51.100.1"], "198.51.100.1");
         check("10.0.0.1", &["1.1.1.1, 198.51.100.1, 192.0.2.7, 10.9.9.9"], "198.51.100.1");
@@ -123,13 +123,13 @@ mod tests {
     }
 
     #[test]
-    fn several_headers_are_one_list() {
+    fn several_headers_form_one_list() {
         check("10.0.0.1", &["1.1.1.1, 198.51.100.1", "10.0.0.2"], "198.51.100.1");
         check("10.0.0.1", &["1.1.1.1", "198.51.100.1", ""], "198.51.100.1");
     }
 
     #[test]
-    fn addresses_have_ports_and_brackets_or_none() {
+    fn ports_and_brackets_are_optional() {
         for hop in ["198.51.100.1:443", "198.51.100.1"] {
             check("10.0.0.1", &[hop], "198.51.100.1");
         }
@@ -139,18 +139,18 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_names_nobody_is_the_caller() {
+    fn a_proxy_that_sends_no_valid_address_is_the_client() {
         check("10.0.0.1", &[], "10.0.0.1");
-        for nobody in ["", " , ", "unknown", "1.1.1.1, unknown", "1.1.1.1, _hidden", "1.1.1"] {
-            check("10.0.0.1", &[nobody], "10.0.0.1");
+        for invalid in ["", " , ", "unknown", "1.1.1.1, unknown", "1.1.1.1, _hidden", "1.1.1"] {
+            check("10.0.0.1", &[invalid], "10.0.0.1");
         }
         check("10.0.0.1", &["unknown, 10.0.0.2"], "10.0.0.2");
-        // All of them proxies: the first one knows of nobody before it.
+        // All are proxies: the first one counts as the client.
         check("10.0.0.1", &["10.0.0.3, 10.0.0.2"], "10.0.0.3");
     }
 
     #[test]
-    fn a_list_of_networks_is_read_or_refused() {
+    fn a_list_of_networks_is_parsed_or_rejected() {
         assert_eq!("".parse::<TrustedProxies>().unwrap(), TrustedProxies::default());
         for wrong in ["10.0.0.0/33", "proxy", "10.0.0.0/8;fd00::/8", "10.0.0"] {
             assert!(wrong.parse::<TrustedProxies>().is_err(), "{wrong}");
@@ -158,12 +158,12 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_network_of_64_bits_is_one_caller_and_an_ipv4_address_is() {
-        let source = |address: &str| Source::from(address.parse::<IpAddr>().unwrap());
-        assert_eq!(source("2001:db8:0:1::1"), source("2001:db8:0:1:ffff::2"));
-        assert_ne!(source("2001:db8:0:1::1"), source("2001:db8:0:2::1"));
-        assert_ne!(source("198.51.100.1"), source("198.51.100.2"));
-        assert_eq!(source("::ffff:198.51.100.1"), source("198.51.100.1"));
-        assert_ne!(source("::1"), source("0.0.0.0"));
+    fn an_ipv4_address_or_an_ipv6_64_network_is_one_client() {
+        let key = |address: &str| ClientKey::from(address.parse::<IpAddr>().unwrap());
+        assert_eq!(key("2001:db8:0:1::1"), key("2001:db8:0:1:ffff::2"));
+        assert_ne!(key("2001:db8:0:1::1"), key("2001:db8:0:2::1"));
+        assert_ne!(key("198.51.100.1"), key("198.51.100.2"));
+        assert_eq!(key("::ffff:198.51.100.1"), key("198.51.100.1"));
+        assert_ne!(key("::1"), key("0.0.0.0"));
     }
 }

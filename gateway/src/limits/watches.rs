@@ -1,4 +1,4 @@
-//! How many streams each viewer has open at once.
+//! The limit on open streams of each viewer.
 
 use std::{
     collections::HashMap,
@@ -13,36 +13,36 @@ use microblog_domain::UserId;
 use microblog_proto::common::ErrorReason;
 use tonic::{Code, Status};
 
-use super::limit::Upkeep;
+use super::limit::Maintain;
 
-/// Counts the open streams of a process by their viewers. It has no more entries than there are
-/// streams, of which a process has `--max-watches` at most.
+/// The open streams of a process, counted by viewer. It has at most one entry for each stream, and
+/// `--max-watches` bounds the streams of a process.
 #[derive(Debug)]
 pub(super) struct Watches {
-    /// 0 for any number.
+    /// 0 disables the limit.
     max: u32,
     open: Mutex<HashMap<UserId, u32>>,
-    refused: AtomicU64,
+    rejected: AtomicU64,
 }
 
-/// An open stream, which counts until it is dropped.
+/// A permit for one open stream. Dropping it releases the stream's slot.
 #[derive(Debug)]
-pub(crate) struct Watching {
+pub(crate) struct WatchPermit {
     viewer: UserId,
     watches: Arc<Watches>,
 }
 
 impl Watches {
     pub(super) fn new(max: u32) -> Arc<Self> {
-        Arc::new(Self { max, open: Mutex::default(), refused: AtomicU64::new(0) })
+        Arc::new(Self { max, open: Mutex::default(), rejected: AtomicU64::new(0) })
     }
 
-    /// Counts a stream, or refuses it with WATCH_LIMIT.
-    pub(super) fn begin(self: &Arc<Self>, viewer: UserId) -> Result<Watching, Status> {
+    /// Counts a stream until the permit is dropped, or rejects it with WATCH_LIMIT.
+    pub(super) fn acquire(self: &Arc<Self>, viewer: UserId) -> Result<WatchPermit, Status> {
         let mut open = self.lock();
         let count = open.get(&viewer).copied().unwrap_or_default();
         if self.max != 0 && count >= self.max {
-            self.refused.fetch_add(1, Ordering::Relaxed);
+            self.rejected.fetch_add(1, Ordering::Relaxed);
             let text = "the viewer has as many streams open as one may have";
             return Err(status::with_reason(
                 Code::ResourceExhausted,
@@ -51,7 +51,7 @@ impl Watches {
             ));
         }
         open.insert(viewer, count + 1);
-        Ok(Watching { viewer, watches: self.clone() })
+        Ok(WatchPermit { viewer, watches: self.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<UserId, u32>> {
@@ -59,7 +59,7 @@ impl Watches {
     }
 }
 
-impl Drop for Watching {
+impl Drop for WatchPermit {
     fn drop(&mut self) {
         let mut open = self.watches.lock();
         match open.get_mut(&self.viewer) {
@@ -71,25 +71,25 @@ impl Drop for Watching {
     }
 }
 
-impl Upkeep for Watches {
-    fn what(&self) -> &'static str {
+impl Maintain for Watches {
+    fn name(&self) -> &'static str {
         "watches"
     }
 
-    fn limits(&self) -> bool {
+    fn is_enabled(&self) -> bool {
         self.max != 0
     }
 
-    fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
+    fn rejected(&self) -> u64 {
+        self.rejected.load(Ordering::Relaxed)
     }
 
-    fn remembered(&self) -> usize {
+    fn tracked(&self) -> usize {
         self.lock().len()
     }
 
-    // Who watches no more is forgotten at once; what is left is the room of those who did.
-    fn forget_idle(&self) {
+    // A dropped permit removes its entry at once; only spare capacity is left to free.
+    fn evict_idle(&self) {
         self.lock().shrink_to_fit();
     }
 }
@@ -103,30 +103,30 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_open_at_once_and_each_that_ends_makes_room() {
+    fn a_viewer_has_a_bounded_number_of_open_streams() {
         let watches = Watches::new(2);
-        let [first, _second] = [(); 2].map(|()| watches.begin(viewer(1)).unwrap());
-        let refusal = watches.begin(viewer(1)).unwrap_err();
-        assert_eq!(refusal.code(), Code::ResourceExhausted);
-        assert_eq!(status::reason_of(&refusal), Some(ErrorReason::WatchLimit));
-        assert_eq!((watches.refused(), watches.remembered()), (1, 1));
-        let _others = watches.begin(viewer(2)).unwrap();
+        let [first, _second] = [(); 2].map(|()| watches.acquire(viewer(1)).unwrap());
+        let rejection = watches.acquire(viewer(1)).unwrap_err();
+        assert_eq!(rejection.code(), Code::ResourceExhausted);
+        assert_eq!(status::reason_of(&rejection), Some(ErrorReason::WatchLimit));
+        assert_eq!((watches.rejected(), watches.tracked()), (1, 1));
+        let _others = watches.acquire(viewer(2)).unwrap();
         drop(first);
-        let _third = watches.begin(viewer(1)).unwrap();
-        assert!(watches.begin(viewer(1)).is_err());
+        let _third = watches.acquire(viewer(1)).unwrap();
+        assert!(watches.acquire(viewer(1)).is_err());
     }
 
     #[test]
-    fn nobody_is_remembered_who_does_not_watch() {
+    fn viewers_without_an_open_stream_have_no_entry() {
         for max in [0, 1] {
             let watches = Watches::new(max);
             for id in 1..100 {
-                drop(watches.begin(viewer(id)).unwrap());
+                drop(watches.acquire(viewer(id)).unwrap());
             }
-            assert_eq!(watches.remembered(), 0);
+            assert_eq!(watches.tracked(), 0);
         }
         let any = Watches::new(0);
-        let open: Vec<_> = (0..100).map(|_| any.begin(viewer(1)).unwrap()).collect();
-        assert_eq!((open.len(), any.remembered()), (100, 1));
+        let open: Vec<_> = (0..100).map(|_| any.acquire(viewer(1)).unwrap()).collect();
+        assert_eq!((open.len(), any.tracked()), (100, 1));
     }
 }

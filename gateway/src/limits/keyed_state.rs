@@ -1,12 +1,10 @@
-//! What a limit remembers of each caller, in a bounded space: `governor`'s own stores take in
-//! whoever comes.
+//! Bounded keyed state of a rate limit. The stores of `governor` grow with every new key.
 //!
-//! A caller has a place of their own while there is one. When all are taken, those who come anew
-//! share places, many with one, until some of those who were there before have been quiet for long
-//! enough. So somebody who calls from millions of addresses can fill the places, and from then on
-//! gets no more than all the shared places together allow; who has a place keeps it, and who comes
-//! anew may be refused in their stead. To take every newcomer in would be no limit, and to refuse
-//! every one would let a flood of one minute shut out the world for as long as it is remembered.
+//! A key has a cell of its own while there is space. When all own cells are taken, new keys share
+//! cells by their hash until idle keys are evicted. A client with millions of addresses can fill
+//! the own cells; from then on it gets no more than all shared cells together allow. Known keys
+//! keep their own cell, and new keys of others may be rejected meanwhile. Accepting every new key
+//! would be no limit; rejecting every new key would let one flood lock everybody else out.
 
 use std::{
     collections::HashMap,
@@ -19,17 +17,17 @@ use governor::{
     state::{StateStore, keyed::ShrinkableKeyedStateStore},
 };
 
-/// Own places of one limit: some 3 MB when all are taken.
+/// Own cells of one limit: about 3 MB when all are taken.
 const OWN_MAX: usize = 100_000;
-/// Places that are shared when these are taken.
+/// Cells that new keys share when all own cells are taken.
 const SHARED: usize = 4_096;
-/// Parts with a lock each, so that workers seldom wait for each other, and never for the sweep of
-/// all places.
+/// Shards with a lock each: workers rarely contend, and eviction locks one shard at a time.
 const SHARDS: usize = 16;
 
-/// The state of all callers of a limit. Which of them share, nobody outside can foresee.
+/// The state of all keys of a limit. The hash is seeded, so clients cannot choose whom to share
+/// with.
 #[derive(Debug)]
-pub(crate) struct Cells<K> {
+pub(crate) struct BoundedState<K> {
     shards: Box<[Mutex<Shard<K>>]>,
     hasher: RandomState,
 }
@@ -40,7 +38,7 @@ struct Shard<K> {
     shared: [Option<Nanos>; SHARED / SHARDS],
 }
 
-impl<K> Cells<K> {
+impl<K> BoundedState<K> {
     pub(crate) fn new() -> Self {
         let shard = || Shard { own: HashMap::new(), shared: [None; SHARED / SHARDS] };
         let shards = (0..SHARDS).map(|_| Mutex::new(shard())).collect();
@@ -52,7 +50,7 @@ impl<K> Cells<K> {
     }
 }
 
-impl<K: Hash + Eq + Clone> StateStore for Cells<K> {
+impl<K: Hash + Eq + Clone> StateStore for BoundedState<K> {
     type Key = K;
 
     fn measure_and_replace<T, F, E>(&self, key: &K, decide: F) -> Result<T, E>
@@ -79,7 +77,7 @@ impl<K: Hash + Eq + Clone> StateStore for Cells<K> {
     }
 }
 
-impl<K: Hash + Eq + Clone> ShrinkableKeyedStateStore<K> for Cells<K> {
+impl<K: Hash + Eq + Clone> ShrinkableKeyedStateStore<K> for BoundedState<K> {
     fn retain_recent(&self, drop_below: Nanos) {
         for mut shard in self.shards() {
             shard.own.retain(|_, &mut cell| cell > drop_below);
@@ -101,7 +99,7 @@ impl<K: Hash + Eq + Clone> ShrinkableKeyedStateStore<K> for Cells<K> {
     }
 }
 
-/// Nothing that is done under the lock leaves a shard half changed.
+/// Locks a shard. Poisoning is ignored: no change under the lock can be left half done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

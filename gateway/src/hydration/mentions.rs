@@ -1,11 +1,11 @@
-//! Mentions in texts, and the accounts that they point to.
+//! Hydration of mentions: the accounts that the names in texts refer to.
 //!
-//! A text names accounts; whose a name is, is looked up when the text is read. A name may have gone to
-//! another account since, so it means an account only if that is older than the text: names cannot be
-//! changed, so whoever had the name when the text was written had it from their registration on, and
-//! who took it later is younger. Ids say when they were made, so nothing has to be kept for it. (An id
-//! is issued some milliseconds before its name is claimed: that only matters where names of deleted
-//! accounts are free at once.)
+//! A text contains names, which are resolved when the text is read. Since then a name may have
+//! passed to another account, so a mention refers to an account only if the account is older than
+//! the text. Names cannot be changed: the owner at the time of writing has had the name since
+//! registration, and a later owner is younger. Ids contain their time of creation, so nothing needs
+//! to be stored. (An id is issued some milliseconds before its name is claimed. That matters only
+//! if names of deleted accounts become free at once.)
 
 use std::{
     borrow::Cow,
@@ -19,13 +19,13 @@ use microblog_proto::{
 };
 use tonic::Status;
 
-use crate::{refusal, rpc::Gateway};
+use crate::{errors, state::Gateway};
 
-/// Something with a text whose mentions and hashtags are known.
+/// A message with texts whose mentions and hashtags are parsed.
 pub(crate) trait Text {
-    /// Returns the texts of it, itself and what it contains, each as its entities.
+    /// Returns the entities of each text: its own, and that of its root.
     fn texts(&self) -> impl Iterator<Item = &[Entity]>;
-    /// Returns the same to be changed, each with the id of what it is the text of.
+    /// Returns the same, mutable, each with the id of its post or comment.
     fn texts_mut(&mut self) -> impl Iterator<Item = (u64, &mut [Entity])>;
 }
 
@@ -51,61 +51,61 @@ impl Text for Comment {
     }
 }
 
-/// Whose the names are that texts mention.
+/// The accounts that mentioned names refer to.
 #[derive(Debug, Default)]
 pub(crate) struct Mentioned(HashMap<String, u64>);
 
 impl Mentioned {
-    /// Writes into the mentions of something which accounts they point to.
+    /// Sets the account ids in the mentions of a message.
     pub(crate) fn fill(&self, text: &mut impl Text) {
         for (text_id, entities) in text.texts_mut() {
             for entity in entities {
                 if let Some(Target::Mention(mention)) = &mut entity.target {
-                    let user_id = self.0.get(unique(mention).as_ref()).copied();
-                    let meant = user_id.filter(|&id| is_no_younger(id, text_id));
-                    mention.user_id = meant.unwrap_or_default();
+                    let user_id = self.0.get(normalized(mention).as_ref()).copied();
+                    let user_id = user_id.filter(|&id| is_no_younger(id, text_id));
+                    mention.user_id = user_id.unwrap_or_default();
                 }
             }
         }
     }
 }
 
-/// Returns whether an account was there when a text was written, to the millisecond. The clocks of
-/// two partitions may differ by as much as those of two machines, so an account of the moment before
-/// may count as younger: its mention points to nobody, rather than to somebody else.
+/// Returns whether an account existed when a text was written, to the millisecond. The clocks of
+/// two partitions may differ like those of two machines, so an account created just before may
+/// count as younger. Its mention then refers to nobody, rather than to the wrong account.
 fn is_no_younger(user_id: u64, text_id: u64) -> bool {
     let made = |id: u64| Stamp::new(id).map(Stamp::time);
     made(user_id).zip(made(text_id)).is_some_and(|(account, text)| account <= text)
 }
 
-impl Gateway {
-    /// Returns whose the names are that texts mention, of as many as `names` returns. One call:
-    /// user.BatchResolveNames; none where nobody is mentioned.
-    pub(crate) async fn mentioned<T: Text>(&self, texts: &[T]) -> Result<Mentioned, Status> {
-        let names = names(texts);
-        if names.is_empty() {
-            return Ok(Mentioned::default());
-        }
-        let request = user::BatchResolveNamesRequest { names };
-        let response = self.peers.user().batch_resolve_names(request).await;
-        let users = response.map_err(|status| refusal::pass_on(status, &[]))?.into_inner().users;
-        Ok(Mentioned(users.into_iter().map(|named| (named.name, named.user_id)).collect()))
+/// Resolves the names that texts mention, as many as [`names`] returns. One call:
+/// user.BatchResolveNames; none without mentions.
+pub(crate) async fn resolve_mentions<T: Text>(
+    gateway: &Gateway,
+    texts: &[T],
+) -> Result<Mentioned, Status> {
+    let names = names(texts);
+    if names.is_empty() {
+        return Ok(Mentioned::default());
     }
-
-    /// Returns what a call has just written, with whom it mentions. One call, as
-    /// [`Gateway::mentioned`]; where that fails, whatever the reason, the answer leaves open what
-    /// happened: the text is written, and the caller may repeat the call.
-    pub(crate) async fn with_mentions<T: Text>(&self, mut text: T) -> Result<T, Status> {
-        let mentioned = self.mentioned(std::slice::from_ref(&text)).await;
-        mentioned.map_err(refusal::after_write)?.fill(&mut text);
-        Ok(text)
-    }
+    let request = user::BatchResolveNamesRequest { names };
+    let response = gateway.peers.user().batch_resolve_names(request).await;
+    let users = errors::reply(response, &[])?.users;
+    Ok(Mentioned(users.into_iter().map(|named| (named.name, named.user_id)).collect()))
 }
 
-/// Returns the different names that texts mention, as many as one call takes, among the first so
-/// many mentions of each text. First come those that are first in their texts, then the second
-/// ones, so that no text with hundreds of mentions keeps those of its neighbours from being looked
-/// up.
+/// Returns a message that was just written with its mentions resolved. The calls of
+/// [`resolve_mentions`]. Their errors leave the outcome open: the message is written, and the
+/// caller may retry.
+pub(crate) async fn with_mentions<T: Text>(gateway: &Gateway, mut text: T) -> Result<T, Status> {
+    let mentioned = resolve_mentions(gateway, std::slice::from_ref(&text)).await;
+    mentioned.map_err(errors::after_write)?.fill(&mut text);
+    Ok(text)
+}
+
+/// Returns the distinct names that texts mention, at most [`BATCH_MAX`], from the first `BATCH_MAX`
+/// mentions of each text. The first mentions of all texts come before the second ones, so a text
+/// with hundreds of mentions does not displace those of its neighbours.
 fn names<T: Text>(texts: &[T]) -> Vec<String> {
     let (mut names, mut seen) = (Vec::new(), HashSet::new());
     let mut texts: Vec<_> = texts
@@ -115,7 +115,7 @@ fn names<T: Text>(texts: &[T]) -> Vec<String> {
         .collect();
     while names.len() < BATCH_MAX && !texts.is_empty() {
         texts.retain_mut(|mentions| {
-            let Some(name) = mentions.next().map(unique) else { return false };
+            let Some(name) = mentions.next().map(normalized) else { return false };
             if names.len() < BATCH_MAX && !seen.contains(&name) {
                 names.push(name.to_string());
                 seen.insert(name);
@@ -133,8 +133,8 @@ fn mention(entity: &Entity) -> Option<&Mention> {
     }
 }
 
-/// Returns the name in the one spelling in which it is asked for.
-fn unique(mention: &Mention) -> Cow<'_, str> {
+/// Returns the normalized name.
+fn normalized(mention: &Mention) -> Cow<'_, str> {
     if mention.name.bytes().any(|byte| byte.is_ascii_uppercase()) {
         return Cow::Owned(mention.name.to_ascii_lowercase());
     }
@@ -145,23 +145,26 @@ fn unique(mention: &Mention) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    fn of(name: &str) -> Entity {
+    fn mention_of(name: &str) -> Entity {
         let mention = Mention { name: name.to_owned(), user_id: 0 };
         Entity { target: Some(Target::Mention(mention)), ..Entity::default() }
     }
 
     fn comment(names: &[&str]) -> Comment {
-        Comment { entities: names.iter().map(|name| of(name)).collect(), ..Comment::default() }
+        Comment {
+            entities: names.iter().map(|name| mention_of(name)).collect(),
+            ..Comment::default()
+        }
     }
 
     #[test]
-    fn each_name_is_asked_for_once_in_whatever_case_it_is_written() {
+    fn each_name_is_resolved_once_whatever_its_case() {
         let texts = [comment(&["Ann", "bob", "ANN"]), comment(&["aNN", "cleo"])];
         assert_eq!(names(&texts), ["ann", "bob", "cleo"]);
     }
 
     #[test]
-    fn a_text_full_of_mentions_leaves_room_for_those_of_others() {
+    fn a_text_with_many_mentions_does_not_displace_others() {
         let many: Vec<String> = (0..600).map(|i| format!("n{i}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let names = names(&[comment(&many), comment(&["ann", "bob"])]);
@@ -170,16 +173,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_repeated_takes_no_room_and_no_end_of_looking() {
+    fn repeated_names_take_no_room_and_bounded_work() {
         let repeated: Vec<&str> = [&["ann"; BATCH_MAX][..], &["bob"]].concat();
         assert_eq!(names(&[comment(&repeated), comment(&["cleo"])]), ["ann", "cleo"]);
     }
 
     #[test]
-    fn mentions_are_filled_in_in_a_post_and_in_its_root() {
+    fn mentions_are_filled_in_a_post_and_its_root() {
         let at = |ms: u64| ms << 12;
-        let root = Post { id: at(5), entities: vec![of("BOB"), of("eve")], ..Post::default() };
-        let (id, entities) = (at(7), vec![Entity::default(), of("Ann")]);
+        let root = Post {
+            id: at(5),
+            entities: vec![mention_of("BOB"), mention_of("eve")],
+            ..Post::default()
+        };
+        let (id, entities) = (at(7), vec![Entity::default(), mention_of("Ann")]);
         let mut post = Post { id, entities, root: Some(Box::new(root)), ..Post::default() };
         Mentioned([("ann".to_owned(), 1), ("bob".to_owned(), 2)].into()).fill(&mut post);
         let ids = |entities: &[Entity]| {
@@ -191,11 +198,11 @@ mod tests {
     }
 
     #[test]
-    fn a_mention_means_nobody_who_came_after_its_text() {
+    fn a_mention_does_not_refer_to_a_younger_account() {
         let at = |ms: u64| (ms << 12) | (3 << 2);
         let meant = |account: u64, text: u64| {
             let mut comment = Comment { id: at(text), ..comment(&["ann"]) };
-            // Of another partition, whose stamps of the same time are larger.
+            // In another partition, whose stamps of the same time are larger.
             let id = at(account) | (9 << 2);
             Mentioned([("ann".to_owned(), id)].into()).fill(&mut comment);
             mention(&comment.entities[0]).unwrap().user_id == id

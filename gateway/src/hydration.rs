@@ -1,0 +1,7 @@
+//! Hydration: what a view adds to its skeleton, read in batches, all at once. Each file holds what
+//! it reads, the rules for what the viewer must not see, and the presentation. Knows no view.
+
+pub(crate) mod accounts;
+pub(crate) mod entries;
+pub(crate) mod mentions;
+pub(crate) mod posts;

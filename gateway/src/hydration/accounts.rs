@@ -1,0 +1,328 @@
+//! Hydration of accounts: profiles and viewer relations, and who is hidden from the viewer.
+
+use futures::future;
+use microblog_chassis::status;
+use microblog_domain::{BATCH_MAX, IdMap, UserId};
+use microblog_proto::{
+    common::ErrorReason,
+    gateway::{Author, ListedUser},
+    relation::{self, Relation, RelationState},
+    user::{self, User},
+};
+use prost_types::Timestamp;
+use tonic::{Code, Status};
+
+use crate::{
+    context::{Subject, ViewContext},
+    errors,
+    state::Gateway,
+};
+
+/// Which viewer relations are read. Relations that are not requested cost nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RelationDetail {
+    /// Follows and blocks.
+    Blocks,
+    /// Follows, blocks and mutes.
+    BlocksAndMutes,
+}
+
+/// Hydration state of accounts: their profiles and viewer relations.
+#[derive(Debug, Default)]
+pub(crate) struct HydratedAccounts {
+    users: IdMap<u64, User>,
+    relations: IdMap<u64, Relation>,
+}
+
+/// Returns the hydration state of accounts and of the subject, or an error if the subject is gone
+/// or blocks the viewer. Up to two calls at once: user.BatchGetUsers (not for the owner of a list),
+/// relation.BatchGetRelations (not for an anonymous viewer, and only for accounts whose relations
+/// the context lacks); no call without accounts.
+pub(crate) async fn hydrate_accounts(
+    gateway: &Gateway,
+    context: ViewContext<'_>,
+    mut ids: Vec<u64>,
+    detail: RelationDetail,
+) -> Result<HydratedAccounts, Status> {
+    ids.extend(context.subject.filter(|subject| !subject.is_known()).map(Subject::id));
+    ids.sort_unstable();
+    ids.dedup();
+    let mut targets = ids.clone();
+    targets.extend(context.subject.map(Subject::id).filter(|subject| !ids.contains(subject)));
+    let (users, relations) = tokio::join!(
+        profiles(gateway, ids),
+        relations(gateway, context.viewer, context.without_relations(&targets), detail)
+    );
+    let (users, mut relations) = (users?, relations?);
+    relations.extend_from_slice(context.known);
+    let accounts = HydratedAccounts::new(users, relations);
+    context.viewer.map_or(Ok(()), |_| accounts.require_relations(&targets))?;
+    context.subject.map_or(Ok(()), |subject| accounts.check(subject, reject_blocked))?;
+    Ok(accounts)
+}
+
+/// Returns the accounts whose posts are not hidden from the viewer, of any number.
+/// relation.BatchGetRelations once for every 500, all at once.
+pub(crate) async fn visible_accounts(
+    gateway: &Gateway,
+    viewer: UserId,
+    ids: Vec<u64>,
+) -> Result<Vec<u64>, Status> {
+    let batch = |ids: &[u64]| {
+        relations(gateway, Some(viewer), ids.to_vec(), RelationDetail::BlocksAndMutes)
+    };
+    let batches: Vec<_> = ids.chunks(BATCH_MAX).map(batch).collect();
+    let mut relations = Vec::with_capacity(ids.len());
+    for batch in future::join_all(batches).await {
+        relations.extend(batch?);
+    }
+    let accounts = HydratedAccounts::new(Vec::new(), relations);
+    accounts.require_relations(&ids)?;
+    Ok(ids.into_iter().filter(|&id| !accounts.is_hidden(id)).collect())
+}
+
+/// Returns the viewer relations of accounts. One call; none for an anonymous viewer or without
+/// accounts.
+async fn relations(
+    gateway: &Gateway,
+    viewer: Option<UserId>,
+    target_ids: Vec<u64>,
+    detail: RelationDetail,
+) -> Result<Vec<Relation>, Status> {
+    let Some(viewer) = viewer.filter(|_| !target_ids.is_empty()) else {
+        return Ok(Vec::new());
+    };
+    let request = relation::BatchGetRelationsRequest {
+        viewer_id: viewer.get(),
+        target_ids,
+        include_blocks: true,
+        include_mutes: detail == RelationDetail::BlocksAndMutes,
+        include_newest_following_version: false,
+    };
+    let response = gateway.peers.relation().batch_get_relations(request).await;
+    Ok(errors::reply(response, &[])?.relations)
+}
+
+/// Returns the profiles of the accounts that exist. One call; none without accounts.
+async fn profiles(gateway: &Gateway, user_ids: Vec<u64>) -> Result<Vec<User>, Status> {
+    if user_ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let request = user::BatchGetUsersRequest { user_ids };
+    Ok(errors::reply(gateway.peers.user().batch_get_users(request).await, &[])?.users)
+}
+
+impl HydratedAccounts {
+    /// Returns the hydration state from the services' responses, in any order.
+    pub(crate) fn new(users: Vec<User>, relations: Vec<Relation>) -> Self {
+        Self {
+            users: users.into_iter().map(|user| (user.id, user)).collect(),
+            relations: relations.into_iter().map(|relation| (relation.user_id, relation)).collect(),
+        }
+    }
+
+    /// Returns whether an account exists.
+    pub(crate) fn exists(&self, id: u64) -> bool {
+        self.users.contains_key(&id)
+    }
+
+    /// Removes and returns the profile of an account that is shown once only; `None` if the account
+    /// is gone.
+    pub(crate) fn take_user(&mut self, id: u64) -> Option<User> {
+        self.users.remove(&id)
+    }
+
+    /// Returns the author of a text as it is shown; `None` if the account is gone.
+    pub(crate) fn author(&self, id: u64) -> Option<Author> {
+        let user = self.users.get(&id)?.clone();
+        Some(Author { user: Some(user), relation: self.relation(id).into() })
+    }
+
+    /// Returns the viewer's follow relation to an account, NONE if no relation is known.
+    fn relation(&self, id: u64) -> RelationState {
+        self.relations.get(&id).map_or(RelationState::None, Relation::state)
+    }
+
+    /// Checks that the subject exists, and its relation to the viewer, unless the viewer is
+    /// anonymous.
+    pub(crate) fn check(
+        &self,
+        subject: Subject,
+        rule: fn(&Relation) -> Result<(), Status>,
+    ) -> Result<(), Status> {
+        if !subject.is_known() && !self.exists(subject.id()) {
+            return Err(subject.not_found());
+        }
+        self.relations.get(&subject.id()).map_or(Ok(()), rule)
+    }
+
+    /// Checks that the response has the relations of all accounts: an account without one must not
+    /// count as not blocked.
+    fn require_relations(&self, ids: &[u64]) -> Result<(), Status> {
+        errors::required(ids.iter().all(|id| self.relations.contains_key(id)).then_some(()))
+    }
+
+    /// Returns whether there is a block between the viewer and an account, in either direction.
+    fn is_blocked(&self, id: u64) -> bool {
+        self.relations.get(&id).is_some_and(|relation| relation.blocking || relation.blocked_by)
+    }
+
+    /// Returns whether an account's texts are hidden from the viewer: the viewer mutes or blocks
+    /// the account, or the account blocks the viewer.
+    pub(crate) fn is_hidden(&self, id: u64) -> bool {
+        self.is_blocked(id) || self.relations.get(&id).is_some_and(|relation| relation.muting)
+    }
+}
+
+/// Rejects a viewer whom the account blocks.
+pub(crate) fn reject_blocked(relation: &Relation) -> Result<(), Status> {
+    if relation.blocked_by {
+        let text = "the account has blocked you";
+        return Err(status::with_reason(
+            Code::PermissionDenied,
+            ErrorReason::BlockedByTarget,
+            text,
+        ));
+    }
+    Ok(())
+}
+
+/// Rejects a viewer if there is a block between the viewer and the account, in either direction.
+pub(crate) fn reject_any_block(relation: &Relation) -> Result<(), Status> {
+    reject_blocked(relation)?;
+    if relation.blocking {
+        let text = "you have blocked the account";
+        return Err(status::with_reason(
+            Code::FailedPrecondition,
+            ErrorReason::TargetBlocked,
+            text,
+        ));
+    }
+    Ok(())
+}
+
+/// An entry of a list of accounts.
+pub(crate) struct AccountEntry {
+    /// The account, which may be gone.
+    pub(crate) user_id: u64,
+    /// When it came to the list.
+    pub(crate) since: Option<Timestamp>,
+}
+
+/// What a list of accounts does with those that have a block with the viewer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockedAccounts {
+    Omitted,
+    Shown,
+}
+
+/// Returns the entries of a list of accounts as they are shown, without accounts that are gone or
+/// blocked. The calls of [`hydrate_accounts`].
+pub(crate) async fn listed_accounts(
+    gateway: &Gateway,
+    context: ViewContext<'_>,
+    mut entries: Vec<AccountEntry>,
+    blocked: BlockedAccounts,
+) -> Result<Vec<Option<ListedUser>>, Status> {
+    let ids = entries.iter().map(|entry| entry.user_id).collect();
+    let mut accounts =
+        hydrate_accounts(gateway, context, ids, RelationDetail::BlocksAndMutes).await?;
+    if blocked == BlockedAccounts::Omitted {
+        entries.retain(|entry| !accounts.is_blocked(entry.user_id));
+    }
+    Ok(entries.into_iter().map(|entry| listed_account(entry, &mut accounts)).collect())
+}
+
+fn listed_account(entry: AccountEntry, accounts: &mut HydratedAccounts) -> Option<ListedUser> {
+    let user = accounts.take_user(entry.user_id)?;
+    let relation = accounts.relations.get(&entry.user_id).copied().unwrap_or_default();
+    Some(ListedUser {
+        user: Some(user),
+        relation: accounts.relation(entry.user_id).into(),
+        since: entry.since,
+        blocking: relation.blocking,
+        blocked_by: relation.blocked_by,
+        muting: relation.muting,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use microblog_chassis::status::reason_of;
+
+    use super::*;
+
+    fn relation(user_id: u64, [muting, blocking, blocked_by]: [bool; 3]) -> Relation {
+        let state = RelationState::Mutual.into();
+        Relation { user_id, state, muting, blocking, blocked_by }
+    }
+
+    fn accounts() -> HydratedAccounts {
+        let users =
+            [1, 2, 3, 4, 5].map(|id| User { id, name: format!("n{id}"), ..User::default() });
+        let relations = vec![
+            relation(1, [false; 3]),
+            relation(2, [true, false, false]),
+            relation(3, [false, true, false]),
+            relation(4, [false, false, true]),
+        ];
+        HydratedAccounts::new(users.into(), relations)
+    }
+
+    #[test]
+    fn mutes_and_blocks_either_way_hide_an_account() {
+        let hidden = [1, 2, 3, 4, 5, 6].map(|id| accounts().is_hidden(id));
+        assert_eq!(hidden, [false, true, true, true, false, false]);
+        let blocked = [1, 2, 3, 4, 5, 6].map(|id| accounts().is_blocked(id));
+        assert_eq!(blocked, [false, false, true, true, false, false]);
+    }
+
+    #[test]
+    fn a_subject_that_blocks_the_viewer_or_is_gone_is_an_error() {
+        let reasons = |rule: fn(&Relation) -> Result<(), Status>| {
+            let reason = |id| {
+                let checked = accounts().check(Subject::PostAuthor(id), rule);
+                checked.err().and_then(|status| reason_of(&status))
+            };
+            [1, 2, 3, 4, 5, 6].map(reason)
+        };
+        for (subject, reason) in [
+            (Subject::Account(6), ErrorReason::UserNotFound),
+            (Subject::CommentAuthor(6), ErrorReason::CommentNotFound),
+        ] {
+            let error = accounts().check(subject, reject_blocked).unwrap_err();
+            assert_eq!(reason_of(&error), Some(reason));
+        }
+        accounts().check(Subject::ListOwner(6), reject_blocked).unwrap();
+        let (blocked, gone) = (Some(ErrorReason::BlockedByTarget), Some(ErrorReason::PostNotFound));
+        assert_eq!(reasons(reject_blocked), [None, None, None, blocked, None, gone]);
+        let blocking = Some(ErrorReason::TargetBlocked);
+        assert_eq!(reasons(reject_any_block), [None, None, blocking, blocked, None, gone]);
+    }
+
+    #[test]
+    fn an_account_missing_in_a_response_does_not_count_as_not_blocked() {
+        accounts().require_relations(&[1, 4]).unwrap();
+        assert_eq!(accounts().require_relations(&[1, 5]).unwrap_err().code(), Code::Internal);
+    }
+
+    #[test]
+    fn an_account_without_a_known_relation_has_none() {
+        assert_eq!(accounts().relation(1), RelationState::Mutual);
+        assert_eq!(accounts().relation(5), RelationState::None);
+    }
+
+    #[test]
+    fn a_listed_account_has_its_own_profile_and_relation() {
+        let mut accounts = accounts();
+        let mut listed = |user_id| {
+            let since = Some(Timestamp { seconds: user_id as i64, nanos: 0 });
+            listed_account(AccountEntry { user_id, since }, &mut accounts)
+        };
+        let first = listed(1).unwrap();
+        assert_eq!(first.user.as_ref().unwrap().name, "n1");
+        assert_eq!((first.relation(), first.since.unwrap().seconds), (RelationState::Mutual, 1));
+        assert_eq!(listed(5).unwrap().relation(), RelationState::None);
+        assert!(listed(6).is_none(), "the account is gone");
+    }
+}

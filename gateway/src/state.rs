@@ -1,0 +1,73 @@
+//! The state of the gateway in one worker. Knows neither views nor actions.
+
+use std::time::Duration;
+
+use microblog_chassis::{AddressError, Peer};
+use microblog_proto::{
+    post::PostServicePeer, relation::RelationServicePeer, timeline::TimelineServicePeer,
+    user::UserServicePeer,
+};
+
+use crate::{config::Config, limits::Limits};
+
+/// What every call needs. Apart from the rate limits, the gateway keeps no state between calls.
+#[derive(Clone)]
+pub(crate) struct Gateway {
+    pub(crate) peers: Peers,
+    /// Shared with the other workers of the process.
+    pub(crate) limits: Limits,
+    /// How often an idle stream checks that its session is still valid.
+    pub(crate) session_check: Duration,
+}
+
+/// The services that the gateway calls.
+#[derive(Clone, Debug)]
+pub struct Peers {
+    /// Accounts and sessions.
+    pub user: Peer,
+    /// The follow graph, blocks and mutes.
+    pub relation: Peer,
+    /// Posts, comments and likes.
+    pub post: Peer,
+    /// Timelines.
+    pub timeline: Peer,
+}
+
+/// The address of a service is not valid, so the gateway does not start.
+#[derive(Debug, thiserror::Error)]
+#[error("the address of the {peer} service is not valid")]
+pub struct Error {
+    peer: &'static str,
+    source: AddressError,
+}
+
+impl Peers {
+    /// Returns the peers of a configuration. Each connects at its first call. Must be called inside
+    /// a runtime.
+    pub fn remote(config: &Config) -> Result<Self, Error> {
+        let remote =
+            |peer, url| Peer::remote(url, &config.chassis).map_err(|source| Error { peer, source });
+        Ok(Self {
+            user: remote("user", &config.user_url)?,
+            relation: remote("relation", &config.relation_url)?,
+            post: remote("post", &config.post_url)?,
+            timeline: remote("timeline", &config.timeline_url)?,
+        })
+    }
+
+    pub(crate) fn user(&self) -> UserServicePeer<Peer> {
+        UserServicePeer::new(self.user.clone())
+    }
+
+    pub(crate) fn relation(&self) -> RelationServicePeer<Peer> {
+        RelationServicePeer::new(self.relation.clone())
+    }
+
+    pub(crate) fn post(&self) -> PostServicePeer<Peer> {
+        PostServicePeer::new(self.post.clone())
+    }
+
+    pub(crate) fn timeline(&self) -> TimelineServicePeer<Peer> {
+        TimelineServicePeer::new(self.timeline.clone())
+    }
+}

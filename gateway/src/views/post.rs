@@ -1,0 +1,232 @@
+//! ViewPost, ViewLikers, ViewComments, ViewReposts: a post and the lists that belong to it.
+//!
+//! A viewer whom the post's author blocks sees none of them. If the author's account is gone, the
+//! post and its lists are gone, too.
+
+use microblog_domain::{Fields, Invalid, PostId};
+use microblog_proto::{
+    gateway::{self, ListedUser, ViewedComment, ViewedPost},
+    post::{self, Comment, CommentOrder, Like, Post},
+};
+use tonic::Status;
+
+use crate::{
+    context::{Subject, Token, ViewContext, authenticate_optional},
+    errors,
+    hydration::{
+        accounts::{
+            AccountEntry, BlockedAccounts, RelationDetail, hydrate_accounts, listed_accounts,
+        },
+        mentions::resolve_mentions,
+        posts::{get_post, hydrate_posts, viewed_posts},
+    },
+    paging::{Listing, Page, PageRequest, Skeleton, fill_page},
+    state::Gateway,
+};
+
+/// The fields of the lists' requests that the caller controls.
+const FIELDS: errors::Fields = &[("post_id", "post_id"), ("page_token", "page_token")];
+
+/// Shows a post. Up to 6 calls, 3 without a token: user.Authenticate ∥ post.GetPost, then those of
+/// [`hydrate_posts`].
+pub(crate) async fn view_post(
+    gateway: &Gateway,
+    token: Option<Token>,
+    request: gateway::ViewPostRequest,
+) -> Result<gateway::ViewPostResponse, Status> {
+    let (viewer, post) =
+        tokio::join!(authenticate_optional(gateway, token), get_post(gateway, request.post_id));
+    let (viewer, post) = (viewer?, post?);
+    let context = ViewContext::new(viewer).with_subject(Subject::PostAuthor(post.author_id));
+    let hydrated = hydrate_posts(gateway, context, std::slice::from_ref(&post)).await?;
+    let post = errors::required(hydrated.view(post))?;
+    Ok(gateway::ViewPostResponse { post: Some(post) })
+}
+
+/// Shows the accounts that like a post. 5 calls, 3 without a token, for a page that one skeleton
+/// fills: user.Authenticate ∥ post.GetPost ∥ post.ListLikers, then user.BatchGetUsers ∥
+/// relation.BatchGetRelations. Each of up to 4 further skeletons costs 3 (2) more: up to 17 (11).
+pub(crate) async fn view_likers(
+    gateway: &Gateway,
+    token: Option<Token>,
+    request: gateway::ViewLikersRequest,
+) -> Result<gateway::ViewLikersResponse, Status> {
+    let gateway::ViewLikersRequest { post_id, page_size, page_token } = request;
+    let (post, page) = parse(post_id, page_size, page_token)?;
+    let page = view_list(gateway, post, Likers(post), token, page).await?;
+    let Page { entries: users, next_page_token } = page;
+    Ok(gateway::ViewLikersResponse { users, next_page_token })
+}
+
+/// Shows the comments on a post. Up to 6 calls, 4 without a token, for a page that one skeleton
+/// fills: user.Authenticate ∥ post.GetPost ∥ post.ListComments, then user.BatchGetUsers ∥
+/// relation.BatchGetRelations ∥ user.BatchResolveNames (not without mentions). Each of up to 4
+/// further skeletons costs up to 4 (3) more: up to 22 (16).
+pub(crate) async fn view_comments(
+    gateway: &Gateway,
+    token: Option<Token>,
+    request: gateway::ViewCommentsRequest,
+) -> Result<gateway::ViewCommentsResponse, Status> {
+    let gateway::ViewCommentsRequest { post_id, order, page_size, page_token } = request;
+    let order = CommentOrder::try_from(order);
+    let order = order.map_err(|_| Invalid::new("order", "must be one of the orders"));
+    let mut fields = Fields::default();
+    let post = fields.read(PostId::parse("post_id", post_id));
+    let other = post.zip(fields.read(order));
+    let ((post, order), page) = PageRequest::parse(fields, other, page_size, page_token)?;
+    let page = view_list(gateway, post, Comments { post, order }, token, page).await?;
+    let Page { entries: comments, next_page_token } = page;
+    Ok(gateway::ViewCommentsResponse { comments, next_page_token })
+}
+
+/// Shows the reposts of a post. Up to 7 calls, 4 without a token, for a page that one skeleton
+/// fills: user.Authenticate ∥ post.GetPost ∥ post.ListReposts, then those of [`hydrate_posts`].
+/// Each of up to 4 further skeletons costs up to 5 (3) more: up to 27 (16).
+pub(crate) async fn view_reposts(
+    gateway: &Gateway,
+    token: Option<Token>,
+    request: gateway::ViewRepostsRequest,
+) -> Result<gateway::ViewRepostsResponse, Status> {
+    let gateway::ViewRepostsRequest { post_id, page_size, page_token } = request;
+    let (post, page) = parse(post_id, page_size, page_token)?;
+    let page = view_list(gateway, post, Reposts(post), token, page).await?;
+    let Page { entries: posts, next_page_token } = page;
+    Ok(gateway::ViewRepostsResponse { posts, next_page_token })
+}
+
+fn parse(
+    post_id: u64,
+    page_size: i32,
+    page_token: String,
+) -> Result<(PostId, PageRequest), Status> {
+    let mut fields = Fields::default();
+    let post = fields.read(PostId::parse("post_id", post_id));
+    PageRequest::parse(fields, post, page_size, page_token)
+}
+
+/// Shows a list that belongs to a post. Whether the viewer may see it is known only after it was
+/// read. The first of several errors wins: the viewer's, the post's, the list's, then a block.
+async fn view_list<L: Listing<Cursor = String>>(
+    gateway: &Gateway,
+    post: PostId,
+    list: L,
+    token: Option<Token>,
+    page: PageRequest,
+) -> Result<Page<L::Shown>, Status> {
+    let (viewer, post, first) = tokio::join!(
+        authenticate_optional(gateway, token),
+        get_post(gateway, post.get()),
+        list.skeleton(gateway, page.size, page.token)
+    );
+    let (viewer, post, first) = (viewer?, post?, first?);
+    let context = ViewContext::new(viewer).with_subject(Subject::PostAuthor(post.author_id));
+    fill_page(gateway, &list, context, page.size, first).await
+}
+
+/// The accounts that like a post.
+struct Likers(PostId);
+
+impl Listing for Likers {
+    type Entry = AccountEntry;
+    type Shown = ListedUser;
+    type Cursor = String;
+
+    async fn skeleton(
+        &self,
+        gateway: &Gateway,
+        size: usize,
+        page_token: String,
+    ) -> Result<Skeleton<AccountEntry>, Status> {
+        let post_id = self.0.get();
+        let request = post::ListLikersRequest { post_id, page_size: size as i32, page_token };
+        let response = errors::reply(gateway.peers.post().list_likers(request).await, FIELDS)?;
+        let entry = |like: Like| AccountEntry { user_id: like.user_id, since: like.liked_at };
+        let entries = response.likes.into_iter().map(entry).collect();
+        Ok(Skeleton::new(entries, response.next_page_token))
+    }
+
+    async fn hydrate(
+        &self,
+        gateway: &Gateway,
+        context: ViewContext<'_>,
+        entries: Vec<AccountEntry>,
+    ) -> Result<Vec<Option<ListedUser>>, Status> {
+        listed_accounts(gateway, context, entries, BlockedAccounts::Omitted).await
+    }
+}
+
+/// The comments on a post.
+struct Comments {
+    post: PostId,
+    order: CommentOrder,
+}
+
+impl Listing for Comments {
+    type Entry = Comment;
+    type Shown = ViewedComment;
+    type Cursor = String;
+
+    async fn skeleton(
+        &self,
+        gateway: &Gateway,
+        size: usize,
+        page_token: String,
+    ) -> Result<Skeleton<Comment>, Status> {
+        let (post_id, order, page_size) = (self.post.get(), self.order.into(), size as i32);
+        let request = post::ListCommentsRequest { post_id, order, page_size, page_token };
+        let response = errors::reply(gateway.peers.post().list_comments(request).await, FIELDS)?;
+        Ok(Skeleton::new(response.comments, response.next_page_token))
+    }
+
+    async fn hydrate(
+        &self,
+        gateway: &Gateway,
+        context: ViewContext<'_>,
+        comments: Vec<Comment>,
+    ) -> Result<Vec<Option<ViewedComment>>, Status> {
+        let author_ids = comments.iter().map(|comment| comment.author_id).collect();
+        let (authors, mentioned) = tokio::join!(
+            hydrate_accounts(gateway, context, author_ids, RelationDetail::BlocksAndMutes),
+            resolve_mentions(gateway, &comments)
+        );
+        let (authors, mentioned) = (authors?, mentioned?);
+        let view = |mut comment: Comment| {
+            let author = Some(authors.author(comment.author_id)?);
+            mentioned.fill(&mut comment);
+            Some(ViewedComment { comment: Some(comment), author })
+        };
+        let visible = comments.into_iter().filter(|comment| !authors.is_hidden(comment.author_id));
+        Ok(visible.map(view).collect())
+    }
+}
+
+/// The reposts of a post.
+struct Reposts(PostId);
+
+impl Listing for Reposts {
+    type Entry = Post;
+    type Shown = ViewedPost;
+    type Cursor = String;
+
+    async fn skeleton(
+        &self,
+        gateway: &Gateway,
+        size: usize,
+        page_token: String,
+    ) -> Result<Skeleton<Post>, Status> {
+        let (post_id, page_size) = (self.0.get(), size as i32);
+        let request = post::ListRepostsRequest { post_id, viewer_id: 0, page_size, page_token };
+        let response = errors::reply(gateway.peers.post().list_reposts(request).await, FIELDS)?;
+        Ok(Skeleton::new(response.posts, response.next_page_token))
+    }
+
+    async fn hydrate(
+        &self,
+        gateway: &Gateway,
+        context: ViewContext<'_>,
+        posts: Vec<Post>,
+    ) -> Result<Vec<Option<ViewedPost>>, Status> {
+        let viewed = viewed_posts(gateway, context, posts).await?;
+        Ok(viewed.into_iter().map(Some).collect())
+    }
+}

@@ -1,0 +1,181 @@
+//! ViewUser and Me: an account as other viewers see it, and the viewer's own account.
+
+use microblog_chassis::status;
+use microblog_domain::UserId;
+use microblog_proto::{
+    gateway, post,
+    relation::{self, Relation, RelationState},
+    user,
+};
+use tonic::Status;
+
+use crate::{
+    context::{AccountRef, Token, ViewContext, authenticate, authenticate_optional, profile},
+    errors,
+    hydration::accounts::{RelationDetail, hydrate_accounts},
+    state::Gateway,
+};
+
+/// How many followers that the viewer follows are shown with an account.
+const FOLLOWED_BY: usize = 3;
+
+/// How many of these followers are read, since some may be gone or hidden from the viewer.
+const FOLLOWED_BY_READ: i32 = 6;
+
+/// Shows an account. Up to 9 calls, 3 without a token: by id, user.Authenticate ∥ user.GetUser ∥
+/// relation.BatchGetCounts ∥ post.BatchGetPostCounts, then those of [`viewer_relations`]; by name,
+/// user.Authenticate ∥ user.GetUserByName, then the others at once.
+pub(crate) async fn view_user(
+    gateway: &Gateway,
+    token: Option<Token>,
+    request: gateway::ViewUserRequest,
+) -> Result<gateway::ViewUserResponse, Status> {
+    let user = AccountRef::parse_only(request.user)?;
+    let viewer = authenticate_optional(gateway, token);
+    let (profile, (counts, posts), relations) = match user {
+        AccountRef::Id(id) => {
+            let (viewer, profile, counts) =
+                tokio::join!(viewer, profile(gateway, &user), counts(gateway, id));
+            let viewer = viewer?;
+            (profile?, counts?, viewer_relations(gateway, viewer, id).await?)
+        }
+        AccountRef::Name(_) => {
+            let (viewer, profile) = tokio::join!(viewer, profile(gateway, &user));
+            let (viewer, profile) = (viewer?, profile?);
+            let id = errors::user_id(profile.id)?;
+            let (counts, relations) =
+                tokio::join!(counts(gateway, id), viewer_relations(gateway, viewer, id));
+            (profile, counts?, relations?)
+        }
+    };
+    Ok(gateway::ViewUserResponse {
+        user: Some(profile),
+        counts: Some(counts),
+        relation: Some(relations.relation),
+        common_following: relations.common_following,
+        posts,
+        followed_by: relations.followed_by,
+        followed_by_count: relations.followed_by_count,
+    })
+}
+
+/// Shows the viewer's own account. 4 calls: user.Authenticate, then user.GetAccount ∥
+/// relation.BatchGetCounts ∥ post.BatchGetPostCounts.
+pub(crate) async fn me(
+    gateway: &Gateway,
+    token: Token,
+    _request: gateway::MeRequest,
+) -> Result<gateway::MeResponse, Status> {
+    let viewer = authenticate(gateway, token).await?;
+    let request = user::GetAccountRequest { user_id: viewer.get() };
+    let client = gateway.peers.user();
+    let (account, counts) = tokio::join!(client.get_account(request), counts(gateway, viewer));
+    let (counts, posts) = counts?;
+    let account = errors::required(errors::reply(account, &[])?.account)?;
+    Ok(gateway::MeResponse { account: Some(account), counts: Some(counts), posts })
+}
+
+/// Returns the lengths of an account's lists and the number of its posts. The number is `None`
+/// while the post service is unavailable: the profile is shown without it. Two calls at once.
+async fn counts(
+    gateway: &Gateway,
+    user: UserId,
+) -> Result<(relation::Counts, Option<u64>), Status> {
+    let user_ids = vec![user.get()];
+    let (relation, post) = (gateway.peers.relation(), gateway.peers.post());
+    let (counts, posts) = tokio::join!(
+        relation.batch_get_counts(relation::BatchGetCountsRequest { user_ids: user_ids.clone() }),
+        post.batch_get_post_counts(post::BatchGetPostCountsRequest { user_ids }),
+    );
+    let counts = errors::reply(counts, &[])?;
+    let posts = match posts {
+        Ok(posts) => Some(errors::required(posts.get_ref().counts.first().copied())?.posts),
+        Err(status) if status::is_outage(&status) => None,
+        Err(status) => return Err(errors::map(status, &[])),
+    };
+    Ok((errors::required(counts.counts.first().copied())?, posts))
+}
+
+/// The viewer's relations to an account, and the accounts between them.
+#[derive(Default)]
+struct ViewerRelations {
+    relation: Relation,
+    common_following: u64,
+    followed_by: Vec<user::User>,
+    followed_by_count: u64,
+}
+
+/// Returns the viewer's relations to an account. No call for an anonymous viewer; otherwise
+/// relation.GetRelation ∥ relation.CountCommonFollowing ∥ relation.CountFollowersIFollow (not for
+/// the viewer's own account), then user.BatchGetUsers ∥ relation.BatchGetRelations (not if the
+/// viewer follows none of the account's followers).
+async fn viewer_relations(
+    gateway: &Gateway,
+    viewer: Option<UserId>,
+    user: UserId,
+) -> Result<ViewerRelations, Status> {
+    let Some(viewer) = viewer else {
+        let state = RelationState::None.into();
+        let relation = Relation { user_id: user.get(), state, ..Relation::default() };
+        return Ok(ViewerRelations { relation, ..ViewerRelations::default() });
+    };
+    let client = gateway.peers.relation();
+    let (viewer_id, other_id) = (viewer.get(), user.get());
+    let (relation, common, followers) = tokio::join!(
+        client.get_relation(relation::GetRelationRequest { viewer_id, target_id: other_id }),
+        client.count_common_following(relation::CountCommonFollowingRequest {
+            user_id: viewer_id,
+            other_id
+        }),
+        followers_viewer_follows(gateway, viewer, user),
+    );
+    let relation = errors::reply(relation, &[])?;
+    let common = errors::reply(common, &[])?;
+    let relation = errors::required(relation.relation)?;
+    let mut followers = followers?;
+    // The account's lists are hidden from a viewer whom it blocks.
+    if relation.blocked_by {
+        followers = relation::CountFollowersIFollowResponse::default();
+    }
+    Ok(ViewerRelations {
+        relation,
+        common_following: common.count,
+        followed_by: visible_followers(gateway, viewer, followers.newest).await?,
+        followed_by_count: followers.count,
+    })
+}
+
+/// Returns how many followers of an account the viewer follows, and the newest of them; none for
+/// the viewer's own account. One call, or none.
+async fn followers_viewer_follows(
+    gateway: &Gateway,
+    viewer: UserId,
+    user: UserId,
+) -> Result<relation::CountFollowersIFollowResponse, Status> {
+    if viewer == user {
+        return Ok(relation::CountFollowersIFollowResponse::default());
+    }
+    let request = relation::CountFollowersIFollowRequest {
+        user_id: user.get(),
+        viewer_id: viewer.get(),
+        newest: FOLLOWED_BY_READ,
+    };
+    errors::reply(gateway.peers.relation().count_followers_i_follow(request).await, &[])
+}
+
+/// Returns the first followers that exist and are not hidden from the viewer. Two calls at once;
+/// none without followers.
+async fn visible_followers(
+    gateway: &Gateway,
+    viewer: UserId,
+    newest: Vec<relation::Edge>,
+) -> Result<Vec<user::User>, Status> {
+    let ids: Vec<u64> = newest.iter().map(|edge| edge.user_id).collect();
+    let context = ViewContext::new(Some(viewer));
+    let detail = RelationDetail::BlocksAndMutes;
+    let mut accounts = hydrate_accounts(gateway, context, ids.clone(), detail).await?;
+    let visible = ids
+        .into_iter()
+        .filter_map(|id| if accounts.is_hidden(id) { None } else { accounts.take_user(id) });
+    Ok(visible.take(FOLLOWED_BY).collect())
+}

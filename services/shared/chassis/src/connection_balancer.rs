@@ -24,107 +24,114 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a worker waits for the others: one that takes longer to start must not keep a process
 /// from saying that it does not serve yet.
-const WAIT_MAX: Duration = Duration::from_secs(1);
+const START_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The workers of a port, and how many connections each has.
 #[derive(Debug)]
 pub(crate) struct ConnectionBalancer {
-    workers: Mutex<Vec<Seat>>,
+    workers: Mutex<Vec<WorkerQueue>>,
     expected: usize,
     /// Cancelled when as many workers have come as are expected.
-    waiting: CancellationToken,
+    all_started: CancellationToken,
 }
 
 #[derive(Clone, Debug)]
-struct Seat {
+struct WorkerQueue {
     taken: Arc<AtomicUsize>,
-    to: UnboundedSender<Passed>,
+    to: UnboundedSender<HandedOver>,
 }
 
 /// A connection on its way to another worker: it is of no runtime.
-type Passed = (net::TcpStream, Taken);
+type HandedOver = (net::TcpStream, ConnectionLease);
 
 /// That a connection is a worker's, as long as it lasts.
 #[derive(Debug)]
-pub(crate) struct Taken(Arc<AtomicUsize>);
+pub(crate) struct ConnectionLease(Arc<AtomicUsize>);
 
-impl Taken {
-    fn of(seat: &Seat) -> Self {
-        seat.taken.fetch_add(1, Ordering::Relaxed);
-        Self(seat.taken.clone())
+impl ConnectionLease {
+    fn new(worker: &WorkerQueue) -> Self {
+        worker.taken.fetch_add(1, Ordering::Relaxed);
+        Self(worker.taken.clone())
     }
 }
 
-impl Drop for Taken {
+impl Drop for ConnectionLease {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl ConnectionBalancer {
-    /// Returns the seats of so many workers, of which none is there yet.
-    pub(crate) fn of(workers: usize) -> Self {
-        let waiting = CancellationToken::new();
-        Self { workers: Mutex::default(), expected: workers, waiting }
+    /// Returns the balancer of so many workers, of which none is there yet.
+    pub(crate) fn new(workers: usize) -> Self {
+        let all_started = CancellationToken::new();
+        Self { workers: Mutex::default(), expected: workers, all_started }
     }
 
     /// Returns the connections that are one worker's, of those that the kernel hands to it and
     /// those that other workers pass on; none before all workers have asked for theirs, or a second
-    /// has passed.
-    pub(crate) fn of_worker(
+    /// has handed_over.
+    pub(crate) fn worker_connections(
         self: Arc<Self>,
         accepted: impl Stream<Item = io::Result<TcpStream>>,
-    ) -> impl Stream<Item = io::Result<(TcpStream, Taken)>> {
-        let (to, passed) = unbounded();
-        let own = Seat { taken: Arc::default(), to };
+    ) -> impl Stream<Item = io::Result<(TcpStream, ConnectionLease)>> {
+        let (to, handed_over) = unbounded();
+        let own = WorkerQueue { taken: Arc::default(), to };
         {
             let mut workers = self.workers();
             workers.push(own.clone());
             if workers.len() >= self.expected {
-                self.waiting.cancel();
+                self.all_started.cancel();
             }
         }
-        let all_are_here = self.waiting.clone().cancelled_owned();
+        let all_started = self.all_started.clone().cancelled_owned();
         let accepted = async move {
             // Who has not come by then does without those that are taken before.
-            let _ = timeout(WAIT_MAX, all_are_here).await;
+            let _ = timeout(START_TIMEOUT, all_started).await;
             accepted
         };
         let accepted = accepted.flatten_stream();
-        let passed = passed.map(|(stream, taken)| Ok((TcpStream::from_std(stream)?, taken)));
+        let handed_over =
+            handed_over.map(|(stream, taken)| Ok((TcpStream::from_std(stream)?, taken)));
         let kept = accepted.filter_map(move |accepted| {
-            let kept = accepted.and_then(|stream| self.seat(&own, stream)).transpose();
+            let kept = accepted.and_then(|stream| self.balance(&own, stream)).transpose();
             future::ready(kept)
         });
-        stream::select(kept, passed)
+        stream::select(kept, handed_over)
     }
 
     /// Finds the worker for a connection. Returns it unless another one has it now.
-    fn seat(&self, own: &Seat, stream: TcpStream) -> io::Result<Option<(TcpStream, Taken)>> {
-        let (other, taken) = self.take(own);
+    fn balance(
+        &self,
+        own: &WorkerQueue,
+        stream: TcpStream,
+    ) -> io::Result<Option<(TcpStream, ConnectionLease)>> {
+        let (other, taken) = self.assign(own);
         let Some(other) = other else { return Ok(Some((stream, taken))) };
         match other.to.unbounded_send((stream.into_std()?, taken)) {
             Ok(()) => Ok(None),
             // It has just gone.
-            Err(back) => Ok(Some((TcpStream::from_std(back.into_inner().0)?, Taken::of(own)))),
+            Err(back) => {
+                Ok(Some((TcpStream::from_std(back.into_inner().0)?, ConnectionLease::new(own))))
+            }
         }
     }
 
     /// Takes a place at the worker that has the fewest connections, which is another one unless it
     /// is the own. At once: two who look at the same time must not take the same.
-    fn take(&self, own: &Seat) -> (Option<Seat>, Taken) {
+    fn assign(&self, own: &WorkerQueue) -> (Option<WorkerQueue>, ConnectionLease) {
         let mut workers = self.workers();
-        // Of those that have gone, nobody takes what is passed on.
-        workers.retain(|seat| !seat.to.is_closed());
-        let count = |seat: &&Seat| seat.taken.load(Ordering::Relaxed);
-        let emptiest = workers.iter().min_by_key(count);
-        match emptiest.filter(|seat| count(seat) < count(&own)) {
-            Some(other) => (Some(other.clone()), Taken::of(other)),
-            None => (None, Taken::of(own)),
+        // Of those that have gone, nobody takes what is handed_over on.
+        workers.retain(|worker| !worker.to.is_closed());
+        let count = |worker: &&WorkerQueue| worker.taken.load(Ordering::Relaxed);
+        let least_loaded = workers.iter().min_by_key(count);
+        match least_loaded.filter(|worker| count(worker) < count(&own)) {
+            Some(other) => (Some(other.clone()), ConnectionLease::new(other)),
+            None => (None, ConnectionLease::new(own)),
         }
     }
 
-    fn workers(&self) -> std::sync::MutexGuard<'_, Vec<Seat>> {
+    fn workers(&self) -> std::sync::MutexGuard<'_, Vec<WorkerQueue>> {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -151,34 +158,37 @@ mod tests {
 
     #[tokio::test]
     async fn the_worker_with_fewer_connections_gets_the_next_one() {
-        let seats = Arc::new(ConnectionBalancer::of(2));
+        let balancer = Arc::new(ConnectionBalancer::new(2));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(6).await.into_iter().unzip();
         // All of them come to the first worker, before there is a second one.
-        let mut first = pin!(seats.clone().of_worker(stream::iter(accepted.into_iter().map(Ok))));
+        let mut first =
+            pin!(balancer.clone().worker_connections(stream::iter(accepted.into_iter().map(Ok))));
         assert!(first.next().now_or_never().is_none(), "one is taken before all are here");
-        let mut second = pin!(seats.clone().of_worker(stream::pending()));
+        let mut second = pin!(balancer.clone().worker_connections(stream::pending()));
         let kept: Vec<_> = first.by_ref().take(3).map(Result::unwrap).collect().await;
         assert!(first.next().now_or_never().is_none(), "the sixth is not the first worker's");
-        let passed: Vec<_> = second.by_ref().take(3).map(Result::unwrap).collect().await;
+        let handed_over: Vec<_> = second.by_ref().take(3).map(Result::unwrap).collect().await;
         assert!(second.next().now_or_never().is_none(), "one has come twice");
-        assert_eq!((kept.len(), passed.len()), (3, 3));
+        assert_eq!((kept.len(), handed_over.len()), (3, 3));
     }
 
     #[tokio::test]
     async fn a_worker_that_does_not_come_is_not_waited_for() {
-        let seats = Arc::new(ConnectionBalancer::of(2));
+        let balancer = Arc::new(ConnectionBalancer::new(2));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(1).await.into_iter().unzip();
-        let mut only = pin!(seats.clone().of_worker(stream::iter(accepted.into_iter().map(Ok))));
+        let mut only =
+            pin!(balancer.clone().worker_connections(stream::iter(accepted.into_iter().map(Ok))));
         assert!(only.next().now_or_never().is_none(), "one is taken before all are here");
         only.next().await.unwrap().unwrap();
     }
 
     #[tokio::test]
     async fn what_has_ended_counts_no_more() {
-        let seats = Arc::new(ConnectionBalancer::of(1));
+        let balancer = Arc::new(ConnectionBalancer::new(1));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(2).await.into_iter().unzip();
-        let mut only = pin!(seats.clone().of_worker(stream::iter(accepted.into_iter().map(Ok))));
-        let taken = || seats.workers()[0].taken.load(Ordering::Relaxed);
+        let mut only =
+            pin!(balancer.clone().worker_connections(stream::iter(accepted.into_iter().map(Ok))));
+        let taken = || balancer.workers()[0].taken.load(Ordering::Relaxed);
         let first = only.next().await.unwrap().unwrap();
         let second = only.next().await.unwrap().unwrap();
         assert_eq!(taken(), 2);
@@ -190,10 +200,10 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_passed_to_a_worker_that_has_gone() {
-        let seats = Arc::new(ConnectionBalancer::of(2));
+        let balancer = Arc::new(ConnectionBalancer::new(2));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(4).await.into_iter().unzip();
-        drop(seats.clone().of_worker(stream::pending()));
-        let first = seats.clone().of_worker(stream::iter(accepted.into_iter().map(Ok)));
+        drop(balancer.clone().worker_connections(stream::pending()));
+        let first = balancer.clone().worker_connections(stream::iter(accepted.into_iter().map(Ok)));
         let kept: Vec<_> = pin!(first).take(4).map(Result::unwrap).collect().await;
         assert_eq!(kept.len(), 4);
     }

@@ -13,13 +13,12 @@ use tracing::{Instrument as _, Span};
 use crate::{
     Config,
     admission::{Admission, Permit},
-    call::Durations,
     identity::{Identity, KeyFile},
     status,
-    telemetry::{Sampling, Settings},
+    telemetry::{CallDurations, Sampling, Settings},
 };
 
-pub use crate::trace::Trace;
+pub use crate::trace_context::Trace;
 
 tokio::task_local! {
     static CURRENT: Context;
@@ -36,7 +35,7 @@ pub(crate) struct Shared {
     /// Whether spans go anywhere.
     pub(crate) recording: bool,
     /// How long calls take. `None` where it goes nowhere.
-    pub(crate) durations: Option<Durations>,
+    pub(crate) durations: Option<CallDurations>,
     /// What says who acts is signed with them, and checked. `None`: neither.
     pub(crate) keys: Option<KeyFile>,
     pub(crate) admission: Arc<Admission>,
@@ -49,15 +48,15 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(config: &Config, admission: Arc<Admission>) -> Self {
         let settings = Settings::of(config);
-        let recording = settings.traces_to.is_some();
-        let nothing = Sampling { ratio: 0.0, heeds_caller: true };
+        let recording = settings.traces_endpoint.is_some();
+        let nothing = Sampling { ratio: 0.0, is_parent_based: true };
         Self {
             default_timeout: Duration::from_millis(config.default_timeout_ms),
             max_timeout: Duration::from_millis(config.max_timeout_ms),
             write_budget: Duration::from_millis(config.write_budget_ms),
             sampling: if recording { settings.sampling } else { nothing },
             recording,
-            durations: settings.counts().then(Durations::new),
+            durations: settings.has_metrics().then(CallDurations::new),
             keys: config.identity_key_file.clone(),
             admission,
             writes: TaskTracker::new(),
@@ -178,7 +177,7 @@ impl Joint {
 /// Returns RESOURCE_EXHAUSTED, with the reason OVERLOADED, if there are as many watches as may be.
 pub fn watch() -> Result<(), Status> {
     let permit = with(|context| context.permit.clone()).flatten();
-    if permit.is_none_or(|permit| permit.watch()) {
+    if permit.is_none_or(|permit| permit.become_watch()) {
         return Ok(());
     }
     let text = "the process has as many watches as it takes at once";

@@ -27,7 +27,7 @@ const REPORT_AGE_MAX: Duration = Duration::from_secs(8);
 /// What all workers know of one service. tonic-health's own reporter starts as SERVING, and its
 /// streams would hold up the drain.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct HealthState {
     name: &'static str,
     workers: Mutex<Workers>,
     serving: watch::Sender<bool>,
@@ -50,8 +50,8 @@ impl Workers {
     }
 }
 
-impl Board {
-    /// Returns the board of a service that no worker has found ready.
+impl HealthState {
+    /// Returns the health of a service that no worker has found ready.
     pub(crate) fn new(name: &'static str, workers: usize) -> Arc<Self> {
         Arc::new(Self {
             name,
@@ -76,7 +76,7 @@ impl Board {
 
     /// Returns the health service of a listener.
     pub(crate) fn server(self: &Arc<Self>) -> HealthServer<impl Health> {
-        HealthServer::new(Inspector(self.clone()))
+        HealthServer::new(HealthService(self.clone()))
     }
 
     /// Notes what a worker's probe said.
@@ -104,7 +104,7 @@ impl Board {
 
     // Each worker reports so often that the others' silence is found out in time.
     fn update(&self, now: Instant, change: impl FnOnce(&mut Workers)) {
-        // Held while the news is sent, so that no older one overtakes it.
+        // Held while the serving_changes is sent, so that no older one overtakes it.
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut workers);
         let serving = workers.are_ready(now);
@@ -115,15 +115,15 @@ impl Board {
         }
     }
 
-    fn is_about(&self, service: &str) -> bool {
+    fn is_named(&self, service: &str) -> bool {
         service.is_empty() || service == self.name
     }
 }
 
-struct Inspector(Arc<Board>);
+struct HealthService(Arc<HealthState>);
 
 #[tonic::async_trait]
-impl Health for Inspector {
+impl Health for HealthService {
     type WatchStream = BoxStream<'static, Result<HealthCheckResponse, Status>>;
 
     async fn check(
@@ -132,7 +132,7 @@ impl Health for Inspector {
     ) -> Result<Response<HealthCheckResponse>, Status> {
         match request.get_ref().service.as_str() {
             LIVENESS => Ok(Response::new(response(ServingStatus::Serving))),
-            name if self.0.is_about(name) => {
+            name if self.0.is_named(name) => {
                 Ok(Response::new(response(status(*self.0.serving.borrow()))))
             }
             _ => Err(Status::not_found("no such service here")),
@@ -145,35 +145,38 @@ impl Health for Inspector {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let board = &self.0;
-        let closed = board.closing.clone().cancelled_owned();
+        let health = &self.0;
+        let closed = health.closing.clone().cancelled_owned();
         let steady = |status| {
             let first = futures::stream::iter([Ok(response(status))]);
             first.chain(futures::stream::pending()).take_until(closed).boxed()
         };
         let stream = match request.get_ref().service.as_str() {
             LIVENESS => steady(ServingStatus::Serving),
-            name if board.is_about(name) => changes(board),
+            name if health.is_named(name) => changes(health),
             _ => steady(ServingStatus::ServiceUnknown),
         };
         Ok(Response::new(stream))
     }
 }
 
-fn changes(board: &Board) -> BoxStream<'static, Result<HealthCheckResponse, Status>> {
-    let mut news = board.serving.subscribe();
-    news.mark_changed();
-    let closing = board.closing.clone();
-    futures::stream::unfold((news, closing), |(mut news, closing)| async move {
-        tokio::select! {
-            // The last news goes out before the stream ends.
-            biased;
-            changed = news.changed() => changed.ok()?,
-            () = closing.cancelled() => return None,
-        }
-        let serving = *news.borrow_and_update();
-        Some((Ok(response(status(serving))), (news, closing)))
-    })
+fn changes(health: &HealthState) -> BoxStream<'static, Result<HealthCheckResponse, Status>> {
+    let mut serving_changes = health.serving.subscribe();
+    serving_changes.mark_changed();
+    let closing = health.closing.clone();
+    futures::stream::unfold(
+        (serving_changes, closing),
+        |(mut serving_changes, closing)| async move {
+            tokio::select! {
+                // The last serving_changes goes out before the stream ends.
+                biased;
+                changed = serving_changes.changed() => changed.ok()?,
+                () = closing.cancelled() => return None,
+            }
+            let serving = *serving_changes.borrow_and_update();
+            Some((Ok(response(status(serving))), (serving_changes, closing)))
+        },
+    )
     .boxed()
 }
 
@@ -191,36 +194,36 @@ mod tests {
 
     #[test]
     fn a_service_is_as_ready_as_its_least_ready_worker() {
-        let board = Board::new("service", 2);
-        let mut serving = board.serving.subscribe();
-        board.set_ready(0, true);
+        let health = HealthState::new("service", 2);
+        let mut serving = health.serving.subscribe();
+        health.set_ready(0, true);
         assert!(!*serving.borrow_and_update());
-        board.set_ready(1, true);
+        health.set_ready(1, true);
         assert!(*serving.borrow_and_update());
-        board.set_ready(0, true);
-        assert!(!serving.has_changed().unwrap(), "no news is not told");
-        board.set_ready(0, false);
+        health.set_ready(0, true);
+        assert!(!serving.has_changed().unwrap(), "no serving_changes is not told");
+        health.set_ready(0, false);
         assert!(!*serving.borrow_and_update());
-        board.set_ready(0, true);
-        board.drain();
-        board.set_ready(1, true);
+        health.set_ready(0, true);
+        health.drain();
+        health.set_ready(1, true);
         assert!(!*serving.borrow_and_update(), "a draining service is never ready again");
     }
 
     #[test]
     fn the_word_of_a_worker_that_is_stuck_does_not_count_for_ever() {
-        let board = Board::new("service", 2);
-        let serving = board.serving.subscribe();
+        let health = HealthState::new("service", 2);
+        let serving = health.serving.subscribe();
         let start = Instant::now();
-        board.set_ready_at(start, 0, true);
-        board.set_ready_at(start, 1, true);
+        health.set_ready_at(start, 0, true);
+        health.set_ready_at(start, 1, true);
         for second in 1..=7 {
-            board.set_ready_at(start + Duration::from_secs(second), 0, true);
+            health.set_ready_at(start + Duration::from_secs(second), 0, true);
             assert!(*serving.borrow(), "it may be between two probes");
         }
-        board.set_ready_at(start + Duration::from_secs(9), 0, true);
+        health.set_ready_at(start + Duration::from_secs(9), 0, true);
         assert!(!*serving.borrow());
-        board.set_ready_at(start + Duration::from_secs(10), 1, true);
+        health.set_ready_at(start + Duration::from_secs(10), 1, true);
         assert!(*serving.borrow());
     }
 }

@@ -43,7 +43,7 @@ pub fn send(queue: &'static str, count: usize) -> Sending {
         messaging.destination.name = queue,
         messaging.batch.message_count = (count > 1).then_some(count),
     );
-    span::go_into(&mut trace, &span);
+    span::set_parent(&mut trace, &span);
     Sending { span, traceparent: trace.text() }
 }
 
@@ -73,7 +73,7 @@ pub async fn process<T, E>(
         return work.await;
     };
     let span = if context.shared.recording { begin(queue, id, &trace) } else { Span::none() };
-    span::go_into(&mut trace, &span);
+    span::set_parent(&mut trace, &span);
     let done = Context { trace, ..context }.scope(work).instrument(span.clone()).await;
     if done.is_err() {
         span.record("otel.status_code", "ERROR");
@@ -97,7 +97,7 @@ fn begin(queue: &str, id: &str, sender: &Trace) -> Span {
         messaging.destination.name = queue,
         messaging.message.id = id,
     );
-    if let Some(sender) = span::remote(sender) {
+    if let Some(sender) = span::remote_parent(sender) {
         span.add_link(sender.clone());
         // Fails only where nothing records.
         let _ = span.set_parent(OtelContext::new().with_remote_span_context(sender));

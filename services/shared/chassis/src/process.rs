@@ -21,10 +21,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Config, Listening, Worker,
-    health::Board,
-    ports::Ports,
-    server::{Common, serve_health, serve_in},
+    Config, Listening, Worker, context,
+    health::HealthState,
+    listeners::Listeners,
+    server::{ProcessState, serve_health, serve_in},
     signals::Signals,
     telemetry::Telemetry,
 };
@@ -34,8 +34,8 @@ const RUNTIME_STOP: Duration = Duration::from_secs(1);
 // Beyond delay and time-out of the drain, a worker is stuck.
 const STOP_MARGIN: Duration = Duration::from_secs(3);
 
-// The place of the port for health checks, behind those of all services.
-const HEALTH: usize = usize::MAX;
+// The index of the port for health checks, behind those of all services.
+const HEALTH_LISTENER: usize = usize::MAX;
 
 /// Runs a process to its end: sets up telemetry, starts the workers (each a thread with a
 /// runtime, listeners and connections of its own, which `start` makes), and on SIGTERM or SIGINT
@@ -51,7 +51,7 @@ where
 {
     let started = runtime().map_err(|error| error.to_string()).and_then(|runtime| {
         // The exporters' connections live in this runtime, which is idle otherwise.
-        let telemetry = runtime.block_on(async { Telemetry::start(config) });
+        let telemetry = runtime.block_on(async { Telemetry::start(config, current_trace_id) });
         telemetry.map(|telemetry| (runtime, telemetry)).map_err(|error| describe(&error))
     });
     let (runtime, telemetry) = match started {
@@ -70,41 +70,46 @@ where
 
 /// What the workers of a process share.
 #[derive(Debug)]
-struct Process {
-    common: Common,
+struct Supervisor {
+    state: ProcessState,
     /// How many workers there are, asked once: how many cores there are may change.
     workers: usize,
-    ports: Ports,
-    boards: Mutex<HashMap<usize, Arc<Board>>>,
+    listeners: Listeners,
+    healths: Mutex<HashMap<usize, Arc<HealthState>>>,
     stop: CancellationToken,
 }
 
-impl Process {
-    /// Returns the board of the service at a place, which all workers share.
-    fn board(&self, place: usize, name: &'static str, workers: usize) -> Arc<Board> {
-        let mut boards = self.boards.lock().unwrap_or_else(PoisonError::into_inner);
-        let begin = || {
-            let board = Board::new(name, workers);
-            board.observe();
-            board
+impl Supervisor {
+    /// Returns the health of the service at a index, which all workers share.
+    fn health(&self, index: usize, name: &'static str, workers: usize) -> Arc<HealthState> {
+        let mut healths = self.healths.lock().unwrap_or_else(PoisonError::into_inner);
+        let create = || {
+            let health = HealthState::new(name, workers);
+            health.observe();
+            health
         };
-        boards.entry(place).or_insert_with(begin).clone()
+        healths.entry(index).or_insert_with(create).clone()
     }
 
     /// Answers health checks where that is asked for, in this worker as in all others: one that is
     /// stuck is found out as at the service's own port. Ends only with an error.
-    async fn answer_probes(&self, worker: Worker, boards: &[Arc<Board>]) -> Result<(), String> {
-        let config = &self.common.config;
+    async fn serve_health_checks(
+        &self,
+        worker: Worker,
+        healths: &[Arc<HealthState>],
+    ) -> Result<(), String> {
+        let config = &self.state.config;
         let Some(address) = config.health_listen else { return pending().await };
-        let [board] = boards else {
+        let [health] = healths else {
             return Err("--health-listen is for a process with one service".to_owned());
         };
-        let listener = self.ports.listen(HEALTH, address).map_err(|error| describe(&error))?;
+        let listener =
+            self.listeners.listen(HEALTH_LISTENER, address).map_err(|error| describe(&error))?;
         let address = listener.socket.local_addr().map_err(|error| describe(&error))?;
         if worker.is_first() {
             tracing::info!(%address, "answering health checks");
         }
-        serve_health(listener, config, board).await.map_err(|error| describe(&error))
+        serve_health(listener, config, health).await.map_err(|error| describe(&error))
     }
 }
 
@@ -121,23 +126,23 @@ where
             return ExitCode::FAILURE;
         }
     };
-    let common = match Common::new(config) {
-        Ok(common) => common,
+    let state = match ProcessState::new(config) {
+        Ok(state) => state,
         Err(error) => {
             tracing::error!(error = describe(&error), "TLS cannot be set up");
             return ExitCode::FAILURE;
         }
     };
-    common.admission.observe();
+    state.admission.observe();
     let workers = config.workers();
-    let process = Arc::new(Process {
-        common,
+    let process = Arc::new(Supervisor {
+        state,
         workers,
-        ports: Ports::of(workers),
-        boards: Mutex::default(),
+        listeners: Listeners::of(workers),
+        healths: Mutex::default(),
         stop: CancellationToken::new(),
     });
-    let (ended, mut endings) = mpsc::unbounded_channel();
+    let (ended, mut exits) = mpsc::unbounded_channel();
     if let Err(error) = spawn(&process, start, &ended) {
         tracing::error!(%error, "cannot start a worker");
         return ExitCode::FAILURE;
@@ -149,22 +154,22 @@ where
             false
         }
         // A worker ends by itself only if it failed.
-        _ = endings.recv() => true,
+        _ = exits.recv() => true,
     };
     process.stop.cancel();
-    drain(config, &mut signals, &mut endings, failed).await
+    drain(config, &mut signals, &mut exits, failed).await
 }
 
 /// Waits until all workers have ended, but not for ever.
 async fn drain(
     config: &Config,
     signals: &mut Signals,
-    endings: &mut UnboundedReceiver<Ending>,
+    exits: &mut UnboundedReceiver<WorkerExit>,
     mut failed: bool,
 ) -> ExitCode {
     let all_ended = async {
-        while let Some(ending) = endings.recv().await {
-            failed |= ending == Ending::Failed;
+        while let Some(exit) = exits.recv().await {
+            failed |= exit == WorkerExit::Failed;
         }
     };
     let limit = config.drain_delay() + config.drain_timeout() + STOP_MARGIN;
@@ -176,7 +181,7 @@ async fn drain(
             }
         }
         signal = signals.next() => {
-            tracing::warn!(signal, "second signal, ending at once");
+            tracing::warn!(signal, "second signal, exit at once");
             failed = true;
         }
     }
@@ -184,15 +189,15 @@ async fn drain(
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum WorkerExit {
     Drained,
     Failed,
 }
 
 fn spawn<F, Fut, E>(
-    process: &Arc<Process>,
+    process: &Arc<Supervisor>,
     start: F,
-    ended: &UnboundedSender<Ending>,
+    ended: &UnboundedSender<WorkerExit>,
 ) -> io::Result<()>
 where
     F: Fn(Worker) -> Fut + Send + Sync + 'static,
@@ -205,17 +210,17 @@ where
         let (process, start, ended) = (process.clone(), start.clone(), ended.clone());
         let work = move || {
             let worker = Worker { index, count };
-            let result = catch_unwind(AssertUnwindSafe(|| work(&process, worker, &*start)));
-            let ending = match result {
-                Ok(Ok(())) => Ending::Drained,
+            let result = catch_unwind(AssertUnwindSafe(|| run_worker(&process, worker, &*start)));
+            let exit = match result {
+                Ok(Ok(())) => WorkerExit::Drained,
                 Ok(Err(error)) => {
                     tracing::error!(worker = index, error, "a worker failed");
-                    Ending::Failed
+                    WorkerExit::Failed
                 }
-                Err(_panic) => Ending::Failed,
+                Err(_panic) => WorkerExit::Failed,
             };
             // Nobody waits any more after a second signal.
-            let _ = ended.send(ending);
+            let _ = ended.send(exit);
         };
         thread::Builder::new().name(format!("worker-{index}")).spawn(work)?;
     }
@@ -223,7 +228,7 @@ where
 }
 
 /// The life of one worker. Errors are told as text, since theirs need not leave the thread.
-fn work<F, Fut, E>(process: &Process, worker: Worker, start: &F) -> Result<(), String>
+fn run_worker<F, Fut, E>(process: &Supervisor, worker: Worker, start: &F) -> Result<(), String>
 where
     F: Fn(Worker) -> Fut,
     Fut: Future<Output = Result<Vec<Listening>, E>>,
@@ -235,22 +240,22 @@ where
             started = start(worker) => started.map_err(|error| describe(&error))?,
             () = process.stop.cancelled() => return Ok(()),
         };
-        let (mut servers, mut boards) = (Vec::new(), Vec::new());
-        for (place, Listening { address, service }) in started.into_iter().enumerate() {
+        let (mut servers, mut healths) = (Vec::new(), Vec::new());
+        for (index, Listening { address, service }) in started.into_iter().enumerate() {
             let listener =
-                process.ports.listen(place, address).map_err(|error| describe(&error))?;
+                process.listeners.listen(index, address).map_err(|error| describe(&error))?;
             let address = listener.socket.local_addr().map_err(|error| describe(&error))?;
             if worker.is_first() {
                 tracing::info!(service = service.name, %address, workers = worker.count, "listening");
             }
-            let board = process.board(place, service.name, worker.count);
+            let health = process.health(index, service.name, worker.count);
             let stop = process.stop.cancelled();
-            servers.push(serve_in(worker, listener, service, &process.common, board.clone(), stop));
-            boards.push(board);
+            servers.push(serve_in(worker, listener, service, &process.state, health.clone(), stop));
+            healths.push(health);
         }
         tokio::select! {
             served = try_join_all(servers) => served.map(drop).map_err(|error| describe(&error)),
-            ended = process.answer_probes(worker, &boards) => ended,
+            ended = process.serve_health_checks(worker, &healths) => ended,
         }
     });
     runtime.shutdown_timeout(RUNTIME_STOP);
@@ -261,6 +266,10 @@ where
 /// connections then runs once for a batch of messages.
 fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
+}
+
+fn current_trace_id() -> Option<String> {
+    context::trace().map(|trace| trace.id().to_string())
 }
 
 /// Returns an error with its causes.

@@ -21,13 +21,13 @@ use crate::{
     Config, Probe, Service, Worker,
     admission::Admission,
     call::{Calls, HEADER_LIST_MAX},
-    connection_balancer::Taken,
+    connection_balancer::ConnectionLease,
     context::{Context, Shared, Trace},
-    health::Board,
+    health::HealthState,
     identity::Identity,
-    ports::Listener,
+    listeners::Listener,
     reflection,
-    tls::{Accepted, Acceptor, TlsError},
+    tls::{Acceptor, MaybeTlsStream, TlsError},
 };
 
 // A probe that takes longer has its answer. Longer than a store's round trip may take, by default three
@@ -35,16 +35,16 @@ use crate::{
 const PROBE_TIMEOUT: Duration = Duration::from_secs(4);
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 // Who is not ready is asked more often: callers wait.
-const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+const UNREADY_PROBE_INTERVAL: Duration = Duration::from_millis(100);
 // A caller that a partition cut off holds its connection for no longer than the two together.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 // Callers that hang up at once are no attack yet: a gateway that dies cancels all of its calls.
 const PENDING_RESETS_MAX: usize = 1024;
-// A caller of HTTP/2 or TLS speaks first, and at once.
-const SILENCE_MAX: Duration = Duration::from_secs(5);
+// A caller of HTTP/2 or TLS has_first_byte first, and at once.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(5);
 // When the process is out of file descriptors, accepting fails until a connection ends.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
 /// Why a server ended by itself.
 #[derive(Debug, thiserror::Error)]
@@ -69,14 +69,14 @@ pub enum ServeError {
 
 /// What the servers of a process share.
 #[derive(Debug)]
-pub(crate) struct Common {
+pub(crate) struct ProcessState {
     pub(crate) config: Config,
     pub(crate) admission: Arc<Admission>,
     /// What is shown to callers, if they speak TLS.
     acceptor: Option<Arc<Acceptor>>,
 }
 
-impl Common {
+impl ProcessState {
     pub(crate) fn new(config: &Config) -> Result<Self, TlsError> {
         Ok(Self {
             config: config.clone(),
@@ -95,9 +95,9 @@ pub async fn serve(
     config: &Config,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let board = Board::new(service.name, 1);
-    let common = Common::new(config).map_err(ServeError::Tls)?;
-    serve_in(Worker::ONLY, Listener::from(listener), service, &common, board, stop).await
+    let health = HealthState::new(service.name, 1);
+    let process = ProcessState::new(config).map_err(ServeError::Tls)?;
+    serve_in(Worker::ONLY, Listener::from(listener), service, &process, health, stop).await
 }
 
 /// Serves one service in one worker of a process.
@@ -105,30 +105,30 @@ pub(crate) async fn serve_in(
     worker: Worker,
     listener: Listener,
     service: Service,
-    common: &Common,
-    board: Arc<Board>,
+    process: &ProcessState,
+    health: Arc<HealthState>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let Common { config, admission, acceptor } = common;
+    let ProcessState { config, admission, acceptor } = process;
     let shared = Arc::new(Shared::new(config, admission.clone()));
     let routes = reflection::add(service.routes, service.name).map_err(ServeError::Reflection)?;
-    let calls = Calls::new(routes.add_service(board.server()), shared.clone());
+    let calls = Calls::new(routes.add_service(health.server()), shared.clone());
     let mut background = spawn(service.background, &shared);
     let transport = transport(config).serve_with_incoming_shutdown(
         calls,
-        accept(listener, acceptor.clone())?,
+        incoming(listener, acceptor.clone())?,
         shared.closing.clone().cancelled_owned(),
     );
     let mut transport = pin!(transport);
 
     tokio::select! {
         ended = &mut transport => return ended.map_err(ServeError::Transport),
-        never = watch(&service.ready, &board, worker) => match never {},
+        never = probe_readiness(&service.ready, &health, worker) => match never {},
         // To go on without it would leave its work undone, and nobody would know.
         Some(_ended) = background.join_next() => return Err(ServeError::Background),
         () = stop => {}
     }
-    board.drain();
+    health.drain();
     drop(background);
     // New calls are still answered, until whoever spreads them has noticed.
     if let Ok(ended) = timeout(config.drain_delay(), &mut transport).await {
@@ -136,13 +136,13 @@ pub(crate) async fn serve_in(
     }
     // With it go those who watch: they would stay as long as they may.
     shared.closing.cancel();
-    board.close();
+    health.close();
     let deadline = Instant::now() + config.drain_timeout();
     let ended = timeout_at(deadline, &mut transport).await;
     shared.writes.close();
     let written = timeout_at(deadline, shared.writes.wait()).await;
     if ended.is_err() || written.is_err() {
-        let (calls, writes) = (shared.admission.under_way(), shared.writes.len());
+        let (calls, writes) = (shared.admission.in_flight(), shared.writes.len());
         tracing::warn!(service = service.name, calls, writes, "drain timed out, cutting off");
     }
     ended.unwrap_or(Ok(())).map_err(ServeError::Transport)
@@ -152,10 +152,10 @@ pub(crate) async fn serve_in(
 pub(crate) async fn serve_health(
     listener: Listener,
     config: &Config,
-    board: &Arc<Board>,
+    health: &Arc<HealthState>,
 ) -> Result<(), ServeError> {
-    let server = transport(config).add_service(board.server());
-    server.serve_with_incoming(accept(listener, None)?).await.map_err(ServeError::Transport)
+    let server = transport(config).add_service(health.server());
+    server.serve_with_incoming(incoming(listener, None)?).await.map_err(ServeError::Transport)
 }
 
 fn transport(config: &Config) -> Server {
@@ -178,60 +178,62 @@ fn transport(config: &Config) -> Server {
 ///
 /// They have TCP_NODELAY: tonic sets it only on listeners that it opens itself, and without it
 /// answers wait 40 ms for an acknowledgement.
-fn accept(
+fn incoming(
     listener: Listener,
     acceptor: Option<Arc<Acceptor>>,
-) -> Result<impl futures::Stream<Item = io::Result<Accepted>>, ServeError> {
-    let Listener { socket, seats } = listener;
+) -> Result<impl futures::Stream<Item = io::Result<MaybeTlsStream>>, ServeError> {
+    let Listener { socket, balancer } = listener;
     socket.set_nonblocking(true).map_err(ServeError::Listener)?;
     let socket = tokio::net::TcpListener::from_std(socket).map_err(ServeError::Listener)?;
-    let incoming = TcpIncoming::from(socket).with_nodelay(Some(true));
-    let accepted = incoming.then(|accepted| async {
+    let tcp = TcpIncoming::from(socket).with_nodelay(Some(true));
+    let accepted = tcp.then(|accepted| async {
         if accepted.is_err() {
-            sleep(ACCEPT_PAUSE).await;
+            sleep(ACCEPT_BACKOFF).await;
         }
         accepted
     });
     // All of them are listened to at once, without a limit of its own beside that of the process's
     // file descriptors.
-    let begun = seats
-        .of_worker(accepted)
-        .map(move |accepted| stream::once(begin(accepted, acceptor.clone()).boxed()));
-    Ok(begun.flatten_unordered(None).filter_map(future::ready))
+    let established = balancer
+        .worker_connections(accepted)
+        .map(move |accepted| stream::once(establish(accepted, acceptor.clone()).boxed()));
+    Ok(established.flatten_unordered(None).filter_map(future::ready))
 }
 
 /// Waits for what a caller says first. Returns `None` when that is nothing, or not what it should be.
-async fn begin(
-    accepted: io::Result<(TcpStream, Taken)>,
+async fn establish(
+    accepted: io::Result<(TcpStream, ConnectionLease)>,
     acceptor: Option<Arc<Acceptor>>,
-) -> Option<io::Result<Accepted>> {
-    let (connection, taken) = match accepted {
+) -> Option<io::Result<MaybeTlsStream>> {
+    let (connection, lease) = match accepted {
         Ok(connection) => connection,
         Err(error) => {
             tracing::warn!(%error, "cannot accept a connection");
             return Some(Err(error));
         }
     };
-    let begun = async {
+    let established = async {
         match acceptor {
-            Some(acceptor) => acceptor.accept(connection, taken).await,
-            None => speaks(&connection).await.then(|| Accepted::plain(connection, taken)),
+            Some(acceptor) => acceptor.accept(connection, lease).await,
+            None => {
+                has_first_byte(&connection).await.then(|| MaybeTlsStream::plain(connection, lease))
+            }
         }
     };
-    timeout(SILENCE_MAX, begun).await.ok().flatten().map(Ok)
+    timeout(FIRST_BYTE_TIMEOUT, established).await.ok().flatten().map(Ok)
 }
 
 /// Waits for the first byte of a connection, and returns whether there is one.
-async fn speaks(connection: &TcpStream) -> bool {
+async fn has_first_byte(connection: &TcpStream) -> bool {
     matches!(connection.peek(&mut [0]).await, Ok(1..))
 }
 
 /// Asks a service over and over whether it can do its work.
-async fn watch(ready: &Probe, board: &Board, worker: Worker) -> Infallible {
+async fn probe_readiness(ready: &Probe, health: &HealthState, worker: Worker) -> Infallible {
     loop {
         let is_ready = timeout(PROBE_TIMEOUT, ready()).await.unwrap_or(false);
-        board.set_ready(worker.index, is_ready);
-        sleep(if is_ready { PROBE_INTERVAL } else { RETRY_INTERVAL }).await;
+        health.set_ready(worker.index, is_ready);
+        sleep(if is_ready { PROBE_INTERVAL } else { UNREADY_PROBE_INTERVAL }).await;
     }
 }
 
@@ -241,7 +243,7 @@ fn spawn(jobs: Vec<BoxFuture<'static, ()>>, shared: &Arc<Shared>) -> JoinSet<()>
     let mut background = JoinSet::new();
     for job in jobs {
         let shared = shared.clone();
-        let (trace, identity) = (Trace::begin(false), Identity::System.into());
+        let (trace, identity) = (Trace::new_root(false), Identity::System.into());
         let context = Context { deadline: None, trace, identity, shared, permit: None };
         background.spawn(context.scope(job));
     }

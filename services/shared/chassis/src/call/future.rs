@@ -17,33 +17,36 @@ use tokio::{
 use tonic::{Status, body::Body, service::Routes};
 use tower::Service;
 
-use super::{CallBody, Running, foreign};
+use super::{CallBody, InFlightCall, transport_error};
 use crate::{context::Context, status};
 
 // What the routes make of a request; tonic does not name it.
-type Handling = <Routes as Service<Request<Body>>>::Future;
+type HandlerFuture = <Routes as Service<Request<Body>>>::Future;
 
 pin_project! {
     /// Resolves when the handler answers, or refuses, or runs out of time, or panics.
     pub(crate) struct CallFuture {
         #[pin]
-        work: Option<TaskLocalFuture<Context, Handling>>,
+        work: Option<TaskLocalFuture<Context, HandlerFuture>>,
         // Polled, and so registered with the timer, only while the handler is not done.
         #[pin]
         timer: Option<Sleep>,
-        refusal: Option<Status>,
-        running: Option<Running>,
+        rejection: Option<Status>,
+        call: Option<InFlightCall>,
     }
 }
 
 impl CallFuture {
-    pub(super) fn working(work: TaskLocalFuture<Context, Handling>, running: Running) -> Self {
-        let timer = running.deadline.map(sleep_until);
-        Self { work: Some(work), timer, refusal: None, running: Some(running) }
+    pub(super) fn handling(
+        work: TaskLocalFuture<Context, HandlerFuture>,
+        call: InFlightCall,
+    ) -> Self {
+        let timer = call.deadline.map(sleep_until);
+        Self { work: Some(work), timer, rejection: None, call: Some(call) }
     }
 
-    pub(super) fn refused(status: Status, running: Running) -> Self {
-        Self { work: None, timer: None, refusal: Some(status), running: Some(running) }
+    pub(super) fn rejected(status: Status, call: InFlightCall) -> Self {
+        Self { work: None, timer: None, rejection: Some(status), call: Some(call) }
     }
 }
 
@@ -52,7 +55,7 @@ impl Future for CallFuture {
 
     fn poll(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let entered = this.running.as_ref().map(|running| running.span.enter());
+        let entered = this.call.as_ref().map(|call| call.span.enter());
         let polled = match this.work.as_mut().as_pin_mut() {
             Some(work) => catch_unwind(AssertUnwindSafe(|| work.poll(waker))),
             None => Ok(Poll::Pending),
@@ -63,7 +66,7 @@ impl Future for CallFuture {
                 known = this.work.as_mut().as_pin_mut().and_then(TaskLocalFuture::take_value);
                 Ok(response)
             }
-            Ok(Poll::Pending) => match (this.refusal.take(), this.timer.as_pin_mut()) {
+            Ok(Poll::Pending) => match (this.rejection.take(), this.timer.as_pin_mut()) {
                 (Some(status), _) => Err(status),
                 (None, Some(timer)) => {
                     std::task::ready!(timer.poll(waker));
@@ -76,13 +79,13 @@ impl Future for CallFuture {
         // The handler goes before its call does.
         this.work.set(None);
         drop(entered);
-        match this.running.take() {
-            Some(mut running) => {
+        match this.call.take() {
+            Some(mut call) => {
                 // Who acts may have been found out: a stream that is answered goes on for them.
                 if let Some(context) = known {
-                    running.identity = context.identity.get();
+                    call.identity = context.identity.get();
                 }
-                Poll::Ready(Ok(respond(answer, running)))
+                Poll::Ready(Ok(respond(answer, call)))
             }
             // Polled again after it was ready, which nobody may.
             None => Poll::Pending,
@@ -90,19 +93,20 @@ impl Future for CallFuture {
     }
 }
 
-fn respond(answer: Result<Response<Body>, Status>, mut running: Running) -> Response<CallBody> {
-    let answer = answer.and_then(|response| match foreign::translate(response.headers()) {
-        Some(status) => Err(status),
-        None => Ok(response),
-    });
+fn respond(answer: Result<Response<Body>, Status>, mut call: InFlightCall) -> Response<CallBody> {
+    let answer =
+        answer.and_then(|response| match transport_error::map_status(response.headers()) {
+            Some(status) => Err(status),
+            None => Ok(response),
+        });
     match answer {
         Ok(response) => {
-            running.note(response.headers());
-            response.map(|body| CallBody::new(body, running))
+            call.record_status(response.headers());
+            response.map(|body| CallBody::new(body, call))
         }
         Err(status) => {
-            running.code = Some(status.code());
-            status.into_http::<()>().map(|()| CallBody::empty(running))
+            call.code = Some(status.code());
+            status.into_http::<()>().map(|()| CallBody::empty(call))
         }
     }
 }

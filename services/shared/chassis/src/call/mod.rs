@@ -2,15 +2,13 @@
 //! trace, finds out who acts, keeps its panics to itself, and says in the project's terms what tonic refuses.
 
 mod body;
-mod code;
-mod duration;
-mod foreign;
 mod future;
-mod inside;
+mod in_flight;
+mod local;
 mod metadata;
-mod running;
 pub(crate) mod span;
 pub(crate) mod timeout;
+mod transport_error;
 
 use std::{
     convert::Infallible,
@@ -25,10 +23,8 @@ use tokio::time::Instant;
 use tonic::{Code, Status, body::Body, service::Routes, transport::server::TcpConnectInfo};
 use tower::Service;
 
-use self::running::Running;
-pub(crate) use self::{
-    body::CallBody, duration::Durations, future::CallFuture, metadata::HEADER_LIST_MAX,
-};
+use self::in_flight::InFlightCall;
+pub(crate) use self::{body::CallBody, future::CallFuture, metadata::HEADER_LIST_MAX};
 use crate::{
     context::{Context, Shared, Trace},
     identity::{self, Identity},
@@ -49,20 +45,20 @@ impl Calls {
     }
 
     /// Takes a call from within the process.
-    pub(crate) fn call_inside(
+    pub(crate) fn call_local(
         &mut self,
         request: Request<Body>,
         method: &'static Method,
         caller: Option<Context>,
         deadline: Option<Instant>,
     ) -> CallFuture {
-        let running = self.begin_inside(method, caller, deadline);
-        self.work(request, running)
+        let call = self.begin_local(method, caller, deadline);
+        self.work(request, call)
     }
 
     /// Runs what a handler makes of a call from within the process, as if it had come through the
     /// routes.
-    pub(crate) async fn run_inside<A>(
+    pub(crate) async fn run_local<A>(
         &self,
         method: &'static Method,
         caller: Option<Context>,
@@ -71,39 +67,39 @@ impl Calls {
     ) -> Result<tonic::Response<A>, Status> {
         // Who has no more time than the caller ends with it.
         let end = deadline.filter(|_| caller.as_ref().and_then(|one| one.deadline) != deadline);
-        inside::run(self.begin_inside(method, caller, deadline), end, work).await
+        local::run(self.begin_local(method, caller, deadline), end, work).await
     }
 
     /// A call from within the process works for the call that made it, if there is one: by its
     /// trace, for whom that acts, in its place, and among the writes of its server. It is not counted again, since a
     /// call that was let in must not be refused half-way.
-    fn begin_inside(
+    fn begin_local(
         &self,
         method: &'static Method,
         caller: Option<Context>,
         deadline: Option<Instant>,
-    ) -> Running {
+    ) -> InFlightCall {
         let (shared, incoming, permit, identity) = match caller {
             Some(Context { shared, trace, permit, identity, .. }) => {
                 (shared, Some(trace), permit, identity.get())
             }
             None => (self.shared.clone(), None, None, Identity::Nobody),
         };
-        let mut running = begin(method, shared, incoming);
-        running.deadline = deadline;
-        running.permit = permit;
-        running.identity = identity;
-        running.quiet = true;
-        running
+        let mut call = start(method, shared, incoming);
+        call.deadline = deadline;
+        call.permit = permit;
+        call.identity = identity;
+        call.quiet = true;
+        call
     }
 
-    fn work(&mut self, request: Request<Body>, running: Running) -> CallFuture {
-        if running.deadline.is_some_and(|deadline| deadline <= running.started) {
-            return CallFuture::refused(status::deadline_exceeded(), running);
+    fn work(&mut self, request: Request<Body>, call: InFlightCall) -> CallFuture {
+        if call.deadline.is_some_and(|deadline| deadline <= call.started) {
+            return CallFuture::rejected(status::deadline_exceeded(), call);
         }
         // Made here, and run when it is polled: as part of the call.
         let routes = &mut self.routes;
-        CallFuture::working(running.context().scope(routes.call(request)), running)
+        CallFuture::handling(call.context().scope(routes.call(request)), call)
     }
 }
 
@@ -119,35 +115,35 @@ impl Service<Request<Body>> for Calls {
     fn call(&mut self, request: Request<Body>) -> CallFuture {
         let method = methods::find(request.uri().path());
         let headers = request.headers();
-        let mut running = begin(method, self.shared.clone(), Trace::read(headers));
-        running.caller = request.extensions().get().and_then(TcpConnectInfo::remote_addr);
+        let mut call = start(method, self.shared.clone(), Trace::extract(headers));
+        call.caller = request.extensions().get().and_then(TcpConnectInfo::remote_addr);
         if let Err(status) = metadata::check(&request) {
-            return CallFuture::refused(status, running);
+            return CallFuture::rejected(status, call);
         }
-        span::note_caller(&running.span, request.uri(), running.caller);
-        if !method.inspection {
-            running.permit = self.shared.admission.enter();
-            if running.permit.is_none() {
-                return CallFuture::refused(overloaded(), running);
+        span::record_peer(&call.span, request.uri(), call.caller);
+        if !method.is_infrastructure {
+            call.permit = self.shared.admission.try_admit();
+            if call.permit.is_none() {
+                return CallFuture::rejected(overloaded(), call);
             }
         }
-        if let Some(keys) = self.shared.keys.as_ref().filter(|_| method.is_guarded) {
-            match identity::read(keys, headers) {
-                Ok(identity) => running.identity = identity,
-                Err(status) => return CallFuture::refused(status, running),
+        if let Some(keys) = self.shared.keys.as_ref().filter(|_| method.requires_identity) {
+            match identity::extract(keys, headers) {
+                Ok(identity) => call.identity = identity,
+                Err(status) => return CallFuture::rejected(status, call),
             }
         }
-        match deadline(headers, method, &running) {
-            Ok(deadline) => running.deadline = deadline,
-            Err(status) => return CallFuture::refused(status, running),
+        match deadline(headers, method, &call) {
+            Ok(deadline) => call.deadline = deadline,
+            Err(status) => return CallFuture::rejected(status, call),
         }
-        self.work(request, running)
+        self.work(request, call)
     }
 }
 
-fn begin(method: &'static Method, shared: Arc<Shared>, incoming: Option<Trace>) -> Running {
-    let (trace, span) = span::place(incoming, method, &shared);
-    Running {
+fn start(method: &'static Method, shared: Arc<Shared>, incoming: Option<Trace>) -> InFlightCall {
+    let (trace, span) = span::start(incoming, method, &shared);
+    InFlightCall {
         method,
         deadline: None,
         trace,
@@ -156,7 +152,7 @@ fn begin(method: &'static Method, shared: Arc<Shared>, incoming: Option<Trace>) 
         shared,
         caller: None,
         permit: None,
-        quiet: method.inspection,
+        quiet: method.is_infrastructure,
         started: Instant::now(),
         code: None,
         stopped: false,
@@ -166,15 +162,15 @@ fn begin(method: &'static Method, shared: Arc<Shared>, incoming: Option<Trace>) 
 fn deadline(
     headers: &HeaderMap,
     method: &Method,
-    running: &Running,
+    call: &InFlightCall,
 ) -> Result<Option<Instant>, Status> {
-    let shared = &running.shared;
+    let shared = &call.shared;
     let timeout = match timeout::read(headers).map_err(|invalid| status::invalid([invalid]))? {
         Some(timeout) => timeout.min(shared.max_timeout),
         None if method.streaming => return Ok(None),
         None => shared.default_timeout,
     };
-    Ok(Some(running.started + timeout))
+    Ok(Some(call.started + timeout))
 }
 
 fn overloaded() -> Status {

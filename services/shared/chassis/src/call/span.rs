@@ -13,27 +13,27 @@ use tonic::Code;
 use tracing::{Span, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
-use super::code;
 use crate::{
     context::{Shared, Trace},
     methods::Method,
+    status,
 };
 
 /// Returns a call's place in its trace, and its span if it is recorded.
-pub(super) fn place(incoming: Option<Trace>, method: &Method, shared: &Shared) -> (Trace, Span) {
+pub(super) fn start(incoming: Option<Trace>, method: &Method, shared: &Shared) -> (Trace, Span) {
     let sampling = &shared.sampling;
     // Who asks whether we are well asks every second, and nobody looks at that.
-    let may_be = sampling.ratio > 0.0 && !method.inspection;
-    let is_chosen = || may_be && rand::rng().random_bool(sampling.ratio);
+    let is_samplable = sampling.ratio > 0.0 && !method.is_infrastructure;
+    let is_sampled = || is_samplable && rand::rng().random_bool(sampling.ratio);
     let (mut trace, parent) = match incoming {
         Some(mut trace) => {
-            if !sampling.heeds_caller {
-                trace.sampled = is_chosen();
+            if !sampling.is_parent_based {
+                trace.sampled = is_sampled();
             }
-            let parent = remote(&trace);
+            let parent = remote_parent(&trace);
             (trace, parent)
         }
-        None => (Trace::begin(is_chosen()), None),
+        None => (Trace::new_root(is_sampled()), None),
     };
     if !(trace.sampled && shared.recording) {
         return (trace, Span::none());
@@ -57,12 +57,12 @@ pub(super) fn place(incoming: Option<Trace>, method: &Method, shared: &Shared) -
         // Fails only where nothing records.
         let _ = span.set_parent(OtelContext::new().with_remote_span_context(parent));
     }
-    go_into(&mut trace, &span);
+    set_parent(&mut trace, &span);
     (trace, span)
 }
 
 /// Notes how a call from outside the process names us, and where it comes from.
-pub(super) fn note_caller(span: &Span, server: &Uri, caller: Option<SocketAddr>) {
+pub(super) fn record_peer(span: &Span, server: &Uri, caller: Option<SocketAddr>) {
     if span.is_none() {
         return;
     }
@@ -75,7 +75,7 @@ pub(super) fn note_caller(span: &Span, server: &Uri, caller: Option<SocketAddr>)
 }
 
 /// Makes a span that which is called next has as its parent.
-pub(crate) fn go_into(trace: &mut Trace, span: &Span) {
+pub(crate) fn set_parent(trace: &mut Trace, span: &Span) {
     let recorded = span.context().span().span_context().clone();
     if recorded.is_valid() {
         trace.id = u128::from_be_bytes(recorded.trace_id().to_bytes());
@@ -84,7 +84,7 @@ pub(crate) fn go_into(trace: &mut Trace, span: &Span) {
 }
 
 /// Returns where somebody else's span is, if that one is recorded.
-pub(crate) fn remote(trace: &Trace) -> Option<SpanContext> {
+pub(crate) fn remote_parent(trace: &Trace) -> Option<SpanContext> {
     let (id, span) = (TraceId::from(trace.id), SpanId::from(trace.span));
     let state = TraceState::default();
     trace.sampled.then(|| SpanContext::new(id, span, TraceFlags::SAMPLED, true, state))
@@ -92,8 +92,8 @@ pub(crate) fn remote(trace: &Trace) -> Option<SpanContext> {
 
 /// Notes how a call ended, as the conventions have it
 /// (<https://opentelemetry.io/docs/specs/semconv/rpc/grpc/>).
-pub(super) fn end(span: &Span, code: Code, was_stopped: bool) {
-    let name = code::name(code);
+pub(super) fn record_status(span: &Span, code: Code, was_stopped: bool) {
+    let name = status::code_name(code);
     span.record("rpc.response.status_code", name);
     if is_error(code) && !was_stopped {
         span.record("otel.status_code", "ERROR");

@@ -27,7 +27,7 @@ pub(super) struct Keys {
 
 /// Why a file has no keys that can be used. Never shows what stands in it.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Problem {
+pub(super) enum KeyError {
     #[error("line {0} is neither base64 nor hexadecimal")]
     Encoding(usize),
     #[error("the key in line {0} has {1} bytes, and must have at least {KEY_BYTES_MIN}")]
@@ -41,15 +41,15 @@ pub(super) enum Problem {
 impl Keys {
     /// Reads keys, base64 or hexadecimal, one a line. Empty lines, and those that begin with `#`, are
     /// skipped.
-    pub(super) fn parse(text: &str) -> Result<Self, Problem> {
+    pub(super) fn parse(text: &str) -> Result<Self, KeyError> {
         let lines = text.lines().map(str::trim).zip(1..);
         let mut keys = lines
             .filter(|(line, _)| !line.is_empty() && !line.starts_with('#'))
             .map(|(line, number)| key(line, number));
-        let first = keys.next().ok_or(Problem::Empty)??;
+        let first = keys.next().ok_or(KeyError::Empty)??;
         let others = keys.collect::<Result<Vec<_>, _>>()?;
         if others.len() >= KEYS_MAX {
-            return Err(Problem::TooMany);
+            return Err(KeyError::TooMany);
         }
         Ok(Self { first, others })
     }
@@ -67,7 +67,7 @@ impl Keys {
     }
 }
 
-fn key(line: &str, number: usize) -> Result<Hmac<Sha256>, Problem> {
+fn key(line: &str, number: usize) -> Result<Hmac<Sha256>, KeyError> {
     // What has hexadecimal digits alone is base64 as well, of something else: also with one lost.
     let bytes = if line.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         hex::decode(line).ok()
@@ -75,12 +75,12 @@ fn key(line: &str, number: usize) -> Result<Hmac<Sha256>, Problem> {
         let decode = |alphabet| GeneralPurpose::new(alphabet, LENIENT).decode(line).ok();
         decode(&STANDARD).or_else(|| decode(&URL_SAFE))
     };
-    let bytes = bytes.ok_or(Problem::Encoding(number))?;
+    let bytes = bytes.ok_or(KeyError::Encoding(number))?;
     if bytes.len() < KEY_BYTES_MIN {
-        return Err(Problem::Short(number, bytes.len()));
+        return Err(KeyError::Short(number, bytes.len()));
     }
     // Takes keys of any length.
-    Hmac::new_from_slice(&bytes).map_err(|_| Problem::Encoding(number))
+    Hmac::new_from_slice(&bytes).map_err(|_| KeyError::Encoding(number))
 }
 
 #[cfg(test)]
@@ -91,7 +91,7 @@ mod tests {
     const BASE64: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     const OTHER: &str = "__________________________________________8";
 
-    fn problem(text: &str) -> Problem {
+    fn problem(text: &str) -> KeyError {
         Keys::parse(text).err().expect("is refused")
     }
 
@@ -124,11 +124,11 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_by_its_line() {
-        assert_eq!(problem("# none\n"), Problem::Empty);
-        assert_eq!(problem(&format!("# one\n{HEX}\nnot a key!")), Problem::Encoding(3));
-        assert_eq!(problem(&format!("{HEX}\n{}", &HEX[..62])), Problem::Short(2, 31));
-        assert_eq!(problem(&format!("{}0", &HEX[..62])), Problem::Encoding(1), "a digit is lost");
-        assert_eq!(problem(&[HEX; 9].join("\n")), Problem::TooMany);
+        assert_eq!(problem("# none\n"), KeyError::Empty);
+        assert_eq!(problem(&format!("# one\n{HEX}\nnot a key!")), KeyError::Encoding(3));
+        assert_eq!(problem(&format!("{HEX}\n{}", &HEX[..62])), KeyError::Short(2, 31));
+        assert_eq!(problem(&format!("{}0", &HEX[..62])), KeyError::Encoding(1), "a digit is lost");
+        assert_eq!(problem(&[HEX; 9].join("\n")), KeyError::TooMany);
         assert!(Keys::parse(&[HEX; 8].join("\n")).is_ok());
     }
 }

@@ -3,9 +3,9 @@
 //! says. Without keys (`--identity-key-file`) nothing is sent and nothing is checked.
 
 mod authorizer;
-mod file;
+mod key_file;
 mod keys;
-mod signed;
+mod signed_token;
 mod signer;
 
 use http::{HeaderMap, HeaderValue};
@@ -13,10 +13,10 @@ use microblog_domain::UserId;
 use microblog_proto::common::ErrorReason;
 use tonic::Status;
 
-use self::signed::Refused;
+use self::signed_token::VerifyError;
 pub use self::{
     authorizer::CallAuthorizer,
-    file::{KeyFile, KeyFileError},
+    key_file::{KeyFile, KeyFileError},
     signer::Signer,
 };
 use crate::status;
@@ -37,7 +37,7 @@ pub enum Identity {
 }
 
 /// Puts into the headers of a call who acts.
-pub(crate) fn write(keys: &KeyFile, identity: Identity, headers: &mut HeaderMap) {
+pub(crate) fn inject(keys: &KeyFile, identity: Identity, headers: &mut HeaderMap) {
     if let Ok(mut value) = HeaderValue::from_bytes(keys.sign(identity).as_bytes()) {
         // Not to be shown, nor to be remembered by a connection: each is another.
         value.set_sensitive(true);
@@ -46,26 +46,28 @@ pub(crate) fn write(keys: &KeyFile, identity: Identity, headers: &mut HeaderMap)
 }
 
 /// Returns who acts, as the headers of a call from outside the process say. One that is not valid
-/// is refused, not ignored: its sender counts on being somebody.
-pub(crate) fn read(keys: &KeyFile, headers: &HeaderMap) -> Result<Identity, Status> {
+/// is rejected, not ignored: its sender counts on being somebody.
+pub(crate) fn extract(keys: &KeyFile, headers: &HeaderMap) -> Result<Identity, Status> {
     let mut values = headers.get_all(HEADER).iter();
     let Some(value) = values.next() else {
-        return Err(refused(
+        return Err(rejected(
             "needs metadata `microblog-identity`, signed by a server of the system",
         ));
     };
     if values.next().is_some() {
-        return Err(refused("metadata `microblog-identity` is there twice"));
+        return Err(rejected("metadata `microblog-identity` is there twice"));
     }
     keys.verify(value.as_bytes()).map_err(|why| {
-        refused(match why {
-            Refused::NotSigned => "the identity is not signed by a key that is known here",
-            Refused::Expired => "the identity is not valid any more",
-            Refused::Future => "the identity is from the future: the servers' clocks differ",
+        rejected(match why {
+            VerifyError::BadSignature => "the identity is not signed by a key that is known here",
+            VerifyError::Expired => "the identity is not valid any more",
+            VerifyError::NotYetValid => {
+                "the identity is from the future: the servers' clocks differ"
+            }
         })
     })
 }
 
-fn refused(text: &str) -> Status {
+fn rejected(text: &str) -> Status {
     status::unauthenticated(ErrorReason::IdentityInvalid, text)
 }

@@ -38,7 +38,7 @@ pub enum AddressError {
 
 /// One URL of a peer.
 #[derive(Clone, Debug)]
-pub(super) struct Site {
+pub(super) struct PeerUrl {
     pub(super) origin: Origin,
     pub(super) host: Host,
 }
@@ -48,24 +48,24 @@ pub(super) struct Site {
 pub(super) struct Origin {
     pub(super) authority: Authority,
     /// `None`: there is no TLS.
-    pub(super) proof: Option<Proof>,
+    pub(super) tls: Option<ClientTls>,
 }
 
 /// A certificate for a name.
 #[derive(Clone, Debug)]
-pub(super) struct Proof {
-    pub(super) name: ServerName<'static>,
+pub(super) struct ClientTls {
+    pub(super) server_name: ServerName<'static>,
     pub(super) connector: Arc<Connector>,
 }
 
 impl Origin {
     /// Returns whether calls to both say the same, and both have to show the same.
-    pub(super) fn is(&self, other: &Self) -> bool {
+    pub(super) fn is_same(&self, other: &Self) -> bool {
         self.authority == other.authority && self.scheme() == other.scheme()
     }
 
     pub(super) fn scheme(&self) -> Scheme {
-        if self.proof.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
+        if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
     }
 }
 
@@ -78,16 +78,19 @@ pub(super) enum Host {
 }
 
 /// Reads the URLs of a peer, with commas between them, and the files for TLS.
-pub(super) fn read(addresses: &str, config: &Config) -> Result<Vec<Site>, AddressError> {
+pub(super) fn parse(addresses: &str, config: &Config) -> Result<Vec<PeerUrl>, AddressError> {
     let connector = Connector::new(config).map_err(AddressError::Tls)?.map(Arc::new);
-    parse(addresses, connector.as_ref())
+    parse_all(addresses, connector.as_ref())
 }
 
-fn parse(addresses: &str, connector: Option<&Arc<Connector>>) -> Result<Vec<Site>, AddressError> {
-    addresses.split(',').map(|address| site(address.trim(), connector)).collect()
+fn parse_all(
+    addresses: &str,
+    connector: Option<&Arc<Connector>>,
+) -> Result<Vec<PeerUrl>, AddressError> {
+    addresses.split(',').map(|address| parse_one(address.trim(), connector)).collect()
 }
 
-fn site(address: &str, connector: Option<&Arc<Connector>>) -> Result<Site, AddressError> {
+fn parse_one(address: &str, connector: Option<&Arc<Connector>>) -> Result<PeerUrl, AddressError> {
     let error = || AddressError::Unknown(address.to_owned());
     if address.contains('@') {
         return Err(AddressError::Credentials);
@@ -109,10 +112,10 @@ fn site(address: &str, connector: Option<&Arc<Connector>>) -> Result<Site, Addre
     if host.is_empty() {
         return Err(error());
     }
-    let proof = if is_secure {
-        let name = ServerName::try_from(host.clone()).map_err(|_| error())?;
+    let tls = if is_secure {
+        let server_name = ServerName::try_from(host.clone()).map_err(|_| error())?;
         let untrusted = || AddressError::Untrusted(address.to_owned());
-        Some(Proof { name, connector: connector.ok_or_else(untrusted)?.clone() })
+        Some(ClientTls { server_name, connector: connector.ok_or_else(untrusted)?.clone() })
     } else {
         None
     };
@@ -120,7 +123,7 @@ fn site(address: &str, connector: Option<&Arc<Connector>>) -> Result<Site, Addre
         Ok(ip) => Host::Address(SocketAddr::new(ip, port)),
         Err(_) => Host::Name(host, port),
     };
-    Ok(Site { origin: Origin { authority, proof }, host })
+    Ok(PeerUrl { origin: Origin { authority, tls }, host })
 }
 
 #[cfg(test)]
@@ -141,7 +144,7 @@ mod tests {
     }
 
     fn hosts(addresses: &str) -> Vec<Host> {
-        parse(addresses, None).unwrap().into_iter().map(|site| site.host).collect()
+        parse_all(addresses, None).unwrap().into_iter().map(|url| url.host).collect()
     }
 
     #[test]
@@ -159,26 +162,27 @@ mod tests {
         let files = Files::new();
         let config =
             Config { peer_ca_file: Some(files.write("ca.pem", authority.pem())), ..config() };
-        let site = |address: &str| read(address, &config).unwrap().remove(0);
-        let name = |address: &str| site(address).origin.proof.unwrap().name.to_str().into_owned();
-        let named = site("https://user.microblog.svc");
+        let url = |address: &str| parse(address, &config).unwrap().remove(0);
+        let name =
+            |address: &str| url(address).origin.tls.unwrap().server_name.to_str().into_owned();
+        let named = url("https://user.microblog.svc");
         assert_eq!(named.host, Host::Name("user.microblog.svc".to_owned(), 443));
         assert_eq!(named.origin.scheme(), Scheme::HTTPS);
         assert_eq!(name("https://user.microblog.svc:50051"), "user.microblog.svc");
         assert_eq!(name("https://10.0.0.1:50051"), "10.0.0.1");
         assert_eq!(name("https://[::1]:50051"), "::1");
-        assert_eq!(site("http://user").origin.scheme(), Scheme::HTTP);
+        assert_eq!(url("http://user").origin.scheme(), Scheme::HTTP);
     }
 
     #[test]
     fn with_tls_it_must_be_said_who_is_trusted() {
-        let untrusted = parse("http://a,https://b", None).unwrap_err().to_string();
+        let untrusted = parse_all("http://a,https://b", None).unwrap_err().to_string();
         assert!(
             untrusted.contains("https://b") && untrusted.contains("--peer-ca-file"),
             "{untrusted}"
         );
         let config = Config { peer_ca_file: Some("/no/such/file".into()), ..config() };
-        assert!(matches!(read("http://a", &config), Err(AddressError::Tls(_))));
+        assert!(matches!(parse("http://a", &config), Err(AddressError::Tls(_))));
     }
 
     #[test]
@@ -186,20 +190,20 @@ mod tests {
         let both = hosts("http://10.0.0.1:1, http://user:2");
         assert_eq!(both.len(), 2);
         assert_eq!(both[1], Host::Name("user".to_owned(), 2));
-        let wrong = parse("http://10.0.0.1:1,user:2", None).unwrap_err();
+        let wrong = parse_all("http://10.0.0.1:1,user:2", None).unwrap_err();
         assert!(wrong.to_string().ends_with(": user:2"), "{wrong}");
         for wrong in [",", "http://a,", "http://a,,http://b", "ftp://a", "http://a b"] {
-            assert!(parse(wrong, None).is_err(), "{wrong}");
+            assert!(parse_all(wrong, None).is_err(), "{wrong}");
         }
         for port in ["", "0x1", "70000", "port"] {
-            assert!(parse(&format!("http://a:{port}"), None).is_err(), "{port}");
+            assert!(parse_all(&format!("http://a:{port}"), None).is_err(), "{port}");
         }
     }
 
     #[test]
     fn there_is_no_password_in_it() {
         for address in ["http://user:secret@host", "http://user:secret@host:port", "user:secret@"] {
-            let refused = parse(address, None).unwrap_err();
+            let refused = parse_all(address, None).unwrap_err();
             assert!(matches!(refused, AddressError::Credentials), "{address}: {refused}");
             assert!(!format!("{refused:?}").contains("secret"));
         }

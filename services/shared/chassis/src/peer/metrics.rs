@@ -7,11 +7,11 @@ use opentelemetry::{
 
 use crate::methods::Method;
 
-/// Why a request was sent once more.
+/// RetryReason a request was sent once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum RetryReason {
     /// Nobody had seen it.
-    Unseen,
+    Unsent,
     /// It was answered UNAVAILABLE, or not at all.
     Unanswered,
 }
@@ -42,25 +42,28 @@ impl Metrics {
             peer,
             retries: meter
                 .u64_counter("microblog.peer.retries")
-                .with_description(
-                    "Calls of a service behind that were made again, by why and outcome",
-                )
+                .with_description("Retried calls to a peer, by reason and outcome")
                 .with_unit("{call}")
                 .build(),
             // What all workers count adds up.
             endpoints: meter
                 .i64_up_down_counter("microblog.peer.endpoints")
-                .with_description("Addresses of a service behind that a worker knows, by state")
+                .with_description("Endpoints of a peer that a worker knows, by state")
                 .with_unit("{endpoint}")
                 .build(),
         }
     }
 
     /// Notes that a call was made again, or would have been.
-    pub(super) fn retried(&self, method: &'static Method, why: Why, outcome: Outcome) {
-        let why = match why {
-            Why::Unseen => "unseen",
-            Why::Unanswered => "unanswered",
+    pub(super) fn record_retry(
+        &self,
+        method: &'static Method,
+        reason: RetryReason,
+        outcome: Outcome,
+    ) {
+        let reason = match reason {
+            RetryReason::Unsent => "unseen",
+            RetryReason::Unanswered => "unanswered",
         };
         let outcome = match outcome {
             Outcome::Answered => "answered",
@@ -69,14 +72,14 @@ impl Metrics {
         };
         let attributes = [
             KeyValue::new("microblog.rpc.service", method.service()),
-            KeyValue::new("why", why),
+            KeyValue::new("why", reason),
             KeyValue::new("outcome", outcome),
         ];
         self.retries.add(1, &attributes);
     }
 
     /// Notes that there is one address more, or fewer, that answers or does not.
-    pub(super) fn endpoint(&self, is_live: bool, change: i64) {
+    pub(super) fn add_endpoints(&self, is_live: bool, change: i64) {
         let state = if is_live { "live" } else { "out" };
         let attributes = [KeyValue::new("peer", self.peer.clone()), KeyValue::new("state", state)];
         self.endpoints.add(change, &attributes);

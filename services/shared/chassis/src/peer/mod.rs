@@ -2,19 +2,18 @@
 //! the trace of the call that it works for, and for whom that acts.
 
 mod address;
-mod body;
 mod connection;
+mod discovery;
 mod endpoint;
+mod endpoint_set;
 mod failure;
-mod keeper;
-mod lookup;
+mod load_balancer;
+mod log_throttle;
 mod metrics;
-mod outage;
-mod outgoing;
-mod pool;
+mod reconnector;
 mod remote;
-mod resolve;
-mod roster;
+mod response;
+mod retryable_request;
 
 use std::{
     future::Future,
@@ -31,8 +30,13 @@ use tokio::time::Instant;
 use tonic::{Status, body::Body};
 use tower::Service as TowerService;
 
-pub use self::{address::AddressError, resolve::Resolve};
-use self::{lookup::Names, outage::Outage, pool::Pool, remote::Remote, resolve::System};
+pub use self::{address::AddressError, discovery::Resolve};
+use self::{
+    discovery::{DiscoveryConfig, SystemResolver},
+    load_balancer::LoadBalancer,
+    log_throttle::LogThrottle,
+    remote::Remote,
+};
 use crate::{
     Config, Handler, Service,
     admission::Admission,
@@ -84,7 +88,7 @@ impl Peer {
     /// With `https`, the certificate must be for the host in the URL, and signed by one of the
     /// authorities of `--peer-ca-file`; `--peer-cert-file` is shown to who asks for one.
     pub fn remote(address: &str, config: &Config) -> Result<Self, AddressError> {
-        Self::resolved_by(Arc::new(System), address, config)
+        Self::resolved_by(Arc::new(SystemResolver), address, config)
     }
 
     /// Returns the same, where something else knows the addresses of names.
@@ -93,11 +97,11 @@ impl Peer {
         address: &str,
         config: &Config,
     ) -> Result<Self, AddressError> {
-        let sites = address::read(address, config)?;
-        let authorities = sites.iter().map(|site| site.origin.authority.as_str());
+        let urls = address::parse(address, config)?;
+        let authorities = urls.iter().map(|url| url.origin.authority.as_str());
         let peer = authorities.collect::<Vec<_>>().join(",");
-        let pool = Pool::new(peer.clone(), Names { sites, resolver }, config);
-        let remote = Remote::new(pool, Outage::none(peer));
+        let balancer = LoadBalancer::new(peer.clone(), DiscoveryConfig { urls, resolver }, config);
+        let remote = Remote::new(balancer, LogThrottle::new(peer));
         Ok(Self::new(Target::Remote(Arc::new(remote)), config))
     }
 
@@ -151,14 +155,14 @@ impl TowerService<Request<Body>> for Peer {
         let deadline = self.deadline(request.headers(), method, caller.as_ref());
         match &mut self.target {
             Target::Local(local) => PeerFuture::Local {
-                call: local.calls.call_inside(request, method, caller, deadline),
+                call: local.calls.call_local(request, method, caller, deadline),
             },
             Target::Remote(remote) => {
-                if let Some(keys) = self.keys.as_ref().filter(|_| method.is_guarded) {
-                    identity::write(keys, context::identity(), request.headers_mut());
+                if let Some(keys) = self.keys.as_ref().filter(|_| method.requires_identity) {
+                    identity::inject(keys, context::identity(), request.headers_mut());
                 }
                 if let Some(caller) = caller {
-                    caller.trace.write(request.headers_mut());
+                    caller.trace.inject(request.headers_mut());
                 }
                 let call = remote.clone().call(request, method, deadline);
                 PeerFuture::Remote { call: Box::pin(call) }
@@ -188,7 +192,7 @@ impl microblog_proto::Peer for Peer {
         let method = methods::find(path);
         let caller = context::with(Context::clone);
         let deadline = self.deadline(request.metadata().as_ref(), method, caller.as_ref());
-        local.calls.run_inside(method, caller, deadline, call(request)).await
+        local.calls.run_local(method, caller, deadline, call(request)).await
     }
 }
 

@@ -9,39 +9,40 @@ use tonic::{Status, body::Body};
 use tower::retry::budget::{Budget as _, TpsBudget};
 
 use super::{
-    body::Answer,
     failure::{Failure, Kind, describe},
-    metrics::{Outcome, Why},
-    outage::Outage,
-    outgoing::Outgoing,
-    pool::Pool,
+    load_balancer::LoadBalancer,
+    log_throttle::LogThrottle,
+    metrics::{Outcome, RetryReason},
+    response::PeerResponse,
+    retryable_request::RetryableRequest,
 };
 use crate::{
-    methods::{Method, Repeat},
+    methods::{Idempotency, Method},
     status,
 };
 
 // Of all calls in that time, and in any case so many a second: where all that a peer answers is
 // UNAVAILABLE, calls that are made again would be what keeps it from coming back.
-const BUDGET_TIME: Duration = Duration::from_secs(10);
-const BUDGET_SHARE: f32 = 0.1;
-const BUDGET_FLOOR: u32 = 10;
+const RETRY_BUDGET_WINDOW: Duration = Duration::from_secs(10);
+const RETRY_BUDGET_RATIO: f32 = 0.1;
+const RETRY_BUDGET_PER_SECOND_MIN: u32 = 10;
 // What nobody has seen is sent again as often as that: once for each connection that a server ends
 // when it stops, and for several servers at once.
-const UNSEEN_MAX: u32 = 16;
+const UNSENT_RETRIES_MAX: u32 = 16;
 
 /// A peer on the network, in one worker.
 #[derive(Debug)]
 pub(super) struct Remote {
-    pool: Arc<Pool>,
+    balancer: Arc<LoadBalancer>,
     budget: TpsBudget,
-    outage: Outage,
+    throttle: LogThrottle,
 }
 
 impl Remote {
-    pub(super) fn new(pool: Arc<Pool>, outage: Outage) -> Self {
-        let budget = TpsBudget::new(BUDGET_TIME, BUDGET_FLOOR, BUDGET_SHARE);
-        Self { pool, budget, outage }
+    pub(super) fn new(balancer: Arc<LoadBalancer>, throttle: LogThrottle) -> Self {
+        let budget =
+            TpsBudget::new(RETRY_BUDGET_WINDOW, RETRY_BUDGET_PER_SECOND_MIN, RETRY_BUDGET_RATIO);
+        Self { balancer, budget, throttle }
     }
 
     /// Returns what one of the peer's servers answers.
@@ -51,7 +52,7 @@ impl Remote {
         method: &'static Method,
         deadline: Option<Instant>,
     ) -> Result<Response<Body>, Status> {
-        let answer = self.ask(Outgoing::new(request), method, deadline);
+        let answer = self.call_with_retries(RetryableRequest::new(request), method, deadline);
         match deadline {
             Some(deadline) => {
                 let late = |_elapsed| Err(status::deadline_exceeded());
@@ -61,32 +62,32 @@ impl Remote {
         }
     }
 
-    async fn ask(
+    async fn call_with_retries(
         &self,
-        mut request: Outgoing,
+        mut request: RetryableRequest,
         method: &'static Method,
         deadline: Option<Instant>,
     ) -> Result<Response<Body>, Status> {
         self.budget.deposit();
-        let mut tries = Tries::default();
+        let mut retry = RetryState::default();
         let answer = loop {
-            let answer = self.attempt(&mut request, method, deadline, &mut tries.last).await;
-            if !(request.is_there() && self.goes_on(&answer, method, &mut tries)) {
+            let answer = self.attempt(&mut request, method, deadline, &mut retry.last).await;
+            if !(request.can_be_sent() && self.should_retry(&answer, method, &mut retry)) {
                 break answer;
             }
         };
-        if let Some(why) = tries.why {
+        if let Some(reason) = retry.reason {
             let is_answered = answer.as_ref().is_ok_and(|answer| !answer.is_unavailable());
             let outcome = if is_answered { Outcome::Answered } else { Outcome::Failed };
-            self.pool.metrics().retried(method, why, outcome);
+            self.balancer.metrics().record_retry(method, reason, outcome);
         }
         match answer {
             Ok(answer) => {
-                self.outage.answered();
+                self.throttle.succeeded();
                 Ok(answer.into_response(deadline))
             }
             Err(failure) => {
-                self.outage.failed(&method.path, &failure.cause);
+                self.throttle.failed(&method.path, &failure.cause);
                 Err(status::peer_unavailable())
             }
         }
@@ -95,29 +96,29 @@ impl Remote {
     /// Sends a request to an address, another one than the last if there is one.
     async fn attempt(
         &self,
-        request: &mut Outgoing,
+        request: &mut RetryableRequest,
         method: &'static Method,
         deadline: Option<Instant>,
         last: &mut Option<SocketAddr>,
-    ) -> Result<Answer, Failure> {
-        let place = self.pool.place(*last).await;
-        let mut place = place.ok_or_else(|| Failure::away(self.pool.cause()))?;
-        *last = Some(place.endpoint().address);
+    ) -> Result<PeerResponse, Failure> {
+        let lease = self.balancer.acquire(*last).await;
+        let mut lease = lease.ok_or_else(|| Failure::unavailable(self.balancer.last_error()))?;
+        *last = Some(lease.endpoint().address);
         if method.streaming {
             // Boxed: not part of the calls that do without.
-            let other = Box::pin(place.for_stream()).await;
-            place = other.map_err(|error| Failure::unsent(describe(&error)))?;
+            let other = Box::pin(lease.for_stream()).await;
+            lease = other.map_err(|error| Failure::unsent(describe(&error)))?;
         }
-        let sent = request.attempt(&place.endpoint().origin, deadline);
-        let sent = sent.ok_or_else(|| Failure::away(String::new()))?;
-        match place.connection().send(sent).await {
-            Ok(response) if method.streaming => Ok(Answer::stream(response, place)),
-            Ok(response) => Answer::whole(response, place).await,
+        let sent = request.next_attempt(&lease.endpoint().origin, deadline);
+        let sent = sent.ok_or_else(|| Failure::unavailable(String::new()))?;
+        match lease.connection().send(sent).await {
+            Ok(response) if method.streaming => Ok(PeerResponse::stream(response, lease)),
+            Ok(response) => PeerResponse::unary(response, lease).await,
             Err(mut error) => {
                 let failure = Failure::of_request(&error);
-                place.settle(&failure);
-                if let Some(unseen) = error.take_message() {
-                    request.take_back(unseen);
+                lease.on_failure(&failure);
+                if let Some(unsent) = error.take_message() {
+                    request.restore(unsent);
                 }
                 Err(failure)
             }
@@ -125,48 +126,48 @@ impl Remote {
     }
 
     /// Returns whether a call is made once more, and notes it.
-    fn goes_on(
+    fn should_retry(
         &self,
-        answer: &Result<Answer, Failure>,
+        answer: &Result<PeerResponse, Failure>,
         method: &'static Method,
-        tries: &mut Tries,
+        retry: &mut RetryState,
     ) -> bool {
-        let may_repeat = match answer {
+        let may_retry = match answer {
             Ok(answer) if !answer.is_unavailable() => return false,
             // Another one may fare better; the same one was asked a moment ago.
-            Ok(_) => method.repeat != Repeat::Never && self.pool.has_other(tries.last),
+            Ok(_) => method.idempotency != Idempotency::None && self.balancer.has_other(retry.last),
             Err(failure) => match failure.kind {
-                Kind::Away => return false,
-                Kind::Unseen => {
-                    tries.unseen += 1;
-                    tries.why.get_or_insert(Why::Unseen);
-                    return tries.unseen <= UNSEEN_MAX;
+                Kind::Unavailable => return false,
+                Kind::Unsent => {
+                    retry.unsent += 1;
+                    retry.reason.get_or_insert(RetryReason::Unsent);
+                    return retry.unsent <= UNSENT_RETRIES_MAX;
                 }
-                Kind::Broken => method.repeat != Repeat::Never,
+                Kind::Reset => method.idempotency != Idempotency::None,
                 // A write that is still at work could undo what its caller does next.
-                Kind::Silent => method.repeat == Repeat::Read,
+                Kind::TimedOut => method.idempotency == Idempotency::NoSideEffects,
             },
         };
-        if !may_repeat || tries.is_repeated {
+        if !may_retry || retry.is_retried {
             return false;
         }
         if !self.budget.withdraw() {
-            self.pool.metrics().retried(method, Why::Unanswered, Outcome::Denied);
+            self.balancer.metrics().record_retry(method, RetryReason::Unanswered, Outcome::Denied);
             return false;
         }
-        tries.is_repeated = true;
-        tries.why = Some(Why::Unanswered);
+        retry.is_retried = true;
+        retry.reason = Some(RetryReason::Unanswered);
         true
     }
 }
 
 /// What was tried for one call.
 #[derive(Debug, Default)]
-struct Tries {
+struct RetryState {
     /// The address that was asked last.
     last: Option<SocketAddr>,
-    unseen: u32,
-    is_repeated: bool,
-    /// Why it was made again.
-    why: Option<Why>,
+    unsent: u32,
+    is_retried: bool,
+    /// RetryReason it was made again.
+    reason: Option<RetryReason>,
 }

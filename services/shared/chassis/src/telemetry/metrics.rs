@@ -19,11 +19,11 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// Returns what sends metrics to a collector.
 pub(super) fn exporter(
     endpoint: &str,
-    security: Option<ClientTlsConfig>,
+    tls: Option<ClientTlsConfig>,
 ) -> Result<MetricExporter, TelemetryError> {
     let mut exporter = MetricExporter::builder().with_tonic().with_endpoint(endpoint);
-    if let Some(security) = security {
-        exporter = exporter.with_tls_config(security);
+    if let Some(tls) = tls {
+        exporter = exporter.with_tls_config(tls);
     }
     Ok(exporter.build()?)
 }
@@ -31,7 +31,7 @@ pub(super) fn exporter(
 /// Returns what has metrics sent, from a thread of its own, and what lets Prometheus read them.
 pub(super) fn provider(
     exporter: Option<MetricExporter>,
-    scraped: Option<PrometheusExporter>,
+    prometheus_reader: Option<PrometheusExporter>,
     resource: Resource,
 ) -> SdkMeterProvider {
     let mut provider = SdkMeterProvider::builder().with_resource(resource);
@@ -43,8 +43,8 @@ pub(super) fn provider(
         }
         provider = provider.with_reader(reader.build());
     }
-    if let Some(scraped) = scraped {
-        provider = provider.with_reader(scraped);
+    if let Some(prometheus_reader) = prometheus_reader {
+        provider = provider.with_reader(prometheus_reader);
     }
     provider.build()
 }

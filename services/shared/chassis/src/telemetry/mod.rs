@@ -1,21 +1,22 @@
 //! Where log lines, traces and metrics go. Set up once, by the process; a library or test that
 //! never does loses nothing but its logs.
 
-mod lines;
+mod call_duration;
+mod collector_tls;
+mod log_format;
 mod metrics;
-mod scrape;
-mod security;
+mod prometheus;
 mod settings;
 mod traces;
 
 use std::{env, ffi::OsStr, io, net::SocketAddr, panic, path::Path, thread, time::Duration};
 
+use ::prometheus::Registry;
 use opentelemetry::{KeyValue, global, trace::TracerProvider as _};
 use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::{
     Resource, error::OTelSdkResult, metrics::SdkMeterProvider, trace::SdkTracerProvider,
 };
-use prometheus::Registry;
 use tokio::{sync::oneshot, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing_subscriber::{
@@ -26,7 +27,10 @@ use tracing_subscriber::{
 };
 use uuid::Uuid;
 
-pub(crate) use self::settings::{Sampling, Settings};
+pub(crate) use self::{
+    call_duration::CallDurations,
+    settings::{Sampling, Settings},
+};
 use crate::{Config, TlsError};
 
 // A collector that is away must not hold up the end of the process.
@@ -51,7 +55,7 @@ pub(crate) enum TelemetryError {
     #[error("TLS with the collector cannot be set up")]
     Tls(#[from] TlsError),
     #[error("metrics cannot be read")]
-    Registry(#[from] prometheus::Error),
+    Registry(#[from] ::prometheus::Error),
     #[error("cannot listen on {0} for those who ask for metrics")]
     Listener(SocketAddr, #[source] io::Error),
     #[error("telemetry is set up already")]
@@ -64,22 +68,25 @@ impl From<ExporterBuildError> for TelemetryError {
     }
 }
 
+/// Returns the trace id of the current call, for log lines.
+pub(crate) type TraceId = fn() -> Option<String>;
+
 /// The telemetry of a process.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
-    exported: Exported,
+    providers: Providers,
     // Until the end, so that the last numbers can be read.
-    _scraped: Option<AbortOnDropHandle<()>>,
+    _prometheus_server: Option<AbortOnDropHandle<()>>,
 }
 
 /// What leaves the process.
 #[derive(Debug)]
-struct Exported {
+struct Providers {
     traces: Option<SdkTracerProvider>,
     metrics: Option<SdkMeterProvider>,
 }
 
-impl Exported {
+impl Providers {
     /// Sends what is left, and blocks meanwhile.
     fn shutdown(&self) -> OTelSdkResult {
         let traces = self.traces.as_ref().map(|it| it.shutdown_with_timeout(FLUSH_TIMEOUT));
@@ -91,59 +98,62 @@ impl Exported {
 impl Telemetry {
     /// Sets it up for the whole process. Must be called inside the runtime that is to carry the
     /// exporters' connections.
-    pub(crate) fn start(config: &Config) -> Result<Self, TelemetryError> {
+    pub(crate) fn start(config: &Config, trace_id: TraceId) -> Result<Self, TelemetryError> {
         let filter = EnvFilter::builder().parse(&config.log)?;
         let settings = Settings::of(config);
-        let (traces_to, metrics_to) =
-            (settings.traces_to.as_deref(), settings.metrics_to.as_deref());
+        let (traces_endpoint, metrics_endpoint) =
+            (settings.traces_endpoint.as_deref(), settings.metrics_endpoint.as_deref());
         let resource = resource();
-        let (scraped, registry) =
-            settings.scraped_at.map(|_| scrape::reader()).transpose()?.unzip();
-        let pushed = metrics_to
-            .map(|to| metrics::exporter(to, settings.metrics_security.read(to)?))
+        let (prometheus_reader, registry) =
+            settings.prometheus_address.map(|_| prometheus::reader()).transpose()?.unzip();
+        let otlp_exporter = metrics_endpoint
+            .map(|to| metrics::exporter(to, settings.metrics_tls.read(to)?))
             .transpose()?;
-        let metrics =
-            settings.counts().then(|| metrics::provider(pushed, scraped, resource.clone()));
+        let metrics = settings
+            .has_metrics()
+            .then(|| metrics::provider(otlp_exporter, prometheus_reader, resource.clone()));
         if let Some(metrics) = &metrics {
             // Before there are log lines, in which it would announce itself, and before there are
             // traces, which count what becomes of them.
             global::set_meter_provider(metrics.clone());
         }
-        let traces = traces_to
-            .map(|to| traces::provider(to, settings.traces_security.read(to)?, resource))
+        let traces = traces_endpoint
+            .map(|to| traces::provider(to, settings.traces_tls.read(to)?, resource))
             .transpose()?;
-        let exported = Exported { traces, metrics };
-        match &exported.traces {
+        let providers = Providers { traces, metrics };
+        match &providers.traces {
             // One filter for all, which is cheaper than one for each layer.
-            None => {
-                tracing_subscriber::registry().with(filter).with(lines::layer(config)).try_init()?
-            }
+            None => tracing_subscriber::registry()
+                .with(filter)
+                .with(log_format::layer(config, trace_id))
+                .try_init()?,
             Some(traces) => {
                 let tracer = traces.tracer("microblog");
                 // Log lines name their trace; they need nothing else of its spans.
                 let events = filter.and(filter_fn(|metadata| metadata.is_event()));
                 let traces = traces::layer(tracer);
-                let lines = lines::layer(config).with_filter(events);
-                tracing_subscriber::registry().with(traces).with(lines).try_init()?;
+                let log_lines = log_format::layer(config, trace_id).with_filter(events);
+                tracing_subscriber::registry().with(traces).with(log_lines).try_init()?;
             }
         }
-        let scraped = settings.scraped_at.zip(registry);
-        let scraped = scraped.map(|(at, registry)| serve(at, registry)).transpose()?;
+        let prometheus_reader = settings.prometheus_address.zip(registry);
+        let prometheus_reader =
+            prometheus_reader.map(|(at, registry)| serve(at, registry)).transpose()?;
         panic::set_hook(Box::new(|panic| {
             // Not what it says, which may be a user's: an assertion shows the values it compared.
             let location = panic.location().map(ToString::to_string);
             tracing::error!(location, "panic");
         }));
-        Ok(Self { exported, _scraped: scraped })
+        Ok(Self { providers, _prometheus_server: prometheus_reader })
     }
 
     /// Sends what is left. On a thread of its own: the exporters block, and their connections are
     /// driven by the runtime that waits here.
     pub(crate) async fn stop(self) {
-        let exported = self.exported;
+        let providers = self.providers;
         let (done, stopped) = oneshot::channel();
         let flush = move || {
-            let result = exported.shutdown();
+            let result = providers.shutdown();
             // Nobody waits any more if it took too long.
             let _ = done.send(result);
         };
@@ -159,7 +169,7 @@ impl Telemetry {
 }
 
 fn serve(at: SocketAddr, registry: Registry) -> Result<AbortOnDropHandle<()>, TelemetryError> {
-    let listened = scrape::serve(at, registry);
+    let listened = prometheus::serve(at, registry);
     let (address, work) = listened.map_err(|error| TelemetryError::Listener(at, error))?;
     tracing::info!(%address, "serving metrics");
     Ok(AbortOnDropHandle::new(tokio::spawn(work)))

@@ -4,11 +4,11 @@
 
 use std::{env, net::SocketAddr, path::PathBuf};
 
-use super::security::Security;
+use super::collector_tls::CollectorTls;
 use crate::Config;
 
 /// Where nothing says it: few enough to cost next to nothing.
-const RATIO: f64 = 0.01;
+const SAMPLING_RATIO_DEFAULT: f64 = 0.01;
 
 /// Which calls are recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,22 +16,22 @@ pub(crate) struct Sampling {
     /// The share of those whose trace begins here.
     pub(crate) ratio: f64,
     /// Whether the caller's trace context decides, where there is one.
-    pub(crate) heeds_caller: bool,
+    pub(crate) is_parent_based: bool,
 }
 
 /// What is recorded and where it goes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
     /// The collector that takes traces; without one, there are no spans.
-    pub(crate) traces_to: Option<String>,
+    pub(crate) traces_endpoint: Option<String>,
     /// How it is reached over TLS.
-    pub(crate) traces_security: Security,
+    pub(crate) traces_tls: CollectorTls,
     /// The collector that metrics are sent to.
-    pub(crate) metrics_to: Option<String>,
+    pub(crate) metrics_endpoint: Option<String>,
     /// How it is reached over TLS.
-    pub(crate) metrics_security: Security,
+    pub(crate) metrics_tls: CollectorTls,
     /// Where Prometheus asks for metrics.
-    pub(crate) scraped_at: Option<SocketAddr>,
+    pub(crate) prometheus_address: Option<SocketAddr>,
     pub(crate) sampling: Sampling,
 }
 
@@ -42,8 +42,8 @@ impl Settings {
     }
 
     /// Returns whether anybody takes metrics.
-    pub(crate) fn counts(&self) -> bool {
-        self.metrics_to.is_some() || self.scraped_at.is_some()
+    pub(crate) fn has_metrics(&self) -> bool {
+        self.metrics_endpoint.is_some() || self.prometheus_address.is_some()
     }
 
     fn read(config: &Config, variable: impl Fn(&str) -> Option<String>) -> Self {
@@ -57,23 +57,23 @@ impl Settings {
             let endpoint = own.or_else(common);
             endpoint.filter(|_| !is_off && exporter.as_deref() != Some("none"))
         };
-        let security = |name: &str| {
+        let tls = |name: &str| {
             let file = |what: &str| {
                 let own = variable(&format!("OTEL_EXPORTER_OTLP_{name}_{what}"));
                 own.or_else(|| variable(&format!("OTEL_EXPORTER_OTLP_{what}"))).map(PathBuf::from)
             };
-            Security {
+            CollectorTls {
                 authorities: file("CERTIFICATE"),
                 certificate: file("CLIENT_CERTIFICATE"),
                 key: file("CLIENT_KEY"),
             }
         };
         Self {
-            traces_to: signal("TRACES"),
-            traces_security: security("TRACES"),
-            metrics_to: signal("METRICS"),
-            metrics_security: security("METRICS"),
-            scraped_at: config.metrics_listen.filter(|_| !is_off),
+            traces_endpoint: signal("TRACES"),
+            traces_tls: tls("TRACES"),
+            metrics_endpoint: signal("METRICS"),
+            metrics_tls: tls("METRICS"),
+            prometheus_address: config.metrics_listen.filter(|_| !is_off),
             sampling: sampling(config, variable),
         }
     }
@@ -81,26 +81,28 @@ impl Settings {
 
 /// Our own flag comes first: whoever sets it means this server.
 fn sampling(config: &Config, variable: impl Fn(&str) -> Option<String>) -> Sampling {
-    let parent_based = |ratio| Sampling { ratio, heeds_caller: true };
+    let parent_based = |ratio| Sampling { ratio, is_parent_based: true };
     if let Some(ratio) = config.trace_sampling {
         return parent_based(ratio);
     }
-    let Some(name) = variable("OTEL_TRACES_SAMPLER") else { return parent_based(RATIO) };
+    let Some(name) = variable("OTEL_TRACES_SAMPLER") else {
+        return parent_based(SAMPLING_RATIO_DEFAULT);
+    };
     let argument = || {
         let ratio = variable("OTEL_TRACES_SAMPLER_ARG").and_then(|ratio| ratio.parse().ok());
         ratio.filter(|ratio| (0.0..=1.0).contains(ratio)).unwrap_or(1.0)
     };
-    let (heeds_caller, root) = match name.strip_prefix("parentbased_") {
+    let (is_parent_based, root) = match name.strip_prefix("parentbased_") {
         Some(root) => (true, root),
         None => (false, &*name),
     };
     match root {
-        "always_on" => Sampling { ratio: 1.0, heeds_caller },
-        "always_off" => Sampling { ratio: 0.0, heeds_caller },
+        "always_on" => Sampling { ratio: 1.0, is_parent_based },
+        "always_off" => Sampling { ratio: 0.0, is_parent_based },
         // With or without: each service deciding for itself would leave no trace whole.
         "traceidratio" => parent_based(argument()),
         // One that we do not have is as if it were not there.
-        _ => parent_based(RATIO),
+        _ => parent_based(SAMPLING_RATIO_DEFAULT),
     }
 }
 
@@ -132,12 +134,12 @@ mod tests {
     #[test]
     fn each_signal_may_have_an_endpoint_of_its_own() {
         let common = read(COLLECTOR, &[]);
-        assert_eq!(common.traces_to.as_deref(), Some("http://common"));
-        assert_eq!(common.metrics_to, common.traces_to);
+        assert_eq!(common.traces_endpoint.as_deref(), Some("http://common"));
+        assert_eq!(common.metrics_endpoint, common.traces_endpoint);
         let own = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://own");
-        assert_eq!(read(COLLECTOR, &[own]).traces_to.as_deref(), Some("http://own"));
-        assert_eq!(read(COLLECTOR, &[own]).metrics_to, common.metrics_to);
-        assert_eq!(read(&[], &[own]).metrics_to, None, "of the other signal nothing is said");
+        assert_eq!(read(COLLECTOR, &[own]).traces_endpoint.as_deref(), Some("http://own"));
+        assert_eq!(read(COLLECTOR, &[own]).metrics_endpoint, common.metrics_endpoint);
+        assert_eq!(read(&[], &[own]).metrics_endpoint, None, "of the other signal nothing is said");
         let empty = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "");
         assert_eq!(read(COLLECTOR, &[empty]), common);
     }
@@ -149,32 +151,32 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE", "own-ca"),
             ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "key"),
         ];
-        let Settings { traces_security, metrics_security, .. } = read(&[], &variables);
-        let files = |authorities: &str| Security {
+        let Settings { traces_tls, metrics_tls, .. } = read(&[], &variables);
+        let files = |authorities: &str| CollectorTls {
             authorities: Some(authorities.into()),
             certificate: None,
             key: Some("key".into()),
         };
-        assert_eq!((traces_security, metrics_security), (files("ca"), files("own-ca")));
+        assert_eq!((traces_tls, metrics_tls), (files("ca"), files("own-ca")));
     }
 
     #[test]
     fn a_signal_or_all_of_them_may_be_switched_off() {
         let untraced = read(COLLECTOR, &[("OTEL_TRACES_EXPORTER", "none")]);
-        assert_eq!(untraced.traces_to, None);
-        assert!(untraced.metrics_to.is_some() && untraced.counts());
+        assert_eq!(untraced.traces_endpoint, None);
+        assert!(untraced.metrics_endpoint.is_some() && untraced.has_metrics());
         let off = read(COLLECTOR, &[("OTEL_SDK_DISABLED", "True")]);
-        assert!(off.traces_to.is_none() && !off.counts());
-        assert!(read(COLLECTOR, &[("OTEL_SDK_DISABLED", "1")]).counts(), "only true is true");
-        assert!(read(&COLLECTOR[1..], &[]).counts(), "Prometheus alone is enough");
+        assert!(off.traces_endpoint.is_none() && !off.has_metrics());
+        assert!(read(COLLECTOR, &[("OTEL_SDK_DISABLED", "1")]).has_metrics(), "only true is true");
+        assert!(read(&COLLECTOR[1..], &[]).has_metrics(), "Prometheus alone is enough");
     }
 
     #[test]
     fn the_sampler_is_the_flags_or_the_variables() {
         let sampler = |name| ("OTEL_TRACES_SAMPLER", name);
         let of = |variables: &[(&str, &str)]| {
-            let Sampling { ratio, heeds_caller } = read(&[], variables).sampling;
-            (ratio, heeds_caller)
+            let Sampling { ratio, is_parent_based } = read(&[], variables).sampling;
+            (ratio, is_parent_based)
         };
         let argument = ("OTEL_TRACES_SAMPLER_ARG", "0.25");
         assert_eq!(of(&[]), (0.01, true));
@@ -185,6 +187,6 @@ mod tests {
         assert_eq!(of(&[sampler("parentbased_traceidratio")]), (1.0, true));
         assert_eq!(of(&[sampler("xray")]), (0.01, true));
         let both = read(&["--trace-sampling=0.5"], &[sampler("always_on")]).sampling;
-        assert_eq!(both, Sampling { ratio: 0.5, heeds_caller: true });
+        assert_eq!(both, Sampling { ratio: 0.5, is_parent_based: true });
     }
 }

@@ -35,26 +35,26 @@ pub(super) fn layer(tracer: Tracer) -> impl Layer<Registry> {
 /// Returns what sends spans to a collector.
 pub(super) fn provider(
     endpoint: &str,
-    security: Option<ClientTlsConfig>,
+    tls: Option<ClientTlsConfig>,
     resource: Resource,
 ) -> Result<SdkTracerProvider, TelemetryError> {
     let mut exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint);
-    if let Some(security) = security {
-        exporter = exporter.with_tls_config(security);
+    if let Some(tls) = tls {
+        exporter = exporter.with_tls_config(tls);
     }
     Ok(SdkTracerProvider::builder()
         .with_batch_exporter(exporter.build()?)
         .with_resource(resource)
-        .with_sampler(Decided)
+        .with_sampler(HeadSampler)
         .build())
 }
 
 /// Takes the spans of calls, which are made only if they are to be recorded, and what is inside
 /// them; anything else would begin a trace that nobody asked for.
 #[derive(Clone, Debug)]
-struct Decided;
+struct HeadSampler;
 
-impl ShouldSample for Decided {
+impl ShouldSample for HeadSampler {
     fn should_sample(
         &self,
         parent: Option<&OtelContext>,

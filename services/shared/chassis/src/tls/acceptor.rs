@@ -15,10 +15,10 @@ use tokio_rustls::{
     server::TlsStream,
 };
 
-use super::{ALPN, Accepted, NAME, provider, versions};
-use crate::{Config, connection_balancer::Taken};
+use super::{ALPN, MaybeTlsStream, NAME, provider, versions};
+use crate::{Config, connection_balancer::ConnectionLease};
 
-// What is wrong with a caller: it speaks no TLS, shows no certificate, or shows one that is not
+// What is wrong with a caller: it has_first_byte no TLS, shows no certificate, or shows one that is not
 // accepted; or says, as a rule, that it does not accept ours.
 const PLAINTEXT: &str = "plaintext";
 const NO_CERTIFICATE: &str = "no certificate";
@@ -29,7 +29,7 @@ const OTHER: &str = "other";
 /// What a server shows to its callers, and what it asks of them.
 pub(crate) struct Acceptor {
     configs: Reloaded<Paths>,
-    refused: Counter<u64>,
+    failures: Counter<u64>,
 }
 
 struct Paths {
@@ -48,21 +48,27 @@ impl Acceptor {
             key: key.clone(),
             client_authorities: config.tls_client_ca_file.clone(),
         };
-        Ok(Some(Self { configs: Reloaded::new(NAME, paths)?, refused: refused() }))
+        Ok(Some(Self { configs: Reloaded::new(NAME, paths)?, failures: failure_counter() }))
     }
 
     /// Shows the certificate to a caller, looks at the caller's, if one is asked for, and waits for
     /// the first byte behind that. Returns `None` when one does not accept the other, or the caller
     /// says no more.
-    pub(crate) async fn accept(&self, connection: TcpStream, taken: Taken) -> Option<Accepted> {
+    pub(crate) async fn accept(
+        &self,
+        connection: TcpStream,
+        lease: ConnectionLease,
+    ) -> Option<MaybeTlsStream> {
         let caller = connection.peer_addr().ok();
         match TlsAcceptor::from(self.configs.current()).accept(connection).await {
-            Ok(mut stream) => speaks(&mut stream).await.then(|| Accepted::tls(stream, taken)),
+            Ok(mut stream) => {
+                has_first_byte(&mut stream).await.then(|| MaybeTlsStream::tls(stream, lease))
+            }
             Err(error) => {
-                let why = why(&error);
-                self.refused.add(1, &[KeyValue::new("why", why)]);
+                let reason = reason(&error);
+                self.failures.add(1, &[KeyValue::new("why", reason)]);
                 // Anybody can have as many of them as they like.
-                tracing::debug!(?caller, why, %error, "no TLS with a caller");
+                tracing::debug!(?caller, why = reason, %error, "no TLS with a caller");
                 None
             }
         }
@@ -70,7 +76,7 @@ impl Acceptor {
 }
 
 /// Waits for the first byte: it may have come with the end of the handshake.
-async fn speaks(stream: &mut TlsStream<TcpStream>) -> bool {
+async fn has_first_byte(stream: &mut TlsStream<TcpStream>) -> bool {
     let (connection, session) = stream.get_mut();
     let read = session.process_new_packets();
     read.is_ok_and(|read| read.plaintext_bytes_to_read() > 0)
@@ -78,21 +84,21 @@ async fn speaks(stream: &mut TlsStream<TcpStream>) -> bool {
 }
 
 /// Counts those who are not let in.
-fn refused() -> Counter<u64> {
-    let refused = global::meter("microblog-chassis")
+fn failure_counter() -> Counter<u64> {
+    let failures = global::meter("microblog-chassis")
         .u64_counter("microblog.tls.refused")
-        .with_description("Callers with whom TLS was not agreed on, by why")
+        .with_description("Callers with whom TLS was not agreed on, by reason")
         .with_unit("{connection}")
         .build();
     // There from the start: a rate knows nothing of what came before the first number.
-    for why in [PLAINTEXT, NO_CERTIFICATE, CERTIFICATE, ALERT, OTHER] {
-        refused.add(0, &[KeyValue::new("why", why)]);
+    for reason in [PLAINTEXT, NO_CERTIFICATE, CERTIFICATE, ALERT, OTHER] {
+        failures.add(0, &[KeyValue::new("why", reason)]);
     }
-    refused
+    failures
 }
 
 /// Returns what is wrong with a caller.
-fn why(error: &io::Error) -> &'static str {
+fn reason(error: &io::Error) -> &'static str {
     use rustls::{Error, InvalidMessage::InvalidContentType};
     match error.get_ref().and_then(|cause| cause.downcast_ref()) {
         Some(Error::InvalidMessage(InvalidContentType)) => PLAINTEXT,

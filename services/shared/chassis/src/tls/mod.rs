@@ -4,9 +4,9 @@
 //!
 //! Knows neither calls nor HTTP, but for its name in the handshake.
 
-mod accepted;
 mod acceptor;
 mod connector;
+mod maybe_tls_stream;
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ use tokio_rustls::rustls::{
 pub use microblog_files::TlsError;
 
 pub(crate) use self::{
-    accepted::Accepted,
     acceptor::Acceptor,
     connector::{Connector, HandshakeError},
+    maybe_tls_stream::MaybeTlsStream,
 };
 
 /// What is spoken over TLS (RFC 7301): gRPC is HTTP/2, and nothing else.

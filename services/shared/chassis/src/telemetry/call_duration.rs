@@ -9,8 +9,10 @@ use opentelemetry::{
 };
 use tonic::Code;
 
-use super::code;
-use crate::methods::{self, Method};
+use crate::{
+    methods::{self, Method},
+    status,
+};
 
 // Those that the conventions advise, in seconds.
 const BOUNDARIES: [f64; 14] =
@@ -21,14 +23,14 @@ const UNKNOWN: &str = "_OTHER";
 /// The durations of the calls of one server in one worker; the collector gets those of all of
 /// them as one.
 #[derive(Debug)]
-pub(crate) struct Durations {
+pub(crate) struct CallDurations {
     histogram: Histogram<f64>,
-    /// For each method by its place, that of its calls that were answered with OK: what is bound
+    /// For each method by its place, that of its calls that were ok_by_method with OK: what is bound
     /// need not look for its attributes, which costs more than to count.
-    answered: Box<[OnceLock<BoundHistogram<f64>>]>,
+    ok_by_method: Box<[OnceLock<BoundHistogram<f64>>]>,
 }
 
-impl Durations {
+impl CallDurations {
     /// Must be called after the process has set up its telemetry; what is counted goes nowhere
     /// otherwise.
     pub(crate) fn new() -> Self {
@@ -38,16 +40,16 @@ impl Durations {
             .with_unit("s")
             .with_description("how long calls take, from their headers to the end of the answer")
             .with_boundaries(BOUNDARIES.to_vec());
-        let answered = (0..methods::count()).map(|_| OnceLock::new()).collect();
-        Self { histogram: histogram.build(), answered }
+        let ok_by_method = (0..methods::count()).map(|_| OnceLock::new()).collect();
+        Self { histogram: histogram.build(), ok_by_method }
     }
 
-    pub(super) fn record(&self, method: &'static Method, code: Code, duration: Duration) {
+    pub(crate) fn record(&self, method: &'static Method, code: Code, duration: Duration) {
         let seconds = duration.as_secs_f64();
-        match self.answered.get(method.place).filter(|_| code == Code::Ok) {
-            Some(answered) => {
+        match self.ok_by_method.get(method.index).filter(|_| code == Code::Ok) {
+            Some(ok_by_method) => {
                 let bind = || self.histogram.bind(&attributes(method, code));
-                answered.get_or_init(bind).record(seconds);
+                ok_by_method.get_or_init(bind).record(seconds);
             }
             None => self.histogram.record(seconds, &attributes(method, code)),
         }
@@ -59,6 +61,6 @@ fn attributes(method: &'static Method, code: Code) -> [KeyValue; 3] {
     [
         KeyValue::new("rpc.system.name", "grpc"),
         KeyValue::new("rpc.method", method),
-        KeyValue::new("rpc.response.status_code", code::name(code)),
+        KeyValue::new("rpc.response.status_code", status::code_name(code)),
     ]
 }

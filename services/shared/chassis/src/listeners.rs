@@ -11,12 +11,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::connection_balancer::ConnectionBalancer;
 
-// Connections that the kernel has taken for a worker that is busy.
+// Connections that the kernel has bound for a worker that is busy.
 const BACKLOG: i32 = 1024;
 
 /// A listener that could not be had.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PortError {
+pub(crate) enum ListenError {
     #[error(
         "cannot listen on {0}: another process (or another instance of this one) listens there"
     )]
@@ -30,50 +30,54 @@ pub(crate) enum PortError {
 pub(crate) struct Listener {
     pub(crate) socket: TcpListener,
     /// Shared with the other workers on the port.
-    pub(crate) seats: Arc<ConnectionBalancer>,
+    pub(crate) balancer: Arc<ConnectionBalancer>,
 }
 
 impl From<TcpListener> for Listener {
     /// Returns the only listener of its port.
     fn from(socket: TcpListener) -> Self {
-        Self { socket, seats: Arc::new(ConnectionBalancer::of(1)) }
+        Self { socket, balancer: Arc::new(ConnectionBalancer::new(1)) }
     }
 }
 
 /// The ports of a process.
 #[derive(Debug)]
-pub(crate) struct Ports {
+pub(crate) struct Listeners {
     /// How many listen on each.
     workers: usize,
-    // By the listener's place in its worker, since several may ask for a free port.
-    taken: Mutex<HashMap<usize, (SocketAddr, Arc<ConnectionBalancer>)>>,
+    // By the listener's index in its worker, since several may ask for a free port.
+    bound: Mutex<HashMap<usize, (SocketAddr, Arc<ConnectionBalancer>)>>,
 }
 
-impl Ports {
-    /// Returns the ports of so many workers, none of which is taken yet.
+impl Listeners {
+    /// Returns the ports of so many workers, none of which is bound yet.
     pub(crate) fn of(workers: usize) -> Self {
-        Self { workers, taken: Mutex::default() }
+        Self { workers, bound: Mutex::default() }
     }
 
     /// Listens where the other workers do. The first to come takes the port, and fails if another
     /// process has it: SO_REUSEPORT alone would let two instances share it unnoticed.
-    pub(crate) fn listen(&self, place: usize, address: SocketAddr) -> Result<Listener, PortError> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn listen(
+        &self,
+        index: usize,
+        address: SocketAddr,
+    ) -> Result<Listener, ListenError> {
+        let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
         let describe = |error: io::Error| match error.kind() {
-            io::ErrorKind::AddrInUse => PortError::InUse(address),
-            _ => PortError::Refused(address, error),
+            io::ErrorKind::AddrInUse => ListenError::InUse(address),
+            _ => ListenError::Refused(address, error),
         };
-        if let Some((shared, seats)) = taken.get(&place) {
+        if let Some((shared, balancer)) = bound.get(&index) {
             let socket = bind(*shared, true).and_then(listen).map_err(describe)?;
-            return Ok(Listener { socket, seats: seats.clone() });
+            return Ok(Listener { socket, balancer: balancer.clone() });
         }
         // Closed again at once; what is left is a moment in which two first ones may meet.
         drop(bind(address, false).map_err(describe)?);
         let socket = bind(address, true).and_then(listen).map_err(describe)?;
         let shared = socket.local_addr().map_err(describe)?;
-        let seats = Arc::new(ConnectionBalancer::of(self.workers));
-        taken.insert(place, (shared, seats.clone()));
-        Ok(Listener { socket, seats })
+        let balancer = Arc::new(ConnectionBalancer::new(self.workers));
+        bound.insert(index, (shared, balancer.clone()));
+        Ok(Listener { socket, balancer })
     }
 }
 
@@ -101,7 +105,7 @@ mod tests {
 
     #[test]
     fn workers_share_a_port_and_services_do_not() {
-        let ports = Ports::of(2);
+        let ports = Listeners::of(2);
         let first = ports.listen(0, any()).unwrap();
         let second = ports.listen(0, any()).unwrap();
         let other = ports.listen(1, any()).unwrap();
@@ -111,9 +115,9 @@ mod tests {
 
     #[test]
     fn a_second_instance_is_refused_with_a_clear_message() {
-        let first = Ports::of(1).listen(0, any()).unwrap();
+        let first = Listeners::of(1).listen(0, any()).unwrap();
         let address = first.socket.local_addr().unwrap();
-        let error = Ports::of(1).listen(0, address).unwrap_err();
+        let error = Listeners::of(1).listen(0, address).unwrap_err();
         assert_eq!(
             error.to_string(),
             format!(

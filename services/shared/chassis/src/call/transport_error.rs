@@ -8,7 +8,7 @@ use crate::status;
 
 /// Returns what to answer in place of an answer that tonic made up by itself. Those carry no
 /// details, which every status of ours does.
-pub(super) fn translate(headers: &HeaderMap) -> Option<Status> {
+pub(super) fn map_status(headers: &HeaderMap) -> Option<Status> {
     let code = headers.get("grpc-status").map(HeaderValue::as_bytes).map(Code::from_bytes)?;
     if headers.contains_key("grpc-status-details-bin") {
         return None;

@@ -15,68 +15,71 @@ use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{Code, Status, body::Body};
 
-use super::{endpoint::Place, failure::Failure};
+use super::{endpoint::CallLease, failure::Failure};
 use crate::status;
 
 const GRPC_STATUS: &str = "grpc-status";
 // Longer messages are passed on as they come, so that an answer takes no more memory than this
 // before its reader has looked at its length.
-const WHOLE_BYTES_MAX: usize = 1 << 20;
+const BUFFERED_BYTES_MAX: usize = 1 << 20;
 
 /// An answer: of a unary call, all of it; of a stream, or where it is very long, its beginning.
-pub(super) struct Answer {
+pub(super) struct PeerResponse {
     head: Parts,
-    read: Read,
-    rest: Option<(Incoming, Place)>,
+    buffered: BufferedFrames,
+    rest: Option<(Incoming, CallLease)>,
 }
 
-impl Answer {
+impl PeerResponse {
     /// The answer to a call that is answered with a stream.
-    pub(super) fn stream(response: Response<Incoming>, place: Place) -> Self {
+    pub(super) fn stream(response: Response<Incoming>, lease: CallLease) -> Self {
         let (head, body) = response.into_parts();
-        Self { head, read: Read::default(), rest: Some((body, place)) }
+        Self { head, buffered: BufferedFrames::default(), rest: Some((body, lease)) }
     }
 
     /// Waits for all of the answer to a unary call: until then, the connection may still be lost, and
     /// the call made again.
-    pub(super) async fn whole(response: Response<Incoming>, place: Place) -> Result<Self, Failure> {
+    pub(super) async fn unary(
+        response: Response<Incoming>,
+        lease: CallLease,
+    ) -> Result<Self, Failure> {
         let (head, mut body) = response.into_parts();
-        let mut read = Read::default();
+        let mut buffered = BufferedFrames::default();
         let mut bytes = 0;
-        while bytes <= WHOLE_BYTES_MAX {
+        while bytes <= BUFFERED_BYTES_MAX {
             let Some(frame) = body.frame().await else {
-                return Ok(Self { head, read, rest: None });
+                return Ok(Self { head, buffered, rest: None });
             };
             let frame = frame.map_err(|error| {
-                let failure = Failure::of_answer(&error);
-                place.settle(&failure);
+                let failure = Failure::of_response(&error);
+                lease.on_failure(&failure);
                 failure
             })?;
             bytes += frame.data_ref().map_or(0, Bytes::len);
-            read.push(frame);
+            buffered.push(frame);
         }
-        Ok(Self { head, read, rest: Some((body, place)) })
+        Ok(Self { head, buffered, rest: Some((body, lease)) })
     }
 
     /// Returns whether the answer is that the service is UNAVAILABLE.
     pub(super) fn is_unavailable(&self) -> bool {
-        let says = |headers: &HeaderMap| {
+        let has_status = |headers: &HeaderMap| {
             let status = headers.get(GRPC_STATUS).map(|code| Code::from_bytes(code.as_bytes()));
             status == Some(Code::Unavailable)
         };
-        says(&self.head.headers) || self.read.trailers.as_ref().is_some_and(says)
+        has_status(&self.head.headers) || self.buffered.trailers.as_ref().is_some_and(has_status)
     }
 
     /// Returns what the caller gets, whose time is up then.
     pub(super) fn into_response(self, deadline: Option<Instant>) -> Response<Body> {
         let body = match self.rest {
-            None if self.read.is_empty() => Body::empty(),
-            None => Body::new(self.read),
-            Some((rest, place)) => Body::new(PeerBody {
-                read: self.read,
+            None if self.buffered.is_empty() => Body::empty(),
+            None => Body::new(self.buffered),
+            Some((rest, lease)) => Body::new(ResponseBody {
+                buffered: self.buffered,
                 rest: Some(rest),
                 timer: deadline.map(sleep_until),
-                _place: place,
+                _lease: lease,
             }),
         };
         Response::from_parts(self.head, body)
@@ -85,14 +88,14 @@ impl Answer {
 
 /// What is there of an answer.
 #[derive(Default)]
-struct Read {
+struct BufferedFrames {
     first: Option<Bytes>,
     // Hardly ever more.
     more: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
 }
 
-impl Read {
+impl BufferedFrames {
     fn push(&mut self, frame: Frame<Bytes>) {
         match frame.into_data() {
             Ok(bytes) if self.first.is_none() => self.first = Some(bytes),
@@ -111,7 +114,7 @@ impl Read {
     }
 }
 
-impl http_body::Body for Read {
+impl http_body::Body for BufferedFrames {
     type Data = Bytes;
     type Error = Status;
 
@@ -128,18 +131,18 @@ impl http_body::Body for Read {
 }
 
 pin_project! {
-    /// A body that still comes: ends at the deadline, and says so when the connection is lost.
-    struct PeerBody {
-        read: Read,
+    /// A body that still comes: ends at the deadline, and has_status so when the connection is lost.
+    struct ResponseBody {
+        buffered: BufferedFrames,
         rest: Option<Incoming>,
         #[pin]
         timer: Option<Sleep>,
         // Given back when the stream is dropped.
-        _place: Place,
+        _lease: CallLease,
     }
 }
 
-impl http_body::Body for PeerBody {
+impl http_body::Body for ResponseBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -148,7 +151,7 @@ impl http_body::Body for PeerBody {
         waker: &mut Waker<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.project();
-        if let Some(frame) = this.read.pop() {
+        if let Some(frame) = this.buffered.pop() {
             return Poll::Ready(Some(Ok(frame)));
         }
         let Some(rest) = this.rest.as_mut() else { return Poll::Ready(None) };
@@ -167,6 +170,6 @@ impl http_body::Body for PeerBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.read.is_empty() && self.rest.as_ref().is_none_or(http_body::Body::is_end_stream)
+        self.buffered.is_empty() && self.rest.as_ref().is_none_or(http_body::Body::is_end_stream)
     }
 }

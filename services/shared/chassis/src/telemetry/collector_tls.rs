@@ -10,13 +10,13 @@ use super::TelemetryError;
 
 /// Where the files are for the collector of one signal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Security {
+pub(crate) struct CollectorTls {
     pub(super) authorities: Option<PathBuf>,
     pub(super) certificate: Option<PathBuf>,
     pub(super) key: Option<PathBuf>,
 }
 
-impl Security {
+impl CollectorTls {
     /// Returns what the exporter takes, if its collector is to be reached over TLS. Read once: a
     /// process that goes on with another certificate is one that was started again.
     pub(super) fn read(&self, endpoint: &str) -> Result<Option<ClientTlsConfig>, TelemetryError> {

@@ -17,33 +17,33 @@ use tonic::{Status, body::Body};
 use super::address::Origin;
 use crate::call::timeout;
 
-const OUR_NAME: HeaderValue =
+const USER_AGENT_VALUE: HeaderValue =
     HeaderValue::from_static(concat!("microblog/", env!("CARGO_PKG_VERSION")));
 
 /// What a caller asks, whoever is asked in the end.
-pub(super) struct Outgoing {
+pub(super) struct RetryableRequest {
     path: PathAndQuery,
     headers: HeaderMap,
-    message: Message,
+    body: RequestBody,
 }
 
-impl Outgoing {
+impl RetryableRequest {
     pub(super) fn new(request: Request<Body>) -> Self {
         let (head, body) = request.into_parts();
         let path = head.uri.into_parts().path_and_query;
         let mut headers = head.headers;
-        headers.entry(USER_AGENT).or_insert(OUR_NAME);
+        headers.entry(USER_AGENT).or_insert(USER_AGENT_VALUE);
         let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
-        Self { path, headers, message: Message::read(body) }
+        Self { path, headers, body: RequestBody::from_body(body) }
     }
 
-    /// Returns the request for one attempt; `None` if its messages went with another one.
-    pub(super) fn attempt(
+    /// Returns the request for one next_attempt; `None` if its messages went with another one.
+    pub(super) fn next_attempt(
         &mut self,
         origin: &Origin,
         deadline: Option<Instant>,
-    ) -> Option<Request<Message>> {
-        let message = self.message.again()?;
+    ) -> Option<Request<RequestBody>> {
+        let message = self.body.replay()?;
         let mut request = Request::new(message);
         *request.method_mut() = Method::POST;
         *request.version_mut() = Version::HTTP_2;
@@ -57,13 +57,13 @@ impl Outgoing {
     }
 
     /// Returns whether there is anything to send.
-    pub(super) fn is_there(&self) -> bool {
-        !matches!(self.message, Message::Gone)
+    pub(super) fn can_be_sent(&self) -> bool {
+        !matches!(self.body, RequestBody::Consumed)
     }
 
     /// Takes back what nobody has seen.
-    pub(super) fn take_back(&mut self, request: Request<Message>) {
-        self.message = request.into_body();
+    pub(super) fn restore(&mut self, request: Request<RequestBody>) {
+        self.body = request.into_body();
     }
 }
 
@@ -79,32 +79,32 @@ pub(super) fn uri(origin: &Origin, path: PathAndQuery) -> Uri {
 
 /// The body of a request. That of one message, which is all of ours, is known as a whole before it is
 /// sent: it can be sent again, and ends with its last byte, without a frame that says so.
-pub(super) enum Message {
-    Whole(Option<Bytes>),
+pub(super) enum RequestBody {
+    Buffered(Option<Bytes>),
     /// What was read of a body that is longer, or not there yet, and the rest.
-    Stream(VecDeque<Read>, Body),
-    Gone,
+    Stream(VecDeque<FrameResult>, Body),
+    Consumed,
 }
 
-type Read = Result<Frame<Bytes>, Status>;
+type FrameResult = Result<Frame<Bytes>, Status>;
 
-impl Message {
+impl RequestBody {
     /// Of one message that is there already.
-    pub(super) const fn whole(bytes: Bytes) -> Self {
-        Self::Whole(Some(bytes))
+    pub(super) const fn buffered(bytes: Bytes) -> Self {
+        Self::Buffered(Some(bytes))
     }
 
-    fn read(mut body: Body) -> Self {
+    fn from_body(mut body: Body) -> Self {
         // Who reads on registers a waker of its own.
         let mut waker = Waker::from_waker(std::task::Waker::noop());
         let mut poll = || Pin::new(&mut body).poll_frame(&mut waker);
         let first = match poll() {
-            Poll::Ready(None) => return Self::Whole(None),
+            Poll::Ready(None) => return Self::Buffered(None),
             Poll::Ready(Some(first)) => first,
             Poll::Pending => return Self::Stream(VecDeque::new(), body),
         };
         match (first.map(Frame::into_data), poll()) {
-            (Ok(Ok(bytes)), Poll::Ready(None)) => Self::Whole(Some(bytes)),
+            (Ok(Ok(bytes)), Poll::Ready(None)) => Self::Buffered(Some(bytes)),
             (first, second) => {
                 let first = first.map(|frame| frame.map_or_else(|other| other, Frame::data));
                 let second = match second {
@@ -116,35 +116,35 @@ impl Message {
         }
     }
 
-    fn again(&mut self) -> Option<Self> {
+    fn replay(&mut self) -> Option<Self> {
         match self {
-            Self::Whole(bytes) => Some(Self::Whole(bytes.clone())),
-            Self::Stream(..) => Some(std::mem::replace(self, Self::Gone)),
-            Self::Gone => None,
+            Self::Buffered(bytes) => Some(Self::Buffered(bytes.clone())),
+            Self::Stream(..) => Some(std::mem::replace(self, Self::Consumed)),
+            Self::Consumed => None,
         }
     }
 }
 
-impl http_body::Body for Message {
+impl http_body::Body for RequestBody {
     type Data = Bytes;
     type Error = Status;
 
-    fn poll_frame(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<Option<Read>> {
+    fn poll_frame(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<Option<FrameResult>> {
         match self.get_mut() {
-            Self::Whole(bytes) => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
+            Self::Buffered(bytes) => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
             Self::Stream(read, rest) => match read.pop_front() {
                 Some(read) => Poll::Ready(Some(read)),
                 None => Pin::new(rest).poll_frame(waker),
             },
-            Self::Gone => Poll::Ready(None),
+            Self::Consumed => Poll::Ready(None),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Whole(bytes) => bytes.is_none(),
+            Self::Buffered(bytes) => bytes.is_none(),
             Self::Stream(read, rest) => read.is_empty() && rest.is_end_stream(),
-            Self::Gone => true,
+            Self::Consumed => true,
         }
     }
 }
@@ -156,18 +156,18 @@ mod tests {
 
     use super::*;
 
-    fn request(parts: Vec<&'static str>) -> Outgoing {
+    fn request(parts: Vec<&'static str>) -> RetryableRequest {
         let frames = parts.into_iter().map(|part| Ok::<_, Status>(Frame::data(part.into())));
         let body = Body::new(StreamBody::new(stream::iter(frames)));
-        Outgoing::new(Request::post("http://elsewhere/a/b").body(body).unwrap())
+        RetryableRequest::new(Request::post("http://elsewhere/a/b").body(body).unwrap())
     }
 
     fn origin() -> Origin {
-        Origin { authority: http::uri::Authority::from_static("host:1"), proof: None }
+        Origin { authority: http::uri::Authority::from_static("host:1"), tls: None }
     }
 
-    async fn sent(outgoing: &mut Outgoing) -> Option<(String, Bytes)> {
-        let (head, message) = outgoing.attempt(&origin(), None)?.into_parts();
+    async fn sent(request: &mut RetryableRequest) -> Option<(String, Bytes)> {
+        let (head, message) = request.next_attempt(&origin(), None)?.into_parts();
         Some((head.uri.to_string(), message.collect().await.unwrap().to_bytes()))
     }
 
@@ -185,15 +185,15 @@ mod tests {
     #[tokio::test]
     async fn several_are_sent_once_unless_nobody_saw_them() {
         let mut request = request(vec!["one", "two", "three"]);
-        let unseen = request.attempt(&origin(), None).unwrap();
-        request.take_back(unseen);
+        let unsent = request.next_attempt(&origin(), None).unwrap();
+        request.restore(unsent);
         assert_eq!(sent(&mut request).await.unwrap().1, "onetwothree");
         assert_eq!(sent(&mut request).await, None);
     }
 
     #[test]
     fn the_end_is_known_with_the_last_byte() {
-        let mut message = Message::whole(Bytes::from("one"));
+        let mut message = RequestBody::buffered(Bytes::from("one"));
         let mut waker = Waker::from_waker(std::task::Waker::noop());
         assert!(Pin::new(&mut message).poll_frame(&mut waker).is_ready());
         assert!(message.is_end_stream());

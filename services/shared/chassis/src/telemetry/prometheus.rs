@@ -25,9 +25,9 @@ const PATH: &str = "/metrics";
 // Whoever asks for metrics is few: more connections wait.
 const CONNECTIONS_MAX: usize = 16;
 // A connection that says nothing between two scrapes, which are a minute apart or less.
-const SILENCE_MAX: Duration = Duration::from_secs(90);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(90);
 // When the process is out of file descriptors, accepting fails until a connection ends.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 // A scrape is a page of text; who takes it that slowly is no Prometheus.
 const CONNECTION_MAX: Duration = Duration::from_secs(3600);
 
@@ -62,22 +62,22 @@ pub(super) fn serve(
 
 async fn accept(listener: std::net::TcpListener, registry: Registry) -> io::Result<Infallible> {
     let listener = TcpListener::from_std(listener)?;
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         // Never closed.
-        let place = room.clone().acquire_owned().await;
+        let permit = connections.clone().acquire_owned().await;
         match listener.accept().await {
             Ok((connection, _)) => {
                 let registry = registry.clone();
                 tokio::spawn(async move {
-                    let _place = place;
+                    let _permit = permit;
                     // Who takes no part in it any more is nobody's concern.
                     let _ = timeout(CONNECTION_MAX, answer(connection, registry)).await;
                 });
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection for metrics");
-                sleep(ACCEPT_PAUSE).await;
+                sleep(ACCEPT_BACKOFF).await;
             }
         }
     }
@@ -89,7 +89,7 @@ async fn answer(connection: TcpStream, registry: Registry) -> hyper::Result<()> 
         std::future::ready(Ok::<_, Infallible>(response))
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(SILENCE_MAX);
+    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     http.serve_connection(TokioIo::new(connection), service).await
 }
 

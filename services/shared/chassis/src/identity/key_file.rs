@@ -14,12 +14,12 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     Identity,
-    keys::{Keys, Problem},
-    signed::{self, Refused},
+    keys::{KeyError, Keys},
+    signed_token::{self, SignedToken, VerifyError},
 };
 
 /// Between two looks at the file.
-const PERIOD: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// More than eight keys and what is said about them.
 const BYTES_MAX: u64 = 64 * 1024;
 
@@ -35,11 +35,11 @@ struct Inner {
     path: PathBuf,
     keys: RwLock<Keys>,
     looks: Looks,
-    /// What was found at the last look.
+    /// What was found at the last reload.
     found: Mutex<Found>,
 }
 
-/// What a look at the file finds, without the keys.
+/// What a reload at the file finds, without the keys.
 #[derive(PartialEq, Eq)]
 enum Found {
     Text([u8; 32]),
@@ -68,23 +68,23 @@ impl KeyFile {
         Ok(Self(Arc::new(Inner {
             path,
             keys: RwLock::new(keys),
-            looks: Looks::every(PERIOD),
+            looks: Looks::every(CHECK_INTERVAL),
             found: Mutex::new(Found::text(&text)),
         })))
     }
 
     /// Returns what says who acts, for the call of a service that knows one of the keys.
-    pub(crate) fn sign(&self, identity: Identity) -> signed::Text {
-        self.0.look_if_time();
+    pub(crate) fn sign(&self, identity: Identity) -> SignedToken {
+        self.0.reload_if_due();
         let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
-        signed::write(&keys, identity, now())
+        signed_token::sign(&keys, identity, now())
     }
 
     /// Returns who acts, as what came with a call says.
-    pub(super) fn verify(&self, text: &[u8]) -> Result<Identity, Refused> {
-        self.0.look_if_time();
+    pub(super) fn verify(&self, text: &[u8]) -> Result<Identity, VerifyError> {
+        self.0.reload_if_due();
         let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
-        signed::read(&keys, text, now())
+        signed_token::verify(&keys, text, now())
     }
 }
 
@@ -98,13 +98,13 @@ impl FromStr for KeyFile {
 }
 
 impl Inner {
-    fn look_if_time(&self) {
+    fn reload_if_due(&self) {
         if self.looks.is_due() {
-            self.look();
+            self.reload();
         }
     }
 
-    fn look(&self) {
+    fn reload(&self) {
         let text = read(&self.path);
         let found = text.as_deref().map_or(Found::Nothing, Found::text);
         let mut before = self.found.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,7 +118,7 @@ impl Inner {
                 *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
                 tracing::info!(%file, "the keys of identities were read anew");
             }
-            Ok(Err(problem)) => warn(&file, &problem as &Problem),
+            Ok(Err(problem)) => warn(&file, &problem as &KeyError),
             Err(error) => warn(&file, &error),
         }
     }
@@ -183,7 +183,7 @@ mod tests {
             // Whoever is first, the other still has what the step before left.
             for (path, file) in [(one.path(), &caller), (two.path(), &callee)] {
                 fs::write(path, &text).unwrap();
-                file.0.look();
+                file.0.reload();
                 assert!(knows(&callee, &caller) && knows(&caller, &callee), "{text}");
             }
         }
@@ -196,13 +196,13 @@ mod tests {
         let (path, keys) = file(ONE);
         let (_, same) = file(ONE);
         fs::write(path.path(), "rubbish").unwrap();
-        keys.0.look();
+        keys.0.reload();
         assert!(knows(&keys, &same));
         fs::remove_file(path.path()).unwrap();
-        keys.0.look();
+        keys.0.reload();
         assert!(knows(&keys, &same));
         fs::write(path.path(), TWO).unwrap();
-        keys.0.look();
+        keys.0.reload();
         assert!(!knows(&keys, &same));
     }
 

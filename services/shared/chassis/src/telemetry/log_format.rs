@@ -21,13 +21,14 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-use crate::{Config, LogFormat, context};
+use super::TraceId;
+use crate::{Config, LogFormat};
 
 /// The lines of calls, which name their traces themselves.
-const CALLS: &str = "microblog::call";
+const CALL_TARGET: &str = "microblog::call";
 
 /// Returns what writes them.
-pub(super) fn layer<S>(config: &Config) -> Box<dyn Layer<S> + Send + Sync>
+pub(super) fn layer<S>(config: &Config, trace_id: TraceId) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
@@ -36,31 +37,35 @@ where
     match config.log_format {
         LogFormat::Text => {
             let inner = Format::default().with_ansi(terminal);
-            lines.event_format(Completed { inner, add: add_for_people }).boxed()
+            lines.event_format(ExtendedFormat { inner, append: append_text, trace_id }).boxed()
         }
-        LogFormat::Json => lines.json().flatten_event(true).map_event_format(for_machines).boxed(),
+        LogFormat::Json => {
+            let format = |inner| json_format(inner, trace_id);
+            lines.json().flatten_event(true).map_event_format(format).boxed()
+        }
     }
 }
 
-fn for_machines<F>(inner: F) -> Completed<F> {
-    Completed { inner, add: add_for_machines }
+fn json_format<F>(inner: F, trace_id: TraceId) -> ExtendedFormat<F> {
+    ExtendedFormat { inner, append: append_json, trace_id }
 }
 
 /// Adds to lines of some format what it leaves out.
-struct Completed<F> {
+struct ExtendedFormat<F> {
     inner: F,
-    add: fn(&mut String, &Left) -> fmt::Result,
+    append: fn(&mut String, &Extras) -> fmt::Result,
+    trace_id: TraceId,
 }
 
-/// What is left to say.
+/// What is extras to say.
 #[derive(Default)]
-struct Left {
+struct Extras {
     /// The causes of each field that is an error and has some.
     causes: Vec<(&'static str, Vec<String>)>,
-    trace: Option<String>,
+    trace_id: Option<String>,
 }
 
-impl<S, N, F> FormatEvent<S, N> for Completed<F>
+impl<S, N, F> FormatEvent<S, N> for ExtendedFormat<F>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -72,20 +77,20 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        if event.metadata().target() == CALLS {
+        if event.metadata().target() == CALL_TARGET {
             return self.inner.format_event(context, writer, event);
         }
-        let mut left = Left::default();
-        event.record(&mut left);
-        left.trace = context::trace().map(|trace| trace.id().to_string());
+        let mut extras = Extras::default();
+        event.record(&mut extras);
+        extras.trace_id = (self.trace_id)();
         let mut line = String::new();
         self.inner.format_event(context, Writer::new(&mut line), event)?;
-        (self.add)(&mut line, &left)?;
+        (self.append)(&mut line, &extras)?;
         writer.write_str(&line)
     }
 }
 
-impl Visit for Left {
+impl Visit for Extras {
     fn record_error(&mut self, field: &Field, error: &(dyn Error + 'static)) {
         let causes: Vec<_> =
             successors(error.source(), |&cause| cause.source()).map(ToString::to_string).collect();
@@ -98,20 +103,20 @@ impl Visit for Left {
 }
 
 /// Adds the trace. Causes are there already.
-fn add_for_people(line: &mut String, left: &Left) -> fmt::Result {
-    let Some(trace) = &left.trace else { return Ok(()) };
+fn append_text(line: &mut String, extras: &Extras) -> fmt::Result {
+    let Some(trace) = &extras.trace_id else { return Ok(()) };
     line.truncate(line.trim_end().len());
     writeln!(line, " trace_id={trace}")
 }
 
 /// Adds both at the end of a JSON object, which is never empty.
-fn add_for_machines(line: &mut String, left: &Left) -> fmt::Result {
+fn append_json(line: &mut String, extras: &Extras) -> fmt::Result {
     line.truncate(line.trim_end().len() - 1);
-    for (field, causes) in &left.causes {
+    for (field, causes) in &extras.causes {
         let causes = serde_json::Value::from(causes.as_slice());
         write!(line, r#","{field}.sources":{causes}"#)?;
     }
-    if let Some(trace) = &left.trace {
+    if let Some(trace) = &extras.trace_id {
         write!(line, r#","trace_id":"{trace}""#)?;
     }
     writeln!(line, "}}")
@@ -160,7 +165,8 @@ mod tests {
     fn object(say: impl FnOnce()) -> serde_json::Value {
         let written = Written::default();
         let layer = tracing_subscriber::fmt::layer().with_writer(written.clone());
-        let layer = layer.json().flatten_event(true).map_event_format(for_machines);
+        let layer =
+            layer.json().flatten_event(true).map_event_format(|inner| json_format(inner, || None));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), say);
         let line = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
         assert_eq!(line.lines().count(), 1, "{line}");
@@ -169,30 +175,34 @@ mod tests {
 
     #[test]
     fn the_trace_stands_at_the_end() {
-        let added = |line: &str, add: fn(&mut String, &Left) -> fmt::Result| {
+        let added = |line: &str, add: fn(&mut String, &Extras) -> fmt::Result| {
             let mut line = line.to_owned();
-            add(&mut line, &Left { trace: Some("12ab".to_owned()), ..Left::default() }).unwrap();
+            add(&mut line, &Extras { trace_id: Some("12ab".to_owned()), ..Extras::default() })
+                .unwrap();
             line
         };
-        assert_eq!(added("WARN a text x=1\n", add_for_people), "WARN a text x=1 trace_id=12ab\n");
-        let object = added("{\"message\":\"a text\"}\n", add_for_machines);
+        assert_eq!(added("WARN a text x=1\n", append_text), "WARN a text x=1 trace_id=12ab\n");
+        let object = added("{\"message\":\"a text\"}\n", append_json);
         assert_eq!(object, "{\"message\":\"a text\",\"trace_id\":\"12ab\"}\n");
     }
 
     #[test]
     fn machines_are_told_the_causes_of_an_error() {
         let error = Failed(Refused(io::Error::other("closed")));
-        let told = object(|| tracing::warn!(error = &error as &dyn Error, calls = 1, "failed"));
-        assert_eq!(told["error"], "the store failed");
-        assert_eq!(told["error.sources"], serde_json::json!(["it said \"no\"", "closed"]));
-        assert_eq!((&told["calls"], &told["message"]), (&1.into(), &"failed".into()));
+        let logged = object(|| tracing::warn!(error = &error as &dyn Error, calls = 1, "failed"));
+        assert_eq!(logged["error"], "the store failed");
+        assert_eq!(logged["error.sources"], serde_json::json!(["it said \"no\"", "closed"]));
+        assert_eq!((&logged["calls"], &logged["message"]), (&1.into(), &"failed".into()));
     }
 
     #[test]
     fn what_has_no_cause_has_none() {
         let error = io::Error::other("closed");
-        let told = object(|| tracing::warn!(error = &error as &dyn Error, "failed"));
-        assert_eq!(told["error"], "closed");
-        assert!(told.get("error.sources").is_none() && told.get("trace_id").is_none(), "{told}");
+        let logged = object(|| tracing::warn!(error = &error as &dyn Error, "failed"));
+        assert_eq!(logged["error"], "closed");
+        assert!(
+            logged.get("error.sources").is_none() && logged.get("trace_id").is_none(),
+            "{logged}"
+        );
     }
 }

@@ -21,7 +21,7 @@ pub struct Trace {
 
 impl Trace {
     /// Begins a trace.
-    pub(crate) fn begin(sampled: bool) -> Self {
+    pub(crate) fn new_root(sampled: bool) -> Self {
         let mut random = rand::rng();
         // Zero is not an id; the lowest bit is as good as any to see to it.
         Self {
@@ -33,7 +33,7 @@ impl Trace {
     }
 
     /// Reads a caller's trace context; what is malformed is as if it were not there.
-    pub(crate) fn read(headers: &HeaderMap) -> Option<Self> {
+    pub(crate) fn extract(headers: &HeaderMap) -> Option<Self> {
         let (id, span, sampled) = parse(headers.get(TRACEPARENT)?.as_bytes())?;
         let state = headers.get(TRACESTATE).filter(|state| state.len() <= TRACESTATE_BYTES_MAX);
         Some(Self { id, span, sampled, state: state.cloned() })
@@ -61,7 +61,7 @@ impl Trace {
     }
 
     /// Puts the context into the headers of a call that this one makes.
-    pub(crate) fn write(&self, headers: &mut HeaderMap) {
+    pub(crate) fn inject(&self, headers: &mut HeaderMap) {
         if let Ok(value) = HeaderValue::from_bytes(&format(self.id, self.span, self.sampled)) {
             headers.insert(TRACEPARENT, value);
         }
@@ -135,11 +135,11 @@ mod tests {
     fn a_context_is_passed_on_as_it_came() {
         let mut headers = headers(EXAMPLE);
         headers.insert(TRACESTATE, HeaderValue::from_static("vendor=1"));
-        let trace = Trace::read(&headers).unwrap();
+        let trace = Trace::extract(&headers).unwrap();
         assert_eq!(trace.id().to_string(), "4bf92f3577b34da6a3ce929d0e0e4736");
         assert!(trace.sampled());
         let mut out = HeaderMap::new();
-        trace.write(&mut out);
+        trace.inject(&mut out);
         assert_eq!(out, headers);
     }
 
@@ -151,16 +151,16 @@ mod tests {
         let reserved = EXAMPLE.replacen("00", "ff", 1);
         let longer = format!("{EXAMPLE}-x");
         for text in ["", "00", &zero_trace, &zero_span, &upper_case, &reserved, &longer] {
-            assert_eq!(Trace::read(&headers(text)), None, "{text}");
+            assert_eq!(Trace::extract(&headers(text)), None, "{text}");
         }
-        assert!(Trace::read(&headers(&longer.replacen("00", "01", 1))).is_some());
+        assert!(Trace::extract(&headers(&longer.replacen("00", "01", 1))).is_some());
     }
 
     #[test]
     fn a_new_trace_is_valid() {
         let mut headers = HeaderMap::new();
-        let trace = Trace::begin(false);
-        trace.write(&mut headers);
-        assert_eq!(Trace::read(&headers), Some(trace));
+        let trace = Trace::new_root(false);
+        trace.inject(&mut headers);
+        assert_eq!(Trace::extract(&headers), Some(trace));
     }
 }

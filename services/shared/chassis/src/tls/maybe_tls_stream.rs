@@ -14,65 +14,65 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-use crate::connection_balancer::Taken;
+use crate::connection_balancer::ConnectionLease;
 
-pub(crate) struct Accepted {
-    stream: Stream,
+pub(crate) struct MaybeTlsStream {
+    stream: Inner,
     /// As long as it lasts.
-    _taken: Taken,
+    _lease: ConnectionLease,
 }
 
-enum Stream {
+enum Inner {
     Plain(TcpStream),
     // Boxed: it is many times as large.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Accepted {
+impl MaybeTlsStream {
     /// Returns a connection without TLS.
-    pub(crate) fn plain(connection: TcpStream, taken: Taken) -> Self {
-        Self { stream: Stream::Plain(connection), _taken: taken }
+    pub(crate) fn plain(connection: TcpStream, lease: ConnectionLease) -> Self {
+        Self { stream: Inner::Plain(connection), _lease: lease }
     }
 
     /// Returns a connection whose caller has shaken hands.
-    pub(crate) fn tls(stream: TlsStream<TcpStream>, taken: Taken) -> Self {
-        Self { stream: Stream::Tls(Box::new(stream)), _taken: taken }
+    pub(crate) fn tls(stream: TlsStream<TcpStream>, lease: ConnectionLease) -> Self {
+        Self { stream: Inner::Tls(Box::new(stream)), _lease: lease }
     }
 }
 
-impl Connected for Accepted {
+impl Connected for MaybeTlsStream {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
         match &self.stream {
-            Stream::Plain(connection) => connection.connect_info(),
-            Stream::Tls(stream) => stream.get_ref().0.connect_info(),
+            Inner::Plain(connection) => connection.connect_info(),
+            Inner::Tls(stream) => stream.get_ref().0.connect_info(),
         }
     }
 }
 
-impl AsyncRead for Accepted {
+impl AsyncRead for MaybeTlsStream {
     fn poll_read(
         self: Pin<&mut Self>,
         waker: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match &mut self.get_mut().stream {
-            Stream::Plain(connection) => Pin::new(connection).poll_read(waker, buffer),
-            Stream::Tls(stream) => Pin::new(stream).poll_read(waker, buffer),
+            Inner::Plain(connection) => Pin::new(connection).poll_read(waker, buffer),
+            Inner::Tls(stream) => Pin::new(stream).poll_read(waker, buffer),
         }
     }
 }
 
-impl AsyncWrite for Accepted {
+impl AsyncWrite for MaybeTlsStream {
     fn poll_write(
         self: Pin<&mut Self>,
         waker: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().stream {
-            Stream::Plain(connection) => Pin::new(connection).poll_write(waker, bytes),
-            Stream::Tls(stream) => Pin::new(stream).poll_write(waker, bytes),
+            Inner::Plain(connection) => Pin::new(connection).poll_write(waker, bytes),
+            Inner::Tls(stream) => Pin::new(stream).poll_write(waker, bytes),
         }
     }
 
@@ -82,29 +82,29 @@ impl AsyncWrite for Accepted {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().stream {
-            Stream::Plain(connection) => Pin::new(connection).poll_write_vectored(waker, parts),
-            Stream::Tls(stream) => Pin::new(stream).poll_write_vectored(waker, parts),
+            Inner::Plain(connection) => Pin::new(connection).poll_write_vectored(waker, parts),
+            Inner::Tls(stream) => Pin::new(stream).poll_write_vectored(waker, parts),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
         match &self.stream {
-            Stream::Plain(connection) => connection.is_write_vectored(),
-            Stream::Tls(stream) => stream.is_write_vectored(),
+            Inner::Plain(connection) => connection.is_write_vectored(),
+            Inner::Tls(stream) => stream.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, waker: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().stream {
-            Stream::Plain(connection) => Pin::new(connection).poll_flush(waker),
-            Stream::Tls(stream) => Pin::new(stream).poll_flush(waker),
+            Inner::Plain(connection) => Pin::new(connection).poll_flush(waker),
+            Inner::Tls(stream) => Pin::new(stream).poll_flush(waker),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, waker: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().stream {
-            Stream::Plain(connection) => Pin::new(connection).poll_shutdown(waker),
-            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(waker),
+            Inner::Plain(connection) => Pin::new(connection).poll_shutdown(waker),
+            Inner::Tls(stream) => Pin::new(stream).poll_shutdown(waker),
         }
     }
 }

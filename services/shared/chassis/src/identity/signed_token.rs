@@ -20,21 +20,21 @@ use super::{
 /// How long what is signed is valid, in seconds: as long as any call has.
 const LIFETIME: u64 = 60;
 /// By how much the clocks of two servers may differ, in seconds.
-const TOLERANCE: u64 = 30;
+const CLOCK_SKEW_MAX: u64 = 30;
 
 const VERSION: &str = "v1";
 /// Of a user with the largest number that there is, and the latest expiry.
-const TEXT_BYTES_MAX: usize = "v1.user:.".len() + 2 * 20;
-const TAG_TEXT_BYTES: usize = 43;
-const BYTES_MAX: usize = TEXT_BYTES_MAX + 1 + TAG_TEXT_BYTES;
+const PAYLOAD_BYTES_MAX: usize = "v1.user:.".len() + 2 * 20;
+const SIGNATURE_BYTES: usize = 43;
+const BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 1 + SIGNATURE_BYTES;
 
 /// A signed identity.
-pub(crate) struct Text {
+pub(crate) struct SignedToken {
     bytes: [u8; BYTES_MAX],
     length: usize,
 }
 
-impl Text {
+impl SignedToken {
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -42,47 +42,47 @@ impl Text {
 
 /// Why a text is not taken for an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum VerifyError {
     /// No key that is known here signed it, or it is none at all.
-    NotSigned,
+    BadSignature,
     /// It was valid once.
     Expired,
     /// It would be valid for longer than any is: the clocks differ.
-    Future,
+    NotYetValid,
 }
 
 /// Writes an identity that is valid from now on.
-pub(super) fn write(keys: &Keys, identity: Identity, now: u64) -> Text {
+pub(super) fn sign(keys: &Keys, identity: Identity, now: u64) -> SignedToken {
     let mut bytes = [0; BYTES_MAX];
     let expiry = now.saturating_add(LIFETIME);
-    let mut rest = &mut bytes[..TEXT_BYTES_MAX];
+    let mut rest = &mut bytes[..PAYLOAD_BYTES_MAX];
     // There is room for any.
     let _ = match identity {
         Identity::Nobody => write!(rest, "{VERSION}.nobody.{expiry}"),
         Identity::System => write!(rest, "{VERSION}.system.{expiry}"),
         Identity::User(id) => write!(rest, "{VERSION}.user:{id}.{expiry}"),
     };
-    let length = TEXT_BYTES_MAX - rest.len();
+    let length = PAYLOAD_BYTES_MAX - rest.len();
     let tag = keys.sign(&bytes[..length]);
     bytes[length] = b'.';
     let signature = &mut bytes[length + 1..];
     let written = URL_SAFE_NO_PAD.encode_slice(tag, signature).unwrap_or_default();
-    Text { bytes, length: length + 1 + written }
+    SignedToken { bytes, length: length + 1 + written }
 }
 
-/// Reads what [`write()`] wrote.
-pub(super) fn read(keys: &Keys, text: &[u8], now: u64) -> Result<Identity, Refused> {
-    let (text, tag) = split(text).ok_or(Refused::NotSigned)?;
+/// Reads what [`sign()`] wrote.
+pub(super) fn verify(keys: &Keys, text: &[u8], now: u64) -> Result<Identity, VerifyError> {
+    let (text, tag) = split(text).ok_or(VerifyError::BadSignature)?;
     if !keys.verify(text.as_bytes(), &tag) {
-        return Err(Refused::NotSigned);
+        return Err(VerifyError::BadSignature);
     }
     // Of what we signed, only another version is not understood.
-    let (identity, expiry) = parse(text).ok_or(Refused::NotSigned)?;
-    if now > expiry.saturating_add(TOLERANCE) {
-        return Err(Refused::Expired);
+    let (identity, expiry) = parse(text).ok_or(VerifyError::BadSignature)?;
+    if now > expiry.saturating_add(CLOCK_SKEW_MAX) {
+        return Err(VerifyError::Expired);
     }
-    if expiry > now.saturating_add(LIFETIME + TOLERANCE) {
-        return Err(Refused::Future);
+    if expiry > now.saturating_add(LIFETIME + CLOCK_SKEW_MAX) {
+        return Err(VerifyError::NotYetValid);
     }
     Ok(identity)
 }
@@ -133,23 +133,23 @@ mod tests {
 
     #[test]
     fn the_format_stays_what_it_is() {
-        let text = write(&keys(1), Identity::User(UserId::new(7).unwrap()), NOW);
+        let text = sign(&keys(1), Identity::User(UserId::new(7).unwrap()), NOW);
         assert_eq!(text.as_bytes(), signed("v1.user:7.1800000060"));
-        let text = write(&keys(1), Identity::Nobody, NOW);
+        let text = sign(&keys(1), Identity::Nobody, NOW);
         assert_eq!(text.as_bytes(), signed("v1.nobody.1800000060"));
-        let text = write(&keys(1), Identity::System, NOW);
+        let text = sign(&keys(1), Identity::System, NOW);
         assert_eq!(text.as_bytes(), signed("v1.system.1800000060"));
     }
 
     #[test]
     fn it_is_valid_for_a_minute_and_as_long_as_clocks_may_differ() {
-        let text = write(&keys(1), Identity::System, NOW);
-        let at = |now| read(&keys(1), text.as_bytes(), now);
+        let text = sign(&keys(1), Identity::System, NOW);
+        let at = |now| verify(&keys(1), text.as_bytes(), now);
         assert_eq!(at(NOW), Ok(Identity::System));
         assert_eq!(at(NOW - 30), Ok(Identity::System));
-        assert_eq!(at(NOW - 31), Err(Refused::Future));
+        assert_eq!(at(NOW - 31), Err(VerifyError::NotYetValid));
         assert_eq!(at(NOW + 90), Ok(Identity::System));
-        assert_eq!(at(NOW + 91), Err(Refused::Expired));
+        assert_eq!(at(NOW + 91), Err(VerifyError::Expired));
     }
 
     #[test]
@@ -167,37 +167,41 @@ mod tests {
             "v1",
             "",
         ] {
-            assert_eq!(read(&keys(1), &signed(text), NOW), Err(Refused::NotSigned), "{text}");
+            assert_eq!(
+                verify(&keys(1), &signed(text), NOW),
+                Err(VerifyError::BadSignature),
+                "{text}"
+            );
         }
     }
 
     proptest! {
         #[test]
         fn what_is_written_is_read(identity in identities(), now in 0..u64::MAX) {
-            let text = write(&keys(1), identity, now);
-            prop_assert_eq!(read(&keys(1), text.as_bytes(), now), Ok(identity));
-            prop_assert_eq!(read(&keys(2), text.as_bytes(), now), Err(Refused::NotSigned));
+            let text = sign(&keys(1), identity, now);
+            prop_assert_eq!(verify(&keys(1), text.as_bytes(), now), Ok(identity));
+            prop_assert_eq!(verify(&keys(2), text.as_bytes(), now), Err(VerifyError::BadSignature));
         }
 
         #[test]
         fn what_was_tampered_with_is_refused(
             identity in identities(), at in any::<prop::sample::Index>(), byte in any::<u8>()
         ) {
-            let mut text = write(&keys(1), identity, NOW).as_bytes().to_vec();
+            let mut text = sign(&keys(1), identity, NOW).as_bytes().to_vec();
             let at = at.index(text.len());
             prop_assume!(text[at] != byte);
             text[at] = byte;
-            prop_assert_eq!(read(&keys(1), &text, NOW), Err(Refused::NotSigned));
+            prop_assert_eq!(verify(&keys(1), &text, NOW), Err(VerifyError::BadSignature));
         }
 
         #[test]
         fn rubbish_is_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
-            prop_assert_eq!(read(&keys(1), &text, NOW), Err(Refused::NotSigned));
+            prop_assert_eq!(verify(&keys(1), &text, NOW), Err(VerifyError::BadSignature));
         }
 
         #[test]
         fn rubbish_that_looks_like_it_is_refused(text in r"v1\.(user:[0-9]{1,20}|system)\.[0-9]{1,20}\.[A-Za-z0-9_-]{43}") {
-            prop_assert_eq!(read(&keys(1), text.as_bytes(), NOW), Err(Refused::NotSigned));
+            prop_assert_eq!(verify(&keys(1), text.as_bytes(), NOW), Err(VerifyError::BadSignature));
         }
     }
 }

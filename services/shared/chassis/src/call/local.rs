@@ -7,21 +7,21 @@ use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Response, Status};
 use tracing::Instrument as _;
 
-use super::Running;
+use super::InFlightCall;
 use crate::status;
 
 /// Runs a handler's work to its end, which may come before: by a panic, which stays its own, or at
 /// the deadline, if that is not its caller's.
 pub(super) async fn run<A>(
-    mut running: Running,
+    mut call: InFlightCall,
     end: Option<Instant>,
     work: impl Future<Output = Result<Response<A>, Status>>,
 ) -> Result<Response<A>, Status> {
-    let answer = if running.deadline.is_some_and(|deadline| deadline <= running.started) {
+    let answer = if call.deadline.is_some_and(|deadline| deadline <= call.started) {
         Err(status::deadline_exceeded())
     } else {
-        let span = running.span.clone();
-        let work = running.context().scope(work);
+        let span = call.span.clone();
+        let work = call.context().scope(work);
         let work = AssertUnwindSafe(work).catch_unwind().instrument(span);
         let answer = match end {
             Some(end) => timeout_at(end, work).await,
@@ -33,6 +33,6 @@ pub(super) async fn run<A>(
             Err(_elapsed) => Err(status::deadline_exceeded()),
         }
     };
-    running.code = Some(answer.as_ref().map_or_else(Status::code, |_| Code::Ok));
+    call.code = Some(answer.as_ref().map_or_else(Status::code, |_| Code::Ok));
     answer
 }

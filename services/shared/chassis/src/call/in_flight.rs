@@ -20,7 +20,7 @@ const GRPC_STATUS: &str = "grpc-status";
 
 /// Dropping it ends the call: by then its code is known, or the caller has left.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct InFlightCall {
     pub(super) method: &'static Method,
     pub(super) deadline: Option<Instant>,
     pub(super) trace: Trace,
@@ -40,7 +40,7 @@ pub(super) struct Running {
     pub(super) stopped: bool,
 }
 
-impl Running {
+impl InFlightCall {
     /// Returns what the handler knows of its call.
     pub(super) fn context(&self) -> Context {
         Context {
@@ -53,14 +53,14 @@ impl Running {
     }
 
     /// Takes the call's code from the headers or trailers that carry it.
-    pub(super) fn note(&mut self, headers: &HeaderMap) {
+    pub(super) fn record_status(&mut self, headers: &HeaderMap) {
         if let Some(code) = headers.get(GRPC_STATUS).map(HeaderValue::as_bytes) {
             self.code = Some(Code::from_bytes(code));
         }
     }
 
     /// The answer ended without a code, which is what a caller makes of it, too.
-    pub(super) fn note_end(&mut self) {
+    pub(super) fn record_end(&mut self) {
         self.code.get_or_insert(Code::Unknown);
     }
 
@@ -75,15 +75,15 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for InFlightCall {
     fn drop(&mut self) {
         let code = self.final_code();
         let is_fault = is_fault(code) && !self.stopped;
         if !self.span.is_none() {
-            span::end(&self.span, code, self.stopped);
+            span::record_status(&self.span, code, self.stopped);
         }
         if let Some(durations) = &self.shared.durations
-            && !self.method.inspection
+            && !self.method.is_infrastructure
         {
             durations.record(self.method, code, self.started.elapsed());
         }
@@ -125,7 +125,7 @@ macro_rules! line {
     };
 }
 
-fn write_line(call: &Running, code: Code, is_fault: bool) {
+fn write_line(call: &InFlightCall, code: Code, is_fault: bool) {
     if call.quiet {
         line!(DEBUG, call, code);
     } else if is_fault {

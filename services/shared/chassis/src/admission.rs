@@ -61,17 +61,13 @@ impl Admission {
             let each = self.observe_each(move |slots| read(slots) as u64);
             gauge.with_callback(move |observer| each(observer)).build()
         };
-        gauge(
-            "microblog.calls.active",
-            "Calls under way, by whether they only wait",
-            Slots::in_use,
-        );
-        gauge("microblog.calls.limit", "How many may be", |slots| slots.limit);
+        gauge("microblog.calls.active", "Calls in flight, by kind", Slots::in_use);
+        gauge("microblog.calls.limit", "Limit of calls in flight, by kind", |slots| slots.limit);
         let each = self.observe_each(|slots| slots.rejected.load(Ordering::Relaxed));
         meter
             .u64_observable_counter("microblog.calls.refused")
             .with_unit("{call}")
-            .with_description("Calls rejected since there were as many as may be")
+            .with_description("Calls rejected at the limit, by kind")
             .with_callback(move |observer| each(observer))
             .build();
     }

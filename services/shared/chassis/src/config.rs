@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_nothing_are_refused() {
+    fn zero_limits_are_rejected() {
         for flag in [
             "max-message-bytes",
             "max-streams",
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_what_tls_needs_is_refused() {
+    fn incomplete_tls_flags_are_rejected() {
         let whole = |flags: &[&str]| {
             let flags = flags.iter().map(|flag| format!("--{flag}=file"));
             Flags::try_parse_from(["test".to_owned()].into_iter().chain(flags)).is_ok()
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_collectors_address_never_shows() {
+    fn otlp_endpoint_is_never_shown() {
         let secret = "--otlp-endpoint=http://user:secret@localhost";
         let flags = Flags::try_parse_from(["test", secret]).unwrap();
         assert!(flags.config.otlp_endpoint.is_some());

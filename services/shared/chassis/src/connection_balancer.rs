@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_worker_with_fewer_connections_gets_the_next_one() {
+    async fn connections_go_to_the_least_loaded_worker() {
         let balancer = Arc::new(ConnectionBalancer::new(2));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(6).await.into_iter().unzip();
         // All of them come to the first worker, before there is a second one.
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_worker_that_does_not_come_is_not_waited_for() {
+    async fn start_timeout_bounds_the_wait_for_other_workers() {
         let balancer = Arc::new(ConnectionBalancer::new(2));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(1).await.into_iter().unzip();
         let mut only =
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_ended_counts_no_more() {
+    async fn dropped_lease_decrements_the_connection_count() {
         let balancer = Arc::new(ConnectionBalancer::new(1));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(2).await.into_iter().unzip();
         let mut only =
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_passed_to_a_worker_that_has_gone() {
+    async fn stopped_worker_gets_no_connections() {
         let balancer = Arc::new(ConnectionBalancer::new(2));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(4).await.into_iter().unzip();
         drop(balancer.clone().worker_connections(stream::pending()));

@@ -180,6 +180,6 @@ pub fn watch() -> Result<(), Status> {
     if permit.is_none_or(|permit| permit.become_watch()) {
         return Ok(());
     }
-    let text = "the process has as many watches as it takes at once";
+    let text = "too many watches in flight";
     Err(status::with_reason(Code::ResourceExhausted, ErrorReason::Overloaded, text))
 }

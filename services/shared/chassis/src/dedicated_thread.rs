@@ -72,7 +72,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[tokio::test]
-    async fn the_work_is_done_in_a_thread_of_that_name() {
+    async fn work_runs_on_a_named_thread() {
         let (tell, told) = oneshot::channel();
         let work = async move {
             sleep(Duration::from_millis(1)).await;
@@ -85,13 +85,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_job_ends_when_the_work_panics() {
+    async fn job_ends_when_the_work_panics() {
         let work = async { panic!("a bug") };
         timeout(PATIENCE, run_on_dedicated_thread("aside", work)).await.expect("the job ends");
     }
 
     #[tokio::test]
-    async fn the_work_ends_when_the_job_is_dropped() {
+    async fn work_is_cancelled_when_the_job_is_dropped() {
         let (begin, begun) = oneshot::channel();
         let (held, released) = oneshot::channel::<()>();
         let work = async move {

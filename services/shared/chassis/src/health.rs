@@ -135,7 +135,7 @@ impl Health for HealthService {
             name if self.0.is_named(name) => {
                 Ok(Response::new(response(status(*self.0.serving.borrow()))))
             }
-            _ => Err(Status::not_found("no such service here")),
+            _ => Err(Status::not_found("unknown service")),
         }
     }
 
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_is_as_ready_as_its_least_ready_worker() {
+    fn service_is_serving_only_if_all_workers_are_ready() {
         let health = HealthState::new("service", 2);
         let mut serving = health.serving.subscribe();
         health.set_ready(0, true);
@@ -201,7 +201,7 @@ mod tests {
         health.set_ready(1, true);
         assert!(*serving.borrow_and_update());
         health.set_ready(0, true);
-        assert!(!serving.has_changed().unwrap(), "no serving_changes is not told");
+        assert!(!serving.has_changed().unwrap(), "an unchanged status is not sent");
         health.set_ready(0, false);
         assert!(!*serving.borrow_and_update());
         health.set_ready(0, true);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_of_a_worker_that_is_stuck_does_not_count_for_ever() {
+    fn stale_worker_report_makes_the_service_not_serving() {
         let health = HealthState::new("service", 2);
         let serving = health.serving.subscribe();
         let start = Instant::now();

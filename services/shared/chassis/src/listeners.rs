@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_instance_is_refused_with_a_clear_message() {
+    fn port_in_use_by_another_instance_is_reported() {
         let first = Listeners::of(1).listen(0, any()).unwrap();
         let address = first.socket.local_addr().unwrap();
         let error = Listeners::of(1).listen(0, address).unwrap_err();

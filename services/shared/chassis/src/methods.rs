@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn methods_are_known_by_their_paths() {
+    fn methods_are_found_by_path() {
         let unary = find("/microblog.user.v1.UserService/GetUser");
         assert!(!unary.streaming && !unary.is_infrastructure);
         assert!(find("/microblog.relation.v1.RelationService/StreamFollowers").streaming);
@@ -140,14 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn the_gateway_takes_nobodys_word_about_who_acts() {
+    fn only_internal_services_require_an_identity() {
         assert!(find("/microblog.user.v1.UserService/GetUser").requires_identity);
         assert!(!find("/microblog.gateway.v1.GatewayService/Me").requires_identity);
         assert!(!find("/grpc.health.v1.Health/Check").requires_identity);
     }
 
     #[test]
-    fn what_may_be_repeated_stands_in_the_contract() {
+    fn idempotency_level_comes_from_the_proto() {
         let idempotency = |method: &str| find(&format!("/microblog.{method}")).idempotency;
         assert_eq!(idempotency("user.v1.UserService/GetUser"), Idempotency::NoSideEffects);
         assert_eq!(

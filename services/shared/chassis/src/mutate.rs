@@ -55,7 +55,7 @@ async fn finish<T>(
         Ok(Err(_panic)) => Err(status::internal()),
         Err(_elapsed) => Err(status::deadline_exceeded()),
     };
-    if let Err(Err(unheard)) = answer.send(result) {
-        tracing::warn!(code = ?unheard.code(), "a write failed after its caller had left");
+    if let Err(Err(unreported)) = answer.send(result) {
+        tracing::warn!(code = ?unreported.code(), "write failed after its caller disconnected");
     }
 }

@@ -37,9 +37,7 @@ impl PeriodicJob {
         let rounds = global::meter("microblog-chassis")
             .u64_counter("microblog.job.rounds")
             .with_unit("{round}")
-            .with_description(
-                "PeriodicJob of the jobs that run beside the calls, by how they ended",
-            )
+            .with_description("Runs of periodic jobs, by outcome")
             .build();
         let ended = ["done", "failed"].map(|outcome| {
             let name = KeyValue::new("microblog.job.name", job);
@@ -96,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_job_that_fails_is_a_line_when_that_begins_and_one_when_it_ends() {
+    async fn logs_only_transitions_between_success_and_failure() {
         let (written, log) = (Written::default(), tracing_subscriber::fmt().without_time());
         let writer = written.clone();
         let log = log.with_target(false).with_ansi(false).with_writer(move || writer.clone());
@@ -114,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_round_is_at_once_and_the_next_a_period_later() {
+    async fn first_run_is_immediate_and_the_next_one_period_later() {
         let period = Duration::from_millis(50);
         let begin = Instant::now();
         let mut job = PeriodicJob::new("testing", period);

@@ -101,13 +101,13 @@ impl Supervisor {
         let config = &self.state.config;
         let Some(address) = config.health_listen else { return pending().await };
         let [health] = healths else {
-            return Err("--health-listen is for a process with one service".to_owned());
+            return Err("--health-listen requires a process with exactly one service".to_owned());
         };
         let listener =
             self.listeners.listen(HEALTH_LISTENER, address).map_err(|error| describe(&error))?;
         let address = listener.socket.local_addr().map_err(|error| describe(&error))?;
         if worker.is_first() {
-            tracing::info!(%address, "answering health checks");
+            tracing::info!(%address, "serving health checks");
         }
         serve_health(listener, config, health).await.map_err(|error| describe(&error))
     }
@@ -122,14 +122,14 @@ where
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
         Err(error) => {
-            tracing::error!(%error, "cannot take over signals");
+            tracing::error!(%error, "cannot install signal handlers");
             return ExitCode::FAILURE;
         }
     };
     let state = match ProcessState::new(config) {
         Ok(state) => state,
         Err(error) => {
-            tracing::error!(error = describe(&error), "TLS cannot be set up");
+            tracing::error!(error = describe(&error), "cannot set up TLS");
             return ExitCode::FAILURE;
         }
     };
@@ -176,12 +176,12 @@ async fn drain(
     tokio::select! {
         ended = timeout(limit, all_ended) => {
             if ended.is_err() {
-                tracing::error!("a worker does not end");
+                tracing::error!("worker did not stop in time");
                 failed = true;
             }
         }
         signal = signals.next() => {
-            tracing::warn!(signal, "second signal, exit at once");
+            tracing::warn!(signal, "second signal, exiting immediately");
             failed = true;
         }
     }
@@ -214,7 +214,7 @@ where
             let exit = match result {
                 Ok(Ok(())) => WorkerExit::Drained,
                 Ok(Err(error)) => {
-                    tracing::error!(worker = index, error, "a worker failed");
+                    tracing::error!(worker = index, error, "worker failed");
                     WorkerExit::Failed
                 }
                 Err(_panic) => WorkerExit::Failed,

@@ -50,20 +50,20 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// TLS is configured, and cannot be set up.
-    #[error("TLS cannot be set up")]
+    #[error("cannot set up TLS")]
     Tls(#[source] TlsError),
     /// The socket cannot be used.
-    #[error("the listener cannot be used")]
+    #[error("cannot use the listening socket")]
     Listener(#[source] io::Error),
     /// The descriptors of the wire contract cannot be read.
-    #[error("reflection cannot be set up")]
+    #[error("cannot set up server reflection")]
     Reflection(#[source] tonic_reflection::server::Error),
     /// The transport failed.
     #[error("the transport failed")]
     Transport(#[source] tonic::transport::Error),
     /// A job that runs beside the service ended, which none does by itself, or panicked. What the
     /// panic says is left out, since it may tell of users.
-    #[error("a background job ended")]
+    #[error("a background job exited")]
     Background,
 }
 

@@ -87,11 +87,15 @@ pub fn internal() -> Status {
 
 /// Returns DEADLINE_EXCEEDED.
 pub fn deadline_exceeded() -> Status {
-    with_reason(Code::DeadlineExceeded, ErrorReason::DeadlineExceeded, "the call's time is up")
+    with_reason(Code::DeadlineExceeded, ErrorReason::DeadlineExceeded, "deadline exceeded")
 }
 
 pub(crate) fn peer_unavailable() -> Status {
-    with_reason(Code::Unavailable, ErrorReason::PeerUnavailable, "a service behind does not answer")
+    with_reason(
+        Code::Unavailable,
+        ErrorReason::PeerUnavailable,
+        "a backend service is unavailable",
+    )
 }
 
 // There is no reason of its own: to the caller, as with a peer that is away, another one answers.
@@ -99,7 +103,7 @@ pub(crate) fn stopping() -> Status {
     with_reason(
         Code::Unavailable,
         ErrorReason::PeerUnavailable,
-        "the server stops; ask another one",
+        "the server is shutting down; retry on another server",
     )
 }
 
@@ -150,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_survives_the_wire() {
+    fn error_reason_round_trips() {
         let status = with_reason(Code::NotFound, ErrorReason::UserNotFound, "no such account");
         let info = status.get_details_error_info().unwrap();
         assert_eq!((info.reason.as_str(), info.domain.as_str()), ("USER_NOT_FOUND", "microblog"));
@@ -159,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_field_is_named() {
+    fn bad_request_names_every_invalid_field() {
         let status = invalid([Invalid::new("a", "is bad"), Invalid::new("b", "is worse")]);
         let fields = status.get_details_bad_request().unwrap().field_violations;
         assert_eq!(fields.iter().map(|f| f.field.as_str()).collect::<Vec<_>>(), ["a", "b"]);
@@ -168,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_throttled_caller_is_told_how_long_to_wait() {
+    fn throttled_status_has_a_retry_delay() {
         let wait = Duration::from_secs(7);
         let status = throttled(ErrorReason::LoginThrottled, "wait", wait);
         assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(wait));

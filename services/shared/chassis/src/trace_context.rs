@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_is_passed_on_as_it_came() {
+    fn trace_context_round_trips() {
         let mut headers = headers(EXAMPLE);
         headers.insert(TRACESTATE, HeaderValue::from_static("vendor=1"));
         let trace = Trace::extract(&headers).unwrap();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_not_there() {
+    fn malformed_traceparent_is_ignored() {
         let zero_trace = EXAMPLE.replace("4bf92f3577b34da6a3ce929d0e0e4736", &"0".repeat(32));
         let zero_span = EXAMPLE.replace("00f067aa0ba902b7", &"0".repeat(16));
         let upper_case = EXAMPLE.to_uppercase();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_trace_is_valid() {
+    fn new_root_trace_is_valid() {
         let mut headers = HeaderMap::new();
         let trace = Trace::new_root(false);
         trace.inject(&mut headers);

@@ -16,7 +16,7 @@ use tonic::Request;
 use support::{Server, Stub, config, eventually, request};
 
 #[tokio::test]
-async fn an_old_connection_gives_way_to_a_new_one() {
+async fn max_connection_age_closes_old_connections() {
     let callers = Arc::new(Mutex::new(HashSet::new()));
     let seen = callers.clone();
     let stub = Stub::new().get(move |request: Request<GetUserByNameRequest>| {

@@ -67,7 +67,7 @@ where
 }
 
 #[tokio::test]
-async fn what_a_server_of_the_system_says_is_believed() {
+async fn signed_identity_is_accepted() {
     let server = Server::start(teller().service(), with_keys());
     for identity in [Identity::Nobody, Identity::User(user(7)), Identity::System] {
         assert_eq!(ask(&server, KEY, identity).await.unwrap(), format!("{identity:?}"));
@@ -75,7 +75,7 @@ async fn what_a_server_of_the_system_says_is_believed() {
 }
 
 #[tokio::test]
-async fn what_others_say_is_refused_and_not_ignored() {
+async fn unsigned_identity_is_rejected() {
     let refused = |status: Status| {
         let expected = (Code::Unauthenticated, "ERROR_REASON_IDENTITY_INVALID".to_owned());
         assert_eq!(code_and_reason(&status), expected, "{status:?}");
@@ -98,7 +98,7 @@ async fn what_others_say_is_refused_and_not_ignored() {
 }
 
 #[tokio::test]
-async fn who_acts_is_passed_on() {
+async fn identity_is_propagated_to_remote_peers() {
     let (outer, _inner) = before(|peer| async { get(peer, "").await });
     for identity in [Identity::Nobody, Identity::User(user(7)), Identity::System] {
         assert_eq!(ask(&outer, KEY, identity).await.unwrap(), format!("{identity:?}"));
@@ -106,7 +106,7 @@ async fn who_acts_is_passed_on() {
 }
 
 #[tokio::test]
-async fn who_is_found_out_to_act_does_from_then_on() {
+async fn act_for_changes_the_identity_of_later_calls() {
     let (outer, _inner) = before(|peer| async {
         let first = get(peer.clone(), "").await?;
         context::act_for(user(7));
@@ -121,7 +121,7 @@ async fn who_is_found_out_to_act_does_from_then_on() {
 }
 
 #[tokio::test]
-async fn within_a_process_who_acts_is_passed_on_as_it_is() {
+async fn identity_is_propagated_to_local_peers() {
     let inside = Peer::local(&teller().service(), &with_keys());
     let outer = Stub::new().get(move |_| {
         let inside = inside.clone();
@@ -136,7 +136,7 @@ async fn within_a_process_who_acts_is_passed_on_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_for_whom_its_handler_found_out() {
+async fn stream_keeps_the_identity_set_by_its_handler() {
     let stub = Stub::new().verify(|| {
         context::act_for(user(7));
         let tell = || VerifyResponse { violations: vec![who()], ..VerifyResponse::default() };
@@ -153,7 +153,7 @@ async fn a_stream_goes_on_for_whom_its_handler_found_out() {
 }
 
 #[tokio::test]
-async fn jobs_act_as_the_system() {
+async fn background_jobs_act_as_the_system() {
     let inner = Server::start(teller().service(), with_keys());
     let peer = Peer::remote(&inner.url(), &with_keys()).unwrap();
     let (tell, mut told) = mpsc::unbounded_channel();
@@ -167,7 +167,7 @@ async fn jobs_act_as_the_system() {
 }
 
 #[tokio::test]
-async fn without_keys_nothing_is_sent_and_nothing_checked() {
+async fn without_keys_identities_are_neither_sent_nor_checked() {
     let headers = Stub::new().get(|request: Request<GetUserByNameRequest>| async move {
         Ok(format!("{} {}", who(), request.metadata().contains_key(HEADER)))
     });

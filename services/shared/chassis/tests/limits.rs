@@ -41,7 +41,7 @@ fn gated() -> (Stub, Arc<Semaphore>, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn the_process_takes_so_many_calls_over_all_connections() {
+async fn max_calls_limits_all_connections_together() {
     let (stub, gate, under_way) = gated();
     let mut limited = config();
     limited.max_calls = 2;
@@ -65,7 +65,7 @@ async fn the_process_takes_so_many_calls_over_all_connections() {
 }
 
 #[tokio::test]
-async fn a_call_that_was_let_in_is_not_refused_at_a_local_peer() {
+async fn admitted_call_is_not_limited_again_at_a_local_peer() {
     let peer = Peer::local(&Stub::new().service(), &config());
     let outer = Stub::new().get(move |_| {
         let peer = peer.clone();
@@ -79,7 +79,7 @@ async fn a_call_that_was_let_in_is_not_refused_at_a_local_peer() {
 }
 
 #[tokio::test]
-async fn a_connection_has_so_many_calls_under_way_and_the_others_wait() {
+async fn max_streams_limits_each_connection() {
     let (stub, gate, under_way) = gated();
     let mut limited = config();
     limited.max_streams = 3;
@@ -105,7 +105,7 @@ async fn a_connection_has_so_many_calls_under_way_and_the_others_wait() {
 }
 
 #[tokio::test]
-async fn a_message_of_5_mb_is_refused_as_too_large() {
+async fn oversized_message_is_rejected() {
     let server = Server::start(Stub::new().service(), config());
     let huge = GetUserByNameRequest { name: "a".repeat(5_000_000) };
     let status = server.client().get_user_by_name(huge).await.unwrap_err();
@@ -117,19 +117,19 @@ async fn a_message_of_5_mb_is_refused_as_too_large() {
 
 /// A request with so many bytes of metadata, in so many parts. Of digits and letters, which HTTP/2
 /// packs but little.
-fn laden(bytes: usize, parts: usize) -> Request<GetUserByNameRequest> {
-    let mut laden = request(None);
+fn with_metadata(bytes: usize, parts: usize) -> Request<GetUserByNameRequest> {
+    let mut with_metadata = request(None);
     for part in 0..parts {
         let name: AsciiMetadataKey = format!("x-part-{part}").parse().unwrap();
         let letters = ('0'..='9').chain('A'..='Z').chain('a'..='z').cycle().skip(part);
         let value: String = letters.take(bytes / parts).collect();
-        laden.metadata_mut().insert(name, value.parse().unwrap());
+        with_metadata.metadata_mut().insert(name, value.parse().unwrap());
     }
-    laden
+    with_metadata
 }
 
 #[tokio::test]
-async fn a_call_with_too_much_metadata_is_refused_alone() {
+async fn oversized_metadata_fails_only_its_own_call() {
     let gate = Arc::new(Semaphore::new(0));
     let door = gate.clone();
     let stub = Stub::new().verify(move || {
@@ -148,10 +148,10 @@ async fn a_call_with_too_much_metadata_is_refused_alone() {
     let too_large = (Code::ResourceExhausted, "ERROR_REASON_METADATA_TOO_LARGE".to_owned());
     for bytes in [17_000, 20_000, 100_000, 130_000] {
         for parts in [1, 40] {
-            let answer = client.get_user_by_name(laden(bytes, parts)).await;
+            let answer = client.get_user_by_name(with_metadata(bytes, parts)).await;
             assert_eq!(code_and_reason(&answer.unwrap_err()), too_large, "{bytes} in {parts}");
             // What fits is answered.
-            client.get_user_by_name(laden(14_000, parts)).await.unwrap();
+            client.get_user_by_name(with_metadata(14_000, parts)).await.unwrap();
         }
     }
     gate.add_permits(1);
@@ -161,14 +161,14 @@ async fn a_call_with_too_much_metadata_is_refused_alone() {
     // From some size on HTTP/2 itself refuses the call, without a status of ours; but alone as well.
     let mut watch = client.verify(VerifyRequest::default()).await.unwrap().into_inner();
     watch.next().await.unwrap().unwrap();
-    let status = client.get_user_by_name(laden(170_000, 1)).await.unwrap_err();
+    let status = client.get_user_by_name(with_metadata(170_000, 1)).await.unwrap_err();
     assert_eq!(code_and_reason(&status), (Code::Unknown, "none".to_owned()));
     gate.add_permits(1);
     watch.next().await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn what_is_not_the_message_is_refused_as_malformed() {
+async fn malformed_message_is_invalid_argument() {
     let server = Server::start(Stub::new().service(), config());
     let mut client = Grpc::new(server.channel());
     client.ready().await.unwrap();
@@ -182,7 +182,7 @@ async fn what_is_not_the_message_is_refused_as_malformed() {
 }
 
 #[tokio::test]
-async fn a_panic_fails_its_own_call_only() {
+async fn panic_fails_only_its_own_call() {
     let stub = Stub::new()
         .get(|request| async move {
             assert_ne!(request.into_inner().name, "alice", "a bug");
@@ -216,7 +216,7 @@ async fn a_panic_fails_its_own_call_only() {
 }
 
 #[tokio::test]
-async fn an_unknown_method_is_unimplemented() {
+async fn unknown_method_is_unimplemented() {
     let server = Server::start(Stub::new().service(), config());
     for path in ["/microblog.user.v1.UserService/Invented", "/no.such.Service/Get"] {
         let mut client = Grpc::new(server.channel());
@@ -229,7 +229,7 @@ async fn an_unknown_method_is_unimplemented() {
 }
 
 #[tokio::test]
-async fn a_call_ends_for_the_limit_when_its_caller_hangs_up() {
+async fn cancelled_call_releases_its_slot() {
     let (stub, gate, under_way) = gated();
     let mut limited = config();
     limited.max_calls = 1;
@@ -247,7 +247,7 @@ async fn a_call_ends_for_the_limit_when_its_caller_hangs_up() {
 }
 
 #[tokio::test]
-async fn a_caller_that_does_not_read_its_answer_takes_nobodys_place() {
+async fn unread_response_releases_its_slot() {
     let (stub, gate, under_way) = gated();
     let mut limited = config();
     limited.max_calls = 1;
@@ -266,7 +266,7 @@ async fn a_caller_that_does_not_read_its_answer_takes_nobodys_place() {
 }
 
 #[tokio::test]
-async fn a_stream_whose_caller_does_not_read_ends_at_its_deadline() {
+async fn unread_stream_ends_at_its_deadline() {
     struct Count(Arc<AtomicUsize>);
     impl Drop for Count {
         fn drop(&mut self) {

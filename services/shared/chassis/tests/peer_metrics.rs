@@ -9,17 +9,17 @@ mod caller;
 mod replica;
 mod support;
 
-use caller::{Kind, call, eager, named};
+use caller::{Kind, call, frequent_refresh, peer_at};
 use opentelemetry::global;
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use prometheus::{Registry, TextEncoder};
-use replica::{Hosts, Replica, hosts};
+use replica::{FakeResolver, Replica, hosts};
 use support::eventually;
 use tonic::Status;
 
 /// The only test of its file: what is counted, the whole process counts.
 #[tokio::test]
-async fn retries_and_addresses_are_counted() {
+async fn retries_and_endpoints_are_counted() {
     let registry = Registry::new();
     let exporter = opentelemetry_prometheus::exporter().with_registry(registry.clone()).build();
     global::set_meter_provider(SdkMeterProvider::builder().with_reader(exporter.unwrap()).build());
@@ -45,10 +45,10 @@ async fn retries_and_addresses_are_counted() {
     let mut fails =
         Replica::start_with(fails, |_| async { Err(Status::unavailable("for a while")) });
     let works = Replica::start(works);
-    let names = Hosts::new(&[fails.address, works.address, dead]);
-    let peer = named(&names, &eager());
+    let names = FakeResolver::new(&[fails.address, works.address, dead]);
+    let peer = peer_at(&names, &frequent_refresh());
     eventually("two of them answer", async || {
-        let _ = call(&peer, Kind::Once).await;
+        let _ = call(&peer, Kind::NotIdempotent).await;
         (addresses("live"), addresses("out")) == (2.0, 1.0)
     })
     .await;
@@ -63,13 +63,13 @@ async fn retries_and_addresses_are_counted() {
 
     fails.stop().await;
     eventually("one of them answers", async || {
-        call(&peer, Kind::Once).await.unwrap();
+        call(&peer, Kind::NotIdempotent).await.unwrap();
         (addresses("live"), addresses("out")) == (1.0, 2.0)
     })
     .await;
     names.set(Some(&[works.address]));
     eventually("there is one", async || {
-        call(&peer, Kind::Once).await.unwrap();
+        call(&peer, Kind::NotIdempotent).await.unwrap();
         (addresses("live"), addresses("out")) == (1.0, 0.0)
     })
     .await;

@@ -22,19 +22,19 @@ use socket2::{Domain, Socket, Type};
 use support::{Port, Server, Stub, code_and_reason, config, eventually, get, request};
 use tonic::{Code, Status};
 
-fn is_unavailable(status: &Status) {
+fn assert_unavailable(status: &Status) {
     let expected = (Code::Unavailable, "ERROR_REASON_PEER_UNAVAILABLE".to_owned());
     assert_eq!(code_and_reason(status), expected, "{status:?}");
 }
 
 #[tokio::test]
-async fn a_peer_that_is_away_is_unavailable_and_found_again_when_it_is_back() {
+async fn peer_is_unavailable_while_down_and_recovers() {
     let port = Port::take();
     let peer = Peer::remote(&format!("http://{}", port.address()), &config()).unwrap();
     let mut soonest = Duration::MAX;
     for _ in 0..3 {
         let started = Instant::now();
-        is_unavailable(&get(peer.clone(), "").await.unwrap_err());
+        assert_unavailable(&get(peer.clone(), "").await.unwrap_err());
         soonest = soonest.min(started.elapsed());
     }
     // No call waits for a connection, which takes three seconds. A busy machine may hold up some.
@@ -45,12 +45,12 @@ async fn a_peer_that_is_away_is_unavailable_and_found_again_when_it_is_back() {
         server.stop();
         server.ended().await;
         eventually("the peer is away", async || get(peer.clone(), "").await.is_err()).await;
-        is_unavailable(&get(peer.clone(), "").await.unwrap_err());
+        assert_unavailable(&get(peer.clone(), "").await.unwrap_err());
     }
 }
 
 #[tokio::test]
-async fn the_caller_of_a_service_behind_is_told_that_it_is_away() {
+async fn peer_unavailable_reaches_the_outer_caller() {
     let nobody = Port::take();
     let peer = Peer::remote(&format!("http://{}", nobody.address()), &config()).unwrap();
     let outer = Stub::new().get(move |_| {
@@ -58,7 +58,7 @@ async fn the_caller_of_a_service_behind_is_told_that_it_is_away() {
         async move { get(peer, "").await }
     });
     let outer = Server::start(outer.service(), config());
-    is_unavailable(&outer.client().get_user_by_name(request(None)).await.unwrap_err());
+    assert_unavailable(&outer.client().get_user_by_name(request(None)).await.unwrap_err());
 }
 
 /// A port whose host does not answer: the kernel drops the packets that begin a connection, since
@@ -78,7 +78,7 @@ async fn silent_port() -> (TcpListener, Vec<TcpStream>) {
 }
 
 #[tokio::test]
-async fn all_calls_to_a_host_that_is_gone_fail_soon_and_it_is_found_again() {
+async fn calls_to_an_unreachable_host_fail_fast_and_recover() {
     let (listener, waiting) = silent_port().await;
     let address = listener.local_addr().unwrap();
     let mut patient = config();
@@ -87,7 +87,7 @@ async fn all_calls_to_a_host_that_is_gone_fail_soon_and_it_is_found_again() {
     let started = Instant::now();
     let calls = join_all((0..60).map(|_| get(peer.clone(), ""))).await;
     for result in calls {
-        is_unavailable(&result.unwrap_err());
+        assert_unavailable(&result.unwrap_err());
     }
     // One after the other they would take a second each.
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
@@ -97,7 +97,7 @@ async fn all_calls_to_a_host_that_is_gone_fail_soon_and_it_is_found_again() {
 }
 
 #[tokio::test]
-async fn a_peer_that_takes_connections_and_says_nothing_costs_the_deadline() {
+async fn unresponsive_peer_ends_at_the_deadline() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut short = config();
     short.default_timeout_ms = 100;
@@ -109,7 +109,7 @@ async fn a_peer_that_takes_connections_and_says_nothing_costs_the_deadline() {
 }
 
 #[tokio::test]
-async fn slow_calls_that_fill_a_connection_do_not_hold_up_others() {
+async fn slow_calls_do_not_block_others() {
     let slow = Arc::new(AtomicUsize::new(0));
     let count = slow.clone();
     let stub = Stub::new().get(move |request| {
@@ -141,7 +141,7 @@ async fn slow_calls_that_fill_a_connection_do_not_hold_up_others() {
 }
 
 #[tokio::test]
-async fn streams_that_last_hold_up_neither_calls_nor_one_another() {
+async fn long_streams_block_neither_calls_nor_each_other() {
     let first = || stream::iter([Ok(VerifyResponse::default())]);
     let stub = Stub::new().verify(move || first().chain(stream::pending()).boxed());
     let mut limited = config();
@@ -168,7 +168,7 @@ async fn streams_that_last_hold_up_neither_calls_nor_one_another() {
 }
 
 #[tokio::test]
-async fn connections_that_a_server_ends_for_their_age_cost_no_call() {
+async fn max_connection_age_fails_no_call() {
     let mut brief = config();
     brief.max_connection_age_s = 1;
     let server = Server::start(Stub::new().service(), brief);
@@ -182,7 +182,7 @@ async fn connections_that_a_server_ends_for_their_age_cost_no_call() {
 }
 
 #[tokio::test]
-async fn a_peers_own_refusals_come_through_as_they_are() {
+async fn peer_statuses_pass_through_unchanged() {
     let refuse = || Status::not_found("no such account");
     let stub = Stub::new().get(move |_| async move { Err(refuse()) });
     let server = Server::start(stub.clone().service(), config());
@@ -193,7 +193,7 @@ async fn a_peers_own_refusals_come_through_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_peers_stream_comes_through() {
+async fn peer_streams_pass_through() {
     let three = || stream::iter((0..3).map(|_| Ok(VerifyResponse::default()))).boxed();
     let stub = Stub::new().verify(three);
     let server = Server::start(stub.clone().service(), config());
@@ -204,10 +204,10 @@ async fn a_peers_stream_comes_through() {
 }
 
 #[tokio::test]
-async fn what_is_no_address_of_a_service_is_refused() {
+async fn invalid_peer_urls_are_rejected() {
     for address in ["", "127.0.0.1:50051", "redis://127.0.0.1", "http://", "https://", "/a"] {
         let error = Peer::remote(address, &config()).unwrap_err();
-        assert!(error.to_string().starts_with("not the address of a service"), "{address}");
+        assert!(error.to_string().starts_with("invalid peer URL"), "{address}");
     }
     let untrusted = Peer::remote("https://host", &config()).unwrap_err().to_string();
     assert!(untrusted.contains("--peer-ca-file"), "{untrusted}");

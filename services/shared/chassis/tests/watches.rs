@@ -29,10 +29,10 @@ fn watched() -> Stub {
 }
 
 /// A watch that passes on what a service in the same process has, as the gateway does.
-fn relay(says_so: bool) -> Stub {
+fn relay(declares_watch: bool) -> Stub {
     let peer = Peer::local(&watched().service(), &config());
     Stub::new().verify(move || {
-        if says_so && let Err(status) = context::watch() {
+        if declares_watch && let Err(status) = context::watch() {
             return stream::once(async { Err(status) }).boxed();
         }
         let mut client = UserServiceClient::new(peer.clone());
@@ -53,13 +53,13 @@ async fn watch(server: &Server) -> Result<Streaming<VerifyResponse>, Status> {
     answers.next().await.unwrap().map(|_begun| answers)
 }
 
-fn is_stopping(status: &Status) {
+fn assert_stopping(status: &Status) {
     let expected = (Code::Unavailable, "ERROR_REASON_PEER_UNAVAILABLE".to_owned());
     assert_eq!(code_and_reason(status), expected, "{status:?}");
 }
 
 #[tokio::test]
-async fn a_watch_takes_no_place_of_the_calls_that_work() {
+async fn watches_do_not_count_toward_max_calls() {
     for stub in [watched(), relay(true), relay(false)] {
         let server = Server::start(stub.service(), limited(|config| config.max_calls = 1));
         let _watches = [watch(&server).await.unwrap(), watch(&server).await.unwrap()];
@@ -68,7 +68,7 @@ async fn a_watch_takes_no_place_of_the_calls_that_work() {
 }
 
 #[tokio::test]
-async fn the_process_takes_so_many_watches() {
+async fn max_watches_limits_the_process() {
     // The relay and what it relays are one watch.
     for stub in [watched(), relay(true), relay(false)] {
         let server = Server::start(stub.service(), limited(|config| config.max_watches = 1));
@@ -81,7 +81,7 @@ async fn the_process_takes_so_many_watches() {
 }
 
 #[tokio::test]
-async fn a_watch_that_was_refused_gives_its_place_back() {
+async fn rejected_watch_releases_its_slot() {
     let config = limited(|config| (config.max_calls, config.max_watches) = (1, 1));
     let server = Server::start(watched().service(), config);
     let _first = watch(&server).await.unwrap();
@@ -93,7 +93,7 @@ async fn a_watch_that_was_refused_gives_its_place_back() {
 }
 
 #[tokio::test]
-async fn a_watch_for_no_call_needs_no_place() {
+async fn watch_outside_a_call_is_not_limited() {
     let none = limited(|config| config.max_watches = 1);
     let peer = Peer::local(&watched().service(), &none);
     let mut client = UserServiceClient::new(peer);
@@ -119,7 +119,7 @@ fn late() -> Stub {
 }
 
 #[tokio::test]
-async fn a_drain_ends_those_who_watch_and_does_not_wait_for_them() {
+async fn drain_ends_watches() {
     for stub in [watched(), relay(true), relay(false), busy(), late()] {
         let mut server = Server::start(stub.service(), config());
         let mut answers = watch(&server).await.unwrap();
@@ -132,19 +132,19 @@ async fn a_drain_ends_those_who_watch_and_does_not_wait_for_them() {
             }
         };
         let drained = async { futures::join!(end, server.ended()).0 };
-        is_stopping(&tokio::time::timeout(PATIENCE, drained).await.expect("the drain ends"));
+        assert_stopping(&tokio::time::timeout(PATIENCE, drained).await.expect("the drain ends"));
     }
 }
 
 #[tokio::test]
-async fn those_who_watch_stay_until_others_know_that_the_server_stops() {
+async fn watches_stay_open_for_the_drain_delay() {
     let delay = Duration::from_millis(300);
     let config = limited(|config| config.drain_delay_ms = 300);
     let mut server = Server::start(watched().service(), config);
     let mut answers = watch(&server).await.unwrap();
     let started = Instant::now();
     server.stop();
-    is_stopping(&answers.next().await.unwrap().unwrap_err());
+    assert_stopping(&answers.next().await.unwrap().unwrap_err());
     assert!(started.elapsed() >= delay, "{:?}", started.elapsed());
     server.ended().await;
 }

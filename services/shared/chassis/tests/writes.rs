@@ -38,7 +38,7 @@ fn writer() -> (Stub, Arc<Semaphore>, Arc<AtomicUsize>, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn a_write_goes_on_when_its_caller_hangs_up() {
+async fn write_continues_after_its_caller_disconnects() {
     let (stub, gate, begun, done) = writer();
     let server = Server::start(stub.service(), config());
     let mut client = server.client();
@@ -51,7 +51,7 @@ async fn a_write_goes_on_when_its_caller_hangs_up() {
 }
 
 #[tokio::test]
-async fn a_write_whose_caller_has_left_still_counts_as_a_call() {
+async fn abandoned_write_counts_toward_max_calls() {
     let (stub, gate, begun, done) = writer();
     let inner = Peer::local(&stub.clone().service(), &config());
     let relay = Stub::new().get(move |_| get(inner.clone(), "inner").boxed());
@@ -75,7 +75,7 @@ async fn a_write_whose_caller_has_left_still_counts_as_a_call() {
 }
 
 #[tokio::test]
-async fn the_caller_hears_of_its_deadline_while_the_write_goes_on() {
+async fn caller_gets_deadline_exceeded_while_the_write_continues() {
     let (stub, gate, _, done) = writer();
     let mut short = config();
     short.default_timeout_ms = 50;
@@ -89,7 +89,7 @@ async fn the_caller_hears_of_its_deadline_while_the_write_goes_on() {
 }
 
 #[tokio::test]
-async fn a_write_belongs_to_the_callers_trace() {
+async fn write_belongs_to_the_callers_trace() {
     let (stub, gate, ..) = writer();
     let server = Server::start(stub.service(), config());
     gate.add_permits(1);
@@ -101,7 +101,7 @@ async fn a_write_belongs_to_the_callers_trace() {
 }
 
 #[tokio::test]
-async fn a_write_has_its_own_time_and_its_panic_is_an_error() {
+async fn write_has_its_own_deadline_and_its_panic_is_internal() {
     let stub = Stub::new().get(|request| {
         mutate(async move {
             assert_ne!(request.into_inner().name, "panic", "a bug");
@@ -134,7 +134,7 @@ async fn drain_waits_for_write(server: &mut Server, gate: &Semaphore, begun: &At
 }
 
 #[tokio::test]
-async fn the_drain_waits_for_a_write_whose_caller_has_left() {
+async fn drain_waits_for_an_abandoned_write() {
     let (stub, gate, begun, done) = writer();
     let mut server = Server::start(stub.service(), config());
     drain_waits_for_write(&mut server, &gate, &begun).await;
@@ -142,7 +142,7 @@ async fn the_drain_waits_for_a_write_whose_caller_has_left() {
 }
 
 #[tokio::test]
-async fn the_drain_waits_for_a_write_at_a_local_peer() {
+async fn drain_waits_for_a_write_at_a_local_peer() {
     let (stub, gate, begun, done) = writer();
     let peer = Peer::local(&stub.service(), &config());
     let outer = Stub::new().get(move |_| get(peer.clone(), "inner").boxed());
@@ -152,7 +152,7 @@ async fn the_drain_waits_for_a_write_at_a_local_peer() {
 }
 
 #[tokio::test]
-async fn a_call_under_way_is_finished_while_draining() {
+async fn call_in_flight_completes_while_draining() {
     let (gate, begun) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
     let (door, count) = (gate.clone(), begun.clone());
     let stub = Stub::new().get(move |_| {
@@ -178,7 +178,7 @@ async fn a_call_under_way_is_finished_while_draining() {
 }
 
 #[tokio::test]
-async fn connections_that_never_say_a_word_are_closed_and_hold_up_no_other() {
+async fn silent_connections_are_closed_and_block_no_other() {
     let server = Server::start(Stub::new().service(), config());
     let mut silent = Vec::new();
     for _ in 0..100 {
@@ -196,7 +196,7 @@ async fn connections_that_never_say_a_word_are_closed_and_hold_up_no_other() {
 }
 
 #[tokio::test]
-async fn a_connection_that_never_says_a_word_does_not_hold_up_the_drain() {
+async fn silent_connection_does_not_delay_the_drain() {
     let mut server = Server::start(Stub::new().service(), config());
     let _silent = tokio::net::TcpStream::connect(server.address).await.unwrap();
     // Accepted after the silent one.
@@ -208,7 +208,7 @@ async fn a_connection_that_never_says_a_word_does_not_hold_up_the_drain() {
 }
 
 #[tokio::test]
-async fn a_connection_that_falls_silent_does_not_hold_up_the_drain() {
+async fn unresponsive_connection_does_not_block_the_drain() {
     let mut bounded = config();
     bounded.drain_timeout_ms = 300;
     let mut server = Server::start(Stub::new().service(), bounded);
@@ -227,7 +227,7 @@ async fn a_connection_that_falls_silent_does_not_hold_up_the_drain() {
 }
 
 #[tokio::test]
-async fn a_background_job_that_ends_or_panics_fails_the_server() {
+async fn background_job_that_ends_or_panics_fails_the_server() {
     for ends in [true, false] {
         let mut service = Stub::new().service();
         service.background.push(futures::future::pending().boxed());
@@ -242,7 +242,7 @@ async fn a_background_job_that_ends_or_panics_fails_the_server() {
 }
 
 #[tokio::test]
-async fn background_jobs_end_with_the_server_and_their_writes_do_not() {
+async fn drain_drops_background_jobs_and_waits_for_their_writes() {
     let (dropped, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     struct Count(Arc<AtomicUsize>);
     impl Drop for Count {

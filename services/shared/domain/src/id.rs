@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_from_1_to_below_2_to_the_53() {
+    fn ids_range_from_1_to_2_pow_53_minus_1() {
         assert!(UserId::new(0).is_none());
         assert!(UserId::new(1).is_some());
         assert!(UserId::new((1 << 53) - 1).is_some());
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_id_in_a_list_is_named() {
+    fn invalid_id_in_a_list_is_named() {
         let error = UserId::parse_list("user_ids", &[1, 0], 500).unwrap_err();
         assert_eq!(error.field, "user_ids[1]");
         let error = UserId::parse_list("user_ids", &[1; 501], 500).unwrap_err();

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_sizes_have_a_default_and_a_bound() {
+    fn page_size_has_a_default_and_a_maximum() {
         assert_eq!(PageSize::parse(0).unwrap().get(), 20);
         assert_eq!(PageSize::parse(7).unwrap().get(), 7);
         assert_eq!(PageSize::parse(i32::MAX).unwrap().get(), 200);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_other_arguments_says_so() {
+    fn token_of_other_arguments_is_a_mismatch() {
         let token = Scope::new("ListFollowers").with(1).token([5, 6]);
         let other = Scope::new("ListFollowers").with(2);
         assert_eq!(other.read::<2>(&token), Err(TokenError::Mismatch));
@@ -160,13 +160,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_token_keeps_its_position(score: u64, member: u64) {
+        fn page_token_round_trips(score: u64, member: u64) {
             let scope = Scope::new("ListFollowers").with(42);
             prop_assert_eq!(scope.read(&scope.token([score, member])), Ok(Some([score, member])));
         }
 
         #[test]
-        fn a_token_keeps_any_number_of_numbers(numbers: Vec<u64>) {
+        fn page_token_of_any_length_round_trips(numbers: Vec<u64>) {
             let scope = Scope::new("GetHomeTimeline").with_text("since");
             let token = scope.token_of(&numbers);
             prop_assert_eq!(scope.read_all(&token), Ok(Some(numbers.clone())));
@@ -176,7 +176,7 @@ mod tests {
         }
 
         #[test]
-        fn a_damaged_token_is_refused(score: u64, at in 0usize..44, to in "[A-Za-z0-9_-]") {
+        fn damaged_token_is_rejected(score: u64, at in 0usize..44, to in "[A-Za-z0-9_-]") {
             let scope = Scope::new("ListFollowers").with(42);
             let token = scope.token([score, 7]);
             let mut damaged = token.clone();
@@ -186,7 +186,7 @@ mod tests {
         }
 
         #[test]
-        fn rubbish_is_refused(rubbish in ".{1,100}") {
+        fn malformed_tokens_are_rejected(rubbish in ".{1,100}") {
             prop_assert_eq!(Scope::new("ListFollowers").read::<2>(&rubbish), Err(TokenError::Invalid));
         }
     }

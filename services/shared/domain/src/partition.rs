@@ -53,13 +53,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_stays_in_its_partition_for_ever() {
+    fn partition_of_a_text_is_stable() {
         let numbers = ["", "alice", "微博"].map(|text| Partition::of_text(text).number());
         assert_eq!(numbers, [215, 495, 552]);
     }
 
     #[test]
-    fn an_id_names_its_partition() {
+    fn id_encodes_its_partition() {
         assert_eq!(Partition::of_id(0b1111_1111_1100).number(), 1023);
         assert_eq!(Partition::of_id(4096).number(), 0);
         assert_eq!(Partition::of_id(7).number(), 1);

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_beyond_a_thousand_is_counted() {
+    fn repairs_beyond_the_maximum_are_counted() {
         let mut all = Repairs::default();
         assert!(all.is_empty());
         for _ in 0..2 {

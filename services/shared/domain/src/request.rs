@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_uuid_is_one_request_however_it_is_written() {
+    fn spellings_of_a_uuid_are_one_request() {
         let written = ["7c2d9b1e-53a4-4f0e-9a7e-0d5c1b7f2a01", "7C2D9B1E53A44F0E9A7E0D5C1B7F2A01"];
         let [a, b] = written.map(|text| RequestId::parse("request_id", text).unwrap());
         assert_eq!(a, b);
@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_uuid_is_refused() {
+    fn invalid_uuids_are_rejected() {
         for text in ["", "7", "00000000-0000-0000-0000-000000000000", "not-a-uuid"] {
             assert_eq!(RequestId::parse("request_id", text).unwrap_err().field, "request_id");
         }

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_tells_its_time_and_partition() {
+    fn stamp_encodes_time_and_partition() {
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_800_000_000_123);
         let stamp = Stamp::first_at(time, Partition::new(1023));
         assert_eq!(stamp.time(), time);

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_are_counted_as_people_count() {
+    fn characters_are_counted_as_grapheme_clusters() {
         let family = "👩‍👩‍👧‍👦";
         assert_eq!(one(&family.repeat(3)).unwrap(), family.repeat(3));
         assert!(one("微博微博微博").is_err());
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_not_stacked_without_end() {
+    fn stacked_combining_marks_are_limited() {
         let stacked = |marks| one(&format!("a{}", "\u{302}".repeat(marks)));
         assert!(stacked(20).is_ok());
         assert!(stacked(35).unwrap_err().problem.contains("marks"));
@@ -120,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn what_keyboards_insert_unasked_is_mended() {
+    fn tabs_and_bidirectional_isolates_are_normalised() {
         assert_eq!(one("a\tb").unwrap(), "a b");
         assert_eq!(one("\u{2068}عم\u{2069}").unwrap(), "عم");
         assert_eq!(one("e\u{2068}\u{301}").unwrap(), "é");
     }
 
     #[test]
-    fn what_disturbs_other_text_is_refused() {
+    fn control_and_override_characters_are_rejected() {
         for text in ["a\0", "a\u{7}b", "a\nb", "\u{202e}abc", "a\u{ffff}", "a\u{85}b"] {
             let error = one(text).unwrap_err();
             assert!(error.problem.contains("U+"), "{text:?}: {error}");
@@ -143,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cleaning_twice_changes_nothing_more(text in "\\PC{0,40}") {
+        fn cleaning_is_idempotent(text in "\\PC{0,40}") {
             if let Ok(cleaned) = clean("bio", &text, 30, Lines::Many) {
                 prop_assert_eq!(clean("bio", &cleaned, 30, Lines::Many), Ok(cleaned));
             }

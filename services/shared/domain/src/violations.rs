@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_holds_is_no_violation_and_a_hundred_are_enough() {
+    fn only_failed_checks_count_up_to_the_maximum() {
         let mut found = Violations::default();
         found.check(true, || unreachable!("it holds"));
         let mut more = Violations::default();

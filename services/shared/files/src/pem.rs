@@ -34,13 +34,13 @@ enum Problem {
     NoCertificate,
     #[error("it has no private key (BEGIN PRIVATE KEY) without a password")]
     NoKey,
-    #[error("its private key is of no kind that is known")]
+    #[error("its private key has an unknown type")]
     Key,
     #[error("its private key is not that of the certificate in {}", .0.display())]
     OtherKey(PathBuf),
-    #[error("a certificate in it is refused")]
+    #[error("a certificate in it is invalid")]
     Certificate(#[source] rustls::Error),
-    #[error("its authorities are refused")]
+    #[error("its certificate authorities are invalid")]
     Authorities(#[source] VerifierBuilderError),
 }
 
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_used_is_returned_as_it_stands_in_the_files() {
+    fn valid_pem_is_returned_unchanged() {
         let (files, authority) = (Files::new(), Authority::new());
         let issued = authority.issue(&["server.test"]);
         let (certificate, key) = files.certificate("server", &issued);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named_without_its_secret() {
+    fn errors_name_the_file_and_hide_the_key() {
         let (files, authority) = (Files::new(), Authority::new());
         let (issued, other) = (authority.issue(&["server.test"]), authority.issue(&["other.test"]));
         let cut = issued.key.replace("-----END PRIVATE KEY-----", "");

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_made_again_when_its_files_have_changed() {
+    fn value_is_rebuilt_when_its_files_change() {
         let (files, number) = number();
         assert_eq!(later(&number), (1, 0));
         files.write("number", "2");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_are_looked_at_when_it_is_time_whatever_is_asked() {
+    fn files_are_checked_once_per_interval_by_each_method() {
         let (files, number) = number();
         files.write("number", "2");
         number.looks.next.store(u64::MAX, Relaxed);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_stays_where_nothing_can_be_and_each_change_is_said_once() {
+    fn invalid_files_keep_the_previous_value_and_are_logged_once() {
         let (files, number) = number();
         let log = files.path("log");
         let lines = tracing_subscriber::fmt()

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_counts_as_http_2_counts_it() {
+    fn metadata_size_is_the_http2_header_list_size() {
         let request = Request::post("http://a.org/b/C").header("x-name", "value").body(()).unwrap();
         let expected = ":method".len() + "POST".len() + ":scheme".len() + "http".len();
         let expected = expected + ":authority".len() + "a.org".len() + ":path".len() + "/b/C".len();
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_many_small_headers_counts() {
+    fn many_small_headers_exceed_the_limit() {
         let small = |count: usize| {
             let request = (0..count).fold(Request::post("/b/C"), |r, _| r.header("a", ""));
             check(&request.body(()).unwrap())

@@ -174,6 +174,6 @@ fn deadline(
 }
 
 fn overloaded() -> Status {
-    let text = "the process works on as many calls as it takes at once";
+    let text = "too many calls in flight";
     status::with_reason(Code::ResourceExhausted, ErrorReason::Overloaded, text)
 }

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_units_of_the_specification_are_read() {
+    fn parses_all_grpc_timeout_units() {
         assert_eq!(parse(b"1H"), Some(Duration::from_secs(3600)));
         assert_eq!(parse(b"2M"), Some(Duration::from_secs(120)));
         assert_eq!(parse(b"3S"), Some(Duration::from_secs(3)));
@@ -64,14 +64,14 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_is_refused() {
+    fn malformed_timeouts_are_rejected() {
         for value in ["", "S", "1", "-1S", "1s", "1.5S", "123456789n", "1 S", "١S"] {
             assert_eq!(parse(value.as_bytes()), None, "{value}");
         }
     }
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn written_timeouts_round_trip() {
         for timeout in [Duration::ZERO, Duration::from_millis(1500), Duration::from_secs(7200)] {
             let mut headers = HeaderMap::new();
             write(&mut headers, timeout);

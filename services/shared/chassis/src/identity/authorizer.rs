@@ -26,9 +26,11 @@ impl microblog_proto::Authorizer for CallAuthorizer {
 fn authorize(identity: Identity, principal: Principal) -> Result<(), Status> {
     let is_user = |claimed: u64| matches!(identity, Identity::User(user) if user.get() == claimed);
     let (may, text) = match principal {
-        Principal::Actor(user) => (is_user(user), "acts for somebody else"),
-        Principal::Viewer(user) => (user == 0 || is_user(user), "looks for somebody else"),
-        Principal::System => (false, "only the system itself may call this"),
+        Principal::Actor(user) => (is_user(user), "the caller does not act for this user"),
+        Principal::Viewer(user) => {
+            (user == 0 || is_user(user), "the caller does not act for this viewer")
+        }
+        Principal::System => (false, "only the system may call this method"),
         Principal::Anybody => (true, ""),
     };
     if may || identity == Identity::System {
@@ -44,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_let_in_where_the_contract_says_so() {
+    fn authorization_follows_the_declared_principal() {
         let user = Identity::User(UserId::new(7).unwrap());
         let all = [
             Principal::Actor(7),
@@ -64,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_why() {
+    fn rejection_has_the_reason_identity_mismatch() {
         let status = authorize(Identity::Nobody, Principal::Actor(7)).unwrap_err();
         assert_eq!(status.code(), Code::PermissionDenied);
         assert_eq!(status::reason_of(&status), Some(ErrorReason::IdentityMismatch));

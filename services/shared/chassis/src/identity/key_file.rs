@@ -51,7 +51,7 @@ enum Found {
 pub enum KeyFileError {
     // With its cause: of a flag that is wrong, clap tells this line alone.
     /// The file cannot be read.
-    #[error("it cannot be read: {0}")]
+    #[error("cannot read the file: {0}")]
     Unreadable(io::Error),
     /// It is no file of keys. Tells in which line, and nothing of what stands there.
     #[error("{0}")]
@@ -138,7 +138,7 @@ fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let size = fs::File::open(path)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
     if size as u64 > BYTES_MAX {
-        return Err(io::Error::other("larger than a file of keys may be"));
+        return Err(io::Error::other("larger than the limit for key files"));
     }
     Ok(text)
 }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_roll_without_a_call_refused() {
+    fn key_rotation_rejects_no_call() {
         let (one, caller) = file(ONE);
         let (two, callee) = file(ONE);
         for text in [format!("{ONE}\n{TWO}"), format!("{TWO}\n{ONE}"), TWO.to_owned()] {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_former_keys_stay_where_the_new_ones_cannot_be_used() {
+    fn invalid_key_file_keeps_the_previous_keys() {
         let (path, keys) = file(ONE);
         let (_, same) = file(ONE);
         fs::write(path.path(), "rubbish").unwrap();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_looked_at_again_when_it_is_time() {
+    fn file_is_checked_again_after_the_interval() {
         let (path, mut keys) = file(ONE);
         let (_, other) = file(TWO);
         fs::write(path.path(), TWO).unwrap();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_tells_a_key() {
+    fn keys_are_never_shown() {
         let (_file, keys) = file(ONE);
         assert!(!format!("{keys:?}").contains(ONE));
         let broken = tempfile::NamedTempFile::new().unwrap();

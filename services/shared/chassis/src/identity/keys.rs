@@ -32,9 +32,9 @@ pub(super) enum KeyError {
     Encoding(usize),
     #[error("the key in line {0} has {1} bytes, and must have at least {KEY_BYTES_MIN}")]
     Short(usize, usize),
-    #[error("there is no key in it")]
+    #[error("the file has no key")]
     Empty,
-    #[error("there are more than {KEYS_MAX} keys in it")]
+    #[error("the file has more than {KEYS_MAX} keys")]
     TooMany,
 }
 
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_is_hmac_sha256() {
+    fn signature_is_hmac_sha256() {
         // What `openssl dgst -sha256 -mac HMAC -macopt hexkey:…` says.
         let expected = "16ce03e8b52f556b10870773ddd91b2c3a51e884daf253a8afeb2055a6cfbea0";
         let tag = Keys::parse(HEX).unwrap().sign(b"v1.system.1700000000");
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_read_in_each_encoding() {
+    fn keys_may_be_base64_or_hexadecimal() {
         let tag = Keys::parse(HEX).unwrap().sign(b"text");
         let unpadded = BASE64.trim_end_matches('=');
         for text in [HEX, BASE64, unpadded, &HEX.to_uppercase(), &format!("# one\n\n  {HEX}\r\n")] {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_key_signs_and_all_verify() {
+    fn first_key_signs_and_all_keys_verify() {
         let (old, new) = (Keys::parse(HEX).unwrap(), Keys::parse(OTHER).unwrap());
         let both = Keys::parse(&format!("{HEX}\n{OTHER}")).unwrap();
         assert!(both.verify(b"text", &new.sign(b"text")));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_its_line() {
+    fn errors_name_the_line() {
         assert_eq!(problem("# none\n"), KeyError::Empty);
         assert_eq!(problem(&format!("# one\n{HEX}\nnot a key!")), KeyError::Encoding(3));
         assert_eq!(problem(&format!("{HEX}\n{}", &HEX[..62])), KeyError::Short(2, 31));

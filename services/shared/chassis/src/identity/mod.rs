@@ -50,20 +50,16 @@ pub(crate) fn inject(keys: &KeyFile, identity: Identity, headers: &mut HeaderMap
 pub(crate) fn extract(keys: &KeyFile, headers: &HeaderMap) -> Result<Identity, Status> {
     let mut values = headers.get_all(HEADER).iter();
     let Some(value) = values.next() else {
-        return Err(rejected(
-            "needs metadata `microblog-identity`, signed by a server of the system",
-        ));
+        return Err(rejected("missing metadata `microblog-identity`: a signed identity"));
     };
     if values.next().is_some() {
-        return Err(rejected("metadata `microblog-identity` is there twice"));
+        return Err(rejected("duplicate metadata `microblog-identity`"));
     }
     keys.verify(value.as_bytes()).map_err(|why| {
         rejected(match why {
-            VerifyError::BadSignature => "the identity is not signed by a key that is known here",
-            VerifyError::Expired => "the identity is not valid any more",
-            VerifyError::NotYetValid => {
-                "the identity is from the future: the servers' clocks differ"
-            }
+            VerifyError::BadSignature => "the identity has no valid signature",
+            VerifyError::Expired => "the identity has expired",
+            VerifyError::NotYetValid => "the identity is not valid yet: check the servers' clocks",
         })
     })
 }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_format_stays_what_it_is() {
+    fn token_format_is_stable() {
         let text = sign(&keys(1), Identity::User(UserId::new(7).unwrap()), NOW);
         assert_eq!(text.as_bytes(), signed("v1.user:7.1800000060"));
         let text = sign(&keys(1), Identity::Nobody, NOW);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_valid_for_a_minute_and_as_long_as_clocks_may_differ() {
+    fn token_is_valid_for_its_lifetime_plus_clock_skew() {
         let text = sign(&keys(1), Identity::System, NOW);
         let at = |now| verify(&keys(1), text.as_bytes(), now);
         assert_eq!(at(NOW), Ok(Identity::System));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_signed_but_not_understood_is_refused() {
+    fn signed_but_malformed_tokens_are_rejected() {
         for text in [
             "v2.system.1800000060",
             "v1.root.1800000060",
@@ -177,14 +177,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(identity in identities(), now in 0..u64::MAX) {
+        fn tokens_round_trip(identity in identities(), now in 0..u64::MAX) {
             let text = sign(&keys(1), identity, now);
             prop_assert_eq!(verify(&keys(1), text.as_bytes(), now), Ok(identity));
             prop_assert_eq!(verify(&keys(2), text.as_bytes(), now), Err(VerifyError::BadSignature));
         }
 
         #[test]
-        fn what_was_tampered_with_is_refused(
+        fn tampered_tokens_are_rejected(
             identity in identities(), at in any::<prop::sample::Index>(), byte in any::<u8>()
         ) {
             let mut text = sign(&keys(1), identity, NOW).as_bytes().to_vec();
@@ -195,12 +195,12 @@ mod tests {
         }
 
         #[test]
-        fn rubbish_is_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn random_bytes_are_rejected(text in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert_eq!(verify(&keys(1), &text, NOW), Err(VerifyError::BadSignature));
         }
 
         #[test]
-        fn rubbish_that_looks_like_it_is_refused(text in r"v1\.(user:[0-9]{1,20}|system)\.[0-9]{1,20}\.[A-Za-z0-9_-]{43}") {
+        fn tokens_with_random_signatures_are_rejected(text in r"v1\.(user:[0-9]{1,20}|system)\.[0-9]{1,20}\.[A-Za-z0-9_-]{43}") {
             prop_assert_eq!(verify(&keys(1), text.as_bytes(), NOW), Err(VerifyError::BadSignature));
         }
     }

@@ -23,16 +23,16 @@ const DEFAULT_PORTS: [u16; 2] = [80, 443];
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
     /// It is no URL of `http` or `https`.
-    #[error("not the address of a service, such as http://127.0.0.1:50051: {0}")]
+    #[error("invalid peer URL, expected one such as http://127.0.0.1:50051: {0}")]
     Unknown(String),
     /// It has a user or a password, which services do not know, and which would show in the log.
-    #[error("the address of a service has no user and no password: nothing may stand before an @")]
+    #[error("a peer URL must not contain credentials (a user or password before an @)")]
     Credentials,
     /// It is one of `https`, and nothing says which certificates are to be trusted.
-    #[error("whose certificates are trusted at {0} must be said by --peer-ca-file")]
+    #[error("no trusted certificate authorities for {0}: set --peer-ca-file")]
     Untrusted(String),
     /// The files for TLS cannot be used.
-    #[error("TLS cannot be set up")]
+    #[error("cannot set up TLS")]
     Tls(#[source] TlsError),
 }
 
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_an_address_or_a_name() {
+    fn url_host_is_an_ip_address_or_a_name() {
         let address = |text: &str| Host::Address(text.parse().unwrap());
         assert_eq!(hosts("http://10.0.0.1:50051"), [address("10.0.0.1:50051")]);
         assert_eq!(hosts("http://[::1]:50051"), [address("[::1]:50051")]);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn with_tls_the_certificate_must_be_for_the_host() {
+    fn https_url_sets_the_tls_server_name() {
         let authority = Authority::new();
         let files = Files::new();
         let config =
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn with_tls_it_must_be_said_who_is_trusted() {
+    fn https_url_requires_a_ca_file() {
         let untrusted = parse_all("http://a,https://b", None).unwrap_err().to_string();
         assert!(
             untrusted.contains("https://b") && untrusted.contains("--peer-ca-file"),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn several_have_commas_between_them() {
+    fn urls_are_separated_by_commas() {
         let both = hosts("http://10.0.0.1:1, http://user:2");
         assert_eq!(both.len(), 2);
         assert_eq!(both[1], Host::Name("user".to_owned(), 2));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_password_in_it() {
+    fn url_credentials_are_rejected_and_not_shown() {
         for address in ["http://user:secret@host", "http://user:secret@host:port", "user:secret@"] {
             let refused = parse_all(address, None).unwrap_err();
             assert!(matches!(refused, AddressError::Credentials), "{address}: {refused}");

@@ -52,18 +52,18 @@ const EMPTY_MESSAGE: Bytes = Bytes::from_static(&[0; 5]);
 /// RetryReason there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectError {
-    #[error("the host does not answer in {} ms", CONNECT_TIMEOUT.as_millis())]
+    #[error("connecting timed out after {} ms", CONNECT_TIMEOUT.as_millis())]
     ConnectTimeout,
-    #[error("the connection is taken, but not answered in {} ms", PROBE_TIMEOUT.as_millis())]
+    #[error("no response to a health check in {} ms", PROBE_TIMEOUT.as_millis())]
     ProbeTimeout,
     #[error("cannot connect")]
     Tcp(#[source] io::Error),
     #[error("cannot connect")]
     Tls(#[source] HandshakeError),
     // A server with TLS says in its own way that this is none.
-    #[error("what the server says is not HTTP/2: its address may be one of https")]
+    #[error("the response is not HTTP/2: its address may be one of https")]
     NotHttp2,
-    #[error("the connection failed")]
+    #[error("the HTTP/2 connection failed")]
     Http2(#[source] hyper::Error),
 }
 

@@ -97,15 +97,15 @@ impl Discovery {
         for (known, found) in state.addresses_by_url.iter_mut().zip(found) {
             match found {
                 Ok(addresses) if !addresses.is_empty() => *known = addresses,
-                Ok(_) => failure = Some("a name has no addresses".to_owned()),
+                Ok(_) => failure = Some("the name has no addresses".to_owned()),
                 Err(error) => failure = Some(error.to_string()),
             }
         }
         let was_failing = std::mem::replace(&mut state.is_failing, failure.is_some());
         match failure {
-            Some(cause) if !was_failing => tracing::warn!(peer, cause, "cannot resolve a peer"),
-            Some(cause) => tracing::debug!(peer, cause, "still cannot resolve a peer"),
-            None if was_failing => tracing::info!(peer, "a peer can be resolved again"),
+            Some(cause) if !was_failing => tracing::warn!(peer, cause, "service discovery failed"),
+            Some(cause) => tracing::debug!(peer, cause, "service discovery still failing"),
+            None if was_failing => tracing::info!(peer, "service discovery recovered"),
             None => {}
         }
         state.is_resolving = false;

@@ -40,7 +40,7 @@ impl LoadBalancer {
         let is_change = !(kept.is_empty() && removed.is_empty());
         state.members = kept;
         for Member { endpoint, is_live, .. } in &removed {
-            tracing::info!(peer = self.peer, address = %endpoint.address, "a peer's address is removed");
+            tracing::info!(peer = self.peer, address = %endpoint.address, "endpoint removed");
             self.metrics.add_endpoints(*is_live, -1);
         }
         for (address, origin) in addresses {
@@ -48,7 +48,7 @@ impl LoadBalancer {
                 continue;
             }
             if is_change {
-                tracing::info!(peer = self.peer, %address, "a peer has a new address");
+                tracing::info!(peer = self.peer, %address, "endpoint added");
             }
             self.metrics.add_endpoints(false, 1);
             let endpoint = Endpoint::new(*address, origin.clone(), &self.config);
@@ -92,11 +92,11 @@ impl LoadBalancer {
         let (peer, address) = (&self.peer, endpoint.address);
         match (was_logged_unavailable, is_logged_unavailable) {
             (false, true) if was_live => {
-                tracing::warn!(peer, %address, cause, "a peer's address is left out");
+                tracing::warn!(peer, %address, cause, "endpoint ejected");
             }
-            (false, true) => tracing::info!(peer, %address, cause, "a peer's address is away"),
-            (true, false) if is_live => tracing::info!(peer, %address, "a peer's address is back"),
-            _ => tracing::debug!(peer, %address, is_live, cause, "a peer's address"),
+            (false, true) => tracing::info!(peer, %address, cause, "endpoint unavailable"),
+            (true, false) if is_live => tracing::info!(peer, %address, "endpoint available again"),
+            _ => tracing::debug!(peer, %address, is_live, cause, "endpoint state"),
         }
         if was_live != is_live {
             self.metrics.add_endpoints(was_live, -1);

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_message_can_be_sent_again() {
+    async fn unary_request_can_be_replayed() {
         for part in ["one", ""] {
             let mut request = request(vec![part]);
             for _ in 0..2 {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn several_are_sent_once_unless_nobody_saw_them() {
+    async fn streamed_request_is_sent_once_unless_restored() {
         let mut request = request(vec!["one", "two", "three"]);
         let unsent = request.next_attempt(&origin(), None).unwrap();
         request.restore(unsent);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_known_with_the_last_byte() {
+    fn buffered_body_ends_with_its_last_byte() {
         let mut message = RequestBody::buffered(Bytes::from("one"));
         let mut waker = Waker::from_waker(std::task::Waker::noop());
         assert!(Pin::new(&mut message).poll_frame(&mut waker).is_ready());

@@ -38,7 +38,9 @@ impl CallDurations {
         let histogram = meter
             .f64_histogram("rpc.server.call.duration")
             .with_unit("s")
-            .with_description("how long calls take, from their headers to the end of the answer")
+            .with_description(
+                "duration of calls, from the request headers to the end of the response",
+            )
             .with_boundaries(BOUNDARIES.to_vec());
         let ok_by_method = (0..methods::count()).map(|_| OnceLock::new()).collect();
         Self { histogram: histogram.build(), ok_by_method }

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_trace_stands_at_the_end() {
+    fn trace_id_is_appended() {
         let added = |line: &str, add: fn(&mut String, &Extras) -> fmt::Result| {
             let mut line = line.to_owned();
             add(&mut line, &Extras { trace_id: Some("12ab".to_owned()), ..Extras::default() })
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_are_told_the_causes_of_an_error() {
+    fn json_lists_the_sources_of_an_error() {
         let error = Failed(Refused(io::Error::other("closed")));
         let logged = object(|| tracing::warn!(error = &error as &dyn Error, calls = 1, "failed"));
         assert_eq!(logged["error"], "the store failed");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_cause_has_none() {
+    fn json_omits_sources_if_there_are_none() {
         let error = io::Error::other("closed");
         let logged = object(|| tracing::warn!(error = &error as &dyn Error, "failed"));
         assert_eq!(logged["error"], "closed");

@@ -39,26 +39,26 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Telemetry that cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TelemetryError {
-    #[error("the log filter cannot be read")]
+    #[error("invalid log filter")]
     Filter(#[from] ParseError),
     // Without its cause, which shows the collector's address, and so a password in it.
-    #[error("the exporter cannot be made: what OTEL_EXPORTER_OTLP_* say makes no sense")]
+    #[error("cannot create the OTLP exporter: invalid OTEL_EXPORTER_OTLP_* variables")]
     Exporter,
     #[error(
-        "whose certificates are trusted of an https collector must be said by OTEL_EXPORTER_OTLP_CERTIFICATE"
+        "no trusted certificate authorities for an https collector: set OTEL_EXPORTER_OTLP_CERTIFICATE"
     )]
     Untrusted,
     #[error(
-        "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY go together: one is missing"
+        "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY must be set together"
     )]
     HalfIdentity,
-    #[error("TLS with the collector cannot be set up")]
+    #[error("cannot set up TLS to the collector")]
     Tls(#[from] TlsError),
-    #[error("metrics cannot be read")]
+    #[error("cannot set up the Prometheus exporter")]
     Registry(#[from] ::prometheus::Error),
-    #[error("cannot listen on {0} for those who ask for metrics")]
+    #[error("cannot listen on {0} for metrics")]
     Listener(SocketAddr, #[source] io::Error),
-    #[error("telemetry is set up already")]
+    #[error("telemetry is already set up")]
     Subscriber(#[from] TryInitError),
 }
 
@@ -163,7 +163,7 @@ impl Telemetry {
             Err(_) => return,
         };
         if !matches!(flushed, Ok(Ok(Ok(())))) {
-            tracing::warn!("the last traces and metrics were not sent");
+            tracing::warn!("traces and metrics not flushed");
         }
     }
 }

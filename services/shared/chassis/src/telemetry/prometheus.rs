@@ -55,7 +55,7 @@ pub(super) fn serve(
     let work = async move {
         // Ends only with an error.
         let Err(error) = accept(listener, registry).await;
-        tracing::error!(%error, "metrics cannot be served");
+        tracing::error!(%error, "metrics endpoint failed");
     };
     Ok((address, run_on_dedicated_thread("metrics", work)))
 }
@@ -76,7 +76,7 @@ async fn accept(listener: std::net::TcpListener, registry: Registry) -> io::Resu
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection for metrics");
+                tracing::warn!(%error, "cannot accept a metrics connection");
                 sleep(ACCEPT_BACKOFF).await;
             }
         }
@@ -99,7 +99,7 @@ fn respond(method: &Method, path: &str, registry: &Registry) -> Response<Full<By
             match TextEncoder::new().encode_to_string(&registry.gather()) {
                 Ok(text) => (StatusCode::OK, prometheus::TEXT_FORMAT, text),
                 Err(error) => {
-                    tracing::error!(%error, "metrics cannot be written");
+                    tracing::error!(%error, "cannot encode metrics");
                     (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", String::new())
                 }
             }
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_asked_for_metrics_is_told_so() {
+    fn other_paths_and_methods_are_rejected() {
         let registry = Registry::new();
         let status = |method, path| respond(&method, path, &registry).status();
         assert_eq!(status(Method::GET, "/metrics"), StatusCode::OK);

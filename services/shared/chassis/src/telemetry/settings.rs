@@ -132,7 +132,7 @@ mod tests {
     const COLLECTOR: &[&str] = &["--otlp-endpoint=http://common", "--metrics-listen=127.0.0.1:1"];
 
     #[test]
-    fn each_signal_may_have_an_endpoint_of_its_own() {
+    fn signals_may_have_separate_endpoints() {
         let common = read(COLLECTOR, &[]);
         assert_eq!(common.traces_endpoint.as_deref(), Some("http://common"));
         assert_eq!(common.metrics_endpoint, common.traces_endpoint);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn each_signal_may_have_files_of_its_own() {
+    fn signals_may_have_separate_certificates() {
         let variables = [
             ("OTEL_EXPORTER_OTLP_CERTIFICATE", "ca"),
             ("OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE", "own-ca"),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_or_all_of_them_may_be_switched_off() {
+    fn signals_can_be_disabled() {
         let untraced = read(COLLECTOR, &[("OTEL_TRACES_EXPORTER", "none")]);
         assert_eq!(untraced.traces_endpoint, None);
         assert!(untraced.metrics_endpoint.is_some() && untraced.has_metrics());
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sampler_is_the_flags_or_the_variables() {
+    fn sampling_flag_overrides_otel_traces_sampler() {
         let sampler = |name| ("OTEL_TRACES_SAMPLER", name);
         let of = |variables: &[(&str, &str)]| {
             let Sampling { ratio, is_parent_based } = read(&[], variables).sampling;

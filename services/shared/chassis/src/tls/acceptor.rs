@@ -68,7 +68,7 @@ impl Acceptor {
                 let reason = reason(&error);
                 self.failures.add(1, &[KeyValue::new("why", reason)]);
                 // Anybody can have as many of them as they like.
-                tracing::debug!(?caller, why = reason, %error, "no TLS with a caller");
+                tracing::debug!(?caller, why = reason, %error, "TLS handshake failed");
                 None
             }
         }
@@ -87,7 +87,7 @@ async fn has_first_byte(stream: &mut TlsStream<TcpStream>) -> bool {
 fn failure_counter() -> Counter<u64> {
     let failures = global::meter("microblog-chassis")
         .u64_counter("microblog.tls.refused")
-        .with_description("Callers with whom TLS was not agreed on, by reason")
+        .with_description("Failed TLS handshakes, by reason")
         .with_unit("{connection}")
         .build();
     // There from the start: a rate knows nothing of what came before the first number.

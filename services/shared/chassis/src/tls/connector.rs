@@ -19,7 +19,7 @@ use crate::Config;
 /// Why there is no connection over TLS.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
-    #[error("the server does not speak TLS: its address is one of http")]
+    #[error("the server does not speak TLS: its URL must begin with http")]
     Plaintext,
     #[error("the TLS handshake failed")]
     Failed(#[source] io::Error),

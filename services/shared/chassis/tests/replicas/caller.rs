@@ -17,7 +17,7 @@ use microblog_proto::user::{
 use tokio::task::JoinHandle;
 use tonic::{Request, Status, Streaming};
 
-use crate::{replica::Hosts, support::config};
+use crate::{replica::FakeResolver, support::config};
 
 /// The methods of the tests: each may be repeated in another way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,23 +27,23 @@ pub(crate) enum Kind {
     /// `UpdateProfile`.
     Write,
     /// `Login`.
-    Once,
+    NotIdempotent,
     /// `GetUser`, which may be repeated as a read: its message is answered before the server does
     /// what it does with a call.
-    Halting,
+    StreamedRead,
 }
 
 pub(crate) const READ: &str = "GetUserByName";
 pub(crate) const WRITE: &str = "UpdateProfile";
-pub(crate) const ONCE: &str = "Login";
+pub(crate) const NOT_IDEMPOTENT: &str = "Login";
 
 /// The default flags, but for names that are resolved very often.
-pub(crate) fn eager() -> Config {
+pub(crate) fn frequent_refresh() -> Config {
     Config { peer_refresh_ms: 20, ..config() }
 }
 
 /// A peer at a name.
-pub(crate) fn named(hosts: &Hosts, config: &Config) -> Peer {
+pub(crate) fn peer_at(hosts: &FakeResolver, config: &Config) -> Peer {
     Peer::resolved_by(Arc::new(hosts.clone()), "http://peer:1", config).unwrap()
 }
 
@@ -60,8 +60,8 @@ pub(crate) async fn call(peer: &Peer, kind: Kind) -> Result<String, (String, Sta
         Kind::Write => {
             client.update_profile(marked(UpdateProfileRequest::default(), &mark)).await.err()
         }
-        Kind::Halting => client.get_user(marked(GetUserRequest::default(), &mark)).await.err(),
-        Kind::Once => client.login(marked(LoginRequest::default(), &mark)).await.err(),
+        Kind::StreamedRead => client.get_user(marked(GetUserRequest::default(), &mark)).await.err(),
+        Kind::NotIdempotent => client.login(marked(LoginRequest::default(), &mark)).await.err(),
     }
     .map_or_else(|| Ok(mark.clone()), |status| Err(failed(status)))
 }

@@ -31,7 +31,7 @@ use tower::service_fn;
 
 use crate::support::{NAME, config};
 
-/// Hosts of a test's own, which share a port.
+/// FakeResolver of a test's own, which share a port.
 pub(crate) fn hosts<const COUNT: usize>() -> [SocketAddr; COUNT] {
     static NETWORKS: AtomicU8 = AtomicU8::new(1);
     let network = NETWORKS.fetch_add(1, SeqCst);
@@ -43,13 +43,13 @@ pub(crate) fn hosts<const COUNT: usize>() -> [SocketAddr; COUNT] {
 
 /// What a name stands for, which a test changes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Hosts {
+pub(crate) struct FakeResolver {
     /// `None`: nobody knows.
     addresses: Arc<Mutex<Option<Vec<SocketAddr>>>>,
     asked: Arc<AtomicUsize>,
 }
 
-impl Hosts {
+impl FakeResolver {
     pub(crate) fn new(addresses: &[SocketAddr]) -> Self {
         let hosts = Self::default();
         hosts.set(Some(addresses));
@@ -60,12 +60,12 @@ impl Hosts {
         *self.addresses.lock().unwrap() = addresses.map(<[_]>::to_vec);
     }
 
-    pub(crate) fn asked(&self) -> usize {
+    pub(crate) fn lookups(&self) -> usize {
         self.asked.load(SeqCst)
     }
 }
 
-impl Resolve for Hosts {
+impl Resolve for FakeResolver {
     fn resolve<'a>(&'a self, _: &'a str, _: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
         self.asked.fetch_add(1, SeqCst);
         let found = self.addresses.lock().unwrap().clone();
@@ -73,12 +73,12 @@ impl Resolve for Hosts {
     }
 }
 
-type Conduct = dyn Fn(String) -> Work + Send + Sync;
+type Behavior = dyn Fn(String) -> Work + Send + Sync;
 
 /// What a server does with its calls, whatever their method: that is all that it is told.
 #[derive(Clone)]
 struct Handler {
-    conduct: Arc<Conduct>,
+    behavior: Arc<Behavior>,
     calls: Arc<Mutex<HashMap<String, Vec<String>>>>,
 }
 
@@ -98,23 +98,24 @@ impl tower::Service<http::Request<Body>> for Handler {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let method = request.uri().path().rsplit('/').next().unwrap().to_owned();
         let call = request.headers().get("call").map(|call| call.to_str().unwrap().to_owned());
-        let (conduct, calls) = (self.conduct.clone(), self.calls.clone());
+        let (behavior, calls) = (self.behavior.clone(), self.calls.clone());
         async move {
             let mut grpc = Grpc::new(ProstCodec::<(), ()>::default());
-            let (name, conduct) = (method.clone(), conduct.clone());
+            let (name, behavior) = (method.clone(), behavior.clone());
             // Only whole requests get that far.
             let work = move || {
                 calls.lock().unwrap().entry(name.clone()).or_default().extend(call.clone());
-                conduct(name.clone())
+                behavior(name.clone())
             };
             Ok(match method.as_str() {
                 "Verify" => {
                     grpc.server_streaming(service_fn(move |_| watch(work())), request).await
                 }
                 "GetUser" => {
-                    grpc.server_streaming(service_fn(move |_| halt(work())), request).await
+                    grpc.server_streaming(service_fn(move |_| respond_before_work(work())), request)
+                        .await
                 }
-                _ => grpc.unary(service_fn(move |_| answer(work())), request).await,
+                _ => grpc.unary(service_fn(move |_| respond(work())), request).await,
             })
         }
         .boxed()
@@ -125,7 +126,7 @@ type Work = BoxFuture<'static, Result<(), Status>>;
 type Answer<T> = BoxFuture<'static, Result<Response<T>, Status>>;
 type Messages = BoxStream<'static, Result<(), Status>>;
 
-fn answer(work: Work) -> Answer<()> {
+fn respond(work: Work) -> Answer<()> {
     async { Ok(Response::new(work.await?)) }.boxed()
 }
 
@@ -136,7 +137,7 @@ fn watch(work: Work) -> Answer<Messages> {
 }
 
 /// Answers one message, and ends with the work.
-fn halt(work: Work) -> Answer<Messages> {
+fn respond_before_work(work: Work) -> Answer<Messages> {
     let end = stream::once(work).filter_map(async |end| end.err().map(Err));
     let messages = stream::iter([Ok(())]).chain(end).boxed();
     async { Ok(Response::new(messages)) }.boxed()
@@ -164,13 +165,13 @@ impl Replica {
     /// Does with a call of each method what a test says.
     pub(crate) fn start_with<F>(
         address: SocketAddr,
-        conduct: impl Fn(String) -> F + Send + Sync + 'static,
+        behavior: impl Fn(String) -> F + Send + Sync + 'static,
     ) -> Self
     where
         F: Future<Output = Result<(), Status>> + Send + 'static,
     {
-        let conduct = Arc::new(move |method: String| conduct(method).boxed() as BoxFuture<_>);
-        let handler = Handler { conduct, calls: Arc::default() };
+        let behavior = Arc::new(move |method: String| behavior(method).boxed() as BoxFuture<_>);
+        let handler = Handler { behavior, calls: Arc::default() };
         let mut replica = Self { address, handler, running: None };
         replica.start_again();
         replica

@@ -46,19 +46,19 @@ impl Signals for Metrics {
     type Response = ExportMetricsServiceResponse;
 }
 
-struct Taker<S: Signals>(UnboundedSender<S::Request>);
+struct ExportService<S: Signals>(UnboundedSender<S::Request>);
 
-impl<S: Signals> Clone for Taker<S> {
+impl<S: Signals> Clone for ExportService<S> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<S: Signals> NamedService for Taker<S> {
+impl<S: Signals> NamedService for ExportService<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S: Signals> tower::Service<http::Request<Body>> for Taker<S> {
+impl<S: Signals> tower::Service<http::Request<Body>> for ExportService<S> {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
@@ -97,7 +97,8 @@ impl Collector {
         let (spans, traces) = unbounded_channel();
         let (numbers, metrics) = unbounded_channel();
         let mut service = Stub::new().service();
-        service.routes = Routes::new(Taker::<Traces>(spans)).add_service(Taker::<Metrics>(numbers));
+        service.routes = Routes::new(ExportService::<Traces>(spans))
+            .add_service(ExportService::<Metrics>(numbers));
         Self { server: Server::start(service, config), traces, metrics }
     }
 

@@ -83,7 +83,7 @@ impl Process {
 
     /// Starts it with additional variables in its environment.
     pub(crate) fn start_in(environment: &[(&str, &str)], listen: &str, flags: &str) -> Self {
-        let test = "the_process_that_the_other_tests_start";
+        let test = "child_process";
         let flags = format!("test --listen {listen} --threads 2 --log-format json {flags}");
         let mut child = Command::new(env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])

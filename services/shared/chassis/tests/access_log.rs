@@ -75,7 +75,7 @@ fn line(level: Level, method: &str, code: &str) -> (Level, String, String) {
 }
 
 #[tokio::test]
-async fn a_call_is_one_line_with_method_code_duration_caller_and_trace() {
+async fn access_log_has_one_line_per_call() {
     let (lines, _guard) = Lines::record(LevelFilter::INFO);
     let server = Server::start(Stub::new().service(), config());
     let mut request = request(None);
@@ -91,7 +91,7 @@ async fn a_call_is_one_line_with_method_code_duration_caller_and_trace() {
 }
 
 #[tokio::test]
-async fn the_line_tells_how_the_call_ended() {
+async fn access_log_has_the_final_status_code() {
     let (lines, _guard) = Lines::record(LevelFilter::INFO);
     let begun = Arc::new(Notify::new());
     let notice = begun.clone();
@@ -138,7 +138,7 @@ async fn the_line_tells_how_the_call_ended() {
 }
 
 #[tokio::test]
-async fn a_watch_that_ends_since_the_server_stops_is_no_fault() {
+async fn watch_ended_by_shutdown_is_not_a_warning() {
     let (lines, _guard) = Lines::record(LevelFilter::INFO);
     let stub = Stub::new().verify(|| {
         context::watch().unwrap();
@@ -154,7 +154,7 @@ async fn a_watch_that_ends_since_the_server_stops_is_no_fault() {
 }
 
 #[tokio::test]
-async fn a_call_within_the_process_is_a_line_for_debugging_only() {
+async fn local_call_is_logged_at_debug() {
     for (level, expected) in [(LevelFilter::INFO, 1), (LevelFilter::DEBUG, 2)] {
         let (lines, _guard) = Lines::record(level);
         let peer = Peer::local(&Stub::new().service(), &config());
@@ -171,7 +171,7 @@ async fn a_call_within_the_process_is_a_line_for_debugging_only() {
 }
 
 #[tokio::test]
-async fn a_peer_that_is_away_is_a_line_when_it_leaves_and_one_when_it_is_back() {
+async fn peer_outage_logs_only_its_start_and_end() {
     let (lines, _guard) = Lines::record(LevelFilter::INFO);
     let messages = || {
         let lines = lines.0.lock().unwrap();

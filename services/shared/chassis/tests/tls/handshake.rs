@@ -30,13 +30,13 @@ use tokio_rustls::{
 use tonic::Request;
 
 use crate::{
+    fixture::{Fixture, HOST, peer},
     support::{Server, Stub, config, get},
-    world::{HOST, World, peer},
 };
 
 #[tokio::test]
-async fn calls_and_streams_go_through_and_the_callers_address_is_known() {
-    let world = World::new();
+async fn calls_and_streams_work_and_the_remote_address_is_known() {
+    let fixture = Fixture::new();
     let seen = Arc::new(Mutex::new(None));
     let callers = seen.clone();
     let stub = Stub::new().get(move |request: Request<GetUserByNameRequest>| {
@@ -44,8 +44,8 @@ async fn calls_and_streams_go_through_and_the_callers_address_is_known() {
         async move { Ok(request.into_inner().name) }
     });
     let stub = stub.verify(|| futures::stream::iter([Ok(VerifyResponse::default())]).boxed());
-    let server = Server::start(stub.service(), world.server());
-    let peer = world.peer(&server);
+    let server = Server::start(stub.service(), fixture.server());
+    let peer = fixture.peer(&server);
     assert_eq!(get(peer.clone(), "alice").await.unwrap(), "alice");
     let caller = seen.lock().unwrap().take().expect("an address");
     assert_eq!(caller.ip().to_string(), HOST);
@@ -55,28 +55,28 @@ async fn calls_and_streams_go_through_and_the_callers_address_is_known() {
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_no_certificate_takes_callers_without_one() {
-    let world = World::new();
-    let open = Config { tls_client_ca_file: None, ..world.server() };
+async fn client_certificate_is_optional_without_a_client_ca() {
+    let fixture = Fixture::new();
+    let open = Config { tls_client_ca_file: None, ..fixture.server() };
     let server = Server::start(Stub::new().service(), open);
-    let nameless = Config { peer_cert_file: None, peer_key_file: None, ..world.caller() };
+    let nameless = Config { peer_cert_file: None, peer_key_file: None, ..fixture.caller() };
     assert_eq!(get(peer(&server, "https", &nameless), "alice").await.unwrap(), "alice");
 }
 
 #[tokio::test]
-async fn a_name_is_looked_for_in_the_certificate_and_not_its_address() {
-    let world = World::new();
-    world.give("server", &world.authority.issue(&["localhost"]));
-    let server = world.start();
+async fn certificate_is_verified_for_the_host_name() {
+    let fixture = Fixture::new();
+    fixture.give("server", &fixture.authority.issue(&["localhost"]));
+    let server = fixture.start();
     let url = format!("https://localhost:{}", server.address.port());
-    let named = Peer::remote(&url, &world.caller()).unwrap();
+    let named = Peer::remote(&url, &fixture.caller()).unwrap();
     assert_eq!(get(named, "alice").await.unwrap(), "alice");
-    get(world.peer(&server), "alice").await.unwrap_err();
+    get(fixture.peer(&server), "alice").await.unwrap_err();
 }
 
 #[tokio::test]
-async fn a_drain_waits_for_the_calls_under_way_and_not_for_those_who_say_nothing() {
-    let world = World::new();
+async fn drain_waits_for_calls_but_not_for_silent_connections() {
+    let fixture = Fixture::new();
     let (begin, begun) = oneshot::channel();
     let (end, ended) = oneshot::channel::<()>();
     let steps = Mutex::new(Some((begin, ended)));
@@ -88,8 +88,8 @@ async fn a_drain_waits_for_the_calls_under_way_and_not_for_those_who_say_nothing
             Ok("done".to_owned())
         }
     });
-    let mut server = Server::start(stub.service(), world.server());
-    let call = tokio::spawn(get(world.peer(&server), ""));
+    let mut server = Server::start(stub.service(), fixture.server());
+    let call = tokio::spawn(get(fixture.peer(&server), ""));
     begun.await.unwrap();
     let _silent = TcpStream::connect(server.address).await.unwrap();
     server.stop();
@@ -101,9 +101,9 @@ async fn a_drain_waits_for_the_calls_under_way_and_not_for_those_who_say_nothing
 }
 
 #[tokio::test]
-async fn who_does_not_go_on_shaking_hands_keeps_nobody_out() {
-    let world = World::new();
-    let server = world.start();
+async fn stalled_handshakes_block_no_other_connection() {
+    let fixture = Fixture::new();
+    let server = fixture.start();
     let mut stuck = Vec::new();
     for _ in 0..20 {
         let mut caller = TcpStream::connect(server.address).await.unwrap();
@@ -111,7 +111,7 @@ async fn who_does_not_go_on_shaking_hands_keeps_nobody_out() {
         caller.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
         stuck.push(caller);
     }
-    let answer = timeout(PATIENCE, get(world.peer(&server), "alice")).await;
+    let answer = timeout(PATIENCE, get(fixture.peer(&server), "alice")).await;
     assert_eq!(answer.expect("at once").unwrap(), "alice");
     let mut caller = stuck.pop().unwrap();
     let end = timeout(PATIENCE, caller.read(&mut [0; 16])).await;
@@ -120,15 +120,15 @@ async fn who_does_not_go_on_shaking_hands_keeps_nobody_out() {
 }
 
 #[tokio::test]
-async fn who_says_nothing_more_does_not_hold_up_the_drain() {
-    let world = World::new();
-    let open = Config { tls_client_ca_file: None, ..world.server() };
+async fn silence_after_the_handshake_does_not_delay_the_drain() {
+    let fixture = Fixture::new();
+    let open = Config { tls_client_ca_file: None, ..fixture.server() };
     let mut server = Server::start(Stub::new().service(), open);
     let mut silent = Vec::new();
     for version in [&TLS12, &TLS13] {
-        silent.push(shake_hands(&world, &server, version, b"h2").await.unwrap());
+        silent.push(handshake(&fixture, &server, version, b"h2").await.unwrap());
         // Behind it: the server is done with those that came before.
-        shake_hands(&world, &server, version, b"http/1.1").await.unwrap_err();
+        handshake(&fixture, &server, version, b"http/1.1").await.unwrap_err();
     }
     server.stop();
     // Below the five seconds for which a connection may be silent.
@@ -137,14 +137,14 @@ async fn who_says_nothing_more_does_not_hold_up_the_drain() {
 }
 
 /// Shakes hands with a server as some other client.
-async fn shake_hands(
-    world: &World,
+async fn handshake(
+    fixture: &Fixture,
     server: &Server,
     version: &'static SupportedProtocolVersion,
     protocol: &[u8],
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
-    let authority = world.authority.pem();
+    let authority = fixture.authority.pem();
     roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).unwrap()).unwrap();
     let builder = ClientConfig::builder_with_provider(ring::default_provider().into());
     let builder = builder.with_protocol_versions(&[version]).unwrap();
@@ -156,18 +156,18 @@ async fn shake_hands(
 }
 
 #[tokio::test]
-async fn both_versions_are_spoken_and_http_2_alone() {
-    let world = World::new();
-    let open = Config { tls_client_ca_file: None, ..world.server() };
+async fn tls_1_2_and_1_3_with_alpn_h2_only() {
+    let fixture = Fixture::new();
+    let open = Config { tls_client_ca_file: None, ..fixture.server() };
     let server = Server::start(Stub::new().service(), open);
     for (version, spoken) in
         [(&TLS12, ProtocolVersion::TLSv1_2), (&TLS13, ProtocolVersion::TLSv1_3)]
     {
-        let stream = shake_hands(&world, &server, version, b"h2").await.unwrap();
+        let stream = handshake(&fixture, &server, version, b"h2").await.unwrap();
         let session = stream.get_ref().1;
         assert_eq!(session.protocol_version(), Some(spoken));
         assert_eq!(session.alpn_protocol(), Some(&b"h2"[..]));
-        let refused = shake_hands(&world, &server, version, b"http/1.1").await.unwrap_err();
+        let refused = handshake(&fixture, &server, version, b"http/1.1").await.unwrap_err();
         assert!(refused.to_string().contains("NoApplicationProtocol"), "{refused}");
     }
     let plain = Server::start(Stub::new().service(), config());

@@ -49,7 +49,7 @@ where
 }
 
 #[tokio::test]
-async fn a_handler_is_found_by_its_type_in_the_same_process_alone() {
+async fn handler_is_available_only_to_local_peers() {
     let count = Arc::new(AtomicUsize::new(7));
     let handler = Some(Arc::new(Handler(count)) as microblog_chassis::Handler);
     let service = Service { handler, ..Stub::new().service() };
@@ -62,7 +62,7 @@ async fn a_handler_is_found_by_its_type_in_the_same_process_alone() {
 }
 
 #[tokio::test]
-async fn answers_and_refusals_come_through_as_they_are() {
+async fn responses_and_statuses_pass_through_unchanged() {
     let answer: Arc<str> = "as it is".into();
     let same = call(&peer(), None, || async { Ok(answer.clone()) }).await.unwrap();
     assert!(Arc::ptr_eq(&same, &answer));
@@ -73,7 +73,7 @@ async fn answers_and_refusals_come_through_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_panic_is_an_internal_error() {
+async fn panic_is_internal() {
     let fall = || async {
         tokio::task::yield_now().await;
         panic!("a mistake")
@@ -85,7 +85,7 @@ async fn a_panic_is_an_internal_error() {
 }
 
 #[tokio::test]
-async fn a_call_ends_when_its_time_is_up() {
+async fn local_call_ends_at_its_deadline() {
     let never = std::future::pending::<Result<(), Status>>;
     let mut short = config();
     short.default_timeout_ms = 50;
@@ -115,7 +115,7 @@ where
 }
 
 #[tokio::test]
-async fn a_call_ends_with_the_one_that_it_is_made_for() {
+async fn local_call_is_cancelled_with_its_parent() {
     struct Gone(Arc<AtomicUsize>);
     impl Drop for Gone {
         fn drop(&mut self) {
@@ -137,7 +137,7 @@ async fn a_call_ends_with_the_one_that_it_is_made_for() {
 }
 
 #[tokio::test]
-async fn a_call_has_the_trace_and_the_deadline_of_the_one_that_it_is_made_for() {
+async fn local_call_inherits_trace_and_deadline() {
     let peer = peer();
     let outer = Stub::new().get(move |_| {
         let peer = peer.clone();
@@ -158,7 +158,7 @@ async fn a_call_has_the_trace_and_the_deadline_of_the_one_that_it_is_made_for() 
 }
 
 #[tokio::test]
-async fn a_write_goes_on_without_its_caller_and_the_drain_waits_for_it() {
+async fn drain_waits_for_a_local_write_after_its_deadline() {
     let (gate, done) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
     let (door, count) = (gate.clone(), done.clone());
     let mut server = relaying(move || {

@@ -9,8 +9,8 @@ use tokio::{
 };
 
 use crate::{
+    fixture::Fixture,
     support::{self, eventually, get, process::Process},
-    world::World,
 };
 
 async fn metrics(address: SocketAddr) -> String {
@@ -23,9 +23,9 @@ async fn metrics(address: SocketAddr) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prometheus_reads_why_callers_were_refused() {
-    let world = World::new();
-    let flags = format!("{} --metrics-listen 127.0.0.1:0", world.flags());
+async fn failed_handshakes_are_counted_by_reason() {
+    let fixture = Fixture::new();
+    let flags = format!("{} --metrics-listen 127.0.0.1:0", fixture.flags());
     let process = Process::start("127.0.0.1:0", &flags);
     let line = process.wait(|line| line["message"] == "serving metrics");
     let scraped = line["address"].as_str().unwrap().parse().unwrap();
@@ -39,7 +39,7 @@ async fn prometheus_reads_why_callers_were_refused() {
         series.is_some_and(|series| series.ends_with(count))
     };
     assert!(says("plaintext", " 0").await && says("no certificate", " 0").await);
-    let nameless = Config { peer_cert_file: None, peer_key_file: None, ..world.caller() };
+    let nameless = Config { peer_cert_file: None, peer_key_file: None, ..fixture.caller() };
     let callers = [("http", support::config()), ("https", nameless)];
     for (scheme, config) in callers {
         let peer = Peer::remote(&format!("{scheme}://{address}"), &config).unwrap();

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 #[test]
-fn the_process_that_the_other_tests_start() {
+fn child_process() {
     run_if_started();
 }
 
@@ -63,7 +63,7 @@ fn value(metrics: &str, series: &str) -> f64 {
 const ANSWERED: &str = r#"{rpc_method="microblog.user.v1.UserService/GetUserByName",rpc_response_status_code="OK",rpc_system_name="grpc""#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prometheus_reads_what_is_counted_without_any_collector() {
+async fn prometheus_scrapes_metrics_without_a_collector() {
     let (process, address, scraped) = start("--max-calls 7");
     for _ in 0..3 {
         get_answered(address).await;
@@ -96,7 +96,7 @@ async fn prometheus_reads_what_is_counted_without_any_collector() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_that_are_refused_are_counted() {
+async fn rejected_calls_are_counted() {
     let (process, address, scraped) = start("--max-calls 1");
     let stuck = tokio::spawn(get(peer(address), "stuck"));
     process.wait(|line| line["begun"] == "stuck");
@@ -108,7 +108,7 @@ async fn calls_that_are_refused_are_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_can_be_read_until_the_end_and_hold_nothing_up() {
+async fn metrics_are_served_during_the_drain() {
     let (mut process, address, scraped) = start("");
     let slow = tokio::spawn(get(peer(address), "slow"));
     process.wait(|line| line["begun"] == "slow");
@@ -122,7 +122,7 @@ async fn metrics_can_be_read_until_the_end_and_hold_nothing_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_metrics_are_served() {
+async fn other_paths_and_methods_are_rejected() {
     let (_process, _, scraped) = start("");
     let (head, _) = scrape(scraped, "GET", "/").await;
     assert!(head.starts_with("HTTP/1.1 404"), "{head}");
@@ -131,12 +131,12 @@ async fn only_metrics_are_served() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_taken_is_an_error_at_the_start() {
+async fn metrics_address_in_use_fails_the_start() {
     let taken = Port::take();
     let _listener = taken.listen();
     let flags = format!("--metrics-listen {}", taken.address());
     let mut process = Process::start("127.0.0.1:0", &flags);
-    let said = format!("cannot listen on {} for those who ask for metrics", taken.address());
+    let said = format!("cannot listen on {} for metrics", taken.address());
     process.wait(|line| line.as_str().is_some_and(|line| line.contains(&said)));
     assert!(!process.ended().success());
 }

@@ -12,8 +12,8 @@ use tonic_health::pb::{
 };
 
 use crate::{
+    fixture::Fixture,
     support::{NAME, eventually, get, process::Process},
-    world::World,
 };
 
 async fn health(address: SocketAddr, service: &str) -> Result<ServingStatus, Code> {
@@ -26,16 +26,16 @@ async fn health(address: SocketAddr, service: &str) -> Result<ServingStatus, Cod
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn probes_are_answered_without_tls_to_the_end_of_the_drain() {
-    let world = World::new();
-    let flags = format!("{} --health-listen 127.0.0.1:0 --drain-timeout-ms 3000", world.flags());
+async fn health_port_answers_without_tls_until_the_drain_ends() {
+    let fixture = Fixture::new();
+    let flags = format!("{} --health-listen 127.0.0.1:0 --drain-timeout-ms 3000", fixture.flags());
     let mut process = Process::start("127.0.0.1:0", &flags);
     let (mut address, mut probes) = (None, None);
     process.wait(|line| {
         let found = || line["address"].as_str().unwrap().parse::<SocketAddr>().unwrap();
         match line["message"].as_str() {
             Some("listening") => address = Some(found()),
-            Some("answering health checks") => probes = Some(found()),
+            Some("serving health checks") => probes = Some(found()),
             _ => {}
         }
         address.is_some() && probes.is_some()
@@ -51,7 +51,7 @@ async fn probes_are_answered_without_tls_to_the_end_of_the_drain() {
     let status = get(plain, "").await.unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented, "health and nothing else");
 
-    let peer = Peer::remote(&format!("https://{address}"), &world.caller()).unwrap();
+    let peer = Peer::remote(&format!("https://{address}"), &fixture.caller()).unwrap();
     let call = tokio::spawn(get(peer, "stuck"));
     process.wait(|line| line["begun"] == "stuck");
     process.signal(Signal::SIGTERM);

@@ -9,31 +9,31 @@ use tokio::sync::Semaphore;
 use tonic::Code;
 
 use crate::{
-    caller::{Kind, Load, call, eager, named},
-    replica::{Hosts, Replica, hosts},
+    caller::{Kind, Load, call, frequent_refresh, peer_at},
+    replica::{FakeResolver, Replica, hosts},
     support::{config, eventually},
 };
 
 #[tokio::test]
-async fn an_address_that_is_added_gets_calls() {
+async fn added_endpoint_gets_calls() {
     let [first, second] = hosts();
     let replicas = [first, second].map(Replica::start);
-    let names = Hosts::new(&[first]);
-    let peer = named(&names, &eager());
+    let names = FakeResolver::new(&[first]);
+    let peer = peer_at(&names, &frequent_refresh());
     for _ in 0..100 {
-        call(&peer, Kind::Once).await.unwrap();
+        call(&peer, Kind::NotIdempotent).await.unwrap();
     }
     assert_eq!(replicas[1].calls(), 0);
     names.set(Some(&[second, first]));
     eventually("it gets calls", async || {
-        call(&peer, Kind::Once).await.unwrap();
+        call(&peer, Kind::NotIdempotent).await.unwrap();
         replicas[1].calls() > 0
     })
     .await;
 }
 
 #[tokio::test]
-async fn an_address_that_is_gone_ends_its_calls_and_gets_no_more() {
+async fn removed_endpoint_finishes_its_calls_and_gets_no_more() {
     let [stays, goes] = hosts();
     let stays = Replica::start(stays);
     let (gate, held) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
@@ -48,23 +48,23 @@ async fn an_address_that_is_gone_ends_its_calls_and_gets_no_more() {
             }
         }
     });
-    let names = Hosts::new(&[goes.address]);
-    let peer = named(&names, &eager());
+    let names = FakeResolver::new(&[goes.address]);
+    let peer = peer_at(&names, &frequent_refresh());
     let slow = tokio::spawn({
         let peer = peer.clone();
-        async move { call(&peer, Kind::Once).await }
+        async move { call(&peer, Kind::NotIdempotent).await }
     });
     held.acquire().await.unwrap().forget();
     names.set(Some(&[stays.address]));
     // What goes there is held as well.
     eventually("calls go elsewhere", async || {
-        let called = call(&peer, Kind::Once);
+        let called = call(&peer, Kind::NotIdempotent);
         tokio::time::timeout(Duration::from_millis(500), called).await.is_ok()
     })
     .await;
     let before = goes.calls();
     // So many at once that each address had some.
-    for called in join_all((0..100).map(|_| call(&peer, Kind::Once))).await {
+    for called in join_all((0..100).map(|_| call(&peer, Kind::NotIdempotent))).await {
         called.unwrap();
     }
     assert_eq!(goes.calls(), before);
@@ -76,11 +76,11 @@ async fn an_address_that_is_gone_ends_its_calls_and_gets_no_more() {
 }
 
 #[tokio::test]
-async fn all_addresses_get_their_share() {
+async fn calls_are_balanced_across_endpoints() {
     let replicas = hosts::<3>().map(Replica::start);
-    let names = Hosts::new(&replicas.each_ref().map(|replica| replica.address));
-    let peer = named(&names, &eager());
-    let load = Load::start(&peer, &[Kind::Once], 10);
+    let names = FakeResolver::new(&replicas.each_ref().map(|replica| replica.address));
+    let peer = peer_at(&names, &frequent_refresh());
+    let load = Load::start(&peer, &[Kind::NotIdempotent], 10);
     eventually("many calls are made", async || load.made() > 3_000).await;
     assert_eq!(load.end().await.len(), 0);
     let calls = replicas.each_ref().map(Replica::calls);
@@ -88,18 +88,18 @@ async fn all_addresses_get_their_share() {
 }
 
 #[tokio::test]
-async fn a_name_that_cannot_be_looked_up_keeps_its_addresses() {
+async fn failed_resolution_keeps_the_known_endpoints() {
     let [first, second] = hosts();
     let replica = Replica::start(first);
-    let names = Hosts::new(&[first]);
-    let peer = named(&names, &eager());
-    call(&peer, Kind::Once).await.unwrap();
+    let names = FakeResolver::new(&[first]);
+    let peer = peer_at(&names, &frequent_refresh());
+    call(&peer, Kind::NotIdempotent).await.unwrap();
     for unknown in [None, Some(&[][..])] {
         names.set(unknown);
-        let asked = names.asked();
+        let asked = names.lookups();
         eventually("it is looked up", async || {
-            call(&peer, Kind::Once).await.unwrap();
-            names.asked() > asked + 3
+            call(&peer, Kind::NotIdempotent).await.unwrap();
+            names.lookups() > asked + 3
         })
         .await;
     }
@@ -107,52 +107,52 @@ async fn a_name_that_cannot_be_looked_up_keeps_its_addresses() {
     drop(replica);
     let _replica = Replica::start(second);
     names.set(Some(&[second]));
-    eventually("it is found", async || call(&peer, Kind::Once).await.is_ok()).await;
+    eventually("it is found", async || call(&peer, Kind::NotIdempotent).await.is_ok()).await;
 }
 
 #[tokio::test]
-async fn a_name_is_looked_up_at_once_when_no_address_answers() {
+async fn losing_all_endpoints_triggers_a_refresh() {
     let [first, second] = hosts();
     let mut replica = Replica::start(first);
-    let names = Hosts::new(&[first]);
+    let names = FakeResolver::new(&[first]);
     let mut rarely = config();
     rarely.peer_refresh_ms = 3_600_000;
-    let peer = named(&names, &rarely);
-    call(&peer, Kind::Once).await.unwrap();
+    let peer = peer_at(&names, &rarely);
+    call(&peer, Kind::NotIdempotent).await.unwrap();
     let _other = Replica::start(second);
     names.set(Some(&[second]));
     replica.kill().await;
-    eventually("it is found", async || call(&peer, Kind::Once).await.is_ok()).await;
+    eventually("it is found", async || call(&peer, Kind::NotIdempotent).await.is_ok()).await;
 }
 
 #[tokio::test]
-async fn a_name_that_nobody_knows_yet_is_unavailable_and_found_later() {
+async fn unresolved_name_is_unavailable_until_it_resolves() {
     let [address] = hosts();
-    let names = Hosts::default();
-    let peer = named(&names, &eager());
-    let (_, status) = call(&peer, Kind::Once).await.unwrap_err();
+    let names = FakeResolver::default();
+    let peer = peer_at(&names, &frequent_refresh());
+    let (_, status) = call(&peer, Kind::NotIdempotent).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     let _replica = Replica::start(address);
     names.set(Some(&[address]));
-    eventually("it is found", async || call(&peer, Kind::Once).await.is_ok()).await;
+    eventually("it is found", async || call(&peer, Kind::NotIdempotent).await.is_ok()).await;
 }
 
 #[tokio::test]
-async fn several_urls_are_several_addresses() {
+async fn each_url_is_an_endpoint() {
     let replicas = hosts::<2>().map(Replica::start);
     let urls = replicas.each_ref().map(|replica| format!("http://{}", replica.address));
     let peer = Peer::remote(&urls.join(","), &config()).unwrap();
     eventually("both get calls", async || {
-        call(&peer, Kind::Once).await.unwrap();
+        call(&peer, Kind::NotIdempotent).await.unwrap();
         replicas.iter().all(|replica| replica.calls() > 0)
     })
     .await;
 }
 
 #[tokio::test]
-async fn the_systems_names_are_looked_up() {
+async fn system_resolver_resolves_localhost() {
     let replica = Replica::start(hosts::<1>().map(|host| ([127, 0, 0, 1], host.port()).into())[0]);
     let url = format!("http://localhost:{}", replica.address.port());
     let peer = Peer::remote(&url, &config()).unwrap();
-    call(&peer, Kind::Once).await.unwrap();
+    call(&peer, Kind::NotIdempotent).await.unwrap();
 }

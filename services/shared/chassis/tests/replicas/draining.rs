@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use crate::{
-    caller::{Kind, Load, call, eager, named},
-    replica::{Hosts, Replica, hosts},
+    caller::{Kind, Load, call, frequent_refresh, peer_at},
+    replica::{FakeResolver, Replica, hosts},
     support::eventually,
 };
 
-const ALL: [Kind; 3] = [Kind::Read, Kind::Write, Kind::Once];
+const ALL: [Kind; 3] = [Kind::Read, Kind::Write, Kind::NotIdempotent];
 
 #[tokio::test]
-async fn a_rolling_restart_fails_no_call() {
+async fn rolling_restart_fails_no_call() {
     let addresses = hosts::<3>();
     let mut replicas = addresses.map(|address| {
         Replica::start_with(address, |_| async {
@@ -19,7 +19,7 @@ async fn a_rolling_restart_fails_no_call() {
             Ok(())
         })
     });
-    let peer = named(&Hosts::new(&addresses), &eager());
+    let peer = peer_at(&FakeResolver::new(&addresses), &frequent_refresh());
     let load = Load::start(&peer, &ALL, 10);
     eventually("calls are made", async || load.made() > 500).await;
     for turn in 0..9 {
@@ -35,7 +35,7 @@ async fn a_rolling_restart_fails_no_call() {
     assert!(failures.is_empty(), "{}: {:?}", failures.len(), failures.first());
     let seen: usize = replicas.iter().map(Replica::calls).sum();
     let mut marks: Vec<String> = Vec::new();
-    for method in [crate::caller::READ, crate::caller::WRITE, crate::caller::ONCE] {
+    for method in [crate::caller::READ, crate::caller::WRITE, crate::caller::NOT_IDEMPOTENT] {
         marks.extend(replicas.iter().flat_map(|replica| replica.calls_of(method)));
     }
     marks.sort_unstable();
@@ -44,11 +44,11 @@ async fn a_rolling_restart_fails_no_call() {
 }
 
 #[tokio::test]
-async fn replicas_are_added_and_taken_away_without_a_failed_call() {
+async fn scaling_up_and_down_fails_no_call() {
     let addresses = hosts::<4>();
     let mut first = Replica::start(addresses[0]);
-    let names = Hosts::new(&addresses[..1]);
-    let peer = named(&names, &eager());
+    let names = FakeResolver::new(&addresses[..1]);
+    let peer = peer_at(&names, &frequent_refresh());
     let load = Load::start(&peer, &ALL, 10);
     let mut others: Vec<Replica> = Vec::new();
     for known in 2..=4 {
@@ -69,7 +69,7 @@ async fn replicas_are_added_and_taken_away_without_a_failed_call() {
 }
 
 #[tokio::test]
-async fn a_server_that_drains_for_long_costs_no_call() {
+async fn long_drain_fails_no_call() {
     let [drains, stays] = hosts();
     let mut drains = Replica::start_with(drains, |method| async move {
         // Until long after the others were made.
@@ -77,8 +77,8 @@ async fn a_server_that_drains_for_long_costs_no_call() {
         tokio::time::sleep(Duration::from_millis(time)).await;
         Ok(())
     });
-    let names = Hosts::new(&[drains.address]);
-    let peer = named(&names, &eager());
+    let names = FakeResolver::new(&[drains.address]);
+    let peer = peer_at(&names, &frequent_refresh());
     let slow = tokio::spawn({
         let peer = peer.clone();
         async move { call(&peer, Kind::Write).await }
@@ -86,7 +86,7 @@ async fn a_server_that_drains_for_long_costs_no_call() {
     eventually("it is under way", async || drains.calls() == 1).await;
     let _stays = Replica::start(stays);
     names.set(Some(&[drains.address, stays]));
-    let load = Load::start(&peer, &[Kind::Once], 10);
+    let load = Load::start(&peer, &[Kind::NotIdempotent], 10);
     // Meanwhile the system takes connections for it, which it does not answer.
     drains.stop().await;
     let made = load.made();

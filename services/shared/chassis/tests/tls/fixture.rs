@@ -8,19 +8,19 @@ use crate::support::{self, Server, Stub};
 /// The address of all servers here.
 pub(crate) const HOST: &str = "127.0.0.1";
 
-pub(crate) struct World {
+pub(crate) struct Fixture {
     pub(crate) authority: Authority,
     pub(crate) files: Files,
 }
 
-impl World {
+impl Fixture {
     /// Has an authority that server and caller trust, and what it has signed for each.
     pub(crate) fn new() -> Self {
-        let world = Self { authority: Authority::new(), files: Files::new() };
-        world.files.write("ca.crt", world.authority.pem());
-        world.give("server", &world.authority.issue(&[HOST]));
-        world.give("caller", &world.authority.issue(&["caller.test"]));
-        world
+        let fixture = Self { authority: Authority::new(), files: Files::new() };
+        fixture.files.write("ca.crt", fixture.authority.pem());
+        fixture.give("server", &fixture.authority.issue(&[HOST]));
+        fixture.give("caller", &fixture.authority.issue(&["caller.test"]));
+        fixture
     }
 
     /// Gives one of them another certificate.

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::{
+    fixture::{Fixture, HOST, peer},
     log::Log,
     support::{self, Server, Stub, code_and_reason, eventually, get},
-    world::{HOST, World, peer},
 };
 
 /// Has a caller come to a server, who must be refused soon. The caller's side must warn with one
@@ -32,13 +32,13 @@ async fn refuses(server: Config, scheme: &str, caller: &Config, warning: &str, s
 }
 
 #[tokio::test]
-async fn a_server_whose_authority_is_another() {
-    let world = World::new();
-    world.give("server", &Authority::new().issue(&[HOST]));
+async fn server_certificate_of_an_unknown_authority() {
+    let fixture = Fixture::new();
+    fixture.give("server", &Authority::new().issue(&[HOST]));
     refuses(
-        world.server(),
+        fixture.server(),
         "https",
-        &world.caller(),
+        &fixture.caller(),
         "invalid peer certificate: UnknownIssuer",
         r#"why="alert""#,
     )
@@ -46,13 +46,13 @@ async fn a_server_whose_authority_is_another() {
 }
 
 #[tokio::test]
-async fn a_server_with_a_certificate_for_another_name() {
-    let world = World::new();
-    world.give("server", &world.authority.issue(&["other.test", "127.0.0.2"]));
+async fn server_certificate_for_another_name() {
+    let fixture = Fixture::new();
+    fixture.give("server", &fixture.authority.issue(&["other.test", "127.0.0.2"]));
     refuses(
-        world.server(),
+        fixture.server(),
         "https",
-        &world.caller(),
+        &fixture.caller(),
         "certificate not valid for name",
         r#"why="alert""#,
     )
@@ -60,41 +60,48 @@ async fn a_server_with_a_certificate_for_another_name() {
 }
 
 #[tokio::test]
-async fn a_server_whose_certificate_has_expired() {
-    let world = World::new();
-    world.give("server", &world.authority.issue_expired(&[HOST]));
-    refuses(world.server(), "https", &world.caller(), "certificate expired", r#"why="alert""#)
+async fn expired_server_certificate() {
+    let fixture = Fixture::new();
+    fixture.give("server", &fixture.authority.issue_expired(&[HOST]));
+    refuses(fixture.server(), "https", &fixture.caller(), "certificate expired", r#"why="alert""#)
         .await;
 }
 
 #[tokio::test]
-async fn a_caller_without_a_certificate() {
-    let world = World::new();
-    let nameless = Config { peer_cert_file: None, peer_key_file: None, ..world.caller() };
-    refuses(world.server(), "https", &nameless, "CertificateRequired", r#"why="no certificate""#)
+async fn missing_client_certificate() {
+    let fixture = Fixture::new();
+    let nameless = Config { peer_cert_file: None, peer_key_file: None, ..fixture.caller() };
+    refuses(fixture.server(), "https", &nameless, "CertificateRequired", r#"why="no certificate""#)
         .await;
 }
 
 #[tokio::test]
-async fn a_caller_whose_authority_is_another() {
-    let world = World::new();
-    world.give("caller", &Authority::new().issue(&["caller.test"]));
-    refuses(world.server(), "https", &world.caller(), "UnknownCA", r#"why="certificate""#).await;
-}
-
-#[tokio::test]
-async fn a_caller_whose_certificate_has_expired() {
-    let world = World::new();
-    world.give("caller", &world.authority.issue_expired(&["caller.test"]));
-    refuses(world.server(), "https", &world.caller(), "CertificateExpired", r#"why="certificate""#)
+async fn client_certificate_of_an_unknown_authority() {
+    let fixture = Fixture::new();
+    fixture.give("caller", &Authority::new().issue(&["caller.test"]));
+    refuses(fixture.server(), "https", &fixture.caller(), "UnknownCA", r#"why="certificate""#)
         .await;
 }
 
 #[tokio::test]
-async fn a_caller_without_tls() {
-    let world = World::new();
+async fn expired_client_certificate() {
+    let fixture = Fixture::new();
+    fixture.give("caller", &fixture.authority.issue_expired(&["caller.test"]));
     refuses(
-        world.server(),
+        fixture.server(),
+        "https",
+        &fixture.caller(),
+        "CertificateExpired",
+        r#"why="certificate""#,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn plaintext_client() {
+    let fixture = Fixture::new();
+    refuses(
+        fixture.server(),
         "http",
         &support::config(),
         "is not HTTP/2: its address may be one of https",
@@ -104,8 +111,8 @@ async fn a_caller_without_tls() {
 }
 
 #[tokio::test]
-async fn a_server_without_tls() {
-    let world = World::new();
-    let (caller, seen) = (world.caller(), "connection error");
+async fn plaintext_server() {
+    let fixture = Fixture::new();
+    let (caller, seen) = (fixture.caller(), "connection error");
     refuses(support::config(), "https", &caller, "the server does not speak TLS", seen).await;
 }

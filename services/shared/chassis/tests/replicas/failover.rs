@@ -20,31 +20,34 @@ use tokio::net::TcpListener;
 use tonic::Code;
 
 use crate::{
-    caller::{Kind, Load, ONCE, READ, WRITE, call, eager, named, watch},
-    replica::{Hosts, Replica, hosts},
+    caller::{Kind, Load, NOT_IDEMPOTENT, READ, WRITE, call, frequent_refresh, peer_at, watch},
+    replica::{FakeResolver, Replica, hosts},
     support::{config, eventually},
 };
 
 #[tokio::test]
-async fn of_two_addresses_one_may_be_dead() {
+async fn dead_endpoint_fails_no_call() {
     let [alive, dead] = hosts();
     let _replica = Replica::start(alive);
-    let peer = named(&Hosts::new(&[dead, alive]), &eager());
+    let peer = peer_at(&FakeResolver::new(&[dead, alive]), &frequent_refresh());
     for number in 0..1_000 {
-        call(&peer, Kind::Once).await.unwrap_or_else(|failed| panic!("{number}: {failed:?}"));
+        call(&peer, Kind::NotIdempotent)
+            .await
+            .unwrap_or_else(|failed| panic!("{number}: {failed:?}"));
     }
 }
 
 #[tokio::test]
-async fn an_address_that_takes_connections_and_never_answers_costs_nobody_anything() {
+async fn unresponsive_endpoint_delays_no_call() {
     let [alive, silent] = hosts();
     let _replica = Replica::start(alive);
     let _silent = net::TcpListener::bind(silent).unwrap();
-    let peer = named(&Hosts::new(&[silent, alive]), &eager());
+    let peer = peer_at(&FakeResolver::new(&[silent, alive]), &frequent_refresh());
     let mut slow = 0;
     for _ in 0..500 {
         // Whoever asks it waits for longer; half of them would.
-        let called = tokio::time::timeout(Duration::from_millis(1_900), call(&peer, Kind::Once));
+        let called =
+            tokio::time::timeout(Duration::from_millis(1_900), call(&peer, Kind::NotIdempotent));
         match called.await {
             Ok(answer) => drop(answer.unwrap()),
             Err(_) => slow += 1,
@@ -55,26 +58,26 @@ async fn an_address_that_takes_connections_and_never_answers_costs_nobody_anythi
 }
 
 #[tokio::test]
-async fn where_no_address_answers_a_call_ends_at_its_deadline() {
+async fn call_ends_at_its_deadline_if_no_endpoint_responds() {
     let silent = hosts::<2>().map(|host| net::TcpListener::bind(host).unwrap());
-    let names = Hosts::new(&silent.each_ref().map(|silent| silent.local_addr().unwrap()));
-    let mut short = eager();
+    let names = FakeResolver::new(&silent.each_ref().map(|silent| silent.local_addr().unwrap()));
+    let mut short = frequent_refresh();
     short.default_timeout_ms = 300;
-    let peer = named(&names, &short);
+    let peer = peer_at(&names, &short);
     let started = Instant::now();
     let (_, status) = call(&peer, Kind::Read).await.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded);
     let took = started.elapsed();
     assert!(took.as_millis() >= 300, "{took:?}");
     // With more time, it does not wait for them to its end.
-    let (_, status) = call(&named(&names, &eager()), Kind::Read).await.unwrap_err();
+    let (_, status) = call(&peer_at(&names, &frequent_refresh()), Kind::Read).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
 }
 
 #[tokio::test]
-async fn where_none_answers_calls_fail_soon_and_any_that_is_back_is_found() {
+async fn calls_fail_fast_while_all_endpoints_are_down_and_recover() {
     let [first, second] = hosts();
-    let peer = named(&Hosts::new(&[first, second]), &eager());
+    let peer = peer_at(&FakeResolver::new(&[first, second]), &frequent_refresh());
     let mut slow = 0;
     for _ in 0..20 {
         let started = Instant::now();
@@ -86,12 +89,12 @@ async fn where_none_answers_calls_fail_soon_and_any_that_is_back_is_found() {
     assert!(slow < 5, "{slow} of 20 calls had to wait");
     for address in [first, second, first] {
         let _replica = Replica::start(address);
-        eventually("it is found", async || call(&peer, Kind::Once).await.is_ok()).await;
+        eventually("it is found", async || call(&peer, Kind::NotIdempotent).await.is_ok()).await;
     }
 }
 
 #[tokio::test]
-async fn when_a_server_is_killed_what_may_be_repeated_does_not_fail_and_the_rest_is_not_repeated() {
+async fn killed_server_fails_only_calls_that_are_not_idempotent() {
     let slowly = |_| async {
         tokio::time::sleep(Duration::from_millis(20)).await;
         Ok(())
@@ -99,8 +102,8 @@ async fn when_a_server_is_killed_what_may_be_repeated_does_not_fail_and_the_rest
     let [stays, dies] = hosts();
     let stays = Replica::start_with(stays, slowly);
     let mut dies = Replica::start_with(dies, slowly);
-    let peer = named(&Hosts::new(&[stays.address, dies.address]), &eager());
-    let load = Load::start(&peer, &[Kind::Read, Kind::Write, Kind::Once], 15);
+    let peer = peer_at(&FakeResolver::new(&[stays.address, dies.address]), &frequent_refresh());
+    let load = Load::start(&peer, &[Kind::Read, Kind::Write, Kind::NotIdempotent], 15);
     eventually("calls are made", async || load.made() > 500).await;
     for _ in 0..3 {
         dies.kill().await;
@@ -116,7 +119,7 @@ async fn when_a_server_is_killed_what_may_be_repeated_does_not_fail_and_the_rest
         let seen = both(method);
         assert!(!failed.iter().any(|mark| seen.contains(mark)), "{method}: {failed:?}");
     }
-    let mut seen = both(ONCE);
+    let mut seen = both(NOT_IDEMPOTENT);
     let in_all = seen.len();
     seen.sort_unstable();
     seen.dedup();
@@ -125,11 +128,11 @@ async fn when_a_server_is_killed_what_may_be_repeated_does_not_fail_and_the_rest
 }
 
 #[tokio::test]
-async fn a_stream_is_begun_again_until_its_first_message_and_not_after_it() {
+async fn stream_is_retried_only_before_its_first_message() {
     let [first, second] = hosts();
     let mut holds = Replica::start_with(first, |_| std::future::pending());
-    let names = Hosts::new(&[first]);
-    let peer = named(&names, &eager());
+    let names = FakeResolver::new(&[first]);
+    let peer = peer_at(&names, &frequent_refresh());
     let stream = tokio::spawn(async move { watch(&peer).await });
     eventually("the stream is asked for", async || holds.calls() == 1).await;
     let mut answers = Replica::start(second);
@@ -143,14 +146,14 @@ async fn a_stream_is_begun_again_until_its_first_message_and_not_after_it() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_asked_for_again() {
+async fn truncated_response_is_retried() {
     let [first, second] = hosts();
     let mut breaks = Replica::start_with(first, |_| std::future::pending());
-    let names = Hosts::new(&[first]);
-    let peer = named(&names, &eager());
+    let names = FakeResolver::new(&[first]);
+    let peer = peer_at(&names, &frequent_refresh());
     let read = tokio::spawn({
         let peer = peer.clone();
-        async move { call(&peer, Kind::Halting).await }
+        async move { call(&peer, Kind::StreamedRead).await }
     });
     eventually("it is asked", async || breaks.calls() == 1).await;
     // The message is there, and only its end is not: another call's answer came behind it.
@@ -163,7 +166,7 @@ async fn an_answer_that_breaks_off_is_asked_for_again() {
 
 /// It takes the eight seconds in which a server that says nothing is found out.
 #[tokio::test]
-async fn what_fell_silent_is_read_elsewhere_but_not_written() {
+async fn timed_out_connection_retries_reads_but_not_writes() {
     let [stuck, alive] = hosts();
     let (end, ended) = mpsc::channel::<()>();
     let ended = Arc::new(Mutex::new(ended));
@@ -177,10 +180,10 @@ async fn what_fell_silent_is_read_elsewhere_but_not_written() {
     });
     // Goes before the server does, which waits for it.
     let end = end;
-    let names = Hosts::new(&[stuck.address]);
-    let mut patient = eager();
+    let names = FakeResolver::new(&[stuck.address]);
+    let mut patient = frequent_refresh();
     patient.default_timeout_ms = 30_000;
-    let peer = named(&names, &patient);
+    let peer = peer_at(&names, &patient);
     let calls = [Kind::Read, Kind::Write].map(|kind| {
         let peer = peer.clone();
         tokio::spawn(async move { call(&peer, kind).await })
@@ -197,7 +200,7 @@ async fn what_fell_silent_is_read_elsewhere_but_not_written() {
 }
 
 /// Takes connections at an address, and serves each for so long. Returns how many it took.
-async fn serve_shortly(address: SocketAddr, time: Duration) -> Arc<AtomicUsize> {
+async fn serve_briefly(address: SocketAddr, time: Duration) -> Arc<AtomicUsize> {
     let taken = Arc::new(AtomicUsize::new(0));
     let (listener, count) = (TcpListener::bind(address).await.unwrap(), taken.clone());
     tokio::spawn(async move {
@@ -216,16 +219,16 @@ async fn serve_shortly(address: SocketAddr, time: Duration) -> Arc<AtomicUsize> 
 }
 
 #[tokio::test]
-async fn a_server_that_soon_ends_its_connections_is_not_asked_without_a_pause() {
+async fn flapping_server_is_reconnected_with_backoff() {
     // One that answers none of them, and one that does.
     for time in [Duration::ZERO, Duration::from_millis(10)] {
         let [alive, ends] = hosts();
         let _replica = Replica::start(alive);
-        let taken = serve_shortly(ends, time).await;
-        let peer = named(&Hosts::new(&[alive, ends]), &config());
+        let taken = serve_briefly(ends, time).await;
+        let peer = peer_at(&FakeResolver::new(&[alive, ends]), &config());
         let started = Instant::now();
         while started.elapsed() < Duration::from_millis(1_500) {
-            let _ = call(&peer, Kind::Once).await;
+            let _ = call(&peer, Kind::NotIdempotent).await;
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let taken = taken.load(SeqCst);

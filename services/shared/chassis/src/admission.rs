@@ -1,5 +1,6 @@
-//! How many calls the whole process works on at once, and how many wait in it for something to
-//! happen. tonic's own limit is per connection, so that many connections would get past it.
+//! Admission control: a concurrency limit on calls in flight and on watches, with load shedding
+//! above it. The limit covers the whole process. tonic's own limit is per connection, so that many
+//! connections would exceed it.
 
 use std::sync::{
     Arc, Weak,
@@ -10,7 +11,7 @@ use opentelemetry::{KeyValue, global, metrics::AsyncInstrument};
 
 use crate::Config;
 
-/// Counts the calls under way in a process, over all of its workers and services.
+/// The concurrency limits of a process, shared by all its workers and services.
 #[derive(Debug)]
 pub(crate) struct Admission {
     calls: Slots,
@@ -21,7 +22,7 @@ pub(crate) struct Admission {
 struct Slots {
     limit: usize,
     in_use: AtomicUsize,
-    /// How often there was none left.
+    /// Total of rejected acquisitions.
     rejected: AtomicU64,
 }
 
@@ -53,7 +54,7 @@ impl Admission {
         Self { calls: Slots::new(config.max_calls), watches: Slots::new(config.max_watches) }
     }
 
-    /// Has it looked at whenever metrics are collected. Once for each process, which has one.
+    /// Registers the observable metrics. Called once per process.
     pub(crate) fn observe(self: &Arc<Self>) {
         let meter = global::meter("microblog-chassis");
         let gauge = |name, text, read: fn(&Slots) -> usize| {
@@ -72,7 +73,7 @@ impl Admission {
             .build();
     }
 
-    /// Returns what tells an observer a number of the slots for calls, and of those for watches.
+    /// Returns a callback that observes one value per kind of slot: calls and watches.
     fn observe_each<F: Fn(&Slots) -> u64>(
         self: &Arc<Self>,
         read: F,
@@ -86,21 +87,20 @@ impl Admission {
         }
     }
 
-    /// Takes a call in, unless there are as many as may be.
+    /// Admits a call, or returns `None` at the limit.
     pub(crate) fn try_admit(self: &Arc<Self>) -> Option<Arc<Permit>> {
         let permit = || Permit { admission: self.clone(), is_watch: AtomicBool::new(false) };
         self.calls.try_acquire().then(|| Arc::new(permit()))
     }
 
-    /// Returns how many calls are under way, watches among them.
+    /// Returns the number of calls in flight, including watches.
     pub(crate) fn in_flight(&self) -> usize {
         self.calls.in_use() + self.watches.in_use()
     }
 }
 
-/// A call's place among those under way. The call shares it with the writes that it began, which
-/// may outlive it, and with the calls that it makes inside the process; the place is free when the
-/// last of them is done.
+/// A slot of a call in flight. The call shares it with its writes, which may outlive it, and with
+/// its calls within the process. Dropping the last reference frees the slot.
 #[derive(Debug)]
 pub(crate) struct Permit {
     admission: Arc<Admission>,
@@ -108,7 +108,7 @@ pub(crate) struct Permit {
 }
 
 impl Permit {
-    /// Gives the place back for one among the watches, once. Returns whether there was one.
+    /// Exchanges the call's slot for a watch slot, once. Returns `false` at the limit of watches.
     pub(crate) fn become_watch(&self) -> bool {
         if self.is_watch() {
             return true;

@@ -1,9 +1,9 @@
-//! Connections of one port, spread evenly over the workers that listen on it: a connection stays with
-//! its worker. The kernel spreads them by chance, which is even for very many only, and callers of
-//! gRPC hold few of them for long: so the worker that is handed one passes it on to one that has
-//! fewer, and none is taken before all workers are there, or have had a second to come. (What Envoy
-//! calls an
-//! [exact balance](https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/listener/v3/listener.proto#config-listener-v3-listener-connectionbalanceconfig-exactbalance).)
+//! Connection balancing: spreads the connections of one port evenly over its worker threads. A
+//! connection stays with its worker. The kernel assigns connections by hash, which is even only for
+//! very many. gRPC clients hold few connections for long. The accepting worker therefore hands a
+//! connection to the worker with the fewest. No connection is accepted before all workers have
+//! started, or a second has passed. Envoy calls this an [exact
+//! balance](https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/listener/v3/listener.proto#config-listener-v3-listener-connectionbalanceconfig-exactbalance).
 
 use std::{
     io, net,
@@ -22,16 +22,15 @@ use futures::{
 use tokio::{net::TcpStream, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-/// How long a worker waits for the others: one that takes longer to start must not keep a process
-/// from saying that it does not serve yet.
+/// Bound on the wait for other workers: a slow one must not delay the process's health checks.
 const START_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The workers of a port, and how many connections each has.
+/// The workers of a port, with their connection counts.
 #[derive(Debug)]
 pub(crate) struct ConnectionBalancer {
     workers: Mutex<Vec<WorkerQueue>>,
     expected: usize,
-    /// Cancelled when as many workers have come as are expected.
+    /// Cancelled when all expected workers have registered.
     all_started: CancellationToken,
 }
 
@@ -41,10 +40,10 @@ struct WorkerQueue {
     to: UnboundedSender<HandedOver>,
 }
 
-/// A connection on its way to another worker: it is of no runtime.
+/// A connection in transit to another worker, detached from any runtime.
 type HandedOver = (net::TcpStream, ConnectionLease);
 
-/// That a connection is a worker's, as long as it lasts.
+/// Connection lease: counts a connection toward its worker until dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionLease(Arc<AtomicUsize>);
 
@@ -62,15 +61,15 @@ impl Drop for ConnectionLease {
 }
 
 impl ConnectionBalancer {
-    /// Returns the balancer of so many workers, of which none is there yet.
+    /// Returns a balancer for a number of workers, none of them registered.
     pub(crate) fn new(workers: usize) -> Self {
         let all_started = CancellationToken::new();
         Self { workers: Mutex::default(), expected: workers, all_started }
     }
 
-    /// Returns the connections that are one worker's, of those that the kernel hands to it and
-    /// those that other workers pass on; none before all workers have asked for theirs, or a second
-    /// has handed_over.
+    /// Registers a worker, and returns its connections: those that it accepts and keeps, and those
+    /// that other workers hand over. It accepts none before all workers have registered, or a
+    /// second has passed.
     pub(crate) fn worker_connections(
         self: Arc<Self>,
         accepted: impl Stream<Item = io::Result<TcpStream>>,
@@ -86,7 +85,7 @@ impl ConnectionBalancer {
         }
         let all_started = self.all_started.clone().cancelled_owned();
         let accepted = async move {
-            // Who has not come by then does without those that are taken before.
+            // A late worker gets no share of the connections accepted before.
             let _ = timeout(START_TIMEOUT, all_started).await;
             accepted
         };
@@ -100,7 +99,7 @@ impl ConnectionBalancer {
         stream::select(kept, handed_over)
     }
 
-    /// Finds the worker for a connection. Returns it unless another one has it now.
+    /// Assigns a connection to a worker. Returns it if that is this worker.
     fn balance(
         &self,
         own: &WorkerQueue,
@@ -110,18 +109,18 @@ impl ConnectionBalancer {
         let Some(other) = other else { return Ok(Some((stream, taken))) };
         match other.to.unbounded_send((stream.into_std()?, taken)) {
             Ok(()) => Ok(None),
-            // It has just gone.
+            // The other worker has just stopped.
             Err(back) => {
                 Ok(Some((TcpStream::from_std(back.into_inner().0)?, ConnectionLease::new(own))))
             }
         }
     }
 
-    /// Takes a place at the worker that has the fewest connections, which is another one unless it
-    /// is the own. At once: two who look at the same time must not take the same.
+    /// Counts a connection toward the worker with the fewest, preferring this one. Choosing and
+    /// counting is atomic: two concurrent choices must not agree on one worker.
     fn assign(&self, own: &WorkerQueue) -> (Option<WorkerQueue>, ConnectionLease) {
         let mut workers = self.workers();
-        // Of those that have gone, nobody takes what is handed_over on.
+        // A stopped worker would not take its connections.
         workers.retain(|worker| !worker.to.is_closed());
         let count = |worker: &&WorkerQueue| worker.taken.load(Ordering::Relaxed);
         let least_loaded = workers.iter().min_by_key(count);
@@ -144,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns so many connections as a listener accepts them, with their callers.
+    /// Returns accepted connections, with their clients.
     async fn connections(count: usize) -> Vec<(TcpStream, TcpStream)> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -160,7 +159,7 @@ mod tests {
     async fn connections_go_to_the_least_loaded_worker() {
         let balancer = Arc::new(ConnectionBalancer::new(2));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(6).await.into_iter().unzip();
-        // All of them come to the first worker, before there is a second one.
+        // The first worker accepts all connections, before a second one registers.
         let mut first =
             pin!(balancer.clone().worker_connections(stream::iter(accepted.into_iter().map(Ok))));
         assert!(first.next().now_or_never().is_none(), "one is taken before all are here");

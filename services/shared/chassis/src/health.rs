@@ -1,6 +1,6 @@
-//! `grpc.health.v1`: whether a service can do its work, in all workers of the process, and
-//! whether the process lives (`liveness`), which Kubernetes must ask for apart: a server whose
-//! Redis is away is not to be restarted.
+//! Health checks (`grpc.health.v1`): readiness of a service over all workers, and liveness of the
+//! process under the name `liveness`. Kubernetes must probe them separately: a server without Redis
+//! is not ready, but must not be restarted.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -18,32 +18,32 @@ use tonic_health::pb::{
     health_server::{Health, HealthServer},
 };
 
-/// The name by which to ask whether the process lives.
+/// Service name for liveness checks.
 const LIVENESS: &str = "liveness";
 
-// Longer than a worker that is not stuck takes between two reports, slow probe included.
+// Above the longest interval between two reports of a healthy worker, including a slow probe.
 const REPORT_AGE_MAX: Duration = Duration::from_secs(8);
 
-/// What all workers know of one service. tonic-health's own reporter starts as SERVING, and its
-/// streams would hold up the drain.
+/// Health state of one service over all workers. tonic-health's own reporter starts as SERVING, and
+/// its streams would block the drain.
 #[derive(Debug)]
 pub(crate) struct HealthState {
     name: &'static str,
     workers: Mutex<Workers>,
     serving: watch::Sender<bool>,
-    /// Ends the streams of those who watch.
+    /// Ends the health watches.
     closing: CancellationToken,
 }
 
 #[derive(Debug)]
 struct Workers {
-    /// When each worker last found itself ready. `None` for one that is not.
+    /// When each worker last reported ready; `None` if it is not.
     ready: Vec<Option<Instant>>,
     draining: bool,
 }
 
 impl Workers {
-    /// Returns whether all are ready. The word of a worker that is stuck does not count for ever.
+    /// Returns whether all workers are ready. The report of a stuck worker expires.
     fn are_ready(&self, now: Instant) -> bool {
         let counts = |at: Instant| now.saturating_duration_since(at) <= REPORT_AGE_MAX;
         !self.draining && self.ready.iter().all(|&ready| ready.is_some_and(counts))
@@ -51,7 +51,7 @@ impl Workers {
 }
 
 impl HealthState {
-    /// Returns the health of a service that no worker has found ready.
+    /// Returns the state of a service whose workers have not reported yet.
     pub(crate) fn new(name: &'static str, workers: usize) -> Arc<Self> {
         Arc::new(Self {
             name,
@@ -61,7 +61,7 @@ impl HealthState {
         })
     }
 
-    /// Has it looked at whenever metrics are collected.
+    /// Registers the observable metric.
     pub(crate) fn observe(self: &Arc<Self>) {
         let (name, serving) = (self.name, self.serving.subscribe());
         global::meter("microblog-chassis")
@@ -79,7 +79,7 @@ impl HealthState {
         HealthServer::new(HealthService(self.clone()))
     }
 
-    /// Notes what a worker's probe said.
+    /// Records the result of a worker's readiness probe.
     pub(crate) fn set_ready(&self, worker: usize, ready: bool) {
         self.set_ready_at(Instant::now(), worker, ready);
     }
@@ -97,14 +97,14 @@ impl HealthState {
         self.update(Instant::now(), |workers| workers.draining = true);
     }
 
-    /// Ends the streams of those who watch.
+    /// Ends the health watches.
     pub(crate) fn close(&self) {
         self.closing.cancel();
     }
 
-    // Each worker reports so often that the others' silence is found out in time.
+    // Every report re-evaluates all workers, so that a stuck worker is detected by the others.
     fn update(&self, now: Instant, change: impl FnOnce(&mut Workers)) {
-        // Held while the serving_changes is sent, so that no older one overtakes it.
+        // Held while sending, so that updates stay in order.
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut workers);
         let serving = workers.are_ready(now);
@@ -139,8 +139,8 @@ impl Health for HealthService {
         }
     }
 
-    /// Sends the status now and whenever it changes. As the protocol has it, a service that is not
-    /// known is no error here: it may come.
+    /// Sends the status now and at each change. By the protocol, an unknown service is
+    /// SERVICE_UNKNOWN, not an error: it may appear later.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,
@@ -168,7 +168,7 @@ fn changes(health: &HealthState) -> BoxStream<'static, Result<HealthCheckRespons
         (serving_changes, closing),
         |(mut serving_changes, closing)| async move {
             tokio::select! {
-                // The last serving_changes goes out before the stream ends.
+                // The last change is sent before the stream ends.
                 biased;
                 changed = serving_changes.changed() => changed.ok()?,
                 () = closing.cancelled() => return None,

@@ -1,4 +1,5 @@
-//! Listeners of several workers on one port. The kernel hands each connection to one of them.
+//! Listeners of several workers on one port (SO_REUSEPORT). The kernel assigns each connection to
+//! one of them.
 
 use std::{
     collections::HashMap,
@@ -11,10 +12,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::connection_balancer::ConnectionBalancer;
 
-// Connections that the kernel has bound for a worker that is busy.
+// Backlog of connections that the kernel has accepted for a busy worker.
 const BACKLOG: i32 = 1024;
 
-/// A listener that could not be had.
+/// Why a port cannot be bound.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListenError {
     #[error(
@@ -29,7 +30,7 @@ pub(crate) enum ListenError {
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: TcpListener,
-    /// Shared with the other workers on the port.
+    /// Shared by all workers on the port.
     pub(crate) balancer: Arc<ConnectionBalancer>,
 }
 
@@ -40,23 +41,23 @@ impl From<TcpListener> for Listener {
     }
 }
 
-/// The ports of a process.
+/// The listeners of a process.
 #[derive(Debug)]
 pub(crate) struct Listeners {
-    /// How many listen on each.
+    /// Listeners per port.
     workers: usize,
-    // By the listener's index in its worker, since several may ask for a free port.
+    // By the listener's index in its worker: several may ask for port 0.
     bound: Mutex<HashMap<usize, (SocketAddr, Arc<ConnectionBalancer>)>>,
 }
 
 impl Listeners {
-    /// Returns the ports of so many workers, none of which is bound yet.
+    /// Returns an empty set for a number of workers.
     pub(crate) fn of(workers: usize) -> Self {
         Self { workers, bound: Mutex::default() }
     }
 
-    /// Listens where the other workers do. The first to come takes the port, and fails if another
-    /// process has it: SO_REUSEPORT alone would let two instances share it unnoticed.
+    /// Binds to the port of the other workers. The first one binds it exclusively before:
+    /// SO_REUSEPORT alone would let two processes share it unnoticed.
     pub(crate) fn listen(
         &self,
         index: usize,
@@ -71,7 +72,7 @@ impl Listeners {
             let socket = bind(*shared, true).and_then(listen).map_err(describe)?;
             return Ok(Listener { socket, balancer: balancer.clone() });
         }
-        // Closed again at once; what is left is a moment in which two first ones may meet.
+        // Closed at once. Two processes may still race between this bind and the next.
         drop(bind(address, false).map_err(describe)?);
         let socket = bind(address, true).and_then(listen).map_err(describe)?;
         let shared = socket.local_addr().map_err(describe)?;
@@ -83,7 +84,7 @@ impl Listeners {
 
 fn bind(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // A restart must not wait for the connections of the process before to be forgotten.
+    // SO_REUSEADDR: a restart must not wait for sockets of the previous process in TIME_WAIT.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(shared)?;
     socket.bind(&address.into())?;

@@ -1,5 +1,5 @@
-//! What the wire contract says of each method, by its path. Paths that it does not know are all
-//! one method, so that nobody's inventions get into logs and traces.
+//! Method metadata from the proto descriptors, by path. All unknown paths share one entry, so that
+//! callers cannot add names to logs and traces.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,36 +9,37 @@ use std::{
 use microblog_proto::ACCESS;
 use prost_types::{FileDescriptorSet, MethodDescriptorProto, method_options::IdempotencyLevel};
 
-/// A method that a caller may ask for.
+/// A method of the proto, or the entry for unknown ones.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Method {
     /// `/microblog.user.v1.UserService/GetUser`.
     pub(crate) path: String,
-    /// Whether either side sends more than one message: then no deadline is assumed.
+    /// Client- or server-streaming: no default deadline applies.
     pub(crate) streaming: bool,
-    /// Health and reflection: never refused for load, and not worth a line in the log.
+    /// Health check or reflection: not limited, not sampled, logged at DEBUG.
     pub(crate) is_infrastructure: bool,
-    /// Whether it is one of a service behind the gateway, whose callers say who acts.
+    /// Whether callers must send a signed identity: true for services behind the gateway.
     pub(crate) requires_identity: bool,
-    /// Its index among all methods, from 0 on.
+    /// Index among all methods, from 0.
     pub(crate) index: usize,
-    /// Whether a call may be made again whose end is not known.
+    /// Whether a call with an unknown outcome may be retried.
     pub(crate) idempotency: Idempotency,
 }
 
-/// What a second call does, as the option `idempotency_level` of the method says it.
+/// Effect of a retry, by the method's option `idempotency_level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idempotency {
-    /// Something of its own, or it is answered otherwise than the first one.
+    /// It may have a second effect, or another response.
     None,
-    /// Nothing that the first one did not do (IDEMPOTENT).
+    /// It has no further effect (IDEMPOTENT).
     Idempotent,
-    /// Nothing, as the first one (NO_SIDE_EFFECTS).
+    /// It has no effect, as the first call (NO_SIDE_EFFECTS).
     NoSideEffects,
 }
 
 impl Method {
-    /// Returns the path as OpenTelemetry has it: `microblog.user.v1.UserService/GetUser`.
+    /// Returns the fully qualified name, without the leading slash:
+    /// `microblog.user.v1.UserService/GetUser`.
     pub(crate) fn name(&self) -> &str {
         self.path.trim_start_matches('/')
     }
@@ -48,7 +49,7 @@ impl Method {
         self.name().split('/').next().unwrap_or_default()
     }
 
-    /// Returns whether the wire contract knows it.
+    /// Returns whether the proto declares the method.
     pub(crate) fn is_known(&self) -> bool {
         *self != *UNKNOWN
     }
@@ -79,18 +80,18 @@ static UNKNOWN: LazyLock<Method> = LazyLock::new(|| {
     }
 });
 
-/// Returns how many methods there are, that of all unknown paths among them.
+/// Returns the number of methods, including the entry for unknown ones.
 pub(crate) fn count() -> usize {
     METHODS.len() + 1
 }
 
-/// Returns what is known of the method with a path.
+/// Returns the method with a path, or the entry for unknown ones.
 pub(crate) fn find(path: &str) -> &'static Method {
     METHODS.get(path).unwrap_or_else(|| &UNKNOWN)
 }
 
 fn methods(descriptors: &[u8]) -> Vec<Method> {
-    // What the compiler wrote can be read; if not, every method is an unknown one.
+    // Generated descriptors decode; if not, every method is unknown.
     let files: FileDescriptorSet = prost::Message::decode(descriptors).unwrap_or_default();
     let guarded: HashSet<_> = ACCESS.iter().map(|(path, _)| *path).collect();
     let mut methods = Vec::new();

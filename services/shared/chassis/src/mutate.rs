@@ -1,5 +1,5 @@
-//! Writes that run to their end. tonic drops a handler at its next `.await` when the caller hangs
-//! up or the deadline passes, which would stop a write half-way.
+//! Writes that run to completion. tonic drops a handler at its next `.await` when the caller
+//! cancels or the deadline passes. That would interrupt a write half-way.
 
 use std::{future::Future, panic::AssertUnwindSafe, time::Duration};
 
@@ -13,15 +13,15 @@ use crate::{
     status,
 };
 
-// Where no server set a budget: a task that works for no call.
+// For tasks outside a call, whose server sets no budget.
 const BUDGET: Duration = Duration::from_secs(10);
 
-/// Runs a write in a task of its own and returns its result. The write goes on when the caller
-/// hangs up, until its own time budget is used up (`--write-budget-ms`); the drain of the server
-/// waits for it, and until then it keeps the call's place among those under way (`--max-calls`).
-/// Calls made by it have the budget as their deadline, and the trace of the call.
+/// Runs a write in its own task and returns its result. The write continues after its caller
+/// disconnects, up to its budget (`--write-budget-ms`). The drain waits for it. It holds the call's
+/// slot of `--max-calls`. Its own calls have the budget as their deadline, and the trace of the
+/// call.
 ///
-/// Returns DEADLINE_EXCEEDED when the budget is used up, and INTERNAL when the write panics.
+/// Returns DEADLINE_EXCEEDED after the budget, and INTERNAL if the write panics.
 pub async fn mutate<T, F>(work: F) -> Result<T, Status>
 where
     T: Send + 'static,
@@ -40,7 +40,7 @@ where
             tokio::spawn(finish(work, BUDGET, answer));
         }
     }
-    // Only a runtime that ends drops a write.
+    // The sender is dropped only with the runtime.
     result.await.unwrap_or_else(|_| Err(status::internal()))
 }
 

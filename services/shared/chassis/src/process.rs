@@ -1,4 +1,4 @@
-//! A process from its start to its end: telemetry, workers, signals, drain.
+//! Process life cycle: telemetry, workers, signals, drain.
 
 use std::{
     collections::HashMap,
@@ -29,20 +29,19 @@ use crate::{
     telemetry::Telemetry,
 };
 
-// For a worker's own clean-up after its drain: it may be in the middle of hashing a password.
+// For a worker's blocking tasks after its drain, such as hashing a password.
 const RUNTIME_STOP: Duration = Duration::from_secs(1);
-// Beyond delay and time-out of the drain, a worker is stuck.
+// Beyond the delay and timeout of the drain, a worker is stuck.
 const STOP_MARGIN: Duration = Duration::from_secs(3);
 
-// The index of the port for health checks, behind those of all services.
+// Index of the health check listener, after those of all services.
 const HEALTH_LISTENER: usize = usize::MAX;
 
-/// Runs a process to its end: sets up telemetry, starts the workers (each a thread with a
-/// runtime, listeners and connections of its own, which `start` makes), and on SIGTERM or SIGINT
-/// drains them. A second signal ends it at once.
+/// Runs a process: sets up telemetry, starts the workers, and drains them on SIGTERM or SIGINT.
+/// Each worker is a thread with its own runtime, listeners and connections, which `start` creates.
+/// A second signal exits immediately.
 ///
-/// Returns failure if a worker could not start or failed, or if the drain was cut short by a
-/// second signal. What went wrong is in the log by then.
+/// Returns failure if a worker failed, or the drain did not complete. Errors are already logged.
 pub fn run<F, Fut, E>(config: &Config, start: F) -> ExitCode
 where
     F: Fn(Worker) -> Fut + Send + Sync + 'static,
@@ -50,7 +49,7 @@ where
     E: Error,
 {
     let started = runtime().map_err(|error| error.to_string()).and_then(|runtime| {
-        // The exporters' connections live in this runtime, which is idle otherwise.
+        // This otherwise idle runtime drives the exporters' connections.
         let telemetry = runtime.block_on(async { Telemetry::start(config, current_trace_id) });
         telemetry.map(|telemetry| (runtime, telemetry)).map_err(|error| describe(&error))
     });
@@ -68,11 +67,11 @@ where
     })
 }
 
-/// What the workers of a process share.
+/// State shared by the workers of a process.
 #[derive(Debug)]
 struct Supervisor {
     state: ProcessState,
-    /// How many workers there are, asked once: how many cores there are may change.
+    /// Read once: the number of cores may change.
     workers: usize,
     listeners: Listeners,
     healths: Mutex<HashMap<usize, Arc<HealthState>>>,
@@ -80,7 +79,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    /// Returns the health of the service at a index, which all workers share.
+    /// Returns the health state of a service, which all workers share.
     fn health(&self, index: usize, name: &'static str, workers: usize) -> Arc<HealthState> {
         let mut healths = self.healths.lock().unwrap_or_else(PoisonError::into_inner);
         let create = || {
@@ -91,8 +90,8 @@ impl Supervisor {
         healths.entry(index).or_insert_with(create).clone()
     }
 
-    /// Answers health checks where that is asked for, in this worker as in all others: one that is
-    /// stuck is found out as at the service's own port. Ends only with an error.
+    /// Serves `--health-listen` in every worker, so that a stuck worker is detected as on the
+    /// service's port. Returns only on error.
     async fn serve_health_checks(
         &self,
         worker: Worker,
@@ -153,14 +152,14 @@ where
             tracing::info!(signal, "stopping");
             false
         }
-        // A worker ends by itself only if it failed.
+        // A worker exits by itself only after a failure.
         _ = exits.recv() => true,
     };
     process.stop.cancel();
     drain(config, &mut signals, &mut exits, failed).await
 }
 
-/// Waits until all workers have ended, but not for ever.
+/// Waits for all workers, within a limit.
 async fn drain(
     config: &Config,
     signals: &mut Signals,
@@ -219,7 +218,7 @@ where
                 }
                 Err(_panic) => WorkerExit::Failed,
             };
-            // Nobody waits any more after a second signal.
+            // The receiver is gone after a second signal.
             let _ = ended.send(exit);
         };
         thread::Builder::new().name(format!("worker-{index}")).spawn(work)?;
@@ -227,7 +226,7 @@ where
     Ok(())
 }
 
-/// The life of one worker. Errors are told as text, since theirs need not leave the thread.
+/// Runs one worker. Errors are text, since they need not be `Send`.
 fn run_worker<F, Fut, E>(process: &Supervisor, worker: Worker, start: &F) -> Result<(), String>
 where
     F: Fn(Worker) -> Fut,
@@ -262,8 +261,8 @@ where
     result
 }
 
-/// A runtime on the current thread: half the CPU per call of a shared one, since what drives the
-/// connections then runs once for a batch of messages.
+/// A single-threaded runtime: half the CPU per call of a multi-threaded one, as connections are
+/// driven once per batch of messages.
 fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
@@ -272,7 +271,7 @@ fn current_trace_id() -> Option<String> {
     context::trace().map(|trace| trace.id().to_string())
 }
 
-/// Returns an error with its causes.
+/// Formats an error with its sources.
 fn describe(error: &dyn Error) -> String {
     let causes = std::iter::successors(Some(error), |&error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")

@@ -1,29 +1,29 @@
-//! W3C trace context: what a call says about the trace that it is part of
-//! (<https://www.w3.org/TR/trace-context/>). Knows nothing of how spans are recorded.
+//! W3C trace context (<https://www.w3.org/TR/trace-context/>): extracts and injects `traceparent`
+//! and `tracestate`. Independent of how spans are recorded.
 
 use http::{HeaderMap, HeaderValue};
 use rand::RngExt as _;
 
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
-// Longer ones may be dropped, says the recommendation.
+// The recommendation allows dropping longer ones.
 const TRACESTATE_BYTES_MAX: usize = 512;
 
-/// The place of a call in a trace.
+/// The trace context of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     pub(crate) id: u128,
-    /// The span that what is called next has as its parent.
+    /// Parent span of outgoing calls.
     pub(crate) span: u64,
     pub(crate) sampled: bool,
     state: Option<HeaderValue>,
 }
 
 impl Trace {
-    /// Begins a trace.
+    /// Returns a root trace context.
     pub(crate) fn new_root(sampled: bool) -> Self {
         let mut random = rand::rng();
-        // Zero is not an id; the lowest bit is as good as any to see to it.
+        // Zero is invalid; setting the lowest bit avoids it.
         Self {
             id: random.random::<u128>() | 1,
             span: random.random::<u64>() | 1,
@@ -32,35 +32,35 @@ impl Trace {
         }
     }
 
-    /// Reads a caller's trace context; what is malformed is as if it were not there.
+    /// Extracts the context from the headers of an incoming call. A malformed one is ignored.
     pub(crate) fn extract(headers: &HeaderMap) -> Option<Self> {
         let (id, span, sampled) = parse(headers.get(TRACEPARENT)?.as_bytes())?;
         let state = headers.get(TRACESTATE).filter(|state| state.len() <= TRACESTATE_BYTES_MAX);
         Some(Self { id, span, sampled, state: state.cloned() })
     }
 
-    /// Reads what [`Trace::text`] wrote; what is malformed is as if it were not there.
+    /// Parses the output of [`Trace::text`]. A malformed one is ignored.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (id, span, sampled) = parse(text.as_bytes())?;
         Some(Self { id, span, sampled, state: None })
     }
 
-    /// Returns the context as one line, as headers have it.
+    /// Formats the context as a `traceparent` value.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&format(self.id, self.span, self.sampled)).into_owned()
     }
 
-    /// Returns the trace's id in the usual 32 hexadecimal digits.
+    /// Returns the trace id as 32 hexadecimal digits.
     pub fn id(&self) -> impl std::fmt::Display + use<> {
         HexId(self.id)
     }
 
-    /// Returns whether the spans of this trace are to be recorded.
+    /// Returns whether the trace is sampled.
     pub fn sampled(&self) -> bool {
         self.sampled
     }
 
-    /// Puts the context into the headers of a call that this one makes.
+    /// Injects the context into the headers of an outgoing call.
     pub(crate) fn inject(&self, headers: &mut HeaderMap) {
         if let Ok(value) = HeaderValue::from_bytes(&format(self.id, self.span, self.sampled)) {
             headers.insert(TRACEPARENT, value);
@@ -79,7 +79,7 @@ impl std::fmt::Display for HexId {
     }
 }
 
-// 00-<32 hex digits>-<16>-<2>; a later version may have more behind it.
+// Parses `00-<32 hex digits>-<16>-<2>`; a later version may append fields.
 fn parse(value: &[u8]) -> Option<(u128, u64, bool)> {
     let fixed: &[u8; 55] = value.first_chunk()?;
     let version = hex(&fixed[..2])?;

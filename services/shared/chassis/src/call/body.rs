@@ -1,5 +1,5 @@
-//! The body of an body: ends at the call's deadline, or that of a watch when the server is_closing,
-//! and with it the call.
+//! Response body of a call. It ends at the call's deadline; that of a watch also ends when the
+//! server shuts down. Its end is the end of the call.
 
 use std::{
     future::Future as _,
@@ -25,22 +25,22 @@ type Polled = Poll<Option<Result<Frame<Bytes>, Status>>>;
 type Closing = Pin<Box<WaitForCancellationFutureOwned>>;
 
 pin_project! {
-    /// What a handler answers, watched to its end.
+    /// A handler's response body, observed to its end.
     pub(crate) struct CallBody {
-        // Dropped before the call, whose context its destructor may still use.
+        // Dropped before `call`: the body's destructor may use the call's context.
         body: ResponseBody,
-        // Of a stream only. Polled, and so registered with the runtime's timer, only while the
-        // handler has nothing.
+        // Deadline of a stream. Polled, and so registered with the runtime's timer, only while the
+        // handler is pending.
         #[pin]
         timer: Option<Sleep>,
-        // Of a watch only, from when its handler first has nothing.
+        // Shutdown signal of a watch, created when its handler is first pending.
         closing: Option<Closing>,
         call: Option<InFlightCall>,
     }
 }
 
 enum ResponseBody {
-    /// Of a unary call: there as a whole.
+    /// Of a unary call: complete.
     Unary(Body),
     Stream(Stream),
     Ended,
@@ -71,13 +71,13 @@ impl CallBody {
         } else {
             (ResponseBody::Unary(body), None)
         };
-        // Of a unary call the work is done, and a stream has it now: a caller that reads slowly,
-        // or not at all, takes nobody's place.
+        // The work of a unary call is done, and a stream holds its own reference. A slow reader
+        // therefore occupies no slot.
         call.permit = None;
         Self { body, timer, closing: None, call: Some(call) }
     }
 
-    /// The body of an body that is all in its headers.
+    /// A response without a body: its status is in the headers.
     pub(super) fn empty(call: InFlightCall) -> Self {
         Self { body: ResponseBody::Ended, timer: None, closing: None, call: Some(call) }
     }
@@ -90,7 +90,7 @@ impl http_body::Body for CallBody {
     fn poll_frame(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Polled {
         let this = self.project();
         let Some(call) = this.call.as_mut() else { return Poll::Ready(None) };
-        // Asked before as well, lest a handler that always has something goes on for ever.
+        // Checked before polling the body, or a handler that is always ready would never end.
         let is_closing = this.body.is_watch() && call.shared.closing.is_cancelled();
         let body = || if is_closing { Poll::Pending } else { this.body.poll_frame(waker) };
         let frame = match catch_unwind(AssertUnwindSafe(body)) {
@@ -131,8 +131,8 @@ impl http_body::Body for CallBody {
     }
 }
 
-/// A handler that answers with a stream. It is polled only while its caller reads, so its end at
-/// the deadline is seen to by a task of its own.
+/// A handler's stream. hyper polls it only while the caller reads. A separate task therefore drops
+/// it at the deadline.
 struct Stream {
     handler: Arc<Mutex<Option<HandlerStream>>>,
     _deadline_task: Option<AbortOnDropHandle<()>>,
@@ -175,14 +175,14 @@ impl Stream {
     }
 }
 
-/// Ends a handler at its deadline, which frees the call's place.
+/// Drops a handler at its deadline, which frees the call's slot.
 async fn drop_at_deadline(deadline: Instant, handler: Arc<Mutex<Option<HandlerStream>>>) {
     sleep_until(deadline).await;
     let late = handler.lock().unwrap_or_else(PoisonError::into_inner).take();
     drop(late);
 }
 
-/// Ends an body that its handler has nothing for: when the server is_closing, or at the deadline.
+/// Ends a pending stream at shutdown or at the deadline.
 fn poll_end(
     closing: Option<&mut Option<Closing>>,
     timer: Option<Pin<&mut Sleep>>,

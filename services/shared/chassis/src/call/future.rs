@@ -1,4 +1,4 @@
-//! A call until its answer begins.
+//! A call until its response begins.
 
 use std::{
     convert::Infallible,
@@ -20,15 +20,15 @@ use tower::Service;
 use super::{CallBody, InFlightCall, transport_error};
 use crate::{context::Context, status};
 
-// What the routes make of a request; tonic does not name it.
+// The future of tonic's `Routes`, which has no public name.
 type HandlerFuture = <Routes as Service<Request<Body>>>::Future;
 
 pin_project! {
-    /// Resolves when the handler answers, or refuses, or runs out of time, or panics.
+    /// Resolves with the handler's response or rejection, at the deadline, or after a panic.
     pub(crate) struct CallFuture {
         #[pin]
         work: Option<TaskLocalFuture<Context, HandlerFuture>>,
-        // Polled, and so registered with the timer, only while the handler is not done.
+        // Deadline. Polled, and so registered with the timer, only while the handler is pending.
         #[pin]
         timer: Option<Sleep>,
         rejection: Option<Status>,
@@ -76,18 +76,18 @@ impl Future for CallFuture {
             },
             Err(_panic) => Err(status::internal()),
         };
-        // The handler goes before its call does.
+        // Drop the handler before its call.
         this.work.set(None);
         drop(entered);
         match this.call.take() {
             Some(mut call) => {
-                // Who acts may have been found out: a stream that is answered goes on for them.
+                // The handler may have set the identity. A stream that it returns keeps it.
                 if let Some(context) = known {
                     call.identity = context.identity.get();
                 }
                 Poll::Ready(Ok(respond(answer, call)))
             }
-            // Polled again after it was ready, which nobody may.
+            // Polled after completion, which violates the contract of `Future`.
             None => Poll::Pending,
         }
     }

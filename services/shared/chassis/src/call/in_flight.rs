@@ -1,5 +1,5 @@
-//! A call that is under way, from its headers to the end of its answer; when it ends, writes its
-//! line into the log and counts in the metric of durations.
+//! A call in flight, from its request headers to the end of its response. At the end it writes the
+//! access log line and records the call duration.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -18,30 +18,31 @@ use crate::{
 
 const GRPC_STATUS: &str = "grpc-status";
 
-/// Dropping it ends the call: by then its code is known, or the caller has left.
+/// Dropping it ends the call. A call without a status code was cancelled by its caller.
 #[derive(Debug)]
 pub(super) struct InFlightCall {
     pub(super) method: &'static Method,
     pub(super) deadline: Option<Instant>,
     pub(super) trace: Trace,
-    /// Who acts.
+    /// The caller's identity.
     pub(super) identity: Identity,
     pub(super) span: Span,
     pub(super) shared: Arc<Shared>,
-    /// `None` for a call from within the process.
+    /// Remote address; `None` for a call within the process.
     pub(super) caller: Option<SocketAddr>,
-    /// Its place among the calls of the process. `None` for what is not counted.
+    /// The slot of the concurrency limit. `None` for calls that are not limited.
     pub(super) permit: Option<Arc<Permit>>,
-    /// Whether its line is for debugging only: the caller has one of its own, or asks often.
+    /// Whether the access log line has level DEBUG: for calls within the process, health checks and
+    /// reflection.
     pub(super) quiet: bool,
     pub(super) started: Instant,
     pub(super) code: Option<Code>,
-    /// Whether the server ended it since it stops, which is no fault.
+    /// Whether the server's shutdown ended the call, which is not a fault.
     pub(super) stopped: bool,
 }
 
 impl InFlightCall {
-    /// Returns what the handler knows of its call.
+    /// Returns the handler's view of the call.
     pub(super) fn context(&self) -> Context {
         Context {
             deadline: self.deadline,
@@ -52,20 +53,20 @@ impl InFlightCall {
         }
     }
 
-    /// Takes the call's code from the headers or trailers that carry it.
+    /// Reads `grpc-status` from headers or trailers.
     pub(super) fn record_status(&mut self, headers: &HeaderMap) {
         if let Some(code) = headers.get(GRPC_STATUS).map(HeaderValue::as_bytes) {
             self.code = Some(Code::from_bytes(code));
         }
     }
 
-    /// The answer ended without a code, which is what a caller makes of it, too.
+    /// Records UNKNOWN for a response without a status, as clients do.
     pub(super) fn record_end(&mut self) {
         self.code.get_or_insert(Code::Unknown);
     }
 
     fn final_code(&self) -> Code {
-        // A caller hangs up at its deadline, often a moment before we notice it ourselves.
+        // A caller cancels at its deadline, often a moment before the server's timer fires.
         let is_late = || self.deadline.is_some_and(|deadline| deadline <= Instant::now());
         match self.code {
             Some(code) => code,
@@ -91,7 +92,7 @@ impl Drop for InFlightCall {
     }
 }
 
-/// Returns whether a code tells of a fault of ours, and not of the caller's.
+/// Returns whether a status code is the server's fault.
 fn is_fault(code: Code) -> bool {
     match code {
         Code::Unknown | Code::Internal | Code::Unavailable | Code::DataLoss => true,

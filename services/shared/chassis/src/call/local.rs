@@ -1,4 +1,4 @@
-//! A call that never leaves the process, run by its handler as it is.
+//! Local calls: within the process, run as part of the caller's task.
 
 use std::{future::Future, panic::AssertUnwindSafe};
 
@@ -10,8 +10,7 @@ use tracing::Instrument as _;
 use super::InFlightCall;
 use crate::status;
 
-/// Runs a handler's work to its end, which may come before: by a panic, which stays its own, or at
-/// the deadline, if that is not its caller's.
+/// Runs a handler to completion, to its panic, or to the deadline `end`. A panic becomes INTERNAL.
 pub(super) async fn run<A>(
     mut call: InFlightCall,
     end: Option<Instant>,

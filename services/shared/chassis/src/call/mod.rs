@@ -1,5 +1,5 @@
-//! The one layer around every call: refuses too much metadata, lets it in, bounds it by its deadline, places it in its
-//! trace, finds out who acts, keeps its panics to itself, and says in the project's terms what tonic refuses.
+//! Server middleware around every call: metadata limit, admission, deadline, trace context,
+//! identity, panic isolation, and the mapping of tonic's own errors.
 
 mod body;
 mod future;
@@ -32,7 +32,7 @@ use crate::{
     status,
 };
 
-/// The routes of one server in one worker, with all that a call needs around them.
+/// The routes of one server in one worker, wrapped in the call middleware.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
     routes: Routes,
@@ -44,7 +44,7 @@ impl Calls {
         Self { routes: routes.prepare(), shared }
     }
 
-    /// Takes a call from within the process.
+    /// Starts a call from within the process.
     pub(crate) fn call_local(
         &mut self,
         request: Request<Body>,
@@ -56,8 +56,7 @@ impl Calls {
         self.work(request, call)
     }
 
-    /// Runs what a handler makes of a call from within the process, as if it had come through the
-    /// routes.
+    /// Runs a handler for a call from within the process, with the same middleware as the routes.
     pub(crate) async fn run_local<A>(
         &self,
         method: &'static Method,
@@ -65,14 +64,13 @@ impl Calls {
         deadline: Option<Instant>,
         work: impl Future<Output = Result<tonic::Response<A>, Status>>,
     ) -> Result<tonic::Response<A>, Status> {
-        // Who has no more time than the caller ends with it.
+        // A call with its caller's deadline needs no timer of its own.
         let end = deadline.filter(|_| caller.as_ref().and_then(|one| one.deadline) != deadline);
         local::run(self.begin_local(method, caller, deadline), end, work).await
     }
 
-    /// A call from within the process works for the call that made it, if there is one: by its
-    /// trace, for whom that acts, in its place, and among the writes of its server. It is not counted again, since a
-    /// call that was let in must not be refused half-way.
+    /// A local call inherits trace, identity, admission slot and server state from the call that
+    /// makes it. It is not admitted again: an admitted call must not fail half-way.
     fn begin_local(
         &self,
         method: &'static Method,
@@ -97,7 +95,7 @@ impl Calls {
         if call.deadline.is_some_and(|deadline| deadline <= call.started) {
             return CallFuture::rejected(status::deadline_exceeded(), call);
         }
-        // Made here, and run when it is polled: as part of the call.
+        // The routes' future is created here and runs when polled, within the call's context.
         let routes = &mut self.routes;
         CallFuture::handling(call.context().scope(routes.call(request)), call)
     }

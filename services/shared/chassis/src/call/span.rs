@@ -1,5 +1,5 @@
-//! Whether a call is recorded, decided before any span is made: a span that is thrown away costs
-//! a fifth of what a small call does.
+//! Head-based sampling: decides whether to record a call before creating a span. A discarded span
+//! costs a fifth of a small call.
 
 use std::net::SocketAddr;
 
@@ -19,10 +19,10 @@ use crate::{
     status,
 };
 
-/// Returns a call's place in its trace, and its span if it is recorded.
+/// Starts a call's part of the trace: returns its trace context, and its span if it is sampled.
 pub(super) fn start(incoming: Option<Trace>, method: &Method, shared: &Shared) -> (Trace, Span) {
     let sampling = &shared.sampling;
-    // Who asks whether we are well asks every second, and nobody looks at that.
+    // Health checks run every second and are never sampled.
     let is_samplable = sampling.ratio > 0.0 && !method.is_infrastructure;
     let is_sampled = || is_samplable && rand::rng().random_bool(sampling.ratio);
     let (mut trace, parent) = match incoming {
@@ -54,14 +54,14 @@ pub(super) fn start(incoming: Option<Trace>, method: &Method, shared: &Shared) -
         network.peer.port = Empty,
     );
     if let Some(parent) = parent {
-        // Fails only where nothing records.
+        // Fails only without a recorder.
         let _ = span.set_parent(OtelContext::new().with_remote_span_context(parent));
     }
     set_parent(&mut trace, &span);
     (trace, span)
 }
 
-/// Notes how a call from outside the process names us, and where it comes from.
+/// Records the server's address and the client's, for calls from outside the process.
 pub(super) fn record_peer(span: &Span, server: &Uri, caller: Option<SocketAddr>) {
     if span.is_none() {
         return;
@@ -74,7 +74,7 @@ pub(super) fn record_peer(span: &Span, server: &Uri, caller: Option<SocketAddr>)
     }
 }
 
-/// Makes a span that which is called next has as its parent.
+/// Makes a span the parent of outgoing calls.
 pub(crate) fn set_parent(trace: &mut Trace, span: &Span) {
     let recorded = span.context().span().span_context().clone();
     if recorded.is_valid() {
@@ -83,14 +83,14 @@ pub(crate) fn set_parent(trace: &mut Trace, span: &Span) {
     }
 }
 
-/// Returns where somebody else's span is, if that one is recorded.
+/// Returns the remote parent span, if it is sampled.
 pub(crate) fn remote_parent(trace: &Trace) -> Option<SpanContext> {
     let (id, span) = (TraceId::from(trace.id), SpanId::from(trace.span));
     let state = TraceState::default();
     trace.sampled.then(|| SpanContext::new(id, span, TraceFlags::SAMPLED, true, state))
 }
 
-/// Notes how a call ended, as the conventions have it
+/// Records the status code by the semantic conventions
 /// (<https://opentelemetry.io/docs/specs/semconv/rpc/grpc/>).
 pub(super) fn record_status(span: &Span, code: Code, was_stopped: bool) {
     let name = status::code_name(code);
@@ -101,7 +101,7 @@ pub(super) fn record_status(span: &Span, code: Code, was_stopped: bool) {
     }
 }
 
-/// Returns whether the conventions count a code among a server's errors: among them are two that our
+/// Returns whether the conventions count a code as a server error. They include two that the access
 /// log does not count as faults.
 fn is_error(code: Code) -> bool {
     matches!(

@@ -1,5 +1,4 @@
-//! The header `grpc-timeout`: how long a caller waits
-//! (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>).
+//! The header `grpc-timeout` (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>).
 
 use std::time::Duration;
 
@@ -9,8 +8,7 @@ use microblog_domain::Invalid;
 pub(crate) const GRPC_TIMEOUT: &str = "grpc-timeout";
 const DIGITS_MAX: usize = 8;
 
-/// Reads how long the caller waits. A value that is not one is refused, not ignored: its sender
-/// counts on a limit that we would not keep.
+/// Reads the caller's timeout. A malformed one is rejected, not ignored: the caller relies on it.
 pub(crate) fn read(headers: &HeaderMap) -> Result<Option<Duration>, Invalid> {
     let Some(value) = headers.get(GRPC_TIMEOUT) else { return Ok(None) };
     let invalid =
@@ -18,7 +16,7 @@ pub(crate) fn read(headers: &HeaderMap) -> Result<Option<Duration>, Invalid> {
     parse(value.as_bytes()).ok_or_else(invalid).map(Some)
 }
 
-/// Tells who is called how long we wait, to the microsecond below 100 seconds.
+/// Writes the timeout of an outgoing call, to the microsecond below 100 seconds.
 pub(crate) fn write(headers: &mut HeaderMap, timeout: Duration) {
     let micros = timeout.as_micros();
     let text = match micros {

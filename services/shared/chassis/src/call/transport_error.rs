@@ -1,4 +1,5 @@
-//! Refusals that tonic makes before a handler is asked, said in this project's terms.
+//! Transport error mapping: statuses that tonic creates before it calls a handler, with this
+//! project's codes and reasons.
 
 use http::{HeaderMap, HeaderValue};
 use microblog_proto::common::ErrorReason;
@@ -6,8 +7,8 @@ use tonic::{Code, Status};
 
 use crate::status;
 
-/// Returns what to answer in place of an answer that tonic made up by itself. Those carry no
-/// details, which every status of ours does.
+/// Returns the replacement for a status that tonic created. Such a status has no details; every
+/// status of this project has.
 pub(super) fn map_status(headers: &HeaderMap) -> Option<Status> {
     let code = headers.get("grpc-status").map(HeaderValue::as_bytes).map(Code::from_bytes)?;
     if headers.contains_key("grpc-status-details-bin") {

@@ -1,4 +1,4 @@
-//! Whom a service lets in, by what the contract declares of each method.
+//! Authorization by the principal that the proto declares for each method.
 
 use microblog_proto::{Principal, common::ErrorReason};
 use tonic::{Code, Status};
@@ -6,8 +6,8 @@ use tonic::{Code, Status};
 use super::Identity;
 use crate::{context, status};
 
-/// The check before each handler of a service: make its `…Guard` with it. It goes by who the current
-/// call is from, and lets everything pass where there are no keys.
+/// Authorizer for the generated `…Guard` around each handler. It checks the current call's
+/// identity, and allows everything without keys.
 #[derive(Clone, Copy, Debug)]
 pub struct CallAuthorizer;
 
@@ -17,7 +17,7 @@ impl microblog_proto::Authorizer for CallAuthorizer {
         match known {
             Some((false, _)) => Ok(()),
             Some((true, identity)) => authorize(identity, principal),
-            // What does not come by way of a server comes from nobody.
+            // A call outside any server has no identity.
             None => authorize(Identity::Nobody, principal),
         }
     }

@@ -1,4 +1,4 @@
-//! The file that the keys are in, read again when what stands in it changes.
+//! The key file, reloaded when its content changes.
 
 use std::{
     fmt, fs, io,
@@ -18,42 +18,42 @@ use super::{
     signed_token::{self, SignedToken, VerifyError},
 };
 
-/// Between two looks at the file.
+/// Minimum interval between two checks of the file.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// More than eight keys and what is said about them.
+/// Room for eight keys and comments.
 const BYTES_MAX: u64 = 64 * 1024;
 
-/// The file of `--identity-key-file`, and the keys in it. Cheap to clone; its clones share them.
+/// The keys of `--identity-key-file`. Cheap to clone; clones share the keys.
 ///
-/// It is looked at again with the first use after ten seconds. Where it changed, its keys take the
-/// place of those before; where it cannot be read or understood, those stay, and the log says so.
+/// The first use after ten seconds checks the file. Changed keys replace the previous ones. An
+/// unreadable or invalid file keeps them, with a warning in the log.
 #[derive(Clone)]
 pub struct KeyFile(Arc<Inner>);
 
-// No `Reloaded`: every call needs the keys, and would wait there for all others.
+// Not a `Reloaded`: every call reads the keys, and its mutex would serialize them.
 struct Inner {
     path: PathBuf,
     keys: RwLock<Keys>,
     looks: Looks,
-    /// What was found at the last reload.
+    /// Result of the last check.
     found: Mutex<Found>,
 }
 
-/// What a reload at the file finds, without the keys.
+/// Result of a check, without the keys.
 #[derive(PartialEq, Eq)]
 enum Found {
     Text([u8; 32]),
     Nothing,
 }
 
-/// Why the keys of a file cannot be used.
+/// Why the keys of a file are unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    // With its cause: of a flag that is wrong, clap tells this line alone.
+    // Includes its cause: clap shows only this line for an invalid flag.
     /// The file cannot be read.
     #[error("cannot read the file: {0}")]
     Unreadable(io::Error),
-    /// It is no file of keys. Tells in which line, and nothing of what stands there.
+    /// The content is invalid. Names the line, without its content.
     #[error("{0}")]
     Invalid(String),
 }
@@ -73,14 +73,14 @@ impl KeyFile {
         })))
     }
 
-    /// Returns what says who acts, for the call of a service that knows one of the keys.
+    /// Signs an identity, for a call to a service with one of the keys.
     pub(crate) fn sign(&self, identity: Identity) -> SignedToken {
         self.0.reload_if_due();
         let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
         signed_token::sign(&keys, identity, now())
     }
 
-    /// Returns who acts, as what came with a call says.
+    /// Verifies a token, and returns its identity.
     pub(super) fn verify(&self, text: &[u8]) -> Result<Identity, VerifyError> {
         self.0.reload_if_due();
         let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
@@ -88,7 +88,7 @@ impl KeyFile {
     }
 }
 
-// As a flag.
+// For clap.
 impl FromStr for KeyFile {
     type Err = KeyFileError;
 
@@ -143,12 +143,12 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-// In seconds since 1970.
+// Unix time in seconds.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-// Nothing of the keys.
+// Hides the keys.
 impl fmt::Debug for KeyFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("KeyFile").field(&self.0.path).finish()
@@ -180,7 +180,7 @@ mod tests {
         let (one, caller) = file(ONE);
         let (two, callee) = file(ONE);
         for text in [format!("{ONE}\n{TWO}"), format!("{TWO}\n{ONE}"), TWO.to_owned()] {
-            // Whoever is first, the other still has what the step before left.
+            // In either order, each file accepts the keys of the previous step.
             for (path, file) in [(one.path(), &caller), (two.path(), &callee)] {
                 fs::write(path, &text).unwrap();
                 file.0.reload();

@@ -1,4 +1,4 @@
-//! The keys that identities are signed with, as a file has them: one a line.
+//! Signing keys of identities, one per line of the key file.
 
 use base64::{
     Engine as _,
@@ -8,24 +8,24 @@ use base64::{
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// The bytes of a signature.
+/// Length of a signature in bytes.
 pub(super) const TAG_BYTES: usize = 32;
 
-// As many as HMAC-SHA256 makes use of: <https://www.rfc-editor.org/rfc/rfc2104#section-3>.
+// The recommended minimum for HMAC-SHA256: <https://www.rfc-editor.org/rfc/rfc2104#section-3>.
 const KEY_BYTES_MIN: usize = 32;
-// What is signed by none of them costs a look at each.
+// Bounds the cost of rejecting a forged signature, which is tried with each key.
 const KEYS_MAX: usize = 8;
 
 const LENIENT: GeneralPurposeConfig =
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
 
-/// Keys, of which the first signs and all verify. There is at least one.
+/// Keys: the first one signs, all verify. There is at least one.
 pub(super) struct Keys {
     first: Hmac<Sha256>,
     others: Vec<Hmac<Sha256>>,
 }
 
-/// Why a file has no keys that can be used. Never shows what stands in it.
+/// Why a key file is unusable. Never shows its content.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum KeyError {
     #[error("line {0} is neither base64 nor hexadecimal")]
@@ -39,8 +39,8 @@ pub(super) enum KeyError {
 }
 
 impl Keys {
-    /// Reads keys, base64 or hexadecimal, one a line. Empty lines, and those that begin with `#`, are
-    /// skipped.
+    /// Parses keys, base64 or hexadecimal, one a line. Skips empty lines and those that begin with
+    /// `#`.
     pub(super) fn parse(text: &str) -> Result<Self, KeyError> {
         let lines = text.lines().map(str::trim).zip(1..);
         let mut keys = lines
@@ -54,13 +54,12 @@ impl Keys {
         Ok(Self { first, others })
     }
 
-    /// Returns the signature of a text by the first key.
+    /// Signs a text with the first key.
     pub(super) fn sign(&self, text: &[u8]) -> [u8; TAG_BYTES] {
         self.first.clone().chain_update(text).finalize().into_bytes().into()
     }
 
-    /// Returns whether one of the keys made a text's signature. Takes as long for a wrong one,
-    /// wherever it is wrong.
+    /// Verifies a signature with any of the keys, in constant time.
     pub(super) fn verify(&self, text: &[u8], tag: &[u8; TAG_BYTES]) -> bool {
         let mut keys = std::iter::once(&self.first).chain(&self.others);
         keys.any(|key| key.clone().chain_update(text).verify_slice(tag).is_ok())
@@ -68,7 +67,8 @@ impl Keys {
 }
 
 fn key(line: &str, number: usize) -> Result<Hmac<Sha256>, KeyError> {
-    // What has hexadecimal digits alone is base64 as well, of something else: also with one lost.
+    // Text of hexadecimal digits alone is also valid base64, with another value; also when one
+    // digit is lost.
     let bytes = if line.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         hex::decode(line).ok()
     } else {
@@ -79,7 +79,7 @@ fn key(line: &str, number: usize) -> Result<Hmac<Sha256>, KeyError> {
     if bytes.len() < KEY_BYTES_MIN {
         return Err(KeyError::Short(number, bytes.len()));
     }
-    // Takes keys of any length.
+    // Accepts keys of any length.
     Hmac::new_from_slice(&bytes).map_err(|_| KeyError::Encoding(number))
 }
 
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn signature_is_hmac_sha256() {
-        // What `openssl dgst -sha256 -mac HMAC -macopt hexkey:…` says.
+        // Output of `openssl dgst -sha256 -mac HMAC -macopt hexkey:…`.
         let expected = "16ce03e8b52f556b10870773ddd91b2c3a51e884daf253a8afeb2055a6cfbea0";
         let tag = Keys::parse(HEX).unwrap().sign(b"v1.system.1700000000");
         assert_eq!(hex::encode(tag), expected);

@@ -1,6 +1,6 @@
-//! Who acts: a user, the system itself, or nobody in particular. Said by each server to the next in
-//! a header that they sign with keys of theirs, so that no service believes what just any caller
-//! says. Without keys (`--identity-key-file`) nothing is sent and nothing is checked.
+//! Caller identity: a user, the system, or nobody. Each server sends it to the next in a signed
+//! header. Services therefore trust no unsigned claim. Without keys (`--identity-key-file`),
+//! identities are neither sent nor checked.
 
 mod authorizer;
 mod key_file;
@@ -21,32 +21,32 @@ pub use self::{
 };
 use crate::status;
 
-/// The metadata that says who acts.
+/// Metadata key of the signed identity.
 pub const HEADER: &str = "microblog-identity";
 
-/// Who acts.
+/// The identity that a call acts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// Somebody who is not known, by way of a server that is trusted: not logged in, or not yet known
-    /// to be.
+    /// An unauthenticated caller, forwarded by a trusted server.
     Nobody,
-    /// Somebody who showed a session.
+    /// A user with a valid session.
     User(UserId),
-    /// The system itself, which acts for all.
+    /// The system itself, authorized for every method.
     System,
 }
 
-/// Puts into the headers of a call who acts.
+/// Adds the signed identity to the headers of an outgoing call.
 pub(crate) fn inject(keys: &KeyFile, identity: Identity, headers: &mut HeaderMap) {
     if let Ok(mut value) = HeaderValue::from_bytes(keys.sign(identity).as_bytes()) {
-        // Not to be shown, nor to be remembered by a connection: each is another.
+        // Sensitive: hidden from logs, and not added to HPACK's dynamic table, since each value is
+        // new.
         value.set_sensitive(true);
         headers.insert(HEADER, value);
     }
 }
 
-/// Returns who acts, as the headers of a call from outside the process say. One that is not valid
-/// is rejected, not ignored: its sender counts on being somebody.
+/// Verifies the identity in the headers of an incoming call. An invalid one is rejected, not
+/// ignored: the caller relies on it.
 pub(crate) fn extract(keys: &KeyFile, headers: &HeaderMap) -> Result<Identity, Status> {
     let mut values = headers.get_all(HEADER).iter();
     let Some(value) = values.next() else {

@@ -1,11 +1,11 @@
-//! How an identity is written for another server, in one header:
+//! Signed identity token, in one header:
 //!
 //! ```text
 //! v1.<subject>.<expiry>.<signature>
 //! ```
 //!
-//! The subject is `nobody`, `system` or `user:<id>`; the expiry is in seconds since 1970; the
-//! signature is HMAC-SHA256 of all before its dot, in base64 for URLs without padding.
+//! The subject is `nobody`, `system` or `user:<id>`. The expiry is Unix time in seconds. The signature
+//! is HMAC-SHA256 of everything before its dot, in URL-safe base64 without padding.
 
 use std::io::Write as _;
 
@@ -17,13 +17,13 @@ use super::{
     keys::{Keys, TAG_BYTES},
 };
 
-/// How long what is signed is valid, in seconds: as long as any call has.
+/// Validity of a token, in seconds: the maximum duration of a call.
 const LIFETIME: u64 = 60;
-/// By how much the clocks of two servers may differ, in seconds.
+/// Tolerated clock skew between two servers, in seconds.
 const CLOCK_SKEW_MAX: u64 = 30;
 
 const VERSION: &str = "v1";
-/// Of a user with the largest number that there is, and the latest expiry.
+/// Payload with the largest user id and the latest expiry.
 const PAYLOAD_BYTES_MAX: usize = "v1.user:.".len() + 2 * 20;
 const SIGNATURE_BYTES: usize = 43;
 const BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 1 + SIGNATURE_BYTES;
@@ -40,23 +40,23 @@ impl SignedToken {
     }
 }
 
-/// Why a text is not taken for an identity.
+/// Why a token is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VerifyError {
-    /// No key that is known here signed it, or it is none at all.
+    /// Malformed, or signed by an unknown key.
     BadSignature,
-    /// It was valid once.
+    /// Past its expiry.
     Expired,
-    /// It would be valid for longer than any is: the clocks differ.
+    /// Its expiry is too far in the future: the servers' clocks differ.
     NotYetValid,
 }
 
-/// Writes an identity that is valid from now on.
+/// Signs an identity, valid from now on.
 pub(super) fn sign(keys: &Keys, identity: Identity, now: u64) -> SignedToken {
     let mut bytes = [0; BYTES_MAX];
     let expiry = now.saturating_add(LIFETIME);
     let mut rest = &mut bytes[..PAYLOAD_BYTES_MAX];
-    // There is room for any.
+    // The buffer has room for every identity.
     let _ = match identity {
         Identity::Nobody => write!(rest, "{VERSION}.nobody.{expiry}"),
         Identity::System => write!(rest, "{VERSION}.system.{expiry}"),
@@ -70,13 +70,13 @@ pub(super) fn sign(keys: &Keys, identity: Identity, now: u64) -> SignedToken {
     SignedToken { bytes, length: length + 1 + written }
 }
 
-/// Reads what [`sign()`] wrote.
+/// Verifies a token of [`sign()`].
 pub(super) fn verify(keys: &Keys, text: &[u8], now: u64) -> Result<Identity, VerifyError> {
     let (text, tag) = split(text).ok_or(VerifyError::BadSignature)?;
     if !keys.verify(text.as_bytes(), &tag) {
         return Err(VerifyError::BadSignature);
     }
-    // Of what we signed, only another version is not understood.
+    // The signature is valid, but the version is unknown.
     let (identity, expiry) = parse(text).ok_or(VerifyError::BadSignature)?;
     if now > expiry.saturating_add(CLOCK_SKEW_MAX) {
         return Err(VerifyError::Expired);

@@ -1,4 +1,4 @@
-//! Where a peer is: one URL or several, each of a host's address or of a name that has many.
+//! Peer addresses: one URL or several, each with an IP address or a host name.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -16,22 +16,22 @@ use crate::{
     tls::{Connector, TlsError},
 };
 
-// That of `http`, and that of `https`.
+// Of `http` and of `https`.
 const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
-/// An address that is not one of a service, or not one that can be called.
+/// A peer URL that is invalid or unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
-    /// It is no URL of `http` or `https`.
+    /// Not a URL of `http` or `https`.
     #[error("invalid peer URL, expected one such as http://127.0.0.1:50051: {0}")]
     Unknown(String),
-    /// It has a user or a password, which services do not know, and which would show in the log.
+    /// The URL contains credentials, which would show in logs.
     #[error("a peer URL must not contain credentials (a user or password before an @)")]
     Credentials,
-    /// It is one of `https`, and nothing says which certificates are to be trusted.
+    /// An `https` URL without `--peer-ca-file`.
     #[error("no trusted certificate authorities for {0}: set --peer-ca-file")]
     Untrusted(String),
-    /// The files for TLS cannot be used.
+    /// The TLS files are unusable.
     #[error("cannot set up TLS")]
     Tls(#[source] TlsError),
 }
@@ -43,15 +43,15 @@ pub(super) struct PeerUrl {
     pub(super) host: Host,
 }
 
-/// What calls to a site say they are for, and how it shows that it is that.
+/// Scheme and authority of requests to a URL, with the TLS settings to verify it.
 #[derive(Clone, Debug)]
 pub(super) struct Origin {
     pub(super) authority: Authority,
-    /// `None`: there is no TLS.
+    /// `None` for `http`.
     pub(super) tls: Option<ClientTls>,
 }
 
-/// A certificate for a name.
+/// TLS settings of a client: the name to verify, and the connector.
 #[derive(Clone, Debug)]
 pub(super) struct ClientTls {
     pub(super) server_name: ServerName<'static>,
@@ -59,7 +59,7 @@ pub(super) struct ClientTls {
 }
 
 impl Origin {
-    /// Returns whether calls to both say the same, and both have to show the same.
+    /// Returns whether requests to both have the same scheme and authority.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.authority == other.authority && self.scheme() == other.scheme()
     }
@@ -71,13 +71,13 @@ impl Origin {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Host {
-    /// Never resolved.
+    /// Not resolved.
     Address(SocketAddr),
-    /// Resolved again and again.
+    /// Resolved periodically.
     Name(String, u16),
 }
 
-/// Reads the URLs of a peer, with commas between them, and the files for TLS.
+/// Parses comma-separated URLs, and loads the TLS files.
 pub(super) fn parse(addresses: &str, config: &Config) -> Result<Vec<PeerUrl>, AddressError> {
     let connector = Connector::new(config).map_err(AddressError::Tls)?.map(Arc::new);
     parse_all(addresses, connector.as_ref())
@@ -102,7 +102,7 @@ fn parse_one(address: &str, connector: Option<&Arc<Connector>>) -> Result<PeerUr
         _ => return Err(error()),
     };
     let authority = uri.authority().ok_or_else(error)?.clone();
-    // What is behind the host, be it a port or not.
+    // A port, or nothing.
     let rest = authority.as_str().strip_prefix(authority.host());
     let port = match rest.and_then(|rest| rest.strip_prefix(':')) {
         Some(port) => port.parse().map_err(|_| error())?,

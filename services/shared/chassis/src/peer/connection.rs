@@ -1,4 +1,4 @@
-//! A connection to one address of a peer.
+//! An HTTP/2 connection to one endpoint of a peer.
 
 use std::{
     io,
@@ -38,18 +38,18 @@ use super::{
 };
 use crate::tls::HandshakeError;
 
-// Longer than any handshake inside a data centre takes, that of TLS with it.
+// Above the duration of TCP connect and TLS handshake within a data centre.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-// Longer than a server takes that is busy, but not stuck.
+// Above the response time of a busy server.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-// A connection that a partition cut off is found out within the sum of these two.
+// HTTP/2 keepalive: detects a network partition within the sum of these two.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 const PROBE_PATH: &str = "/grpc.health.v1.Health/Check";
-// A message without fields: not compressed, no bytes long.
+// A gRPC message without fields: not compressed, of length 0.
 const EMPTY_MESSAGE: Bytes = Bytes::from_static(&[0; 5]);
 
-/// RetryReason there is no connection.
+/// Why a connection could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectError {
     #[error("connecting timed out after {} ms", CONNECT_TIMEOUT.as_millis())]
@@ -60,7 +60,7 @@ pub(super) enum ConnectError {
     Tcp(#[source] io::Error),
     #[error("cannot connect")]
     Tls(#[source] HandshakeError),
-    // A server with TLS says in its own way that this is none.
+    // A TLS server answers plaintext with a TLS alert.
     #[error("the response is not HTTP/2: its address may be one of https")]
     NotHttp2,
     #[error("the HTTP/2 connection failed")]
@@ -73,19 +73,19 @@ impl ConnectError {
     }
 }
 
-/// A connection on which the server has answered.
+/// An open connection whose server has answered a health check.
 #[derive(Debug)]
 pub(super) struct Connection {
     sender: Mutex<SendRequest<RequestBody>>,
     in_flight: AtomicUsize,
-    /// Whether the server takes no more requests on it, so that it ends with what is under way.
+    /// Whether it accepts no more requests; calls in flight complete.
     is_draining: AtomicBool,
     opened_at: Instant,
 }
 
 impl Connection {
-    /// Connects to an address, and waits for an answer: the system takes connections in the name of a
-    /// server that is stuck, or stops. Notifies `closed` when the connection ends.
+    /// Connects, and waits for the response to a health check: the kernel accepts connections for a
+    /// server that is stuck or stopping. Notifies `closed` when the connection ends.
     pub(super) async fn open(
         address: SocketAddr,
         origin: &Origin,
@@ -104,8 +104,7 @@ impl Connection {
         };
         let connected = timeout(CONNECT_TIMEOUT, connect).await;
         let mut sender = connected.map_err(|_elapsed| ConnectError::ConnectTimeout)??;
-        // What it answers does not matter. A service whose store is away is one to be asked, too: it
-        // says so.
+        // Every response is accepted: a service that is not ready still answers UNAVAILABLE itself.
         let probed = timeout(PROBE_TIMEOUT, sender.send_request(probe(origin))).await;
         probed.map_err(|_elapsed| ConnectError::ProbeTimeout)?.map_err(ConnectError::http2)?;
         Ok(Self {
@@ -116,17 +115,17 @@ impl Connection {
         })
     }
 
-    /// Returns whether it takes requests, as far as is known.
+    /// Returns whether it accepts requests, as far as is known.
     pub(super) fn is_open(&self) -> bool {
         !self.is_draining.load(Relaxed) && !self.sender().is_closed()
     }
 
-    /// Takes no more requests. Returns whether that is news.
+    /// Stops accepting requests. Returns `false` if it already had.
     pub(super) fn drain(&self) -> bool {
         !self.is_draining.swap(true, Relaxed)
     }
 
-    /// Returns how many calls are under way.
+    /// Returns the number of calls in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.load(Relaxed)
     }
@@ -143,7 +142,7 @@ impl Connection {
         self.opened_at.elapsed()
     }
 
-    /// Sends a request. What was not sent is given back with the error.
+    /// Sends a request. The error returns a request that was not sent.
     pub(super) fn send(
         &self,
         request: Request<RequestBody>,
@@ -157,7 +156,7 @@ impl Connection {
     }
 }
 
-/// Begins HTTP/2 on a connection, which lasts as long as it does.
+/// Performs the HTTP/2 handshake, and spawns the task that drives the connection.
 async fn handshake(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     closed: Arc<Notify>,
@@ -171,7 +170,7 @@ async fn handshake(
     let connected = builder.handshake(TokioIo::new(stream)).await;
     let (sender, connection) = connected.map_err(ConnectError::http2)?;
     tokio::spawn(async move {
-        // Who has a request on it is told why it ended.
+        // The error also reaches the requests of the connection.
         let _ = connection.await;
         closed.notify_one();
     });

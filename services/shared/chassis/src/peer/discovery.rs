@@ -1,4 +1,4 @@
-//! The config of a peer, asked for their addresses every few seconds.
+//! Service discovery: resolves the host names of a peer periodically.
 
 use std::{
     collections::BTreeMap,
@@ -20,12 +20,12 @@ use tokio::{
 
 use super::address::{Host, Origin, PeerUrl};
 
-// Between two lookups that callers ask for.
+// Cooldown between two refreshes on demand.
 const REFRESH_INTERVAL_MIN: Duration = Duration::from_secs(1);
-// Longer than the system's own patience with one server that does not answer.
+// Above the system resolver's own timeout for one unresponsive DNS server.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where a peer is, and who knows the addresses of config.
+/// The URLs of a peer, and their resolver.
 #[derive(Debug)]
 pub(super) struct DiscoveryConfig {
     pub(super) urls: Vec<PeerUrl>,
@@ -42,13 +42,13 @@ pub(super) struct Discovery {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What each url's last answer was that had addresses.
+    /// The last non-empty result of each URL.
     addresses_by_url: Vec<Vec<SocketAddr>>,
     is_failing: bool,
     is_resolving: bool,
-    /// When the last one finished_at.
+    /// When the last refresh ended.
     finished_at: Option<Instant>,
-    /// When the last address was all_lost_at that answered.
+    /// When the last live endpoint was lost.
     all_lost_at: Option<Instant>,
 }
 
@@ -59,20 +59,20 @@ impl Discovery {
         Self { config, refresh, state: Mutex::new(state), refresh_requested: Arc::default() }
     }
 
-    /// Says that no address addresses_by_url any more, and asks for a lookup as soon as may be.
+    /// Records that no endpoint is live, and requests a refresh.
     pub(super) fn all_endpoints_lost(&self) {
         self.state().all_lost_at = Some(Instant::now());
         self.refresh_requested.notify_one();
     }
 
-    /// Returns what is notified when a lookup is asked for.
+    /// Returns the notification of refresh requests.
     pub(super) fn refresh_requested(&self) -> Arc<Notify> {
         self.refresh_requested.clone()
     }
 
-    /// Returns whether a caller who has waited since then may hope for other addresses: if none was
-    /// looked up since the last one was all_lost_at, or that was not a moment ago. A lookup is asked for
-    /// then.
+    /// Returns whether a call that has waited since then may get new addresses. It may if no
+    /// refresh has ended since the last endpoint was lost, or the cooldown is over. Then it
+    /// requests a refresh.
     pub(super) fn refresh_if_due(&self, since: Instant) -> bool {
         let state = self.state();
         let Some(finished_at) = state.finished_at else { return true };
@@ -87,8 +87,8 @@ impl Discovery {
         true
     }
 
-    /// Returns all addresses, and what calls there say they are for. Of a name that cannot be looked
-    /// up, or has none, those that it had.
+    /// Resolves all URLs. A name that fails to resolve, or has no addresses, keeps the previous
+    /// ones.
     pub(super) async fn resolve_all(&self, peer: &str) -> Vec<(SocketAddr, Origin)> {
         self.state().is_resolving = true;
         let found = join_all(self.config.urls.iter().map(|url| self.resolve(url))).await;
@@ -114,7 +114,7 @@ impl Discovery {
         let all = with_url.flat_map(|(url, addresses)| {
             addresses.iter().map(|address| (*address, url.origin.clone()))
         });
-        // Each once, whoever config it.
+        // Deduplicates addresses of several URLs.
         all.collect::<BTreeMap<_, _>>().into_iter().collect()
     }
 
@@ -129,7 +129,7 @@ impl Discovery {
         }
     }
 
-    /// Returns what lies between two lookups.
+    /// Returns the timer until the next refresh.
     pub(super) fn refresh_timer(&self) -> RefreshTimer {
         RefreshTimer {
             interval_min: self.interval_min(),
@@ -152,12 +152,12 @@ impl Discovery {
 
 pub(super) struct RefreshTimer {
     interval_min: Duration,
-    /// `None` where nothing is to be looked up again.
+    /// `None` without host names.
     refresh: Option<Duration>,
 }
 
 impl RefreshTimer {
-    /// Waits until it is over, which callers who want it may shorten.
+    /// Waits for the refresh interval; a request ends it after the cooldown.
     pub(super) async fn wait(self, refresh_requested: &Notify) {
         let Some(refresh) = self.refresh else { return std::future::pending().await };
         sleep(self.interval_min).await;
@@ -168,9 +168,9 @@ impl RefreshTimer {
     }
 }
 
-/// What finds the addresses that a name has at this moment.
+/// Resolves host names to addresses, such as DNS.
 pub trait Resolve: fmt::Debug + Send + Sync + 'static {
-    /// Returns all addresses of a host, with the port. None of them is a failure, too.
+    /// Returns all current addresses of a host, with the port. An empty list counts as a failure.
     fn resolve<'a>(
         &'a self,
         host: &'a str,
@@ -178,7 +178,7 @@ pub trait Resolve: fmt::Debug + Send + Sync + 'static {
     ) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>>;
 }
 
-/// Asks the system (`getaddrinfo`), in one of the runtime's threads for what blocks.
+/// The system resolver (`getaddrinfo`), on the runtime's blocking threads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SystemResolver;
 

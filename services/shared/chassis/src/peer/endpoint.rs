@@ -1,5 +1,5 @@
-//! One address of a peer: its connections, and what they carry. Those for calls are opened by its
-//! reconnector (`reconnector.rs`).
+//! One endpoint of a peer: its connections and the calls in flight on them. `reconnector.rs` opens
+//! the connections for calls.
 
 use std::{
     net::SocketAddr,
@@ -23,23 +23,23 @@ use crate::Config;
 pub(super) struct Endpoint {
     pub(super) address: SocketAddr,
     pub(super) origin: Origin,
-    /// How many connections it should have for calls.
+    /// Target number of connections for calls.
     pub(super) connections: usize,
-    /// How many streams a connection carries, if the peer's `--max-streams` is as ours.
+    /// Streams per connection, assuming that the peer has the same `--max-streams`.
     streams_max: usize,
     in_flight: AtomicUsize,
     state: Mutex<Connections>,
-    /// That a connection ended.
+    /// Notified when a connection closes.
     pub(super) closed: Arc<Notify>,
-    /// That callers have nobody else.
+    /// Notified when calls have no other endpoint: ends the backoff.
     pub(super) connect_now: Notify,
-    /// Held by who opens a connection for streams: others may find room on it, or see that it failed,
-    /// and when.
+    /// Held while opening a connection for streams, so that concurrent calls share one attempt.
+    /// Contains the time of the last failure.
     stream_connect: tokio::sync::Mutex<Option<Instant>>,
 }
 
 impl Endpoint {
-    /// Connects nowhere yet.
+    /// Creates an endpoint without connections.
     pub(super) fn new(address: SocketAddr, origin: Origin, config: &Config) -> Self {
         Self {
             address,
@@ -54,17 +54,17 @@ impl Endpoint {
         }
     }
 
-    /// Returns how many calls are under way.
+    /// Returns the number of calls in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.load(Relaxed)
     }
 
-    /// Returns whether calls find a connection.
+    /// Returns whether a connection for calls is open.
     pub(super) fn is_live(&self) -> bool {
         self.state().calls.iter().any(|connection| connection.is_open())
     }
 
-    /// Returns a lease on the connection with the fewest calls. `None` if there is none.
+    /// Leases the connection with the fewest calls in flight. `None` if none is open.
     pub(super) fn lease_for_call(self: &Arc<Self>) -> Option<CallLease> {
         let state = self.state();
         let least_loaded = state.calls.iter().min_by_key(|connection| connection.in_flight());
@@ -88,7 +88,7 @@ impl Endpoint {
         if let Some(lease) = self.existing_stream_lease() {
             return Ok(lease);
         }
-        // Else all who wait would be told one after the other.
+        // All waiting calls share this failure; otherwise each would retry in turn.
         if stream_connect.is_some_and(|failed| failed >= since) {
             return Err(ConnectError::ProbeTimeout);
         }
@@ -99,8 +99,8 @@ impl Endpoint {
         Ok(lease)
     }
 
-    /// The first connection stays; of the others, those at the end are closed when nothing is left on
-    /// them.
+    /// Leases an open connection with capacity for a stream. Also closes idle connections at the
+    /// end of the list, except the first.
     fn existing_stream_lease(self: &Arc<Self>) -> Option<CallLease> {
         let mut state = self.state();
         let streams = &mut state.streams;
@@ -118,7 +118,7 @@ impl Endpoint {
     }
 }
 
-/// A call's lease on a connection, given back when it is dropped.
+/// Lease of a call's in-flight slot on a connection, released on drop.
 #[derive(Debug)]
 pub(super) struct CallLease {
     endpoint: Arc<Endpoint>,
@@ -132,8 +132,8 @@ impl CallLease {
         Self { endpoint: endpoint.clone(), connection: connection.clone() }
     }
 
-    /// Returns a lease at the same address on the first connection that has room for a stream, or on a
-    /// new one.
+    /// Exchanges the lease for one of a stream at the same endpoint: on the first connection with
+    /// capacity, or on a new one.
     pub(super) async fn for_stream(self) -> Result<Self, ConnectError> {
         let lease = self.endpoint.lease_for_stream().await;
         lease.inspect_err(|_| self.drain_endpoint())
@@ -147,12 +147,12 @@ impl CallLease {
         &self.connection
     }
 
-    /// Draws the conclusion from a failure: which connections take no more requests. What is under
-    /// way on them goes on, and the reconnector opens new ones.
+    /// Outlier ejection: stops using connections after a failure. Their calls in flight complete,
+    /// and the reconnector replaces them.
     pub(super) fn on_failure(&self, failure: &Failure) {
         match failure.kind {
             _ if !failure.ends_connection => {}
-            // It may just have become too old.
+            // The server may just have closed the connection for its age.
             Kind::Unsent => self.drain(),
             Kind::Unavailable | Kind::Reset | Kind::TimedOut => self.drain_endpoint(),
         }
@@ -164,8 +164,7 @@ impl CallLease {
         }
     }
 
-    /// The other connections to the address are not to be trusted either: when a server dies, they
-    /// end one by one.
+    /// Drains all connections to the endpoint: when a server dies, they close one by one.
     fn drain_endpoint(&self) {
         if self.connection.drain() {
             self.endpoint.state().calls.iter().for_each(|connection| {

@@ -1,4 +1,4 @@
-//! What becomes of a peer's addresses: they come and go as its names say, and answer or do not.
+//! Endpoint set: membership follows service discovery, liveness follows connections.
 
 use std::{
     net::SocketAddr,
@@ -15,7 +15,7 @@ use super::{
 };
 
 impl LoadBalancer {
-    /// Begins to look addresses up, if that has not begun.
+    /// Starts the discovery task, once.
     pub(super) fn start_discovery(self: &Arc<Self>) {
         if self.is_started.swap(true, Relaxed) {
             return;
@@ -26,8 +26,8 @@ impl LoadBalancer {
         self.state().discovery_task = Some(AbortOnDropHandle::new(discovery_task));
     }
 
-    /// Takes up addresses that are new, and leaves those that are no more: what is under way there
-    /// goes on, and then their connections end.
+    /// Replaces the members. New endpoints are added; calls in flight at removed ones complete, and
+    /// then their connections close.
     fn set_endpoints(self: &Arc<Self>, addresses: &[(SocketAddr, Origin)]) {
         let mut state = self.state();
         let is_listed = |Member { endpoint, .. }: &Member| {
@@ -36,7 +36,7 @@ impl LoadBalancer {
         };
         let (kept, removed): (_, Vec<Member>) =
             std::mem::take(&mut state.members).into_iter().partition(is_listed);
-        // The first ones are no changed.
+        // The initial set is not logged.
         let is_change = !(kept.is_empty() && removed.is_empty());
         state.members = kept;
         for Member { endpoint, is_live, .. } in &removed {
@@ -73,7 +73,7 @@ impl LoadBalancer {
         Member { endpoint, is_live: false, is_logged_unavailable: false, _reconnector }
     }
 
-    /// Notes what has become of an address.
+    /// Records an endpoint's state: liveness, metrics and log.
     pub(super) fn record_state(&self, endpoint: &Arc<Endpoint>, cause: Option<String>) {
         let is_live = endpoint.is_live();
         let mut state = self.state();
@@ -83,7 +83,7 @@ impl LoadBalancer {
         else {
             return;
         };
-        // Of the only one, the calls notify.
+        // The outage of a single endpoint is logged by the calls themselves.
         let is_reportable = member.is_live || member.is_logged_unavailable || cause.is_some();
         let is_logged_unavailable = !is_live && has_others && is_reportable;
         let was_logged_unavailable =
@@ -121,7 +121,7 @@ impl State {
     }
 }
 
-/// Finds the addresses out, again and again, until the balancer is removed.
+/// The discovery task: resolves periodically until the balancer is dropped.
 async fn discover(balancer: Weak<LoadBalancer>, refresh_requested: Arc<Notify>) {
     loop {
         let Some(balancer) = balancer.upgrade() else { return };

@@ -1,4 +1,5 @@
-//! The addresses of a peer, and which of them a call goes to. How they come and go is in `roster.rs`.
+//! Client-side load balancing over the live endpoints of a peer: power of two random choices, by
+//! calls in flight. `endpoint_set.rs` maintains the endpoints.
 
 use std::{
     net::SocketAddr,
@@ -21,10 +22,10 @@ use super::{
 };
 use crate::Config;
 
-// How long a call waits that finds no connection: for a name, and the first address that answers.
+// Bound on the wait of a call without a live endpoint: for resolution and the first connection.
 const PICK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The addresses of one peer, as one worker sees them. Those that do not answer are left out.
+/// The load balancer of one peer in one worker. Only live endpoints are candidates.
 #[derive(Debug)]
 pub(super) struct LoadBalancer {
     pub(super) config: Config,
@@ -33,34 +34,34 @@ pub(super) struct LoadBalancer {
     state: Mutex<State>,
     pub(super) discovery: Discovery,
     pub(super) is_started: AtomicBool,
-    /// That an address came or went, or did not answer, for those who wait.
+    /// Notified when an endpoint's state changes, or a connection attempt fails.
     pub(super) changed: Notify,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Those that calls go to.
+    /// The candidates for calls.
     pub(super) live: Vec<Arc<Endpoint>>,
     pub(super) members: Vec<Member>,
-    /// RetryReason an address did not answer, the last time that one did not.
+    /// Why the last endpoint failed.
     pub(super) last_error: String,
-    // Ends with the pool.
+    // Aborted with the balancer.
     pub(super) discovery_task: Option<AbortOnDropHandle<()>>,
 }
 
-/// An address while it is one of the peer's. What is under way when it is not any more goes on.
+/// An endpoint while discovery lists it. Calls in flight complete after its removal.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) is_live: bool,
-    /// Whether the log says that it does not answer.
+    /// Whether the log reports it as unavailable.
     pub(super) is_logged_unavailable: bool,
-    // Ends with it.
+    // Aborted with the member.
     pub(super) _reconnector: AbortOnDropHandle<()>,
 }
 
 impl LoadBalancer {
-    /// Neither resolves nor connects anything yet.
+    /// Creates a balancer. It resolves and connects at the first call.
     pub(super) fn new(peer: String, discovery: DiscoveryConfig, config: &Config) -> Arc<Self> {
         Arc::new(Self {
             config: config.clone(),
@@ -77,29 +78,29 @@ impl LoadBalancer {
         &self.metrics
     }
 
-    /// Returns why an address did not answer.
+    /// Returns why the last endpoint failed.
     pub(super) fn last_error(&self) -> String {
         self.state().last_error.clone()
     }
 
-    /// Returns whether there is another address that answers.
+    /// Returns whether another endpoint is live.
     pub(super) fn has_other(&self, than: Option<SocketAddr>) -> bool {
         self.state().live.iter().any(|endpoint| Some(endpoint.address) != than)
     }
 
-    /// Returns a lease for a call, at another address than one if there is one. Waits for the first
-    /// address that answers if none does, except not for one that failed meanwhile: `None` then.
+    /// Leases a connection for a call, preferring other endpoints than `except`. Without a live
+    /// endpoint, waits for the first one. Returns `None` if all have failed meanwhile.
     pub(super) async fn acquire(self: &Arc<Self>, except: Option<SocketAddr>) -> Option<CallLease> {
         if let Some(lease) = self.pick(except) {
             return Some(lease);
         }
-        // Boxed: what is hardly ever needed would be part of each call.
+        // Boxed: the rare case must not enlarge the future of each call.
         let wait: futures::future::BoxFuture<'_, _> = Box::pin(self.wait_for_endpoint());
         timeout(PICK_TIMEOUT, wait).await.ok().flatten()
     }
 
-    /// Of two addresses at random the one with fewer calls under way: those that are slow get fewer,
-    /// and new ones no rush
+    /// Power of two random choices: takes the endpoint with fewer calls in flight. Slow endpoints
+    /// get fewer calls, and new ones no burst
     /// (<https://www.eecs.harvard.edu/~michaelm/postscripts/handbook2001.pdf>).
     fn pick(&self, except: Option<SocketAddr>) -> Option<CallLease> {
         let state = self.state();
@@ -113,7 +114,7 @@ impl LoadBalancer {
         let load = |at: usize| (Some(live[at].address) == except, live[at].in_flight());
         let (first, second) =
             if load(second) < load(first) { (second, first) } else { (first, second) };
-        // Connections may be lost of which the keeper has not heard yet.
+        // A connection may have closed before the reconnector noticed.
         let rest = (0..live.len()).filter(|&at| at != first && at != second);
         [first, second].into_iter().chain(rest).find_map(|at| live[at].lease_for_call())
     }
@@ -135,7 +136,7 @@ impl LoadBalancer {
         }
     }
 
-    /// Notes which addresses do not answer any more, of which their keepers may not have told yet.
+    /// Updates the liveness of endpoints whose reconnectors have not reported yet.
     fn refresh_states(&self) {
         let live = self.state().live.clone();
         for endpoint in live {
@@ -143,8 +144,8 @@ impl LoadBalancer {
         }
     }
 
-    /// Returns whether a caller who has waited since then has something to wait for. All that may
-    /// be tried is tried then.
+    /// Returns whether a call that has waited since then may still get an endpoint. Triggers every
+    /// reconnect and refresh that is due.
     fn is_worth_waiting(&self, since: Instant) -> bool {
         let state = self.state();
         let is_connecting =

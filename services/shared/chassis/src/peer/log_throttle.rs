@@ -1,5 +1,5 @@
-//! What the log says of a peer that does not answer: one line when that begins and one when it
-//! ends, and not one for each call.
+//! Log throttle for the outage of a peer: one line at its start and one at its end, instead of one
+//! per call.
 
 use std::{
     sync::{
@@ -11,26 +11,26 @@ use std::{
 
 use tokio::time::Instant;
 
-// Of several connections one may be back before the others: without this, their last failures
-// would each begin an outage.
+// One of several connections may recover before the others. Without a cooldown, their last failures
+// would each log a new outage.
 const COOLDOWN: Duration = Duration::from_secs(1);
 
-/// Whether a peer answers, as far as the calls to it tell.
+/// Whether the peer's outage has been logged.
 #[derive(Debug)]
 pub(super) struct LogThrottle {
     peer: String,
-    // Beside the time, so that in good times a call takes no lock.
+    // Read without a lock while the peer is available.
     is_failing: AtomicBool,
     last_failure: Mutex<Option<Instant>>,
 }
 
 impl LogThrottle {
-    /// Returns that there is none.
+    /// Returns a throttle for a peer without an outage.
     pub(super) fn new(peer: String) -> Self {
         Self { peer, is_failing: AtomicBool::new(false), last_failure: Mutex::new(None) }
     }
 
-    /// Notes that a call did not reach its handler.
+    /// Records a call that did not reach its handler.
     pub(super) fn failed(&self, method: &str, cause: &str) {
         let mut last = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
         let began = last.replace(Instant::now()).is_none();
@@ -42,7 +42,7 @@ impl LogThrottle {
         }
     }
 
-    /// Notes that a call was answered.
+    /// Records a call with a response.
     pub(super) fn succeeded(&self) {
         if !self.is_failing.load(Ordering::Relaxed) {
             return;

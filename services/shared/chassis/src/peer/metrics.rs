@@ -1,4 +1,4 @@
-//! What is measured of peers, for OpenTelemetry. Where nothing is exported, it costs next to nothing.
+//! OpenTelemetry metrics of peers.
 
 use opentelemetry::{
     KeyValue, global,
@@ -7,22 +7,22 @@ use opentelemetry::{
 
 use crate::methods::Method;
 
-/// RetryReason a request was sent once more.
+/// Why a call was retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RetryReason {
-    /// Nobody had seen it.
+    /// No server has seen it.
     Unsent,
     /// It was answered UNAVAILABLE, or not at all.
     Unanswered,
 }
 
-/// What came of that.
+/// Outcome of a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Answered,
-    /// As before.
+    /// The retry failed as well.
     Failed,
-    /// It was not sent, since too many were.
+    /// The retry budget was exhausted.
     Denied,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// Returns the instruments of the process's meter.
+    /// Creates the instruments with the global meter.
     pub(super) fn new(peer: String) -> Self {
         let meter = global::meter("microblog-chassis");
         Self {
@@ -45,7 +45,7 @@ impl Metrics {
                 .with_description("Retried calls to a peer, by reason and outcome")
                 .with_unit("{call}")
                 .build(),
-            // What all workers count adds up.
+            // An up-down counter, so that the values of all workers add up.
             endpoints: meter
                 .i64_up_down_counter("microblog.peer.endpoints")
                 .with_description("Endpoints of a peer that a worker knows, by state")
@@ -54,7 +54,7 @@ impl Metrics {
         }
     }
 
-    /// Notes that a call was made again, or would have been.
+    /// Records a retry, or a denied one.
     pub(super) fn record_retry(
         &self,
         method: &'static Method,
@@ -78,7 +78,7 @@ impl Metrics {
         self.retries.add(1, &attributes);
     }
 
-    /// Notes that there is one address more, or fewer, that answers or does not.
+    /// Adds endpoints to the gauge of a state, or removes them.
     pub(super) fn add_endpoints(&self, is_live: bool, change: i64) {
         let state = if is_live { "live" } else { "out" };
         let attributes = [KeyValue::new("peer", self.peer.clone()), KeyValue::new("state", state)];

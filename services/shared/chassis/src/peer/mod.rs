@@ -1,5 +1,5 @@
-//! How one service calls another: over the network, or in the same process, with the deadline and
-//! the trace of the call that it works for, and for whom that acts.
+//! Calls between services: over the network, or within the process. They carry the deadline, the
+//! trace context and the identity of the current call.
 
 mod address;
 mod connection;
@@ -47,18 +47,18 @@ use crate::{
     status,
 };
 
-/// Another service. Cheap to clone; made in the worker that uses it. Pass it to what is generated
-/// for each service: `UserServicePeer::new(peer.clone())`, which calls the handlers of the same
-/// process as they are; or to a client, `UserServiceClient::new(peer)`, as any channel.
+/// Client of another service. Cheap to clone; created in the worker that uses it. Pass it to a
+/// generated peer, `UserServicePeer::new(peer.clone())`, which calls handlers of the same process
+/// directly; or to a tonic client, `UserServiceClient::new(peer)`, as any channel.
 ///
-/// What is called has until the deadline of the current call, or else the default timeout, and
-/// belongs to the same trace, and is told who acts there. A service that does not answer is UNAVAILABLE, with the reason
+/// A call has the deadline of the current call, or else the default timeout. It carries its trace
+/// context and identity. A failure to reach the service is UNAVAILABLE, with the reason
 /// PEER_UNAVAILABLE.
 #[derive(Clone, Debug)]
 pub struct Peer {
     target: Target,
     default_timeout: Duration,
-    /// What tells another process who acts.
+    /// Keys that sign the identity of remote calls.
     keys: Option<KeyFile>,
 }
 
@@ -75,23 +75,22 @@ struct Local {
 }
 
 impl Peer {
-    /// Returns a service at an `http` or `https` URL, or at several with commas between them. A host that is a
-    /// name is looked up every `--peer-refresh-ms`, and each of its addresses is one of the
-    /// service's; that of a URL never is. Connects when it is first called, and again whenever a
-    /// connection is lost; there are `--peer-connections` to each address, and for streams as many
-    /// more as they need.
+    /// Returns a peer at an `http` or `https` URL, or at several, separated by commas. A host name
+    /// is resolved every `--peer-refresh-ms`; each of its addresses is an endpoint. Connects at the
+    /// first call, and reconnects with backoff. Each endpoint has `--peer-connections` connections
+    /// for calls, and more for streams on demand.
     ///
-    /// Calls go to the addresses that answer. What no server has seen goes to another one; what was
-    /// not answered, or with UNAVAILABLE, is asked there once more, if the method may be repeated
-    /// (`idempotency_level`).
+    /// Calls are balanced over the live endpoints. A request that no server has seen is retried on
+    /// another endpoint. One without a response, or with UNAVAILABLE, is retried once, if the
+    /// method's `idempotency_level` permits it.
     ///
-    /// With `https`, the certificate must be for the host in the URL, and signed by one of the
-    /// authorities of `--peer-ca-file`; `--peer-cert-file` is shown to who asks for one.
+    /// With `https`, the server's certificate must be valid for the host in the URL, and signed by
+    /// an authority of `--peer-ca-file`. `--peer-cert-file` is presented for mutual TLS.
     pub fn remote(address: &str, config: &Config) -> Result<Self, AddressError> {
         Self::resolved_by(Arc::new(SystemResolver), address, config)
     }
 
-    /// Returns the same, where something else knows the addresses of names.
+    /// Returns the same with another resolver of host names.
     pub fn resolved_by(
         resolver: Arc<dyn Resolve>,
         address: &str,
@@ -105,10 +104,10 @@ impl Peer {
         Ok(Self::new(Target::Remote(Arc::new(remote)), config))
     }
 
-    /// Returns a service of this process. Its handlers run as part of the caller's task, behind
-    /// the same layer as for a caller from outside.
+    /// Returns a peer within the process. Its handlers run in the caller's task, behind the same
+    /// middleware as remote calls.
     pub fn local(service: &Service, config: &Config) -> Self {
-        // Not used by calls that work for a call; others are not counted at all.
+        // Used only outside a call; a local call shares the state of the call that makes it.
         let shared = Shared::new(config, Admission::new(config).into());
         let calls = Calls::new(service.routes.clone(), shared.into());
         let handler = service.handler.clone();
@@ -120,8 +119,8 @@ impl Peer {
         Self { target, default_timeout, keys: config.identity_key_file.clone() }
     }
 
-    /// Returns when the time is up for a call: what the caller of the client asked for, the
-    /// current call's deadline, or the default, whichever is first and there.
+    /// Returns the deadline of a call: the earlier of its own `grpc-timeout` and the current call's
+    /// deadline, or else the default.
     fn deadline(
         &self,
         headers: &HeaderMap,
@@ -144,7 +143,7 @@ impl TowerService<Request<Body>> for Peer {
     type Error = Status;
     type Future = PeerFuture;
 
-    // Whatever there is to wait for is waited for in the call, which has a deadline.
+    // Always ready: a call itself waits for a connection, within its deadline.
     fn poll_ready(&mut self, _: &mut Waker<'_>) -> Poll<Result<(), Status>> {
         Poll::Ready(Ok(()))
     }
@@ -196,7 +195,7 @@ impl microblog_proto::Peer for Peer {
     }
 }
 
-// The routes and the handler have nothing to show.
+// Routes and handler have no `Debug`.
 impl std::fmt::Debug for Local {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Local").finish_non_exhaustive()
@@ -204,7 +203,7 @@ impl std::fmt::Debug for Local {
 }
 
 pin_project! {
-    /// Resolves when a peer begins to answer, or its time is up.
+    /// Resolves with the beginning of the response, or at the deadline.
     #[project = PeerFutureProjection]
     #[allow(missing_docs)]
     pub enum PeerFuture {

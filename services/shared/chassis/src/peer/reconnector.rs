@@ -1,5 +1,5 @@
-//! What opens the connections to an address, and opens them again when they are closed: a task of its
-//! own, so that no call waits for an address that does not answer.
+//! Reconnector: a task per endpoint that opens its connections, and reopens them with exponential
+//! backoff and jitter. Calls therefore never wait for an unreachable endpoint.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,40 +12,40 @@ use super::{
     failure::describe,
 };
 
-// Between two attempts at an address, each time twice as long, unless callers have no other one.
+// Exponential backoff: doubles after each failure. Calls without another endpoint end it early.
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
-// Between two attempts that callers ask for: long enough for all who wait to be told, and not noticed
-// by who calls a peer that is back.
+// Cooldown between two attempts on demand: all waiting calls see the failure of one attempt, and
+// the delay is unnoticeable after recovery.
 const COOLDOWN: Duration = Duration::from_millis(100);
-// A connection that ends before that counts as a failure.
+// A connection that closes earlier counts as a failure.
 const LIFETIME_MIN: Duration = Duration::from_millis(500);
 
-/// The connections to an address, and how connecting goes.
+/// The connections of an endpoint, and its backoff.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     pub(super) calls: Vec<Arc<Connection>>,
-    // Streams may last for hours, and would take the places of all connections: they have their own,
-    // opened as they are needed.
+    // Separate connections for streams, opened on demand: streams may last for hours, and would
+    // occupy all slots.
     pub(super) streams: Vec<Arc<Connection>>,
     backoff: Backoff,
-    /// How many in a row.
+    /// Consecutive failures.
     failures: u32,
 }
 
-/// How connecting goes.
+/// State of the backoff.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Backoff {
-    /// None failed_at, or the last one did not.
+    /// The last attempt succeeded, or there was none.
     #[default]
     Inactive,
-    /// One failed_at then, and the next one is to come, in time.
+    /// An attempt failed; the next one is scheduled.
     Waiting { failed_at: Instant, retry_at: Instant },
-    /// One failed_at then, and the next one is under way.
+    /// An attempt failed at this time; the next one is running.
     Retrying(Instant),
 }
 
-/// What the keeper has to do.
+/// The reconnector's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Connect,
@@ -53,18 +53,18 @@ enum Action {
     Wait,
 }
 
-/// What a caller who has no address may hope for from one.
+/// Connect state of an endpoint, for a call without another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectState {
-    /// It is being connected to.
+    /// An attempt is running.
     Connecting,
-    /// It failed_at since the caller came, or a moment before.
+    /// An attempt failed since the call began, or within the cooldown.
     Failed,
 }
 
 impl Endpoint {
-    /// Returns what a caller may hope for who has waited since then, and has no other address. An
-    /// backoff begins at once, unless one failed_at a moment ago.
+    /// Returns the connect state for a call that has waited since then. Starts an attempt at once,
+    /// unless one failed within the cooldown.
     pub(super) fn connect_state(&self, since: Instant) -> ConnectState {
         let mut state = self.state();
         match state.backoff {
@@ -81,8 +81,8 @@ impl Endpoint {
         }
     }
 
-    /// Opens connections for calls, and opens them again when they are closed, for ever. Tells each time
-    /// that one came or went, or why it could not be had.
+    /// Keeps the connections for calls open, forever. Notifies of each opened or closed connection,
+    /// and of the error of each failed attempt.
     pub(super) async fn reconnect(&self, notify: impl Fn(Option<String>)) {
         loop {
             if self.remove_closed() {
@@ -123,14 +123,14 @@ impl Endpoint {
         }
     }
 
-    /// Forgets the connections that take no more requests, whose calls go on. Returns whether there
-    /// were any.
+    /// Removes closed and draining connections, whose calls complete. Returns whether there were
+    /// any.
     fn remove_closed(&self) -> bool {
         let mut state = self.state();
         let (open, closed): (_, Vec<_>) =
             state.calls.drain(..).partition(|connection| connection.is_open());
         state.calls = open;
-        // A server that takes connections only to end them is not to be asked without a pause.
+        // Backoff also for a server that accepts connections and closes them at once.
         if closed.iter().any(|connection| connection.age() < LIFETIME_MIN) {
             state.start_backoff();
         } else if !closed.is_empty() {
@@ -139,7 +139,7 @@ impl Endpoint {
         !closed.is_empty()
     }
 
-    /// Waits retry_at a pause is over, or callers have nobody else, or there is something to notify.
+    /// Waits until the retry is due, a call has no other endpoint, or a connection closes.
     async fn back_off(&self, retry_at: Instant) {
         tokio::select! {
             () = sleep_until(retry_at) => {}
@@ -157,7 +157,7 @@ impl Connections {
     fn start_backoff(&mut self) {
         let doublings = self.failures.min(16);
         let backoff = BACKOFF_MAX.min(BACKOFF_MIN * (1 << doublings));
-        // Spread, lest all callers of a server come back to it at once.
+        // Jitter: the clients of a server must not reconnect all at once.
         let backoff = backoff.mul_f64(rand::rng().random_range(0.5..1.0));
         let failed_at = Instant::now();
         self.backoff = Backoff::Waiting { failed_at, retry_at: failed_at + backoff };

@@ -1,5 +1,4 @@
-//! A peer on the network: each call goes to one of its addresses, and, where that does no harm, to
-//! another one when the first did not answer.
+//! Remote peer: sends each call to an endpoint, and retries on another one where that is safe.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -21,16 +20,16 @@ use crate::{
     status,
 };
 
-// Of all calls in that time, and in any case so many a second: where all that a peer answers is
-// UNAVAILABLE, calls that are made again would be what keeps it from coming back.
+// Retry budget: this share of the calls in the window, and a minimum per second. Without it,
+// retries to an overloaded peer would prevent its recovery.
 const RETRY_BUDGET_WINDOW: Duration = Duration::from_secs(10);
 const RETRY_BUDGET_RATIO: f32 = 0.1;
 const RETRY_BUDGET_PER_SECOND_MIN: u32 = 10;
-// What nobody has seen is sent again as often as that: once for each connection that a server ends
-// when it stops, and for several servers at once.
+// Bound on retries of unsent requests: one per connection that a stopping server closes, for
+// several servers at once.
 const UNSENT_RETRIES_MAX: u32 = 16;
 
-/// A peer on the network, in one worker.
+/// A remote peer in one worker.
 #[derive(Debug)]
 pub(super) struct Remote {
     balancer: Arc<LoadBalancer>,
@@ -45,7 +44,7 @@ impl Remote {
         Self { balancer, budget, throttle }
     }
 
-    /// Returns what one of the peer's servers answers.
+    /// Returns the response, or DEADLINE_EXCEEDED.
     pub(super) async fn call(
         self: Arc<Self>,
         request: Request<Body>,
@@ -93,7 +92,7 @@ impl Remote {
         }
     }
 
-    /// Sends a request to an address, another one than the last if there is one.
+    /// Sends the request to an endpoint, preferring another one than the last.
     async fn attempt(
         &self,
         request: &mut RetryableRequest,
@@ -105,7 +104,7 @@ impl Remote {
         let mut lease = lease.ok_or_else(|| Failure::unavailable(self.balancer.last_error()))?;
         *last = Some(lease.endpoint().address);
         if method.streaming {
-            // Boxed: not part of the calls that do without.
+            // Boxed: must not enlarge the future of unary calls.
             let other = Box::pin(lease.for_stream()).await;
             lease = other.map_err(|error| Failure::unsent(describe(&error)))?;
         }
@@ -125,7 +124,7 @@ impl Remote {
         }
     }
 
-    /// Returns whether a call is made once more, and notes it.
+    /// Returns whether to retry a call, and records it.
     fn should_retry(
         &self,
         answer: &Result<PeerResponse, Failure>,
@@ -134,7 +133,7 @@ impl Remote {
     ) -> bool {
         let may_retry = match answer {
             Ok(answer) if !answer.is_unavailable() => return false,
-            // Another one may fare better; the same one was asked a moment ago.
+            // Another endpoint may succeed; the same one has just failed.
             Ok(_) => method.idempotency != Idempotency::None && self.balancer.has_other(retry.last),
             Err(failure) => match failure.kind {
                 Kind::Unavailable => return false,
@@ -144,7 +143,8 @@ impl Remote {
                     return retry.unsent <= UNSENT_RETRIES_MAX;
                 }
                 Kind::Reset => method.idempotency != Idempotency::None,
-                // A write that is still at work could undo what its caller does next.
+                // The first attempt of a write may still be running. A retry could reorder it with
+                // the caller's next write.
                 Kind::TimedOut => method.idempotency == Idempotency::NoSideEffects,
             },
         };
@@ -161,13 +161,13 @@ impl Remote {
     }
 }
 
-/// What was tried for one call.
+/// Retry state of one call.
 #[derive(Debug, Default)]
 struct RetryState {
-    /// The address that was asked last.
+    /// The last attempt's endpoint.
     last: Option<SocketAddr>,
     unsent: u32,
     is_retried: bool,
-    /// RetryReason it was made again.
+    /// Why it was retried.
     reason: Option<RetryReason>,
 }

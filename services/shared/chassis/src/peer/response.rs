@@ -1,4 +1,4 @@
-//! What a peer answers.
+//! Responses of remote peers.
 
 use std::{
     collections::VecDeque,
@@ -19,11 +19,11 @@ use super::{endpoint::CallLease, failure::Failure};
 use crate::status;
 
 const GRPC_STATUS: &str = "grpc-status";
-// Longer messages are passed on as they come, so that an answer takes no more memory than this
-// before its reader has looked at its length.
+// Larger responses are streamed, so that they use no more memory than this before the caller checks
+// their length.
 const BUFFERED_BYTES_MAX: usize = 1 << 20;
 
-/// An answer: of a unary call, all of it; of a stream, or where it is very long, its beginning.
+/// A response: buffered if unary, else its beginning and the rest as a stream.
 pub(super) struct PeerResponse {
     head: Parts,
     buffered: BufferedFrames,
@@ -31,14 +31,13 @@ pub(super) struct PeerResponse {
 }
 
 impl PeerResponse {
-    /// The answer to a call that is answered with a stream.
+    /// A streaming response.
     pub(super) fn stream(response: Response<Incoming>, lease: CallLease) -> Self {
         let (head, body) = response.into_parts();
         Self { head, buffered: BufferedFrames::default(), rest: Some((body, lease)) }
     }
 
-    /// Waits for all of the answer to a unary call: until then, the connection may still be lost, and
-    /// the call made again.
+    /// Buffers a unary response: until its end, the connection may fail and the call be retried.
     pub(super) async fn unary(
         response: Response<Incoming>,
         lease: CallLease,
@@ -61,7 +60,7 @@ impl PeerResponse {
         Ok(Self { head, buffered, rest: Some((body, lease)) })
     }
 
-    /// Returns whether the answer is that the service is UNAVAILABLE.
+    /// Returns whether the status is UNAVAILABLE.
     pub(super) fn is_unavailable(&self) -> bool {
         let has_status = |headers: &HeaderMap| {
             let status = headers.get(GRPC_STATUS).map(|code| Code::from_bytes(code.as_bytes()));
@@ -70,7 +69,7 @@ impl PeerResponse {
         has_status(&self.head.headers) || self.buffered.trailers.as_ref().is_some_and(has_status)
     }
 
-    /// Returns what the caller gets, whose time is up then.
+    /// Returns the response for the caller, with its deadline.
     pub(super) fn into_response(self, deadline: Option<Instant>) -> Response<Body> {
         let body = match self.rest {
             None if self.buffered.is_empty() => Body::empty(),
@@ -86,11 +85,11 @@ impl PeerResponse {
     }
 }
 
-/// What is there of an answer.
+/// Buffered frames of a response.
 #[derive(Default)]
 struct BufferedFrames {
     first: Option<Bytes>,
-    // Hardly ever more.
+    // Rarely used.
     more: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
 }
@@ -131,13 +130,13 @@ impl http_body::Body for BufferedFrames {
 }
 
 pin_project! {
-    /// A body that still comes: ends at the deadline, and has_status so when the connection is lost.
+    /// A streamed body: ends at the deadline, and with UNAVAILABLE when the connection fails.
     struct ResponseBody {
         buffered: BufferedFrames,
         rest: Option<Incoming>,
         #[pin]
         timer: Option<Sleep>,
-        // Given back when the stream is dropped.
+        // Released when the body is dropped.
         _lease: CallLease,
     }
 }

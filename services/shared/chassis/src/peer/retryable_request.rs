@@ -1,4 +1,4 @@
-//! A request on its way to a peer, kept so that it can be sent once more.
+//! A request to a peer that can be replayed for a retry.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +20,7 @@ use crate::call::timeout;
 const USER_AGENT_VALUE: HeaderValue =
     HeaderValue::from_static(concat!("microblog/", env!("CARGO_PKG_VERSION")));
 
-/// What a caller asks, whoever is asked in the end.
+/// Path, headers and body of a call, independent of the endpoint.
 pub(super) struct RetryableRequest {
     path: PathAndQuery,
     headers: HeaderMap,
@@ -37,7 +37,7 @@ impl RetryableRequest {
         Self { path, headers, body: RequestBody::from_body(body) }
     }
 
-    /// Returns the request for one next_attempt; `None` if its messages went with another one.
+    /// Returns the request of one attempt; `None` if its body was consumed by another one.
     pub(super) fn next_attempt(
         &mut self,
         origin: &Origin,
@@ -56,32 +56,32 @@ impl RetryableRequest {
         Some(request)
     }
 
-    /// Returns whether there is anything to send.
+    /// Returns whether the body is still available.
     pub(super) fn can_be_sent(&self) -> bool {
         !matches!(self.body, RequestBody::Consumed)
     }
 
-    /// Takes back what nobody has seen.
+    /// Restores a request that was not sent.
     pub(super) fn restore(&mut self, request: Request<RequestBody>) {
         self.body = request.into_body();
     }
 }
 
-/// Returns the URI of a method.
+/// Returns the URI of a method at an origin.
 pub(super) fn uri(origin: &Origin, path: PathAndQuery) -> Uri {
     let mut parts = http::uri::Parts::default();
     parts.scheme = Some(origin.scheme());
     parts.authority = Some(origin.authority.clone());
     parts.path_and_query = Some(path);
-    // Fails only where one of them is missing.
+    // Fails only if a part is missing.
     Uri::from_parts(parts).unwrap_or_default()
 }
 
-/// The body of a request. That of one message, which is all of ours, is known as a whole before it is
-/// sent: it can be sent again, and ends with its last byte, without a frame that says so.
+/// Request body. A unary one, which all of ours are, is buffered: it can be replayed, and ends with
+/// its last data frame instead of an extra empty one.
 pub(super) enum RequestBody {
     Buffered(Option<Bytes>),
-    /// What was read of a body that is longer, or not there yet, and the rest.
+    /// The frames already read from a longer or pending body, and the rest.
     Stream(VecDeque<FrameResult>, Body),
     Consumed,
 }
@@ -89,13 +89,13 @@ pub(super) enum RequestBody {
 type FrameResult = Result<Frame<Bytes>, Status>;
 
 impl RequestBody {
-    /// Of one message that is there already.
+    /// A single message.
     pub(super) const fn buffered(bytes: Bytes) -> Self {
         Self::Buffered(Some(bytes))
     }
 
     fn from_body(mut body: Body) -> Self {
-        // Who reads on registers a waker of its own.
+        // The next reader registers its own waker.
         let mut waker = Waker::from_waker(std::task::Waker::noop());
         let mut poll = || Pin::new(&mut body).poll_frame(&mut waker);
         let first = match poll() {

@@ -1,4 +1,4 @@
-//! How long calls take, as a metric: `rpc.server.call.duration` of OpenTelemetry's conventions
+//! Call duration metric: `rpc.server.call.duration` of the semantic conventions
 //! (<https://opentelemetry.io/docs/specs/semconv/rpc/grpc/>).
 
 use std::{sync::OnceLock, time::Duration};
@@ -14,25 +14,23 @@ use crate::{
     status,
 };
 
-// Those that the conventions advise, in seconds.
+// The bucket boundaries that the conventions recommend, in seconds.
 const BOUNDARIES: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
-// The conventions' name for all methods that the server does not know.
+// The conventions' name for unknown methods.
 const UNKNOWN: &str = "_OTHER";
 
-/// The durations of the calls of one server in one worker; the collector gets those of all of
-/// them as one.
+/// The histogram of one server in one worker; exporters merge those of all workers.
 #[derive(Debug)]
 pub(crate) struct CallDurations {
     histogram: Histogram<f64>,
-    /// For each method by its place, that of its calls that were ok_by_method with OK: what is bound
-    /// need not look for its attributes, which costs more than to count.
+    /// Bound histograms of calls with status OK, by method index: binding skips the attribute
+    /// lookup, which costs more than recording.
     ok_by_method: Box<[OnceLock<BoundHistogram<f64>>]>,
 }
 
 impl CallDurations {
-    /// Must be called after the process has set up its telemetry; what is counted goes nowhere
-    /// otherwise.
+    /// Must be called after telemetry is set up; otherwise nothing is exported.
     pub(crate) fn new() -> Self {
         let meter = global::meter("microblog-chassis");
         let histogram = meter

@@ -1,4 +1,4 @@
-//! TLS with collectors, as OpenTelemetry's variables say
+//! TLS to collectors, from OpenTelemetry's environment variables
 //! (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>).
 
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use super::TelemetryError;
 
-/// Where the files are for the collector of one signal.
+/// TLS files for the collector of one signal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CollectorTls {
     pub(super) authorities: Option<PathBuf>,
@@ -17,8 +17,8 @@ pub(crate) struct CollectorTls {
 }
 
 impl CollectorTls {
-    /// Returns what the exporter takes, if its collector is to be reached over TLS. Read once: a
-    /// process that goes on with another certificate is one that was started again.
+    /// Returns the exporter's TLS settings for an `https` endpoint. Read once: a new certificate
+    /// needs a restart.
     pub(super) fn read(&self, endpoint: &str) -> Result<Option<ClientTlsConfig>, TelemetryError> {
         if !endpoint.starts_with("https://") {
             return Ok(None);

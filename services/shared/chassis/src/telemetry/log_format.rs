@@ -1,5 +1,5 @@
-//! Log lines, for people or for machines. What is said while a call or a job is worked on names its
-//! trace, and an error names its causes.
+//! Log format: text or JSON. Lines written within a call or job get its trace id, and errors get
+//! their sources.
 
 use std::{
     error::Error,
@@ -24,10 +24,10 @@ use tracing_subscriber::{
 use super::TraceId;
 use crate::{Config, LogFormat};
 
-/// The lines of calls, which name their traces themselves.
+/// Target of the access log, whose lines already have a trace id.
 const CALL_TARGET: &str = "microblog::call";
 
-/// Returns what writes them.
+/// Returns the layer that writes log lines to standard error.
 pub(super) fn layer<S>(config: &Config, trace_id: TraceId) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
@@ -50,17 +50,17 @@ fn json_format<F>(inner: F, trace_id: TraceId) -> ExtendedFormat<F> {
     ExtendedFormat { inner, append: append_json, trace_id }
 }
 
-/// Adds to lines of some format what it leaves out.
+/// Extends an event format with the trace id and error sources.
 struct ExtendedFormat<F> {
     inner: F,
     append: fn(&mut String, &Extras) -> fmt::Result,
     trace_id: TraceId,
 }
 
-/// What is extras to say.
+/// Additions to a log line.
 #[derive(Default)]
 struct Extras {
-    /// The causes of each field that is an error and has some.
+    /// Sources of each error field that has some.
     causes: Vec<(&'static str, Vec<String>)>,
     trace_id: Option<String>,
 }
@@ -102,14 +102,14 @@ impl Visit for Extras {
     fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
 }
 
-/// Adds the trace. Causes are there already.
+/// Appends the trace id. The text format already has the sources.
 fn append_text(line: &mut String, extras: &Extras) -> fmt::Result {
     let Some(trace) = &extras.trace_id else { return Ok(()) };
     line.truncate(line.trim_end().len());
     writeln!(line, " trace_id={trace}")
 }
 
-/// Adds both at the end of a JSON object, which is never empty.
+/// Appends both to a JSON object, which is never empty.
 fn append_json(line: &mut String, extras: &Extras) -> fmt::Result {
     line.truncate(line.trim_end().len() - 1);
     for (field, causes) in &extras.causes {
@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// What is written.
+    /// A log writer for tests.
     #[derive(Clone, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -161,7 +161,7 @@ mod tests {
     #[error("it said \"no\"")]
     struct Refused(#[source] io::Error);
 
-    /// Returns what machines read of an event.
+    /// Returns the JSON object of a log event.
     fn object(say: impl FnOnce()) -> serde_json::Value {
         let written = Written::default();
         let layer = tracing_subscriber::fmt::layer().with_writer(written.clone());

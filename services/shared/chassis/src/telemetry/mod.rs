@@ -1,5 +1,6 @@
-//! Where log lines, traces and metrics go. Set up once, by the process; a library or test that
-//! never does loses nothing but its logs.
+//! Telemetry: logs, traces and metrics of a process. Without [`Telemetry::start`], as in libraries
+//! and tests, nothing is exported or logged. Does not know calls: log lines get the trace id from a
+//! function.
 
 mod call_duration;
 mod collector_tls;
@@ -33,15 +34,15 @@ pub(crate) use self::{
 };
 use crate::{Config, TlsError};
 
-// A collector that is away must not hold up the end of the process.
+// An unreachable collector must not delay the exit.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Telemetry that cannot be set up.
+/// Why telemetry cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TelemetryError {
     #[error("invalid log filter")]
     Filter(#[from] ParseError),
-    // Without its cause, which shows the collector's address, and so a password in it.
+    // Omits the cause: it contains the collector's URL, which may have a password.
     #[error("cannot create the OTLP exporter: invalid OTEL_EXPORTER_OTLP_* variables")]
     Exporter,
     #[error(
@@ -75,11 +76,11 @@ pub(crate) type TraceId = fn() -> Option<String>;
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     providers: Providers,
-    // Until the end, so that the last numbers can be read.
+    // Serves metrics until the end.
     _prometheus_server: Option<AbortOnDropHandle<()>>,
 }
 
-/// What leaves the process.
+/// The providers that export.
 #[derive(Debug)]
 struct Providers {
     traces: Option<SdkTracerProvider>,
@@ -87,7 +88,7 @@ struct Providers {
 }
 
 impl Providers {
-    /// Sends what is left, and blocks meanwhile.
+    /// Flushes and shuts down. Blocks.
     fn shutdown(&self) -> OTelSdkResult {
         let traces = self.traces.as_ref().map(|it| it.shutdown_with_timeout(FLUSH_TIMEOUT));
         let metrics = self.metrics.as_ref().map(|it| it.shutdown_with_timeout(FLUSH_TIMEOUT));
@@ -96,7 +97,7 @@ impl Providers {
 }
 
 impl Telemetry {
-    /// Sets it up for the whole process. Must be called inside the runtime that is to carry the
+    /// Sets up telemetry for the process. Must be called inside the runtime that drives the
     /// exporters' connections.
     pub(crate) fn start(config: &Config, trace_id: TraceId) -> Result<Self, TelemetryError> {
         let filter = EnvFilter::builder().parse(&config.log)?;
@@ -113,8 +114,8 @@ impl Telemetry {
             .has_metrics()
             .then(|| metrics::provider(otlp_exporter, prometheus_reader, resource.clone()));
         if let Some(metrics) = &metrics {
-            // Before there are log lines, in which it would announce itself, and before there are
-            // traces, which count what becomes of them.
+            // Set before logging starts, which would log it, and before tracing, whose processors
+            // create instruments.
             global::set_meter_provider(metrics.clone());
         }
         let traces = traces_endpoint
@@ -122,14 +123,14 @@ impl Telemetry {
             .transpose()?;
         let providers = Providers { traces, metrics };
         match &providers.traces {
-            // One filter for all, which is cheaper than one for each layer.
+            // A global filter is cheaper than one per layer.
             None => tracing_subscriber::registry()
                 .with(filter)
                 .with(log_format::layer(config, trace_id))
                 .try_init()?,
             Some(traces) => {
                 let tracer = traces.tracer("microblog");
-                // Log lines name their trace; they need nothing else of its spans.
+                // Log lines need only events, not spans.
                 let events = filter.and(filter_fn(|metadata| metadata.is_event()));
                 let traces = traces::layer(tracer);
                 let log_lines = log_format::layer(config, trace_id).with_filter(events);
@@ -140,21 +141,22 @@ impl Telemetry {
         let prometheus_reader =
             prometheus_reader.map(|(at, registry)| serve(at, registry)).transpose()?;
         panic::set_hook(Box::new(|panic| {
-            // Not what it says, which may be a user's: an assertion shows the values it compared.
+            // Omits the panic's message, which may contain user data: assertions show the compared
+            // values.
             let location = panic.location().map(ToString::to_string);
             tracing::error!(location, "panic");
         }));
         Ok(Self { providers, _prometheus_server: prometheus_reader })
     }
 
-    /// Sends what is left. On a thread of its own: the exporters block, and their connections are
-    /// driven by the runtime that waits here.
+    /// Flushes telemetry. On its own thread: the exporters block, and this runtime drives their
+    /// connections.
     pub(crate) async fn stop(self) {
         let providers = self.providers;
         let (done, stopped) = oneshot::channel();
         let flush = move || {
             let result = providers.shutdown();
-            // Nobody waits any more if it took too long.
+            // The receiver is gone after the timeout.
             let _ = done.send(result);
         };
         let thread = thread::Builder::new().name("telemetry".to_owned()).spawn(flush);
@@ -175,8 +177,8 @@ fn serve(at: SocketAddr, registry: Registry) -> Result<AbortOnDropHandle<()>, Te
     Ok(AbortOnDropHandle::new(tokio::spawn(work)))
 }
 
-/// Returns what collectors know the process by: as the environment says, or else by its executable,
-/// and by an id of its own, so that the numbers of replicas are not taken for each other's.
+/// Returns the resource attributes of the process: from the environment, with the executable's name
+/// as default and a unique instance id, which separates the series of replicas.
 fn resource() -> Resource {
     let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
     let attributes = variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
@@ -184,7 +186,7 @@ fn resource() -> Resource {
         !attributes.split(',').any(|it| it.trim_start().starts_with(&format!("{name}=")))
     };
     let mut resource = Resource::builder();
-    // Before what is among the attributes, says the specification.
+    // The specification gives OTEL_SERVICE_NAME precedence over the attributes.
     let name = variable("OTEL_SERVICE_NAME").or_else(|| own("service.name").then(executable));
     if let Some(name) = name {
         resource = resource.with_service_name(name);

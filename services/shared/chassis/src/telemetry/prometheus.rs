@@ -1,7 +1,7 @@
-//! Where Prometheus asks for metrics: `GET /metrics` over HTTP/1.1, in Prometheus' text format, with
-//! names as OpenTelemetry's rules make them
-//! (<https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/>). In a
-//! thread of its own, behind the calls.
+//! Prometheus endpoint: `GET /metrics` over HTTP/1.1 in the text format, with names by
+//! OpenTelemetry's rules
+//! (<https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/>). Runs on
+//! a dedicated thread with low priority.
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -22,29 +22,29 @@ use crate::run_on_dedicated_thread;
 
 const PATH: &str = "/metrics";
 
-// Whoever asks for metrics is few: more connections wait.
+// Scrapers are few; more connections wait in the backlog.
 const CONNECTIONS_MAX: usize = 16;
-// A connection that says nothing between two scrapes, which are a minute apart or less.
+// Above the interval between two scrapes of a kept-alive connection, a minute or less.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(90);
-// When the process is out of file descriptors, accepting fails until a connection ends.
+// Out of file descriptors, accept fails until a connection closes.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
-// A scrape is a page of text; who takes it that slowly is no Prometheus.
+// Maximum age of a connection, against slow readers.
 const CONNECTION_MAX: Duration = Duration::from_secs(3600);
 
-/// Returns what the SDK is read by, and the registry that has what was read.
+/// Returns the SDK's Prometheus reader, and its registry.
 pub(super) fn reader() -> Result<(PrometheusExporter, Registry), prometheus::Error> {
     let registry = Registry::new();
     let exporter = opentelemetry_prometheus::exporter().with_registry(registry.clone());
-    // Which crate counts something is nothing to tell series apart by.
+    // The instrumentation scope would only add a label to each series.
     let exporter = exporter.scope_info_enabled(false).build();
     exporter.map(|exporter| (exporter, registry)).map_err(|error| {
-        // Only what the registry refuses, which is empty.
+        // Fails only for duplicate registrations, and the registry is empty.
         prometheus::Error::Msg(error.to_string())
     })
 }
 
-/// Listens, and answers until what it returns is dropped. Must be called inside a runtime, which
-/// carries nothing of it.
+/// Binds, and returns the future that serves until dropped. Must be called inside a runtime, which
+/// it does not use.
 pub(super) fn serve(
     address: SocketAddr,
     registry: Registry,
@@ -53,7 +53,7 @@ pub(super) fn serve(
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let work = async move {
-        // Ends only with an error.
+        // Returns only on error.
         let Err(error) = accept(listener, registry).await;
         tracing::error!(%error, "metrics endpoint failed");
     };
@@ -64,14 +64,14 @@ async fn accept(listener: std::net::TcpListener, registry: Registry) -> io::Resu
     let listener = TcpListener::from_std(listener)?;
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        // Never closed.
+        // The semaphore is never closed.
         let permit = connections.clone().acquire_owned().await;
         match listener.accept().await {
             Ok((connection, _)) => {
                 let registry = registry.clone();
                 tokio::spawn(async move {
                     let _permit = permit;
-                    // Who takes no part in it any more is nobody's concern.
+                    // Errors of a scraper's connection are ignored.
                     let _ = timeout(CONNECTION_MAX, answer(connection, registry)).await;
                 });
             }

@@ -1,53 +1,53 @@
-//! What is recorded and where it goes: as the flags say, and OpenTelemetry's own variables
-//! (<https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>), where the
-//! SDK does not read them by itself.
+//! Telemetry settings: from flags, and from OpenTelemetry's environment variables
+//! (<https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>) that the
+//! SDK does not read itself.
 
 use std::{env, net::SocketAddr, path::PathBuf};
 
 use super::collector_tls::CollectorTls;
 use crate::Config;
 
-/// Where nothing says it: few enough to cost next to nothing.
+/// Low enough to have a negligible cost.
 const SAMPLING_RATIO_DEFAULT: f64 = 0.01;
 
-/// Which calls are recorded.
+/// Head-based sampling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Sampling {
-    /// The share of those whose trace begins here.
+    /// Share of sampled root traces.
     pub(crate) ratio: f64,
-    /// Whether the caller's trace context decides, where there is one.
+    /// Whether the caller's sampling decision has precedence.
     pub(crate) is_parent_based: bool,
 }
 
-/// What is recorded and where it goes.
+/// Exporters and sampling of a process.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
-    /// The collector that takes traces; without one, there are no spans.
+    /// OTLP endpoint of traces; without it, there are no spans.
     pub(crate) traces_endpoint: Option<String>,
-    /// How it is reached over TLS.
+    /// TLS to that collector.
     pub(crate) traces_tls: CollectorTls,
-    /// The collector that metrics are sent to.
+    /// OTLP endpoint of metrics.
     pub(crate) metrics_endpoint: Option<String>,
-    /// How it is reached over TLS.
+    /// TLS to that collector.
     pub(crate) metrics_tls: CollectorTls,
-    /// Where Prometheus asks for metrics.
+    /// Listen address of the Prometheus endpoint.
     pub(crate) prometheus_address: Option<SocketAddr>,
     pub(crate) sampling: Sampling,
 }
 
 impl Settings {
-    /// Returns those of this process.
+    /// Reads the settings of this process.
     pub(crate) fn of(config: &Config) -> Self {
         Self::read(config, |name| env::var(name).ok())
     }
 
-    /// Returns whether anybody takes metrics.
+    /// Returns whether any reader exports metrics.
     pub(crate) fn has_metrics(&self) -> bool {
         self.metrics_endpoint.is_some() || self.prometheus_address.is_some()
     }
 
     fn read(config: &Config, variable: impl Fn(&str) -> Option<String>) -> Self {
-        // What is empty is as if it were not there, says the specification.
+        // By the specification, an empty variable counts as unset.
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let is_off = variable("OTEL_SDK_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"));
         let signal = |name: &str| {
@@ -79,7 +79,7 @@ impl Settings {
     }
 }
 
-/// Our own flag comes first: whoever sets it means this server.
+/// The flag has precedence: it is specific to this server.
 fn sampling(config: &Config, variable: impl Fn(&str) -> Option<String>) -> Sampling {
     let parent_based = |ratio| Sampling { ratio, is_parent_based: true };
     if let Some(ratio) = config.trace_sampling {
@@ -99,9 +99,9 @@ fn sampling(config: &Config, variable: impl Fn(&str) -> Option<String>) -> Sampl
     match root {
         "always_on" => Sampling { ratio: 1.0, is_parent_based },
         "always_off" => Sampling { ratio: 0.0, is_parent_based },
-        // With or without: each service deciding for itself would leave no trace whole.
+        // With or without the prefix: per-service decisions would leave gaps in every trace.
         "traceidratio" => parent_based(argument()),
-        // One that we do not have is as if it were not there.
+        // An unsupported sampler counts as unset.
         _ => parent_based(SAMPLING_RATIO_DEFAULT),
     }
 }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     fn read(flags: &[&str], variables: &[(&str, &str)]) -> Settings {
-        // Flags, lest the environment of whoever runs the tests is heard.
+        // Set by flags, so that the environment of the test run does not apply.
         let all = ["test"].iter().chain(flags);
         let config = Flags::try_parse_from(all).unwrap().config;
         let variable = |name: &str| {

@@ -1,5 +1,4 @@
-//! A connection that a server took, with TLS or without. It says who its caller is by address, and
-//! passes on everything else.
+//! An accepted connection, with or without TLS.
 
 use std::{
     io,
@@ -18,23 +17,23 @@ use crate::connection_balancer::ConnectionLease;
 
 pub(crate) struct MaybeTlsStream {
     stream: Inner,
-    /// As long as it lasts.
+    /// Held as long as the connection.
     _lease: ConnectionLease,
 }
 
 enum Inner {
     Plain(TcpStream),
-    // Boxed: it is many times as large.
+    // Boxed: many times larger.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl MaybeTlsStream {
-    /// Returns a connection without TLS.
+    /// Wraps a plaintext connection.
     pub(crate) fn plain(connection: TcpStream, lease: ConnectionLease) -> Self {
         Self { stream: Inner::Plain(connection), _lease: lease }
     }
 
-    /// Returns a connection whose caller has shaken hands.
+    /// Wraps a connection after its handshake.
     pub(crate) fn tls(stream: TlsStream<TcpStream>, lease: ConnectionLease) -> Self {
         Self { stream: Inner::Tls(Box::new(stream)), _lease: lease }
     }

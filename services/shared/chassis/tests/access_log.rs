@@ -1,4 +1,4 @@
-//! One log line per call, with its method, code and duration, however the call ends.
+//! Access log: one line per call, with method, status code and duration, however the call ends.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -29,7 +29,7 @@ use tracing_subscriber::{
 const GET: &str = "/microblog.user.v1.UserService/GetUserByName";
 const VERIFY: &str = "/microblog.user.v1.UserService/Verify";
 
-/// The lines that calls, or peers, wrote in this thread, by the names of their fields.
+/// Recorded log lines of calls and peers in this thread, by field name.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<Line>>>);
 
@@ -42,7 +42,7 @@ impl Lines {
         (lines, tracing::subscriber::set_default(subscriber))
     }
 
-    /// Waits for as many lines; returns level, method and code of each.
+    /// Waits for that many lines; returns the level, method and code of each.
     async fn wait(&self, count: usize) -> Vec<(Level, String, String)> {
         eventually("the lines are there", async || self.0.lock().unwrap().len() >= count).await;
         let lines = self.0.lock().unwrap();

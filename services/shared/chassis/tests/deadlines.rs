@@ -1,4 +1,4 @@
-//! Deadlines and trace context: kept, answered for, and passed on.
+//! Deadlines and trace context: enforced and propagated.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -29,7 +29,7 @@ fn stuck() -> Stub {
         .verify(move || first().chain(stream::pending()).boxed())
 }
 
-// A client gives up by itself when its own time-out is over: these make the server's the shorter.
+// A client enforces its own timeout. These settings make the server's the shorter one.
 fn short(change: impl FnOnce(&mut Config)) -> Config {
     let mut config = config();
     change(&mut config);
@@ -84,7 +84,7 @@ async fn malformed_grpc_timeout_is_rejected() {
     assert!(status.message().starts_with("grpc-timeout: "), "{status:?}");
 }
 
-/// A service that answers with the milliseconds it has left, and its trace.
+/// A service that responds with its remaining milliseconds and its trace id.
 fn tell() -> Stub {
     Stub::new().get(|_| async {
         let remaining = context::remaining().expect("a deadline").as_millis();
@@ -93,7 +93,7 @@ fn tell() -> Stub {
     })
 }
 
-/// A service that spends 200 ms, and then asks another one.
+/// A service that spends 200 ms, and then calls another one.
 fn ask(peer: Peer) -> Stub {
     Stub::new().get(move |_| {
         let peer = peer.clone();
@@ -154,7 +154,7 @@ async fn stuck_peer_is_bounded_by_the_callers_deadline() {
         assert_deadline_exceeded(
             &outer.client().get_user_by_name(request(LONG)).await.unwrap_err(),
         );
-        // Without it, the peer would take the default of ten seconds.
+        // Otherwise, the peer would take the default of ten seconds.
         assert!(started.elapsed() < Duration::from_secs(9));
     }
 }

@@ -1,4 +1,4 @@
-//! Health and reflection, as a caller without any `.proto` files finds them.
+//! Health checks and server reflection.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;

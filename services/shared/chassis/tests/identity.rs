@@ -1,4 +1,4 @@
-//! Who acts is passed on from server to server, and nobody else's word is taken for it.
+//! Caller identity: propagated between servers; unsigned identities are rejected.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -38,7 +38,7 @@ fn user(id: u64) -> UserId {
     UserId::new(id).unwrap()
 }
 
-/// Answers who acts.
+/// A service that responds with the identity of the call.
 fn teller() -> Stub {
     Stub::new().get(|_| async { Ok(who()) })
 }
@@ -47,7 +47,7 @@ fn who() -> String {
     format!("{:?}", context::identity())
 }
 
-/// Asks a server as somebody who has a key.
+/// Calls a server with an identity signed by a key.
 async fn ask(server: &Server, key: &str, identity: Identity) -> Result<String, Status> {
     let signer = Signer::new(Some(keys(key)), identity);
     let mut client = UserServiceClient::with_interceptor(server.channel(), signer);
@@ -55,7 +55,7 @@ async fn ask(server: &Server, key: &str, identity: Identity) -> Result<String, S
     Ok(answer.into_inner().user.unwrap().name)
 }
 
-/// A server whose handler does something with a peer that tells who acts there.
+/// A server whose handler calls a peer that responds with the identity.
 fn before<F>(work: impl Fn(Peer) -> F + Clone + Send + Sync + 'static) -> (Server, Server)
 where
     F: Future<Output = Result<String, Status>> + Send + 'static,

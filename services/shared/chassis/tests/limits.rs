@@ -1,4 +1,4 @@
-//! What a server refuses, and that nothing a caller sends or a handler does ends it.
+//! Server limits, and isolation of failing calls.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -24,7 +24,7 @@ use tonic::{Code, Request, Status, client::Grpc, metadata::AsciiMetadataKey};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_prost::ProstCodec;
 
-/// A service that answers each call with a permit, and counts those under way.
+/// A service whose calls each wait for a semaphore permit, and the number in flight.
 fn gated() -> (Stub, Arc<Semaphore>, Arc<AtomicUsize>) {
     let (gate, under_way) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
     let (door, count) = (gate.clone(), under_way.clone());
@@ -86,7 +86,7 @@ async fn max_streams_limits_each_connection() {
     let server = Server::start(stub.service(), limited);
     let client = server.client();
     gate.add_permits(1);
-    // By its end the client knows the server's settings.
+    // The first response implies that the client has the server's settings.
     client.clone().get_user_by_name(request(None)).await.unwrap();
     let calls = join_all((0..10).map(|_| {
         let mut client = client.clone();
@@ -94,7 +94,7 @@ async fn max_streams_limits_each_connection() {
     }));
     let calls = tokio::spawn(calls);
     eventually("three calls are under way", async || under_way.load(SeqCst) == 3).await;
-    // Another connection's call goes round trip while the other seven could come, and do not.
+    // A full round trip on another connection: time for more calls to arrive, if there were any.
     let check = HealthCheckRequest::default();
     HealthClient::new(server.channel()).check(check).await.unwrap();
     assert_eq!(under_way.load(SeqCst), 3);
@@ -115,8 +115,8 @@ async fn oversized_message_is_rejected() {
     server.client().get_user_by_name(fits).await.unwrap();
 }
 
-/// A request with so many bytes of metadata, in so many parts. Of digits and letters, which HTTP/2
-/// packs but little.
+/// Returns a request with that many bytes of metadata in that many headers. Digits and letters
+/// compress badly in HPACK.
 fn with_metadata(bytes: usize, parts: usize) -> Request<GetUserByNameRequest> {
     let mut with_metadata = request(None);
     for part in 0..parts {
@@ -141,7 +141,7 @@ async fn oversized_metadata_fails_only_its_own_call() {
         stream::iter([Ok(VerifyResponse::default())]).chain(stream::once(later)).boxed()
     });
     let server = Server::start(stub.service(), config());
-    // All of one connection.
+    // All calls share one connection.
     let mut client = server.client();
     let mut watch = client.verify(VerifyRequest::default()).await.unwrap().into_inner();
     watch.next().await.unwrap().unwrap();
@@ -150,7 +150,7 @@ async fn oversized_metadata_fails_only_its_own_call() {
         for parts in [1, 40] {
             let answer = client.get_user_by_name(with_metadata(bytes, parts)).await;
             assert_eq!(code_and_reason(&answer.unwrap_err()), too_large, "{bytes} in {parts}");
-            // What fits is answered.
+            // Metadata within the limit is accepted.
             client.get_user_by_name(with_metadata(14_000, parts)).await.unwrap();
         }
     }
@@ -158,7 +158,8 @@ async fn oversized_metadata_fails_only_its_own_call() {
     watch.next().await.unwrap().unwrap();
     assert!(watch.next().await.is_none(), "the stream ends as its handler ends it");
 
-    // From some size on HTTP/2 itself refuses the call, without a status of ours; but alone as well.
+    // Above a certain size, HTTP/2 itself rejects the call without a gRPC status. Other calls still
+    // succeed.
     let mut watch = client.verify(VerifyRequest::default()).await.unwrap().into_inner();
     watch.next().await.unwrap().unwrap();
     let status = client.get_user_by_name(with_metadata(170_000, 1)).await.unwrap_err();
@@ -172,7 +173,7 @@ async fn malformed_message_is_invalid_argument() {
     let server = Server::start(Stub::new().service(), config());
     let mut client = Grpc::new(server.channel());
     client.ready().await.unwrap();
-    // A number where the method expects a text.
+    // An integer field instead of a string.
     let foreign = Request::new(GetUserRequest { user_id: 5 });
     let codec = ProstCodec::<GetUserRequest, GetUserByNameResponse>::default();
     let path = "/microblog.user.v1.UserService/GetUserByName".parse().unwrap();
@@ -191,7 +192,7 @@ async fn panic_fails_only_its_own_call() {
         .verify(|| {
             let first = stream::iter([Ok(VerifyResponse::default())]);
             let panic = async {
-                // Until then, the first answer is on its way.
+                // The first response is sent before.
                 tokio::task::yield_now().await;
                 panic!("a bug")
             };
@@ -209,7 +210,7 @@ async fn panic_fails_only_its_own_call() {
     answers.next().await.unwrap().unwrap();
     internal(&answers.next().await.unwrap().unwrap_err());
     internal(&get(peer.clone(), "alice").await.unwrap_err());
-    // The same connection, the same server.
+    // The same connection.
     let bob = GetUserByNameRequest { name: "bob".to_owned() };
     client.get_user_by_name(bob).await.unwrap();
     assert_eq!(get(peer, "bob").await.unwrap(), "fine");
@@ -294,6 +295,6 @@ async fn unread_stream_ends_at_its_deadline() {
     let mut client = server.client();
     client.get_user_by_name(support::request(None)).await.unwrap();
     let end = async { while answers.next().await.unwrap().is_ok() {} };
-    // Who reads on after all is told so.
+    // A reader that continues gets the status.
     tokio::time::timeout(PATIENCE, end).await.expect("the stream ends");
 }

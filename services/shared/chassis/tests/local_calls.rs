@@ -1,5 +1,4 @@
-//! What is called within the process is called as it is, and bounded, placed and told of as what
-//! comes from outside.
+//! Local calls: direct, with the same deadlines, traces and isolation as remote ones.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -23,7 +22,7 @@ use tonic::{Code, Request, Response, Status};
 
 const PATH: &str = "/microblog.user.v1.UserService/GetUserByName";
 
-/// A handler, as a service hands it to the chassis.
+/// A handler, as a service passes it to the chassis.
 #[derive(Clone)]
 struct Handler(Arc<AtomicUsize>);
 
@@ -31,7 +30,7 @@ fn peer() -> Peer {
     Peer::local(&Stub::new().service(), &config())
 }
 
-/// Calls as a generated peer does.
+/// Calls as generated peers do.
 async fn call<A: Send, F>(
     peer: &Peer,
     timeout: Option<Duration>,
@@ -99,7 +98,7 @@ async fn local_call_ends_at_its_deadline() {
     assert_eq!(late.code(), Code::DeadlineExceeded);
 }
 
-/// Serves a stub whose handler makes a call inside, and has little time.
+/// Serves a stub whose handler makes a local call, with a short deadline.
 fn relaying<F>(work: impl Fn() -> F + Clone + Send + Sync + 'static) -> Server
 where
     F: Future<Output = Result<String, Status>> + Send + 'static,

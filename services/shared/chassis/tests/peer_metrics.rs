@@ -1,4 +1,4 @@
-//! What is counted of a peer that has several addresses.
+//! Metrics of a peer with several endpoints.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 #[allow(dead_code, reason = "no test file uses all of it")]
@@ -17,13 +17,13 @@ use replica::{FakeResolver, Replica, hosts};
 use support::eventually;
 use tonic::Status;
 
-/// The only test of its file: what is counted, the whole process counts.
+/// The only test of this file: metrics are per process.
 #[tokio::test]
 async fn retries_and_endpoints_are_counted() {
     let registry = Registry::new();
     let exporter = opentelemetry_prometheus::exporter().with_registry(registry.clone()).build();
     global::set_meter_provider(SdkMeterProvider::builder().with_reader(exporter.unwrap()).build());
-    // That of all series whose attributes are these.
+    // Sums all series with these attributes.
     let value = |name: &str, attributes: &[&str]| -> f64 {
         let text = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
         let is_meant = |line: &&str| {

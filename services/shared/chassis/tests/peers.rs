@@ -1,4 +1,4 @@
-//! Peers that are not there, not yet there, or no services at all.
+//! Unavailable, recovering and invalid peers.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -37,7 +37,7 @@ async fn peer_is_unavailable_while_down_and_recovers() {
         assert_unavailable(&get(peer.clone(), "").await.unwrap_err());
         soonest = soonest.min(started.elapsed());
     }
-    // No call waits for a connection, which takes three seconds. A busy machine may hold up some.
+    // Below the three seconds that a call may wait for a connection. A busy machine may delay some.
     assert!(soonest < Duration::from_secs(2), "{soonest:?}");
     for _ in 0..2 {
         let mut server = Server::start_on(port.listen(), Stub::new().service(), config());
@@ -61,8 +61,7 @@ async fn peer_unavailable_reaches_the_outer_caller() {
     assert_unavailable(&outer.client().get_user_by_name(request(None)).await.unwrap_err());
 }
 
-/// A port whose host does not answer: the kernel drops the packets that begin a connection, since
-/// those that nobody accepts are as many as may be.
+/// A port of an unreachable host: its backlog is full, so that the kernel drops SYN packets.
 async fn silent_port() -> (TcpListener, Vec<TcpStream>) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -89,7 +88,7 @@ async fn calls_to_an_unreachable_host_fail_fast_and_recover() {
     for result in calls {
         assert_unavailable(&result.unwrap_err());
     }
-    // One after the other they would take a second each.
+    // In sequence they would take a second each.
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     let _server = Server::start_on(listener, Stub::new().service(), config());
     drop(waiting);
@@ -103,7 +102,7 @@ async fn unresponsive_peer_ends_at_the_deadline() {
     short.default_timeout_ms = 100;
     let address = format!("http://{}", silent.local_addr().unwrap());
     let peer = Peer::remote(&address, &short).unwrap();
-    // Whoever waits for longer is told that the peer does not answer.
+    // A longer deadline would return UNAVAILABLE.
     let status = get(peer, "").await.unwrap_err();
     assert_eq!(code_and_reason(&status).1, "ERROR_REASON_DEADLINE_EXCEEDED");
 }
@@ -126,7 +125,7 @@ async fn slow_calls_do_not_block_others() {
     limited.max_streams = 10;
     let server = Server::start(stub.service(), limited);
     let peer = server.peer();
-    // By their end the client knows the server's settings on each connection.
+    // The first responses imply that the client has the server's settings on each connection.
     for _ in 0..4 {
         get(peer.clone(), "").await.unwrap();
     }
@@ -148,7 +147,7 @@ async fn long_streams_block_neither_calls_nor_each_other() {
     (limited.max_streams, limited.peer_connections) = (10, 1);
     let server = Server::start(stub.service(), limited.clone());
     let peer = Peer::remote(&server.url(), &limited).unwrap();
-    // Twice: those of the first time have left their places.
+    // Twice: the streams of the first round have released their slots.
     for _ in 0..2 {
         let mut lasting = Vec::new();
         for _ in 0..35 {

@@ -19,7 +19,7 @@ async fn workers_share_one_port() {
     let process = Process::start("127.0.0.1:0", "");
     let address = process.address();
     let mut seen = [false; 2];
-    // The kernel picks a worker for each connection, and that one may pass it on.
+    // The kernel selects a worker for each connection, which may hand it over.
     eventually("both workers have answered", async || {
         let worker: usize = get(peer(address), "").await.unwrap().parse().unwrap();
         seen[worker] = true;
@@ -36,7 +36,7 @@ async fn signal_stops_the_process_after_in_flight_writes() {
         let peer = peer(address);
         let write = tokio::spawn(async move { get(peer, "slow").await });
         process.wait(|line| line["begun"] == "slow");
-        // The write is under way for a while; its caller leaves.
+        // The write is in flight; its caller disconnects.
         write.abort();
         process.signal(signal);
         process.wait(|line| line["message"] == "stopping" && line["signal"] == signal.as_str());
@@ -65,7 +65,7 @@ async fn second_signal_exits_immediately() {
     process.signal(Signal::SIGTERM);
     process.wait(|line| line["message"] == "stopping");
     process.signal(Signal::SIGTERM);
-    // This waits for less than the drain would take.
+    // The limit of the wait is below the drain timeout.
     assert!(!process.ended().success());
     write.abort();
 }

@@ -1,4 +1,4 @@
-//! Metrics of a whole process, which Prometheus asks for.
+//! Prometheus endpoint of a whole process.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -23,8 +23,7 @@ fn child_process() {
     run_if_started();
 }
 
-/// Starts a process that has metrics to ask for, and returns where it answers calls and where it
-/// answers Prometheus.
+/// Starts a process with a metrics endpoint. Returns its service address and its metrics address.
 fn start(flags: &str) -> (Process, SocketAddr, SocketAddr) {
     let flags = format!("--metrics-listen 127.0.0.1:0 {flags}");
     let process = Process::start("127.0.0.1:0", &flags);
@@ -34,7 +33,7 @@ fn start(flags: &str) -> (Process, SocketAddr, SocketAddr) {
     (process, address, scraped)
 }
 
-/// Asks as Prometheus does, and returns the head of the answer and what follows.
+/// Sends an HTTP request; returns the head and the body of the response.
 async fn scrape(address: SocketAddr, method: &str, path: &str) -> (String, String) {
     let ask = async {
         let mut connection = TcpStream::connect(address).await.unwrap();
@@ -53,7 +52,7 @@ async fn metrics(address: SocketAddr) -> String {
     scrape(address, "GET", "/metrics").await.1
 }
 
-/// Returns the value of the series that begins like this.
+/// Returns the value of the first series with this prefix.
 fn value(metrics: &str, series: &str) -> f64 {
     let line = metrics.lines().find(|line| line.starts_with(series));
     let line = line.unwrap_or_else(|| panic!("no {series} in\n{metrics}"));
@@ -112,7 +111,7 @@ async fn metrics_are_served_during_the_drain() {
     let (mut process, address, scraped) = start("");
     let slow = tokio::spawn(get(peer(address), "slow"));
     process.wait(|line| line["begun"] == "slow");
-    // Connections that say nothing keep nobody from anything.
+    // A silent connection must not delay anything.
     let _silent = TcpStream::connect(scraped).await.unwrap();
     process.signal(Signal::SIGTERM);
     process.wait(|line| line["message"] == "stopping");

@@ -1,4 +1,4 @@
-//! Traces and metrics of a whole process, which a collector takes.
+//! Traces and metrics of a whole process, exported to a collector.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -75,7 +75,7 @@ async fn otel_environment_variables_apply() {
     let mut collector = Collector::start();
     let url = collector.url();
     let variables = [
-        // For traces alone, and each of them, whatever the caller says.
+        // For traces only; samples every call, regardless of the caller.
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &*url),
         ("OTEL_TRACES_SAMPLER", "always_on"),
         ("OTEL_BSP_SCHEDULE_DELAY", "20"),

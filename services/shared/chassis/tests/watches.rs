@@ -1,4 +1,4 @@
-//! Calls that wait for something to happen: they have places of their own, and hold up no drain.
+//! Watches: a separate concurrency limit, and no delay of the drain.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -16,7 +16,7 @@ use tonic::{Code, Status, Streaming};
 
 type Answers = BoxStream<'static, Result<VerifyResponse, Status>>;
 
-/// Answers that a watch has begun, and with nothing after it.
+/// A watch that sends one message, and then waits.
 fn nothing() -> Answers {
     match context::watch() {
         Ok(()) => stream::iter([Ok(VerifyResponse::default())]).chain(stream::pending()).boxed(),
@@ -28,7 +28,7 @@ fn watched() -> Stub {
     Stub::new().verify(nothing)
 }
 
-/// A watch that passes on what a service in the same process has, as the gateway does.
+/// A watch that relays that of a local service, as the gateway does.
 fn relay(declares_watch: bool) -> Stub {
     let peer = Peer::local(&watched().service(), &config());
     Stub::new().verify(move || {
@@ -69,7 +69,7 @@ async fn watches_do_not_count_toward_max_calls() {
 
 #[tokio::test]
 async fn max_watches_limits_the_process() {
-    // The relay and what it relays are one watch.
+    // The relay and the relayed watch count as one.
     for stub in [watched(), relay(true), relay(false)] {
         let server = Server::start(stub.service(), limited(|config| config.max_watches = 1));
         let first = watch(&server).await.unwrap();
@@ -105,7 +105,7 @@ async fn watch_outside_a_call_is_not_limited() {
     }
 }
 
-/// A watch that has something at every moment.
+/// A watch that is always ready.
 fn busy() -> Stub {
     Stub::new().verify(|| {
         context::watch().unwrap();
@@ -113,7 +113,7 @@ fn busy() -> Stub {
     })
 }
 
-/// A watch that turns out to be one only when it is under way.
+/// A watch that is declared only while the stream is polled.
 fn late() -> Stub {
     Stub::new().verify(|| stream::once(async { nothing() }).flatten().boxed())
 }

@@ -1,5 +1,5 @@
-//! Writes go on without their callers, and the drain waits for them, but for nothing else longer
-//! than it must.
+//! Writes continue without their callers. The drain waits for them, and for nothing longer than
+//! necessary.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -20,7 +20,7 @@ use support::{Server, Stub, code_and_reason, config, eventually, get, request};
 use tokio::{io::AsyncReadExt as _, sync::Semaphore};
 use tonic::{Code, Status};
 
-/// A service whose writes need a permit before they count.
+/// A service whose writes wait for a semaphore permit.
 fn writer() -> (Stub, Arc<Semaphore>, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let (gate, begun, done) = (Arc::new(Semaphore::new(0)), Arc::default(), Arc::default());
     let (door, first, last) = (gate.clone(), Arc::clone(&begun), Arc::clone(&done));
@@ -64,7 +64,7 @@ async fn abandoned_write_counts_toward_max_calls() {
         eventually("the write has begun", async || begun.load(SeqCst) == writes + 1).await;
         call.abort();
         let _ = call.await;
-        // Sent after the reset, on a connection of its own, often enough for the reset to arrive.
+        // On other connections, often enough for the reset to arrive.
         for _ in 0..20 {
             let status = server.client().get_user_by_name(request(None)).await.unwrap_err();
             assert_eq!(code_and_reason(&status).1, "ERROR_REASON_OVERLOADED");
@@ -186,7 +186,7 @@ async fn silent_connections_are_closed_and_block_no_other() {
     }
     let started = Instant::now();
     server.client().get_user_by_name(request(None)).await.unwrap();
-    // As long as a connection may be silent: the call would have to wait for that.
+    // The limit for silent connections: the call would otherwise wait for it.
     assert!(started.elapsed() < Duration::from_secs(5), "the call had to wait");
     for connection in &mut silent {
         let mut byte = [0];
@@ -199,10 +199,10 @@ async fn silent_connections_are_closed_and_block_no_other() {
 async fn silent_connection_does_not_delay_the_drain() {
     let mut server = Server::start(Stub::new().service(), config());
     let _silent = tokio::net::TcpStream::connect(server.address).await.unwrap();
-    // Accepted after the silent one.
+    // Accepted after the silent connection.
     server.client().get_user_by_name(request(None)).await.unwrap();
     server.stop();
-    // Below the five seconds for which a connection may be silent.
+    // Below the five seconds that a connection may be silent.
     let limit = Duration::from_millis(4_500);
     tokio::time::timeout(limit, server.ended()).await.expect("the drain ends");
 }
@@ -213,7 +213,7 @@ async fn unresponsive_connection_does_not_block_the_drain() {
     bounded.drain_timeout_ms = 300;
     let mut server = Server::start(Stub::new().service(), bounded);
     let mut silent = std::net::TcpStream::connect(server.address).unwrap();
-    // The preface of HTTP/2 and empty settings; it never answers anything.
+    // HTTP/2 preface and empty SETTINGS; the client never answers.
     silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
     let heard = tokio::task::spawn_blocking(move || {
         let mut settings = [0; 9];

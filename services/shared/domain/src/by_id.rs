@@ -1,11 +1,11 @@
-//! Maps and sets by ids, which are looked up some dozen times for each page that is shown.
+//! Maps and sets by id, optimised for some dozen lookups per page.
 
 use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::RandomState;
 
-/// A map by ids. Hashes a number in a tenth of the time that the standard one takes, and still with
-/// a seed of its own: made with `default()` or collected.
+/// A map by id. Hashes an integer ten times faster than the standard hasher, still with a random
+/// seed. Create it with `default()` or `collect()`.
 pub type IdMap<K, V> = HashMap<K, V, RandomState>;
 
 /// A set of ids, likewise.

@@ -1,6 +1,5 @@
-//! What the services agree on without talking: ids and stamps, partitions, page sizes and page
-//! tokens, and the rules for text that people write. Pure: knows neither tonic nor Redis, and
-//! does no input or output.
+//! Domain types shared by the services: ids and stamps, partitions, page sizes and page tokens, and
+//! text rules. Pure: knows neither tonic nor Redis, and performs no input or output.
 
 mod by_id;
 mod id;
@@ -23,5 +22,5 @@ pub use request::RequestId;
 pub use stamp::Stamp;
 pub use violations::Violations;
 
-/// The most ids that a batch read takes.
+/// Maximum number of ids of a batch read.
 pub const BATCH_MAX: usize = 500;

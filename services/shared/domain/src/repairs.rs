@@ -1,6 +1,6 @@
-//! What a repair of a service's invariants mended.
+//! Results of a repair of a service's invariants.
 
-/// What was mended, in words, with the ids it is about: the first thousand, and how many more.
+/// Descriptions of repairs with the ids concerned: the first thousand, and the number of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repairs {
     lines: Vec<String>,
@@ -8,10 +8,10 @@ pub struct Repairs {
 }
 
 impl Repairs {
-    /// The most that are told one by one: what fits into a message.
+    /// Maximum number of descriptions, so that they fit into a message.
     pub const MAX: usize = 1_000;
 
-    /// Adds what was mended.
+    /// Adds a repair.
     pub fn add(&mut self, repair: String) {
         if self.lines.len() < Self::MAX {
             self.lines.push(repair);
@@ -20,18 +20,18 @@ impl Repairs {
         }
     }
 
-    /// Adds what another repair mended.
+    /// Adds the repairs of another run.
     pub fn extend(&mut self, other: Self) {
         other.lines.into_iter().for_each(|line| self.add(line));
         self.more += other.more;
     }
 
-    /// Returns whether nothing was mended.
+    /// Returns whether there were no repairs.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// Returns them as they are told.
+    /// Returns the descriptions.
     pub fn into_vec(self) -> Vec<String> {
         let Self { mut lines, more } = self;
         if more > 0 {

@@ -1,4 +1,4 @@
-//! Ids of requests, by which a service knows a repeated write again.
+//! Request ids: deduplicate retried writes.
 
 use std::fmt;
 
@@ -6,14 +6,13 @@ use uuid::Uuid;
 
 use crate::Invalid;
 
-/// Identifies a write that is not idempotent by nature: a UUID that the caller made, the same when
-/// it repeats the call.
+/// Idempotency key of a write: a UUID that the caller creates, and repeats with each retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(Uuid);
 
 impl RequestId {
-    /// Reads the id in a request's field. The nil UUID is none: it is what is sent by those who
-    /// forgot to make one.
+    /// Parses the id in a request's field. Rejects the nil UUID, which clients send if they forget
+    /// to create one.
     pub fn parse(field: &str, text: &str) -> Result<Self, Invalid> {
         let id = Uuid::parse_str(text).ok().filter(|id| !id.is_nil());
         id.map(Self).ok_or_else(|| Invalid::new(field, "must be a UUID"))

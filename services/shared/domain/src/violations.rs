@@ -1,33 +1,33 @@
-//! What a check of a service's invariants found wrong.
+//! Results of a check of a service's invariants.
 
-/// What is wrong, in words, with the ids it is about: the first hundred findings, since a fault
-/// seldom comes alone.
+/// Descriptions of violations with the ids concerned: the first hundred, since one fault causes
+/// many.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Violations(Vec<String>);
 
 impl Violations {
-    /// The most that are kept.
+    /// Maximum number kept.
     pub const MAX: usize = 100;
 
-    /// Keeps a violation where something does not hold.
+    /// Records a violation unless the condition holds.
     pub fn check(&mut self, holds: bool, violation: impl FnOnce() -> String) {
         if !holds && self.0.len() < Self::MAX {
             self.0.push(violation());
         }
     }
 
-    /// Adds what another check found.
+    /// Adds the violations of another check.
     pub fn add(&mut self, other: Self) {
         let room = Self::MAX.saturating_sub(self.0.len());
         self.0.extend(other.0.into_iter().take(room));
     }
 
-    /// Returns whether all is well.
+    /// Returns whether there are no violations.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns them as they are told.
+    /// Returns the descriptions.
     pub fn into_vec(self) -> Vec<String> {
         self.0
     }

@@ -1,5 +1,4 @@
-//! What is made of files that somebody changes while the process runs. There is no task for it: who
-//! uses it has the files looked at.
+//! Hot reload of files. Runs no task: each use checks the files, rate-limited.
 
 use std::{
     error::Error,
@@ -12,50 +11,49 @@ use std::{
 
 use crate::looks::Looks;
 
-// A few small files of this machine, read that often at most, however much they are used.
+// Minimum interval between two checks of a few small local files.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What is read, and what is made of it.
+/// How to read files, and how to build a value from them.
 pub trait Recipe {
-    /// The files as they were at one moment.
+    /// A snapshot of the files.
     type Files: PartialEq;
-    /// What is made of them.
+    /// The value.
     type Made;
-    /// Which of them cannot be read or used, with what is wrong as its source.
+    /// Names the unusable file; its source is the problem.
     type Error: Error + 'static;
 
-    /// Reads the files as they are.
+    /// Reads the files.
     fn read(&self) -> Result<Self::Files, Self::Error>;
 
-    /// Makes something of them, or says which of them cannot be used.
+    /// Builds the value, or returns which file is unusable.
     fn make(&self, files: &Self::Files) -> Result<Self::Made, Self::Error>;
 }
 
-/// Something that is made again when its files have changed.
+/// A value that is rebuilt when its files change.
 ///
-/// They are looked at when it is used, once a second at most. Where nothing can be made of them, as
-/// while somebody is changing one after the other, what was made before stays, and the log says so
-/// once.
+/// Each use checks the files, once a second at most. If they are unusable, as in the middle of a
+/// renewal, the previous value stays, and the log has one warning.
 pub struct Reloaded<R: Recipe> {
-    /// What it is for, as the log has it.
+    /// Name for log lines.
     name: &'static str,
     recipe: R,
     state: Mutex<State<R>>,
-    /// How often it was made again.
+    /// Number of rebuilds.
     generation: AtomicU64,
     looks: Looks,
 }
 
 struct State<R: Recipe> {
-    /// Of which something was made, or of which it is known that nothing can be.
+    /// The last files read, usable or not.
     files: R::Files,
     made: Arc<R::Made>,
-    /// Whether the files could not be read when they were last looked at.
+    /// Whether the last check failed to read the files.
     is_unreadable: bool,
 }
 
 impl<R: Recipe> Reloaded<R> {
-    /// Makes it for the first time.
+    /// Reads the files and builds the first value.
     pub fn new(name: &'static str, recipe: R) -> Result<Self, R::Error> {
         let files = recipe.read()?;
         let made = Arc::new(recipe.make(&files)?);
@@ -68,21 +66,21 @@ impl<R: Recipe> Reloaded<R> {
         })
     }
 
-    /// Returns what it is made by.
+    /// Returns the recipe.
     pub fn recipe(&self) -> &R {
         &self.recipe
     }
 
-    /// Returns what is made of the files as they were within the last second, or what was made
-    /// before if these cannot be used.
+    /// Returns the value of the files, at most a second old; or the previous value if they are
+    /// unusable.
     pub fn current(&self) -> Arc<R::Made> {
         self.look_if_time();
         self.lock().made.clone()
     }
 
-    /// Returns a number that grows when something else was made. Locks nothing between two looks,
-    /// so that it may be asked for every time. What [`Reloaded::current`] returns afterwards is of
-    /// this generation, or of a later one.
+    /// Returns a number that increases with each rebuild. Lock-free between two checks, and so
+    /// cheap for every call. A later [`Reloaded::current`] returns a value of this generation, or
+    /// of a newer one.
     pub fn generation(&self) -> u64 {
         self.look_if_time();
         self.generation.load(Relaxed)
@@ -99,7 +97,7 @@ impl<R: Recipe> Reloaded<R> {
     }
 
     fn update(&self, state: &mut State<R>) -> Result<(), R::Error> {
-        // What cannot be read, or used, is said once.
+        // An unreadable or unusable file is logged once.
         let read = self.recipe.read();
         let was_unreadable = std::mem::replace(&mut state.is_unreadable, read.is_err());
         let files = match read {
@@ -111,13 +109,13 @@ impl<R: Recipe> Reloaded<R> {
         }
         state.files = files;
         state.made = Arc::new(self.recipe.make(&state.files)?);
-        // Still locked: whoever knows the number waits for what belongs to it.
+        // Incremented under the lock, so that a reader of the new number gets the new value.
         self.generation.fetch_add(1, Relaxed);
         tracing::info!("{} goes on with files that have changed", self.name);
         Ok(())
     }
 
-    // Whole between any two statements: a panic elsewhere has done it no harm.
+    // Consistent between any two statements, so that a poisoned mutex is harmless.
     fn lock(&self) -> MutexGuard<'_, State<R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,7 +130,7 @@ mod tests {
     use super::*;
     use crate::looks::millis;
 
-    /// Makes a number of a file with its digits.
+    /// Parses a file as a number.
     struct Number(PathBuf);
 
     impl Recipe for Number {
@@ -149,14 +147,14 @@ mod tests {
         }
     }
 
-    /// Makes it of a file with `1`.
+    /// Returns the reloaded number of a file with `1`.
     fn number() -> (Files, Reloaded<Number>) {
         let files = Files::new();
         let path = files.write("number", "1");
         (files, Reloaded::new("counting", Number(path)).unwrap())
     }
 
-    /// Returns it, and its generation, as if a second had passed.
+    /// Returns the value and the generation, after a second has passed.
     fn later(number: &Reloaded<Number>) -> (u32, u64) {
         number.looks.next.store(0, Relaxed);
         (*number.current(), number.generation())
@@ -192,7 +190,7 @@ mod tests {
             .with_ansi(false)
             .finish();
         let _guard = tracing::subscriber::set_default(lines);
-        // Each is found twice, and everything that was said so far counted.
+        // Checks twice. Log lines are counted from the start.
         let expect = |made: (u32, u64), warnings: usize, changes: usize| {
             assert_eq!([later(&number), later(&number)], [made, made]);
             let log = fs::read_to_string(&log).unwrap();
@@ -204,7 +202,7 @@ mod tests {
         expect((1, 0), 1, 0);
         fs::remove_file(files.path("number")).unwrap();
         expect((1, 0), 2, 0);
-        // Known already.
+        // Already logged.
         files.write("number", "rubbish");
         expect((1, 0), 2, 0);
         files.write("number", "3");

@@ -1,4 +1,4 @@
-//! Addresses that come and go.
+//! Service discovery: endpoints are added and removed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -56,14 +56,14 @@ async fn removed_endpoint_finishes_its_calls_and_gets_no_more() {
     });
     held.acquire().await.unwrap().forget();
     names.set(Some(&[stays.address]));
-    // What goes there is held as well.
+    // Calls to the removed endpoint also block.
     eventually("calls go elsewhere", async || {
         let called = call(&peer, Kind::NotIdempotent);
         tokio::time::timeout(Duration::from_millis(500), called).await.is_ok()
     })
     .await;
     let before = goes.calls();
-    // So many at once that each address had some.
+    // Enough concurrent calls to reach each endpoint.
     for called in join_all((0..100).map(|_| call(&peer, Kind::NotIdempotent))).await {
         called.unwrap();
     }
@@ -71,7 +71,7 @@ async fn removed_endpoint_finishes_its_calls_and_gets_no_more() {
     assert!(!slow.is_finished(), "it is under way");
     gate.add_permits(1);
     slow.await.unwrap().expect("it ends as it should");
-    // No connection holds it up, so that it ends long before its drain would be cut off.
+    // No connection delays the drain, which ends before its timeout.
     tokio::time::timeout(PATIENCE, goes.stop()).await.expect("it drains");
 }
 
@@ -103,7 +103,7 @@ async fn failed_resolution_keeps_the_known_endpoints() {
         })
         .await;
     }
-    // And then it can be again.
+    // Resolution recovers.
     drop(replica);
     let _replica = Replica::start(second);
     names.set(Some(&[second]));

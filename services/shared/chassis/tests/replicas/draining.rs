@@ -1,4 +1,4 @@
-//! Servers that stop as they should.
+//! Graceful shutdown of replicas.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ async fn scaling_up_and_down_fails_no_call() {
         eventually("it gets calls", async || other.calls() > 20).await;
         others.push(other);
     }
-    // As Kubernetes does it: the name forgets an address while its server stops.
+    // As on Kubernetes: the name drops an address while its server stops.
     names.set(Some(&addresses[1..]));
     first.stop().await;
     others[0].stop().await;
@@ -72,7 +72,7 @@ async fn scaling_up_and_down_fails_no_call() {
 async fn long_drain_fails_no_call() {
     let [drains, stays] = hosts();
     let mut drains = Replica::start_with(drains, |method| async move {
-        // Until long after the others were made.
+        // Longer than the other calls take.
         let time = if method == crate::caller::WRITE { 1_500 } else { 0 };
         tokio::time::sleep(Duration::from_millis(time)).await;
         Ok(())
@@ -87,7 +87,7 @@ async fn long_drain_fails_no_call() {
     let _stays = Replica::start(stays);
     names.set(Some(&[drains.address, stays]));
     let load = Load::start(&peer, &[Kind::NotIdempotent], 10);
-    // Meanwhile the system takes connections for it, which it does not answer.
+    // Meanwhile the kernel accepts connections that the server does not serve.
     drains.stop().await;
     let made = load.made();
     eventually("calls are made", async || load.made() > made + 100).await;

@@ -1,4 +1,4 @@
-//! Addresses that do not answer.
+//! Unreachable and unresponsive endpoints.
 
 use std::{
     convert::Infallible,
@@ -45,7 +45,7 @@ async fn unresponsive_endpoint_delays_no_call() {
     let peer = peer_at(&FakeResolver::new(&[silent, alive]), &frequent_refresh());
     let mut slow = 0;
     for _ in 0..500 {
-        // Whoever asks it waits for longer; half of them would.
+        // A call to that endpoint takes longer; half of them would.
         let called =
             tokio::time::timeout(Duration::from_millis(1_900), call(&peer, Kind::NotIdempotent));
         match called.await {
@@ -53,7 +53,7 @@ async fn unresponsive_endpoint_delays_no_call() {
             Err(_) => slow += 1,
         }
     }
-    // A busy machine may hold up some.
+    // A busy machine may delay some.
     assert!(slow < 5, "{slow} of 500 calls had to wait");
 }
 
@@ -69,7 +69,7 @@ async fn call_ends_at_its_deadline_if_no_endpoint_responds() {
     assert_eq!(status.code(), Code::DeadlineExceeded);
     let took = started.elapsed();
     assert!(took.as_millis() >= 300, "{took:?}");
-    // With more time, it does not wait for them to its end.
+    // With a longer deadline, it fails before the deadline.
     let (_, status) = call(&peer_at(&names, &frequent_refresh()), Kind::Read).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
 }
@@ -85,7 +85,7 @@ async fn calls_fail_fast_while_all_endpoints_are_down_and_recover() {
         assert_eq!(status.code(), Code::Unavailable);
         slow += usize::from(started.elapsed() > Duration::from_secs(1));
     }
-    // None waits for a connection, which takes longer. A busy machine may hold up some.
+    // No call waits for a connection, which takes longer. A busy machine may delay some.
     assert!(slow < 5, "{slow} of 20 calls had to wait");
     for address in [first, second, first] {
         let _replica = Replica::start(address);
@@ -156,7 +156,7 @@ async fn truncated_response_is_retried() {
         async move { call(&peer, Kind::StreamedRead).await }
     });
     eventually("it is asked", async || breaks.calls() == 1).await;
-    // The message is there, and only its end is not: another call's answer came behind it.
+    // The message has arrived, but not the status: another call's response came after it.
     assert!(!read.is_finished());
     let _answers = Replica::start(second);
     names.set(Some(&[first, second]));
@@ -164,7 +164,7 @@ async fn truncated_response_is_retried() {
     read.await.unwrap().expect("the other one answers");
 }
 
-/// It takes the eight seconds in which a server that says nothing is found out.
+/// Takes eight seconds: the HTTP/2 keepalive interval plus its timeout.
 #[tokio::test]
 async fn timed_out_connection_retries_reads_but_not_writes() {
     let [stuck, alive] = hosts();
@@ -173,12 +173,12 @@ async fn timed_out_connection_retries_reads_but_not_writes() {
     let stuck = Replica::start_with(stuck, move |_| {
         let ended = ended.clone();
         async move {
-            // With it, all of its thread.
+            // Blocks the server's whole thread.
             let _ = ended.lock().unwrap().recv();
             Ok(())
         }
     });
-    // Goes before the server does, which waits for it.
+    // Dropped before the server, whose drop waits for it.
     let end = end;
     let names = FakeResolver::new(&[stuck.address]);
     let mut patient = frequent_refresh();
@@ -199,7 +199,7 @@ async fn timed_out_connection_retries_reads_but_not_writes() {
     drop(end);
 }
 
-/// Takes connections at an address, and serves each for so long. Returns how many it took.
+/// Accepts connections at an address, and serves each for that long. Returns their count.
 async fn serve_briefly(address: SocketAddr, time: Duration) -> Arc<AtomicUsize> {
     let taken = Arc::new(AtomicUsize::new(0));
     let (listener, count) = (TcpListener::bind(address).await.unwrap(), taken.clone());
@@ -220,7 +220,7 @@ async fn serve_briefly(address: SocketAddr, time: Duration) -> Arc<AtomicUsize> 
 
 #[tokio::test]
 async fn flapping_server_is_reconnected_with_backoff() {
-    // One that answers none of them, and one that does.
+    // One server that answers no connection, and one that does.
     for time in [Duration::ZERO, Duration::from_millis(10)] {
         let [alive, ends] = hosts();
         let _replica = Replica::start(alive);

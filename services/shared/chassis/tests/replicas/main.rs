@@ -1,4 +1,4 @@
-//! A peer that has several addresses: which of them are called, and what is called again.
+//! Peers with several endpoints: load balancing, failover and retries.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod caller;

@@ -1,4 +1,4 @@
-//! Servers that answer UNAVAILABLE, and how often they are asked again.
+//! Retries of UNAVAILABLE, and the retry budget.
 
 use std::time::Instant;
 
@@ -74,7 +74,7 @@ async fn single_endpoint_is_not_retried() {
 #[tokio::test]
 async fn retry_budget_limits_retries_to_a_tenth() {
     const CALLS: usize = 5_000;
-    // In each of the ten seconds for which a call counts: a busy machine takes longer than ten.
+    // Per ten-second window of the budget; a busy machine takes longer than one.
     const FLOOR: usize = 100;
     let started = Instant::now();
     let replicas =

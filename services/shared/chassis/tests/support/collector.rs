@@ -1,4 +1,4 @@
-//! Takes spans and metrics as an OpenTelemetry collector does.
+//! A fake OpenTelemetry collector.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use tonic_prost::ProstCodec;
 
 use super::{Server, Stub};
 
-/// One of the services of a collector.
+/// A service of a collector.
 trait Signals: Send + Sync + 'static {
     const NAME: &'static str;
     type Request: prost::Message + Default + 'static;
@@ -81,7 +81,7 @@ impl<S: Signals> tower::Service<http::Request<Body>> for ExportService<S> {
     }
 }
 
-/// Takes spans and metrics as an OpenTelemetry collector does.
+/// A fake OpenTelemetry collector.
 pub(crate) struct Collector {
     server: Server,
     pub(crate) traces: UnboundedReceiver<ExportTraceServiceRequest>,
@@ -110,7 +110,7 @@ impl Collector {
         format!("https://{}", self.server.address)
     }
 
-    /// All spans that came.
+    /// Returns all spans received.
     pub(crate) fn spans(&mut self) -> Vec<Span> {
         let requests = std::iter::from_fn(|| self.traces.try_recv().ok());
         let resources = requests.flat_map(|request| request.resource_spans);
@@ -118,7 +118,7 @@ impl Collector {
         scopes.flat_map(|scope| scope.spans).collect()
     }
 
-    /// The metrics that came last.
+    /// Returns the last metrics received.
     pub(crate) fn numbers(&mut self) -> Numbers {
         let last = std::iter::from_fn(|| self.metrics.try_recv().ok()).last();
         Numbers(last.expect("no metrics came"))
@@ -143,7 +143,7 @@ impl Numbers {
         sum.data_points.iter().map(value).sum()
     }
 
-    /// How many calls took how long in all, by method and status code.
+    /// Returns count and total duration of calls, by method and status code.
     pub(crate) fn calls(&self) -> BTreeMap<String, (u64, f64)> {
         let durations = self.of("rpc.server.call.duration");
         let Some(Data::Histogram(histogram)) = durations else { panic!("{:#?}", self.0) };

@@ -1,4 +1,4 @@
-//! Files that change while server and caller run.
+//! Certificate reload while server and client run.
 
 use std::{fs, net::TcpListener};
 
@@ -17,7 +17,7 @@ async fn new_connections_use_reloaded_certificates_and_open_ones_continue() {
     let server = fixture.start();
     let before = fixture.peer(&server);
     get(before.clone(), "").await.unwrap();
-    // Everything is signed by another authority from now on.
+    // From now on, another authority signs everything.
     let next = Authority::new();
     fixture.files.write("ca.crt", next.pem());
     fixture.give("server", &next.issue(&[HOST]));
@@ -68,7 +68,7 @@ async fn invalid_files_keep_the_previous_certificates_and_are_logged() {
         let warned = log.lines(&["WARN", "TLS goes on"]);
         assert!(broken.iter().all(|text| warned[0].contains(text)), "{warned:?}");
     };
-    // A key without its certificate, as between two steps of somebody who copies them.
+    // A key without its certificate, as between two steps of a renewal.
     let next = fixture.authority.issue(&[HOST]);
     let key = fixture.files.write("server.key", &next.key);
     goes_on(&["server.key cannot be used", "not that of the certificate", "server.crt"]).await;

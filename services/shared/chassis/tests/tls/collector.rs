@@ -1,4 +1,4 @@
-//! A collector that is reached over TLS.
+//! A collector with mutual TLS.
 
 use microblog_testkit::PATIENCE;
 

@@ -1,11 +1,11 @@
-//! An authority, and the files of a server and of its caller.
+//! A certificate authority, and the files of a server and a client.
 
 use microblog_chassis::{Config, Peer};
 use microblog_testkit::{Authority, Certificate, Files};
 
 use crate::support::{self, Server, Stub};
 
-/// The address of all servers here.
+/// The address of all servers.
 pub(crate) const HOST: &str = "127.0.0.1";
 
 pub(crate) struct Fixture {
@@ -14,7 +14,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// Has an authority that server and caller trust, and what it has signed for each.
+    /// Creates an authority that server and client trust, and a certificate for each.
     pub(crate) fn new() -> Self {
         let fixture = Self { authority: Authority::new(), files: Files::new() };
         fixture.files.write("ca.crt", fixture.authority.pem());
@@ -23,12 +23,12 @@ impl Fixture {
         fixture
     }
 
-    /// Gives one of them another certificate.
+    /// Replaces the certificate of one of them.
     pub(crate) fn give(&self, whom: &str, issued: &Certificate) {
         self.files.certificate(whom, issued);
     }
 
-    /// The flags of a server that asks its callers for certificates.
+    /// Flags of a server with mutual TLS.
     pub(crate) fn server(&self) -> Config {
         Config {
             tls_cert_file: Some(self.files.path("server.crt")),
@@ -38,7 +38,7 @@ impl Fixture {
         }
     }
 
-    /// The flags of a caller that shows one.
+    /// Flags of a client with a certificate.
     pub(crate) fn caller(&self) -> Config {
         Config {
             peer_ca_file: Some(self.files.path("ca.crt")),
@@ -48,7 +48,7 @@ impl Fixture {
         }
     }
 
-    /// The same flags as text, for a process.
+    /// The server's flags as text, for a process.
     pub(crate) fn flags(&self) -> String {
         let file = |name| self.files.path(name).display().to_string();
         format!(
@@ -59,12 +59,12 @@ impl Fixture {
         )
     }
 
-    /// A server that answers each call.
+    /// Starts a server that answers each call.
     pub(crate) fn start(&self) -> Server {
         Server::start(Stub::new().service(), self.server())
     }
 
-    /// A new caller of a server.
+    /// Returns a new client of a server.
     pub(crate) fn peer(&self, server: &Server) -> Peer {
         peer(server, "https", &self.caller())
     }

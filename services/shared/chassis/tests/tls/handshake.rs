@@ -1,4 +1,4 @@
-//! What works.
+//! TLS handshakes that succeed, and the drain.
 
 use std::{
     sync::{Arc, Mutex},
@@ -107,7 +107,7 @@ async fn stalled_handshakes_block_no_other_connection() {
     let mut stuck = Vec::new();
     for _ in 0..20 {
         let mut caller = TcpStream::connect(server.address).await.unwrap();
-        // The beginning of a handshake of 512 bytes.
+        // The first bytes of a handshake record of 512 bytes.
         caller.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
         stuck.push(caller);
     }
@@ -115,7 +115,7 @@ async fn stalled_handshakes_block_no_other_connection() {
     assert_eq!(answer.expect("at once").unwrap(), "alice");
     let mut caller = stuck.pop().unwrap();
     let end = timeout(PATIENCE, caller.read(&mut [0; 16])).await;
-    // Closed, with or without a last word.
+    // Closed, with or without an alert.
     end.expect("not kept for ever").ok();
 }
 
@@ -127,16 +127,16 @@ async fn silence_after_the_handshake_does_not_delay_the_drain() {
     let mut silent = Vec::new();
     for version in [&TLS12, &TLS13] {
         silent.push(handshake(&fixture, &server, version, b"h2").await.unwrap());
-        // Behind it: the server is done with those that came before.
+        // After it, the server has processed the previous connection.
         handshake(&fixture, &server, version, b"http/1.1").await.unwrap_err();
     }
     server.stop();
-    // Below the five seconds for which a connection may be silent.
+    // Below the five seconds that a connection may be silent.
     timeout(Duration::from_millis(4_500), server.ended()).await.expect("the drain ends");
     drop(silent);
 }
 
-/// Shakes hands with a server as some other client.
+/// Performs a handshake as another client.
 async fn handshake(
     fixture: &Fixture,
     server: &Server,

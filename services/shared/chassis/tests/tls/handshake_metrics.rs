@@ -1,4 +1,4 @@
-//! What is counted of those who are not let in.
+//! Metrics of failed handshakes.
 
 use std::net::SocketAddr;
 
@@ -46,7 +46,7 @@ async fn failed_handshakes_are_counted_by_reason() {
         get(peer, "").await.unwrap_err();
     }
     for why in ["plaintext", "no certificate"] {
-        // The caller tries more than once.
+        // The client tries more than once.
         eventually("it is counted", async || !says(why, " 0").await).await;
     }
     assert!(says("certificate", " 0").await);

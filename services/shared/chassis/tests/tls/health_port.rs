@@ -1,4 +1,4 @@
-//! Health, for those who cannot speak TLS.
+//! The health check port without TLS.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 async fn health(address: SocketAddr, service: &str) -> Result<ServingStatus, Code> {
-    // A connection each time, as probes do.
+    // A new connection each time, as probes do.
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
     let channel = endpoint.timeout(PATIENCE).connect_lazy();
     let request = HealthCheckRequest { service: service.to_owned() };

@@ -1,4 +1,4 @@
-//! TLS between servers and their callers, with certificates of an authority of the test's own.
+//! TLS between servers and clients, with a certificate authority of the test.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod certificate_reload;

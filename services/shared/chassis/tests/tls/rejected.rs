@@ -1,4 +1,4 @@
-//! What does not, and what an operator reads of it.
+//! Rejected handshakes, and their log lines.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::{
     support::{self, Server, Stub, code_and_reason, eventually, get},
 };
 
-/// Has a caller come to a server, who must be refused soon. The caller's side must warn with one
-/// text, and the server's log have the other one.
+/// Asserts that a client's call fails fast. The client must log one text as a warning; the server
+/// must log the other one.
 async fn refuses(server: Config, scheme: &str, caller: &Config, warning: &str, seen: &str) {
     let (log, _guard) = Log::take();
     let server = Server::start(Stub::new().service(), server);
     let begun = Instant::now();
     let status = get(peer(&server, scheme, caller), "alice").await.unwrap_err();
-    // Below the three seconds for which a call waits for a connection.
+    // Below the three seconds that a call may wait for a connection.
     assert!(begun.elapsed() < Duration::from_millis(2_900), "soon");
     assert_eq!(
         code_and_reason(&status),

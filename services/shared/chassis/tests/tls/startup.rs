@@ -1,11 +1,11 @@
-//! A whole process with files that cannot be used.
+//! A whole process with invalid TLS files.
 
 use crate::{
     fixture::{Fixture, HOST},
     support::process::Process,
 };
 
-/// Starts a process whose start must fail, and returns what it says.
+/// Starts a process that must fail, and returns the logged error.
 fn fails(fixture: &Fixture) -> String {
     let mut process = Process::start("127.0.0.1:0", &fixture.flags());
     let line = process.wait(|line| line["message"] == "cannot set up TLS");
@@ -27,7 +27,7 @@ fn invalid_file_is_named_with_its_problem() {
     expect(&["server.key", "not that of the certificate in", "server.crt"]);
     fixture.files.write("server.key", &other.certificate);
     expect(&["server.key", "no private key"]);
-    // A line is missing.
+    // The last line is missing.
     fixture.files.write("server.key", other.key.replace("-----END PRIVATE KEY-----", ""));
     expect(&["server.key", "not PEM"]);
     fixture.give("server", &other);

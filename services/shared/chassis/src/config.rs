@@ -311,7 +311,7 @@ mod tests {
         for half in ["peer-cert-file", "peer-key-file"] {
             assert!(!whole(&[half]) && !whole(&["peer-ca-file", half]), "{half}");
         }
-        assert!(!whole(&["peer-cert-file", "peer-key-file"]), "who does not know whom to trust");
+        assert!(!whole(&["peer-cert-file", "peer-key-file"]), "certificates without authorities");
         assert!(whole(&["peer-ca-file", "peer-cert-file", "peer-key-file"]));
     }
 

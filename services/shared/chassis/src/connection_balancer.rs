@@ -36,7 +36,7 @@ pub(crate) struct ConnectionBalancer {
 
 #[derive(Clone, Debug)]
 struct WorkerQueue {
-    taken: Arc<AtomicUsize>,
+    connections: Arc<AtomicUsize>,
     to: UnboundedSender<HandedOver>,
 }
 
@@ -49,8 +49,8 @@ pub(crate) struct ConnectionLease(Arc<AtomicUsize>);
 
 impl ConnectionLease {
     fn new(worker: &WorkerQueue) -> Self {
-        worker.taken.fetch_add(1, Ordering::Relaxed);
-        Self(worker.taken.clone())
+        worker.connections.fetch_add(1, Ordering::Relaxed);
+        Self(worker.connections.clone())
     }
 }
 
@@ -75,7 +75,7 @@ impl ConnectionBalancer {
         accepted: impl Stream<Item = io::Result<TcpStream>>,
     ) -> impl Stream<Item = io::Result<(TcpStream, ConnectionLease)>> {
         let (to, handed_over) = unbounded();
-        let own = WorkerQueue { taken: Arc::default(), to };
+        let own = WorkerQueue { connections: Arc::default(), to };
         {
             let mut workers = self.workers();
             workers.push(own.clone());
@@ -91,7 +91,7 @@ impl ConnectionBalancer {
         };
         let accepted = accepted.flatten_stream();
         let handed_over =
-            handed_over.map(|(stream, taken)| Ok((TcpStream::from_std(stream)?, taken)));
+            handed_over.map(|(stream, lease)| Ok((TcpStream::from_std(stream)?, lease)));
         let kept = accepted.filter_map(move |accepted| {
             let kept = accepted.and_then(|stream| self.balance(&own, stream)).transpose();
             future::ready(kept)
@@ -105,9 +105,9 @@ impl ConnectionBalancer {
         own: &WorkerQueue,
         stream: TcpStream,
     ) -> io::Result<Option<(TcpStream, ConnectionLease)>> {
-        let (other, taken) = self.assign(own);
-        let Some(other) = other else { return Ok(Some((stream, taken))) };
-        match other.to.unbounded_send((stream.into_std()?, taken)) {
+        let (other, lease) = self.assign(own);
+        let Some(other) = other else { return Ok(Some((stream, lease))) };
+        match other.to.unbounded_send((stream.into_std()?, lease)) {
             Ok(()) => Ok(None),
             // The other worker has just stopped.
             Err(back) => {
@@ -122,7 +122,7 @@ impl ConnectionBalancer {
         let mut workers = self.workers();
         // A stopped worker would not take its connections.
         workers.retain(|worker| !worker.to.is_closed());
-        let count = |worker: &&WorkerQueue| worker.taken.load(Ordering::Relaxed);
+        let count = |worker: &&WorkerQueue| worker.connections.load(Ordering::Relaxed);
         let least_loaded = workers.iter().min_by_key(count);
         match least_loaded.filter(|worker| count(worker) < count(&own)) {
             Some(other) => (Some(other.clone()), ConnectionLease::new(other)),
@@ -162,7 +162,10 @@ mod tests {
         // The first worker accepts all connections, before a second one registers.
         let mut first =
             pin!(balancer.clone().worker_connections(stream::iter(accepted.into_iter().map(Ok))));
-        assert!(first.next().now_or_never().is_none(), "one is taken before all are here");
+        assert!(
+            first.next().now_or_never().is_none(),
+            "no connection before all workers have started"
+        );
         let mut second = pin!(balancer.clone().worker_connections(stream::pending()));
         let kept: Vec<_> = first.by_ref().take(3).map(Result::unwrap).collect().await;
         assert!(first.next().now_or_never().is_none(), "the sixth is not the first worker's");
@@ -177,7 +180,10 @@ mod tests {
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(1).await.into_iter().unzip();
         let mut only =
             pin!(balancer.clone().worker_connections(stream::iter(accepted.into_iter().map(Ok))));
-        assert!(only.next().now_or_never().is_none(), "one is taken before all are here");
+        assert!(
+            only.next().now_or_never().is_none(),
+            "no connection before all workers have started"
+        );
         only.next().await.unwrap().unwrap();
     }
 
@@ -187,14 +193,14 @@ mod tests {
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(2).await.into_iter().unzip();
         let mut only =
             pin!(balancer.clone().worker_connections(stream::iter(accepted.into_iter().map(Ok))));
-        let taken = || balancer.workers()[0].taken.load(Ordering::Relaxed);
+        let open = || balancer.workers()[0].connections.load(Ordering::Relaxed);
         let first = only.next().await.unwrap().unwrap();
         let second = only.next().await.unwrap().unwrap();
-        assert_eq!(taken(), 2);
+        assert_eq!(open(), 2);
         drop(first);
-        assert_eq!(taken(), 1);
+        assert_eq!(open(), 1);
         drop(second);
-        assert_eq!(taken(), 0);
+        assert_eq!(open(), 0);
     }
 
     #[tokio::test]

@@ -70,40 +70,40 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     #[tokio::test]
     async fn work_runs_on_a_named_thread() {
-        let (tell, told) = oneshot::channel();
+        let (sender, received) = oneshot::channel();
         let work = async move {
             sleep(Duration::from_millis(1)).await;
-            tell.send(thread::current().name().map(str::to_owned)).unwrap();
+            sender.send(thread::current().name().map(str::to_owned)).unwrap();
         };
-        timeout(PATIENCE, run_on_dedicated_thread("aside", work))
+        timeout(TIMEOUT, run_on_dedicated_thread("test-thread", work))
             .await
             .expect("the job ends with the work");
-        assert_eq!(told.await.unwrap().as_deref(), Some("aside"));
+        assert_eq!(received.await.unwrap().as_deref(), Some("test-thread"));
     }
 
     #[tokio::test]
     async fn job_ends_when_the_work_panics() {
         let work = async { panic!("a bug") };
-        timeout(PATIENCE, run_on_dedicated_thread("aside", work)).await.expect("the job ends");
+        timeout(TIMEOUT, run_on_dedicated_thread("test-thread", work)).await.expect("the job ends");
     }
 
     #[tokio::test]
     async fn work_is_cancelled_when_the_job_is_dropped() {
-        let (begin, begun) = oneshot::channel();
+        let (start, started) = oneshot::channel();
         let (held, released) = oneshot::channel::<()>();
         let work = async move {
             let _held = held;
-            begin.send(()).unwrap();
+            start.send(()).unwrap();
             pending().await
         };
-        let job = tokio::spawn(run_on_dedicated_thread("aside", work));
-        begun.await.unwrap();
+        let job = tokio::spawn(run_on_dedicated_thread("test-thread", work));
+        started.await.unwrap();
         job.abort();
-        let gone = timeout(PATIENCE, released).await.expect("the work ends");
-        assert!(gone.is_err(), "nothing is sent");
+        let end = timeout(TIMEOUT, released).await.expect("the work ends");
+        assert!(end.is_err(), "nothing is sent");
     }
 }

@@ -86,8 +86,8 @@ impl HealthState {
 
     fn set_ready_at(&self, now: Instant, worker: usize, ready: bool) {
         self.update(now, |workers| {
-            if let Some(known) = workers.ready.get_mut(worker) {
-                *known = ready.then_some(now);
+            if let Some(report) = workers.ready.get_mut(worker) {
+                *report = ready.then_some(now);
             }
         });
     }
@@ -109,7 +109,7 @@ impl HealthState {
         change(&mut workers);
         let serving = workers.are_ready(now);
         let changed =
-            self.serving.send_if_modified(|known| std::mem::replace(known, serving) != serving);
+            self.serving.send_if_modified(|report| std::mem::replace(report, serving) != serving);
         if changed {
             tracing::info!(service = self.name, serving, "health changed");
         }

@@ -24,8 +24,8 @@ pub struct Sending {
 /// Starts the producer span for jobs that the current call sends to a queue.
 pub fn send(queue: &'static str, count: usize) -> Sending {
     let nothing = || Sending { span: Span::none(), traceparent: String::new() };
-    let place = context::with(|context| (context.trace.clone(), context.shared.recording));
-    let Some((mut trace, is_recording)) = place.filter(|(trace, _)| trace.sampled()) else {
+    let traced = context::with(|context| (context.trace.clone(), context.shared.recording));
+    let Some((mut trace, is_recording)) = traced.filter(|(trace, _)| trace.sampled()) else {
         return nothing();
     };
     // Spans exist only within a recorded call.
@@ -67,11 +67,12 @@ pub async fn process<T, E>(
     traceparent: &str,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    let place = Trace::parse(traceparent).zip(context::with(Context::clone));
-    let Some((mut trace, context)) = place.filter(|(trace, _)| trace.sampled()) else {
+    let traced = Trace::parse(traceparent).zip(context::with(Context::clone));
+    let Some((mut trace, context)) = traced.filter(|(trace, _)| trace.sampled()) else {
         return work.await;
     };
-    let span = if context.shared.recording { begin(queue, id, &trace) } else { Span::none() };
+    let span =
+        if context.shared.recording { consumer_span(queue, id, &trace) } else { Span::none() };
     span::set_parent(&mut trace, &span);
     let done = Context { trace, ..context }.scope(work).instrument(span.clone()).await;
     if done.is_err() {
@@ -81,7 +82,7 @@ pub async fn process<T, E>(
     done
 }
 
-fn begin(queue: &str, id: &str, sender: &Trace) -> Span {
+fn consumer_span(queue: &str, id: &str, sender: &Trace) -> Span {
     let span = tracing::info_span!(
         target: "microblog::message",
         parent: None,

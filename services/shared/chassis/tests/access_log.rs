@@ -93,8 +93,8 @@ async fn access_log_has_one_line_per_call() {
 #[tokio::test]
 async fn access_log_has_the_final_status_code() {
     let (lines, _guard) = Lines::record(LevelFilter::INFO);
-    let begun = Arc::new(Notify::new());
-    let notice = begun.clone();
+    let started = Arc::new(Notify::new());
+    let notice = started.clone();
     let stub = Stub::new()
         .get(move |request| {
             let notice = notice.clone();
@@ -128,7 +128,7 @@ async fn access_log_has_the_final_status_code() {
         ]
     );
     let call = tokio::spawn(async move { get(peer, "left").await });
-    begun.notified().await;
+    started.notified().await;
     call.abort();
     assert_eq!(lines.wait(4).await[3], line(Level::INFO, GET, "Cancelled"));
     let mut answers = server.client().verify(VerifyRequest::default()).await.unwrap().into_inner();

@@ -85,7 +85,7 @@ async fn malformed_grpc_timeout_is_rejected() {
 }
 
 /// A service that responds with its remaining milliseconds and its trace id.
-fn tell() -> Stub {
+fn deadline_stub() -> Stub {
     Stub::new().get(|_| async {
         let remaining = context::remaining().expect("a deadline").as_millis();
         let trace = context::trace().expect("a trace");
@@ -94,7 +94,7 @@ fn tell() -> Stub {
 }
 
 /// A service that spends 200 ms, and then calls another one.
-fn ask(peer: Peer) -> Stub {
+fn relay_after_200_ms(peer: Peer) -> Stub {
     Stub::new().get(move |_| {
         let peer = peer.clone();
         async move {
@@ -105,7 +105,7 @@ fn ask(peer: Peer) -> Stub {
 }
 
 async fn deadline_and_trace_reach(peer: Peer) {
-    let server = Server::start(ask(peer).service(), config());
+    let server = Server::start(relay_after_200_ms(peer).service(), config());
     let mut request = request(LONG);
     request.metadata_mut().insert("traceparent", TRACEPARENT.parse().unwrap());
     let answer = server.client().get_user_by_name(request).await.unwrap().into_inner();
@@ -118,13 +118,13 @@ async fn deadline_and_trace_reach(peer: Peer) {
 
 #[tokio::test]
 async fn deadline_and_trace_propagate_to_a_remote_peer() {
-    let inner = Server::start(tell().service(), config());
+    let inner = Server::start(deadline_stub().service(), config());
     deadline_and_trace_reach(inner.peer()).await;
 }
 
 #[tokio::test]
 async fn deadline_and_trace_propagate_to_a_local_peer() {
-    deadline_and_trace_reach(Peer::local(&tell().service(), &config())).await;
+    deadline_and_trace_reach(Peer::local(&deadline_stub().service(), &config())).await;
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn traceparent_propagates_unchanged_without_recording() {
         async { Ok(String::new()) }
     });
     let inner = Server::start(inner.service(), config());
-    let outer = Server::start(ask(inner.peer()).service(), config());
+    let outer = Server::start(relay_after_200_ms(inner.peer()).service(), config());
     let mut request = request(None);
     request.metadata_mut().insert("traceparent", TRACEPARENT.parse().unwrap());
     outer.client().get_user_by_name(request).await.unwrap();
@@ -149,7 +149,8 @@ async fn traceparent_propagates_unchanged_without_recording() {
 async fn stuck_peer_is_bounded_by_the_callers_deadline() {
     let inner = Server::start(stuck().service(), config());
     for peer in [inner.peer(), Peer::local(&stuck().service(), &config())] {
-        let outer = Server::start(ask(peer).service(), short(|c| c.max_timeout_ms = 400));
+        let outer =
+            Server::start(relay_after_200_ms(peer).service(), short(|c| c.max_timeout_ms = 400));
         let started = Instant::now();
         assert_deadline_exceeded(
             &outer.client().get_user_by_name(request(LONG)).await.unwrap_err(),

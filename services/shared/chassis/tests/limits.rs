@@ -26,8 +26,8 @@ use tonic_prost::ProstCodec;
 
 /// A service whose calls each wait for a semaphore permit, and the number in flight.
 fn gated() -> (Stub, Arc<Semaphore>, Arc<AtomicUsize>) {
-    let (gate, under_way) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
-    let (door, count) = (gate.clone(), under_way.clone());
+    let (gate, in_flight) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (door, count) = (gate.clone(), in_flight.clone());
     let stub = Stub::new().get(move |_| {
         let (door, count) = (door.clone(), count.clone());
         async move {
@@ -37,12 +37,12 @@ fn gated() -> (Stub, Arc<Semaphore>, Arc<AtomicUsize>) {
             Ok(String::new())
         }
     });
-    (stub, gate, under_way)
+    (stub, gate, in_flight)
 }
 
 #[tokio::test]
 async fn max_calls_limits_all_connections_together() {
-    let (stub, gate, under_way) = gated();
+    let (stub, gate, in_flight) = gated();
     let mut limited = config();
     limited.max_calls = 2;
     let server = Server::start(stub.service(), limited);
@@ -50,15 +50,15 @@ async fn max_calls_limits_all_connections_together() {
         let mut client = server.client();
         tokio::spawn(async move { client.get_user_by_name(request(None)).await })
     };
-    let taken = [call(), call()];
-    eventually("two calls are under way", async || under_way.load(SeqCst) == 2).await;
+    let admitted = [call(), call()];
+    eventually("two calls are in flight", async || in_flight.load(SeqCst) == 2).await;
     let status = call().await.unwrap().unwrap_err();
     let overloaded = (Code::ResourceExhausted, "ERROR_REASON_OVERLOADED".to_owned());
     assert_eq!(code_and_reason(&status), overloaded);
     let check = HealthCheckRequest { service: "liveness".to_owned() };
     HealthClient::new(server.channel()).check(check).await.unwrap();
     gate.add_permits(3);
-    for call in taken {
+    for call in admitted {
         call.await.unwrap().unwrap();
     }
     call().await.unwrap().unwrap();
@@ -80,7 +80,7 @@ async fn admitted_call_is_not_limited_again_at_a_local_peer() {
 
 #[tokio::test]
 async fn max_streams_limits_each_connection() {
-    let (stub, gate, under_way) = gated();
+    let (stub, gate, in_flight) = gated();
     let mut limited = config();
     limited.max_streams = 3;
     let server = Server::start(stub.service(), limited);
@@ -93,11 +93,11 @@ async fn max_streams_limits_each_connection() {
         async move { client.get_user_by_name(request(None)).await }
     }));
     let calls = tokio::spawn(calls);
-    eventually("three calls are under way", async || under_way.load(SeqCst) == 3).await;
+    eventually("three calls are in flight", async || in_flight.load(SeqCst) == 3).await;
     // A full round trip on another connection: time for more calls to arrive, if there were any.
     let check = HealthCheckRequest::default();
     HealthClient::new(server.channel()).check(check).await.unwrap();
-    assert_eq!(under_way.load(SeqCst), 3);
+    assert_eq!(in_flight.load(SeqCst), 3);
     gate.add_permits(10);
     for result in calls.await.unwrap() {
         result.unwrap();
@@ -174,10 +174,10 @@ async fn malformed_message_is_invalid_argument() {
     let mut client = Grpc::new(server.channel());
     client.ready().await.unwrap();
     // An integer field instead of a string.
-    let foreign = Request::new(GetUserRequest { user_id: 5 });
+    let wrong_type = Request::new(GetUserRequest { user_id: 5 });
     let codec = ProstCodec::<GetUserRequest, GetUserByNameResponse>::default();
     let path = "/microblog.user.v1.UserService/GetUserByName".parse().unwrap();
-    let status = client.unary(foreign, path, codec).await.unwrap_err();
+    let status = client.unary(wrong_type, path, codec).await.unwrap_err();
     let expected = (Code::InvalidArgument, "ERROR_REASON_MALFORMED_MESSAGE".to_owned());
     assert_eq!(code_and_reason(&status), expected);
 }
@@ -231,16 +231,16 @@ async fn unknown_method_is_unimplemented() {
 
 #[tokio::test]
 async fn cancelled_call_releases_its_slot() {
-    let (stub, gate, under_way) = gated();
+    let (stub, gate, in_flight) = gated();
     let mut limited = config();
     limited.max_calls = 1;
     let server = Server::start(stub.service(), limited);
     let mut client = server.client();
     let call = tokio::spawn(async move { client.get_user_by_name(request(None)).await });
-    eventually("the call is under way", async || under_way.load(SeqCst) == 1).await;
+    eventually("the call is in flight", async || in_flight.load(SeqCst) == 1).await;
     call.abort();
     gate.add_permits(100);
-    eventually("another call is taken", async || {
+    eventually("another call is admitted", async || {
         let second = server.client().get_user_by_name(request(Some(Duration::from_secs(5)))).await;
         second.is_ok()
     })
@@ -249,16 +249,16 @@ async fn cancelled_call_releases_its_slot() {
 
 #[tokio::test]
 async fn unread_response_releases_its_slot() {
-    let (stub, gate, under_way) = gated();
+    let (stub, gate, in_flight) = gated();
     let mut limited = config();
     limited.max_calls = 1;
     let server = Server::start(stub.service(), limited);
     let mut reader = UserServiceClient::new(server.unread_channel(0));
     let unread = tokio::spawn(async move { reader.get_user_by_name(request(None)).await });
-    eventually("the call is under way", async || under_way.load(SeqCst) == 1).await;
+    eventually("the call is in flight", async || in_flight.load(SeqCst) == 1).await;
     gate.add_permits(100);
     let mut client = server.client();
-    eventually("another call is taken", async || {
+    eventually("another call is admitted", async || {
         client.get_user_by_name(request(None)).await.is_ok()
     })
     .await;

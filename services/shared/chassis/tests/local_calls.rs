@@ -65,19 +65,19 @@ async fn responses_and_statuses_pass_through_unchanged() {
     let answer: Arc<str> = "as it is".into();
     let same = call(&peer(), None, || async { Ok(answer.clone()) }).await.unwrap();
     assert!(Arc::ptr_eq(&same, &answer));
-    let refusal = Status::with_details(Code::NotFound, "nobody", vec![1, 2, 3].into());
-    let refused = call::<(), _>(&peer(), None, || async { Err(refusal) }).await.unwrap_err();
-    assert_eq!((refused.code(), refused.message()), (Code::NotFound, "nobody"));
-    assert_eq!(refused.details(), [1, 2, 3]);
+    let not_found = Status::with_details(Code::NotFound, "nobody", vec![1, 2, 3].into());
+    let rejected = call::<(), _>(&peer(), None, || async { Err(not_found) }).await.unwrap_err();
+    assert_eq!((rejected.code(), rejected.message()), (Code::NotFound, "nobody"));
+    assert_eq!(rejected.details(), [1, 2, 3]);
 }
 
 #[tokio::test]
 async fn panic_is_internal() {
-    let fall = || async {
+    let panicking = || async {
         tokio::task::yield_now().await;
         panic!("a mistake")
     };
-    let status = call::<(), _>(&peer(), None, fall).await.unwrap_err();
+    let status = call::<(), _>(&peer(), None, panicking).await.unwrap_err();
     assert_eq!(status.code(), Code::Internal);
     assert!(!status.message().contains("mistake"));
     call(&peer(), None, || async { Ok(()) }).await.unwrap();
@@ -91,15 +91,15 @@ async fn local_call_ends_at_its_deadline() {
     let peer = Peer::local(&Stub::new().service(), &short);
     let ended = timeout(PATIENCE, call(&peer, None, never)).await.expect("an end");
     assert_eq!(ended.unwrap_err().code(), Code::DeadlineExceeded);
-    let asked = Some(Duration::from_millis(20));
-    let ended = timeout(PATIENCE, call(&self::peer(), asked, never)).await;
+    let own = Some(Duration::from_millis(20));
+    let ended = timeout(PATIENCE, call(&self::peer(), own, never)).await;
     assert_eq!(ended.expect("an end").unwrap_err().code(), Code::DeadlineExceeded);
     let late = call(&self::peer(), Some(Duration::ZERO), || async { Ok(()) }).await.unwrap_err();
     assert_eq!(late.code(), Code::DeadlineExceeded);
 }
 
 /// Serves a stub whose handler makes a local call, with a short deadline.
-fn relaying<F>(work: impl Fn() -> F + Clone + Send + Sync + 'static) -> Server
+fn relay<F>(work: impl Fn() -> F + Clone + Send + Sync + 'static) -> Server
 where
     F: Future<Output = Result<String, Status>> + Send + 'static,
 {
@@ -115,24 +115,24 @@ where
 
 #[tokio::test]
 async fn local_call_is_cancelled_with_its_parent() {
-    struct Gone(Arc<AtomicUsize>);
-    impl Drop for Gone {
+    struct DropCounter(Arc<AtomicUsize>);
+    impl Drop for DropCounter {
         fn drop(&mut self) {
             self.0.fetch_add(1, SeqCst);
         }
     }
-    let gone = Arc::new(AtomicUsize::new(0));
-    let count = gone.clone();
-    let server = relaying(move || {
-        let gone = Gone(count.clone());
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let count = dropped.clone();
+    let server = relay(move || {
+        let dropped = DropCounter(count.clone());
         async move {
-            let _gone = gone;
+            let _gone = dropped;
             std::future::pending().await
         }
     });
     let late = server.client().get_user_by_name(request(None)).await;
     assert_eq!(late.unwrap_err().code(), Code::DeadlineExceeded);
-    eventually("the inner call is gone", async || gone.load(SeqCst) == 1).await;
+    eventually("the inner call is dropped", async || dropped.load(SeqCst) == 1).await;
 }
 
 #[tokio::test]
@@ -160,7 +160,7 @@ async fn local_call_inherits_trace_and_deadline() {
 async fn drain_waits_for_a_local_write_after_its_deadline() {
     let (gate, done) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
     let (door, count) = (gate.clone(), done.clone());
-    let mut server = relaying(move || {
+    let mut server = relay(move || {
         let (door, done) = (door.clone(), count.clone());
         mutate(async move {
             door.acquire().await.unwrap().forget();

@@ -44,15 +44,15 @@ async fn peer_is_unavailable_while_down_and_recovers() {
         eventually("the peer answers", async || get(peer.clone(), "").await.is_ok()).await;
         server.stop();
         server.ended().await;
-        eventually("the peer is away", async || get(peer.clone(), "").await.is_err()).await;
+        eventually("the peer is unavailable", async || get(peer.clone(), "").await.is_err()).await;
         assert_unavailable(&get(peer.clone(), "").await.unwrap_err());
     }
 }
 
 #[tokio::test]
 async fn peer_unavailable_reaches_the_outer_caller() {
-    let nobody = Port::take();
-    let peer = Peer::remote(&format!("http://{}", nobody.address()), &config()).unwrap();
+    let unused = Port::take();
+    let peer = Peer::remote(&format!("http://{}", unused.address()), &config()).unwrap();
     let outer = Stub::new().get(move |_| {
         let peer = peer.clone();
         async move { get(peer, "").await }
@@ -70,8 +70,8 @@ async fn silent_port() -> (TcpListener, Vec<TcpStream>) {
     let address = listener.local_addr().unwrap();
     let mut waiting = Vec::new();
     let attempt = || tokio::net::TcpStream::connect(address);
-    while let Ok(taken) = tokio::time::timeout(Duration::from_millis(900), attempt()).await {
-        waiting.push(taken.unwrap().into_std().unwrap());
+    while let Ok(connected) = tokio::time::timeout(Duration::from_millis(900), attempt()).await {
+        waiting.push(connected.unwrap().into_std().unwrap());
     }
     (listener, waiting)
 }
@@ -80,9 +80,9 @@ async fn silent_port() -> (TcpListener, Vec<TcpStream>) {
 async fn calls_to_an_unreachable_host_fail_fast_and_recover() {
     let (listener, waiting) = silent_port().await;
     let address = listener.local_addr().unwrap();
-    let mut patient = config();
-    patient.default_timeout_ms = 60_000;
-    let peer = Peer::remote(&format!("http://{address}"), &patient).unwrap();
+    let mut long_timeout = config();
+    long_timeout.default_timeout_ms = 60_000;
+    let peer = Peer::remote(&format!("http://{address}"), &long_timeout).unwrap();
     let started = Instant::now();
     let calls = join_all((0..60).map(|_| get(peer.clone(), ""))).await;
     for result in calls {
@@ -131,10 +131,10 @@ async fn slow_calls_do_not_block_others() {
     }
     let calls = join_all((0..10).map(|_| get(peer.clone(), "slow")));
     let calls = tokio::spawn(calls);
-    eventually("the slow calls are under way", async || slow.load(SeqCst) == 10).await;
+    eventually("the slow calls are in flight", async || slow.load(SeqCst) == 10).await;
     for _ in 0..4 {
         let fast = tokio::time::timeout(PATIENCE, get(peer.clone(), "")).await;
-        fast.expect("it is not held up").unwrap();
+        fast.expect("it is not blocked").unwrap();
     }
     calls.abort();
 }
@@ -152,17 +152,17 @@ async fn long_streams_block_neither_calls_nor_each_other() {
         let mut lasting = Vec::new();
         for _ in 0..35 {
             let mut client = UserServiceClient::new(peer.clone());
-            let begun = async {
+            let opened = async {
                 let mut answers =
                     client.verify(VerifyRequest::default()).await.unwrap().into_inner();
                 answers.next().await.unwrap().unwrap();
                 answers
             };
-            let begun = tokio::time::timeout(PATIENCE, begun).await;
-            lasting.push(begun.expect("a stream is held up"));
+            let opened = tokio::time::timeout(PATIENCE, opened).await;
+            lasting.push(opened.expect("a stream is blocked"));
         }
         let call = tokio::time::timeout(PATIENCE, get(peer.clone(), "")).await;
-        call.expect("a call is held up").unwrap();
+        call.expect("a call is blocked").unwrap();
     }
 }
 
@@ -182,8 +182,8 @@ async fn max_connection_age_fails_no_call() {
 
 #[tokio::test]
 async fn peer_statuses_pass_through_unchanged() {
-    let refuse = || Status::not_found("no such account");
-    let stub = Stub::new().get(move |_| async move { Err(refuse()) });
+    let reject = || Status::not_found("no such account");
+    let stub = Stub::new().get(move |_| async move { Err(reject()) });
     let server = Server::start(stub.clone().service(), config());
     for peer in [server.peer(), Peer::local(&stub.service(), &config())] {
         let status = get(peer, "").await.unwrap_err();

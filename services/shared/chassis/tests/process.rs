@@ -35,7 +35,7 @@ async fn signal_stops_the_process_after_in_flight_writes() {
         let address = process.address();
         let peer = peer(address);
         let write = tokio::spawn(async move { get(peer, "slow").await });
-        process.wait(|line| line["begun"] == "slow");
+        process.wait(|line| line["started"] == "slow");
         // The write is in flight; its caller disconnects.
         write.abort();
         process.signal(signal);
@@ -61,7 +61,7 @@ async fn second_signal_exits_immediately() {
     let address = process.address();
     let peer = peer(address);
     let write = tokio::spawn(async move { get(peer, "stuck").await });
-    process.wait(|line| line["begun"] == "stuck");
+    process.wait(|line| line["started"] == "stuck");
     process.signal(Signal::SIGTERM);
     process.wait(|line| line["message"] == "stopping");
     process.signal(Signal::SIGTERM);
@@ -76,7 +76,7 @@ async fn drain_timeout_cuts_off_calls_in_flight() {
     let address = process.address();
     let peer = peer(address);
     let write = tokio::spawn(async move { get(peer, "stuck").await });
-    process.wait(|line| line["begun"] == "stuck");
+    process.wait(|line| line["started"] == "stuck");
     process.signal(Signal::SIGTERM);
     process.wait(|line| line["message"] == "drain timed out, cutting off");
     process.ended();

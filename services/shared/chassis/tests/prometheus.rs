@@ -28,9 +28,9 @@ fn start(flags: &str) -> (Process, SocketAddr, SocketAddr) {
     let flags = format!("--metrics-listen 127.0.0.1:0 {flags}");
     let process = Process::start("127.0.0.1:0", &flags);
     let line = process.wait(|line| line["message"] == "serving metrics");
-    let scraped = line["address"].as_str().unwrap().parse().unwrap();
+    let metrics_address = line["address"].as_str().unwrap().parse().unwrap();
     let address = process.address();
-    (process, address, scraped)
+    (process, address, metrics_address)
 }
 
 /// Sends an HTTP request; returns the head and the body of the response.
@@ -63,12 +63,12 @@ const ANSWERED: &str = r#"{rpc_method="microblog.user.v1.UserService/GetUserByNa
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prometheus_scrapes_metrics_without_a_collector() {
-    let (process, address, scraped) = start("--max-calls 7");
+    let (process, address, metrics_address) = start("--max-calls 7");
     for _ in 0..3 {
         get_answered(address).await;
     }
     get(peer(address), "private").await.unwrap_err();
-    let (head, metrics) = scrape(scraped, "GET", "/metrics").await;
+    let (head, metrics) = scrape(metrics_address, "GET", "/metrics").await;
     assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
     assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
     let of_calls = |part: &str| format!("rpc_server_call_duration_seconds_{part}{ANSWERED}");
@@ -89,18 +89,18 @@ async fn prometheus_scrapes_metrics_without_a_collector() {
     }
 
     get_answered(address).await;
-    let again = self::metrics(scraped).await;
+    let again = self::metrics(metrics_address).await;
     assert_eq!(value(&again, &of_calls("count")), 4.0, "numbers grow from scrape to scrape");
     drop(process);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rejected_calls_are_counted() {
-    let (process, address, scraped) = start("--max-calls 1");
+    let (process, address, metrics_address) = start("--max-calls 1");
     let stuck = tokio::spawn(get(peer(address), "stuck"));
-    process.wait(|line| line["begun"] == "stuck");
+    process.wait(|line| line["started"] == "stuck");
     get(peer(address), "").await.unwrap_err();
-    let metrics = metrics(scraped).await;
+    let metrics = metrics(metrics_address).await;
     assert_eq!(value(&metrics, r#"microblog_calls_active{kind="call"}"#), 1.0);
     assert_eq!(value(&metrics, r#"microblog_calls_refused_total{kind="call"}"#), 1.0);
     stuck.abort();
@@ -108,34 +108,34 @@ async fn rejected_calls_are_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_are_served_during_the_drain() {
-    let (mut process, address, scraped) = start("");
+    let (mut process, address, metrics_address) = start("");
     let slow = tokio::spawn(get(peer(address), "slow"));
-    process.wait(|line| line["begun"] == "slow");
+    process.wait(|line| line["started"] == "slow");
     // A silent connection must not delay anything.
-    let _silent = TcpStream::connect(scraped).await.unwrap();
+    let _silent = TcpStream::connect(metrics_address).await.unwrap();
     process.signal(Signal::SIGTERM);
     process.wait(|line| line["message"] == "stopping");
-    assert!(metrics(scraped).await.contains("microblog_calls_active"), "while it drains");
+    assert!(metrics(metrics_address).await.contains("microblog_calls_active"), "while it drains");
     slow.await.unwrap().unwrap();
     assert!(process.ended().success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_paths_and_methods_are_rejected() {
-    let (_process, _, scraped) = start("");
-    let (head, _) = scrape(scraped, "GET", "/").await;
+    let (_process, _, metrics_address) = start("");
+    let (head, _) = scrape(metrics_address, "GET", "/").await;
     assert!(head.starts_with("HTTP/1.1 404"), "{head}");
-    let (head, _) = scrape(scraped, "POST", "/metrics").await;
+    let (head, _) = scrape(metrics_address, "POST", "/metrics").await;
     assert!(head.starts_with("HTTP/1.1 405"), "{head}");
 }
 
 #[tokio::test]
 async fn metrics_address_in_use_fails_the_start() {
-    let taken = Port::take();
-    let _listener = taken.listen();
-    let flags = format!("--metrics-listen {}", taken.address());
+    let in_use = Port::take();
+    let _listener = in_use.listen();
+    let flags = format!("--metrics-listen {}", in_use.address());
     let mut process = Process::start("127.0.0.1:0", &flags);
-    let said = format!("cannot listen on {} for metrics", taken.address());
-    process.wait(|line| line.as_str().is_some_and(|line| line.contains(&said)));
+    let error = format!("cannot listen on {} for metrics", in_use.address());
+    process.wait(|line| line.as_str().is_some_and(|line| line.contains(&error)));
     assert!(!process.ended().success());
 }

@@ -59,7 +59,7 @@ async fn server_error_is_recorded_in_the_span() {
     let flags = format!("--otlp-endpoint {} --trace-sampling 1", collector.url());
     let mut process = Process::start("127.0.0.1:0", &flags);
     get(peer(process.address()), "private").await.unwrap_err();
-    let said = process.wait(|line| line["message"] == "panic")["trace_id"].clone();
+    let trace_id_logged = process.wait(|line| line["message"] == "panic")["trace_id"].clone();
     process.signal(Signal::SIGTERM);
     assert!(process.ended().success());
     let spans = collector.spans();
@@ -67,7 +67,7 @@ async fn server_error_is_recorded_in_the_span() {
     assert_eq!(text(&call.attributes, "error.type"), "INTERNAL");
     assert_eq!(call.status.as_ref().unwrap().code, 2, "an error");
     let id = u128::from_be_bytes(call.trace_id.clone().try_into().unwrap());
-    assert_eq!(said, format!("{id:032x}"), "what is said in a call names its trace");
+    assert_eq!(trace_id_logged, format!("{id:032x}"), "log lines of a call have its trace id");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -153,8 +153,8 @@ async fn metrics_are_exported_periodically() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unreachable_collector_does_not_delay_exit() {
-    let nobody = Port::take();
-    let flags = format!("--otlp-endpoint http://{}", nobody.address());
+    let unused = Port::take();
+    let flags = format!("--otlp-endpoint http://{}", unused.address());
     let mut process = Process::start("127.0.0.1:0", &flags);
     get_answered(process.address()).await;
     process.signal(Signal::SIGTERM);

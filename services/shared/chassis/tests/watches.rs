@@ -17,20 +17,20 @@ use tonic::{Code, Status, Streaming};
 type Answers = BoxStream<'static, Result<VerifyResponse, Status>>;
 
 /// A watch that sends one message, and then waits.
-fn nothing() -> Answers {
+fn open_watch() -> Answers {
     match context::watch() {
         Ok(()) => stream::iter([Ok(VerifyResponse::default())]).chain(stream::pending()).boxed(),
         Err(status) => stream::once(async { Err(status) }).boxed(),
     }
 }
 
-fn watched() -> Stub {
-    Stub::new().verify(nothing)
+fn watch_stub() -> Stub {
+    Stub::new().verify(open_watch)
 }
 
 /// A watch that relays that of a local service, as the gateway does.
 fn relay(declares_watch: bool) -> Stub {
-    let peer = Peer::local(&watched().service(), &config());
+    let peer = Peer::local(&watch_stub().service(), &config());
     Stub::new().verify(move || {
         if declares_watch && let Err(status) = context::watch() {
             return stream::once(async { Err(status) }).boxed();
@@ -60,7 +60,7 @@ fn assert_stopping(status: &Status) {
 
 #[tokio::test]
 async fn watches_do_not_count_toward_max_calls() {
-    for stub in [watched(), relay(true), relay(false)] {
+    for stub in [watch_stub(), relay(true), relay(false)] {
         let server = Server::start(stub.service(), limited(|config| config.max_calls = 1));
         let _watches = [watch(&server).await.unwrap(), watch(&server).await.unwrap()];
         server.client().get_user_by_name(request(None)).await.unwrap();
@@ -70,23 +70,23 @@ async fn watches_do_not_count_toward_max_calls() {
 #[tokio::test]
 async fn max_watches_limits_the_process() {
     // The relay and the relayed watch count as one.
-    for stub in [watched(), relay(true), relay(false)] {
+    for stub in [watch_stub(), relay(true), relay(false)] {
         let server = Server::start(stub.service(), limited(|config| config.max_watches = 1));
         let first = watch(&server).await.unwrap();
         let overloaded = (Code::ResourceExhausted, "ERROR_REASON_OVERLOADED".to_owned());
         assert_eq!(code_and_reason(&watch(&server).await.unwrap_err()), overloaded);
         drop(first);
-        eventually("the next is taken", async || watch(&server).await.is_ok()).await;
+        eventually("the next is admitted", async || watch(&server).await.is_ok()).await;
     }
 }
 
 #[tokio::test]
 async fn rejected_watch_releases_its_slot() {
     let config = limited(|config| (config.max_calls, config.max_watches) = (1, 1));
-    let server = Server::start(watched().service(), config);
+    let server = Server::start(watch_stub().service(), config);
     let _first = watch(&server).await.unwrap();
     watch(&server).await.unwrap_err();
-    eventually("another call is taken", async || {
+    eventually("another call is admitted", async || {
         server.client().get_user_by_name(request(None)).await.is_ok()
     })
     .await;
@@ -95,7 +95,7 @@ async fn rejected_watch_releases_its_slot() {
 #[tokio::test]
 async fn watch_outside_a_call_is_not_limited() {
     let none = limited(|config| config.max_watches = 1);
-    let peer = Peer::local(&watched().service(), &none);
+    let peer = Peer::local(&watch_stub().service(), &none);
     let mut client = UserServiceClient::new(peer);
     let mut watches = Vec::new();
     for _ in 0..3 {
@@ -106,7 +106,7 @@ async fn watch_outside_a_call_is_not_limited() {
 }
 
 /// A watch that is always ready.
-fn busy() -> Stub {
+fn always_ready() -> Stub {
     Stub::new().verify(|| {
         context::watch().unwrap();
         stream::repeat_with(|| Ok(VerifyResponse::default())).boxed()
@@ -114,13 +114,13 @@ fn busy() -> Stub {
 }
 
 /// A watch that is declared only while the stream is polled.
-fn late() -> Stub {
-    Stub::new().verify(|| stream::once(async { nothing() }).flatten().boxed())
+fn declared_late() -> Stub {
+    Stub::new().verify(|| stream::once(async { open_watch() }).flatten().boxed())
 }
 
 #[tokio::test]
 async fn drain_ends_watches() {
-    for stub in [watched(), relay(true), relay(false), busy(), late()] {
+    for stub in [watch_stub(), relay(true), relay(false), always_ready(), declared_late()] {
         let mut server = Server::start(stub.service(), config());
         let mut answers = watch(&server).await.unwrap();
         server.stop();
@@ -140,7 +140,7 @@ async fn drain_ends_watches() {
 async fn watches_stay_open_for_the_drain_delay() {
     let delay = Duration::from_millis(300);
     let config = limited(|config| config.drain_delay_ms = 300);
-    let mut server = Server::start(watched().service(), config);
+    let mut server = Server::start(watch_stub().service(), config);
     let mut answers = watch(&server).await.unwrap();
     let started = Instant::now();
     server.stop();

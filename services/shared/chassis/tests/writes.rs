@@ -124,7 +124,7 @@ async fn drain_waits_for_write(server: &mut Server, gate: &Semaphore, begun: &At
     eventually("the write has begun", async || begun.load(SeqCst) == 1).await;
     call.abort();
     server.stop();
-    eventually("no new connection is taken", async || {
+    eventually("no new connection is accepted", async || {
         tokio::net::TcpStream::connect(server.address).await.is_err()
     })
     .await;
@@ -166,9 +166,9 @@ async fn call_in_flight_completes_while_draining() {
     let mut server = Server::start(stub.service(), config());
     let mut client = server.client();
     let call = tokio::spawn(async move { client.get_user_by_name(request(None)).await });
-    eventually("the call is under way", async || begun.load(SeqCst) == 1).await;
+    eventually("the call is in flight", async || begun.load(SeqCst) == 1).await;
     server.stop();
-    eventually("no new connection is taken", async || {
+    eventually("no new connection is accepted", async || {
         tokio::net::TcpStream::connect(server.address).await.is_err()
     })
     .await;
@@ -190,8 +190,8 @@ async fn silent_connections_are_closed_and_block_no_other() {
     assert!(started.elapsed() < Duration::from_secs(5), "the call had to wait");
     for connection in &mut silent {
         let mut byte = [0];
-        let heard = tokio::time::timeout(PATIENCE, connection.read(&mut byte)).await;
-        assert_eq!(heard.expect("it is closed").unwrap_or(0), 0);
+        let received = tokio::time::timeout(PATIENCE, connection.read(&mut byte)).await;
+        assert_eq!(received.expect("it is closed").unwrap_or(0), 0);
     }
 }
 
@@ -215,11 +215,11 @@ async fn unresponsive_connection_does_not_block_the_drain() {
     let mut silent = std::net::TcpStream::connect(server.address).unwrap();
     // HTTP/2 preface and empty SETTINGS; the client never answers.
     silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
-    let heard = tokio::task::spawn_blocking(move || {
+    let received = tokio::task::spawn_blocking(move || {
         let mut settings = [0; 9];
         silent.read_exact(&mut settings).map(|()| silent)
     });
-    let _silent = heard.await.unwrap().unwrap();
+    let _silent = received.await.unwrap().unwrap();
     let started = Instant::now();
     server.stop();
     tokio::time::timeout(PATIENCE, server.ended()).await.expect("the drain ends");

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     /// Returns an error with its sources and its debug output.
-    fn said(error: &TlsError) -> String {
+    fn describe(error: &TlsError) -> String {
         let causes = std::iter::successors(error.source(), |&cause| cause.source());
         let causes = causes.map(|cause| format!(": {cause}")).collect::<String>();
         format!("{error}{causes} {error:?}")
@@ -179,16 +179,16 @@ mod tests {
         let (certificate, key) = files.certificate("server", &issued);
         for (text, problem) in wrong {
             files.write("server.key", text);
-            let refused = Identity::read(&certificate, &key).and_then(|identity| identity.pem());
-            let error = said(&refused.unwrap_err());
+            let rejected = Identity::read(&certificate, &key).and_then(|identity| identity.pem());
+            let error = describe(&rejected.unwrap_err());
             assert!(error.contains(problem), "{error}");
             let mut secrets = issued.key.lines().chain(other.key.lines());
             assert!(!secrets.any(|line| !line.starts_with('-') && error.contains(line)), "{error}");
         }
         files.write("server.key", &issued.key);
         let none = File::read(&key).and_then(|file| file.authorities_pem()).unwrap_err();
-        assert!(said(&none).contains("it has no certificate"), "{none:?}");
+        assert!(describe(&none).contains("it has no certificate"), "{none:?}");
         let missing = File::read(&files.path("none")).err().unwrap();
-        assert!(said(&missing).contains("it cannot be read: No such file"), "{missing:?}");
+        assert!(describe(&missing).contains("it cannot be read: No such file"), "{missing:?}");
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use crate::looks::Looks;
 
 // Minimum interval between two checks of a few small local files.
-const PAUSE: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// How to read files, and how to build a value from them.
 pub trait Recipe {
@@ -41,7 +41,7 @@ pub struct Reloaded<R: Recipe> {
     state: Mutex<State<R>>,
     /// Number of rebuilds.
     generation: AtomicU64,
-    looks: Looks,
+    checks: Looks,
 }
 
 struct State<R: Recipe> {
@@ -62,7 +62,7 @@ impl<R: Recipe> Reloaded<R> {
             recipe,
             state: Mutex::new(State { files, made, is_unreadable: false }),
             generation: AtomicU64::new(0),
-            looks: Looks::every(PAUSE),
+            checks: Looks::every(CHECK_INTERVAL_MIN),
         })
     }
 
@@ -74,7 +74,7 @@ impl<R: Recipe> Reloaded<R> {
     /// Returns the value of the files, at most a second old; or the previous value if they are
     /// unusable.
     pub fn current(&self) -> Arc<R::Made> {
-        self.look_if_time();
+        self.reload_if_due();
         self.lock().made.clone()
     }
 
@@ -82,13 +82,13 @@ impl<R: Recipe> Reloaded<R> {
     /// cheap for every call. A later [`Reloaded::current`] returns a value of this generation, or
     /// of a newer one.
     pub fn generation(&self) -> u64 {
-        self.look_if_time();
+        self.reload_if_due();
         self.generation.load(Relaxed)
     }
 
-    fn look_if_time(&self) {
-        if self.looks.is_due()
-            && let Err(error) = self.update(&mut self.lock())
+    fn reload_if_due(&self) {
+        if self.checks.is_due()
+            && let Err(error) = self.reload(&mut self.lock())
         {
             let (error, problem) = (&error as &dyn Error, error.source());
             let name = self.name;
@@ -96,7 +96,7 @@ impl<R: Recipe> Reloaded<R> {
         }
     }
 
-    fn update(&self, state: &mut State<R>) -> Result<(), R::Error> {
+    fn reload(&self, state: &mut State<R>) -> Result<(), R::Error> {
         // An unreadable or unusable file is logged once.
         let read = self.recipe.read();
         let was_unreadable = std::mem::replace(&mut state.is_unreadable, read.is_err());
@@ -156,7 +156,7 @@ mod tests {
 
     /// Returns the value and the generation, after a second has passed.
     fn later(number: &Reloaded<Number>) -> (u32, u64) {
-        number.looks.next.store(0, Relaxed);
+        number.checks.next.store(0, Relaxed);
         (*number.current(), number.generation())
     }
 
@@ -174,11 +174,14 @@ mod tests {
     fn files_are_checked_once_per_interval_by_each_method() {
         let (files, number) = number();
         files.write("number", "2");
-        number.looks.next.store(u64::MAX, Relaxed);
+        number.checks.next.store(u64::MAX, Relaxed);
         assert_eq!((*number.current(), number.generation()), (1, 0), "not yet");
-        number.looks.next.store(0, Relaxed);
+        number.checks.next.store(0, Relaxed);
         assert_eq!((number.generation(), *number.current()), (1, 2));
-        assert!(number.looks.next.load(Relaxed) >= millis(PAUSE), "then there is a pause");
+        assert!(
+            number.checks.next.load(Relaxed) >= millis(CHECK_INTERVAL_MIN),
+            "the next check is a period later"
+        );
     }
 
     #[test]
@@ -194,9 +197,9 @@ mod tests {
         let expect = |made: (u32, u64), warnings: usize, changes: usize| {
             assert_eq!([later(&number), later(&number)], [made, made]);
             let log = fs::read_to_string(&log).unwrap();
-            let said = |text| log.lines().filter(|line| line.contains(text)).count();
-            assert_eq!(said("counting goes on with the files as they were before"), warnings);
-            assert_eq!(said("counting goes on with files that have changed"), changes);
+            let count = |text| log.lines().filter(|line| line.contains(text)).count();
+            assert_eq!(count("counting goes on with the files as they were before"), warnings);
+            assert_eq!(count("counting goes on with files that have changed"), changes);
         };
         files.write("number", "rubbish");
         expect((1, 0), 1, 0);

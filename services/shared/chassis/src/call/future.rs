@@ -60,10 +60,11 @@ impl Future for CallFuture {
             Some(work) => catch_unwind(AssertUnwindSafe(|| work.poll(waker))),
             None => Ok(Poll::Pending),
         };
-        let mut known = None;
+        let mut finished_context = None;
         let answer = match polled {
             Ok(Poll::Ready(Ok(response))) => {
-                known = this.work.as_mut().as_pin_mut().and_then(TaskLocalFuture::take_value);
+                finished_context =
+                    this.work.as_mut().as_pin_mut().and_then(TaskLocalFuture::take_value);
                 Ok(response)
             }
             Ok(Poll::Pending) => match (this.rejection.take(), this.timer.as_pin_mut()) {
@@ -82,7 +83,7 @@ impl Future for CallFuture {
         match this.call.take() {
             Some(mut call) => {
                 // The handler may have set the identity. A stream that it returns keeps it.
-                if let Some(context) = known {
+                if let Some(context) = finished_context {
                     call.identity = context.identity.get();
                 }
                 Poll::Ready(Ok(respond(answer, call)))

@@ -13,8 +13,8 @@ pub struct CallAuthorizer;
 
 impl microblog_proto::Authorizer for CallAuthorizer {
     fn authorize(&self, principal: Principal) -> Result<(), Status> {
-        let known = context::with(|call| (call.shared.keys.is_some(), call.identity.get()));
-        match known {
+        let caller = context::with(|call| (call.shared.keys.is_some(), call.identity.get()));
+        match caller {
             Some((false, _)) => Ok(()),
             Some((true, identity)) => authorize(identity, principal),
             // A call outside any server has no identity.
@@ -58,11 +58,11 @@ mod tests {
             Principal::Anybody,
             Principal::System,
         ];
-        let let_in =
+        let allowed =
             |identity| all.map(|principal| u8::from(authorize(identity, principal).is_ok()));
-        assert_eq!(let_in(user), [1, 0, 0, 1, 0, 1, 1, 0]);
-        assert_eq!(let_in(Identity::Nobody), [0, 0, 0, 0, 0, 1, 1, 0]);
-        assert_eq!(let_in(Identity::System), [1; 8]);
+        assert_eq!(allowed(user), [1, 0, 0, 1, 0, 1, 1, 0]);
+        assert_eq!(allowed(Identity::Nobody), [0, 0, 0, 0, 0, 1, 1, 0]);
+        assert_eq!(allowed(Identity::System), [1; 8]);
     }
 
     #[test]

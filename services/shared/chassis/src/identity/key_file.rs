@@ -34,16 +34,16 @@ pub struct KeyFile(Arc<Inner>);
 struct Inner {
     path: PathBuf,
     keys: RwLock<Keys>,
-    looks: Looks,
+    check_interval: Looks,
     /// Result of the last check.
-    found: Mutex<Found>,
+    content: Mutex<Content>,
 }
 
 /// Result of a check, without the keys.
 #[derive(PartialEq, Eq)]
-enum Found {
+enum Content {
     Text([u8; 32]),
-    Nothing,
+    Unreadable,
 }
 
 /// Why the keys of a file are unusable.
@@ -68,8 +68,8 @@ impl KeyFile {
         Ok(Self(Arc::new(Inner {
             path,
             keys: RwLock::new(keys),
-            looks: Looks::every(CHECK_INTERVAL),
-            found: Mutex::new(Found::text(&text)),
+            check_interval: Looks::every(CHECK_INTERVAL),
+            content: Mutex::new(Content::text(&text)),
         })))
     }
 
@@ -99,19 +99,19 @@ impl FromStr for KeyFile {
 
 impl Inner {
     fn reload_if_due(&self) {
-        if self.looks.is_due() {
+        if self.check_interval.is_due() {
             self.reload();
         }
     }
 
     fn reload(&self) {
         let text = read(&self.path);
-        let found = text.as_deref().map_or(Found::Nothing, Found::text);
-        let mut before = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        if *before == found {
+        let content = text.as_deref().map_or(Content::Unreadable, Content::text);
+        let mut before = self.content.lock().unwrap_or_else(PoisonError::into_inner);
+        if *before == content {
             return;
         }
-        *before = found;
+        *before = content;
         let file = self.path.display();
         match text.map(|text| Keys::parse(&text)) {
             Ok(Ok(keys)) => {
@@ -128,7 +128,7 @@ fn warn(file: &dyn fmt::Display, error: &(dyn std::error::Error + 'static)) {
     tracing::warn!(%file, error, "the keys of identities cannot be read anew, the former stay");
 }
 
-impl Found {
+impl Content {
     fn text(text: impl AsRef<[u8]>) -> Self {
         Self::Text(Sha256::digest(text).into())
     }
@@ -171,7 +171,7 @@ mod tests {
         (file, keys)
     }
 
-    fn knows(file: &KeyFile, other: &KeyFile) -> bool {
+    fn accepts(file: &KeyFile, other: &KeyFile) -> bool {
         file.verify(other.sign(Identity::System).as_bytes()) == Ok(Identity::System)
     }
 
@@ -184,11 +184,11 @@ mod tests {
             for (path, file) in [(one.path(), &caller), (two.path(), &callee)] {
                 fs::write(path, &text).unwrap();
                 file.0.reload();
-                assert!(knows(&callee, &caller) && knows(&caller, &callee), "{text}");
+                assert!(accepts(&callee, &caller) && accepts(&caller, &callee), "{text}");
             }
         }
         let (_, former) = file(ONE);
-        assert!(!knows(&callee, &former));
+        assert!(!accepts(&callee, &former));
     }
 
     #[test]
@@ -197,13 +197,13 @@ mod tests {
         let (_, same) = file(ONE);
         fs::write(path.path(), "rubbish").unwrap();
         keys.0.reload();
-        assert!(knows(&keys, &same));
+        assert!(accepts(&keys, &same));
         fs::remove_file(path.path()).unwrap();
         keys.0.reload();
-        assert!(knows(&keys, &same));
+        assert!(accepts(&keys, &same));
         fs::write(path.path(), TWO).unwrap();
         keys.0.reload();
-        assert!(!knows(&keys, &same));
+        assert!(!accepts(&keys, &same));
     }
 
     #[test]
@@ -211,9 +211,9 @@ mod tests {
         let (path, mut keys) = file(ONE);
         let (_, other) = file(TWO);
         fs::write(path.path(), TWO).unwrap();
-        assert!(!knows(&keys, &other), "not yet");
-        Arc::get_mut(&mut keys.0).unwrap().looks = Looks::every(Duration::ZERO);
-        assert!(knows(&keys, &other));
+        assert!(!accepts(&keys, &other), "not yet");
+        Arc::get_mut(&mut keys.0).unwrap().check_interval = Looks::every(Duration::ZERO);
+        assert!(accepts(&keys, &other));
     }
 
     #[test]

@@ -92,7 +92,7 @@ mod tests {
     const OTHER: &str = "__________________________________________8";
 
     fn problem(text: &str) -> KeyError {
-        Keys::parse(text).err().expect("is refused")
+        Keys::parse(text).err().expect("an error")
     }
 
     #[test]

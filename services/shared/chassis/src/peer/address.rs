@@ -203,9 +203,9 @@ mod tests {
     #[test]
     fn url_credentials_are_rejected_and_not_shown() {
         for address in ["http://user:secret@host", "http://user:secret@host:port", "user:secret@"] {
-            let refused = parse_all(address, None).unwrap_err();
-            assert!(matches!(refused, AddressError::Credentials), "{address}: {refused}");
-            assert!(!format!("{refused:?}").contains("secret"));
+            let rejected = parse_all(address, None).unwrap_err();
+            assert!(matches!(rejected, AddressError::Credentials), "{address}: {rejected}");
+            assert!(!format!("{rejected:?}").contains("secret"));
         }
     }
 }

@@ -94,9 +94,9 @@ impl Discovery {
         let found = join_all(self.config.urls.iter().map(|url| self.resolve(url))).await;
         let mut state = self.state();
         let mut failure = None;
-        for (known, found) in state.addresses_by_url.iter_mut().zip(found) {
+        for (addresses_of_url, found) in state.addresses_by_url.iter_mut().zip(found) {
             match found {
-                Ok(addresses) if !addresses.is_empty() => *known = addresses,
+                Ok(addresses) if !addresses.is_empty() => *addresses_of_url = addresses,
                 Ok(_) => failure = Some("the name has no addresses".to_owned()),
                 Err(error) => failure = Some(error.to_string()),
             }

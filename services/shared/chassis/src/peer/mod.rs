@@ -127,10 +127,10 @@ impl Peer {
         method: &Method,
         caller: Option<&Context>,
     ) -> Option<Instant> {
-        let asked = timeout::read(headers).ok().flatten();
-        let asked = asked.map(|timeout| Instant::now() + timeout);
-        match (asked, caller.and_then(|caller| caller.deadline)) {
-            (Some(asked), Some(call)) => Some(asked.min(call)),
+        let own = timeout::read(headers).ok().flatten();
+        let own = own.map(|timeout| Instant::now() + timeout);
+        match (own, caller.and_then(|caller| caller.deadline)) {
+            (Some(own), Some(call)) => Some(own.min(call)),
             (Some(only), None) | (None, Some(only)) => Some(only),
             (None, None) if method.streaming => None,
             (None, None) => Some(Instant::now() + self.default_timeout),

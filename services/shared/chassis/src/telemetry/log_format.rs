@@ -155,11 +155,11 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("the store failed")]
-    struct Failed(#[source] Refused);
+    struct Failed(#[source] Rejected);
 
     #[derive(Debug, thiserror::Error)]
-    #[error("it said \"no\"")]
-    struct Refused(#[source] io::Error);
+    #[error("rejected: \"no\"")]
+    struct Rejected(#[source] io::Error);
 
     /// Returns the JSON object of a log event.
     fn object(say: impl FnOnce()) -> serde_json::Value {
@@ -188,10 +188,10 @@ mod tests {
 
     #[test]
     fn json_lists_the_sources_of_an_error() {
-        let error = Failed(Refused(io::Error::other("closed")));
+        let error = Failed(Rejected(io::Error::other("closed")));
         let logged = object(|| tracing::warn!(error = &error as &dyn Error, calls = 1, "failed"));
         assert_eq!(logged["error"], "the store failed");
-        assert_eq!(logged["error.sources"], serde_json::json!(["it said \"no\"", "closed"]));
+        assert_eq!(logged["error.sources"], serde_json::json!(["rejected: \"no\"", "closed"]));
         assert_eq!((&logged["calls"], &logged["message"]), (&1.into(), &"failed".into()));
     }
 

@@ -139,7 +139,7 @@ mod tests {
         let own = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://own");
         assert_eq!(read(COLLECTOR, &[own]).traces_endpoint.as_deref(), Some("http://own"));
         assert_eq!(read(COLLECTOR, &[own]).metrics_endpoint, common.metrics_endpoint);
-        assert_eq!(read(&[], &[own]).metrics_endpoint, None, "of the other signal nothing is said");
+        assert_eq!(read(&[], &[own]).metrics_endpoint, None, "the other signal has no endpoint");
         let empty = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "");
         assert_eq!(read(COLLECTOR, &[empty]), common);
     }

@@ -96,10 +96,10 @@ async fn failed_resolution_keeps_the_known_endpoints() {
     call(&peer, Kind::NotIdempotent).await.unwrap();
     for unknown in [None, Some(&[][..])] {
         names.set(unknown);
-        let asked = names.lookups();
-        eventually("it is looked up", async || {
+        let lookups = names.lookups();
+        eventually("the name is resolved", async || {
             call(&peer, Kind::NotIdempotent).await.unwrap();
-            names.lookups() > asked + 3
+            names.lookups() > lookups + 3
         })
         .await;
     }

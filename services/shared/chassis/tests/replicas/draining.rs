@@ -40,7 +40,7 @@ async fn rolling_restart_fails_no_call() {
     }
     marks.sort_unstable();
     marks.dedup();
-    assert_eq!(marks.len(), seen, "nothing was asked twice");
+    assert_eq!(marks.len(), seen, "a call was sent twice");
 }
 
 #[tokio::test]
@@ -51,9 +51,9 @@ async fn scaling_up_and_down_fails_no_call() {
     let peer = peer_at(&names, &frequent_refresh());
     let load = Load::start(&peer, &ALL, 10);
     let mut others: Vec<Replica> = Vec::new();
-    for known in 2..=4 {
-        let other = Replica::start(addresses[known - 1]);
-        names.set(Some(&addresses[..known]));
+    for count in 2..=4 {
+        let other = Replica::start(addresses[count - 1]);
+        names.set(Some(&addresses[..count]));
         eventually("it gets calls", async || other.calls() > 20).await;
         others.push(other);
     }

@@ -134,7 +134,7 @@ async fn stream_is_retried_only_before_its_first_message() {
     let names = FakeResolver::new(&[first]);
     let peer = peer_at(&names, &frequent_refresh());
     let stream = tokio::spawn(async move { watch(&peer).await });
-    eventually("the stream is asked for", async || holds.calls() == 1).await;
+    eventually("the stream is requested", async || holds.calls() == 1).await;
     let mut answers = Replica::start(second);
     names.set(Some(&[first, second]));
     holds.kill().await;
@@ -155,7 +155,7 @@ async fn truncated_response_is_retried() {
         let peer = peer.clone();
         async move { call(&peer, Kind::StreamedRead).await }
     });
-    eventually("it is asked", async || breaks.calls() == 1).await;
+    eventually("the call is in flight", async || breaks.calls() == 1).await;
     // The message has arrived, but not the status: another call's response came after it.
     assert!(!read.is_finished());
     let _answers = Replica::start(second);
@@ -201,8 +201,8 @@ async fn timed_out_connection_retries_reads_but_not_writes() {
 
 /// Accepts connections at an address, and serves each for that long. Returns their count.
 async fn serve_briefly(address: SocketAddr, time: Duration) -> Arc<AtomicUsize> {
-    let taken = Arc::new(AtomicUsize::new(0));
-    let (listener, count) = (TcpListener::bind(address).await.unwrap(), taken.clone());
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let (listener, count) = (TcpListener::bind(address).await.unwrap(), accepted.clone());
     tokio::spawn(async move {
         loop {
             let (connection, _) = listener.accept().await.unwrap();
@@ -215,7 +215,7 @@ async fn serve_briefly(address: SocketAddr, time: Duration) -> Arc<AtomicUsize> 
             });
         }
     });
-    taken
+    accepted
 }
 
 #[tokio::test]
@@ -224,14 +224,14 @@ async fn flapping_server_is_reconnected_with_backoff() {
     for time in [Duration::ZERO, Duration::from_millis(10)] {
         let [alive, ends] = hosts();
         let _replica = Replica::start(alive);
-        let taken = serve_briefly(ends, time).await;
+        let accepted = serve_briefly(ends, time).await;
         let peer = peer_at(&FakeResolver::new(&[alive, ends]), &config());
         let started = Instant::now();
         while started.elapsed() < Duration::from_millis(1_500) {
             let _ = call(&peer, Kind::NotIdempotent).await;
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let taken = taken.load(SeqCst);
-        assert!((1..40).contains(&taken), "{time:?}: {taken}");
+        let accepted = accepted.load(SeqCst);
+        assert!((1..40).contains(&accepted), "{time:?}: {accepted}");
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn hosts<const COUNT: usize>() -> [SocketAddr; COUNT] {
 pub(crate) struct FakeResolver {
     /// `None`: resolution fails.
     addresses: Arc<Mutex<Option<Vec<SocketAddr>>>>,
-    asked: Arc<AtomicUsize>,
+    lookups: Arc<AtomicUsize>,
 }
 
 impl FakeResolver {
@@ -61,13 +61,13 @@ impl FakeResolver {
     }
 
     pub(crate) fn lookups(&self) -> usize {
-        self.asked.load(SeqCst)
+        self.lookups.load(SeqCst)
     }
 }
 
 impl Resolve for FakeResolver {
     fn resolve<'a>(&'a self, _: &'a str, _: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
-        self.asked.fetch_add(1, SeqCst);
+        self.lookups.fetch_add(1, SeqCst);
         let found = self.addresses.lock().unwrap().clone();
         async move { found.ok_or_else(|| io::Error::other("no such name")) }.boxed()
     }

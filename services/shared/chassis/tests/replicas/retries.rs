@@ -21,7 +21,7 @@ async fn unavailable_calls_are_retried_on_another_endpoint() {
     let fails = Replica::start_with(fails, |_| async { Err(unavailable()) });
     let works = Replica::start(works);
     let peer = peer_at(&FakeResolver::new(&[fails.address, works.address]), &frequent_refresh());
-    eventually("both are asked", async || {
+    eventually("both are called", async || {
         let _ = call(&peer, Kind::StreamedRead).await;
         fails.calls() > 0 && works.calls() > 0
     })

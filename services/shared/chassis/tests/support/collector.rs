@@ -68,10 +68,10 @@ impl<S: Signals> tower::Service<http::Request<Body>> for ExportService<S> {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let taken = self.0.clone();
+        let sender = self.0.clone();
         async move {
             let handler = tower::service_fn(|request: Request<S::Request>| {
-                taken.send(request.into_inner()).unwrap();
+                sender.send(request.into_inner()).unwrap();
                 futures::future::ready(Ok::<_, Status>(Response::new(S::Response::default())))
             });
             let codec = ProstCodec::<S::Response, S::Request>::default();

@@ -46,7 +46,7 @@ pub(crate) fn run_if_started() {
                 let name = request.into_inner().name;
                 let mut terminate = signal(SignalKind::terminate()).unwrap();
                 let mut interrupt = signal(SignalKind::interrupt()).unwrap();
-                eprintln!(r#"{{"begun":"{name}"}}"#);
+                eprintln!(r#"{{"started":"{name}"}}"#);
                 match name.as_str() {
                     "slow" => {
                         // Until the shutdown signal, plus a delay.

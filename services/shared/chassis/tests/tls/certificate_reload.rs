@@ -20,18 +20,18 @@ async fn new_connections_use_reloaded_certificates_and_open_ones_continue() {
     // From now on, another authority signs everything.
     let next = Authority::new();
     fixture.files.write("ca.crt", next.pem());
-    fixture.give("server", &next.issue(&[HOST]));
-    eventually("who trusts the next authority alone finds it", async || {
-        fixture.give("caller", &next.issue(&["caller.test"]));
+    fixture.issue("server", &next.issue(&[HOST]));
+    eventually("a client that trusts only the next authority connects", async || {
+        fixture.issue("caller", &next.issue(&["caller.test"]));
         get(fixture.peer(&server), "").await.is_ok()
     })
     .await;
-    fixture.give("caller", &fixture.authority.issue(&["caller.test"]));
-    eventually("what the former one has signed is refused", async || {
+    fixture.issue("caller", &fixture.authority.issue(&["caller.test"]));
+    eventually("certificates of the previous authority are rejected", async || {
         get(fixture.peer(&server), "").await.is_err()
     })
     .await;
-    get(before, "").await.expect("a connection that was open goes on");
+    get(before, "").await.expect("open connections continue");
 }
 
 #[tokio::test]
@@ -48,9 +48,9 @@ async fn client_certificate_is_reloaded() {
     let config = Config { tls_client_ca_file: authorities, ..fixture.server() };
     let listener = TcpListener::bind(server.address).unwrap();
     let _server = Server::start_on(listener, Stub::new().service(), config);
-    get(peer.clone(), "").await.expect_err("its certificate is of the former authority");
-    fixture.give("caller", &next.issue(&["caller.test"]));
-    eventually("it shows the new one", async || get(peer.clone(), "").await.is_ok()).await;
+    get(peer.clone(), "").await.expect_err("the certificate is of the previous authority");
+    fixture.issue("caller", &next.issue(&["caller.test"]));
+    eventually("the new certificate is used", async || get(peer.clone(), "").await.is_ok()).await;
 }
 
 #[tokio::test]
@@ -58,10 +58,10 @@ async fn invalid_files_keep_the_previous_certificates_and_are_logged() {
     let fixture = Fixture::new();
     let server = fixture.start();
     get(fixture.peer(&server), "").await.unwrap();
-    let goes_on = async |broken: &[&str]| {
+    let assert_previous_kept = async |broken: &[&str]| {
         let (log, _guard) = Log::take();
-        eventually("it is warned of", async || {
-            get(fixture.peer(&server), "").await.expect("it goes on as before");
+        eventually("a warning is logged", async || {
+            get(fixture.peer(&server), "").await.expect("the previous certificate is kept");
             !log.lines(&["WARN", "TLS goes on with the files as they were"]).is_empty()
         })
         .await;
@@ -71,15 +71,20 @@ async fn invalid_files_keep_the_previous_certificates_and_are_logged() {
     // A key without its certificate, as between two steps of a renewal.
     let next = fixture.authority.issue(&[HOST]);
     let key = fixture.files.write("server.key", &next.key);
-    goes_on(&["server.key cannot be used", "not that of the certificate", "server.crt"]).await;
+    assert_previous_kept(&[
+        "server.key cannot be used",
+        "not that of the certificate",
+        "server.crt",
+    ])
+    .await;
     fs::remove_file(key).unwrap();
-    goes_on(&["server.key cannot be used", "cannot be read"]).await;
+    assert_previous_kept(&["server.key cannot be used", "cannot be read"]).await;
     fixture.files.write("server.crt", "nothing");
     fixture.files.write("server.key", &next.key);
-    goes_on(&["server.crt cannot be used", "no certificate"]).await;
+    assert_previous_kept(&["server.crt cannot be used", "no certificate"]).await;
     let (log, _guard) = Log::take();
-    fixture.give("server", &next);
-    eventually("it goes on with what is whole again", async || {
+    fixture.issue("server", &next);
+    eventually("the certificate is reloaded", async || {
         get(fixture.peer(&server), "").await.unwrap();
         !log.lines(&["INFO", "TLS goes on with files that have changed"]).is_empty()
     })

@@ -18,14 +18,14 @@ impl Fixture {
     pub(crate) fn new() -> Self {
         let fixture = Self { authority: Authority::new(), files: Files::new() };
         fixture.files.write("ca.crt", fixture.authority.pem());
-        fixture.give("server", &fixture.authority.issue(&[HOST]));
-        fixture.give("caller", &fixture.authority.issue(&["caller.test"]));
+        fixture.issue("server", &fixture.authority.issue(&[HOST]));
+        fixture.issue("caller", &fixture.authority.issue(&["caller.test"]));
         fixture
     }
 
     /// Replaces the certificate of one of them.
-    pub(crate) fn give(&self, whom: &str, issued: &Certificate) {
-        self.files.certificate(whom, issued);
+    pub(crate) fn issue(&self, name: &str, issued: &Certificate) {
+        self.files.certificate(name, issued);
     }
 
     /// Flags of a server with mutual TLS.

@@ -59,14 +59,14 @@ async fn client_certificate_is_optional_without_a_client_ca() {
     let fixture = Fixture::new();
     let open = Config { tls_client_ca_file: None, ..fixture.server() };
     let server = Server::start(Stub::new().service(), open);
-    let nameless = Config { peer_cert_file: None, peer_key_file: None, ..fixture.caller() };
-    assert_eq!(get(peer(&server, "https", &nameless), "alice").await.unwrap(), "alice");
+    let no_certificate = Config { peer_cert_file: None, peer_key_file: None, ..fixture.caller() };
+    assert_eq!(get(peer(&server, "https", &no_certificate), "alice").await.unwrap(), "alice");
 }
 
 #[tokio::test]
 async fn certificate_is_verified_for_the_host_name() {
     let fixture = Fixture::new();
-    fixture.give("server", &fixture.authority.issue(&["localhost"]));
+    fixture.issue("server", &fixture.authority.issue(&["localhost"]));
     let server = fixture.start();
     let url = format!("https://localhost:{}", server.address.port());
     let named = Peer::remote(&url, &fixture.caller()).unwrap();
@@ -77,24 +77,24 @@ async fn certificate_is_verified_for_the_host_name() {
 #[tokio::test]
 async fn drain_waits_for_calls_but_not_for_silent_connections() {
     let fixture = Fixture::new();
-    let (begin, begun) = oneshot::channel();
+    let (start, started) = oneshot::channel();
     let (end, ended) = oneshot::channel::<()>();
-    let steps = Mutex::new(Some((begin, ended)));
+    let steps = Mutex::new(Some((start, ended)));
     let stub = Stub::new().get(move |_| {
-        let (begin, ended) = steps.lock().unwrap().take().expect("one call");
+        let (start, ended) = steps.lock().unwrap().take().expect("one call");
         async move {
-            begin.send(()).unwrap();
+            start.send(()).unwrap();
             ended.await.unwrap();
             Ok("done".to_owned())
         }
     });
     let mut server = Server::start(stub.service(), fixture.server());
     let call = tokio::spawn(get(fixture.peer(&server), ""));
-    begun.await.unwrap();
+    started.await.unwrap();
     let _silent = TcpStream::connect(server.address).await.unwrap();
     server.stop();
     let still = timeout(Duration::from_millis(200), server.ended()).await;
-    assert!(still.is_err(), "a call is under way");
+    assert!(still.is_err(), "a call is in flight");
     end.send(()).unwrap();
     assert_eq!(call.await.unwrap().unwrap(), "done");
     timeout(PATIENCE, server.ended()).await.expect("the drain ends");
@@ -112,11 +112,11 @@ async fn stalled_handshakes_block_no_other_connection() {
         stuck.push(caller);
     }
     let answer = timeout(PATIENCE, get(fixture.peer(&server), "alice")).await;
-    assert_eq!(answer.expect("at once").unwrap(), "alice");
+    assert_eq!(answer.expect("not blocked").unwrap(), "alice");
     let mut caller = stuck.pop().unwrap();
     let end = timeout(PATIENCE, caller.read(&mut [0; 16])).await;
     // Closed, with or without an alert.
-    end.expect("not kept for ever").ok();
+    end.expect("closed").ok();
 }
 
 #[tokio::test]
@@ -167,8 +167,8 @@ async fn tls_1_2_and_1_3_with_alpn_h2_only() {
         let session = stream.get_ref().1;
         assert_eq!(session.protocol_version(), Some(spoken));
         assert_eq!(session.alpn_protocol(), Some(&b"h2"[..]));
-        let refused = handshake(&fixture, &server, version, b"http/1.1").await.unwrap_err();
-        assert!(refused.to_string().contains("NoApplicationProtocol"), "{refused}");
+        let rejected = handshake(&fixture, &server, version, b"http/1.1").await.unwrap_err();
+        assert!(rejected.to_string().contains("NoApplicationProtocol"), "{rejected}");
     }
     let plain = Server::start(Stub::new().service(), config());
     assert_eq!(get(plain.peer(), "alice").await.unwrap(), "alice");

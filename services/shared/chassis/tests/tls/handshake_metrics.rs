@@ -28,26 +28,28 @@ async fn failed_handshakes_are_counted_by_reason() {
     let flags = format!("{} --metrics-listen 127.0.0.1:0", fixture.flags());
     let process = Process::start("127.0.0.1:0", &flags);
     let line = process.wait(|line| line["message"] == "serving metrics");
-    let scraped = line["address"].as_str().unwrap().parse().unwrap();
+    let metrics_address = line["address"].as_str().unwrap().parse().unwrap();
     let address = process.address();
-    let says = async |why: &str, count: &str| {
-        let metrics = metrics(scraped).await;
+    let count_ends_with = async |why: &str, count: &str| {
+        let metrics = metrics(metrics_address).await;
         let series = metrics.lines().find(|line| {
             line.starts_with("microblog_tls_refused_total{")
                 && line.contains(&format!("why=\"{why}\""))
         });
         series.is_some_and(|series| series.ends_with(count))
     };
-    assert!(says("plaintext", " 0").await && says("no certificate", " 0").await);
-    let nameless = Config { peer_cert_file: None, peer_key_file: None, ..fixture.caller() };
-    let callers = [("http", support::config()), ("https", nameless)];
+    assert!(
+        count_ends_with("plaintext", " 0").await && count_ends_with("no certificate", " 0").await
+    );
+    let no_certificate = Config { peer_cert_file: None, peer_key_file: None, ..fixture.caller() };
+    let callers = [("http", support::config()), ("https", no_certificate)];
     for (scheme, config) in callers {
         let peer = Peer::remote(&format!("{scheme}://{address}"), &config).unwrap();
         get(peer, "").await.unwrap_err();
     }
     for why in ["plaintext", "no certificate"] {
         // The client tries more than once.
-        eventually("it is counted", async || !says(why, " 0").await).await;
+        eventually("the failure is counted", async || !count_ends_with(why, " 0").await).await;
     }
-    assert!(says("certificate", " 0").await);
+    assert!(count_ends_with("certificate", " 0").await);
 }

@@ -53,7 +53,7 @@ async fn health_port_answers_without_tls_until_the_drain_ends() {
 
     let peer = Peer::remote(&format!("https://{address}"), &fixture.caller()).unwrap();
     let call = tokio::spawn(get(peer, "stuck"));
-    process.wait(|line| line["begun"] == "stuck");
+    process.wait(|line| line["started"] == "stuck");
     process.signal(Signal::SIGTERM);
     eventually("the service's port is closed", async || TcpStream::connect(address).await.is_err())
         .await;

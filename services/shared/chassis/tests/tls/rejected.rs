@@ -15,27 +15,28 @@ use crate::{
 
 /// Asserts that a client's call fails fast. The client must log one text as a warning; the server
 /// must log the other one.
-async fn refuses(server: Config, scheme: &str, caller: &Config, warning: &str, seen: &str) {
+async fn assert_rejected(server: Config, scheme: &str, caller: &Config, warning: &str, seen: &str) {
     let (log, _guard) = Log::take();
     let server = Server::start(Stub::new().service(), server);
-    let begun = Instant::now();
+    let started = Instant::now();
     let status = get(peer(&server, scheme, caller), "alice").await.unwrap_err();
     // Below the three seconds that a call may wait for a connection.
-    assert!(begun.elapsed() < Duration::from_millis(2_900), "soon");
+    assert!(started.elapsed() < Duration::from_millis(2_900), "fails fast");
     assert_eq!(
         code_and_reason(&status),
         (Code::Unavailable, "ERROR_REASON_PEER_UNAVAILABLE".to_owned())
     );
     let warned = log.lines(&["WARN", "a peer does not answer", warning]);
     assert_eq!(warned.len(), 1, "no {warning:?} in:\n{}", log.all());
-    eventually("the server has seen it", async || !log.lines(&["DEBUG", seen]).is_empty()).await;
+    eventually("the server logs the failure", async || !log.lines(&["DEBUG", seen]).is_empty())
+        .await;
 }
 
 #[tokio::test]
 async fn server_certificate_of_an_unknown_authority() {
     let fixture = Fixture::new();
-    fixture.give("server", &Authority::new().issue(&[HOST]));
-    refuses(
+    fixture.issue("server", &Authority::new().issue(&[HOST]));
+    assert_rejected(
         fixture.server(),
         "https",
         &fixture.caller(),
@@ -48,8 +49,8 @@ async fn server_certificate_of_an_unknown_authority() {
 #[tokio::test]
 async fn server_certificate_for_another_name() {
     let fixture = Fixture::new();
-    fixture.give("server", &fixture.authority.issue(&["other.test", "127.0.0.2"]));
-    refuses(
+    fixture.issue("server", &fixture.authority.issue(&["other.test", "127.0.0.2"]));
+    assert_rejected(
         fixture.server(),
         "https",
         &fixture.caller(),
@@ -62,32 +63,50 @@ async fn server_certificate_for_another_name() {
 #[tokio::test]
 async fn expired_server_certificate() {
     let fixture = Fixture::new();
-    fixture.give("server", &fixture.authority.issue_expired(&[HOST]));
-    refuses(fixture.server(), "https", &fixture.caller(), "certificate expired", r#"why="alert""#)
-        .await;
+    fixture.issue("server", &fixture.authority.issue_expired(&[HOST]));
+    assert_rejected(
+        fixture.server(),
+        "https",
+        &fixture.caller(),
+        "certificate expired",
+        r#"why="alert""#,
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn missing_client_certificate() {
     let fixture = Fixture::new();
-    let nameless = Config { peer_cert_file: None, peer_key_file: None, ..fixture.caller() };
-    refuses(fixture.server(), "https", &nameless, "CertificateRequired", r#"why="no certificate""#)
-        .await;
+    let no_certificate = Config { peer_cert_file: None, peer_key_file: None, ..fixture.caller() };
+    assert_rejected(
+        fixture.server(),
+        "https",
+        &no_certificate,
+        "CertificateRequired",
+        r#"why="no certificate""#,
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn client_certificate_of_an_unknown_authority() {
     let fixture = Fixture::new();
-    fixture.give("caller", &Authority::new().issue(&["caller.test"]));
-    refuses(fixture.server(), "https", &fixture.caller(), "UnknownCA", r#"why="certificate""#)
-        .await;
+    fixture.issue("caller", &Authority::new().issue(&["caller.test"]));
+    assert_rejected(
+        fixture.server(),
+        "https",
+        &fixture.caller(),
+        "UnknownCA",
+        r#"why="certificate""#,
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn expired_client_certificate() {
     let fixture = Fixture::new();
-    fixture.give("caller", &fixture.authority.issue_expired(&["caller.test"]));
-    refuses(
+    fixture.issue("caller", &fixture.authority.issue_expired(&["caller.test"]));
+    assert_rejected(
         fixture.server(),
         "https",
         &fixture.caller(),
@@ -100,7 +119,7 @@ async fn expired_client_certificate() {
 #[tokio::test]
 async fn plaintext_client() {
     let fixture = Fixture::new();
-    refuses(
+    assert_rejected(
         fixture.server(),
         "http",
         &support::config(),
@@ -114,5 +133,6 @@ async fn plaintext_client() {
 async fn plaintext_server() {
     let fixture = Fixture::new();
     let (caller, seen) = (fixture.caller(), "connection error");
-    refuses(support::config(), "https", &caller, "the server does not speak TLS", seen).await;
+    assert_rejected(support::config(), "https", &caller, "the server does not speak TLS", seen)
+        .await;
 }

@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// Starts a process that must fail, and returns the logged error.
-fn fails(fixture: &Fixture) -> String {
+fn start_error(fixture: &Fixture) -> String {
     let mut process = Process::start("127.0.0.1:0", &fixture.flags());
     let line = process.wait(|line| line["message"] == "cannot set up TLS");
     assert!(!process.ended().success());
@@ -19,7 +19,7 @@ fn invalid_file_is_named_with_its_problem() {
     let other = fixture.authority.issue(&[HOST]);
     let secret = other.key.lines().nth(1).unwrap().to_owned();
     let expect = |texts: &[&str]| {
-        let error = fails(&fixture);
+        let error = start_error(&fixture);
         assert!(texts.iter().all(|text| error.contains(text)), "{error}");
         assert!(!error.contains(&secret), "{error}");
     };
@@ -30,7 +30,7 @@ fn invalid_file_is_named_with_its_problem() {
     // The last line is missing.
     fixture.files.write("server.key", other.key.replace("-----END PRIVATE KEY-----", ""));
     expect(&["server.key", "not PEM"]);
-    fixture.give("server", &other);
+    fixture.issue("server", &other);
     fixture.files.write("ca.crt", "");
     expect(&["ca.crt", "no certificate"]);
     std::fs::remove_file(fixture.files.path("ca.crt")).unwrap();

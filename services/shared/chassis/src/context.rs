@@ -26,7 +26,7 @@ tokio::task_local! {
 
 /// Server state: what the calls of one server in one worker share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ServerState {
     pub(crate) default_timeout: Duration,
     pub(crate) max_timeout: Duration,
     pub(crate) write_budget: Duration,
@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     pub(crate) closing: CancellationToken,
 }
 
-impl Shared {
+impl ServerState {
     pub(crate) fn new(config: &Config, admission: Arc<Admission>) -> Self {
         let settings = Settings::of(config);
         let recording = settings.traces_endpoint.is_some();
@@ -71,7 +71,7 @@ pub(crate) struct Context {
     pub(crate) trace: Trace,
     /// The caller's identity, or the one that the handler has set.
     pub(crate) identity: Cell<Identity>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) server_state: Arc<ServerState>,
     /// The slot of the concurrency limit. `None` for calls that are not limited.
     pub(crate) permit: Option<Arc<Permit>>,
 }

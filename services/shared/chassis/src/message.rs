@@ -24,7 +24,7 @@ pub struct Sending {
 /// Starts the producer span for jobs that the current call sends to a queue.
 pub fn send(queue: &'static str, count: usize) -> Sending {
     let nothing = || Sending { span: Span::none(), traceparent: String::new() };
-    let traced = context::with(|context| (context.trace.clone(), context.shared.recording));
+    let traced = context::with(|context| (context.trace.clone(), context.server_state.recording));
     let Some((mut trace, is_recording)) = traced.filter(|(trace, _)| trace.sampled()) else {
         return nothing();
     };
@@ -71,8 +71,11 @@ pub async fn process<T, E>(
     let Some((mut trace, context)) = traced.filter(|(trace, _)| trace.sampled()) else {
         return work.await;
     };
-    let span =
-        if context.shared.recording { consumer_span(queue, id, &trace) } else { Span::none() };
+    let span = if context.server_state.recording {
+        consumer_span(queue, id, &trace)
+    } else {
+        Span::none()
+    };
     span::set_parent(&mut trace, &span);
     let done = Context { trace, ..context }.scope(work).instrument(span.clone()).await;
     if done.is_err() {

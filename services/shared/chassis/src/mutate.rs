@@ -14,7 +14,7 @@ use crate::{
 };
 
 // For tasks outside a call, whose server sets no budget.
-const BUDGET: Duration = Duration::from_secs(10);
+const BUDGET_DEFAULT: Duration = Duration::from_secs(10);
 
 /// Runs a write in its own task and returns its result. The write continues after its caller
 /// disconnects, up to its budget (`--write-budget-ms`). The drain waits for it. It holds the call's
@@ -27,17 +27,17 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T, Status>> + Send + 'static,
 {
-    let (answer, result) = oneshot::channel();
+    let (sender, result) = oneshot::channel();
     match context::with(Context::clone) {
         Some(mut context) => {
-            let budget = context.shared.write_budget;
-            let writes = context.shared.writes.clone();
+            let budget = context.server_state.write_budget;
+            let writes = context.server_state.writes.clone();
             context.deadline = Some(Instant::now() + budget);
-            let write = context.scope(finish(work, budget, answer));
+            let write = context.scope(finish(work, budget, sender));
             writes.spawn(write.instrument(tracing::Span::current()));
         }
         None => {
-            tokio::spawn(finish(work, BUDGET, answer));
+            tokio::spawn(finish(work, BUDGET_DEFAULT, sender));
         }
     }
     // The sender is dropped only with the runtime.
@@ -47,7 +47,7 @@ where
 async fn finish<T>(
     work: impl Future<Output = Result<T, Status>>,
     budget: Duration,
-    answer: oneshot::Sender<Result<T, Status>>,
+    sender: oneshot::Sender<Result<T, Status>>,
 ) {
     let guarded = AssertUnwindSafe(work).catch_unwind();
     let result = match tokio::time::timeout(budget, guarded).await {
@@ -55,7 +55,7 @@ async fn finish<T>(
         Ok(Err(_panic)) => Err(status::internal()),
         Err(_elapsed) => Err(status::deadline_exceeded()),
     };
-    if let Err(Err(unreported)) = answer.send(result) {
+    if let Err(Err(unreported)) = sender.send(result) {
         tracing::warn!(code = ?unreported.code(), "write failed after its caller disconnected");
     }
 }

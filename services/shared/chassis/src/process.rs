@@ -74,20 +74,20 @@ struct Supervisor {
     /// Read once: the number of cores may change.
     workers: usize,
     listeners: Listeners,
-    healths: Mutex<HashMap<usize, Arc<HealthState>>>,
+    health_states: Mutex<HashMap<usize, Arc<HealthState>>>,
     stop: CancellationToken,
 }
 
 impl Supervisor {
     /// Returns the health state of a service, which all workers share.
     fn health(&self, index: usize, name: &'static str, workers: usize) -> Arc<HealthState> {
-        let mut healths = self.healths.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut health_states = self.health_states.lock().unwrap_or_else(PoisonError::into_inner);
         let create = || {
             let health = HealthState::new(name, workers);
             health.observe();
             health
         };
-        healths.entry(index).or_insert_with(create).clone()
+        health_states.entry(index).or_insert_with(create).clone()
     }
 
     /// Serves `--health-listen` in every worker, so that a stuck worker is detected as on the
@@ -95,11 +95,11 @@ impl Supervisor {
     async fn serve_health_checks(
         &self,
         worker: Worker,
-        healths: &[Arc<HealthState>],
+        health_states: &[Arc<HealthState>],
     ) -> Result<(), String> {
         let config = &self.state.config;
         let Some(address) = config.health_listen else { return pending().await };
-        let [health] = healths else {
+        let [health] = health_states else {
             return Err("--health-listen requires a process with exactly one service".to_owned());
         };
         let listener =
@@ -134,15 +134,15 @@ where
     };
     state.admission.observe();
     let workers = config.workers();
-    let process = Arc::new(Supervisor {
+    let supervisor = Arc::new(Supervisor {
         state,
         workers,
         listeners: Listeners::of(workers),
-        healths: Mutex::default(),
+        health_states: Mutex::default(),
         stop: CancellationToken::new(),
     });
     let (ended, mut exits) = mpsc::unbounded_channel();
-    if let Err(error) = spawn(&process, start, &ended) {
+    if let Err(error) = spawn(&supervisor, start, &ended) {
         tracing::error!(%error, "cannot start a worker");
         return ExitCode::FAILURE;
     }
@@ -155,7 +155,7 @@ where
         // A worker exits by itself only after a failure.
         _ = exits.recv() => true,
     };
-    process.stop.cancel();
+    supervisor.stop.cancel();
     drain(config, &mut signals, &mut exits, failed).await
 }
 
@@ -194,7 +194,7 @@ enum WorkerExit {
 }
 
 fn spawn<F, Fut, E>(
-    process: &Arc<Supervisor>,
+    supervisor: &Arc<Supervisor>,
     start: F,
     ended: &UnboundedSender<WorkerExit>,
 ) -> io::Result<()>
@@ -204,12 +204,13 @@ where
     E: Error,
 {
     let start = Arc::new(start);
-    let count = process.workers;
+    let count = supervisor.workers;
     for index in 0..count {
-        let (process, start, ended) = (process.clone(), start.clone(), ended.clone());
+        let (supervisor, start, ended) = (supervisor.clone(), start.clone(), ended.clone());
         let work = move || {
             let worker = Worker { index, count };
-            let result = catch_unwind(AssertUnwindSafe(|| run_worker(&process, worker, &*start)));
+            let result =
+                catch_unwind(AssertUnwindSafe(|| run_worker(&supervisor, worker, &*start)));
             let exit = match result {
                 Ok(Ok(())) => WorkerExit::Drained,
                 Ok(Err(error)) => {
@@ -227,7 +228,7 @@ where
 }
 
 /// Runs one worker. Errors are text, since they need not be `Send`.
-fn run_worker<F, Fut, E>(process: &Supervisor, worker: Worker, start: &F) -> Result<(), String>
+fn run_worker<F, Fut, E>(supervisor: &Supervisor, worker: Worker, start: &F) -> Result<(), String>
 where
     F: Fn(Worker) -> Fut,
     Fut: Future<Output = Result<Vec<Listening>, E>>,
@@ -237,24 +238,24 @@ where
     let result = runtime.block_on(async {
         let started = tokio::select! {
             started = start(worker) => started.map_err(|error| describe(&error))?,
-            () = process.stop.cancelled() => return Ok(()),
+            () = supervisor.stop.cancelled() => return Ok(()),
         };
-        let (mut servers, mut healths) = (Vec::new(), Vec::new());
+        let (mut servers, mut health_states) = (Vec::new(), Vec::new());
         for (index, Listening { address, service }) in started.into_iter().enumerate() {
             let listener =
-                process.listeners.listen(index, address).map_err(|error| describe(&error))?;
+                supervisor.listeners.listen(index, address).map_err(|error| describe(&error))?;
             let address = listener.socket.local_addr().map_err(|error| describe(&error))?;
             if worker.is_first() {
                 tracing::info!(service = service.name, %address, workers = worker.count, "listening");
             }
-            let health = process.health(index, service.name, worker.count);
-            let stop = process.stop.cancelled();
-            servers.push(serve_in(worker, listener, service, &process.state, health.clone(), stop));
-            healths.push(health);
+            let health = supervisor.health(index, service.name, worker.count);
+            let stop = supervisor.stop.cancelled();
+            servers.push(serve_in(worker, listener, service, &supervisor.state, health.clone(), stop));
+            health_states.push(health);
         }
         tokio::select! {
             served = try_join_all(servers) => served.map(drop).map_err(|error| describe(&error)),
-            ended = process.serve_health_checks(worker, &healths) => ended,
+            ended = supervisor.serve_health_checks(worker, &health_states) => ended,
         }
     });
     runtime.shutdown_timeout(RUNTIME_STOP);

@@ -22,7 +22,7 @@ use crate::{
     admission::Admission,
     call::{Calls, HEADER_LIST_MAX},
     connection_balancer::ConnectionLease,
-    context::{Context, Shared, Trace},
+    context::{Context, ServerState, Trace},
     health::HealthState,
     identity::Identity,
     listeners::Listener,
@@ -111,14 +111,14 @@ pub(crate) async fn serve_in(
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let ProcessState { config, admission, acceptor } = process;
-    let shared = Arc::new(Shared::new(config, admission.clone()));
+    let server_state = Arc::new(ServerState::new(config, admission.clone()));
     let routes = reflection::add(service.routes, service.name).map_err(ServeError::Reflection)?;
-    let calls = Calls::new(routes.add_service(health.server()), shared.clone());
-    let mut background = spawn(service.background, &shared);
+    let calls = Calls::new(routes.add_service(health.server()), server_state.clone());
+    let mut background = spawn(service.background, &server_state);
     let transport = transport(config).serve_with_incoming_shutdown(
         calls,
         incoming(listener, acceptor.clone())?,
-        shared.closing.clone().cancelled_owned(),
+        server_state.closing.clone().cancelled_owned(),
     );
     let mut transport = pin!(transport);
 
@@ -136,14 +136,14 @@ pub(crate) async fn serve_in(
         return ended.map_err(ServeError::Transport);
     }
     // End the watches, which would last as long as their callers.
-    shared.closing.cancel();
+    server_state.closing.cancel();
     health.close();
     let deadline = Instant::now() + config.drain_timeout();
     let ended = timeout_at(deadline, &mut transport).await;
-    shared.writes.close();
-    let written = timeout_at(deadline, shared.writes.wait()).await;
+    server_state.writes.close();
+    let written = timeout_at(deadline, server_state.writes.wait()).await;
     if ended.is_err() || written.is_err() {
-        let (calls, writes) = (shared.admission.in_flight(), shared.writes.len());
+        let (calls, writes) = (server_state.admission.in_flight(), server_state.writes.len());
         tracing::warn!(service = service.name, calls, writes, "drain timed out, cutting off");
     }
     ended.unwrap_or(Ok(())).map_err(ServeError::Transport)
@@ -239,12 +239,12 @@ async fn probe_readiness(ready: &Probe, health: &HealthState, worker: Worker) ->
 
 /// Spawns background jobs. They act as the system outside any call; the drain waits for their
 /// writes.
-fn spawn(jobs: Vec<BoxFuture<'static, ()>>, shared: &Arc<Shared>) -> JoinSet<()> {
+fn spawn(jobs: Vec<BoxFuture<'static, ()>>, server_state: &Arc<ServerState>) -> JoinSet<()> {
     let mut background = JoinSet::new();
     for job in jobs {
-        let shared = shared.clone();
+        let server_state = server_state.clone();
         let (trace, identity) = (Trace::new_root(false), Identity::System.into());
-        let context = Context { deadline: None, trace, identity, shared, permit: None };
+        let context = Context { deadline: None, trace, identity, server_state, permit: None };
         background.spawn(context.scope(job));
     }
     background

@@ -91,7 +91,7 @@ impl http_body::Body for CallBody {
         let this = self.project();
         let Some(call) = this.call.as_mut() else { return Poll::Ready(None) };
         // Checked before polling the body, or a handler that is always ready would never end.
-        let is_closing = this.body.is_watch() && call.shared.closing.is_cancelled();
+        let is_closing = this.body.is_watch() && call.server_state.closing.is_cancelled();
         let body = || if is_closing { Poll::Pending } else { this.body.poll_frame(waker) };
         let frame = match catch_unwind(AssertUnwindSafe(body)) {
             Ok(Poll::Ready(frame)) => frame,
@@ -190,7 +190,7 @@ fn poll_end(
     waker: &mut Waker<'_>,
 ) -> Polled {
     if let Some(closing) = closing {
-        let begin = || Box::pin(call.shared.closing.clone().cancelled_owned());
+        let begin = || Box::pin(call.server_state.closing.clone().cancelled_owned());
         if closing.get_or_insert_with(begin).as_mut().poll(waker).is_ready() {
             call.stopped = true;
             return Poll::Ready(trailers(&status::stopping()));

@@ -61,7 +61,7 @@ impl Future for CallFuture {
             None => Ok(Poll::Pending),
         };
         let mut finished_context = None;
-        let answer = match polled {
+        let result = match polled {
             Ok(Poll::Ready(Ok(response))) => {
                 finished_context =
                     this.work.as_mut().as_pin_mut().and_then(TaskLocalFuture::take_value);
@@ -86,7 +86,7 @@ impl Future for CallFuture {
                 if let Some(context) = finished_context {
                     call.identity = context.identity.get();
                 }
-                Poll::Ready(Ok(respond(answer, call)))
+                Poll::Ready(Ok(respond(result, call)))
             }
             // Polled after completion, which violates the contract of `Future`.
             None => Poll::Pending,
@@ -94,13 +94,13 @@ impl Future for CallFuture {
     }
 }
 
-fn respond(answer: Result<Response<Body>, Status>, mut call: InFlightCall) -> Response<CallBody> {
-    let answer =
-        answer.and_then(|response| match transport_error::map_status(response.headers()) {
+fn respond(result: Result<Response<Body>, Status>, mut call: InFlightCall) -> Response<CallBody> {
+    let result =
+        result.and_then(|response| match transport_error::map_status(response.headers()) {
             Some(status) => Err(status),
             None => Ok(response),
         });
-    match answer {
+    match result {
         Ok(response) => {
             call.record_status(response.headers());
             response.map(|body| CallBody::new(body, call))

@@ -11,7 +11,7 @@ use tracing::Span;
 use super::span;
 use crate::{
     admission::Permit,
-    context::{Context, Shared, Trace},
+    context::{Context, ServerState, Trace},
     identity::Identity,
     methods::Method,
 };
@@ -27,14 +27,14 @@ pub(super) struct InFlightCall {
     /// The caller's identity.
     pub(super) identity: Identity,
     pub(super) span: Span,
-    pub(super) shared: Arc<Shared>,
+    pub(super) server_state: Arc<ServerState>,
     /// Remote address; `None` for a call within the process.
     pub(super) caller: Option<SocketAddr>,
     /// The slot of the concurrency limit. `None` for calls that are not limited.
     pub(super) permit: Option<Arc<Permit>>,
     /// Whether the access log line has level DEBUG: for calls within the process, health checks and
     /// reflection.
-    pub(super) quiet: bool,
+    pub(super) is_debug_logged: bool,
     pub(super) started: Instant,
     pub(super) code: Option<Code>,
     /// Whether the server's shutdown ended the call, which is not a fault.
@@ -48,7 +48,7 @@ impl InFlightCall {
             deadline: self.deadline,
             trace: self.trace.clone(),
             identity: self.identity.into(),
-            shared: self.shared.clone(),
+            server_state: self.server_state.clone(),
             permit: self.permit.clone(),
         }
     }
@@ -83,7 +83,7 @@ impl Drop for InFlightCall {
         if !self.span.is_none() {
             span::record_status(&self.span, code, self.stopped);
         }
-        if let Some(durations) = &self.shared.durations
+        if let Some(durations) = &self.server_state.durations
             && !self.method.is_infrastructure
         {
             durations.record(self.method, code, self.started.elapsed());
@@ -127,7 +127,7 @@ macro_rules! line {
 }
 
 fn write_line(call: &InFlightCall, code: Code, is_fault: bool) {
-    if call.quiet {
+    if call.is_debug_logged {
         line!(DEBUG, call, code);
     } else if is_fault {
         line!(WARN, call, code);

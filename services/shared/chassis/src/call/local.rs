@@ -16,22 +16,22 @@ pub(super) async fn run<A>(
     end: Option<Instant>,
     work: impl Future<Output = Result<Response<A>, Status>>,
 ) -> Result<Response<A>, Status> {
-    let answer = if call.deadline.is_some_and(|deadline| deadline <= call.started) {
+    let result = if call.deadline.is_some_and(|deadline| deadline <= call.started) {
         Err(status::deadline_exceeded())
     } else {
         let span = call.span.clone();
         let work = call.context().scope(work);
         let work = AssertUnwindSafe(work).catch_unwind().instrument(span);
-        let answer = match end {
+        let result = match end {
             Some(end) => timeout_at(end, work).await,
             None => Ok(work.await),
         };
-        match answer {
-            Ok(Ok(answer)) => answer,
+        match result {
+            Ok(Ok(result)) => result,
             Ok(Err(_panic)) => Err(status::internal()),
             Err(_elapsed) => Err(status::deadline_exceeded()),
         }
     };
-    call.code = Some(answer.as_ref().map_or_else(Status::code, |_| Code::Ok));
-    answer
+    call.code = Some(result.as_ref().map_or_else(Status::code, |_| Code::Ok));
+    result
 }

@@ -26,7 +26,7 @@ use tower::Service;
 use self::in_flight::InFlightCall;
 pub(crate) use self::{body::CallBody, future::CallFuture, metadata::HEADER_LIST_MAX};
 use crate::{
-    context::{Context, Shared, Trace},
+    context::{Context, ServerState, Trace},
     identity::{self, Identity},
     methods::{self, Method},
     status,
@@ -36,12 +36,12 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
     routes: Routes,
-    shared: Arc<Shared>,
+    server_state: Arc<ServerState>,
 }
 
 impl Calls {
-    pub(crate) fn new(routes: Routes, shared: Arc<Shared>) -> Self {
-        Self { routes: routes.prepare(), shared }
+    pub(crate) fn new(routes: Routes, server_state: Arc<ServerState>) -> Self {
+        Self { routes: routes.prepare(), server_state }
     }
 
     /// Starts a call from within the process.
@@ -52,8 +52,8 @@ impl Calls {
         caller: Option<Context>,
         deadline: Option<Instant>,
     ) -> CallFuture {
-        let call = self.begin_local(method, caller, deadline);
-        self.work(request, call)
+        let call = self.start_local(method, caller, deadline);
+        self.dispatch(request, call)
     }
 
     /// Runs a handler for a call from within the process, with the same middleware as the routes.
@@ -66,32 +66,32 @@ impl Calls {
     ) -> Result<tonic::Response<A>, Status> {
         // A call with its caller's deadline needs no timer of its own.
         let end = deadline.filter(|_| caller.as_ref().and_then(|one| one.deadline) != deadline);
-        local::run(self.begin_local(method, caller, deadline), end, work).await
+        local::run(self.start_local(method, caller, deadline), end, work).await
     }
 
     /// A local call inherits trace, identity, admission slot and server state from the call that
     /// makes it. It is not admitted again: an admitted call must not fail half-way.
-    fn begin_local(
+    fn start_local(
         &self,
         method: &'static Method,
         caller: Option<Context>,
         deadline: Option<Instant>,
     ) -> InFlightCall {
-        let (shared, incoming, permit, identity) = match caller {
-            Some(Context { shared, trace, permit, identity, .. }) => {
-                (shared, Some(trace), permit, identity.get())
+        let (server_state, incoming, permit, identity) = match caller {
+            Some(Context { server_state, trace, permit, identity, .. }) => {
+                (server_state, Some(trace), permit, identity.get())
             }
-            None => (self.shared.clone(), None, None, Identity::Nobody),
+            None => (self.server_state.clone(), None, None, Identity::Nobody),
         };
-        let mut call = start(method, shared, incoming);
+        let mut call = start(method, server_state, incoming);
         call.deadline = deadline;
         call.permit = permit;
         call.identity = identity;
-        call.quiet = true;
+        call.is_debug_logged = true;
         call
     }
 
-    fn work(&mut self, request: Request<Body>, call: InFlightCall) -> CallFuture {
+    fn dispatch(&mut self, request: Request<Body>, call: InFlightCall) -> CallFuture {
         if call.deadline.is_some_and(|deadline| deadline <= call.started) {
             return CallFuture::rejected(status::deadline_exceeded(), call);
         }
@@ -113,19 +113,19 @@ impl Service<Request<Body>> for Calls {
     fn call(&mut self, request: Request<Body>) -> CallFuture {
         let method = methods::find(request.uri().path());
         let headers = request.headers();
-        let mut call = start(method, self.shared.clone(), Trace::extract(headers));
+        let mut call = start(method, self.server_state.clone(), Trace::extract(headers));
         call.caller = request.extensions().get().and_then(TcpConnectInfo::remote_addr);
         if let Err(status) = metadata::check(&request) {
             return CallFuture::rejected(status, call);
         }
         span::record_peer(&call.span, request.uri(), call.caller);
         if !method.is_infrastructure {
-            call.permit = self.shared.admission.try_admit();
+            call.permit = self.server_state.admission.try_admit();
             if call.permit.is_none() {
                 return CallFuture::rejected(overloaded(), call);
             }
         }
-        if let Some(keys) = self.shared.keys.as_ref().filter(|_| method.requires_identity) {
+        if let Some(keys) = self.server_state.keys.as_ref().filter(|_| method.requires_identity) {
             match identity::extract(keys, headers) {
                 Ok(identity) => call.identity = identity,
                 Err(status) => return CallFuture::rejected(status, call),
@@ -135,22 +135,26 @@ impl Service<Request<Body>> for Calls {
             Ok(deadline) => call.deadline = deadline,
             Err(status) => return CallFuture::rejected(status, call),
         }
-        self.work(request, call)
+        self.dispatch(request, call)
     }
 }
 
-fn start(method: &'static Method, shared: Arc<Shared>, incoming: Option<Trace>) -> InFlightCall {
-    let (trace, span) = span::start(incoming, method, &shared);
+fn start(
+    method: &'static Method,
+    server_state: Arc<ServerState>,
+    incoming: Option<Trace>,
+) -> InFlightCall {
+    let (trace, span) = span::start(incoming, method, &server_state);
     InFlightCall {
         method,
         deadline: None,
         trace,
         identity: Identity::Nobody,
         span,
-        shared,
+        server_state,
         caller: None,
         permit: None,
-        quiet: method.is_infrastructure,
+        is_debug_logged: method.is_infrastructure,
         started: Instant::now(),
         code: None,
         stopped: false,
@@ -162,11 +166,11 @@ fn deadline(
     method: &Method,
     call: &InFlightCall,
 ) -> Result<Option<Instant>, Status> {
-    let shared = &call.shared;
+    let server_state = &call.server_state;
     let timeout = match timeout::read(headers).map_err(|invalid| status::invalid([invalid]))? {
-        Some(timeout) => timeout.min(shared.max_timeout),
+        Some(timeout) => timeout.min(server_state.max_timeout),
         None if method.streaming => return Ok(None),
-        None => shared.default_timeout,
+        None => server_state.default_timeout,
     };
     Ok(Some(call.started + timeout))
 }

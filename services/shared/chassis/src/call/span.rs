@@ -14,14 +14,18 @@ use tracing::{Span, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 use crate::{
-    context::{Shared, Trace},
+    context::{ServerState, Trace},
     methods::Method,
     status,
 };
 
 /// Starts a call's part of the trace: returns its trace context, and its span if it is sampled.
-pub(super) fn start(incoming: Option<Trace>, method: &Method, shared: &Shared) -> (Trace, Span) {
-    let sampling = &shared.sampling;
+pub(super) fn start(
+    incoming: Option<Trace>,
+    method: &Method,
+    server_state: &ServerState,
+) -> (Trace, Span) {
+    let sampling = &server_state.sampling;
     // Health checks run every second and are never sampled.
     let is_samplable = sampling.ratio > 0.0 && !method.is_infrastructure;
     let is_sampled = || is_samplable && rand::rng().random_bool(sampling.ratio);
@@ -35,7 +39,7 @@ pub(super) fn start(incoming: Option<Trace>, method: &Method, shared: &Shared) -
         }
         None => (Trace::new_root(is_sampled()), None),
     };
-    if !(trace.sampled && shared.recording) {
+    if !(trace.sampled && server_state.recording) {
         return (trace, Span::none());
     }
     let span = tracing::info_span!(

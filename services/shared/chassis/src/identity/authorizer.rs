@@ -13,7 +13,7 @@ pub struct CallAuthorizer;
 
 impl microblog_proto::Authorizer for CallAuthorizer {
     fn authorize(&self, principal: Principal) -> Result<(), Status> {
-        let caller = context::with(|call| (call.shared.keys.is_some(), call.identity.get()));
+        let caller = context::with(|call| (call.server_state.keys.is_some(), call.identity.get()));
         match caller {
             Some((false, _)) => Ok(()),
             Some((true, identity)) => authorize(identity, principal),

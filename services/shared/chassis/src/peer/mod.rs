@@ -41,7 +41,7 @@ use crate::{
     Config, Handler, Service,
     admission::Admission,
     call::{CallFuture, Calls, timeout},
-    context::{self, Context, Shared},
+    context::{self, Context, ServerState},
     identity::{self, KeyFile},
     methods::{self, Method},
     status,
@@ -108,8 +108,8 @@ impl Peer {
     /// middleware as remote calls.
     pub fn local(service: &Service, config: &Config) -> Self {
         // Used only outside a call; a local call shares the state of the call that makes it.
-        let shared = Shared::new(config, Admission::new(config).into());
-        let calls = Calls::new(service.routes.clone(), shared.into());
+        let server_state = ServerState::new(config, Admission::new(config).into());
+        let calls = Calls::new(service.routes.clone(), server_state.into());
         let handler = service.handler.clone();
         Self::new(Target::Local(Local { calls, handler }), config)
     }

@@ -51,13 +51,13 @@ impl Remote {
         method: &'static Method,
         deadline: Option<Instant>,
     ) -> Result<Response<Body>, Status> {
-        let answer = self.call_with_retries(RetryableRequest::new(request), method, deadline);
+        let response = self.call_with_retries(RetryableRequest::new(request), method, deadline);
         match deadline {
             Some(deadline) => {
                 let late = |_elapsed| Err(status::deadline_exceeded());
-                timeout_at(deadline, answer).await.unwrap_or_else(late)
+                timeout_at(deadline, response).await.unwrap_or_else(late)
             }
-            None => answer.await,
+            None => response.await,
         }
     }
 
@@ -69,21 +69,21 @@ impl Remote {
     ) -> Result<Response<Body>, Status> {
         self.budget.deposit();
         let mut retry = RetryState::default();
-        let answer = loop {
-            let answer = self.attempt(&mut request, method, deadline, &mut retry.last).await;
-            if !(request.can_be_sent() && self.should_retry(&answer, method, &mut retry)) {
-                break answer;
+        let response = loop {
+            let response = self.attempt(&mut request, method, deadline, &mut retry.last).await;
+            if !(request.can_be_sent() && self.should_retry(&response, method, &mut retry)) {
+                break response;
             }
         };
         if let Some(reason) = retry.reason {
-            let is_answered = answer.as_ref().is_ok_and(|answer| !answer.is_unavailable());
-            let outcome = if is_answered { Outcome::Answered } else { Outcome::Failed };
+            let is_success = response.as_ref().is_ok_and(|response| !response.is_unavailable());
+            let outcome = if is_success { Outcome::Answered } else { Outcome::Failed };
             self.balancer.metrics().record_retry(method, reason, outcome);
         }
-        match answer {
-            Ok(answer) => {
+        match response {
+            Ok(response) => {
                 self.throttle.succeeded();
-                Ok(answer.into_response(deadline))
+                Ok(response.into_response(deadline))
             }
             Err(failure) => {
                 self.throttle.failed(&method.path, &failure.cause);
@@ -127,12 +127,12 @@ impl Remote {
     /// Returns whether to retry a call, and records it.
     fn should_retry(
         &self,
-        answer: &Result<PeerResponse, Failure>,
+        response: &Result<PeerResponse, Failure>,
         method: &'static Method,
         retry: &mut RetryState,
     ) -> bool {
-        let may_retry = match answer {
-            Ok(answer) if !answer.is_unavailable() => return false,
+        let may_retry = match response {
+            Ok(response) if !response.is_unavailable() => return false,
             // Another endpoint may succeed; the same one has just failed.
             Ok(_) => method.idempotency != Idempotency::None && self.balancer.has_other(retry.last),
             Err(failure) => match failure.kind {

@@ -50,7 +50,7 @@ pub(crate) fn inject(keys: &KeyFile, identity: Identity, headers: &mut HeaderMap
 pub(crate) fn extract(keys: &KeyFile, headers: &HeaderMap) -> Result<Identity, Status> {
     let mut values = headers.get_all(HEADER).iter();
     let Some(value) = values.next() else {
-        return Err(rejected("missing metadata `microblog-identity`: a signed identity"));
+        return Err(rejected("missing metadata `microblog-identity` with a signed identity"));
     };
     if values.next().is_some() {
         return Err(rejected("duplicate metadata `microblog-identity`"));

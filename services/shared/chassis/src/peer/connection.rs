@@ -61,7 +61,7 @@ pub(super) enum ConnectError {
     #[error("cannot connect")]
     Tls(#[source] HandshakeError),
     // A TLS server answers plaintext with a TLS alert.
-    #[error("the response is not HTTP/2: its address may be one of https")]
+    #[error("the server does not speak HTTP/2: its address may be one of https")]
     NotHttp2,
     #[error("the HTTP/2 connection failed")]
     Http2(#[source] hyper::Error),

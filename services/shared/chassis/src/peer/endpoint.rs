@@ -13,9 +13,9 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     address::Origin,
+    backoff::Backoff,
     connection::{ConnectError, Connection},
     failure::{Failure, Kind},
-    reconnector::Connections,
 };
 use crate::Config;
 
@@ -116,6 +116,16 @@ impl Endpoint {
     pub(super) fn state(&self) -> MutexGuard<'_, Connections> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The connections of an endpoint, and its backoff.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    pub(super) calls: Vec<Arc<Connection>>,
+    // Separate connections for streams, opened on demand: streams may last for hours, and would
+    // occupy all slots.
+    pub(super) streams: Vec<Arc<Connection>>,
+    pub(super) backoff: Backoff,
 }
 
 /// Lease of a call's in-flight slot on a connection, released on drop.

@@ -149,7 +149,7 @@ impl LoadBalancer {
     fn is_worth_waiting(&self, since: Instant) -> bool {
         let state = self.state();
         let is_connecting =
-            |member: &Member| member.endpoint.connect_state(since) == ConnectState::Connecting;
+            |member: &Member| member.endpoint.request_connect(since) == ConnectState::Connecting;
         let connecting = state.members.iter().filter(|member| is_connecting(member)).count();
         self.discovery.refresh_if_due(since) || connecting > 0
     }

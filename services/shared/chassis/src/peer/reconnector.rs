@@ -3,47 +3,20 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rand::RngExt as _;
 use tokio::time::{Instant, sleep_until};
 
 use super::{
+    backoff::Phase,
     connection::{ConnectError, Connection},
     endpoint::Endpoint,
     failure::describe,
 };
 
-// Exponential backoff: doubles after each failure. Calls without another endpoint end it early.
-const BACKOFF_MIN: Duration = Duration::from_millis(50);
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
 // Cooldown between two attempts on demand: all waiting calls see the failure of one attempt, and
 // the delay is unnoticeable after recovery.
 const COOLDOWN: Duration = Duration::from_millis(100);
 // A connection that closes earlier counts as a failure.
 const LIFETIME_MIN: Duration = Duration::from_millis(500);
-
-/// The connections of an endpoint, and its backoff.
-#[derive(Debug, Default)]
-pub(super) struct Connections {
-    pub(super) calls: Vec<Arc<Connection>>,
-    // Separate connections for streams, opened on demand: streams may last for hours, and would
-    // occupy all slots.
-    pub(super) streams: Vec<Arc<Connection>>,
-    backoff: Backoff,
-    /// Consecutive failures.
-    failures: u32,
-}
-
-/// State of the backoff.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Backoff {
-    /// The last attempt succeeded, or there was none.
-    #[default]
-    Inactive,
-    /// An attempt failed; the next one is scheduled.
-    Waiting { failed_at: Instant, retry_at: Instant },
-    /// An attempt failed at this time; the next one is running.
-    Retrying(Instant),
-}
 
 /// The reconnector's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,19 +38,19 @@ pub(super) enum ConnectState {
 impl Endpoint {
     /// Returns the connect state for a call that has waited since then. Starts an attempt at once,
     /// unless one failed within the cooldown.
-    pub(super) fn connect_state(&self, since: Instant) -> ConnectState {
+    pub(super) fn request_connect(&self, since: Instant) -> ConnectState {
         let mut state = self.state();
-        match state.backoff {
-            Backoff::Inactive => ConnectState::Connecting,
-            Backoff::Retrying(failed_at) if failed_at < since => ConnectState::Connecting,
-            Backoff::Waiting { failed_at, .. }
+        match state.backoff.phase {
+            Phase::Inactive => ConnectState::Connecting,
+            Phase::Retrying(failed_at) if failed_at < since => ConnectState::Connecting,
+            Phase::Waiting { failed_at, .. }
                 if failed_at < since && failed_at.elapsed() >= COOLDOWN =>
             {
-                state.backoff = Backoff::Retrying(failed_at);
+                state.backoff.phase = Phase::Retrying(failed_at);
                 self.connect_now.notify_one();
                 ConnectState::Connecting
             }
-            Backoff::Retrying(_) | Backoff::Waiting { .. } => ConnectState::Failed,
+            Phase::Retrying(_) | Phase::Waiting { .. } => ConnectState::Failed,
         }
     }
 
@@ -101,10 +74,10 @@ impl Endpoint {
 
     fn next_action(&self) -> Action {
         let state = self.state();
-        match state.backoff {
+        match state.backoff.phase {
             _ if state.calls.len() >= self.connections => Action::Wait,
-            Backoff::Waiting { retry_at, .. } => Action::BackOff(retry_at),
-            Backoff::Inactive | Backoff::Retrying(_) => Action::Connect,
+            Phase::Waiting { retry_at, .. } => Action::BackOff(retry_at),
+            Phase::Inactive | Phase::Retrying(_) => Action::Connect,
         }
     }
 
@@ -113,11 +86,11 @@ impl Endpoint {
         match opened {
             Ok(connection) => {
                 state.calls.push(Arc::new(connection));
-                state.backoff = Backoff::Inactive;
+                state.backoff.phase = Phase::Inactive;
                 Ok(())
             }
             Err(error) => {
-                state.start_backoff();
+                state.backoff.start();
                 Err(error)
             }
         }
@@ -132,9 +105,9 @@ impl Endpoint {
         state.calls = open;
         // Backoff also for a server that accepts connections and closes them at once.
         if closed.iter().any(|connection| connection.age() < LIFETIME_MIN) {
-            state.start_backoff();
+            state.backoff.start();
         } else if !closed.is_empty() {
-            state.failures = 0;
+            state.backoff.reset();
         }
         !closed.is_empty()
     }
@@ -147,20 +120,8 @@ impl Endpoint {
             () = self.closed.notified() => return,
         }
         let mut state = self.state();
-        if let Backoff::Waiting { failed_at, .. } = state.backoff {
-            state.backoff = Backoff::Retrying(failed_at);
+        if let Phase::Waiting { failed_at, .. } = state.backoff.phase {
+            state.backoff.phase = Phase::Retrying(failed_at);
         }
-    }
-}
-
-impl Connections {
-    fn start_backoff(&mut self) {
-        let doublings = self.failures.min(16);
-        let backoff = BACKOFF_MAX.min(BACKOFF_MIN * (1 << doublings));
-        // Jitter: the clients of a server must not reconnect all at once.
-        let backoff = backoff.mul_f64(rand::rng().random_range(0.5..1.0));
-        let failed_at = Instant::now();
-        self.backoff = Backoff::Waiting { failed_at, retry_at: failed_at + backoff };
-        self.failures = self.failures.saturating_add(1);
     }
 }

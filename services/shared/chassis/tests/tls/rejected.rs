@@ -123,7 +123,7 @@ async fn plaintext_client() {
         fixture.server(),
         "http",
         &support::config(),
-        "is not HTTP/2: its address may be one of https",
+        "does not speak HTTP/2: its address may be one of https",
         r#"why="plaintext""#,
     )
     .await;

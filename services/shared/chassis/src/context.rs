@@ -1,5 +1,5 @@
 //! Call context: deadline, trace, identity and server state of the call that the current task works
-//! for. A spawned task has no context, and acts for nobody.
+//! for. A spawned task has no context, and acts as [`Identity::Nobody`].
 
 use std::{cell::Cell, future::Future, sync::Arc, time::Duration};
 

@@ -18,7 +18,7 @@ const NICENESS: i32 = 10;
 /// `.await`.
 ///
 /// The work must not use resources of another runtime, such as a worker's connections. It has no
-/// call context, and acts for nobody.
+/// call context, and acts as `Identity::Nobody`.
 pub fn run_on_dedicated_thread(
     name: &'static str,
     work: impl Future<Output = ()> + Send + 'static,

@@ -26,7 +26,7 @@ pub(super) fn start(
     server_state: &ServerState,
 ) -> (Trace, Span) {
     let sampling = &server_state.sampling;
-    // Health checks run every second and are never sampled.
+    // Health checks run every second; they start no sampled trace.
     let is_samplable = sampling.ratio > 0.0 && !method.is_infrastructure;
     let is_sampled = || is_samplable && rand::rng().random_bool(sampling.ratio);
     let (mut trace, parent) = match incoming {

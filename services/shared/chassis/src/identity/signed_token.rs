@@ -4,8 +4,8 @@
 //! v1.<subject>.<expiry>.<signature>
 //! ```
 //!
-//! The subject is `nobody`, `system` or `user:<id>`. The expiry is Unix time in seconds. The signature
-//! is HMAC-SHA256 of everything before its dot, in URL-safe base64 without padding.
+//! The subject is `nobody`, `system` or `user:<id>`. The expiry is Unix time in seconds. The
+//! signature is HMAC-SHA256 of everything before its dot, in URL-safe base64 without padding.
 
 use std::io::Write as _;
 

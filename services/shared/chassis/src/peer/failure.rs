@@ -25,7 +25,7 @@ pub(super) enum Kind {
     Unavailable,
     /// No handler has seen the request, and none will.
     Unsent,
-    /// The connection was reset or closed. The handler, if it ran, was cancelled with it.
+    /// The connection was reset or closed: the server no longer knows the request.
     Reset,
     /// The outcome is unknown. The handler may still be running.
     TimedOut,

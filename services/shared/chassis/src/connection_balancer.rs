@@ -1,9 +1,9 @@
-//! Connections of one port, spread evenly over the workers that listen on it: a connection stays with
-//! its worker. The kernel spreads them by chance, which is even for very many only, and callers of
-//! gRPC hold few of them for long: so the worker that is handed one passes it on to one that has
-//! fewer, and none is taken before all workers are there, or have had a second to come. (What Envoy
-//! calls an
-//! [exact balance](https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/listener/v3/listener.proto#config-listener-v3-listener-connectionbalanceconfig-exactbalance).)
+//! Connection balancing: spreads the connections of one port evenly over its worker threads. A
+//! connection stays with its worker. The kernel assigns connections by hash, which is even only for
+//! very many. gRPC clients hold few connections for long. The accepting worker therefore hands a
+//! connection to the worker with the fewest. No connection is accepted before all workers have
+//! started, or a second has passed. Envoy calls this an [exact
+//! balance](https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/listener/v3/listener.proto#config-listener-v3-listener-connectionbalanceconfig-exactbalance).
 
 use std::{
     io, net,
@@ -22,109 +22,115 @@ use futures::{
 use tokio::{net::TcpStream, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-/// How long a worker waits for the others: one that takes longer to start must not keep a process
-/// from saying that it does not serve yet.
-const WAIT_MAX: Duration = Duration::from_secs(1);
+/// Bound on the wait for other workers: a slow one must not delay the process's health checks.
+const START_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The workers of a port, and how many connections each has.
+/// The workers of a port, with their connection counts.
 #[derive(Debug)]
 pub(crate) struct ConnectionBalancer {
-    workers: Mutex<Vec<Seat>>,
+    workers: Mutex<Vec<WorkerQueue>>,
     expected: usize,
-    /// Cancelled when as many workers have come as are expected.
-    waiting: CancellationToken,
+    /// Cancelled when all expected workers have registered.
+    all_started: CancellationToken,
 }
 
 #[derive(Clone, Debug)]
-struct Seat {
-    taken: Arc<AtomicUsize>,
-    to: UnboundedSender<Passed>,
+struct WorkerQueue {
+    connections: Arc<AtomicUsize>,
+    to: UnboundedSender<HandedOver>,
 }
 
-/// A connection on its way to another worker: it is of no runtime.
-type Passed = (net::TcpStream, Taken);
+/// A connection in transit to another worker, detached from any runtime.
+type HandedOver = (net::TcpStream, ConnectionLease);
 
-/// That a connection is a worker's, as long as it lasts.
+/// Connection lease: counts a connection toward its worker until dropped.
 #[derive(Debug)]
-pub(crate) struct Taken(Arc<AtomicUsize>);
+pub(crate) struct ConnectionLease(Arc<AtomicUsize>);
 
-impl Taken {
-    fn of(seat: &Seat) -> Self {
-        seat.taken.fetch_add(1, Ordering::Relaxed);
-        Self(seat.taken.clone())
+impl ConnectionLease {
+    fn new(worker: &WorkerQueue) -> Self {
+        worker.connections.fetch_add(1, Ordering::Relaxed);
+        Self(worker.connections.clone())
     }
 }
 
-impl Drop for Taken {
+impl Drop for ConnectionLease {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl ConnectionBalancer {
-    /// Returns the seats of so many workers, of which none is there yet.
-    pub(crate) fn of(workers: usize) -> Self {
-        let waiting = CancellationToken::new();
-        Self { workers: Mutex::default(), expected: workers, waiting }
+    /// Returns a balancer for a number of workers, none of them registered.
+    pub(crate) fn new(workers: usize) -> Self {
+        let all_started = CancellationToken::new();
+        Self { workers: Mutex::default(), expected: workers, all_started }
     }
 
-    /// Returns the connections that are one worker's, of those that the kernel hands to it and
-    /// those that other workers pass on; none before all workers have asked for theirs, or a second
-    /// has passed.
-    pub(crate) fn of_worker(
+    /// Registers a worker, and returns its connections: those that it accepts and keeps, and those
+    /// that other workers hand over. It accepts none before all workers have registered, or a
+    /// second has passed.
+    pub(crate) fn worker_connections(
         self: Arc<Self>,
         accepted: impl Stream<Item = io::Result<TcpStream>>,
-    ) -> impl Stream<Item = io::Result<(TcpStream, Taken)>> {
-        let (to, passed) = unbounded();
-        let own = Seat { taken: Arc::default(), to };
+    ) -> impl Stream<Item = io::Result<(TcpStream, ConnectionLease)>> {
+        let (to, handed_over) = unbounded();
+        let own = WorkerQueue { connections: Arc::default(), to };
         {
             let mut workers = self.workers();
             workers.push(own.clone());
             if workers.len() >= self.expected {
-                self.waiting.cancel();
+                self.all_started.cancel();
             }
         }
-        let all_are_here = self.waiting.clone().cancelled_owned();
+        let all_started = self.all_started.clone().cancelled_owned();
         let accepted = async move {
-            // Who has not come by then does without those that are taken before.
-            let _ = timeout(WAIT_MAX, all_are_here).await;
+            // A late worker gets no share of the connections accepted before.
+            let _ = timeout(START_TIMEOUT, all_started).await;
             accepted
         };
         let accepted = accepted.flatten_stream();
-        let passed = passed.map(|(stream, taken)| Ok((TcpStream::from_std(stream)?, taken)));
+        let handed_over =
+            handed_over.map(|(stream, lease)| Ok((TcpStream::from_std(stream)?, lease)));
         let kept = accepted.filter_map(move |accepted| {
-            let kept = accepted.and_then(|stream| self.seat(&own, stream)).transpose();
+            let kept = accepted.and_then(|stream| self.balance(&own, stream)).transpose();
             future::ready(kept)
         });
-        stream::select(kept, passed)
+        stream::select(kept, handed_over)
     }
 
-    /// Finds the worker for a connection. Returns it unless another one has it now.
-    fn seat(&self, own: &Seat, stream: TcpStream) -> io::Result<Option<(TcpStream, Taken)>> {
-        let (other, taken) = self.take(own);
-        let Some(other) = other else { return Ok(Some((stream, taken))) };
-        match other.to.unbounded_send((stream.into_std()?, taken)) {
+    /// Assigns a connection to a worker. Returns it if that is this worker.
+    fn balance(
+        &self,
+        own: &WorkerQueue,
+        stream: TcpStream,
+    ) -> io::Result<Option<(TcpStream, ConnectionLease)>> {
+        let (other, lease) = self.assign(own);
+        let Some(other) = other else { return Ok(Some((stream, lease))) };
+        match other.to.unbounded_send((stream.into_std()?, lease)) {
             Ok(()) => Ok(None),
-            // It has just gone.
-            Err(back) => Ok(Some((TcpStream::from_std(back.into_inner().0)?, Taken::of(own)))),
+            // The other worker has just stopped.
+            Err(back) => {
+                Ok(Some((TcpStream::from_std(back.into_inner().0)?, ConnectionLease::new(own))))
+            }
         }
     }
 
-    /// Takes a place at the worker that has the fewest connections, which is another one unless it
-    /// is the own. At once: two who look at the same time must not take the same.
-    fn take(&self, own: &Seat) -> (Option<Seat>, Taken) {
+    /// Counts a connection toward the worker with the fewest, preferring this one. Choosing and
+    /// counting is atomic: two concurrent choices must not agree on one worker.
+    fn assign(&self, own: &WorkerQueue) -> (Option<WorkerQueue>, ConnectionLease) {
         let mut workers = self.workers();
-        // Of those that have gone, nobody takes what is passed on.
-        workers.retain(|seat| !seat.to.is_closed());
-        let count = |seat: &&Seat| seat.taken.load(Ordering::Relaxed);
-        let emptiest = workers.iter().min_by_key(count);
-        match emptiest.filter(|seat| count(seat) < count(&own)) {
-            Some(other) => (Some(other.clone()), Taken::of(other)),
-            None => (None, Taken::of(own)),
+        // A stopped worker would not take its connections.
+        workers.retain(|worker| !worker.to.is_closed());
+        let count = |worker: &&WorkerQueue| worker.connections.load(Ordering::Relaxed);
+        let least_loaded = workers.iter().min_by_key(count);
+        match least_loaded.filter(|worker| count(worker) < count(&own)) {
+            Some(other) => (Some(other.clone()), ConnectionLease::new(other)),
+            None => (None, ConnectionLease::new(own)),
         }
     }
 
-    fn workers(&self) -> std::sync::MutexGuard<'_, Vec<Seat>> {
+    fn workers(&self) -> std::sync::MutexGuard<'_, Vec<WorkerQueue>> {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -137,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns so many connections as a listener accepts them, with their callers.
+    /// Returns accepted connections, with their clients.
     async fn connections(count: usize) -> Vec<(TcpStream, TcpStream)> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -150,50 +156,59 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_worker_with_fewer_connections_gets_the_next_one() {
-        let seats = Arc::new(ConnectionBalancer::of(2));
+    async fn connections_go_to_the_least_loaded_worker() {
+        let balancer = Arc::new(ConnectionBalancer::new(2));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(6).await.into_iter().unzip();
-        // All of them come to the first worker, before there is a second one.
-        let mut first = pin!(seats.clone().of_worker(stream::iter(accepted.into_iter().map(Ok))));
-        assert!(first.next().now_or_never().is_none(), "one is taken before all are here");
-        let mut second = pin!(seats.clone().of_worker(stream::pending()));
+        // The first worker accepts all connections, before a second one registers.
+        let mut first =
+            pin!(balancer.clone().worker_connections(stream::iter(accepted.into_iter().map(Ok))));
+        assert!(
+            first.next().now_or_never().is_none(),
+            "no connection before all workers have started"
+        );
+        let mut second = pin!(balancer.clone().worker_connections(stream::pending()));
         let kept: Vec<_> = first.by_ref().take(3).map(Result::unwrap).collect().await;
         assert!(first.next().now_or_never().is_none(), "the sixth is not the first worker's");
-        let passed: Vec<_> = second.by_ref().take(3).map(Result::unwrap).collect().await;
+        let handed_over: Vec<_> = second.by_ref().take(3).map(Result::unwrap).collect().await;
         assert!(second.next().now_or_never().is_none(), "one has come twice");
-        assert_eq!((kept.len(), passed.len()), (3, 3));
+        assert_eq!((kept.len(), handed_over.len()), (3, 3));
     }
 
     #[tokio::test]
-    async fn a_worker_that_does_not_come_is_not_waited_for() {
-        let seats = Arc::new(ConnectionBalancer::of(2));
+    async fn start_timeout_bounds_the_wait_for_other_workers() {
+        let balancer = Arc::new(ConnectionBalancer::new(2));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(1).await.into_iter().unzip();
-        let mut only = pin!(seats.clone().of_worker(stream::iter(accepted.into_iter().map(Ok))));
-        assert!(only.next().now_or_never().is_none(), "one is taken before all are here");
+        let mut only =
+            pin!(balancer.clone().worker_connections(stream::iter(accepted.into_iter().map(Ok))));
+        assert!(
+            only.next().now_or_never().is_none(),
+            "no connection before all workers have started"
+        );
         only.next().await.unwrap().unwrap();
     }
 
     #[tokio::test]
-    async fn what_has_ended_counts_no_more() {
-        let seats = Arc::new(ConnectionBalancer::of(1));
+    async fn dropped_lease_decrements_the_connection_count() {
+        let balancer = Arc::new(ConnectionBalancer::new(1));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(2).await.into_iter().unzip();
-        let mut only = pin!(seats.clone().of_worker(stream::iter(accepted.into_iter().map(Ok))));
-        let taken = || seats.workers()[0].taken.load(Ordering::Relaxed);
+        let mut only =
+            pin!(balancer.clone().worker_connections(stream::iter(accepted.into_iter().map(Ok))));
+        let open = || balancer.workers()[0].connections.load(Ordering::Relaxed);
         let first = only.next().await.unwrap().unwrap();
         let second = only.next().await.unwrap().unwrap();
-        assert_eq!(taken(), 2);
+        assert_eq!(open(), 2);
         drop(first);
-        assert_eq!(taken(), 1);
+        assert_eq!(open(), 1);
         drop(second);
-        assert_eq!(taken(), 0);
+        assert_eq!(open(), 0);
     }
 
     #[tokio::test]
-    async fn nothing_is_passed_to_a_worker_that_has_gone() {
-        let seats = Arc::new(ConnectionBalancer::of(2));
+    async fn stopped_worker_gets_no_connections() {
+        let balancer = Arc::new(ConnectionBalancer::new(2));
         let (accepted, _callers): (Vec<_>, Vec<_>) = connections(4).await.into_iter().unzip();
-        drop(seats.clone().of_worker(stream::pending()));
-        let first = seats.clone().of_worker(stream::iter(accepted.into_iter().map(Ok)));
+        drop(balancer.clone().worker_connections(stream::pending()));
+        let first = balancer.clone().worker_connections(stream::iter(accepted.into_iter().map(Ok)));
         let kept: Vec<_> = pin!(first).take(4).map(Result::unwrap).collect().await;
         assert_eq!(kept.len(), 4);
     }

@@ -1,5 +1,5 @@
-//! Jobs that keep a processor busy, in a thread of their own: in a worker's, every call would wait
-//! for each of their steps. And behind all calls: such a job works when they leave a processor idle.
+//! Dedicated thread for CPU-bound jobs: in a worker's runtime they would delay every call. The
+//! thread has a lower priority than the workers.
 
 use std::{io, thread};
 
@@ -7,17 +7,18 @@ use futures::future::BoxFuture;
 use tokio::{runtime::Builder, sync::oneshot};
 use tokio_util::sync::CancellationToken;
 
-/// How much less of a busy processor the thread gets, as the system counts it: about a tenth of what a
-/// worker gets, so that it goes on, however busy the workers are.
+/// Niceness of the thread: about a tenth of a worker's share of a busy core, so that it still makes
+/// progress.
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
 
-/// Returns a job that does its work in a thread of this name, with a runtime of its own, from when it
-/// is first polled: one of [`Service::background`](crate::Service::background). It ends when the work
-/// does, or panics, and the work ends when it is dropped, at its next `.await`.
+/// Returns a job that runs the work on a dedicated, named thread with its own runtime: one of
+/// [`Service::background`](crate::Service::background). The thread starts at the first poll. The
+/// job ends when the work completes or panics. Dropping the job cancels the work at its next
+/// `.await`.
 ///
-/// What the work uses must not belong to another runtime: connections that a worker opened would
-/// have that one drive them. It has no call's context, and so acts for nobody.
+/// The work must not use resources of another runtime, such as a worker's connections. It has no
+/// call context, and acts as `Identity::Nobody`.
 pub fn run_on_dedicated_thread(
     name: &'static str,
     work: impl Future<Output = ()> + Send + 'static,
@@ -27,7 +28,7 @@ pub fn run_on_dedicated_thread(
         let _stops = stop.clone().drop_guard();
         let (ended, end) = oneshot::channel::<()>();
         let spawned = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            // Dropped with the thread, whatever happens in it.
+            // Dropped when the thread ends, also by a panic.
             let _ended = ended;
             yield_to_others(name);
             let done = run(stop.run_until_cancelled_owned(work));
@@ -36,14 +37,14 @@ pub fn run_on_dedicated_thread(
             }
         });
         match spawned {
-            // Nothing is ever sent: what counts is that the other side is gone.
+            // Nothing is sent: the receiver resolves when the thread drops the sender.
             Ok(_thread) => drop(end.await),
             Err(error) => tracing::error!(job = name, %error, "cannot start a thread"),
         }
     })
 }
 
-// On Linux, each thread has a niceness of its own, and those that it starts have the same.
+// On Linux, niceness is per thread, and inherited by child threads.
 #[cfg(target_os = "linux")]
 fn yield_to_others(name: &str) {
     if let Err(error) = rustix::process::nice(NICENESS) {
@@ -69,40 +70,40 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     #[tokio::test]
-    async fn the_work_is_done_in_a_thread_of_that_name() {
-        let (tell, told) = oneshot::channel();
+    async fn work_runs_on_a_named_thread() {
+        let (sender, received) = oneshot::channel();
         let work = async move {
             sleep(Duration::from_millis(1)).await;
-            tell.send(thread::current().name().map(str::to_owned)).unwrap();
+            sender.send(thread::current().name().map(str::to_owned)).unwrap();
         };
-        timeout(PATIENCE, run_on_dedicated_thread("aside", work))
+        timeout(TIMEOUT, run_on_dedicated_thread("test-thread", work))
             .await
             .expect("the job ends with the work");
-        assert_eq!(told.await.unwrap().as_deref(), Some("aside"));
+        assert_eq!(received.await.unwrap().as_deref(), Some("test-thread"));
     }
 
     #[tokio::test]
-    async fn the_job_ends_when_the_work_panics() {
+    async fn job_ends_when_the_work_panics() {
         let work = async { panic!("a bug") };
-        timeout(PATIENCE, run_on_dedicated_thread("aside", work)).await.expect("the job ends");
+        timeout(TIMEOUT, run_on_dedicated_thread("test-thread", work)).await.expect("the job ends");
     }
 
     #[tokio::test]
-    async fn the_work_ends_when_the_job_is_dropped() {
-        let (begin, begun) = oneshot::channel();
+    async fn work_is_cancelled_when_the_job_is_dropped() {
+        let (start, started) = oneshot::channel();
         let (held, released) = oneshot::channel::<()>();
         let work = async move {
             let _held = held;
-            begin.send(()).unwrap();
+            start.send(()).unwrap();
             pending().await
         };
-        let job = tokio::spawn(run_on_dedicated_thread("aside", work));
-        begun.await.unwrap();
+        let job = tokio::spawn(run_on_dedicated_thread("test-thread", work));
+        started.await.unwrap();
         job.abort();
-        let gone = timeout(PATIENCE, released).await.expect("the work ends");
-        assert!(gone.is_err(), "nothing is sent");
+        let end = timeout(TIMEOUT, released).await.expect("the work ends");
+        assert!(end.is_err(), "nothing is sent");
     }
 }

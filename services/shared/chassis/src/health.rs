@@ -1,6 +1,6 @@
-//! `grpc.health.v1`: whether a service can do its work, in all workers of the process, and
-//! whether the process lives (`liveness`), which Kubernetes must ask for apart: a server whose
-//! Redis is away is not to be restarted.
+//! Health checks (`grpc.health.v1`): readiness of a service over all workers, and liveness of the
+//! process under the name `liveness`. Kubernetes must probe them separately: a server without Redis
+//! is not ready, but must not be restarted.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -18,40 +18,40 @@ use tonic_health::pb::{
     health_server::{Health, HealthServer},
 };
 
-/// The name by which to ask whether the process lives.
+/// Service name for liveness checks.
 const LIVENESS: &str = "liveness";
 
-// Longer than a worker that is not stuck takes between two reports, slow probe included.
+// Above the longest interval between two reports of a healthy worker, including a slow probe.
 const REPORT_AGE_MAX: Duration = Duration::from_secs(8);
 
-/// What all workers know of one service. tonic-health's own reporter starts as SERVING, and its
-/// streams would hold up the drain.
+/// Health state of one service over all workers. tonic-health's own reporter starts as SERVING, and
+/// its streams would block the drain.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct HealthState {
     name: &'static str,
     workers: Mutex<Workers>,
     serving: watch::Sender<bool>,
-    /// Ends the streams of those who watch.
+    /// Ends the health watches.
     closing: CancellationToken,
 }
 
 #[derive(Debug)]
 struct Workers {
-    /// When each worker last found itself ready. `None` for one that is not.
+    /// When each worker last reported ready; `None` if it is not.
     ready: Vec<Option<Instant>>,
     draining: bool,
 }
 
 impl Workers {
-    /// Returns whether all are ready. The word of a worker that is stuck does not count for ever.
+    /// Returns whether all workers are ready. The report of a stuck worker expires.
     fn are_ready(&self, now: Instant) -> bool {
         let counts = |at: Instant| now.saturating_duration_since(at) <= REPORT_AGE_MAX;
         !self.draining && self.ready.iter().all(|&ready| ready.is_some_and(counts))
     }
 }
 
-impl Board {
-    /// Returns the board of a service that no worker has found ready.
+impl HealthState {
+    /// Returns the state of a service whose workers have not reported yet.
     pub(crate) fn new(name: &'static str, workers: usize) -> Arc<Self> {
         Arc::new(Self {
             name,
@@ -61,7 +61,7 @@ impl Board {
         })
     }
 
-    /// Has it looked at whenever metrics are collected.
+    /// Registers the observable metric.
     pub(crate) fn observe(self: &Arc<Self>) {
         let (name, serving) = (self.name, self.serving.subscribe());
         global::meter("microblog-chassis")
@@ -76,18 +76,18 @@ impl Board {
 
     /// Returns the health service of a listener.
     pub(crate) fn server(self: &Arc<Self>) -> HealthServer<impl Health> {
-        HealthServer::new(Inspector(self.clone()))
+        HealthServer::new(HealthService(self.clone()))
     }
 
-    /// Notes what a worker's probe said.
+    /// Records the result of a worker's readiness probe.
     pub(crate) fn set_ready(&self, worker: usize, ready: bool) {
         self.set_ready_at(Instant::now(), worker, ready);
     }
 
     fn set_ready_at(&self, now: Instant, worker: usize, ready: bool) {
         self.update(now, |workers| {
-            if let Some(known) = workers.ready.get_mut(worker) {
-                *known = ready.then_some(now);
+            if let Some(report) = workers.ready.get_mut(worker) {
+                *report = ready.then_some(now);
             }
         });
     }
@@ -97,33 +97,33 @@ impl Board {
         self.update(Instant::now(), |workers| workers.draining = true);
     }
 
-    /// Ends the streams of those who watch.
+    /// Ends the health watches.
     pub(crate) fn close(&self) {
         self.closing.cancel();
     }
 
-    // Each worker reports so often that the others' silence is found out in time.
+    // Every report re-evaluates all workers, so that a stuck worker is detected by the others.
     fn update(&self, now: Instant, change: impl FnOnce(&mut Workers)) {
-        // Held while the news is sent, so that no older one overtakes it.
+        // Held while sending, so that updates stay in order.
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut workers);
         let serving = workers.are_ready(now);
         let changed =
-            self.serving.send_if_modified(|known| std::mem::replace(known, serving) != serving);
+            self.serving.send_if_modified(|report| std::mem::replace(report, serving) != serving);
         if changed {
             tracing::info!(service = self.name, serving, "health changed");
         }
     }
 
-    fn is_about(&self, service: &str) -> bool {
+    fn is_named(&self, service: &str) -> bool {
         service.is_empty() || service == self.name
     }
 }
 
-struct Inspector(Arc<Board>);
+struct HealthService(Arc<HealthState>);
 
 #[tonic::async_trait]
-impl Health for Inspector {
+impl Health for HealthService {
     type WatchStream = BoxStream<'static, Result<HealthCheckResponse, Status>>;
 
     async fn check(
@@ -132,48 +132,51 @@ impl Health for Inspector {
     ) -> Result<Response<HealthCheckResponse>, Status> {
         match request.get_ref().service.as_str() {
             LIVENESS => Ok(Response::new(response(ServingStatus::Serving))),
-            name if self.0.is_about(name) => {
+            name if self.0.is_named(name) => {
                 Ok(Response::new(response(status(*self.0.serving.borrow()))))
             }
-            _ => Err(Status::not_found("no such service here")),
+            _ => Err(Status::not_found("unknown service")),
         }
     }
 
-    /// Sends the status now and whenever it changes. As the protocol has it, a service that is not
-    /// known is no error here: it may come.
+    /// Sends the status now and at each change. By the protocol, an unknown service is
+    /// SERVICE_UNKNOWN, not an error: it may appear later.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let board = &self.0;
-        let closed = board.closing.clone().cancelled_owned();
+        let health = &self.0;
+        let closed = health.closing.clone().cancelled_owned();
         let steady = |status| {
             let first = futures::stream::iter([Ok(response(status))]);
             first.chain(futures::stream::pending()).take_until(closed).boxed()
         };
         let stream = match request.get_ref().service.as_str() {
             LIVENESS => steady(ServingStatus::Serving),
-            name if board.is_about(name) => changes(board),
+            name if health.is_named(name) => changes(health),
             _ => steady(ServingStatus::ServiceUnknown),
         };
         Ok(Response::new(stream))
     }
 }
 
-fn changes(board: &Board) -> BoxStream<'static, Result<HealthCheckResponse, Status>> {
-    let mut news = board.serving.subscribe();
-    news.mark_changed();
-    let closing = board.closing.clone();
-    futures::stream::unfold((news, closing), |(mut news, closing)| async move {
-        tokio::select! {
-            // The last news goes out before the stream ends.
-            biased;
-            changed = news.changed() => changed.ok()?,
-            () = closing.cancelled() => return None,
-        }
-        let serving = *news.borrow_and_update();
-        Some((Ok(response(status(serving))), (news, closing)))
-    })
+fn changes(health: &HealthState) -> BoxStream<'static, Result<HealthCheckResponse, Status>> {
+    let mut serving_changes = health.serving.subscribe();
+    serving_changes.mark_changed();
+    let closing = health.closing.clone();
+    futures::stream::unfold(
+        (serving_changes, closing),
+        |(mut serving_changes, closing)| async move {
+            tokio::select! {
+                // The last change is sent before the stream ends.
+                biased;
+                changed = serving_changes.changed() => changed.ok()?,
+                () = closing.cancelled() => return None,
+            }
+            let serving = *serving_changes.borrow_and_update();
+            Some((Ok(response(status(serving))), (serving_changes, closing)))
+        },
+    )
     .boxed()
 }
 
@@ -190,37 +193,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_is_as_ready_as_its_least_ready_worker() {
-        let board = Board::new("service", 2);
-        let mut serving = board.serving.subscribe();
-        board.set_ready(0, true);
+    fn service_is_serving_only_if_all_workers_are_ready() {
+        let health = HealthState::new("service", 2);
+        let mut serving = health.serving.subscribe();
+        health.set_ready(0, true);
         assert!(!*serving.borrow_and_update());
-        board.set_ready(1, true);
+        health.set_ready(1, true);
         assert!(*serving.borrow_and_update());
-        board.set_ready(0, true);
-        assert!(!serving.has_changed().unwrap(), "no news is not told");
-        board.set_ready(0, false);
+        health.set_ready(0, true);
+        assert!(!serving.has_changed().unwrap(), "an unchanged status is not sent");
+        health.set_ready(0, false);
         assert!(!*serving.borrow_and_update());
-        board.set_ready(0, true);
-        board.drain();
-        board.set_ready(1, true);
+        health.set_ready(0, true);
+        health.drain();
+        health.set_ready(1, true);
         assert!(!*serving.borrow_and_update(), "a draining service is never ready again");
     }
 
     #[test]
-    fn the_word_of_a_worker_that_is_stuck_does_not_count_for_ever() {
-        let board = Board::new("service", 2);
-        let serving = board.serving.subscribe();
+    fn stale_worker_report_makes_the_service_not_serving() {
+        let health = HealthState::new("service", 2);
+        let serving = health.serving.subscribe();
         let start = Instant::now();
-        board.set_ready_at(start, 0, true);
-        board.set_ready_at(start, 1, true);
+        health.set_ready_at(start, 0, true);
+        health.set_ready_at(start, 1, true);
         for second in 1..=7 {
-            board.set_ready_at(start + Duration::from_secs(second), 0, true);
+            health.set_ready_at(start + Duration::from_secs(second), 0, true);
             assert!(*serving.borrow(), "it may be between two probes");
         }
-        board.set_ready_at(start + Duration::from_secs(9), 0, true);
+        health.set_ready_at(start + Duration::from_secs(9), 0, true);
         assert!(!*serving.borrow());
-        board.set_ready_at(start + Duration::from_secs(10), 1, true);
+        health.set_ready_at(start + Duration::from_secs(10), 1, true);
         assert!(*serving.borrow());
     }
 }

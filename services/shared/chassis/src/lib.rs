@@ -1,24 +1,33 @@
-//! What every server of microblog needs: listen, TLS, health, reflection, limits, deadlines, trace
-//! context, telemetry, a bounded drain, the rounds of jobs beside the calls, and the way one
-//! service calls another.
+//! Server chassis: the parts that every server of microblog shares. Knows the wire contract, but
+//! neither a service's rules nor Redis. A service reports its readiness with its [`Probe`].
 //!
-//! Who acts is said by each server to the next, signed ([`identity`]).
+//! Code map:
 //!
-//! Knows the wire contract, but neither any service's rules nor Redis: what "ready" means, a
-//! service tells by its [`Probe`].
+//! - Server: `process` (start, signals, drain), `listeners` (SO_REUSEPORT), `connection_balancer`,
+//!   `server` (one service on one listener), `call` (middleware around each call: deadline, panic
+//!   isolation, error mapping, access log), `admission` (concurrency limit, load shedding),
+//!   `health`, `reflection`, `methods` (metadata from the proto descriptors).
+//! - Handlers: [`context`] (deadline, trace and identity of the current call), [`mutate()`] (writes
+//!   that run to completion), [`status`] (error model), [`PeriodicJob`],
+//!   [`run_on_dedicated_thread()`], [`message`] (trace propagation through queues).
+//! - Client: `peer` ([`Peer`]: service discovery, load balancing, reconnecting, retries).
+//! - Telemetry: `telemetry` (log format, OTLP and Prometheus exporters, sampling settings),
+//!   `trace_context` (W3C trace context), `call/span.rs` (head-based sampling).
+//! - Identity: [`identity`] (signed caller identity between services, authorization).
+//! - TLS: `tls` (server and client side, certificate reload).
 //!
-//! A handler finds what it needs to know of its call in [`context`]. One that answers with a stream
-//! which waits for something to happen begins with [`context::watch()`]: else, a thousand of its
-//! callers would shut all others out, and hold up the drain.
+//! Imports run one way: `call` uses [`context`], which uses `telemetry`; `telemetry` uses neither.
 //!
-//! A service counts what it likes with the instruments of `opentelemetry::global::meter`, made
-//! when its worker starts: what was made before [`run`] goes nowhere. With `--otlp-endpoint`, all of
-//! it is sent to the collector, together with the durations of all calls; without it, counting
-//! costs next to nothing.
+//! A handler that waits for events in a stream begins with [`context::watch()`]. Otherwise, a
+//! thousand of its callers would exhaust `--max-calls`, and delay the drain.
+//!
+//! A service counts with instruments of `opentelemetry::global::meter`, created after [`run`] has
+//! started its worker; earlier ones export nothing. With `--otlp-endpoint`, they are exported
+//! together with the call durations.
 //!
 //! A `main.rs` is
 //! `chassis::run(&config.chassis.clone(), move |worker| listen(config.clone(), worker))`;
-//! a test calls [`serve`] with a socket and a stop signal of its own.
+//! a test calls [`serve`] with its own socket and stop signal.
 
 mod admission;
 mod call;
@@ -28,12 +37,12 @@ pub mod context;
 mod dedicated_thread;
 mod health;
 pub mod identity;
+mod listeners;
 pub mod message;
 mod methods;
 mod mutate;
 mod peer;
 mod periodic_job;
-mod ports;
 mod process;
 mod reflection;
 mod server;
@@ -42,7 +51,7 @@ mod signals;
 pub mod status;
 mod telemetry;
 mod tls;
-mod trace;
+mod trace_context;
 
 pub use config::{Config, LogFormat};
 pub use dedicated_thread::run_on_dedicated_thread;

@@ -1,7 +1,7 @@
-//! How the trace of a call goes on in a job that the call leaves in a queue, as the conventions for
-//! messaging have it (<https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/>): the
-//! job carries where it was sent from, and its span is a child of that, and has a link to it. Who acted
-//! does not go on in it: who works on a job acts as the system, as all jobs do.
+//! Trace propagation through queues, by the semantic conventions for messaging
+//! (<https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/>). A job carries its
+//! producer's trace context. The consumer's span is a child of the producer's, and links to it. The
+//! identity is not propagated: jobs act as the system.
 
 use std::future::Future;
 
@@ -14,21 +14,21 @@ use crate::{
     context::{self, Context, Trace},
 };
 
-/// Jobs that are about to be sent.
+/// A batch of jobs before it is sent.
 #[derive(Debug)]
 pub struct Sending {
     span: Span,
     traceparent: String,
 }
 
-/// Returns what goes with some jobs that the current call, or job, sends to a queue of this name.
+/// Starts the producer span for jobs that the current call sends to a queue.
 pub fn send(queue: &'static str, count: usize) -> Sending {
     let nothing = || Sending { span: Span::none(), traceparent: String::new() };
-    let place = context::with(|context| (context.trace.clone(), context.shared.recording));
-    let Some((mut trace, is_recording)) = place.filter(|(trace, _)| trace.sampled()) else {
+    let traced = context::with(|context| (context.trace.clone(), context.server_state.recording));
+    let Some((mut trace, is_recording)) = traced.filter(|(trace, _)| trace.sampled()) else {
         return nothing();
     };
-    // Within what is recorded, and only there, there is a span.
+    // Spans exist only within a recorded call.
     if !is_recording || Span::current().is_none() {
         return Sending { traceparent: trace.text(), ..nothing() };
     }
@@ -43,37 +43,40 @@ pub fn send(queue: &'static str, count: usize) -> Sending {
         messaging.destination.name = queue,
         messaging.batch.message_count = (count > 1).then_some(count),
     );
-    span::go_into(&mut trace, &span);
+    span::set_parent(&mut trace, &span);
     Sending { span, traceparent: trace.text() }
 }
 
 impl Sending {
-    /// Returns what each job is to carry: its sender's place in the trace, or nothing where that is
-    /// not recorded.
+    /// Returns the trace context to store in each job; empty if the trace is not sampled.
     pub fn traceparent(&self) -> &str {
         &self.traceparent
     }
 
-    /// Sends them.
+    /// Runs the send within the producer span.
     pub async fn run<F: Future>(self, work: F) -> F::Output {
         work.instrument(self.span).await
     }
 }
 
-/// Works on a job of a queue of this name, which is there under an id: as part of the trace that it
-/// came from, if it carries a place in one. The calls that it makes belong to that trace.
+/// Runs the work for a job within the trace that it carries, if any. The job's calls belong to that
+/// trace.
 pub async fn process<T, E>(
     queue: &'static str,
     id: &str,
     traceparent: &str,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    let place = Trace::parse(traceparent).zip(context::with(Context::clone));
-    let Some((mut trace, context)) = place.filter(|(trace, _)| trace.sampled()) else {
+    let traced = Trace::parse(traceparent).zip(context::with(Context::clone));
+    let Some((mut trace, context)) = traced.filter(|(trace, _)| trace.sampled()) else {
         return work.await;
     };
-    let span = if context.shared.recording { begin(queue, id, &trace) } else { Span::none() };
-    span::go_into(&mut trace, &span);
+    let span = if context.server_state.recording {
+        consumer_span(queue, id, &trace)
+    } else {
+        Span::none()
+    };
+    span::set_parent(&mut trace, &span);
     let done = Context { trace, ..context }.scope(work).instrument(span.clone()).await;
     if done.is_err() {
         span.record("otel.status_code", "ERROR");
@@ -82,7 +85,7 @@ pub async fn process<T, E>(
     done
 }
 
-fn begin(queue: &str, id: &str, sender: &Trace) -> Span {
+fn consumer_span(queue: &str, id: &str, sender: &Trace) -> Span {
     let span = tracing::info_span!(
         target: "microblog::message",
         parent: None,
@@ -97,9 +100,9 @@ fn begin(queue: &str, id: &str, sender: &Trace) -> Span {
         messaging.destination.name = queue,
         messaging.message.id = id,
     );
-    if let Some(sender) = span::remote(sender) {
+    if let Some(sender) = span::remote_parent(sender) {
         span.add_link(sender.clone());
-        // Fails only where nothing records.
+        // Fails only without a recorder.
         let _ = span.set_parent(OtelContext::new().with_remote_span_context(sender));
     }
     span

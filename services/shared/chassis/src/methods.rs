@@ -1,5 +1,5 @@
-//! What the wire contract says of each method, by its path. Paths that it does not know are all
-//! one method, so that nobody's inventions get into logs and traces.
+//! Method metadata from the proto descriptors, by path. All unknown paths share one entry, so that
+//! callers cannot add names to logs and traces.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,36 +9,37 @@ use std::{
 use microblog_proto::ACCESS;
 use prost_types::{FileDescriptorSet, MethodDescriptorProto, method_options::IdempotencyLevel};
 
-/// A method that a caller may ask for.
+/// A method of the proto, or the entry for unknown ones.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Method {
     /// `/microblog.user.v1.UserService/GetUser`.
     pub(crate) path: String,
-    /// Whether either side sends more than one message: then no deadline is assumed.
+    /// Client- or server-streaming: no default deadline applies.
     pub(crate) streaming: bool,
-    /// Health and reflection: never refused for load, and not worth a line in the log.
-    pub(crate) inspection: bool,
-    /// Whether it is one of a service behind the gateway, whose callers say who acts.
-    pub(crate) is_guarded: bool,
-    /// Its place among all methods, from 0 on.
-    pub(crate) place: usize,
-    /// Whether a call may be made again whose end is not known.
-    pub(crate) repeat: Repeat,
+    /// Health check or reflection: not limited, not sampled, logged at DEBUG.
+    pub(crate) is_infrastructure: bool,
+    /// Whether callers must send a signed identity: true for services behind the gateway.
+    pub(crate) requires_identity: bool,
+    /// Index among all methods, from 0.
+    pub(crate) index: usize,
+    /// Whether a call with an unknown outcome may be retried.
+    pub(crate) idempotency: Idempotency,
 }
 
-/// What a second call does, as the option `idempotency_level` of the method says it.
+/// Effect of a retry, by the method's option `idempotency_level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Repeat {
-    /// Something of its own, or it is answered otherwise than the first one.
-    Never,
-    /// Nothing that the first one did not do (IDEMPOTENT).
-    Write,
-    /// Nothing, as the first one (NO_SIDE_EFFECTS).
-    Read,
+pub(crate) enum Idempotency {
+    /// It may have a second effect, or another response.
+    None,
+    /// It has no further effect (IDEMPOTENT).
+    Idempotent,
+    /// It has no effect, as the first call (NO_SIDE_EFFECTS).
+    NoSideEffects,
 }
 
 impl Method {
-    /// Returns the path as OpenTelemetry has it: `microblog.user.v1.UserService/GetUser`.
+    /// Returns the fully qualified name, without the leading slash:
+    /// `microblog.user.v1.UserService/GetUser`.
     pub(crate) fn name(&self) -> &str {
         self.path.trim_start_matches('/')
     }
@@ -48,7 +49,7 @@ impl Method {
         self.name().split('/').next().unwrap_or_default()
     }
 
-    /// Returns whether the wire contract knows it.
+    /// Returns whether the proto declares the method.
     pub(crate) fn is_known(&self) -> bool {
         *self != *UNKNOWN
     }
@@ -62,28 +63,35 @@ static METHODS: LazyLock<HashMap<String, Method>> = LazyLock::new(|| {
         .chain([tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET])
         .flat_map(methods)
         .zip(0..)
-        .map(|(method, place)| (method.path.clone(), Method { place, ..method }))
+        .map(|(method, index)| (method.path.clone(), Method { index, ..method }))
         .collect()
 });
 
 static UNKNOWN: LazyLock<Method> = LazyLock::new(|| {
-    let (path, place) = ("/unknown".to_owned(), METHODS.len());
-    let (streaming, inspection, is_guarded) = (false, false, false);
-    Method { path, streaming, inspection, is_guarded, place, repeat: Repeat::Never }
+    let (path, index) = ("/unknown".to_owned(), METHODS.len());
+    let (streaming, is_infrastructure, requires_identity) = (false, false, false);
+    Method {
+        path,
+        streaming,
+        is_infrastructure,
+        requires_identity,
+        index,
+        idempotency: Idempotency::None,
+    }
 });
 
-/// Returns how many methods there are, that of all unknown paths among them.
+/// Returns the number of methods, including the entry for unknown ones.
 pub(crate) fn count() -> usize {
     METHODS.len() + 1
 }
 
-/// Returns what is known of the method with a path.
+/// Returns the method with a path, or the entry for unknown ones.
 pub(crate) fn find(path: &str) -> &'static Method {
     METHODS.get(path).unwrap_or_else(|| &UNKNOWN)
 }
 
 fn methods(descriptors: &[u8]) -> Vec<Method> {
-    // What the compiler wrote can be read; if not, every method is an unknown one.
+    // Generated descriptors decode; if not, every method is unknown.
     let files: FileDescriptorSet = prost::Message::decode(descriptors).unwrap_or_default();
     let guarded: HashSet<_> = ACCESS.iter().map(|(path, _)| *path).collect();
     let mut methods = Vec::new();
@@ -92,12 +100,12 @@ fn methods(descriptors: &[u8]) -> Vec<Method> {
             methods.extend(service.method.iter().map(|method| {
                 let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
                 Method {
-                    is_guarded: guarded.contains(path.as_str()),
+                    requires_identity: guarded.contains(path.as_str()),
                     path,
                     streaming: method.client_streaming() || method.server_streaming(),
-                    inspection: file.package().starts_with("grpc."),
-                    place: 0,
-                    repeat: repeat(method),
+                    is_infrastructure: file.package().starts_with("grpc."),
+                    index: 0,
+                    idempotency: idempotency(method),
                 }
             }));
         }
@@ -105,11 +113,11 @@ fn methods(descriptors: &[u8]) -> Vec<Method> {
     methods
 }
 
-fn repeat(method: &MethodDescriptorProto) -> Repeat {
+fn idempotency(method: &MethodDescriptorProto) -> Idempotency {
     match method.options.as_ref().map(|options| options.idempotency_level()) {
-        Some(IdempotencyLevel::NoSideEffects) => Repeat::Read,
-        Some(IdempotencyLevel::Idempotent) => Repeat::Write,
-        Some(IdempotencyLevel::IdempotencyUnknown) | None => Repeat::Never,
+        Some(IdempotencyLevel::NoSideEffects) => Idempotency::NoSideEffects,
+        Some(IdempotencyLevel::Idempotent) => Idempotency::Idempotent,
+        Some(IdempotencyLevel::IdempotencyUnknown) | None => Idempotency::None,
     }
 }
 
@@ -118,12 +126,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn methods_are_known_by_their_paths() {
+    fn methods_are_found_by_path() {
         let unary = find("/microblog.user.v1.UserService/GetUser");
-        assert!(!unary.streaming && !unary.inspection);
+        assert!(!unary.streaming && !unary.is_infrastructure);
         assert!(find("/microblog.relation.v1.RelationService/StreamFollowers").streaming);
-        assert!(find("/grpc.health.v1.Health/Check").inspection);
-        assert!(find("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo").inspection);
+        assert!(find("/grpc.health.v1.Health/Check").is_infrastructure);
+        assert!(
+            find("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo").is_infrastructure
+        );
         assert!(find("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo").streaming);
         assert_eq!(unary.name(), "microblog.user.v1.UserService/GetUser");
         assert!(unary.is_known());
@@ -131,22 +141,25 @@ mod tests {
     }
 
     #[test]
-    fn the_gateway_takes_nobodys_word_about_who_acts() {
-        assert!(find("/microblog.user.v1.UserService/GetUser").is_guarded);
-        assert!(!find("/microblog.gateway.v1.GatewayService/Me").is_guarded);
-        assert!(!find("/grpc.health.v1.Health/Check").is_guarded);
+    fn only_internal_services_require_an_identity() {
+        assert!(find("/microblog.user.v1.UserService/GetUser").requires_identity);
+        assert!(!find("/microblog.gateway.v1.GatewayService/Me").requires_identity);
+        assert!(!find("/grpc.health.v1.Health/Check").requires_identity);
     }
 
     #[test]
-    fn what_may_be_repeated_stands_in_the_contract() {
-        let repeat = |method: &str| find(&format!("/microblog.{method}")).repeat;
-        assert_eq!(repeat("user.v1.UserService/GetUser"), Repeat::Read);
-        assert_eq!(repeat("relation.v1.RelationService/StreamFollowers"), Repeat::Read);
-        assert_eq!(repeat("post.v1.PostService/CreatePost"), Repeat::Write);
-        assert_eq!(repeat("timeline.v1.TimelineService/Deliver"), Repeat::Write);
-        assert_eq!(repeat("user.v1.UserService/Login"), Repeat::Never);
-        assert_eq!(repeat("user.v1.UserService/ChangePassword"), Repeat::Never);
-        assert_eq!(repeat("user.v1.UserService/Invented"), Repeat::Never);
+    fn idempotency_level_comes_from_the_proto() {
+        let idempotency = |method: &str| find(&format!("/microblog.{method}")).idempotency;
+        assert_eq!(idempotency("user.v1.UserService/GetUser"), Idempotency::NoSideEffects);
+        assert_eq!(
+            idempotency("relation.v1.RelationService/StreamFollowers"),
+            Idempotency::NoSideEffects
+        );
+        assert_eq!(idempotency("post.v1.PostService/CreatePost"), Idempotency::Idempotent);
+        assert_eq!(idempotency("timeline.v1.TimelineService/Deliver"), Idempotency::Idempotent);
+        assert_eq!(idempotency("user.v1.UserService/Login"), Idempotency::None);
+        assert_eq!(idempotency("user.v1.UserService/ChangePassword"), Idempotency::None);
+        assert_eq!(idempotency("user.v1.UserService/Invented"), Idempotency::None);
         assert_eq!(
             find("/microblog.user.v1.UserService/GetUser").service(),
             "microblog.user.v1.UserService"

@@ -1,5 +1,5 @@
-//! Writes that run to their end. tonic drops a handler at its next `.await` when the caller hangs
-//! up or the deadline passes, which would stop a write half-way.
+//! Writes that run to completion. tonic drops a handler at its next `.await` when the caller
+//! cancels or the deadline passes. That would interrupt a write half-way.
 
 use std::{future::Future, panic::AssertUnwindSafe, time::Duration};
 
@@ -13,41 +13,41 @@ use crate::{
     status,
 };
 
-// Where no server set a budget: a task that works for no call.
-const BUDGET: Duration = Duration::from_secs(10);
+// For tasks outside a call, whose server sets no budget.
+const BUDGET_DEFAULT: Duration = Duration::from_secs(10);
 
-/// Runs a write in a task of its own and returns its result. The write goes on when the caller
-/// hangs up, until its own time budget is used up (`--write-budget-ms`); the drain of the server
-/// waits for it, and until then it keeps the call's place among those under way (`--max-calls`).
-/// Calls made by it have the budget as their deadline, and the trace of the call.
+/// Runs a write in its own task and returns its result. The write continues after its caller
+/// disconnects, up to its budget (`--write-budget-ms`). The drain waits for it. It holds the call's
+/// slot of `--max-calls`. Its own calls have the budget as their deadline, and the trace of the
+/// call.
 ///
-/// Returns DEADLINE_EXCEEDED when the budget is used up, and INTERNAL when the write panics.
+/// Returns DEADLINE_EXCEEDED after the budget, and INTERNAL if the write panics.
 pub async fn mutate<T, F>(work: F) -> Result<T, Status>
 where
     T: Send + 'static,
     F: Future<Output = Result<T, Status>> + Send + 'static,
 {
-    let (answer, result) = oneshot::channel();
+    let (sender, result) = oneshot::channel();
     match context::with(Context::clone) {
         Some(mut context) => {
-            let budget = context.shared.write_budget;
-            let writes = context.shared.writes.clone();
+            let budget = context.server_state.write_budget;
+            let writes = context.server_state.writes.clone();
             context.deadline = Some(Instant::now() + budget);
-            let write = context.scope(finish(work, budget, answer));
+            let write = context.scope(finish(work, budget, sender));
             writes.spawn(write.instrument(tracing::Span::current()));
         }
         None => {
-            tokio::spawn(finish(work, BUDGET, answer));
+            tokio::spawn(finish(work, BUDGET_DEFAULT, sender));
         }
     }
-    // Only a runtime that ends drops a write.
+    // The sender is dropped only with the runtime.
     result.await.unwrap_or_else(|_| Err(status::internal()))
 }
 
 async fn finish<T>(
     work: impl Future<Output = Result<T, Status>>,
     budget: Duration,
-    answer: oneshot::Sender<Result<T, Status>>,
+    sender: oneshot::Sender<Result<T, Status>>,
 ) {
     let guarded = AssertUnwindSafe(work).catch_unwind();
     let result = match tokio::time::timeout(budget, guarded).await {
@@ -55,7 +55,7 @@ async fn finish<T>(
         Ok(Err(_panic)) => Err(status::internal()),
         Err(_elapsed) => Err(status::deadline_exceeded()),
     };
-    if let Err(Err(unheard)) = answer.send(result) {
-        tracing::warn!(code = ?unheard.code(), "a write failed after its caller had left");
+    if let Err(Err(unreported)) = sender.send(result) {
+        tracing::warn!(code = ?unreported.code(), "write failed after its caller disconnected");
     }
 }

@@ -1,12 +1,11 @@
-//! The rounds of a job that runs beside the calls, and what the log says of one that fails: a line
-//! when that begins and one when it ends, and not one for each round.
+//! Periodic jobs beside the calls. Logs only the transitions between success and failure.
 
 use std::{error::Error, time::Duration};
 
 use opentelemetry::{KeyValue, global, metrics::BoundCounter};
 use tokio::time::{Interval, MissedTickBehavior};
 
-/// The rounds of a job, which goes on for ever:
+/// A periodic job that runs forever:
 ///
 /// ```no_run
 /// # use std::{io, time::Duration};
@@ -24,40 +23,38 @@ pub struct PeriodicJob {
     job: &'static str,
     ticks: Interval,
     is_failing: bool,
-    /// How many ended well, and how many failed.
+    /// Counters of successful and failed runs.
     ended: [BoundCounter<u64>; 2],
 }
 
 impl PeriodicJob {
-    /// Returns the rounds of the job that the log calls by this name, one each `period`. Must be
-    /// called inside a runtime, and the period must not be zero.
+    /// Returns a job with a name for logs and metrics, which runs once per `period`. Must be called
+    /// inside a runtime, with a period above zero.
     pub fn new(job: &'static str, period: Duration) -> Self {
         let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let rounds = global::meter("microblog-chassis")
             .u64_counter("microblog.job.rounds")
             .with_unit("{round}")
-            .with_description(
-                "PeriodicJob of the jobs that run beside the calls, by how they ended",
-            )
+            .with_description("Runs of periodic jobs, by outcome")
             .build();
         let ended = ["done", "failed"].map(|outcome| {
             let name = KeyValue::new("microblog.job.name", job);
             let ended = rounds.bind(&[name, KeyValue::new("outcome", outcome)]);
-            // There from the start: a rate knows nothing of what came before the first number.
+            // Exported from the start: `rate()` cannot see the increase before the first sample.
             ended.add(0);
             ended
         });
         Self { job, ticks, is_failing: false, ended }
     }
 
-    /// Waits until it is time for a round. The first one is at once; one that took longer than the
-    /// period is followed at once, and what was missed meanwhile is not made up for.
+    /// Waits for the next run. The first one is immediate. A run longer than the period delays the
+    /// next; missed ticks are skipped.
     pub async fn tick(&mut self) {
         self.ticks.tick().await;
     }
 
-    /// Takes note of what became of a round. An error goes to the log with all its causes.
+    /// Records the result of a run. Logs the error with its sources at the first failure.
     pub fn record(&mut self, result: Result<(), impl Error + 'static>) {
         self.ended[usize::from(result.is_err())].add(1);
         match &result {
@@ -96,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_job_that_fails_is_a_line_when_that_begins_and_one_when_it_ends() {
+    async fn logs_only_transitions_between_success_and_failure() {
         let (written, log) = (Written::default(), tracing_subscriber::fmt().without_time());
         let writer = written.clone();
         let log = log.with_target(false).with_ansi(false).with_writer(move || writer.clone());
@@ -114,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_round_is_at_once_and_the_next_a_period_later() {
+    async fn first_run_is_immediate_and_the_next_one_period_later() {
         let period = Duration::from_millis(50);
         let begin = Instant::now();
         let mut job = PeriodicJob::new("testing", period);

@@ -1,4 +1,4 @@
-//! A process from its start to its end: telemetry, workers, signals, drain.
+//! Process life cycle: telemetry, workers, signals, drain.
 
 use std::{
     collections::HashMap,
@@ -21,28 +21,27 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Config, Listening, Worker,
-    health::Board,
-    ports::Ports,
-    server::{Common, serve_health, serve_in},
+    Config, Listening, Worker, context,
+    health::HealthState,
+    listeners::Listeners,
+    server::{ProcessState, serve_health, serve_in},
     signals::Signals,
     telemetry::Telemetry,
 };
 
-// For a worker's own clean-up after its drain: it may be in the middle of hashing a password.
+// For a worker's blocking tasks after its drain, such as hashing a password.
 const RUNTIME_STOP: Duration = Duration::from_secs(1);
-// Beyond delay and time-out of the drain, a worker is stuck.
+// Beyond the delay and timeout of the drain, a worker is stuck.
 const STOP_MARGIN: Duration = Duration::from_secs(3);
 
-// The place of the port for health checks, behind those of all services.
-const HEALTH: usize = usize::MAX;
+// Index of the health check listener, after those of all services.
+const HEALTH_LISTENER: usize = usize::MAX;
 
-/// Runs a process to its end: sets up telemetry, starts the workers (each a thread with a
-/// runtime, listeners and connections of its own, which `start` makes), and on SIGTERM or SIGINT
-/// drains them. A second signal ends it at once.
+/// Runs a process: sets up telemetry, starts the workers, and drains them on SIGTERM or SIGINT.
+/// Each worker is a thread with its own runtime, listeners and connections, which `start` creates.
+/// A second signal exits immediately.
 ///
-/// Returns failure if a worker could not start or failed, or if the drain was cut short by a
-/// second signal. What went wrong is in the log by then.
+/// Returns failure if a worker failed, or the drain did not complete. Errors are already logged.
 pub fn run<F, Fut, E>(config: &Config, start: F) -> ExitCode
 where
     F: Fn(Worker) -> Fut + Send + Sync + 'static,
@@ -50,8 +49,8 @@ where
     E: Error,
 {
     let started = runtime().map_err(|error| error.to_string()).and_then(|runtime| {
-        // The exporters' connections live in this runtime, which is idle otherwise.
-        let telemetry = runtime.block_on(async { Telemetry::start(config) });
+        // This otherwise idle runtime drives the exporters' connections.
+        let telemetry = runtime.block_on(async { Telemetry::start(config, current_trace_id) });
         telemetry.map(|telemetry| (runtime, telemetry)).map_err(|error| describe(&error))
     });
     let (runtime, telemetry) = match started {
@@ -68,43 +67,48 @@ where
     })
 }
 
-/// What the workers of a process share.
+/// State shared by the workers of a process.
 #[derive(Debug)]
-struct Process {
-    common: Common,
-    /// How many workers there are, asked once: how many cores there are may change.
+struct Supervisor {
+    state: ProcessState,
+    /// Read once: the number of cores may change.
     workers: usize,
-    ports: Ports,
-    boards: Mutex<HashMap<usize, Arc<Board>>>,
+    listeners: Listeners,
+    health_states: Mutex<HashMap<usize, Arc<HealthState>>>,
     stop: CancellationToken,
 }
 
-impl Process {
-    /// Returns the board of the service at a place, which all workers share.
-    fn board(&self, place: usize, name: &'static str, workers: usize) -> Arc<Board> {
-        let mut boards = self.boards.lock().unwrap_or_else(PoisonError::into_inner);
-        let begin = || {
-            let board = Board::new(name, workers);
-            board.observe();
-            board
+impl Supervisor {
+    /// Returns the health state of a service, which all workers share.
+    fn health(&self, index: usize, name: &'static str, workers: usize) -> Arc<HealthState> {
+        let mut health_states = self.health_states.lock().unwrap_or_else(PoisonError::into_inner);
+        let create = || {
+            let health = HealthState::new(name, workers);
+            health.observe();
+            health
         };
-        boards.entry(place).or_insert_with(begin).clone()
+        health_states.entry(index).or_insert_with(create).clone()
     }
 
-    /// Answers health checks where that is asked for, in this worker as in all others: one that is
-    /// stuck is found out as at the service's own port. Ends only with an error.
-    async fn answer_probes(&self, worker: Worker, boards: &[Arc<Board>]) -> Result<(), String> {
-        let config = &self.common.config;
+    /// Serves `--health-listen` in every worker, so that a stuck worker is detected as on the
+    /// service's port. Returns only on error.
+    async fn serve_health_checks(
+        &self,
+        worker: Worker,
+        health_states: &[Arc<HealthState>],
+    ) -> Result<(), String> {
+        let config = &self.state.config;
         let Some(address) = config.health_listen else { return pending().await };
-        let [board] = boards else {
-            return Err("--health-listen is for a process with one service".to_owned());
+        let [health] = health_states else {
+            return Err("--health-listen requires a process with exactly one service".to_owned());
         };
-        let listener = self.ports.listen(HEALTH, address).map_err(|error| describe(&error))?;
+        let listener =
+            self.listeners.listen(HEALTH_LISTENER, address).map_err(|error| describe(&error))?;
         let address = listener.socket.local_addr().map_err(|error| describe(&error))?;
         if worker.is_first() {
-            tracing::info!(%address, "answering health checks");
+            tracing::info!(%address, "serving health checks");
         }
-        serve_health(listener, config, board).await.map_err(|error| describe(&error))
+        serve_health(listener, config, health).await.map_err(|error| describe(&error))
     }
 }
 
@@ -117,28 +121,28 @@ where
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
         Err(error) => {
-            tracing::error!(%error, "cannot take over signals");
+            tracing::error!(%error, "cannot install signal handlers");
             return ExitCode::FAILURE;
         }
     };
-    let common = match Common::new(config) {
-        Ok(common) => common,
+    let state = match ProcessState::new(config) {
+        Ok(state) => state,
         Err(error) => {
-            tracing::error!(error = describe(&error), "TLS cannot be set up");
+            tracing::error!(error = describe(&error), "cannot set up TLS");
             return ExitCode::FAILURE;
         }
     };
-    common.admission.observe();
+    state.admission.observe();
     let workers = config.workers();
-    let process = Arc::new(Process {
-        common,
+    let supervisor = Arc::new(Supervisor {
+        state,
         workers,
-        ports: Ports::of(workers),
-        boards: Mutex::default(),
+        listeners: Listeners::of(workers),
+        health_states: Mutex::default(),
         stop: CancellationToken::new(),
     });
-    let (ended, mut endings) = mpsc::unbounded_channel();
-    if let Err(error) = spawn(&process, start, &ended) {
+    let (ended, mut exits) = mpsc::unbounded_channel();
+    if let Err(error) = spawn(&supervisor, start, &ended) {
         tracing::error!(%error, "cannot start a worker");
         return ExitCode::FAILURE;
     }
@@ -148,35 +152,35 @@ where
             tracing::info!(signal, "stopping");
             false
         }
-        // A worker ends by itself only if it failed.
-        _ = endings.recv() => true,
+        // A worker exits by itself only after a failure.
+        _ = exits.recv() => true,
     };
-    process.stop.cancel();
-    drain(config, &mut signals, &mut endings, failed).await
+    supervisor.stop.cancel();
+    drain(config, &mut signals, &mut exits, failed).await
 }
 
-/// Waits until all workers have ended, but not for ever.
+/// Waits for all workers, within a limit.
 async fn drain(
     config: &Config,
     signals: &mut Signals,
-    endings: &mut UnboundedReceiver<Ending>,
+    exits: &mut UnboundedReceiver<WorkerExit>,
     mut failed: bool,
 ) -> ExitCode {
     let all_ended = async {
-        while let Some(ending) = endings.recv().await {
-            failed |= ending == Ending::Failed;
+        while let Some(exit) = exits.recv().await {
+            failed |= exit == WorkerExit::Failed;
         }
     };
     let limit = config.drain_delay() + config.drain_timeout() + STOP_MARGIN;
     tokio::select! {
         ended = timeout(limit, all_ended) => {
             if ended.is_err() {
-                tracing::error!("a worker does not end");
+                tracing::error!("worker did not stop in time");
                 failed = true;
             }
         }
         signal = signals.next() => {
-            tracing::warn!(signal, "second signal, ending at once");
+            tracing::warn!(signal, "second signal, exiting immediately");
             failed = true;
         }
     }
@@ -184,15 +188,15 @@ async fn drain(
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum WorkerExit {
     Drained,
     Failed,
 }
 
 fn spawn<F, Fut, E>(
-    process: &Arc<Process>,
+    supervisor: &Arc<Supervisor>,
     start: F,
-    ended: &UnboundedSender<Ending>,
+    ended: &UnboundedSender<WorkerExit>,
 ) -> io::Result<()>
 where
     F: Fn(Worker) -> Fut + Send + Sync + 'static,
@@ -200,30 +204,31 @@ where
     E: Error,
 {
     let start = Arc::new(start);
-    let count = process.workers;
+    let count = supervisor.workers;
     for index in 0..count {
-        let (process, start, ended) = (process.clone(), start.clone(), ended.clone());
+        let (supervisor, start, ended) = (supervisor.clone(), start.clone(), ended.clone());
         let work = move || {
             let worker = Worker { index, count };
-            let result = catch_unwind(AssertUnwindSafe(|| work(&process, worker, &*start)));
-            let ending = match result {
-                Ok(Ok(())) => Ending::Drained,
+            let result =
+                catch_unwind(AssertUnwindSafe(|| run_worker(&supervisor, worker, &*start)));
+            let exit = match result {
+                Ok(Ok(())) => WorkerExit::Drained,
                 Ok(Err(error)) => {
-                    tracing::error!(worker = index, error, "a worker failed");
-                    Ending::Failed
+                    tracing::error!(worker = index, error, "worker failed");
+                    WorkerExit::Failed
                 }
-                Err(_panic) => Ending::Failed,
+                Err(_panic) => WorkerExit::Failed,
             };
-            // Nobody waits any more after a second signal.
-            let _ = ended.send(ending);
+            // The receiver is gone after a second signal.
+            let _ = ended.send(exit);
         };
         thread::Builder::new().name(format!("worker-{index}")).spawn(work)?;
     }
     Ok(())
 }
 
-/// The life of one worker. Errors are told as text, since theirs need not leave the thread.
-fn work<F, Fut, E>(process: &Process, worker: Worker, start: &F) -> Result<(), String>
+/// Runs one worker. Errors are text, since they need not be `Send`.
+fn run_worker<F, Fut, E>(supervisor: &Supervisor, worker: Worker, start: &F) -> Result<(), String>
 where
     F: Fn(Worker) -> Fut,
     Fut: Future<Output = Result<Vec<Listening>, E>>,
@@ -233,37 +238,41 @@ where
     let result = runtime.block_on(async {
         let started = tokio::select! {
             started = start(worker) => started.map_err(|error| describe(&error))?,
-            () = process.stop.cancelled() => return Ok(()),
+            () = supervisor.stop.cancelled() => return Ok(()),
         };
-        let (mut servers, mut boards) = (Vec::new(), Vec::new());
-        for (place, Listening { address, service }) in started.into_iter().enumerate() {
+        let (mut servers, mut health_states) = (Vec::new(), Vec::new());
+        for (index, Listening { address, service }) in started.into_iter().enumerate() {
             let listener =
-                process.ports.listen(place, address).map_err(|error| describe(&error))?;
+                supervisor.listeners.listen(index, address).map_err(|error| describe(&error))?;
             let address = listener.socket.local_addr().map_err(|error| describe(&error))?;
             if worker.is_first() {
                 tracing::info!(service = service.name, %address, workers = worker.count, "listening");
             }
-            let board = process.board(place, service.name, worker.count);
-            let stop = process.stop.cancelled();
-            servers.push(serve_in(worker, listener, service, &process.common, board.clone(), stop));
-            boards.push(board);
+            let health = supervisor.health(index, service.name, worker.count);
+            let stop = supervisor.stop.cancelled();
+            servers.push(serve_in(worker, listener, service, &supervisor.state, health.clone(), stop));
+            health_states.push(health);
         }
         tokio::select! {
             served = try_join_all(servers) => served.map(drop).map_err(|error| describe(&error)),
-            ended = process.answer_probes(worker, &boards) => ended,
+            ended = supervisor.serve_health_checks(worker, &health_states) => ended,
         }
     });
     runtime.shutdown_timeout(RUNTIME_STOP);
     result
 }
 
-/// A runtime on the current thread: half the CPU per call of a shared one, since what drives the
-/// connections then runs once for a batch of messages.
+/// A single-threaded runtime: half the CPU per call of a multi-threaded one, as connections are
+/// driven once per batch of messages.
 fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-/// Returns an error with its causes.
+fn current_trace_id() -> Option<String> {
+    context::trace().map(|trace| trace.id().to_string())
+}
+
+/// Formats an error with its sources.
 fn describe(error: &dyn Error) -> String {
     let causes = std::iter::successors(Some(error), |&error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")

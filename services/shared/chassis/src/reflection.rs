@@ -1,5 +1,4 @@
-//! Server reflection, v1 and (for Python's clients) v1alpha: what a listener serves, and the
-//! descriptors of it, so that callers need no `.proto` files.
+//! Server reflection, v1 and v1alpha (for Python clients), so that clients need no `.proto` files.
 
 use tonic::service::Routes;
 use tonic_reflection::server::{Builder, Error};
@@ -8,8 +7,8 @@ const HEALTH: &str = "grpc.health.v1.Health";
 const V1: &str = "grpc.reflection.v1.ServerReflection";
 const V1ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 
-/// Adds both versions to the routes of a service. Only what is served is listed, though the
-/// descriptors of all services are there.
+/// Adds both versions to the routes of a service. Lists only the served services, although the
+/// descriptors include all.
 pub(crate) fn add(routes: Routes, service: &str) -> Result<Routes, Error> {
     let builder = || {
         let builder = Builder::configure()

@@ -1,4 +1,4 @@
-//! One service on one listener, from the first connection to the end of its drain.
+//! Serves one service on one listener, from accept to the end of its drain.
 
 use std::{
     convert::Infallible, future::Future, io, net::TcpListener, pin::pin, sync::Arc, time::Duration,
@@ -21,62 +21,63 @@ use crate::{
     Config, Probe, Service, Worker,
     admission::Admission,
     call::{Calls, HEADER_LIST_MAX},
-    connection_balancer::Taken,
-    context::{Context, Shared, Trace},
-    health::Board,
+    connection_balancer::ConnectionLease,
+    context::{Context, ServerState, Trace},
+    health::HealthState,
     identity::Identity,
-    ports::Listener,
+    listeners::Listener,
     reflection,
-    tls::{Accepted, Acceptor, TlsError},
+    tls::{Acceptor, MaybeTlsStream, TlsError},
 };
 
-// A probe that takes longer has its answer. Longer than a store's round trip may take, by default three
-// seconds: one that is cut off before does not tell that a connection is dead.
+// Longer than a store's round trip, by default three seconds: an earlier timeout could not detect a
+// dead connection.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(4);
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-// Who is not ready is asked more often: callers wait.
-const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-// A caller that a partition cut off holds its connection for no longer than the two together.
+// Faster while not ready: callers are waiting.
+const UNREADY_PROBE_INTERVAL: Duration = Duration::from_millis(100);
+// HTTP/2 keepalive: detects a network partition within the sum of these two.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-// Callers that hang up at once are no attack yet: a gateway that dies cancels all of its calls.
+// Limit on pending stream resets (rapid reset attack). A gateway that dies legitimately cancels all
+// its calls at once.
 const PENDING_RESETS_MAX: usize = 1024;
-// A caller of HTTP/2 or TLS speaks first, and at once.
-const SILENCE_MAX: Duration = Duration::from_secs(5);
-// When the process is out of file descriptors, accepting fails until a connection ends.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+// HTTP/2 and TLS clients send first, and at once.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(5);
+// Out of file descriptors, accept fails until a connection closes.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
-/// Why a server ended by itself.
+/// Why a server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// TLS is configured, and cannot be set up.
-    #[error("TLS cannot be set up")]
+    /// TLS is configured but unusable.
+    #[error("cannot set up TLS")]
     Tls(#[source] TlsError),
     /// The socket cannot be used.
-    #[error("the listener cannot be used")]
+    #[error("cannot use the listening socket")]
     Listener(#[source] io::Error),
-    /// The descriptors of the wire contract cannot be read.
-    #[error("reflection cannot be set up")]
+    /// The proto descriptors do not decode.
+    #[error("cannot set up server reflection")]
     Reflection(#[source] tonic_reflection::server::Error),
     /// The transport failed.
     #[error("the transport failed")]
     Transport(#[source] tonic::transport::Error),
-    /// A job that runs beside the service ended, which none does by itself, or panicked. What the
-    /// panic says is left out, since it may tell of users.
-    #[error("a background job ended")]
+    /// A background job returned, which none does normally, or panicked. The panic's message is
+    /// omitted: it may contain user data.
+    #[error("a background job exited")]
     Background,
 }
 
-/// What the servers of a process share.
+/// State shared by the servers of a process.
 #[derive(Debug)]
-pub(crate) struct Common {
+pub(crate) struct ProcessState {
     pub(crate) config: Config,
     pub(crate) admission: Arc<Admission>,
-    /// What is shown to callers, if they speak TLS.
+    /// TLS acceptor, if configured.
     acceptor: Option<Arc<Acceptor>>,
 }
 
-impl Common {
+impl ProcessState {
     pub(crate) fn new(config: &Config) -> Result<Self, TlsError> {
         Ok(Self {
             config: config.clone(),
@@ -86,18 +87,18 @@ impl Common {
     }
 }
 
-/// Serves one service on a socket until `stop` resolves and the drain is over: what a test calls
-/// with port 0. Returns in `--drain-delay-ms` and `--drain-timeout-ms` at most; what is under way
-/// then ends with the runtime. There is no `--health-listen` to it, which is a process's.
+/// Serves one service on a socket until `stop` resolves and the drain ends; for tests, with port 0.
+/// Drains for at most `--drain-delay-ms` plus `--drain-timeout-ms`; the rest ends with the runtime.
+/// Ignores `--health-listen`, which is per process.
 pub async fn serve(
     listener: TcpListener,
     service: Service,
     config: &Config,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let board = Board::new(service.name, 1);
-    let common = Common::new(config).map_err(ServeError::Tls)?;
-    serve_in(Worker::ONLY, Listener::from(listener), service, &common, board, stop).await
+    let health = HealthState::new(service.name, 1);
+    let process = ProcessState::new(config).map_err(ServeError::Tls)?;
+    serve_in(Worker::ONLY, Listener::from(listener), service, &process, health, stop).await
 }
 
 /// Serves one service in one worker of a process.
@@ -105,57 +106,57 @@ pub(crate) async fn serve_in(
     worker: Worker,
     listener: Listener,
     service: Service,
-    common: &Common,
-    board: Arc<Board>,
+    process: &ProcessState,
+    health: Arc<HealthState>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let Common { config, admission, acceptor } = common;
-    let shared = Arc::new(Shared::new(config, admission.clone()));
+    let ProcessState { config, admission, acceptor } = process;
+    let server_state = Arc::new(ServerState::new(config, admission.clone()));
     let routes = reflection::add(service.routes, service.name).map_err(ServeError::Reflection)?;
-    let calls = Calls::new(routes.add_service(board.server()), shared.clone());
-    let mut background = spawn(service.background, &shared);
+    let calls = Calls::new(routes.add_service(health.server()), server_state.clone());
+    let mut background = spawn(service.background, &server_state);
     let transport = transport(config).serve_with_incoming_shutdown(
         calls,
-        accept(listener, acceptor.clone())?,
-        shared.closing.clone().cancelled_owned(),
+        incoming(listener, acceptor.clone())?,
+        server_state.closing.clone().cancelled_owned(),
     );
     let mut transport = pin!(transport);
 
     tokio::select! {
         ended = &mut transport => return ended.map_err(ServeError::Transport),
-        never = watch(&service.ready, &board, worker) => match never {},
-        // To go on without it would leave its work undone, and nobody would know.
+        never = probe_readiness(&service.ready, &health, worker) => match never {},
+        // Fail instead of continuing without the job.
         Some(_ended) = background.join_next() => return Err(ServeError::Background),
         () = stop => {}
     }
-    board.drain();
+    health.drain();
     drop(background);
-    // New calls are still answered, until whoever spreads them has noticed.
+    // Accept calls during the drain delay, until load balancers notice.
     if let Ok(ended) = timeout(config.drain_delay(), &mut transport).await {
         return ended.map_err(ServeError::Transport);
     }
-    // With it go those who watch: they would stay as long as they may.
-    shared.closing.cancel();
-    board.close();
+    // End the watches, which would last as long as their callers.
+    server_state.closing.cancel();
+    health.close();
     let deadline = Instant::now() + config.drain_timeout();
     let ended = timeout_at(deadline, &mut transport).await;
-    shared.writes.close();
-    let written = timeout_at(deadline, shared.writes.wait()).await;
+    server_state.writes.close();
+    let written = timeout_at(deadline, server_state.writes.wait()).await;
     if ended.is_err() || written.is_err() {
-        let (calls, writes) = (shared.admission.under_way(), shared.writes.len());
+        let (calls, writes) = (server_state.admission.in_flight(), server_state.writes.len());
         tracing::warn!(service = service.name, calls, writes, "drain timed out, cutting off");
     }
     ended.unwrap_or(Ok(())).map_err(ServeError::Transport)
 }
 
-/// Answers for a service's health, without TLS, until it is dropped.
+/// Serves a service's health checks without TLS, until dropped.
 pub(crate) async fn serve_health(
     listener: Listener,
     config: &Config,
-    board: &Arc<Board>,
+    health: &Arc<HealthState>,
 ) -> Result<(), ServeError> {
-    let server = transport(config).add_service(board.server());
-    server.serve_with_incoming(accept(listener, None)?).await.map_err(ServeError::Transport)
+    let server = transport(config).add_service(health.server());
+    server.serve_with_incoming(incoming(listener, None)?).await.map_err(ServeError::Transport)
 }
 
 fn transport(config: &Config) -> Server {
@@ -167,82 +168,83 @@ fn transport(config: &Config) -> Server {
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT));
     match config.max_connection_age_s {
         0 => server,
-        // Not the same for all, or those that were opened together are opened together again.
+        // Jitter: connections opened together must not close together.
         age => server.max_connection_age(Duration::from_secs(age).mul_f64(random_range(0.9..1.1))),
     }
 }
 
-/// Returns the connections of a listener whose callers say something, each as soon as it does: to
-/// the transport, a silent one is under way for ever, and its drain waits for it. With TLS, that is
-/// what they say after they have shaken hands.
+/// Returns the listener's connections, each after its first byte: tonic's drain would wait forever
+/// for a silent one. With TLS, the first byte after the handshake.
 ///
-/// They have TCP_NODELAY: tonic sets it only on listeners that it opens itself, and without it
-/// answers wait 40 ms for an acknowledgement.
-fn accept(
+/// Sets TCP_NODELAY: tonic sets it only on listeners of its own, and without it responses are
+/// delayed 40 ms by delayed ACKs.
+fn incoming(
     listener: Listener,
     acceptor: Option<Arc<Acceptor>>,
-) -> Result<impl futures::Stream<Item = io::Result<Accepted>>, ServeError> {
-    let Listener { socket, seats } = listener;
+) -> Result<impl futures::Stream<Item = io::Result<MaybeTlsStream>>, ServeError> {
+    let Listener { socket, balancer } = listener;
     socket.set_nonblocking(true).map_err(ServeError::Listener)?;
     let socket = tokio::net::TcpListener::from_std(socket).map_err(ServeError::Listener)?;
-    let incoming = TcpIncoming::from(socket).with_nodelay(Some(true));
-    let accepted = incoming.then(|accepted| async {
+    let tcp = TcpIncoming::from(socket).with_nodelay(Some(true));
+    let accepted = tcp.then(|accepted| async {
         if accepted.is_err() {
-            sleep(ACCEPT_PAUSE).await;
+            sleep(ACCEPT_BACKOFF).await;
         }
         accepted
     });
-    // All of them are listened to at once, without a limit of its own beside that of the process's
-    // file descriptors.
-    let begun = seats
-        .of_worker(accepted)
-        .map(move |accepted| stream::once(begin(accepted, acceptor.clone()).boxed()));
-    Ok(begun.flatten_unordered(None).filter_map(future::ready))
+    // Handshakes run concurrently, limited only by the process's file descriptors.
+    let established = balancer
+        .worker_connections(accepted)
+        .map(move |accepted| stream::once(establish(accepted, acceptor.clone()).boxed()));
+    Ok(established.flatten_unordered(None).filter_map(future::ready))
 }
 
-/// Waits for what a caller says first. Returns `None` when that is nothing, or not what it should be.
-async fn begin(
-    accepted: io::Result<(TcpStream, Taken)>,
+/// Performs the TLS handshake, if any, and waits for the first byte. Returns `None` on timeout or
+/// failure.
+async fn establish(
+    accepted: io::Result<(TcpStream, ConnectionLease)>,
     acceptor: Option<Arc<Acceptor>>,
-) -> Option<io::Result<Accepted>> {
-    let (connection, taken) = match accepted {
+) -> Option<io::Result<MaybeTlsStream>> {
+    let (connection, lease) = match accepted {
         Ok(connection) => connection,
         Err(error) => {
             tracing::warn!(%error, "cannot accept a connection");
             return Some(Err(error));
         }
     };
-    let begun = async {
+    let established = async {
         match acceptor {
-            Some(acceptor) => acceptor.accept(connection, taken).await,
-            None => speaks(&connection).await.then(|| Accepted::plain(connection, taken)),
+            Some(acceptor) => acceptor.accept(connection, lease).await,
+            None => {
+                has_first_byte(&connection).await.then(|| MaybeTlsStream::plain(connection, lease))
+            }
         }
     };
-    timeout(SILENCE_MAX, begun).await.ok().flatten().map(Ok)
+    timeout(FIRST_BYTE_TIMEOUT, established).await.ok().flatten().map(Ok)
 }
 
-/// Waits for the first byte of a connection, and returns whether there is one.
-async fn speaks(connection: &TcpStream) -> bool {
+/// Waits for the first byte. Returns `false` if the client closes instead.
+async fn has_first_byte(connection: &TcpStream) -> bool {
     matches!(connection.peek(&mut [0]).await, Ok(1..))
 }
 
-/// Asks a service over and over whether it can do its work.
-async fn watch(ready: &Probe, board: &Board, worker: Worker) -> Infallible {
+/// Runs the readiness probe periodically.
+async fn probe_readiness(ready: &Probe, health: &HealthState, worker: Worker) -> Infallible {
     loop {
         let is_ready = timeout(PROBE_TIMEOUT, ready()).await.unwrap_or(false);
-        board.set_ready(worker.index, is_ready);
-        sleep(if is_ready { PROBE_INTERVAL } else { RETRY_INTERVAL }).await;
+        health.set_ready(worker.index, is_ready);
+        sleep(if is_ready { PROBE_INTERVAL } else { UNREADY_PROBE_INTERVAL }).await;
     }
 }
 
-/// Starts a service's jobs. They work for no call, and act as the system, but their writes are
-/// waited for.
-fn spawn(jobs: Vec<BoxFuture<'static, ()>>, shared: &Arc<Shared>) -> JoinSet<()> {
+/// Spawns background jobs. They act as the system outside any call; the drain waits for their
+/// writes.
+fn spawn(jobs: Vec<BoxFuture<'static, ()>>, server_state: &Arc<ServerState>) -> JoinSet<()> {
     let mut background = JoinSet::new();
     for job in jobs {
-        let shared = shared.clone();
-        let (trace, identity) = (Trace::begin(false), Identity::System.into());
-        let context = Context { deadline: None, trace, identity, shared, permit: None };
+        let server_state = server_state.clone();
+        let (trace, identity) = (Trace::new_root(false), Identity::System.into());
+        let context = Context { deadline: None, trace, identity, server_state, permit: None };
         background.spawn(context.scope(job));
     }
     background

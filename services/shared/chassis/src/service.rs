@@ -1,32 +1,30 @@
-//! What a service hands to the chassis, and where the chassis runs it.
+//! The interface between a service and the chassis.
 
 use std::{any::Any, fmt, net::SocketAddr, sync::Arc};
 
 use futures::future::BoxFuture;
 use tonic::service::Routes;
 
-/// Tells whether a service can do its work now: its store answers. Asked about once a second.
+/// Readiness probe: returns whether the service's store responds. Called once a second.
 pub type Probe = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
 
-/// A handler of any service, of a type that the wire contract names.
+/// A handler, type-erased; its type is declared by the generated code.
 pub type Handler = Arc<dyn Any + Send + Sync>;
 
-/// A service in one worker, ready to be served.
+/// A service in one worker, ready to serve.
 pub struct Service {
-    /// The full name by which health is asked for: `microblog.user.v1.UserService`.
+    /// Full service name for health checks: `microblog.user.v1.UserService`.
     pub name: &'static str,
-    /// The generated server, with `--max-message-bytes` as its decoding limit, which only the
-    /// generated code can keep. Health and reflection are added.
+    /// The generated server, with `--max-message-bytes` as its decoding limit, which only generated
+    /// code can enforce. The chassis adds health and reflection.
     pub routes: Routes,
-    /// The same for callers within the process, which need no routes: the handler as the wire
-    /// contract names its type, such as `user::UserServiceHandler`. Without it, they call as from
-    /// outside.
+    /// The handler for local calls without routes, as the type `user::UserServiceHandler`. Without
+    /// it, local calls use the routes.
     pub handler: Option<Handler>,
-    /// Whether it can do its work.
+    /// The readiness probe.
     pub ready: Probe,
-    /// Jobs that run beside it for ever, dropped when the process is to stop. They may call peers
-    /// and [`mutate`](crate::mutate()). When one ends or panics, the server fails, and so does the
-    /// process, to be started again.
+    /// Background jobs, dropped at shutdown. They may call peers and [`mutate`](crate::mutate()).
+    /// If one returns or panics, the server fails and the process exits, to be restarted.
     pub background: Vec<BoxFuture<'static, ()>>,
 }
 
@@ -36,30 +34,30 @@ impl fmt::Debug for Service {
     }
 }
 
-/// A service and the address that it is to listen on.
+/// A service and its listen address.
 #[derive(Debug)]
 pub struct Listening {
-    /// Port 0 picks a free one, the same for all workers.
+    /// Port 0 selects a free port, the same for all workers.
     pub address: SocketAddr,
-    /// What is served there.
+    /// The service.
     pub service: Service,
 }
 
-/// One of a process's workers: a thread with a runtime, listeners and connections of its own.
-/// Jobs that a process needs once belong into worker 0.
+/// A worker of a process: a thread with its own runtime, listeners and connections. Jobs that run
+/// once per process belong to worker 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worker {
     /// From 0.
     pub index: usize,
-    /// How many there are.
+    /// Number of workers.
     pub count: usize,
 }
 
 impl Worker {
-    /// The worker of a process that has only one, such as a test.
+    /// The worker of a process with only one, such as a test.
     pub const ONLY: Self = Self { index: 0, count: 1 };
 
-    /// Returns whether this is the worker for jobs that a process needs once.
+    /// Returns whether this worker runs the jobs of the process.
     pub const fn is_first(self) -> bool {
         self.index == 0
     }

@@ -1,20 +1,20 @@
-//! The signals that end a process.
+//! Shutdown signals.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGTERM and SIGINT, which mean the same: stop taking work, finish what is under way, end.
+/// SIGTERM and SIGINT: both start a graceful shutdown.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    // What Kubernetes, systemd and docker send first, before they kill.
+    // Sent by Kubernetes, systemd and docker before they kill.
     terminate: Signal,
-    // What Ctrl-C in a terminal sends.
+    // Sent by Ctrl-C.
     interrupt: Signal,
 }
 
 impl Signals {
-    /// Takes the signals over from now on.
+    /// Installs the signal handlers.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,

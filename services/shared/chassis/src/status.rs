@@ -1,5 +1,5 @@
-//! Statuses as the wire contract wants them: the right code, an `ErrorInfo` with a reason, and for
-//! bad input a `BadRequest` that names each field.
+//! Error model: gRPC statuses with a code, an `ErrorInfo` with a reason, and for invalid input a
+//! `BadRequest` that names each field.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _};
 /// The domain of every `ErrorInfo`.
 pub const DOMAIN: &str = "microblog";
 
-// How the names of the enum begin in the proto, but not in an `ErrorInfo`.
+// Prefix of the proto's enum values, omitted in an `ErrorInfo`.
 const REASON_PREFIX: &str = "ERROR_REASON_";
 
-/// Returns a status with a reason. The text is for people, and goes to the caller: no secrets.
+/// Returns a status with a reason. The text is sent to the caller: it must not contain secrets.
 pub fn with_reason(code: Code, reason: ErrorReason, text: impl Into<String>) -> Status {
     Status::with_error_details(code, text, info(reason))
 }
 
-/// Returns INVALID_ARGUMENT that names every field that is wrong.
+/// Returns INVALID_ARGUMENT that names every invalid field.
 pub fn invalid(fields: impl IntoIterator<Item = Invalid>) -> Status {
     bad_request(ErrorReason::InvalidField, fields)
 }
 
-/// Returns INVALID_ARGUMENT for another reason than that fields are malformed, naming them too.
+/// Returns INVALID_ARGUMENT with another reason than malformed fields, and names the fields.
 pub fn bad_request(reason: ErrorReason, fields: impl IntoIterator<Item = Invalid>) -> Status {
     let fields: Vec<Invalid> = fields.into_iter().collect();
     let text = fields.iter().map(Invalid::to_string).collect::<Vec<_>>().join("; ");
@@ -34,7 +34,7 @@ pub fn bad_request(reason: ErrorReason, fields: impl IntoIterator<Item = Invalid
     Status::with_error_details(Code::InvalidArgument, text, details)
 }
 
-/// Returns the refusal of a page token, which is always the field `page_token`.
+/// Maps a page token error to INVALID_ARGUMENT for the field `page_token`.
 pub fn page_token(error: TokenError) -> Status {
     let reason = match error {
         TokenError::Invalid => ErrorReason::PageTokenInvalid,
@@ -44,7 +44,7 @@ pub fn page_token(error: TokenError) -> Status {
     bad_request(reason, [field])
 }
 
-/// Returns RESOURCE_EXHAUSTED that says when to try again.
+/// Returns RESOURCE_EXHAUSTED with a retry delay (`RetryInfo`).
 pub fn throttled(reason: ErrorReason, text: impl Into<String>, retry_after: Duration) -> Status {
     let mut details = info(reason);
     details.set_retry_info(Some(retry_after));
@@ -61,59 +61,82 @@ pub fn not_found(reason: ErrorReason, text: impl Into<String>) -> Status {
     with_reason(Code::NotFound, reason, text)
 }
 
-/// Returns UNAVAILABLE for a store that does not answer. The cause belongs into the log.
+/// Returns UNAVAILABLE for a store that does not respond. Log the cause; the status omits it.
 pub fn store_unavailable() -> Status {
     with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, "the store does not answer")
 }
 
-/// Returns RESOURCE_EXHAUSTED for a write that the store rejects at its memory limit: nothing was
+/// Returns RESOURCE_EXHAUSTED for a write that the store rejects at its memory limit. Nothing was
 /// changed.
 pub fn store_full() -> Status {
     let text = "redis is at its memory limit; nothing was changed";
     with_reason(Code::ResourceExhausted, ErrorReason::StoreFull, text)
 }
 
-/// Returns UNAVAILABLE for a write that needs a stamp of a clock that is too far ahead of the time:
-/// nothing was changed.
+/// Returns UNAVAILABLE for a write whose stamp clock is too far ahead of the time. Nothing was
+/// changed.
 pub fn clock_ahead() -> Status {
     let text = "the clock that issues ids is ahead of the time; nothing was changed";
     with_reason(Code::Unavailable, ErrorReason::ClockAhead, text)
 }
 
-/// Returns INTERNAL for a fault of the service. The cause belongs into the log.
+/// Returns INTERNAL for a fault of the service. Log the cause; the status omits it.
 pub fn internal() -> Status {
     with_reason(Code::Internal, ErrorReason::Internal, "internal error")
 }
 
 /// Returns DEADLINE_EXCEEDED.
 pub fn deadline_exceeded() -> Status {
-    with_reason(Code::DeadlineExceeded, ErrorReason::DeadlineExceeded, "the call's time is up")
+    with_reason(Code::DeadlineExceeded, ErrorReason::DeadlineExceeded, "deadline exceeded")
 }
 
 pub(crate) fn peer_unavailable() -> Status {
-    with_reason(Code::Unavailable, ErrorReason::PeerUnavailable, "a service behind does not answer")
+    with_reason(Code::Unavailable, ErrorReason::PeerUnavailable, "a backend service is unavailable")
 }
 
-// There is no reason of its own: to the caller, as with a peer that is away, another one answers.
+// Shares the reason of an unavailable peer: to the caller both mean to retry elsewhere.
 pub(crate) fn stopping() -> Status {
     with_reason(
         Code::Unavailable,
         ErrorReason::PeerUnavailable,
-        "the server stops; ask another one",
+        "the server is shutting down; retry on another server",
     )
 }
 
-/// Returns whether a status tells that a service does not answer for now, rather than that it refuses
-/// or fails this call: others would fare the same.
+/// Returns whether a status means that the service is unavailable, rather than that this call
+/// failed: other calls would fail as well.
 pub fn is_outage(status: &Status) -> bool {
     use Code::{Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable};
     [Unavailable, DeadlineExceeded, Cancelled, ResourceExhausted].contains(&status.code())
 }
 
-/// Returns why a call was refused, if the status says so in the way of this project.
+/// Returns the error reason of a status, if it is one of this project.
 pub fn reason_of(status: &Status) -> Option<ErrorReason> {
     let info = status.get_details_error_info().filter(|info| info.domain == DOMAIN)?;
     ErrorReason::from_str_name(&format!("{REASON_PREFIX}{}", info.reason))
+}
+
+/// Returns the name of a status code, as in the gRPC specification.
+pub(crate) fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
 }
 
 fn info(reason: ErrorReason) -> ErrorDetails {
@@ -127,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_survives_the_wire() {
+    fn error_reason_round_trips() {
         let status = with_reason(Code::NotFound, ErrorReason::UserNotFound, "no such account");
         let info = status.get_details_error_info().unwrap();
         assert_eq!((info.reason.as_str(), info.domain.as_str()), ("USER_NOT_FOUND", "microblog"));
@@ -136,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_field_is_named() {
+    fn bad_request_names_every_invalid_field() {
         let status = invalid([Invalid::new("a", "is bad"), Invalid::new("b", "is worse")]);
         let fields = status.get_details_bad_request().unwrap().field_violations;
         assert_eq!(fields.iter().map(|f| f.field.as_str()).collect::<Vec<_>>(), ["a", "b"]);
@@ -145,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_throttled_caller_is_told_how_long_to_wait() {
+    fn throttled_status_has_a_retry_delay() {
         let wait = Duration::from_secs(7);
         let status = throttled(ErrorReason::LoginThrottled, "wait", wait);
         assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(wait));

@@ -1,4 +1,4 @@
-//! How long connections last.
+//! Connection age.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails panics")]
 
@@ -16,7 +16,7 @@ use tonic::Request;
 use support::{Server, Stub, config, eventually, request};
 
 #[tokio::test]
-async fn an_old_connection_gives_way_to_a_new_one() {
+async fn max_connection_age_closes_old_connections() {
     let callers = Arc::new(Mutex::new(HashSet::new()));
     let seen = callers.clone();
     let stub = Stub::new().get(move |request: Request<GetUserByNameRequest>| {
@@ -27,7 +27,7 @@ async fn an_old_connection_gives_way_to_a_new_one() {
     let mut server = Server::start(stub.service(), config);
     let mut client = server.client();
     eventually("three connections, one after the other", async || {
-        // This client may lose a call to the end of its connection; ours do not (`peers.rs`).
+        // tonic's channel may lose a call when its connection closes; peers do not (`peers.rs`).
         let _ = client.get_user_by_name(request(None)).await;
         callers.lock().unwrap().len() >= 3
     })

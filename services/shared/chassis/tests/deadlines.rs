@@ -1,4 +1,4 @@
-//! Deadlines and trace context: kept, answered for, and passed on.
+//! Deadlines and trace context: enforced and propagated.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -17,7 +17,7 @@ use tonic::{Code, Request};
 const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const LONG: Option<Duration> = Some(Duration::from_secs(30));
 
-fn is_deadline(status: &tonic::Status) {
+fn assert_deadline_exceeded(status: &tonic::Status) {
     let expected = (Code::DeadlineExceeded, "ERROR_REASON_DEADLINE_EXCEEDED".to_owned());
     assert_eq!(code_and_reason(status), expected, "{status:?}");
 }
@@ -29,7 +29,7 @@ fn stuck() -> Stub {
         .verify(move || first().chain(stream::pending()).boxed())
 }
 
-// A client gives up by itself when its own time-out is over: these make the server's the shorter.
+// A client enforces its own timeout. These settings make the server's the shorter one.
 fn short(change: impl FnOnce(&mut Config)) -> Config {
     let mut config = config();
     change(&mut config);
@@ -37,29 +37,29 @@ fn short(change: impl FnOnce(&mut Config)) -> Config {
 }
 
 #[tokio::test]
-async fn a_call_without_a_deadline_gets_the_default_one() {
+async fn call_without_a_deadline_gets_the_default() {
     let server = Server::start(stuck().service(), short(|config| config.default_timeout_ms = 50));
-    is_deadline(&server.client().get_user_by_name(request(None)).await.unwrap_err());
+    assert_deadline_exceeded(&server.client().get_user_by_name(request(None)).await.unwrap_err());
 }
 
 #[tokio::test]
-async fn a_deadline_too_far_off_is_cut() {
+async fn deadline_is_capped_at_the_maximum() {
     let server = Server::start(stuck().service(), short(|config| config.max_timeout_ms = 50));
-    is_deadline(&server.client().get_user_by_name(request(LONG)).await.unwrap_err());
+    assert_deadline_exceeded(&server.client().get_user_by_name(request(LONG)).await.unwrap_err());
 }
 
 #[tokio::test]
-async fn a_stream_ends_at_its_deadline() {
+async fn stream_ends_at_its_deadline() {
     let server = Server::start(stuck().service(), short(|config| config.max_timeout_ms = 50));
     let mut request = Request::new(VerifyRequest::default());
     request.set_timeout(Duration::from_secs(30));
     let mut answers = server.client().verify(request).await.unwrap().into_inner();
     answers.next().await.unwrap().unwrap();
-    is_deadline(&answers.next().await.unwrap().unwrap_err());
+    assert_deadline_exceeded(&answers.next().await.unwrap().unwrap_err());
 }
 
 #[tokio::test]
-async fn a_stream_without_a_deadline_has_no_limit() {
+async fn stream_without_a_deadline_is_unlimited() {
     let slow = || {
         let later = async {
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -74,7 +74,7 @@ async fn a_stream_without_a_deadline_has_no_limit() {
 }
 
 #[tokio::test]
-async fn a_rubbish_deadline_is_refused() {
+async fn malformed_grpc_timeout_is_rejected() {
     let server = Server::start(Stub::new().service(), config());
     let mut request = request(None);
     request.metadata_mut().insert("grpc-timeout", "soon".parse().unwrap());
@@ -84,8 +84,8 @@ async fn a_rubbish_deadline_is_refused() {
     assert!(status.message().starts_with("grpc-timeout: "), "{status:?}");
 }
 
-/// A service that answers with the milliseconds it has left, and its trace.
-fn tell() -> Stub {
+/// A service that responds with its remaining milliseconds and its trace id.
+fn deadline_stub() -> Stub {
     Stub::new().get(|_| async {
         let remaining = context::remaining().expect("a deadline").as_millis();
         let trace = context::trace().expect("a trace");
@@ -93,8 +93,8 @@ fn tell() -> Stub {
     })
 }
 
-/// A service that spends 200 ms, and then asks another one.
-fn ask(peer: Peer) -> Stub {
+/// A service that spends 200 ms, and then calls another one.
+fn relay_after_200_ms(peer: Peer) -> Stub {
     Stub::new().get(move |_| {
         let peer = peer.clone();
         async move {
@@ -105,7 +105,7 @@ fn ask(peer: Peer) -> Stub {
 }
 
 async fn deadline_and_trace_reach(peer: Peer) {
-    let server = Server::start(ask(peer).service(), config());
+    let server = Server::start(relay_after_200_ms(peer).service(), config());
     let mut request = request(LONG);
     request.metadata_mut().insert("traceparent", TRACEPARENT.parse().unwrap());
     let answer = server.client().get_user_by_name(request).await.unwrap().into_inner();
@@ -117,18 +117,18 @@ async fn deadline_and_trace_reach(peer: Peer) {
 }
 
 #[tokio::test]
-async fn deadline_and_trace_are_passed_on_to_a_remote_peer() {
-    let inner = Server::start(tell().service(), config());
+async fn deadline_and_trace_propagate_to_a_remote_peer() {
+    let inner = Server::start(deadline_stub().service(), config());
     deadline_and_trace_reach(inner.peer()).await;
 }
 
 #[tokio::test]
-async fn deadline_and_trace_are_passed_on_to_a_local_peer() {
-    deadline_and_trace_reach(Peer::local(&tell().service(), &config())).await;
+async fn deadline_and_trace_propagate_to_a_local_peer() {
+    deadline_and_trace_reach(Peer::local(&deadline_stub().service(), &config())).await;
 }
 
 #[tokio::test]
-async fn the_sampling_flag_and_the_callers_span_are_passed_on_as_they_came() {
+async fn traceparent_propagates_unchanged_without_recording() {
     let seen = Arc::new(Mutex::new(None));
     let note = seen.clone();
     let inner = Stub::new().get(move |request| {
@@ -137,7 +137,7 @@ async fn the_sampling_flag_and_the_callers_span_are_passed_on_as_they_came() {
         async { Ok(String::new()) }
     });
     let inner = Server::start(inner.service(), config());
-    let outer = Server::start(ask(inner.peer()).service(), config());
+    let outer = Server::start(relay_after_200_ms(inner.peer()).service(), config());
     let mut request = request(None);
     request.metadata_mut().insert("traceparent", TRACEPARENT.parse().unwrap());
     outer.client().get_user_by_name(request).await.unwrap();
@@ -146,21 +146,26 @@ async fn the_sampling_flag_and_the_callers_span_are_passed_on_as_they_came() {
 }
 
 #[tokio::test]
-async fn a_stuck_peer_costs_no_more_than_the_callers_deadline() {
+async fn stuck_peer_is_bounded_by_the_callers_deadline() {
     let inner = Server::start(stuck().service(), config());
     for peer in [inner.peer(), Peer::local(&stuck().service(), &config())] {
-        let outer = Server::start(ask(peer).service(), short(|c| c.max_timeout_ms = 400));
+        let outer =
+            Server::start(relay_after_200_ms(peer).service(), short(|c| c.max_timeout_ms = 400));
         let started = Instant::now();
-        is_deadline(&outer.client().get_user_by_name(request(LONG)).await.unwrap_err());
-        // Without it, the peer would take the default of ten seconds.
+        assert_deadline_exceeded(
+            &outer.client().get_user_by_name(request(LONG)).await.unwrap_err(),
+        );
+        // Otherwise, the peer would take the default of ten seconds.
         assert!(started.elapsed() < Duration::from_secs(9));
     }
 }
 
 #[tokio::test]
-async fn a_peer_that_is_called_for_no_call_has_the_default_time_out() {
+async fn peer_call_outside_a_call_has_the_default_timeout() {
     let inner = Server::start(stuck().service(), config());
     let short = short(|config| config.default_timeout_ms = 50);
-    is_deadline(&get(Peer::remote(&inner.url(), &short).unwrap(), "").await.unwrap_err());
-    is_deadline(&get(Peer::local(&stuck().service(), &short), "").await.unwrap_err());
+    assert_deadline_exceeded(
+        &get(Peer::remote(&inner.url(), &short).unwrap(), "").await.unwrap_err(),
+    );
+    assert_deadline_exceeded(&get(Peer::local(&stuck().service(), &short), "").await.unwrap_err());
 }

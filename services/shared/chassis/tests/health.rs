@@ -1,4 +1,4 @@
-//! Health and reflection, as a caller without any `.proto` files finds them.
+//! Health checks and server reflection.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -28,7 +28,7 @@ async fn eventually_is(server: &Server, service: &str, status: ServingStatus) {
 }
 
 #[tokio::test]
-async fn health_follows_the_probe_and_liveness_does_not() {
+async fn health_follows_the_readiness_probe_and_liveness_does_not() {
     let ready = Arc::new(AtomicBool::new(false));
     let mut service = Stub::new().service();
     let probe = ready.clone();
@@ -49,7 +49,7 @@ async fn health_follows_the_probe_and_liveness_does_not() {
 }
 
 #[tokio::test]
-async fn a_server_that_drains_says_so_and_still_answers_for_its_delay() {
+async fn draining_server_reports_not_serving_and_still_answers() {
     let mut config = config();
     config.drain_delay_ms = 60_000;
     let mut server = Server::start(Stub::new().service(), config);
@@ -61,7 +61,7 @@ async fn a_server_that_drains_says_so_and_still_answers_for_its_delay() {
 }
 
 #[tokio::test]
-async fn those_who_watch_hear_of_the_drain_and_do_not_hold_it_up() {
+async fn health_watch_reports_the_drain_and_ends() {
     let mut server = Server::start(Stub::new().service(), config());
     eventually_is(&server, "", ServingStatus::Serving).await;
     let watch = |service: &str| {
@@ -145,5 +145,5 @@ macro_rules! reflection_test {
     };
 }
 
-reflection_test!(reflection_v1_lists_what_is_served_and_describes_it, v1);
-reflection_test!(reflection_v1alpha_lists_what_is_served_and_describes_it, v1alpha);
+reflection_test!(reflection_v1_lists_and_describes_the_services, v1);
+reflection_test!(reflection_v1alpha_lists_and_describes_the_services, v1alpha);

@@ -1,4 +1,4 @@
-//! Who acts is passed on from server to server, and nobody else's word is taken for it.
+//! Caller identity: propagated between servers; unsigned identities are rejected.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -38,76 +38,76 @@ fn user(id: u64) -> UserId {
     UserId::new(id).unwrap()
 }
 
-/// Answers who acts.
-fn teller() -> Stub {
-    Stub::new().get(|_| async { Ok(who()) })
+/// A service that responds with the identity of the call.
+fn identity_stub() -> Stub {
+    Stub::new().get(|_| async { Ok(current_identity()) })
 }
 
-fn who() -> String {
+fn current_identity() -> String {
     format!("{:?}", context::identity())
 }
 
-/// Asks a server as somebody who has a key.
-async fn ask(server: &Server, key: &str, identity: Identity) -> Result<String, Status> {
+/// Calls a server with an identity signed by a key.
+async fn call_as(server: &Server, key: &str, identity: Identity) -> Result<String, Status> {
     let signer = Signer::new(Some(keys(key)), identity);
     let mut client = UserServiceClient::with_interceptor(server.channel(), signer);
     let answer = client.get_user_by_name(GetUserByNameRequest::default()).await?;
     Ok(answer.into_inner().user.unwrap().name)
 }
 
-/// A server whose handler does something with a peer that tells who acts there.
-fn before<F>(work: impl Fn(Peer) -> F + Clone + Send + Sync + 'static) -> (Server, Server)
+/// A server whose handler calls a peer that responds with the identity.
+fn relay<F>(work: impl Fn(Peer) -> F + Clone + Send + Sync + 'static) -> (Server, Server)
 where
     F: Future<Output = Result<String, Status>> + Send + 'static,
 {
-    let inner = Server::start(teller().service(), with_keys());
+    let inner = Server::start(identity_stub().service(), with_keys());
     let peer = Peer::remote(&inner.url(), &with_keys()).unwrap();
     let outer = Stub::new().get(move |_| work(peer.clone()));
     (Server::start(outer.service(), with_keys()), inner)
 }
 
 #[tokio::test]
-async fn what_a_server_of_the_system_says_is_believed() {
-    let server = Server::start(teller().service(), with_keys());
+async fn signed_identity_is_accepted() {
+    let server = Server::start(identity_stub().service(), with_keys());
     for identity in [Identity::Nobody, Identity::User(user(7)), Identity::System] {
-        assert_eq!(ask(&server, KEY, identity).await.unwrap(), format!("{identity:?}"));
+        assert_eq!(call_as(&server, KEY, identity).await.unwrap(), format!("{identity:?}"));
     }
 }
 
 #[tokio::test]
-async fn what_others_say_is_refused_and_not_ignored() {
-    let refused = |status: Status| {
+async fn unsigned_identity_is_rejected() {
+    let assert_rejected = |status: Status| {
         let expected = (Code::Unauthenticated, "ERROR_REASON_IDENTITY_INVALID".to_owned());
         assert_eq!(code_and_reason(&status), expected, "{status:?}");
         assert!(!status.message().contains("AAAA"), "{status:?}");
     };
     let reached = Stub::new().get(|_| async { panic!("no handler is reached") });
     let server = Server::start(reached.service(), with_keys());
-    refused(ask(&server, OTHER, Identity::System).await.unwrap_err());
-    refused(server.client().get_user_by_name(request(None)).await.unwrap_err());
+    assert_rejected(call_as(&server, OTHER, Identity::System).await.unwrap_err());
+    assert_rejected(server.client().get_user_by_name(request(None)).await.unwrap_err());
     let long = "A".repeat(4096);
     for headers in [vec!["v1.system.99999999999.AAAA"], vec![""], vec!["a", "b"], vec![&long]] {
         let mut request = request(None);
         for header in headers {
             request.metadata_mut().append(HEADER, header.parse().unwrap());
         }
-        refused(server.client().get_user_by_name(request).await.unwrap_err());
+        assert_rejected(server.client().get_user_by_name(request).await.unwrap_err());
     }
     let mut health = HealthClient::new(server.channel());
     health.check(HealthCheckRequest::default()).await.unwrap();
 }
 
 #[tokio::test]
-async fn who_acts_is_passed_on() {
-    let (outer, _inner) = before(|peer| async { get(peer, "").await });
+async fn identity_is_propagated_to_remote_peers() {
+    let (outer, _inner) = relay(|peer| async { get(peer, "").await });
     for identity in [Identity::Nobody, Identity::User(user(7)), Identity::System] {
-        assert_eq!(ask(&outer, KEY, identity).await.unwrap(), format!("{identity:?}"));
+        assert_eq!(call_as(&outer, KEY, identity).await.unwrap(), format!("{identity:?}"));
     }
 }
 
 #[tokio::test]
-async fn who_is_found_out_to_act_does_from_then_on() {
-    let (outer, _inner) = before(|peer| async {
+async fn act_for_changes_the_identity_of_later_calls() {
+    let (outer, _inner) = relay(|peer| async {
         let first = get(peer.clone(), "").await?;
         context::act_for(user(7));
         let written = peer.clone();
@@ -116,31 +116,32 @@ async fn who_is_found_out_to_act_does_from_then_on() {
         let by_hand = tokio::spawn(get(peer.clone(), "")).await.unwrap()?;
         Ok([first, second, third, by_hand, get(peer, "").await?].join(" "))
     });
-    let told = ask(&outer, KEY, Identity::Nobody).await.unwrap();
-    assert_eq!(told, "Nobody User(UserId(7)) System Nobody User(UserId(7))");
+    let seen = call_as(&outer, KEY, Identity::Nobody).await.unwrap();
+    assert_eq!(seen, "Nobody User(UserId(7)) System Nobody User(UserId(7))");
 }
 
 #[tokio::test]
-async fn within_a_process_who_acts_is_passed_on_as_it_is() {
-    let inside = Peer::local(&teller().service(), &with_keys());
+async fn identity_is_propagated_to_local_peers() {
+    let local = Peer::local(&identity_stub().service(), &with_keys());
     let outer = Stub::new().get(move |_| {
-        let inside = inside.clone();
+        let local = local.clone();
         async move {
-            let first = get(inside.clone(), "").await?;
+            let first = get(local.clone(), "").await?;
             context::act_for(user(7));
-            Ok([first, get(inside, "").await?].join(" "))
+            Ok([first, get(local, "").await?].join(" "))
         }
     });
     let outer = Server::start(outer.service(), with_keys());
-    assert_eq!(ask(&outer, KEY, Identity::System).await.unwrap(), "System User(UserId(7))");
+    assert_eq!(call_as(&outer, KEY, Identity::System).await.unwrap(), "System User(UserId(7))");
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_for_whom_its_handler_found_out() {
+async fn stream_keeps_the_identity_set_by_its_handler() {
     let stub = Stub::new().verify(|| {
         context::act_for(user(7));
-        let tell = || VerifyResponse { violations: vec![who()], ..VerifyResponse::default() };
-        stream::repeat_with(move || Ok(tell())).take(2).boxed()
+        let answer =
+            || VerifyResponse { violations: vec![current_identity()], ..VerifyResponse::default() };
+        stream::repeat_with(move || Ok(answer())).take(2).boxed()
     });
     let server = Server::start(stub.service(), with_keys());
     let signer = Signer::new(Some(keys(KEY)), Identity::Nobody);
@@ -153,23 +154,23 @@ async fn a_stream_goes_on_for_whom_its_handler_found_out() {
 }
 
 #[tokio::test]
-async fn jobs_act_as_the_system() {
-    let inner = Server::start(teller().service(), with_keys());
+async fn background_jobs_act_as_the_system() {
+    let inner = Server::start(identity_stub().service(), with_keys());
     let peer = Peer::remote(&inner.url(), &with_keys()).unwrap();
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (sender, mut received) = mpsc::unbounded_channel();
     let job = async move {
-        let _ = tell.send(get(peer, "").await);
+        let _ = sender.send(get(peer, "").await);
         std::future::pending().await
     };
     let service = Service { background: vec![job.boxed()], ..Stub::new().service() };
     let _server = Server::start(service, with_keys());
-    assert_eq!(told.recv().await.unwrap().unwrap(), "System");
+    assert_eq!(received.recv().await.unwrap().unwrap(), "System");
 }
 
 #[tokio::test]
-async fn without_keys_nothing_is_sent_and_nothing_checked() {
+async fn without_keys_identities_are_neither_sent_nor_checked() {
     let headers = Stub::new().get(|request: Request<GetUserByNameRequest>| async move {
-        Ok(format!("{} {}", who(), request.metadata().contains_key(HEADER)))
+        Ok(format!("{} {}", current_identity(), request.metadata().contains_key(HEADER)))
     });
     let inner = Server::start(headers.service(), config());
     let peer = Arc::new(inner.peer());
@@ -179,5 +180,5 @@ async fn without_keys_nothing_is_sent_and_nothing_checked() {
         async move { get(peer, "").await }
     });
     let outer = Server::start(outer.service(), config());
-    assert_eq!(ask(&outer, OTHER, Identity::System).await.unwrap(), "Nobody false");
+    assert_eq!(call_as(&outer, OTHER, Identity::System).await.unwrap(), "Nobody false");
 }

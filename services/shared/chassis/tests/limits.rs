@@ -1,4 +1,4 @@
-//! What a server refuses, and that nothing a caller sends or a handler does ends it.
+//! Server limits, and isolation of failing calls.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -24,10 +24,10 @@ use tonic::{Code, Request, Status, client::Grpc, metadata::AsciiMetadataKey};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_prost::ProstCodec;
 
-/// A service that answers each call with a permit, and counts those under way.
+/// A service whose calls each wait for a semaphore permit, and the number in flight.
 fn gated() -> (Stub, Arc<Semaphore>, Arc<AtomicUsize>) {
-    let (gate, under_way) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
-    let (door, count) = (gate.clone(), under_way.clone());
+    let (gate, in_flight) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (door, count) = (gate.clone(), in_flight.clone());
     let stub = Stub::new().get(move |_| {
         let (door, count) = (door.clone(), count.clone());
         async move {
@@ -37,12 +37,12 @@ fn gated() -> (Stub, Arc<Semaphore>, Arc<AtomicUsize>) {
             Ok(String::new())
         }
     });
-    (stub, gate, under_way)
+    (stub, gate, in_flight)
 }
 
 #[tokio::test]
-async fn the_process_takes_so_many_calls_over_all_connections() {
-    let (stub, gate, under_way) = gated();
+async fn max_calls_limits_all_connections_together() {
+    let (stub, gate, in_flight) = gated();
     let mut limited = config();
     limited.max_calls = 2;
     let server = Server::start(stub.service(), limited);
@@ -50,22 +50,22 @@ async fn the_process_takes_so_many_calls_over_all_connections() {
         let mut client = server.client();
         tokio::spawn(async move { client.get_user_by_name(request(None)).await })
     };
-    let taken = [call(), call()];
-    eventually("two calls are under way", async || under_way.load(SeqCst) == 2).await;
+    let admitted = [call(), call()];
+    eventually("two calls are in flight", async || in_flight.load(SeqCst) == 2).await;
     let status = call().await.unwrap().unwrap_err();
     let overloaded = (Code::ResourceExhausted, "ERROR_REASON_OVERLOADED".to_owned());
     assert_eq!(code_and_reason(&status), overloaded);
     let check = HealthCheckRequest { service: "liveness".to_owned() };
     HealthClient::new(server.channel()).check(check).await.unwrap();
     gate.add_permits(3);
-    for call in taken {
+    for call in admitted {
         call.await.unwrap().unwrap();
     }
     call().await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn a_call_that_was_let_in_is_not_refused_at_a_local_peer() {
+async fn admitted_call_is_not_limited_again_at_a_local_peer() {
     let peer = Peer::local(&Stub::new().service(), &config());
     let outer = Stub::new().get(move |_| {
         let peer = peer.clone();
@@ -79,25 +79,25 @@ async fn a_call_that_was_let_in_is_not_refused_at_a_local_peer() {
 }
 
 #[tokio::test]
-async fn a_connection_has_so_many_calls_under_way_and_the_others_wait() {
-    let (stub, gate, under_way) = gated();
+async fn max_streams_limits_each_connection() {
+    let (stub, gate, in_flight) = gated();
     let mut limited = config();
     limited.max_streams = 3;
     let server = Server::start(stub.service(), limited);
     let client = server.client();
     gate.add_permits(1);
-    // By its end the client knows the server's settings.
+    // The first response implies that the client has the server's settings.
     client.clone().get_user_by_name(request(None)).await.unwrap();
     let calls = join_all((0..10).map(|_| {
         let mut client = client.clone();
         async move { client.get_user_by_name(request(None)).await }
     }));
     let calls = tokio::spawn(calls);
-    eventually("three calls are under way", async || under_way.load(SeqCst) == 3).await;
-    // Another connection's call goes round trip while the other seven could come, and do not.
+    eventually("three calls are in flight", async || in_flight.load(SeqCst) == 3).await;
+    // A full round trip on another connection: time for more calls to arrive, if there were any.
     let check = HealthCheckRequest::default();
     HealthClient::new(server.channel()).check(check).await.unwrap();
-    assert_eq!(under_way.load(SeqCst), 3);
+    assert_eq!(in_flight.load(SeqCst), 3);
     gate.add_permits(10);
     for result in calls.await.unwrap() {
         result.unwrap();
@@ -105,7 +105,7 @@ async fn a_connection_has_so_many_calls_under_way_and_the_others_wait() {
 }
 
 #[tokio::test]
-async fn a_message_of_5_mb_is_refused_as_too_large() {
+async fn oversized_message_is_rejected() {
     let server = Server::start(Stub::new().service(), config());
     let huge = GetUserByNameRequest { name: "a".repeat(5_000_000) };
     let status = server.client().get_user_by_name(huge).await.unwrap_err();
@@ -115,21 +115,21 @@ async fn a_message_of_5_mb_is_refused_as_too_large() {
     server.client().get_user_by_name(fits).await.unwrap();
 }
 
-/// A request with so many bytes of metadata, in so many parts. Of digits and letters, which HTTP/2
-/// packs but little.
-fn laden(bytes: usize, parts: usize) -> Request<GetUserByNameRequest> {
-    let mut laden = request(None);
+/// Returns a request with that many bytes of metadata in that many headers. Digits and letters
+/// compress badly in HPACK.
+fn with_metadata(bytes: usize, parts: usize) -> Request<GetUserByNameRequest> {
+    let mut with_metadata = request(None);
     for part in 0..parts {
         let name: AsciiMetadataKey = format!("x-part-{part}").parse().unwrap();
         let letters = ('0'..='9').chain('A'..='Z').chain('a'..='z').cycle().skip(part);
         let value: String = letters.take(bytes / parts).collect();
-        laden.metadata_mut().insert(name, value.parse().unwrap());
+        with_metadata.metadata_mut().insert(name, value.parse().unwrap());
     }
-    laden
+    with_metadata
 }
 
 #[tokio::test]
-async fn a_call_with_too_much_metadata_is_refused_alone() {
+async fn oversized_metadata_fails_only_its_own_call() {
     let gate = Arc::new(Semaphore::new(0));
     let door = gate.clone();
     let stub = Stub::new().verify(move || {
@@ -141,48 +141,49 @@ async fn a_call_with_too_much_metadata_is_refused_alone() {
         stream::iter([Ok(VerifyResponse::default())]).chain(stream::once(later)).boxed()
     });
     let server = Server::start(stub.service(), config());
-    // All of one connection.
+    // All calls share one connection.
     let mut client = server.client();
     let mut watch = client.verify(VerifyRequest::default()).await.unwrap().into_inner();
     watch.next().await.unwrap().unwrap();
     let too_large = (Code::ResourceExhausted, "ERROR_REASON_METADATA_TOO_LARGE".to_owned());
     for bytes in [17_000, 20_000, 100_000, 130_000] {
         for parts in [1, 40] {
-            let answer = client.get_user_by_name(laden(bytes, parts)).await;
+            let answer = client.get_user_by_name(with_metadata(bytes, parts)).await;
             assert_eq!(code_and_reason(&answer.unwrap_err()), too_large, "{bytes} in {parts}");
-            // What fits is answered.
-            client.get_user_by_name(laden(14_000, parts)).await.unwrap();
+            // Metadata within the limit is accepted.
+            client.get_user_by_name(with_metadata(14_000, parts)).await.unwrap();
         }
     }
     gate.add_permits(1);
     watch.next().await.unwrap().unwrap();
     assert!(watch.next().await.is_none(), "the stream ends as its handler ends it");
 
-    // From some size on HTTP/2 itself refuses the call, without a status of ours; but alone as well.
+    // Above a certain size, HTTP/2 itself rejects the call without a gRPC status. Other calls still
+    // succeed.
     let mut watch = client.verify(VerifyRequest::default()).await.unwrap().into_inner();
     watch.next().await.unwrap().unwrap();
-    let status = client.get_user_by_name(laden(170_000, 1)).await.unwrap_err();
+    let status = client.get_user_by_name(with_metadata(170_000, 1)).await.unwrap_err();
     assert_eq!(code_and_reason(&status), (Code::Unknown, "none".to_owned()));
     gate.add_permits(1);
     watch.next().await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn what_is_not_the_message_is_refused_as_malformed() {
+async fn malformed_message_is_invalid_argument() {
     let server = Server::start(Stub::new().service(), config());
     let mut client = Grpc::new(server.channel());
     client.ready().await.unwrap();
-    // A number where the method expects a text.
-    let foreign = Request::new(GetUserRequest { user_id: 5 });
+    // An integer field instead of a string.
+    let wrong_type = Request::new(GetUserRequest { user_id: 5 });
     let codec = ProstCodec::<GetUserRequest, GetUserByNameResponse>::default();
     let path = "/microblog.user.v1.UserService/GetUserByName".parse().unwrap();
-    let status = client.unary(foreign, path, codec).await.unwrap_err();
+    let status = client.unary(wrong_type, path, codec).await.unwrap_err();
     let expected = (Code::InvalidArgument, "ERROR_REASON_MALFORMED_MESSAGE".to_owned());
     assert_eq!(code_and_reason(&status), expected);
 }
 
 #[tokio::test]
-async fn a_panic_fails_its_own_call_only() {
+async fn panic_fails_only_its_own_call() {
     let stub = Stub::new()
         .get(|request| async move {
             assert_ne!(request.into_inner().name, "alice", "a bug");
@@ -191,7 +192,7 @@ async fn a_panic_fails_its_own_call_only() {
         .verify(|| {
             let first = stream::iter([Ok(VerifyResponse::default())]);
             let panic = async {
-                // Until then, the first answer is on its way.
+                // The first response is sent before.
                 tokio::task::yield_now().await;
                 panic!("a bug")
             };
@@ -209,14 +210,14 @@ async fn a_panic_fails_its_own_call_only() {
     answers.next().await.unwrap().unwrap();
     internal(&answers.next().await.unwrap().unwrap_err());
     internal(&get(peer.clone(), "alice").await.unwrap_err());
-    // The same connection, the same server.
+    // The same connection.
     let bob = GetUserByNameRequest { name: "bob".to_owned() };
     client.get_user_by_name(bob).await.unwrap();
     assert_eq!(get(peer, "bob").await.unwrap(), "fine");
 }
 
 #[tokio::test]
-async fn an_unknown_method_is_unimplemented() {
+async fn unknown_method_is_unimplemented() {
     let server = Server::start(Stub::new().service(), config());
     for path in ["/microblog.user.v1.UserService/Invented", "/no.such.Service/Get"] {
         let mut client = Grpc::new(server.channel());
@@ -229,17 +230,17 @@ async fn an_unknown_method_is_unimplemented() {
 }
 
 #[tokio::test]
-async fn a_call_ends_for_the_limit_when_its_caller_hangs_up() {
-    let (stub, gate, under_way) = gated();
+async fn cancelled_call_releases_its_slot() {
+    let (stub, gate, in_flight) = gated();
     let mut limited = config();
     limited.max_calls = 1;
     let server = Server::start(stub.service(), limited);
     let mut client = server.client();
     let call = tokio::spawn(async move { client.get_user_by_name(request(None)).await });
-    eventually("the call is under way", async || under_way.load(SeqCst) == 1).await;
+    eventually("the call is in flight", async || in_flight.load(SeqCst) == 1).await;
     call.abort();
     gate.add_permits(100);
-    eventually("another call is taken", async || {
+    eventually("another call is admitted", async || {
         let second = server.client().get_user_by_name(request(Some(Duration::from_secs(5)))).await;
         second.is_ok()
     })
@@ -247,17 +248,17 @@ async fn a_call_ends_for_the_limit_when_its_caller_hangs_up() {
 }
 
 #[tokio::test]
-async fn a_caller_that_does_not_read_its_answer_takes_nobodys_place() {
-    let (stub, gate, under_way) = gated();
+async fn unread_response_releases_its_slot() {
+    let (stub, gate, in_flight) = gated();
     let mut limited = config();
     limited.max_calls = 1;
     let server = Server::start(stub.service(), limited);
     let mut reader = UserServiceClient::new(server.unread_channel(0));
     let unread = tokio::spawn(async move { reader.get_user_by_name(request(None)).await });
-    eventually("the call is under way", async || under_way.load(SeqCst) == 1).await;
+    eventually("the call is in flight", async || in_flight.load(SeqCst) == 1).await;
     gate.add_permits(100);
     let mut client = server.client();
-    eventually("another call is taken", async || {
+    eventually("another call is admitted", async || {
         client.get_user_by_name(request(None)).await.is_ok()
     })
     .await;
@@ -266,7 +267,7 @@ async fn a_caller_that_does_not_read_its_answer_takes_nobodys_place() {
 }
 
 #[tokio::test]
-async fn a_stream_whose_caller_does_not_read_ends_at_its_deadline() {
+async fn unread_stream_ends_at_its_deadline() {
     struct Count(Arc<AtomicUsize>);
     impl Drop for Count {
         fn drop(&mut self) {
@@ -294,6 +295,6 @@ async fn a_stream_whose_caller_does_not_read_ends_at_its_deadline() {
     let mut client = server.client();
     client.get_user_by_name(support::request(None)).await.unwrap();
     let end = async { while answers.next().await.unwrap().is_ok() {} };
-    // Who reads on after all is told so.
+    // A reader that continues gets the status.
     tokio::time::timeout(PATIENCE, end).await.expect("the stream ends");
 }

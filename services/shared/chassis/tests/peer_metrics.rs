@@ -1,4 +1,4 @@
-//! What is counted of a peer that has several addresses.
+//! Metrics of a peer with several endpoints.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 #[allow(dead_code, reason = "no test file uses all of it")]
@@ -9,21 +9,21 @@ mod caller;
 mod replica;
 mod support;
 
-use caller::{Kind, call, eager, named};
+use caller::{Kind, call, frequent_refresh, peer_at};
 use opentelemetry::global;
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use prometheus::{Registry, TextEncoder};
-use replica::{Hosts, Replica, hosts};
+use replica::{FakeResolver, Replica, hosts};
 use support::eventually;
 use tonic::Status;
 
-/// The only test of its file: what is counted, the whole process counts.
+/// The only test of this file: metrics are per process.
 #[tokio::test]
-async fn retries_and_addresses_are_counted() {
+async fn retries_and_endpoints_are_counted() {
     let registry = Registry::new();
     let exporter = opentelemetry_prometheus::exporter().with_registry(registry.clone()).build();
     global::set_meter_provider(SdkMeterProvider::builder().with_reader(exporter.unwrap()).build());
-    // That of all series whose attributes are these.
+    // Sums all series with these attributes.
     let value = |name: &str, attributes: &[&str]| -> f64 {
         let text = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
         let is_meant = |line: &&str| {
@@ -45,10 +45,10 @@ async fn retries_and_addresses_are_counted() {
     let mut fails =
         Replica::start_with(fails, |_| async { Err(Status::unavailable("for a while")) });
     let works = Replica::start(works);
-    let names = Hosts::new(&[fails.address, works.address, dead]);
-    let peer = named(&names, &eager());
+    let names = FakeResolver::new(&[fails.address, works.address, dead]);
+    let peer = peer_at(&names, &frequent_refresh());
     eventually("two of them answer", async || {
-        let _ = call(&peer, Kind::Once).await;
+        let _ = call(&peer, Kind::NotIdempotent).await;
         (addresses("live"), addresses("out")) == (2.0, 1.0)
     })
     .await;
@@ -63,13 +63,13 @@ async fn retries_and_addresses_are_counted() {
 
     fails.stop().await;
     eventually("one of them answers", async || {
-        call(&peer, Kind::Once).await.unwrap();
+        call(&peer, Kind::NotIdempotent).await.unwrap();
         (addresses("live"), addresses("out")) == (1.0, 2.0)
     })
     .await;
     names.set(Some(&[works.address]));
     eventually("there is one", async || {
-        call(&peer, Kind::Once).await.unwrap();
+        call(&peer, Kind::NotIdempotent).await.unwrap();
         (addresses("live"), addresses("out")) == (1.0, 0.0)
     })
     .await;

@@ -1,4 +1,4 @@
-//! Peers that are not there, not yet there, or no services at all.
+//! Unavailable, recovering and invalid peers.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -22,47 +22,46 @@ use socket2::{Domain, Socket, Type};
 use support::{Port, Server, Stub, code_and_reason, config, eventually, get, request};
 use tonic::{Code, Status};
 
-fn is_unavailable(status: &Status) {
+fn assert_unavailable(status: &Status) {
     let expected = (Code::Unavailable, "ERROR_REASON_PEER_UNAVAILABLE".to_owned());
     assert_eq!(code_and_reason(status), expected, "{status:?}");
 }
 
 #[tokio::test]
-async fn a_peer_that_is_away_is_unavailable_and_found_again_when_it_is_back() {
+async fn peer_is_unavailable_while_down_and_recovers() {
     let port = Port::take();
     let peer = Peer::remote(&format!("http://{}", port.address()), &config()).unwrap();
     let mut soonest = Duration::MAX;
     for _ in 0..3 {
         let started = Instant::now();
-        is_unavailable(&get(peer.clone(), "").await.unwrap_err());
+        assert_unavailable(&get(peer.clone(), "").await.unwrap_err());
         soonest = soonest.min(started.elapsed());
     }
-    // No call waits for a connection, which takes three seconds. A busy machine may hold up some.
+    // Below the three seconds that a call may wait for a connection. A busy machine may delay some.
     assert!(soonest < Duration::from_secs(2), "{soonest:?}");
     for _ in 0..2 {
         let mut server = Server::start_on(port.listen(), Stub::new().service(), config());
         eventually("the peer answers", async || get(peer.clone(), "").await.is_ok()).await;
         server.stop();
         server.ended().await;
-        eventually("the peer is away", async || get(peer.clone(), "").await.is_err()).await;
-        is_unavailable(&get(peer.clone(), "").await.unwrap_err());
+        eventually("the peer is unavailable", async || get(peer.clone(), "").await.is_err()).await;
+        assert_unavailable(&get(peer.clone(), "").await.unwrap_err());
     }
 }
 
 #[tokio::test]
-async fn the_caller_of_a_service_behind_is_told_that_it_is_away() {
-    let nobody = Port::take();
-    let peer = Peer::remote(&format!("http://{}", nobody.address()), &config()).unwrap();
+async fn peer_unavailable_reaches_the_outer_caller() {
+    let unused = Port::take();
+    let peer = Peer::remote(&format!("http://{}", unused.address()), &config()).unwrap();
     let outer = Stub::new().get(move |_| {
         let peer = peer.clone();
         async move { get(peer, "").await }
     });
     let outer = Server::start(outer.service(), config());
-    is_unavailable(&outer.client().get_user_by_name(request(None)).await.unwrap_err());
+    assert_unavailable(&outer.client().get_user_by_name(request(None)).await.unwrap_err());
 }
 
-/// A port whose host does not answer: the kernel drops the packets that begin a connection, since
-/// those that nobody accepts are as many as may be.
+/// A port of an unreachable host: its backlog is full, so that the kernel drops SYN packets.
 async fn silent_port() -> (TcpListener, Vec<TcpStream>) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -71,25 +70,25 @@ async fn silent_port() -> (TcpListener, Vec<TcpStream>) {
     let address = listener.local_addr().unwrap();
     let mut waiting = Vec::new();
     let attempt = || tokio::net::TcpStream::connect(address);
-    while let Ok(taken) = tokio::time::timeout(Duration::from_millis(900), attempt()).await {
-        waiting.push(taken.unwrap().into_std().unwrap());
+    while let Ok(connected) = tokio::time::timeout(Duration::from_millis(900), attempt()).await {
+        waiting.push(connected.unwrap().into_std().unwrap());
     }
     (listener, waiting)
 }
 
 #[tokio::test]
-async fn all_calls_to_a_host_that_is_gone_fail_soon_and_it_is_found_again() {
+async fn calls_to_an_unreachable_host_fail_fast_and_recover() {
     let (listener, waiting) = silent_port().await;
     let address = listener.local_addr().unwrap();
-    let mut patient = config();
-    patient.default_timeout_ms = 60_000;
-    let peer = Peer::remote(&format!("http://{address}"), &patient).unwrap();
+    let mut long_timeout = config();
+    long_timeout.default_timeout_ms = 60_000;
+    let peer = Peer::remote(&format!("http://{address}"), &long_timeout).unwrap();
     let started = Instant::now();
     let calls = join_all((0..60).map(|_| get(peer.clone(), ""))).await;
     for result in calls {
-        is_unavailable(&result.unwrap_err());
+        assert_unavailable(&result.unwrap_err());
     }
-    // One after the other they would take a second each.
+    // In sequence they would take a second each.
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     let _server = Server::start_on(listener, Stub::new().service(), config());
     drop(waiting);
@@ -97,19 +96,19 @@ async fn all_calls_to_a_host_that_is_gone_fail_soon_and_it_is_found_again() {
 }
 
 #[tokio::test]
-async fn a_peer_that_takes_connections_and_says_nothing_costs_the_deadline() {
+async fn unresponsive_peer_ends_at_the_deadline() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut short = config();
     short.default_timeout_ms = 100;
     let address = format!("http://{}", silent.local_addr().unwrap());
     let peer = Peer::remote(&address, &short).unwrap();
-    // Whoever waits for longer is told that the peer does not answer.
+    // A longer deadline would return UNAVAILABLE.
     let status = get(peer, "").await.unwrap_err();
     assert_eq!(code_and_reason(&status).1, "ERROR_REASON_DEADLINE_EXCEEDED");
 }
 
 #[tokio::test]
-async fn slow_calls_that_fill_a_connection_do_not_hold_up_others() {
+async fn slow_calls_do_not_block_others() {
     let slow = Arc::new(AtomicUsize::new(0));
     let count = slow.clone();
     let stub = Stub::new().get(move |request| {
@@ -126,49 +125,49 @@ async fn slow_calls_that_fill_a_connection_do_not_hold_up_others() {
     limited.max_streams = 10;
     let server = Server::start(stub.service(), limited);
     let peer = server.peer();
-    // By their end the client knows the server's settings on each connection.
+    // The first responses imply that the client has the server's settings on each connection.
     for _ in 0..4 {
         get(peer.clone(), "").await.unwrap();
     }
     let calls = join_all((0..10).map(|_| get(peer.clone(), "slow")));
     let calls = tokio::spawn(calls);
-    eventually("the slow calls are under way", async || slow.load(SeqCst) == 10).await;
+    eventually("the slow calls are in flight", async || slow.load(SeqCst) == 10).await;
     for _ in 0..4 {
         let fast = tokio::time::timeout(PATIENCE, get(peer.clone(), "")).await;
-        fast.expect("it is not held up").unwrap();
+        fast.expect("it is not blocked").unwrap();
     }
     calls.abort();
 }
 
 #[tokio::test]
-async fn streams_that_last_hold_up_neither_calls_nor_one_another() {
+async fn long_streams_block_neither_calls_nor_each_other() {
     let first = || stream::iter([Ok(VerifyResponse::default())]);
     let stub = Stub::new().verify(move || first().chain(stream::pending()).boxed());
     let mut limited = config();
     (limited.max_streams, limited.peer_connections) = (10, 1);
     let server = Server::start(stub.service(), limited.clone());
     let peer = Peer::remote(&server.url(), &limited).unwrap();
-    // Twice: those of the first time have left their places.
+    // Twice: the streams of the first round have released their slots.
     for _ in 0..2 {
         let mut lasting = Vec::new();
         for _ in 0..35 {
             let mut client = UserServiceClient::new(peer.clone());
-            let begun = async {
+            let opened = async {
                 let mut answers =
                     client.verify(VerifyRequest::default()).await.unwrap().into_inner();
                 answers.next().await.unwrap().unwrap();
                 answers
             };
-            let begun = tokio::time::timeout(PATIENCE, begun).await;
-            lasting.push(begun.expect("a stream is held up"));
+            let opened = tokio::time::timeout(PATIENCE, opened).await;
+            lasting.push(opened.expect("a stream is blocked"));
         }
         let call = tokio::time::timeout(PATIENCE, get(peer.clone(), "")).await;
-        call.expect("a call is held up").unwrap();
+        call.expect("a call is blocked").unwrap();
     }
 }
 
 #[tokio::test]
-async fn connections_that_a_server_ends_for_their_age_cost_no_call() {
+async fn max_connection_age_fails_no_call() {
     let mut brief = config();
     brief.max_connection_age_s = 1;
     let server = Server::start(Stub::new().service(), brief);
@@ -182,9 +181,9 @@ async fn connections_that_a_server_ends_for_their_age_cost_no_call() {
 }
 
 #[tokio::test]
-async fn a_peers_own_refusals_come_through_as_they_are() {
-    let refuse = || Status::not_found("no such account");
-    let stub = Stub::new().get(move |_| async move { Err(refuse()) });
+async fn peer_statuses_pass_through_unchanged() {
+    let reject = || Status::not_found("no such account");
+    let stub = Stub::new().get(move |_| async move { Err(reject()) });
     let server = Server::start(stub.clone().service(), config());
     for peer in [server.peer(), Peer::local(&stub.service(), &config())] {
         let status = get(peer, "").await.unwrap_err();
@@ -193,7 +192,7 @@ async fn a_peers_own_refusals_come_through_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_peers_stream_comes_through() {
+async fn peer_streams_pass_through() {
     let three = || stream::iter((0..3).map(|_| Ok(VerifyResponse::default()))).boxed();
     let stub = Stub::new().verify(three);
     let server = Server::start(stub.clone().service(), config());
@@ -204,10 +203,10 @@ async fn a_peers_stream_comes_through() {
 }
 
 #[tokio::test]
-async fn what_is_no_address_of_a_service_is_refused() {
+async fn invalid_peer_urls_are_rejected() {
     for address in ["", "127.0.0.1:50051", "redis://127.0.0.1", "http://", "https://", "/a"] {
         let error = Peer::remote(address, &config()).unwrap_err();
-        assert!(error.to_string().starts_with("not the address of a service"), "{address}");
+        assert!(error.to_string().starts_with("invalid peer URL"), "{address}");
     }
     let untrusted = Peer::remote("https://host", &config()).unwrap_err().to_string();
     assert!(untrusted.contains("--peer-ca-file"), "{untrusted}");

@@ -10,16 +10,16 @@ use support::{
 };
 
 #[test]
-fn the_process_that_the_other_tests_start() {
+fn child_process() {
     run_if_started();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_workers_answer_on_one_port() {
+async fn workers_share_one_port() {
     let process = Process::start("127.0.0.1:0", "");
     let address = process.address();
     let mut seen = [false; 2];
-    // The kernel picks a worker for each connection, and that one may pass it on.
+    // The kernel selects a worker for each connection, which may hand it over.
     eventually("both workers have answered", async || {
         let worker: usize = get(peer(address), "").await.unwrap().parse().unwrap();
         seen[worker] = true;
@@ -29,14 +29,14 @@ async fn all_workers_answer_on_one_port() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_ends_the_process_after_the_writes_under_way() {
+async fn signal_stops_the_process_after_in_flight_writes() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut process = Process::start("127.0.0.1:0", "");
         let address = process.address();
         let peer = peer(address);
         let write = tokio::spawn(async move { get(peer, "slow").await });
-        process.wait(|line| line["begun"] == "slow");
-        // The write is under way for a while; its caller leaves.
+        process.wait(|line| line["started"] == "slow");
+        // The write is in flight; its caller disconnects.
         write.abort();
         process.signal(signal);
         process.wait(|line| line["message"] == "stopping" && line["signal"] == signal.as_str());
@@ -46,7 +46,7 @@ async fn a_signal_ends_the_process_after_the_writes_under_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_panic_is_logged_by_its_place_and_not_by_what_it_says() {
+async fn panic_log_has_the_location_but_not_the_message() {
     let process = Process::start("127.0.0.1:0", "");
     get(peer(process.address()), "private").await.unwrap_err();
     let line = process.wait(|line| line["message"] == "panic");
@@ -55,28 +55,28 @@ async fn a_panic_is_logged_by_its_place_and_not_by_what_it_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_ends_the_process_at_once() {
+async fn second_signal_exits_immediately() {
     let mut process =
         Process::start("127.0.0.1:0", "--write-budget-ms 600000 --drain-timeout-ms 600000");
     let address = process.address();
     let peer = peer(address);
     let write = tokio::spawn(async move { get(peer, "stuck").await });
-    process.wait(|line| line["begun"] == "stuck");
+    process.wait(|line| line["started"] == "stuck");
     process.signal(Signal::SIGTERM);
     process.wait(|line| line["message"] == "stopping");
     process.signal(Signal::SIGTERM);
-    // This waits for less than the drain would take.
+    // The limit of the wait is below the drain timeout.
     assert!(!process.ended().success());
     write.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drain_that_takes_too_long_is_cut_off() {
+async fn drain_timeout_cuts_off_calls_in_flight() {
     let mut process = Process::start("127.0.0.1:0", "--drain-timeout-ms 300");
     let address = process.address();
     let peer = peer(address);
     let write = tokio::spawn(async move { get(peer, "stuck").await });
-    process.wait(|line| line["begun"] == "stuck");
+    process.wait(|line| line["started"] == "stuck");
     process.signal(Signal::SIGTERM);
     process.wait(|line| line["message"] == "drain timed out, cutting off");
     process.ended();
@@ -84,11 +84,11 @@ async fn a_drain_that_takes_too_long_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_instance_on_a_port_is_refused_with_a_clear_message() {
+async fn second_instance_on_a_port_fails_with_a_clear_message() {
     let first = Process::start("127.0.0.1:0", "");
     let address = first.address();
     let mut second = Process::start(&address.to_string(), "");
-    let line = second.wait(|line| line["message"] == "a worker failed");
+    let line = second.wait(|line| line["message"] == "worker failed");
     let error = line["error"].as_str().unwrap();
     assert!(error.starts_with(&format!("cannot listen on {address}: another process")), "{error}");
     assert!(!second.ended().success());

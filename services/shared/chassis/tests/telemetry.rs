@@ -1,4 +1,4 @@
-//! Traces and metrics of a whole process, which a collector takes.
+//! Traces and metrics of a whole process, exported to a collector.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -16,12 +16,12 @@ use support::{
 use tonic::transport::Endpoint;
 
 #[test]
-fn the_process_that_the_other_tests_start() {
+fn child_process() {
     run_if_started();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sampled_calls_are_sent_to_the_collector_at_the_end_at_the_latest() {
+async fn sampled_spans_are_exported_before_exit() {
     let mut collector = Collector::start();
     let flags = format!("--otlp-endpoint {} --trace-sampling 0", collector.url());
     let mut process = Process::start("127.0.0.1:0", &flags);
@@ -54,12 +54,12 @@ async fn sampled_calls_are_sent_to_the_collector_at_the_end_at_the_latest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fault_is_one_in_the_trace() {
+async fn server_error_is_recorded_in_the_span() {
     let mut collector = Collector::start();
     let flags = format!("--otlp-endpoint {} --trace-sampling 1", collector.url());
     let mut process = Process::start("127.0.0.1:0", &flags);
     get(peer(process.address()), "private").await.unwrap_err();
-    let said = process.wait(|line| line["message"] == "panic")["trace_id"].clone();
+    let trace_id_logged = process.wait(|line| line["message"] == "panic")["trace_id"].clone();
     process.signal(Signal::SIGTERM);
     assert!(process.ended().success());
     let spans = collector.spans();
@@ -67,15 +67,15 @@ async fn a_fault_is_one_in_the_trace() {
     assert_eq!(text(&call.attributes, "error.type"), "INTERNAL");
     assert_eq!(call.status.as_ref().unwrap().code, 2, "an error");
     let id = u128::from_be_bytes(call.trace_id.clone().try_into().unwrap());
-    assert_eq!(said, format!("{id:032x}"), "what is said in a call names its trace");
+    assert_eq!(trace_id_logged, format!("{id:032x}"), "log lines of a call have its trace id");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_variables_of_opentelemetry_hold() {
+async fn otel_environment_variables_apply() {
     let mut collector = Collector::start();
     let url = collector.url();
     let variables = [
-        // For traces alone, and each of them, whatever the caller says.
+        // For traces only; samples every call, regardless of the caller.
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &*url),
         ("OTEL_TRACES_SAMPLER", "always_on"),
         ("OTEL_BSP_SCHEDULE_DELAY", "20"),
@@ -96,7 +96,7 @@ async fn the_variables_of_opentelemetry_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn telemetry_can_be_switched_off() {
+async fn otel_sdk_disabled_exports_nothing() {
     let mut collector = Collector::start();
     let flags = format!("--otlp-endpoint {} --trace-sampling 1", collector.url());
     let off = [("OTEL_SDK_DISABLED", "true")];
@@ -108,7 +108,7 @@ async fn telemetry_can_be_switched_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_counted_is_sent_to_the_collector_at_the_end_at_the_latest() {
+async fn metrics_are_exported_before_exit() {
     let mut collector = Collector::start();
     let flags = format!("--otlp-endpoint {}", collector.url());
     let attributes = "service.instance.id=here,service.name=not this,deployment=test";
@@ -135,7 +135,7 @@ async fn what_is_counted_is_sent_to_the_collector_at_the_end_at_the_latest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_counted_is_sent_while_the_process_runs() {
+async fn metrics_are_exported_periodically() {
     let mut collector = Collector::start();
     let flags = format!("--otlp-endpoint {}", collector.url());
     let often = [("OTEL_METRIC_EXPORT_INTERVAL", "50")];
@@ -152,12 +152,12 @@ async fn what_is_counted_is_sent_while_the_process_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_away_does_not_hold_up_the_end() {
-    let nobody = Port::take();
-    let flags = format!("--otlp-endpoint http://{}", nobody.address());
+async fn unreachable_collector_does_not_delay_exit() {
+    let unused = Port::take();
+    let flags = format!("--otlp-endpoint http://{}", unused.address());
     let mut process = Process::start("127.0.0.1:0", &flags);
     get_answered(process.address()).await;
     process.signal(Signal::SIGTERM);
-    process.wait(|line| line["message"] == "the last traces and metrics were not sent");
+    process.wait(|line| line["message"] == "traces and metrics not flushed");
     assert!(process.ended().success());
 }

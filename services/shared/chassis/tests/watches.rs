@@ -1,4 +1,4 @@
-//! Calls that wait for something to happen: they have places of their own, and hold up no drain.
+//! Watches: a separate concurrency limit, and no delay of the drain.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -16,23 +16,23 @@ use tonic::{Code, Status, Streaming};
 
 type Answers = BoxStream<'static, Result<VerifyResponse, Status>>;
 
-/// Answers that a watch has begun, and with nothing after it.
-fn nothing() -> Answers {
+/// A watch that sends one message, and then waits.
+fn open_watch() -> Answers {
     match context::watch() {
         Ok(()) => stream::iter([Ok(VerifyResponse::default())]).chain(stream::pending()).boxed(),
         Err(status) => stream::once(async { Err(status) }).boxed(),
     }
 }
 
-fn watched() -> Stub {
-    Stub::new().verify(nothing)
+fn watch_stub() -> Stub {
+    Stub::new().verify(open_watch)
 }
 
-/// A watch that passes on what a service in the same process has, as the gateway does.
-fn relay(says_so: bool) -> Stub {
-    let peer = Peer::local(&watched().service(), &config());
+/// A watch that relays that of a local service, as the gateway does.
+fn relay(declares_watch: bool) -> Stub {
+    let peer = Peer::local(&watch_stub().service(), &config());
     Stub::new().verify(move || {
-        if says_so && let Err(status) = context::watch() {
+        if declares_watch && let Err(status) = context::watch() {
             return stream::once(async { Err(status) }).boxed();
         }
         let mut client = UserServiceClient::new(peer.clone());
@@ -53,14 +53,14 @@ async fn watch(server: &Server) -> Result<Streaming<VerifyResponse>, Status> {
     answers.next().await.unwrap().map(|_begun| answers)
 }
 
-fn is_stopping(status: &Status) {
+fn assert_stopping(status: &Status) {
     let expected = (Code::Unavailable, "ERROR_REASON_PEER_UNAVAILABLE".to_owned());
     assert_eq!(code_and_reason(status), expected, "{status:?}");
 }
 
 #[tokio::test]
-async fn a_watch_takes_no_place_of_the_calls_that_work() {
-    for stub in [watched(), relay(true), relay(false)] {
+async fn watches_do_not_count_toward_max_calls() {
+    for stub in [watch_stub(), relay(true), relay(false)] {
         let server = Server::start(stub.service(), limited(|config| config.max_calls = 1));
         let _watches = [watch(&server).await.unwrap(), watch(&server).await.unwrap()];
         server.client().get_user_by_name(request(None)).await.unwrap();
@@ -68,34 +68,34 @@ async fn a_watch_takes_no_place_of_the_calls_that_work() {
 }
 
 #[tokio::test]
-async fn the_process_takes_so_many_watches() {
-    // The relay and what it relays are one watch.
-    for stub in [watched(), relay(true), relay(false)] {
+async fn max_watches_limits_the_process() {
+    // The relay and the relayed watch count as one.
+    for stub in [watch_stub(), relay(true), relay(false)] {
         let server = Server::start(stub.service(), limited(|config| config.max_watches = 1));
         let first = watch(&server).await.unwrap();
         let overloaded = (Code::ResourceExhausted, "ERROR_REASON_OVERLOADED".to_owned());
         assert_eq!(code_and_reason(&watch(&server).await.unwrap_err()), overloaded);
         drop(first);
-        eventually("the next is taken", async || watch(&server).await.is_ok()).await;
+        eventually("the next is admitted", async || watch(&server).await.is_ok()).await;
     }
 }
 
 #[tokio::test]
-async fn a_watch_that_was_refused_gives_its_place_back() {
+async fn rejected_watch_releases_its_slot() {
     let config = limited(|config| (config.max_calls, config.max_watches) = (1, 1));
-    let server = Server::start(watched().service(), config);
+    let server = Server::start(watch_stub().service(), config);
     let _first = watch(&server).await.unwrap();
     watch(&server).await.unwrap_err();
-    eventually("another call is taken", async || {
+    eventually("another call is admitted", async || {
         server.client().get_user_by_name(request(None)).await.is_ok()
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_watch_for_no_call_needs_no_place() {
+async fn watch_outside_a_call_is_not_limited() {
     let none = limited(|config| config.max_watches = 1);
-    let peer = Peer::local(&watched().service(), &none);
+    let peer = Peer::local(&watch_stub().service(), &none);
     let mut client = UserServiceClient::new(peer);
     let mut watches = Vec::new();
     for _ in 0..3 {
@@ -105,22 +105,22 @@ async fn a_watch_for_no_call_needs_no_place() {
     }
 }
 
-/// A watch that has something at every moment.
-fn busy() -> Stub {
+/// A watch that is always ready.
+fn always_ready() -> Stub {
     Stub::new().verify(|| {
         context::watch().unwrap();
         stream::repeat_with(|| Ok(VerifyResponse::default())).boxed()
     })
 }
 
-/// A watch that turns out to be one only when it is under way.
-fn late() -> Stub {
-    Stub::new().verify(|| stream::once(async { nothing() }).flatten().boxed())
+/// A watch that is declared only while the stream is polled.
+fn declared_late() -> Stub {
+    Stub::new().verify(|| stream::once(async { open_watch() }).flatten().boxed())
 }
 
 #[tokio::test]
-async fn a_drain_ends_those_who_watch_and_does_not_wait_for_them() {
-    for stub in [watched(), relay(true), relay(false), busy(), late()] {
+async fn drain_ends_watches() {
+    for stub in [watch_stub(), relay(true), relay(false), always_ready(), declared_late()] {
         let mut server = Server::start(stub.service(), config());
         let mut answers = watch(&server).await.unwrap();
         server.stop();
@@ -132,19 +132,19 @@ async fn a_drain_ends_those_who_watch_and_does_not_wait_for_them() {
             }
         };
         let drained = async { futures::join!(end, server.ended()).0 };
-        is_stopping(&tokio::time::timeout(PATIENCE, drained).await.expect("the drain ends"));
+        assert_stopping(&tokio::time::timeout(PATIENCE, drained).await.expect("the drain ends"));
     }
 }
 
 #[tokio::test]
-async fn those_who_watch_stay_until_others_know_that_the_server_stops() {
+async fn watches_stay_open_for_the_drain_delay() {
     let delay = Duration::from_millis(300);
     let config = limited(|config| config.drain_delay_ms = 300);
-    let mut server = Server::start(watched().service(), config);
+    let mut server = Server::start(watch_stub().service(), config);
     let mut answers = watch(&server).await.unwrap();
     let started = Instant::now();
     server.stop();
-    is_stopping(&answers.next().await.unwrap().unwrap_err());
+    assert_stopping(&answers.next().await.unwrap().unwrap_err());
     assert!(started.elapsed() >= delay, "{:?}", started.elapsed());
     server.ended().await;
 }

@@ -1,5 +1,5 @@
-//! Writes go on without their callers, and the drain waits for them, but for nothing else longer
-//! than it must.
+//! Writes continue without their callers. The drain waits for them, and for nothing longer than
+//! necessary.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -20,7 +20,7 @@ use support::{Server, Stub, code_and_reason, config, eventually, get, request};
 use tokio::{io::AsyncReadExt as _, sync::Semaphore};
 use tonic::{Code, Status};
 
-/// A service whose writes need a permit before they count.
+/// A service whose writes wait for a semaphore permit.
 fn writer() -> (Stub, Arc<Semaphore>, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let (gate, begun, done) = (Arc::new(Semaphore::new(0)), Arc::default(), Arc::default());
     let (door, first, last) = (gate.clone(), Arc::clone(&begun), Arc::clone(&done));
@@ -38,7 +38,7 @@ fn writer() -> (Stub, Arc<Semaphore>, Arc<AtomicUsize>, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn a_write_goes_on_when_its_caller_hangs_up() {
+async fn write_continues_after_its_caller_disconnects() {
     let (stub, gate, begun, done) = writer();
     let server = Server::start(stub.service(), config());
     let mut client = server.client();
@@ -51,7 +51,7 @@ async fn a_write_goes_on_when_its_caller_hangs_up() {
 }
 
 #[tokio::test]
-async fn a_write_whose_caller_has_left_still_counts_as_a_call() {
+async fn abandoned_write_counts_toward_max_calls() {
     let (stub, gate, begun, done) = writer();
     let inner = Peer::local(&stub.clone().service(), &config());
     let relay = Stub::new().get(move |_| get(inner.clone(), "inner").boxed());
@@ -64,7 +64,7 @@ async fn a_write_whose_caller_has_left_still_counts_as_a_call() {
         eventually("the write has begun", async || begun.load(SeqCst) == writes + 1).await;
         call.abort();
         let _ = call.await;
-        // Sent after the reset, on a connection of its own, often enough for the reset to arrive.
+        // On other connections, often enough for the reset to arrive.
         for _ in 0..20 {
             let status = server.client().get_user_by_name(request(None)).await.unwrap_err();
             assert_eq!(code_and_reason(&status).1, "ERROR_REASON_OVERLOADED");
@@ -75,7 +75,7 @@ async fn a_write_whose_caller_has_left_still_counts_as_a_call() {
 }
 
 #[tokio::test]
-async fn the_caller_hears_of_its_deadline_while_the_write_goes_on() {
+async fn caller_gets_deadline_exceeded_while_the_write_continues() {
     let (stub, gate, _, done) = writer();
     let mut short = config();
     short.default_timeout_ms = 50;
@@ -89,7 +89,7 @@ async fn the_caller_hears_of_its_deadline_while_the_write_goes_on() {
 }
 
 #[tokio::test]
-async fn a_write_belongs_to_the_callers_trace() {
+async fn write_belongs_to_the_callers_trace() {
     let (stub, gate, ..) = writer();
     let server = Server::start(stub.service(), config());
     gate.add_permits(1);
@@ -101,7 +101,7 @@ async fn a_write_belongs_to_the_callers_trace() {
 }
 
 #[tokio::test]
-async fn a_write_has_its_own_time_and_its_panic_is_an_error() {
+async fn write_has_its_own_deadline_and_its_panic_is_internal() {
     let stub = Stub::new().get(|request| {
         mutate(async move {
             assert_ne!(request.into_inner().name, "panic", "a bug");
@@ -124,7 +124,7 @@ async fn drain_waits_for_write(server: &mut Server, gate: &Semaphore, begun: &At
     eventually("the write has begun", async || begun.load(SeqCst) == 1).await;
     call.abort();
     server.stop();
-    eventually("no new connection is taken", async || {
+    eventually("no new connection is accepted", async || {
         tokio::net::TcpStream::connect(server.address).await.is_err()
     })
     .await;
@@ -134,7 +134,7 @@ async fn drain_waits_for_write(server: &mut Server, gate: &Semaphore, begun: &At
 }
 
 #[tokio::test]
-async fn the_drain_waits_for_a_write_whose_caller_has_left() {
+async fn drain_waits_for_an_abandoned_write() {
     let (stub, gate, begun, done) = writer();
     let mut server = Server::start(stub.service(), config());
     drain_waits_for_write(&mut server, &gate, &begun).await;
@@ -142,7 +142,7 @@ async fn the_drain_waits_for_a_write_whose_caller_has_left() {
 }
 
 #[tokio::test]
-async fn the_drain_waits_for_a_write_at_a_local_peer() {
+async fn drain_waits_for_a_write_at_a_local_peer() {
     let (stub, gate, begun, done) = writer();
     let peer = Peer::local(&stub.service(), &config());
     let outer = Stub::new().get(move |_| get(peer.clone(), "inner").boxed());
@@ -152,7 +152,7 @@ async fn the_drain_waits_for_a_write_at_a_local_peer() {
 }
 
 #[tokio::test]
-async fn a_call_under_way_is_finished_while_draining() {
+async fn call_in_flight_completes_while_draining() {
     let (gate, begun) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
     let (door, count) = (gate.clone(), begun.clone());
     let stub = Stub::new().get(move |_| {
@@ -166,9 +166,9 @@ async fn a_call_under_way_is_finished_while_draining() {
     let mut server = Server::start(stub.service(), config());
     let mut client = server.client();
     let call = tokio::spawn(async move { client.get_user_by_name(request(None)).await });
-    eventually("the call is under way", async || begun.load(SeqCst) == 1).await;
+    eventually("the call is in flight", async || begun.load(SeqCst) == 1).await;
     server.stop();
-    eventually("no new connection is taken", async || {
+    eventually("no new connection is accepted", async || {
         tokio::net::TcpStream::connect(server.address).await.is_err()
     })
     .await;
@@ -178,7 +178,7 @@ async fn a_call_under_way_is_finished_while_draining() {
 }
 
 #[tokio::test]
-async fn connections_that_never_say_a_word_are_closed_and_hold_up_no_other() {
+async fn silent_connections_are_closed_and_block_no_other() {
     let server = Server::start(Stub::new().service(), config());
     let mut silent = Vec::new();
     for _ in 0..100 {
@@ -186,40 +186,40 @@ async fn connections_that_never_say_a_word_are_closed_and_hold_up_no_other() {
     }
     let started = Instant::now();
     server.client().get_user_by_name(request(None)).await.unwrap();
-    // As long as a connection may be silent: the call would have to wait for that.
+    // The limit for silent connections: the call would otherwise wait for it.
     assert!(started.elapsed() < Duration::from_secs(5), "the call had to wait");
     for connection in &mut silent {
         let mut byte = [0];
-        let heard = tokio::time::timeout(PATIENCE, connection.read(&mut byte)).await;
-        assert_eq!(heard.expect("it is closed").unwrap_or(0), 0);
+        let received = tokio::time::timeout(PATIENCE, connection.read(&mut byte)).await;
+        assert_eq!(received.expect("it is closed").unwrap_or(0), 0);
     }
 }
 
 #[tokio::test]
-async fn a_connection_that_never_says_a_word_does_not_hold_up_the_drain() {
+async fn silent_connection_does_not_delay_the_drain() {
     let mut server = Server::start(Stub::new().service(), config());
     let _silent = tokio::net::TcpStream::connect(server.address).await.unwrap();
-    // Accepted after the silent one.
+    // Accepted after the silent connection.
     server.client().get_user_by_name(request(None)).await.unwrap();
     server.stop();
-    // Below the five seconds for which a connection may be silent.
+    // Below the five seconds that a connection may be silent.
     let limit = Duration::from_millis(4_500);
     tokio::time::timeout(limit, server.ended()).await.expect("the drain ends");
 }
 
 #[tokio::test]
-async fn a_connection_that_falls_silent_does_not_hold_up_the_drain() {
+async fn unresponsive_connection_does_not_block_the_drain() {
     let mut bounded = config();
     bounded.drain_timeout_ms = 300;
     let mut server = Server::start(Stub::new().service(), bounded);
     let mut silent = std::net::TcpStream::connect(server.address).unwrap();
-    // The preface of HTTP/2 and empty settings; it never answers anything.
+    // HTTP/2 preface and empty SETTINGS; the client never answers.
     silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
-    let heard = tokio::task::spawn_blocking(move || {
+    let received = tokio::task::spawn_blocking(move || {
         let mut settings = [0; 9];
         silent.read_exact(&mut settings).map(|()| silent)
     });
-    let _silent = heard.await.unwrap().unwrap();
+    let _silent = received.await.unwrap().unwrap();
     let started = Instant::now();
     server.stop();
     tokio::time::timeout(PATIENCE, server.ended()).await.expect("the drain ends");
@@ -227,7 +227,7 @@ async fn a_connection_that_falls_silent_does_not_hold_up_the_drain() {
 }
 
 #[tokio::test]
-async fn a_background_job_that_ends_or_panics_fails_the_server() {
+async fn background_job_that_ends_or_panics_fails_the_server() {
     for ends in [true, false] {
         let mut service = Stub::new().service();
         service.background.push(futures::future::pending().boxed());
@@ -242,7 +242,7 @@ async fn a_background_job_that_ends_or_panics_fails_the_server() {
 }
 
 #[tokio::test]
-async fn background_jobs_end_with_the_server_and_their_writes_do_not() {
+async fn drain_drops_background_jobs_and_waits_for_their_writes() {
     let (dropped, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     struct Count(Arc<AtomicUsize>);
     impl Drop for Count {

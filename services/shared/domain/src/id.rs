@@ -1,4 +1,4 @@
-//! Ids: stamps that name something, each kind a type of its own.
+//! Ids: a newtype over a stamp per kind of entity.
 
 use std::{fmt, num::NonZeroU64, time::SystemTime};
 
@@ -19,12 +19,12 @@ macro_rules! id {
                 }
             }
 
-            /// Reads the id in a request's field.
+            /// Parses the id in a request's field.
             pub fn parse(field: &str, value: u64) -> Result<Self, Invalid> {
                 Self::new(value).ok_or_else(|| Self::invalid(field))
             }
 
-            /// Reads a list of up to `max` ids in a request's field.
+            /// Parses up to `max` ids in a request's field.
             pub fn parse_list(
                 field: &str,
                 values: &[u64],
@@ -46,17 +46,17 @@ macro_rules! id {
                 Invalid::new(field, concat!("must be ", $what, " id: from 1 to 2^53 - 1"))
             }
 
-            /// Returns the number itself.
+            /// Returns the number.
             pub const fn get(self) -> u64 {
                 self.0.get()
             }
 
-            /// Returns the partition in which it lies, with all that belongs to it.
+            /// Returns the partition that stores the entity and its data.
             pub const fn partition(self) -> Partition {
                 Partition::of_id(self.get())
             }
 
-            /// Returns when it was made, to the millisecond.
+            /// Returns the creation time, to the millisecond.
             pub fn created_at(self) -> SystemTime {
                 Stamp::of_id(self.0).time()
             }
@@ -77,15 +77,15 @@ macro_rules! id {
 }
 
 id! {
-    /// Identifies an account: a stamp, and never 0.
+    /// Id of an account: a stamp, never 0.
     UserId, "an account"
 }
 id! {
-    /// Identifies a post: a stamp of its author's partition, and never 0.
+    /// Id of a post: a stamp of its author's partition, never 0.
     PostId, "a post"
 }
 id! {
-    /// Identifies a comment: a stamp of its post's partition, and never 0.
+    /// Id of a comment: a stamp of its post's partition, never 0.
     CommentId, "a comment"
 }
 
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_from_1_to_below_2_to_the_53() {
+    fn ids_range_from_1_to_2_pow_53_minus_1() {
         assert!(UserId::new(0).is_none());
         assert!(UserId::new(1).is_some());
         assert!(UserId::new((1 << 53) - 1).is_some());
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_id_in_a_list_is_named() {
+    fn invalid_id_in_a_list_is_named() {
         let error = UserId::parse_list("user_ids", &[1, 0], 500).unwrap_err();
         assert_eq!(error.field, "user_ids[1]");
         let error = UserId::parse_list("user_ids", &[1; 501], 500).unwrap_err();

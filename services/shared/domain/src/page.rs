@@ -1,4 +1,4 @@
-//! Page sizes and page tokens, after <https://google.aip.dev/158>.
+//! Page sizes and page tokens (<https://google.aip.dev/158>).
 
 use std::hash::Hasher as _;
 
@@ -7,22 +7,22 @@ use siphasher::sip::SipHasher24;
 
 use crate::Invalid;
 
-/// How many entries a page has at most: 0 means 20, above 200 means 200, negative is an error.
+/// Maximum entries of a page: 0 means 20, above 200 means 200, negative is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageSize(usize);
 
 impl PageSize {
-    /// The most entries that a page has.
+    /// The maximum.
     pub const MAX: usize = 200;
-    /// The entries of a page where the request does not say.
+    /// The default.
     pub const DEFAULT: usize = 20;
 
-    /// Reads the field `page_size` of a request.
+    /// Parses the field `page_size` of a request.
     pub fn parse(value: i32) -> Result<Self, Invalid> {
         Self::parse_field("page_size", value, Self::DEFAULT, Self::MAX)
     }
 
-    /// Reads a field like `page_size` with other bounds.
+    /// Parses a similar field with another default and maximum.
     pub fn parse_field(
         field: &str,
         value: i32,
@@ -42,14 +42,14 @@ impl PageSize {
     }
 }
 
-/// What a page token belongs to: a list and the arguments that chose it, but not the page size.
+/// Scope of a page token: a list and its arguments, without the page size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scope(u64);
 
-/// Why a page token is refused.
+/// Why a page token is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// Not a token of this version, or damaged.
+    /// Malformed, damaged, or of another version.
     #[error("not a page token that was issued here")]
     Invalid,
     /// Issued for another list or other arguments.
@@ -57,7 +57,7 @@ pub enum TokenError {
     Mismatch,
 }
 
-// In every token, so that a later format can tell and refuse, or still read, the older one.
+// In every token, so that a later format can recognise this one.
 const TOKEN_VERSION: u8 = 1;
 
 impl Scope {
@@ -66,20 +66,20 @@ impl Scope {
         Self(hash(&[list.as_bytes()]))
     }
 
-    /// Returns the scope narrowed to an argument. The order of arguments matters.
+    /// Returns the scope narrowed by an argument. The order of arguments matters.
     pub fn with(self, argument: u64) -> Self {
         Self(hash(&[&self.0.to_le_bytes(), &argument.to_le_bytes()]))
     }
 
-    /// Returns a page token for a position, given as numbers.
+    /// Returns a page token for a position.
     ///
-    /// The token is opaque, not secret: a checksum keeps damaged and made-up tokens out, and a
-    /// position can only name a place in a list that its caller may read anyway.
+    /// The token is opaque, not secret. A checksum rejects damaged and forged tokens. A position
+    /// only points into a list that the caller may read anyway.
     pub fn token<const N: usize>(self, position: [u64; N]) -> String {
         self.token_of(&position)
     }
 
-    /// Returns a token for any number of numbers: a position, and what belongs to it.
+    /// Returns a token for any number of values: a position, and additional state.
     pub fn token_of(self, numbers: &[u64]) -> String {
         let mut bytes = Vec::with_capacity(1 + 8 + 8 * numbers.len() + 8);
         bytes.push(TOKEN_VERSION);
@@ -89,13 +89,13 @@ impl Scope {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// Reads a page token of this scope; an empty one means the first page, and is `None`.
+    /// Parses a page token of this scope; an empty one is the first page, `None`.
     pub fn read<const N: usize>(self, token: &str) -> Result<Option<[u64; N]>, TokenError> {
         let numbers = self.read_all(token)?;
         numbers.map(|numbers| numbers.try_into().map_err(|_| TokenError::Invalid)).transpose()
     }
 
-    /// Reads a token of any number of numbers; an empty one is `None`.
+    /// Parses a token of any length; an empty one is `None`.
     pub fn read_all(self, token: &str) -> Result<Option<Vec<u64>>, TokenError> {
         if token.is_empty() {
             return Ok(None);
@@ -120,14 +120,14 @@ impl Scope {
         Ok(Some(words.iter().map(|&word| u64::from_le_bytes(word)).collect()))
     }
 
-    /// Returns the scope narrowed by a text, such as another token that must stay the same.
+    /// Returns the scope narrowed by a text, such as another token.
     pub fn with_text(self, argument: &str) -> Self {
         Self(hash(&[&self.0.to_le_bytes(), argument.as_bytes()]))
     }
 }
 
 fn hash(parts: &[&[u8]]) -> u64 {
-    // The key is this project's own, so that tokens of other systems do not pass.
+    // A key of this project, so that tokens of other systems do not verify.
     let mut hasher = SipHasher24::new_with_keys(0x6d69_6372_6f62_6c6f, 0x6720_7061_6765_7321);
     for part in parts {
         hasher.write(part);
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_sizes_have_a_default_and_a_bound() {
+    fn page_size_has_a_default_and_a_maximum() {
         assert_eq!(PageSize::parse(0).unwrap().get(), 20);
         assert_eq!(PageSize::parse(7).unwrap().get(), 7);
         assert_eq!(PageSize::parse(i32::MAX).unwrap().get(), 200);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_other_arguments_says_so() {
+    fn token_of_other_arguments_is_a_mismatch() {
         let token = Scope::new("ListFollowers").with(1).token([5, 6]);
         let other = Scope::new("ListFollowers").with(2);
         assert_eq!(other.read::<2>(&token), Err(TokenError::Mismatch));
@@ -160,13 +160,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_token_keeps_its_position(score: u64, member: u64) {
+        fn page_token_round_trips(score: u64, member: u64) {
             let scope = Scope::new("ListFollowers").with(42);
             prop_assert_eq!(scope.read(&scope.token([score, member])), Ok(Some([score, member])));
         }
 
         #[test]
-        fn a_token_keeps_any_number_of_numbers(numbers: Vec<u64>) {
+        fn page_token_of_any_length_round_trips(numbers: Vec<u64>) {
             let scope = Scope::new("GetHomeTimeline").with_text("since");
             let token = scope.token_of(&numbers);
             prop_assert_eq!(scope.read_all(&token), Ok(Some(numbers.clone())));
@@ -176,7 +176,7 @@ mod tests {
         }
 
         #[test]
-        fn a_damaged_token_is_refused(score: u64, at in 0usize..44, to in "[A-Za-z0-9_-]") {
+        fn damaged_token_is_rejected(score: u64, at in 0usize..44, to in "[A-Za-z0-9_-]") {
             let scope = Scope::new("ListFollowers").with(42);
             let token = scope.token([score, 7]);
             let mut damaged = token.clone();
@@ -186,7 +186,7 @@ mod tests {
         }
 
         #[test]
-        fn rubbish_is_refused(rubbish in ".{1,100}") {
+        fn malformed_tokens_are_rejected(rubbish in ".{1,100}") {
             prop_assert_eq!(Scope::new("ListFollowers").read::<2>(&rubbish), Err(TokenError::Invalid));
         }
     }

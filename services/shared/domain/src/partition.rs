@@ -1,30 +1,30 @@
-//! Logical partitions: the unit that lives together on one node of the store.
+//! Logical partitions: the unit of placement on the nodes of the store.
 
 use std::{fmt, hash::Hasher as _};
 
 use siphasher::sip::SipHasher24;
 
-/// One of 1,024 logical partitions. Every key carries its partition as its hash tag, so that all
-/// keys of a partition share one Redis Cluster slot, and one atomic function can touch them all.
+/// One of 1,024 logical partitions. Every key has its partition as hash tag. All keys of a
+/// partition therefore share a Redis Cluster slot, and one atomic function can use them all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition(u16);
 
 impl Partition {
-    /// How many partitions there are. Part of every id: it can never change.
+    /// Number of partitions. Part of every id, so it can never change.
     pub const COUNT: u16 = 1024;
 
-    /// Returns the partition with this number, taken modulo [`Self::COUNT`].
+    /// Returns the partition with a number, modulo [`Self::COUNT`].
     pub const fn new(number: u16) -> Self {
         Self(number % Self::COUNT)
     }
 
-    /// Returns the partition that an id names.
+    /// Returns the partition encoded in an id.
     pub const fn of_id(id: u64) -> Self {
         Self(((id >> 2) % Self::COUNT as u64) as u16)
     }
 
-    /// Returns the partition of a text (a name, an e-mail address), by a hash of it (SipHash-2-4
-    /// with a zero key). Part of where data lies: it can never change.
+    /// Returns the partition of a text (a name, an e-mail address): SipHash-2-4 with a zero key. It
+    /// locates stored data, so it can never change.
     pub fn of_text(text: &str) -> Self {
         let mut hasher = SipHasher24::new();
         hasher.write(text.as_bytes());
@@ -36,7 +36,7 @@ impl Partition {
         (0..Self::COUNT).map(Self)
     }
 
-    /// Returns the partition's number, below [`Self::COUNT`].
+    /// Returns the number, below [`Self::COUNT`].
     pub const fn number(self) -> u16 {
         self.0
     }
@@ -53,13 +53,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_stays_in_its_partition_for_ever() {
+    fn partition_of_a_text_is_stable() {
         let numbers = ["", "alice", "微博"].map(|text| Partition::of_text(text).number());
         assert_eq!(numbers, [215, 495, 552]);
     }
 
     #[test]
-    fn an_id_names_its_partition() {
+    fn id_encodes_its_partition() {
         assert_eq!(Partition::of_id(0b1111_1111_1100).number(), 1023);
         assert_eq!(Partition::of_id(4096).number(), 0);
         assert_eq!(Partition::of_id(7).number(), 1);

@@ -1,4 +1,4 @@
-//! Ids of requests, by which a service knows a repeated write again.
+//! Request ids: deduplicate retried writes.
 
 use std::fmt;
 
@@ -6,14 +6,13 @@ use uuid::Uuid;
 
 use crate::Invalid;
 
-/// Identifies a write that is not idempotent by nature: a UUID that the caller made, the same when
-/// it repeats the call.
+/// Idempotency key of a write: a UUID that the caller creates, and repeats with each retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(Uuid);
 
 impl RequestId {
-    /// Reads the id in a request's field. The nil UUID is none: it is what is sent by those who
-    /// forgot to make one.
+    /// Parses the id in a request's field. Rejects the nil UUID, which clients send if they forget
+    /// to create one.
     pub fn parse(field: &str, text: &str) -> Result<Self, Invalid> {
         let id = Uuid::parse_str(text).ok().filter(|id| !id.is_nil());
         id.map(Self).ok_or_else(|| Invalid::new(field, "must be a UUID"))
@@ -31,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_uuid_is_one_request_however_it_is_written() {
+    fn spellings_of_a_uuid_are_one_request() {
         let written = ["7c2d9b1e-53a4-4f0e-9a7e-0d5c1b7f2a01", "7C2D9B1E53A44F0E9A7E0D5C1B7F2A01"];
         let [a, b] = written.map(|text| RequestId::parse("request_id", text).unwrap());
         assert_eq!(a, b);
@@ -39,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_uuid_is_refused() {
+    fn invalid_uuids_are_rejected() {
         for text in ["", "7", "00000000-0000-0000-0000-000000000000", "not-a-uuid"] {
             assert_eq!(RequestId::parse("request_id", text).unwrap_err().field, "request_id");
         }

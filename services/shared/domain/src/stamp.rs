@@ -1,4 +1,4 @@
-//! Stamps: moments in a partition, of which all ids are made.
+//! Stamps: time-ordered numbers of a partition, the basis of all ids.
 
 use std::{
     num::NonZeroU64,
@@ -7,18 +7,18 @@ use std::{
 
 use crate::Partition;
 
-/// A moment in a partition: 41 bits of milliseconds since 2024-01-01T00:00:00Z, 10 bits of
-/// partition, 2 bits of sequence. Below 2^53, hence exact as a sorted-set score and in JSON.
+/// A time-ordered number: 41 bits of milliseconds since 2024-01-01T00:00:00Z, 10 bits of partition,
+/// 2 bits of sequence. Below 2^53, hence exact as a sorted-set score and in JSON.
 ///
-/// The partition's clock key issues stamps inside the function that uses them, as `max(now,
-/// last + 1)`: a partition's stamps only grow, and in a burst borrow from the next milliseconds.
+/// The partition's clock key issues stamps within the function that uses them, as `max(now,
+/// last + 1)`. Stamps of a partition only increase; a burst uses the following milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp(u64);
 
 impl Stamp {
     /// 2024-01-01T00:00:00Z in milliseconds since the Unix epoch.
     pub const EPOCH_MS: u64 = 1_704_067_200_000;
-    /// Above every stamp.
+    /// Greater than every stamp.
     pub const END: u64 = 1 << 53;
 
     /// Returns the stamp with this value, or `None` from 2^53 up.
@@ -34,17 +34,17 @@ impl Stamp {
         Self((ms << 12) | (u64::from(partition.number()) << 2))
     }
 
-    /// Returns the stamp that an id is.
+    /// Returns the stamp of an id.
     pub(crate) const fn of_id(id: NonZeroU64) -> Self {
         Self(id.get())
     }
 
-    /// Returns the number itself.
+    /// Returns the number.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Returns the time of the stamp, to the millisecond.
+    /// Returns the time, to the millisecond.
     pub fn time(self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_millis(Self::EPOCH_MS + (self.0 >> 12))
     }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_tells_its_time_and_partition() {
+    fn stamp_encodes_time_and_partition() {
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_800_000_000_123);
         let stamp = Stamp::first_at(time, Partition::new(1023));
         assert_eq!(stamp.time(), time);

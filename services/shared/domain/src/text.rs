@@ -1,32 +1,32 @@
-//! Rules for text that people write: normalised (NFC), trimmed, counted as people count, free of
-//! what disturbs the text around it.
+//! Validation of user text: Unicode normalisation (NFC), trimming, length in grapheme clusters, and
+//! rejection of disruptive characters.
 
 use unicode_normalization::UnicodeNormalization as _;
 use unicode_segmentation::UnicodeSegmentation as _;
 
 use crate::Invalid;
 
-/// Whether a text may have more than one line.
+/// Whether a text may have several lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lines {
-    /// A name, a place.
+    /// For names and places.
     One,
-    /// A description, a post.
+    /// For descriptions and posts.
     Many,
 }
 
-// What a text may have for each character that it may have: room for accents and emoji sequences.
+// Bytes per permitted character: room for accents and emoji sequences.
 const BYTES_PER_CHARACTER_MAX: usize = 16;
 
-// What one character may have: room for the longest emoji sequences, but not for a mark stacked a
-// thousand times on one letter.
+// Bytes in one character: room for the longest emoji sequences, but not for a thousand marks
+// stacked on one letter.
 const BYTES_OF_CHARACTER_MAX: usize = 64;
 
-/// Returns a text normalised to NFC and trimmed, or what is wrong with it: more than `max_characters`
-/// characters (grapheme clusters, as Unicode's UAX #29 counts them), or more than 16 bytes for each
-/// that it may have, or 64 in one; a control character, a bidirectional override, or a character
-/// that Unicode reserves. An empty text is fine. What keyboards insert unasked is mended: a tab is a
-/// space, and isolates, which phones put around names between scripts, are left out.
+/// Returns the text normalised to NFC and trimmed, or its error. Rejects more than `max_characters`
+/// grapheme clusters (Unicode UAX #29), more than 16 bytes per permitted character, and more than
+/// 64 bytes in one. Rejects control characters, bidirectional overrides and noncharacters. Accepts
+/// an empty text. Fixes what keyboards insert: a tab becomes a space, and isolates, which phones
+/// put around names between scripts, are removed.
 pub fn clean(
     field: &str,
     text: &str,
@@ -55,7 +55,7 @@ pub fn clean(
     if text.len() > bytes_max || characters > max_characters {
         return Err(too_long(field, max_characters));
     }
-    // Nothing but invisible characters is nothing.
+    // Only invisible characters count as empty.
     if text.chars().all(is_invisible) { Ok(String::new()) } else { Ok(text) }
 }
 
@@ -67,7 +67,7 @@ fn is_forbidden(c: char, lines: Lines) -> bool {
     match c {
         '\n' => lines == Lines::One,
         '\u{2028}' | '\u{2029}' => true,
-        // Embeddings and overrides would reorder what stands beside the text.
+        // Embeddings and overrides would reorder the surrounding text.
         '\u{202a}'..='\u{202e}' => true,
         // Interlinear annotations, the byte-order mark, and "tag" language codes but for flags.
         '\u{fff9}'..='\u{fffb}' | '\u{feff}' | '\u{e0001}' => true,
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_are_counted_as_people_count() {
+    fn characters_are_counted_as_grapheme_clusters() {
         let family = "👩‍👩‍👧‍👦";
         assert_eq!(one(&family.repeat(3)).unwrap(), family.repeat(3));
         assert!(one("微博微博微博").is_err());
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_not_stacked_without_end() {
+    fn stacked_combining_marks_are_limited() {
         let stacked = |marks| one(&format!("a{}", "\u{302}".repeat(marks)));
         assert!(stacked(20).is_ok());
         assert!(stacked(35).unwrap_err().problem.contains("marks"));
@@ -120,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn what_keyboards_insert_unasked_is_mended() {
+    fn tabs_and_bidirectional_isolates_are_normalised() {
         assert_eq!(one("a\tb").unwrap(), "a b");
         assert_eq!(one("\u{2068}عم\u{2069}").unwrap(), "عم");
         assert_eq!(one("e\u{2068}\u{301}").unwrap(), "é");
     }
 
     #[test]
-    fn what_disturbs_other_text_is_refused() {
+    fn control_and_override_characters_are_rejected() {
         for text in ["a\0", "a\u{7}b", "a\nb", "\u{202e}abc", "a\u{ffff}", "a\u{85}b"] {
             let error = one(text).unwrap_err();
             assert!(error.problem.contains("U+"), "{text:?}: {error}");
@@ -143,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cleaning_twice_changes_nothing_more(text in "\\PC{0,40}") {
+        fn cleaning_is_idempotent(text in "\\PC{0,40}") {
             if let Ok(cleaned) = clean("bio", &text, 30, Lines::Many) {
                 prop_assert_eq!(clean("bio", &cleaned, 30, Lines::Many), Ok(cleaned));
             }

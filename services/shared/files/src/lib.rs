@@ -1,5 +1,5 @@
-//! Files that somebody changes while the process runs: read again when they are used, and the
-//! certificates and keys in them. Knows neither servers nor Redis.
+//! Files that change while the process runs: hot reload, and the certificates and keys in them.
+//! Knows neither servers nor Redis.
 
 mod looks;
 mod pem;

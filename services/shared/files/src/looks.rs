@@ -1,28 +1,28 @@
-//! When it is time to look again.
+//! Rate-limited checks.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
-/// Looks at something that many use at once: one in each period, by whoever comes first.
+/// Rate limiter for a shared check: due once per period, for the first caller.
 pub struct Looks {
     period: Duration,
-    begun: Instant,
-    /// Milliseconds from `begun` to the next one.
+    created: Instant,
+    /// When the next check is due, in milliseconds after `created`.
     pub(crate) next: AtomicU64,
 }
 
 impl Looks {
-    /// Returns looks of which one was just now.
+    /// Returns a limiter whose first check is due after one period.
     pub fn every(period: Duration) -> Self {
-        Self { period, begun: Instant::now(), next: AtomicU64::new(millis(period)) }
+        Self { period, created: Instant::now(), next: AtomicU64::new(millis(period)) }
     }
 
-    /// Returns whether whoever asks is to look: one of those who ask when it is time, while the
-    /// others go on with what there is. Locks nothing.
+    /// Returns whether the caller must check now. Of concurrent callers only one gets `true`.
+    /// Lock-free.
     pub fn is_due(&self) -> bool {
-        let (now, next) = (millis(self.begun.elapsed()), self.next.load(Relaxed));
+        let (now, next) = (millis(self.created.elapsed()), self.next.load(Relaxed));
         let later = now.saturating_add(millis(self.period));
         now >= next && self.next.compare_exchange(next, later, Relaxed, Relaxed).is_ok()
     }

@@ -1,4 +1,4 @@
-//! Reads certificates and keys (PEM), and says of what cannot be used which file it is, and why.
+//! Reads certificates and keys (PEM). Errors name the file and its problem.
 
 use std::{
     fs, io,
@@ -13,7 +13,7 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-/// A file that TLS cannot use. Says nothing of what a private key is.
+/// An unusable TLS file. Never shows a private key.
 #[derive(Debug, thiserror::Error)]
 #[error("{} cannot be used", file.display())]
 pub struct TlsError {
@@ -22,25 +22,25 @@ pub struct TlsError {
     problem: Problem,
 }
 
-/// What is wrong with a file.
+/// The problem of a file.
 #[derive(Debug, thiserror::Error)]
 enum Problem {
     #[error("it cannot be read")]
     Unreadable(#[source] io::Error),
-    // What is there is left out: it may be a part of a key.
+    // Omits the content, which may be part of a key.
     #[error("it is not PEM")]
     NotPem,
     #[error("it has no certificate (BEGIN CERTIFICATE)")]
     NoCertificate,
     #[error("it has no private key (BEGIN PRIVATE KEY) without a password")]
     NoKey,
-    #[error("its private key is of no kind that is known")]
+    #[error("its private key has an unknown type")]
     Key,
     #[error("its private key is not that of the certificate in {}", .0.display())]
     OtherKey(PathBuf),
-    #[error("a certificate in it is refused")]
+    #[error("a certificate in it is invalid")]
     Certificate(#[source] rustls::Error),
-    #[error("its authorities are refused")]
+    #[error("its certificate authorities are invalid")]
     Authorities(#[source] VerifierBuilderError),
 }
 
@@ -50,7 +50,7 @@ impl Problem {
     }
 }
 
-/// A file as it was when it was read.
+/// A snapshot of a file.
 #[derive(PartialEq, Eq)]
 pub struct File {
     path: PathBuf,
@@ -58,7 +58,7 @@ pub struct File {
 }
 
 impl File {
-    /// Reads a file, whatever is in it.
+    /// Reads a file without parsing it.
     pub fn read(path: &Path) -> Result<Self, TlsError> {
         let unreadable =
             |error| TlsError { file: path.to_owned(), problem: Problem::Unreadable(error) };
@@ -66,7 +66,7 @@ impl File {
         Ok(Self { path: path.to_owned(), bytes })
     }
 
-    /// Returns the authorities in the file: the certificates that it has.
+    /// Returns the certificates of the file as trusted authorities.
     pub fn authorities(&self) -> Result<RootCertStore, TlsError> {
         let mut authorities = RootCertStore::empty();
         for certificate in self.certificates()? {
@@ -76,12 +76,12 @@ impl File {
         Ok(authorities)
     }
 
-    /// Returns them as PEM, for who reads them by itself and would not say what is wrong with them.
+    /// Returns them as PEM after checking them, for libraries with less specific errors.
     pub fn authorities_pem(&self) -> Result<Vec<u8>, TlsError> {
         self.authorities().map(|_usable| self.bytes.clone())
     }
 
-    /// Says that the file's authorities cannot be used.
+    /// Returns the error of unusable authorities.
     pub fn refused(&self, error: VerifierBuilderError) -> TlsError {
         Problem::Authorities(error).of(self)
     }
@@ -102,7 +102,7 @@ impl File {
     }
 }
 
-/// A certificate, with those that lead to its authority, and its private key.
+/// A certificate chain and its private key.
 #[derive(PartialEq, Eq)]
 pub struct Identity {
     certificate: File,
@@ -110,16 +110,16 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads both files, whatever is in them.
+    /// Reads both files without parsing them.
     pub fn read(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         Ok(Self { certificate: File::read(certificate)?, key: File::read(key)? })
     }
 
-    /// Returns what is shown to others. Whether they accept it is not known here.
+    /// Returns the chain and key for TLS. Whether peers accept them is not checked.
     pub fn certified(&self) -> Result<CertifiedKey, TlsError> {
         let Self { certificate, key } = self;
         let chain = certificate.certificates()?;
-        // Said each time: the process's default would be whichever crate came first.
+        // Explicit: the process default depends on which crate installs one first.
         let certified = CertifiedKey::from_der(chain, key.key()?, &ring::default_provider());
         certified.map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => {
@@ -132,8 +132,8 @@ impl Identity {
         })
     }
 
-    /// Returns certificate and key as PEM, for who reads them by itself and would not say what is
-    /// wrong with them.
+    /// Returns certificate and key as PEM after checking them, for libraries with less specific
+    /// errors.
     pub fn pem(&self) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
         self.certified().map(|_usable| (self.certificate.bytes.clone(), self.key.bytes.clone()))
     }
@@ -147,15 +147,15 @@ mod tests {
 
     use super::*;
 
-    /// Returns what an error says, with all that is behind it.
-    fn said(error: &TlsError) -> String {
+    /// Returns an error with its sources and its debug output.
+    fn describe(error: &TlsError) -> String {
         let causes = std::iter::successors(error.source(), |&cause| cause.source());
         let causes = causes.map(|cause| format!(": {cause}")).collect::<String>();
         format!("{error}{causes} {error:?}")
     }
 
     #[test]
-    fn what_can_be_used_is_returned_as_it_stands_in_the_files() {
+    fn valid_pem_is_returned_unchanged() {
         let (files, authority) = (Files::new(), Authority::new());
         let issued = authority.issue(&["server.test"]);
         let (certificate, key) = files.certificate("server", &issued);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named_without_its_secret() {
+    fn errors_name_the_file_and_hide_the_key() {
         let (files, authority) = (Files::new(), Authority::new());
         let (issued, other) = (authority.issue(&["server.test"]), authority.issue(&["other.test"]));
         let cut = issued.key.replace("-----END PRIVATE KEY-----", "");
@@ -179,16 +179,16 @@ mod tests {
         let (certificate, key) = files.certificate("server", &issued);
         for (text, problem) in wrong {
             files.write("server.key", text);
-            let refused = Identity::read(&certificate, &key).and_then(|identity| identity.pem());
-            let error = said(&refused.unwrap_err());
+            let rejected = Identity::read(&certificate, &key).and_then(|identity| identity.pem());
+            let error = describe(&rejected.unwrap_err());
             assert!(error.contains(problem), "{error}");
             let mut secrets = issued.key.lines().chain(other.key.lines());
             assert!(!secrets.any(|line| !line.starts_with('-') && error.contains(line)), "{error}");
         }
         files.write("server.key", &issued.key);
         let none = File::read(&key).and_then(|file| file.authorities_pem()).unwrap_err();
-        assert!(said(&none).contains("it has no certificate"), "{none:?}");
+        assert!(describe(&none).contains("it has no certificate"), "{none:?}");
         let missing = File::read(&files.path("none")).err().unwrap();
-        assert!(said(&missing).contains("it cannot be read: No such file"), "{missing:?}");
+        assert!(describe(&missing).contains("it cannot be read: No such file"), "{missing:?}");
     }
 }

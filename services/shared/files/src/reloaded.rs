@@ -1,5 +1,4 @@
-//! What is made of files that somebody changes while the process runs. There is no task for it: who
-//! uses it has the files looked at.
+//! Hot reload of files. Runs no task: each use checks the files, rate-limited.
 
 use std::{
     error::Error,
@@ -12,50 +11,49 @@ use std::{
 
 use crate::looks::Looks;
 
-// A few small files of this machine, read that often at most, however much they are used.
-const PAUSE: Duration = Duration::from_secs(1);
+// Minimum interval between two checks of a few small local files.
+const CHECK_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
-/// What is read, and what is made of it.
+/// How to read files, and how to build a value from them.
 pub trait Recipe {
-    /// The files as they were at one moment.
+    /// A snapshot of the files.
     type Files: PartialEq;
-    /// What is made of them.
+    /// The value.
     type Made;
-    /// Which of them cannot be read or used, with what is wrong as its source.
+    /// Names the unusable file; its source is the problem.
     type Error: Error + 'static;
 
-    /// Reads the files as they are.
+    /// Reads the files.
     fn read(&self) -> Result<Self::Files, Self::Error>;
 
-    /// Makes something of them, or says which of them cannot be used.
+    /// Builds the value, or returns which file is unusable.
     fn make(&self, files: &Self::Files) -> Result<Self::Made, Self::Error>;
 }
 
-/// Something that is made again when its files have changed.
+/// A value that is rebuilt when its files change.
 ///
-/// They are looked at when it is used, once a second at most. Where nothing can be made of them, as
-/// while somebody is changing one after the other, what was made before stays, and the log says so
-/// once.
+/// Each use checks the files, once a second at most. If they are unusable, as in the middle of a
+/// renewal, the previous value stays, and the log has one warning.
 pub struct Reloaded<R: Recipe> {
-    /// What it is for, as the log has it.
+    /// Name for log lines.
     name: &'static str,
     recipe: R,
     state: Mutex<State<R>>,
-    /// How often it was made again.
+    /// Number of rebuilds.
     generation: AtomicU64,
-    looks: Looks,
+    checks: Looks,
 }
 
 struct State<R: Recipe> {
-    /// Of which something was made, or of which it is known that nothing can be.
+    /// The last files read, usable or not.
     files: R::Files,
     made: Arc<R::Made>,
-    /// Whether the files could not be read when they were last looked at.
+    /// Whether the last check failed to read the files.
     is_unreadable: bool,
 }
 
 impl<R: Recipe> Reloaded<R> {
-    /// Makes it for the first time.
+    /// Reads the files and builds the first value.
     pub fn new(name: &'static str, recipe: R) -> Result<Self, R::Error> {
         let files = recipe.read()?;
         let made = Arc::new(recipe.make(&files)?);
@@ -64,33 +62,33 @@ impl<R: Recipe> Reloaded<R> {
             recipe,
             state: Mutex::new(State { files, made, is_unreadable: false }),
             generation: AtomicU64::new(0),
-            looks: Looks::every(PAUSE),
+            checks: Looks::every(CHECK_INTERVAL_MIN),
         })
     }
 
-    /// Returns what it is made by.
+    /// Returns the recipe.
     pub fn recipe(&self) -> &R {
         &self.recipe
     }
 
-    /// Returns what is made of the files as they were within the last second, or what was made
-    /// before if these cannot be used.
+    /// Returns the value of the files, at most a second old; or the previous value if they are
+    /// unusable.
     pub fn current(&self) -> Arc<R::Made> {
-        self.look_if_time();
+        self.reload_if_due();
         self.lock().made.clone()
     }
 
-    /// Returns a number that grows when something else was made. Locks nothing between two looks,
-    /// so that it may be asked for every time. What [`Reloaded::current`] returns afterwards is of
-    /// this generation, or of a later one.
+    /// Returns a number that increases with each rebuild. Lock-free between two checks, and so
+    /// cheap for every call. A later [`Reloaded::current`] returns a value of this generation, or
+    /// of a newer one.
     pub fn generation(&self) -> u64 {
-        self.look_if_time();
+        self.reload_if_due();
         self.generation.load(Relaxed)
     }
 
-    fn look_if_time(&self) {
-        if self.looks.is_due()
-            && let Err(error) = self.update(&mut self.lock())
+    fn reload_if_due(&self) {
+        if self.checks.is_due()
+            && let Err(error) = self.reload(&mut self.lock())
         {
             let (error, problem) = (&error as &dyn Error, error.source());
             let name = self.name;
@@ -98,8 +96,8 @@ impl<R: Recipe> Reloaded<R> {
         }
     }
 
-    fn update(&self, state: &mut State<R>) -> Result<(), R::Error> {
-        // What cannot be read, or used, is said once.
+    fn reload(&self, state: &mut State<R>) -> Result<(), R::Error> {
+        // An unreadable or unusable file is logged once.
         let read = self.recipe.read();
         let was_unreadable = std::mem::replace(&mut state.is_unreadable, read.is_err());
         let files = match read {
@@ -111,13 +109,13 @@ impl<R: Recipe> Reloaded<R> {
         }
         state.files = files;
         state.made = Arc::new(self.recipe.make(&state.files)?);
-        // Still locked: whoever knows the number waits for what belongs to it.
+        // Incremented under the lock, so that a reader of the new number gets the new value.
         self.generation.fetch_add(1, Relaxed);
         tracing::info!("{} goes on with files that have changed", self.name);
         Ok(())
     }
 
-    // Whole between any two statements: a panic elsewhere has done it no harm.
+    // Consistent between any two statements, so that a poisoned mutex is harmless.
     fn lock(&self) -> MutexGuard<'_, State<R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,7 +130,7 @@ mod tests {
     use super::*;
     use crate::looks::millis;
 
-    /// Makes a number of a file with its digits.
+    /// Parses a file as a number.
     struct Number(PathBuf);
 
     impl Recipe for Number {
@@ -149,21 +147,21 @@ mod tests {
         }
     }
 
-    /// Makes it of a file with `1`.
+    /// Returns the reloaded number of a file with `1`.
     fn number() -> (Files, Reloaded<Number>) {
         let files = Files::new();
         let path = files.write("number", "1");
         (files, Reloaded::new("counting", Number(path)).unwrap())
     }
 
-    /// Returns it, and its generation, as if a second had passed.
+    /// Returns the value and the generation, after a second has passed.
     fn later(number: &Reloaded<Number>) -> (u32, u64) {
-        number.looks.next.store(0, Relaxed);
+        number.checks.next.store(0, Relaxed);
         (*number.current(), number.generation())
     }
 
     #[test]
-    fn it_is_made_again_when_its_files_have_changed() {
+    fn value_is_rebuilt_when_its_files_change() {
         let (files, number) = number();
         assert_eq!(later(&number), (1, 0));
         files.write("number", "2");
@@ -173,18 +171,21 @@ mod tests {
     }
 
     #[test]
-    fn the_files_are_looked_at_when_it_is_time_whatever_is_asked() {
+    fn files_are_checked_once_per_interval_by_each_method() {
         let (files, number) = number();
         files.write("number", "2");
-        number.looks.next.store(u64::MAX, Relaxed);
+        number.checks.next.store(u64::MAX, Relaxed);
         assert_eq!((*number.current(), number.generation()), (1, 0), "not yet");
-        number.looks.next.store(0, Relaxed);
+        number.checks.next.store(0, Relaxed);
         assert_eq!((number.generation(), *number.current()), (1, 2));
-        assert!(number.looks.next.load(Relaxed) >= millis(PAUSE), "then there is a pause");
+        assert!(
+            number.checks.next.load(Relaxed) >= millis(CHECK_INTERVAL_MIN),
+            "the next check is a period later"
+        );
     }
 
     #[test]
-    fn what_was_made_stays_where_nothing_can_be_and_each_change_is_said_once() {
+    fn invalid_files_keep_the_previous_value_and_are_logged_once() {
         let (files, number) = number();
         let log = files.path("log");
         let lines = tracing_subscriber::fmt()
@@ -192,19 +193,19 @@ mod tests {
             .with_ansi(false)
             .finish();
         let _guard = tracing::subscriber::set_default(lines);
-        // Each is found twice, and everything that was said so far counted.
+        // Checks twice. Log lines are counted from the start.
         let expect = |made: (u32, u64), warnings: usize, changes: usize| {
             assert_eq!([later(&number), later(&number)], [made, made]);
             let log = fs::read_to_string(&log).unwrap();
-            let said = |text| log.lines().filter(|line| line.contains(text)).count();
-            assert_eq!(said("counting goes on with the files as they were before"), warnings);
-            assert_eq!(said("counting goes on with files that have changed"), changes);
+            let count = |text| log.lines().filter(|line| line.contains(text)).count();
+            assert_eq!(count("counting goes on with the files as they were before"), warnings);
+            assert_eq!(count("counting goes on with files that have changed"), changes);
         };
         files.write("number", "rubbish");
         expect((1, 0), 1, 0);
         fs::remove_file(files.path("number")).unwrap();
         expect((1, 0), 2, 0);
-        // Known already.
+        // Already logged.
         files.write("number", "rubbish");
         expect((1, 0), 2, 0);
         files.write("number", "3");

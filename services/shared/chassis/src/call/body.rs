@@ -1,5 +1,5 @@
-//! The body of an answer: ends at the call's deadline, or that of a watch when the server stops,
-//! and with it the call.
+//! Response body of a call. It ends at the call's deadline; that of a watch also ends when the
+//! server shuts down. Its end is the end of the call.
 
 use std::{
     future::Future as _,
@@ -18,38 +18,38 @@ use tokio_util::{sync::WaitForCancellationFutureOwned, task::AbortOnDropHandle};
 use tonic::{Status, body::Body};
 use tracing::Span;
 
-use super::running::Running;
+use super::in_flight::InFlightCall;
 use crate::{context::Context, status};
 
 type Polled = Poll<Option<Result<Frame<Bytes>, Status>>>;
-type Closed = Pin<Box<WaitForCancellationFutureOwned>>;
+type Closing = Pin<Box<WaitForCancellationFutureOwned>>;
 
 pin_project! {
-    /// What a handler answers, watched to its end.
+    /// A handler's response body, observed to its end.
     pub(crate) struct CallBody {
-        // Dropped before the call, whose context its destructor may still use.
-        answer: Answer,
-        // Of a stream only. Polled, and so registered with the runtime's timer, only while the
-        // handler has nothing.
+        // Dropped before `call`: the body's destructor may use the call's context.
+        body: ResponseBody,
+        // Deadline of a stream. Polled, and so registered with the runtime's timer, only while the
+        // handler is pending.
         #[pin]
         timer: Option<Sleep>,
-        // Of a watch only, from when its handler first has nothing.
-        closed: Option<Closed>,
-        running: Option<Running>,
+        // Shutdown signal of a watch, created when its handler is first pending.
+        closing: Option<Closing>,
+        call: Option<InFlightCall>,
     }
 }
 
-enum Answer {
-    /// Of a unary call: there as a whole.
-    Whole(Body),
+enum ResponseBody {
+    /// Of a unary call: complete.
+    Unary(Body),
     Stream(Stream),
     Ended,
 }
 
-impl Answer {
+impl ResponseBody {
     fn poll_frame(&mut self, waker: &mut Waker<'_>) -> Polled {
         match self {
-            Self::Whole(body) => Pin::new(body).poll_frame(waker),
+            Self::Unary(body) => Pin::new(body).poll_frame(waker),
             Self::Stream(stream) => stream.poll_frame(waker),
             Self::Ended => Poll::Ready(None),
         }
@@ -58,28 +58,28 @@ impl Answer {
     fn is_watch(&self) -> bool {
         match self {
             Self::Stream(stream) => stream.is_watch(),
-            Self::Whole(_) | Self::Ended => false,
+            Self::Unary(_) | Self::Ended => false,
         }
     }
 }
 
 impl CallBody {
-    pub(super) fn new(body: Body, mut running: Running) -> Self {
-        let (answer, timer) = if running.method.streaming {
-            let stream = Stream::new(body, &running);
-            (Answer::Stream(stream), running.deadline.map(sleep_until))
+    pub(super) fn new(body: Body, mut call: InFlightCall) -> Self {
+        let (body, timer) = if call.method.streaming {
+            let stream = Stream::new(body, &call);
+            (ResponseBody::Stream(stream), call.deadline.map(sleep_until))
         } else {
-            (Answer::Whole(body), None)
+            (ResponseBody::Unary(body), None)
         };
-        // Of a unary call the work is done, and a stream has it now: a caller that reads slowly,
-        // or not at all, takes nobody's place.
-        running.permit = None;
-        Self { answer, timer, closed: None, running: Some(running) }
+        // The work of a unary call is done, and a stream holds its own reference. A slow reader
+        // therefore occupies no slot.
+        call.permit = None;
+        Self { body, timer, closing: None, call: Some(call) }
     }
 
-    /// The body of an answer that is all in its headers.
-    pub(super) fn empty(running: Running) -> Self {
-        Self { answer: Answer::Ended, timer: None, closed: None, running: Some(running) }
+    /// A response without a body: its status is in the headers.
+    pub(super) fn empty(call: InFlightCall) -> Self {
+        Self { body: ResponseBody::Ended, timer: None, closing: None, call: Some(call) }
     }
 }
 
@@ -89,75 +89,75 @@ impl http_body::Body for CallBody {
 
     fn poll_frame(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Polled {
         let this = self.project();
-        let Some(running) = this.running.as_mut() else { return Poll::Ready(None) };
-        // Asked before as well, lest a handler that always has something goes on for ever.
-        let stops = this.answer.is_watch() && running.shared.closing.is_cancelled();
-        let answer = || if stops { Poll::Pending } else { this.answer.poll_frame(waker) };
-        let frame = match catch_unwind(AssertUnwindSafe(answer)) {
+        let Some(call) = this.call.as_mut() else { return Poll::Ready(None) };
+        // Checked before polling the body, or a handler that is always ready would never end.
+        let is_closing = this.body.is_watch() && call.server_state.closing.is_cancelled();
+        let body = || if is_closing { Poll::Pending } else { this.body.poll_frame(waker) };
+        let frame = match catch_unwind(AssertUnwindSafe(body)) {
             Ok(Poll::Ready(frame)) => frame,
             Ok(Poll::Pending) => {
-                let closed = this.answer.is_watch().then_some(this.closed);
-                std::task::ready!(poll_end(closed, this.timer.as_pin_mut(), running, waker))
+                let closing = this.body.is_watch().then_some(this.closing);
+                std::task::ready!(poll_end(closing, this.timer.as_pin_mut(), call, waker))
             }
             Err(_panic) => trailers(&status::internal()),
         };
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(trailers) = frame.trailers_ref() {
-                    running.note(trailers);
-                    *this.answer = Answer::Ended;
+                    call.record_status(trailers);
+                    *this.body = ResponseBody::Ended;
                 }
             }
-            Some(Err(status)) => running.code = Some(status.code()),
-            None => running.note_end(),
+            Some(Err(status)) => call.code = Some(status.code()),
+            None => call.record_end(),
         }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.answer {
-            Answer::Whole(body) => body.is_end_stream(),
-            Answer::Stream(stream) => stream.is_end_stream(),
-            Answer::Ended => true,
+        match &self.body {
+            ResponseBody::Unary(body) => body.is_end_stream(),
+            ResponseBody::Stream(stream) => stream.is_end_stream(),
+            ResponseBody::Ended => true,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.answer {
-            Answer::Whole(body) => body.size_hint(),
-            Answer::Stream(_) => SizeHint::default(),
-            Answer::Ended => SizeHint::with_exact(0),
+        match &self.body {
+            ResponseBody::Unary(body) => body.size_hint(),
+            ResponseBody::Stream(_) => SizeHint::default(),
+            ResponseBody::Ended => SizeHint::with_exact(0),
         }
     }
 }
 
-/// A handler that answers with a stream. It is polled only while its caller reads, so its end at
-/// the deadline is seen to by a task of its own.
+/// A handler's stream. hyper polls it only while the caller reads. A separate task therefore drops
+/// it at the deadline.
 struct Stream {
-    handler: Arc<Mutex<Option<Handler>>>,
-    _end: Option<AbortOnDropHandle<()>>,
+    handler: Arc<Mutex<Option<HandlerStream>>>,
+    _deadline_task: Option<AbortOnDropHandle<()>>,
 }
 
-struct Handler {
+struct HandlerStream {
     body: Body,
     context: Context,
     span: Span,
 }
 
 impl Stream {
-    fn new(body: Body, running: &Running) -> Self {
-        let handler = Handler { body, context: running.context(), span: running.span.clone() };
+    fn new(body: Body, call: &InFlightCall) -> Self {
+        let handler = HandlerStream { body, context: call.context(), span: call.span.clone() };
         let handler = Arc::new(Mutex::new(Some(handler)));
-        let end = running.deadline.map(|deadline| {
-            let end = end_at(deadline, handler.clone());
+        let end = call.deadline.map(|deadline| {
+            let end = drop_at_deadline(deadline, handler.clone());
             AbortOnDropHandle::new(tokio::spawn(end))
         });
-        Self { handler, _end: end }
+        Self { handler, _deadline_task: end }
     }
 
     fn poll_frame(&self, waker: &mut Waker<'_>) -> Polled {
         let mut handler = self.handler.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Handler { body, context, span }) = handler.as_mut() else {
+        let Some(HandlerStream { body, context, span }) = handler.as_mut() else {
             return Poll::Ready(trailers(&status::deadline_exceeded()));
         };
         let _entered = span.enter();
@@ -175,24 +175,24 @@ impl Stream {
     }
 }
 
-/// Ends a handler at its deadline, which frees the call's place.
-async fn end_at(deadline: Instant, handler: Arc<Mutex<Option<Handler>>>) {
+/// Drops a handler at its deadline, which frees the call's slot.
+async fn drop_at_deadline(deadline: Instant, handler: Arc<Mutex<Option<HandlerStream>>>) {
     sleep_until(deadline).await;
     let late = handler.lock().unwrap_or_else(PoisonError::into_inner).take();
     drop(late);
 }
 
-/// Ends an answer that its handler has nothing for: when the server stops, or at the deadline.
+/// Ends a pending stream at shutdown or at the deadline.
 fn poll_end(
-    closed: Option<&mut Option<Closed>>,
+    closing: Option<&mut Option<Closing>>,
     timer: Option<Pin<&mut Sleep>>,
-    running: &mut Running,
+    call: &mut InFlightCall,
     waker: &mut Waker<'_>,
 ) -> Polled {
-    if let Some(closed) = closed {
-        let begin = || Box::pin(running.shared.closing.clone().cancelled_owned());
-        if closed.get_or_insert_with(begin).as_mut().poll(waker).is_ready() {
-            running.stopped = true;
+    if let Some(closing) = closing {
+        let begin = || Box::pin(call.server_state.closing.clone().cancelled_owned());
+        if closing.get_or_insert_with(begin).as_mut().poll(waker).is_ready() {
+            call.stopped = true;
             return Poll::Ready(trailers(&status::stopping()));
         }
     }

@@ -1,4 +1,4 @@
-//! A call until its answer begins.
+//! A call until its response begins.
 
 use std::{
     convert::Infallible,
@@ -17,33 +17,36 @@ use tokio::{
 use tonic::{Status, body::Body, service::Routes};
 use tower::Service;
 
-use super::{CallBody, Running, foreign};
+use super::{CallBody, InFlightCall, transport_error};
 use crate::{context::Context, status};
 
-// What the routes make of a request; tonic does not name it.
-type Handling = <Routes as Service<Request<Body>>>::Future;
+// The future of tonic's `Routes`, which has no public name.
+type HandlerFuture = <Routes as Service<Request<Body>>>::Future;
 
 pin_project! {
-    /// Resolves when the handler answers, or refuses, or runs out of time, or panics.
+    /// Resolves with the handler's response or rejection, at the deadline, or after a panic.
     pub(crate) struct CallFuture {
         #[pin]
-        work: Option<TaskLocalFuture<Context, Handling>>,
-        // Polled, and so registered with the timer, only while the handler is not done.
+        work: Option<TaskLocalFuture<Context, HandlerFuture>>,
+        // Deadline. Polled, and so registered with the timer, only while the handler is pending.
         #[pin]
         timer: Option<Sleep>,
-        refusal: Option<Status>,
-        running: Option<Running>,
+        rejection: Option<Status>,
+        call: Option<InFlightCall>,
     }
 }
 
 impl CallFuture {
-    pub(super) fn working(work: TaskLocalFuture<Context, Handling>, running: Running) -> Self {
-        let timer = running.deadline.map(sleep_until);
-        Self { work: Some(work), timer, refusal: None, running: Some(running) }
+    pub(super) fn handling(
+        work: TaskLocalFuture<Context, HandlerFuture>,
+        call: InFlightCall,
+    ) -> Self {
+        let timer = call.deadline.map(sleep_until);
+        Self { work: Some(work), timer, rejection: None, call: Some(call) }
     }
 
-    pub(super) fn refused(status: Status, running: Running) -> Self {
-        Self { work: None, timer: None, refusal: Some(status), running: Some(running) }
+    pub(super) fn rejected(status: Status, call: InFlightCall) -> Self {
+        Self { work: None, timer: None, rejection: Some(status), call: Some(call) }
     }
 }
 
@@ -52,18 +55,19 @@ impl Future for CallFuture {
 
     fn poll(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let entered = this.running.as_ref().map(|running| running.span.enter());
+        let entered = this.call.as_ref().map(|call| call.span.enter());
         let polled = match this.work.as_mut().as_pin_mut() {
             Some(work) => catch_unwind(AssertUnwindSafe(|| work.poll(waker))),
             None => Ok(Poll::Pending),
         };
-        let mut known = None;
-        let answer = match polled {
+        let mut finished_context = None;
+        let result = match polled {
             Ok(Poll::Ready(Ok(response))) => {
-                known = this.work.as_mut().as_pin_mut().and_then(TaskLocalFuture::take_value);
+                finished_context =
+                    this.work.as_mut().as_pin_mut().and_then(TaskLocalFuture::take_value);
                 Ok(response)
             }
-            Ok(Poll::Pending) => match (this.refusal.take(), this.timer.as_pin_mut()) {
+            Ok(Poll::Pending) => match (this.rejection.take(), this.timer.as_pin_mut()) {
                 (Some(status), _) => Err(status),
                 (None, Some(timer)) => {
                     std::task::ready!(timer.poll(waker));
@@ -73,36 +77,37 @@ impl Future for CallFuture {
             },
             Err(_panic) => Err(status::internal()),
         };
-        // The handler goes before its call does.
+        // Drop the handler before its call.
         this.work.set(None);
         drop(entered);
-        match this.running.take() {
-            Some(mut running) => {
-                // Who acts may have been found out: a stream that is answered goes on for them.
-                if let Some(context) = known {
-                    running.identity = context.identity.get();
+        match this.call.take() {
+            Some(mut call) => {
+                // The handler may have set the identity. A stream that it returns keeps it.
+                if let Some(context) = finished_context {
+                    call.identity = context.identity.get();
                 }
-                Poll::Ready(Ok(respond(answer, running)))
+                Poll::Ready(Ok(respond(result, call)))
             }
-            // Polled again after it was ready, which nobody may.
+            // Polled after completion, which violates the contract of `Future`.
             None => Poll::Pending,
         }
     }
 }
 
-fn respond(answer: Result<Response<Body>, Status>, mut running: Running) -> Response<CallBody> {
-    let answer = answer.and_then(|response| match foreign::translate(response.headers()) {
-        Some(status) => Err(status),
-        None => Ok(response),
-    });
-    match answer {
+fn respond(result: Result<Response<Body>, Status>, mut call: InFlightCall) -> Response<CallBody> {
+    let result =
+        result.and_then(|response| match transport_error::map_status(response.headers()) {
+            Some(status) => Err(status),
+            None => Ok(response),
+        });
+    match result {
         Ok(response) => {
-            running.note(response.headers());
-            response.map(|body| CallBody::new(body, running))
+            call.record_status(response.headers());
+            response.map(|body| CallBody::new(body, call))
         }
         Err(status) => {
-            running.code = Some(status.code());
-            status.into_http::<()>().map(|()| CallBody::empty(running))
+            call.code = Some(status.code());
+            status.into_http::<()>().map(|()| CallBody::empty(call))
         }
     }
 }

@@ -1,8 +1,8 @@
-//! How much metadata a call may carry.
+//! Limit on request metadata.
 //!
-//! HTTP/2 knows only one answer to headers that are too large: a bare HTTP 431, without a
-//! `grpc-status`. So it takes more of them than a call may have ([`HEADER_LIST_MAX`]), and what a call
-//! carries is looked at here, before anything else is done with it.
+//! HTTP/2 can answer oversized headers only with a bare HTTP 431, without `grpc-status`. The
+//! transport therefore accepts more than a call may have ([`HEADER_LIST_MAX`]), and this check
+//! comes before everything else.
 
 use http::Request;
 use microblog_proto::common::ErrorReason;
@@ -10,23 +10,22 @@ use tonic::{Code, Status};
 
 use crate::status;
 
-/// How much a call may carry, in bytes: as much as hyper takes unless told otherwise.
+/// Metadata of one call, in bytes: hyper's default limit.
 const METADATA_MAX: usize = 16 << 10;
 
-/// How much HTTP/2 takes, in bytes. Beyond it, h2 answers a bare 431. It ends the connection, with
-/// GOAWAY, where a header block does not end with its 13th CONTINUATION frame (14 full frames have
-/// 224 KiB as sent), and where headers are four times as large as this once they are unpacked.
+/// SETTINGS_MAX_HEADER_LIST_SIZE, in bytes. Above it, h2 answers a bare 431. It closes the
+/// connection with GOAWAY if a header block does not end with its 13th CONTINUATION frame (14 full
+/// frames are 224 KiB encoded), or if headers decode to four times this size.
 ///
-/// What it costs: a caller that stops in the middle of a header block makes its connection hold up to
-/// 208 KiB as sent and 160 KiB unpacked. Whole requests are handed on, and refused and dropped here, as
-/// soon as the connection has read what there is to read: of one connection, `--max-streams` of them at
-/// most, at any time those of one connection for each worker.
+/// Memory cost: a connection that stops in the middle of a header block holds up to 208 KiB encoded
+/// and 160 KiB decoded. Complete requests are rejected and dropped as soon as they are read. At
+/// most `--max-streams` of one connection exist at a time, and one connection at a time per worker.
 pub(crate) const HEADER_LIST_MAX: u32 = 160 << 10;
 
-/// What HTTP/2 counts for each header beside its name and value (RFC 9113, section 6.5.2).
+/// Per-header overhead in the header list size (RFC 9113, section 6.5.2).
 const HEADER_OVERHEAD: usize = 32;
 
-/// Returns why a call is refused that carries more metadata than it may.
+/// Rejects a call with too much metadata.
 pub(super) fn check<B>(request: &Request<B>) -> Result<(), Status> {
     if size(request) <= METADATA_MAX {
         return Ok(());
@@ -54,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_counts_as_http_2_counts_it() {
+    fn metadata_size_is_the_http2_header_list_size() {
         let request = Request::post("http://a.org/b/C").header("x-name", "value").body(()).unwrap();
         let expected = ":method".len() + "POST".len() + ":scheme".len() + "http".len();
         let expected = expected + ":authority".len() + "a.org".len() + ":path".len() + "/b/C".len();
@@ -62,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_many_small_headers_counts() {
+    fn many_small_headers_exceed_the_limit() {
         let small = |count: usize| {
             let request = (0..count).fold(Request::post("/b/C"), |r, _| r.header("a", ""));
             check(&request.body(()).unwrap())

@@ -1,16 +1,14 @@
-//! The one layer around every call: refuses too much metadata, lets it in, bounds it by its deadline, places it in its
-//! trace, finds out who acts, keeps its panics to itself, and says in the project's terms what tonic refuses.
+//! Server middleware around every call: metadata limit, admission, deadline, trace context,
+//! identity, panic isolation, and the mapping of tonic's own errors.
 
 mod body;
-mod code;
-mod duration;
-mod foreign;
 mod future;
-mod inside;
+mod in_flight;
+mod local;
 mod metadata;
-mod running;
 pub(crate) mod span;
 pub(crate) mod timeout;
+mod transport_error;
 
 use std::{
     convert::Infallible,
@@ -25,85 +23,81 @@ use tokio::time::Instant;
 use tonic::{Code, Status, body::Body, service::Routes, transport::server::TcpConnectInfo};
 use tower::Service;
 
-use self::running::Running;
-pub(crate) use self::{
-    body::CallBody, duration::Durations, future::CallFuture, metadata::HEADER_LIST_MAX,
-};
+use self::in_flight::InFlightCall;
+pub(crate) use self::{body::CallBody, future::CallFuture, metadata::HEADER_LIST_MAX};
 use crate::{
-    context::{Context, Shared, Trace},
+    context::{Context, ServerState, Trace},
     identity::{self, Identity},
     methods::{self, Method},
     status,
 };
 
-/// The routes of one server in one worker, with all that a call needs around them.
+/// The routes of one server in one worker, wrapped in the call middleware.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
     routes: Routes,
-    shared: Arc<Shared>,
+    server_state: Arc<ServerState>,
 }
 
 impl Calls {
-    pub(crate) fn new(routes: Routes, shared: Arc<Shared>) -> Self {
-        Self { routes: routes.prepare(), shared }
+    pub(crate) fn new(routes: Routes, server_state: Arc<ServerState>) -> Self {
+        Self { routes: routes.prepare(), server_state }
     }
 
-    /// Takes a call from within the process.
-    pub(crate) fn call_inside(
+    /// Starts a call from within the process.
+    pub(crate) fn call_local(
         &mut self,
         request: Request<Body>,
         method: &'static Method,
         caller: Option<Context>,
         deadline: Option<Instant>,
     ) -> CallFuture {
-        let running = self.begin_inside(method, caller, deadline);
-        self.work(request, running)
+        let call = self.start_local(method, caller, deadline);
+        self.dispatch(request, call)
     }
 
-    /// Runs what a handler makes of a call from within the process, as if it had come through the
-    /// routes.
-    pub(crate) async fn run_inside<A>(
+    /// Runs a handler for a call from within the process, with the same middleware as the routes.
+    pub(crate) async fn run_local<A>(
         &self,
         method: &'static Method,
         caller: Option<Context>,
         deadline: Option<Instant>,
         work: impl Future<Output = Result<tonic::Response<A>, Status>>,
     ) -> Result<tonic::Response<A>, Status> {
-        // Who has no more time than the caller ends with it.
+        // A call with its caller's deadline needs no timer of its own.
         let end = deadline.filter(|_| caller.as_ref().and_then(|one| one.deadline) != deadline);
-        inside::run(self.begin_inside(method, caller, deadline), end, work).await
+        local::run(self.start_local(method, caller, deadline), end, work).await
     }
 
-    /// A call from within the process works for the call that made it, if there is one: by its
-    /// trace, for whom that acts, in its place, and among the writes of its server. It is not counted again, since a
-    /// call that was let in must not be refused half-way.
-    fn begin_inside(
+    /// A local call inherits trace, identity, admission slot and server state from the call that
+    /// makes it. It is not admitted again: an admitted call must not fail half-way.
+    fn start_local(
         &self,
         method: &'static Method,
         caller: Option<Context>,
         deadline: Option<Instant>,
-    ) -> Running {
-        let (shared, incoming, permit, identity) = match caller {
-            Some(Context { shared, trace, permit, identity, .. }) => {
-                (shared, Some(trace), permit, identity.get())
+    ) -> InFlightCall {
+        let (server_state, incoming, permit, identity) = match caller {
+            Some(Context { server_state, trace, permit, identity, .. }) => {
+                (server_state, Some(trace), permit, identity.get())
             }
-            None => (self.shared.clone(), None, None, Identity::Nobody),
+            None => (self.server_state.clone(), None, None, Identity::Nobody),
         };
-        let mut running = begin(method, shared, incoming);
-        running.deadline = deadline;
-        running.permit = permit;
-        running.identity = identity;
-        running.quiet = true;
-        running
+        let mut call = start(method, server_state, incoming);
+        call.deadline = deadline;
+        call.permit = permit;
+        call.identity = identity;
+        call.is_debug_logged = true;
+        call
     }
 
-    fn work(&mut self, request: Request<Body>, running: Running) -> CallFuture {
-        if running.deadline.is_some_and(|deadline| deadline <= running.started) {
-            return CallFuture::refused(status::deadline_exceeded(), running);
+    fn dispatch(&mut self, request: Request<Body>, call: InFlightCall) -> CallFuture {
+        if call.deadline.is_some_and(|deadline| deadline <= call.started) {
+            return CallFuture::rejected(status::deadline_exceeded(), call);
         }
-        // Made here, and run when it is polled: as part of the call.
+        // The routes' future is created here and runs when polled, within the call's context.
         let routes = &mut self.routes;
-        CallFuture::working(running.context().scope(routes.call(request)), running)
+        CallFuture::handling(call.context().scope(routes.call(request)), call)
     }
 }
 
@@ -119,44 +113,48 @@ impl Service<Request<Body>> for Calls {
     fn call(&mut self, request: Request<Body>) -> CallFuture {
         let method = methods::find(request.uri().path());
         let headers = request.headers();
-        let mut running = begin(method, self.shared.clone(), Trace::read(headers));
-        running.caller = request.extensions().get().and_then(TcpConnectInfo::remote_addr);
+        let mut call = start(method, self.server_state.clone(), Trace::extract(headers));
+        call.caller = request.extensions().get().and_then(TcpConnectInfo::remote_addr);
         if let Err(status) = metadata::check(&request) {
-            return CallFuture::refused(status, running);
+            return CallFuture::rejected(status, call);
         }
-        span::note_caller(&running.span, request.uri(), running.caller);
-        if !method.inspection {
-            running.permit = self.shared.admission.enter();
-            if running.permit.is_none() {
-                return CallFuture::refused(overloaded(), running);
+        span::record_peer(&call.span, request.uri(), call.caller);
+        if !method.is_infrastructure {
+            call.permit = self.server_state.admission.try_admit();
+            if call.permit.is_none() {
+                return CallFuture::rejected(overloaded(), call);
             }
         }
-        if let Some(keys) = self.shared.keys.as_ref().filter(|_| method.is_guarded) {
-            match identity::read(keys, headers) {
-                Ok(identity) => running.identity = identity,
-                Err(status) => return CallFuture::refused(status, running),
+        if let Some(keys) = self.server_state.keys.as_ref().filter(|_| method.requires_identity) {
+            match identity::extract(keys, headers) {
+                Ok(identity) => call.identity = identity,
+                Err(status) => return CallFuture::rejected(status, call),
             }
         }
-        match deadline(headers, method, &running) {
-            Ok(deadline) => running.deadline = deadline,
-            Err(status) => return CallFuture::refused(status, running),
+        match deadline(headers, method, &call) {
+            Ok(deadline) => call.deadline = deadline,
+            Err(status) => return CallFuture::rejected(status, call),
         }
-        self.work(request, running)
+        self.dispatch(request, call)
     }
 }
 
-fn begin(method: &'static Method, shared: Arc<Shared>, incoming: Option<Trace>) -> Running {
-    let (trace, span) = span::place(incoming, method, &shared);
-    Running {
+fn start(
+    method: &'static Method,
+    server_state: Arc<ServerState>,
+    incoming: Option<Trace>,
+) -> InFlightCall {
+    let (trace, span) = span::start(incoming, method, &server_state);
+    InFlightCall {
         method,
         deadline: None,
         trace,
         identity: Identity::Nobody,
         span,
-        shared,
+        server_state,
         caller: None,
         permit: None,
-        quiet: method.inspection,
+        is_debug_logged: method.is_infrastructure,
         started: Instant::now(),
         code: None,
         stopped: false,
@@ -166,18 +164,18 @@ fn begin(method: &'static Method, shared: Arc<Shared>, incoming: Option<Trace>) 
 fn deadline(
     headers: &HeaderMap,
     method: &Method,
-    running: &Running,
+    call: &InFlightCall,
 ) -> Result<Option<Instant>, Status> {
-    let shared = &running.shared;
+    let server_state = &call.server_state;
     let timeout = match timeout::read(headers).map_err(|invalid| status::invalid([invalid]))? {
-        Some(timeout) => timeout.min(shared.max_timeout),
+        Some(timeout) => timeout.min(server_state.max_timeout),
         None if method.streaming => return Ok(None),
-        None => shared.default_timeout,
+        None => server_state.default_timeout,
     };
-    Ok(Some(running.started + timeout))
+    Ok(Some(call.started + timeout))
 }
 
 fn overloaded() -> Status {
-    let text = "the process works on as many calls as it takes at once";
+    let text = "too many calls in flight";
     status::with_reason(Code::ResourceExhausted, ErrorReason::Overloaded, text)
 }

@@ -1,5 +1,5 @@
-//! Whether a call is recorded, decided before any span is made: a span that is thrown away costs
-//! a fifth of what a small call does.
+//! Head-based sampling: decides whether to record a call before creating a span. A discarded span
+//! costs a fifth of a small call.
 
 use std::net::SocketAddr;
 
@@ -13,29 +13,33 @@ use tonic::Code;
 use tracing::{Span, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
-use super::code;
 use crate::{
-    context::{Shared, Trace},
+    context::{ServerState, Trace},
     methods::Method,
+    status,
 };
 
-/// Returns a call's place in its trace, and its span if it is recorded.
-pub(super) fn place(incoming: Option<Trace>, method: &Method, shared: &Shared) -> (Trace, Span) {
-    let sampling = &shared.sampling;
-    // Who asks whether we are well asks every second, and nobody looks at that.
-    let may_be = sampling.ratio > 0.0 && !method.inspection;
-    let is_chosen = || may_be && rand::rng().random_bool(sampling.ratio);
+/// Starts a call's part of the trace: returns its trace context, and its span if it is sampled.
+pub(super) fn start(
+    incoming: Option<Trace>,
+    method: &Method,
+    server_state: &ServerState,
+) -> (Trace, Span) {
+    let sampling = &server_state.sampling;
+    // Health checks run every second; they start no sampled trace.
+    let is_samplable = sampling.ratio > 0.0 && !method.is_infrastructure;
+    let is_sampled = || is_samplable && rand::rng().random_bool(sampling.ratio);
     let (mut trace, parent) = match incoming {
         Some(mut trace) => {
-            if !sampling.heeds_caller {
-                trace.sampled = is_chosen();
+            if !sampling.is_parent_based {
+                trace.sampled = is_sampled();
             }
-            let parent = remote(&trace);
+            let parent = remote_parent(&trace);
             (trace, parent)
         }
-        None => (Trace::begin(is_chosen()), None),
+        None => (Trace::new_root(is_sampled()), None),
     };
-    if !(trace.sampled && shared.recording) {
+    if !(trace.sampled && server_state.recording) {
         return (trace, Span::none());
     }
     let span = tracing::info_span!(
@@ -54,15 +58,15 @@ pub(super) fn place(incoming: Option<Trace>, method: &Method, shared: &Shared) -
         network.peer.port = Empty,
     );
     if let Some(parent) = parent {
-        // Fails only where nothing records.
+        // Fails only without a recorder.
         let _ = span.set_parent(OtelContext::new().with_remote_span_context(parent));
     }
-    go_into(&mut trace, &span);
+    set_parent(&mut trace, &span);
     (trace, span)
 }
 
-/// Notes how a call from outside the process names us, and where it comes from.
-pub(super) fn note_caller(span: &Span, server: &Uri, caller: Option<SocketAddr>) {
+/// Records the server's address and the client's, for calls from outside the process.
+pub(super) fn record_peer(span: &Span, server: &Uri, caller: Option<SocketAddr>) {
     if span.is_none() {
         return;
     }
@@ -74,8 +78,8 @@ pub(super) fn note_caller(span: &Span, server: &Uri, caller: Option<SocketAddr>)
     }
 }
 
-/// Makes a span that which is called next has as its parent.
-pub(crate) fn go_into(trace: &mut Trace, span: &Span) {
+/// Makes a span the parent of outgoing calls.
+pub(crate) fn set_parent(trace: &mut Trace, span: &Span) {
     let recorded = span.context().span().span_context().clone();
     if recorded.is_valid() {
         trace.id = u128::from_be_bytes(recorded.trace_id().to_bytes());
@@ -83,17 +87,17 @@ pub(crate) fn go_into(trace: &mut Trace, span: &Span) {
     }
 }
 
-/// Returns where somebody else's span is, if that one is recorded.
-pub(crate) fn remote(trace: &Trace) -> Option<SpanContext> {
+/// Returns the remote parent span, if it is sampled.
+pub(crate) fn remote_parent(trace: &Trace) -> Option<SpanContext> {
     let (id, span) = (TraceId::from(trace.id), SpanId::from(trace.span));
     let state = TraceState::default();
     trace.sampled.then(|| SpanContext::new(id, span, TraceFlags::SAMPLED, true, state))
 }
 
-/// Notes how a call ended, as the conventions have it
+/// Records the status code by the semantic conventions
 /// (<https://opentelemetry.io/docs/specs/semconv/rpc/grpc/>).
-pub(super) fn end(span: &Span, code: Code, was_stopped: bool) {
-    let name = code::name(code);
+pub(super) fn record_status(span: &Span, code: Code, was_stopped: bool) {
+    let name = status::code_name(code);
     span.record("rpc.response.status_code", name);
     if is_error(code) && !was_stopped {
         span.record("otel.status_code", "ERROR");
@@ -101,7 +105,7 @@ pub(super) fn end(span: &Span, code: Code, was_stopped: bool) {
     }
 }
 
-/// Returns whether the conventions count a code among a server's errors: among them are two that our
+/// Returns whether the conventions count a code as a server error. They include two that the access
 /// log does not count as faults.
 fn is_error(code: Code) -> bool {
     matches!(

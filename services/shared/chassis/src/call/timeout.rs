@@ -1,5 +1,4 @@
-//! The header `grpc-timeout`: how long a caller waits
-//! (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>).
+//! The header `grpc-timeout` (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>).
 
 use std::time::Duration;
 
@@ -9,8 +8,7 @@ use microblog_domain::Invalid;
 pub(crate) const GRPC_TIMEOUT: &str = "grpc-timeout";
 const DIGITS_MAX: usize = 8;
 
-/// Reads how long the caller waits. A value that is not one is refused, not ignored: its sender
-/// counts on a limit that we would not keep.
+/// Reads the caller's timeout. A malformed one is rejected, not ignored: the caller relies on it.
 pub(crate) fn read(headers: &HeaderMap) -> Result<Option<Duration>, Invalid> {
     let Some(value) = headers.get(GRPC_TIMEOUT) else { return Ok(None) };
     let invalid =
@@ -18,7 +16,7 @@ pub(crate) fn read(headers: &HeaderMap) -> Result<Option<Duration>, Invalid> {
     parse(value.as_bytes()).ok_or_else(invalid).map(Some)
 }
 
-/// Tells who is called how long we wait, to the microsecond below 100 seconds.
+/// Writes the timeout of an outgoing call, to the microsecond below 100 seconds.
 pub(crate) fn write(headers: &mut HeaderMap, timeout: Duration) {
     let micros = timeout.as_micros();
     let text = match micros {
@@ -54,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_units_of_the_specification_are_read() {
+    fn parses_all_grpc_timeout_units() {
         assert_eq!(parse(b"1H"), Some(Duration::from_secs(3600)));
         assert_eq!(parse(b"2M"), Some(Duration::from_secs(120)));
         assert_eq!(parse(b"3S"), Some(Duration::from_secs(3)));
@@ -64,14 +62,14 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_is_refused() {
+    fn malformed_timeouts_are_rejected() {
         for value in ["", "S", "1", "-1S", "1s", "1.5S", "123456789n", "1 S", "١S"] {
             assert_eq!(parse(value.as_bytes()), None, "{value}");
         }
     }
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn written_timeouts_round_trip() {
         for timeout in [Duration::ZERO, Duration::from_millis(1500), Duration::from_secs(7200)] {
             let mut headers = HeaderMap::new();
             write(&mut headers, timeout);

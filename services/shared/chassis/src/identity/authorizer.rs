@@ -1,4 +1,4 @@
-//! Whom a service lets in, by what the contract declares of each method.
+//! Authorization by the principal that the proto declares for each method.
 
 use microblog_proto::{Principal, common::ErrorReason};
 use tonic::{Code, Status};
@@ -6,18 +6,18 @@ use tonic::{Code, Status};
 use super::Identity;
 use crate::{context, status};
 
-/// The check before each handler of a service: make its `…Guard` with it. It goes by who the current
-/// call is from, and lets everything pass where there are no keys.
+/// Authorizer for the generated `…Guard` around each handler. It checks the current call's
+/// identity, and allows everything without keys.
 #[derive(Clone, Copy, Debug)]
 pub struct CallAuthorizer;
 
 impl microblog_proto::Authorizer for CallAuthorizer {
     fn authorize(&self, principal: Principal) -> Result<(), Status> {
-        let known = context::with(|call| (call.shared.keys.is_some(), call.identity.get()));
-        match known {
+        let caller = context::with(|call| (call.server_state.keys.is_some(), call.identity.get()));
+        match caller {
             Some((false, _)) => Ok(()),
             Some((true, identity)) => authorize(identity, principal),
-            // What does not come by way of a server comes from nobody.
+            // A call outside any server has no identity.
             None => authorize(Identity::Nobody, principal),
         }
     }
@@ -26,9 +26,11 @@ impl microblog_proto::Authorizer for CallAuthorizer {
 fn authorize(identity: Identity, principal: Principal) -> Result<(), Status> {
     let is_user = |claimed: u64| matches!(identity, Identity::User(user) if user.get() == claimed);
     let (may, text) = match principal {
-        Principal::Actor(user) => (is_user(user), "acts for somebody else"),
-        Principal::Viewer(user) => (user == 0 || is_user(user), "looks for somebody else"),
-        Principal::System => (false, "only the system itself may call this"),
+        Principal::Actor(user) => (is_user(user), "the caller does not act for this user"),
+        Principal::Viewer(user) => {
+            (user == 0 || is_user(user), "the caller does not act for this viewer")
+        }
+        Principal::System => (false, "only the system may call this method"),
         Principal::Anybody => (true, ""),
     };
     if may || identity == Identity::System {
@@ -44,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_let_in_where_the_contract_says_so() {
+    fn authorization_follows_the_declared_principal() {
         let user = Identity::User(UserId::new(7).unwrap());
         let all = [
             Principal::Actor(7),
@@ -56,15 +58,15 @@ mod tests {
             Principal::Anybody,
             Principal::System,
         ];
-        let let_in =
+        let allowed =
             |identity| all.map(|principal| u8::from(authorize(identity, principal).is_ok()));
-        assert_eq!(let_in(user), [1, 0, 0, 1, 0, 1, 1, 0]);
-        assert_eq!(let_in(Identity::Nobody), [0, 0, 0, 0, 0, 1, 1, 0]);
-        assert_eq!(let_in(Identity::System), [1; 8]);
+        assert_eq!(allowed(user), [1, 0, 0, 1, 0, 1, 1, 0]);
+        assert_eq!(allowed(Identity::Nobody), [0, 0, 0, 0, 0, 1, 1, 0]);
+        assert_eq!(allowed(Identity::System), [1; 8]);
     }
 
     #[test]
-    fn a_refusal_says_why() {
+    fn rejection_has_the_reason_identity_mismatch() {
         let status = authorize(Identity::Nobody, Principal::Actor(7)).unwrap_err();
         assert_eq!(status.code(), Code::PermissionDenied);
         assert_eq!(status::reason_of(&status), Some(ErrorReason::IdentityMismatch));

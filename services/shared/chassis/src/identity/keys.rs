@@ -1,4 +1,4 @@
-//! The keys that identities are signed with, as a file has them: one a line.
+//! Signing keys of identities, one per line of the key file.
 
 use base64::{
     Engine as _,
@@ -8,79 +8,79 @@ use base64::{
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// The bytes of a signature.
+/// Length of a signature in bytes.
 pub(super) const TAG_BYTES: usize = 32;
 
-// As many as HMAC-SHA256 makes use of: <https://www.rfc-editor.org/rfc/rfc2104#section-3>.
+// The recommended minimum for HMAC-SHA256: <https://www.rfc-editor.org/rfc/rfc2104#section-3>.
 const KEY_BYTES_MIN: usize = 32;
-// What is signed by none of them costs a look at each.
+// Bounds the cost of rejecting a forged signature, which is tried with each key.
 const KEYS_MAX: usize = 8;
 
 const LENIENT: GeneralPurposeConfig =
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
 
-/// Keys, of which the first signs and all verify. There is at least one.
+/// Keys: the first one signs, all verify. There is at least one.
 pub(super) struct Keys {
     first: Hmac<Sha256>,
     others: Vec<Hmac<Sha256>>,
 }
 
-/// Why a file has no keys that can be used. Never shows what stands in it.
+/// Why a key file is unusable. Never shows its content.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Problem {
+pub(super) enum KeyError {
     #[error("line {0} is neither base64 nor hexadecimal")]
     Encoding(usize),
     #[error("the key in line {0} has {1} bytes, and must have at least {KEY_BYTES_MIN}")]
     Short(usize, usize),
-    #[error("there is no key in it")]
+    #[error("the file has no key")]
     Empty,
-    #[error("there are more than {KEYS_MAX} keys in it")]
+    #[error("the file has more than {KEYS_MAX} keys")]
     TooMany,
 }
 
 impl Keys {
-    /// Reads keys, base64 or hexadecimal, one a line. Empty lines, and those that begin with `#`, are
-    /// skipped.
-    pub(super) fn parse(text: &str) -> Result<Self, Problem> {
+    /// Parses keys, base64 or hexadecimal, one a line. Skips empty lines and those that begin with
+    /// `#`.
+    pub(super) fn parse(text: &str) -> Result<Self, KeyError> {
         let lines = text.lines().map(str::trim).zip(1..);
         let mut keys = lines
             .filter(|(line, _)| !line.is_empty() && !line.starts_with('#'))
             .map(|(line, number)| key(line, number));
-        let first = keys.next().ok_or(Problem::Empty)??;
+        let first = keys.next().ok_or(KeyError::Empty)??;
         let others = keys.collect::<Result<Vec<_>, _>>()?;
         if others.len() >= KEYS_MAX {
-            return Err(Problem::TooMany);
+            return Err(KeyError::TooMany);
         }
         Ok(Self { first, others })
     }
 
-    /// Returns the signature of a text by the first key.
+    /// Signs a text with the first key.
     pub(super) fn sign(&self, text: &[u8]) -> [u8; TAG_BYTES] {
         self.first.clone().chain_update(text).finalize().into_bytes().into()
     }
 
-    /// Returns whether one of the keys made a text's signature. Takes as long for a wrong one,
-    /// wherever it is wrong.
+    /// Verifies a signature with any of the keys, in constant time.
     pub(super) fn verify(&self, text: &[u8], tag: &[u8; TAG_BYTES]) -> bool {
         let mut keys = std::iter::once(&self.first).chain(&self.others);
         keys.any(|key| key.clone().chain_update(text).verify_slice(tag).is_ok())
     }
 }
 
-fn key(line: &str, number: usize) -> Result<Hmac<Sha256>, Problem> {
-    // What has hexadecimal digits alone is base64 as well, of something else: also with one lost.
+fn key(line: &str, number: usize) -> Result<Hmac<Sha256>, KeyError> {
+    // Text of hexadecimal digits alone is also valid base64, with another value; also when one
+    // digit is lost.
     let bytes = if line.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         hex::decode(line).ok()
     } else {
         let decode = |alphabet| GeneralPurpose::new(alphabet, LENIENT).decode(line).ok();
         decode(&STANDARD).or_else(|| decode(&URL_SAFE))
     };
-    let bytes = bytes.ok_or(Problem::Encoding(number))?;
+    let bytes = bytes.ok_or(KeyError::Encoding(number))?;
     if bytes.len() < KEY_BYTES_MIN {
-        return Err(Problem::Short(number, bytes.len()));
+        return Err(KeyError::Short(number, bytes.len()));
     }
-    // Takes keys of any length.
-    Hmac::new_from_slice(&bytes).map_err(|_| Problem::Encoding(number))
+    // Accepts keys of any length.
+    Hmac::new_from_slice(&bytes).map_err(|_| KeyError::Encoding(number))
 }
 
 #[cfg(test)]
@@ -91,20 +91,20 @@ mod tests {
     const BASE64: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     const OTHER: &str = "__________________________________________8";
 
-    fn problem(text: &str) -> Problem {
-        Keys::parse(text).err().expect("is refused")
+    fn problem(text: &str) -> KeyError {
+        Keys::parse(text).err().expect("an error")
     }
 
     #[test]
-    fn a_signature_is_hmac_sha256() {
-        // What `openssl dgst -sha256 -mac HMAC -macopt hexkey:…` says.
+    fn signature_is_hmac_sha256() {
+        // Output of `openssl dgst -sha256 -mac HMAC -macopt hexkey:…`.
         let expected = "16ce03e8b52f556b10870773ddd91b2c3a51e884daf253a8afeb2055a6cfbea0";
         let tag = Keys::parse(HEX).unwrap().sign(b"v1.system.1700000000");
         assert_eq!(hex::encode(tag), expected);
     }
 
     #[test]
-    fn keys_are_read_in_each_encoding() {
+    fn keys_may_be_base64_or_hexadecimal() {
         let tag = Keys::parse(HEX).unwrap().sign(b"text");
         let unpadded = BASE64.trim_end_matches('=');
         for text in [HEX, BASE64, unpadded, &HEX.to_uppercase(), &format!("# one\n\n  {HEX}\r\n")] {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_key_signs_and_all_verify() {
+    fn first_key_signs_and_all_keys_verify() {
         let (old, new) = (Keys::parse(HEX).unwrap(), Keys::parse(OTHER).unwrap());
         let both = Keys::parse(&format!("{HEX}\n{OTHER}")).unwrap();
         assert!(both.verify(b"text", &new.sign(b"text")));
@@ -123,12 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_its_line() {
-        assert_eq!(problem("# none\n"), Problem::Empty);
-        assert_eq!(problem(&format!("# one\n{HEX}\nnot a key!")), Problem::Encoding(3));
-        assert_eq!(problem(&format!("{HEX}\n{}", &HEX[..62])), Problem::Short(2, 31));
-        assert_eq!(problem(&format!("{}0", &HEX[..62])), Problem::Encoding(1), "a digit is lost");
-        assert_eq!(problem(&[HEX; 9].join("\n")), Problem::TooMany);
+    fn errors_name_the_line() {
+        assert_eq!(problem("# none\n"), KeyError::Empty);
+        assert_eq!(problem(&format!("# one\n{HEX}\nnot a key!")), KeyError::Encoding(3));
+        assert_eq!(problem(&format!("{HEX}\n{}", &HEX[..62])), KeyError::Short(2, 31));
+        assert_eq!(problem(&format!("{}0", &HEX[..62])), KeyError::Encoding(1), "a digit is lost");
+        assert_eq!(problem(&[HEX; 9].join("\n")), KeyError::TooMany);
         assert!(Keys::parse(&[HEX; 8].join("\n")).is_ok());
     }
 }

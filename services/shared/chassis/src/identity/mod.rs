@@ -1,11 +1,11 @@
-//! Who acts: a user, the system itself, or nobody in particular. Said by each server to the next in
-//! a header that they sign with keys of theirs, so that no service believes what just any caller
-//! says. Without keys (`--identity-key-file`) nothing is sent and nothing is checked.
+//! Caller identity: a user, the system, or nobody. Each server sends it to the next in a signed
+//! header. Services therefore trust no unsigned claim. Without keys (`--identity-key-file`),
+//! identities are neither sent nor checked.
 
 mod authorizer;
-mod file;
+mod key_file;
 mod keys;
-mod signed;
+mod signed_token;
 mod signer;
 
 use http::{HeaderMap, HeaderValue};
@@ -13,59 +13,57 @@ use microblog_domain::UserId;
 use microblog_proto::common::ErrorReason;
 use tonic::Status;
 
-use self::signed::Refused;
+use self::signed_token::VerifyError;
 pub use self::{
     authorizer::CallAuthorizer,
-    file::{KeyFile, KeyFileError},
+    key_file::{KeyFile, KeyFileError},
     signer::Signer,
 };
 use crate::status;
 
-/// The metadata that says who acts.
+/// Metadata key of the signed identity.
 pub const HEADER: &str = "microblog-identity";
 
-/// Who acts.
+/// The identity that a call acts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// Somebody who is not known, by way of a server that is trusted: not logged in, or not yet known
-    /// to be.
+    /// An unauthenticated caller, forwarded by a trusted server.
     Nobody,
-    /// Somebody who showed a session.
+    /// A user with a valid session.
     User(UserId),
-    /// The system itself, which acts for all.
+    /// The system itself, authorized for every method.
     System,
 }
 
-/// Puts into the headers of a call who acts.
-pub(crate) fn write(keys: &KeyFile, identity: Identity, headers: &mut HeaderMap) {
+/// Adds the signed identity to the headers of an outgoing call.
+pub(crate) fn inject(keys: &KeyFile, identity: Identity, headers: &mut HeaderMap) {
     if let Ok(mut value) = HeaderValue::from_bytes(keys.sign(identity).as_bytes()) {
-        // Not to be shown, nor to be remembered by a connection: each is another.
+        // Sensitive: hidden from logs, and not added to HPACK's dynamic table, since each value is
+        // new.
         value.set_sensitive(true);
         headers.insert(HEADER, value);
     }
 }
 
-/// Returns who acts, as the headers of a call from outside the process say. One that is not valid
-/// is refused, not ignored: its sender counts on being somebody.
-pub(crate) fn read(keys: &KeyFile, headers: &HeaderMap) -> Result<Identity, Status> {
+/// Verifies the identity in the headers of an incoming call. An invalid one is rejected, not
+/// ignored: the caller relies on it.
+pub(crate) fn extract(keys: &KeyFile, headers: &HeaderMap) -> Result<Identity, Status> {
     let mut values = headers.get_all(HEADER).iter();
     let Some(value) = values.next() else {
-        return Err(refused(
-            "needs metadata `microblog-identity`, signed by a server of the system",
-        ));
+        return Err(rejected("missing metadata `microblog-identity` with a signed identity"));
     };
     if values.next().is_some() {
-        return Err(refused("metadata `microblog-identity` is there twice"));
+        return Err(rejected("duplicate metadata `microblog-identity`"));
     }
     keys.verify(value.as_bytes()).map_err(|why| {
-        refused(match why {
-            Refused::NotSigned => "the identity is not signed by a key that is known here",
-            Refused::Expired => "the identity is not valid any more",
-            Refused::Future => "the identity is from the future: the servers' clocks differ",
+        rejected(match why {
+            VerifyError::BadSignature => "the identity has no valid signature",
+            VerifyError::Expired => "the identity has expired",
+            VerifyError::NotYetValid => "the identity is not valid yet: check the servers' clocks",
         })
     })
 }
 
-fn refused(text: &str) -> Status {
+fn rejected(text: &str) -> Status {
     status::unauthenticated(ErrorReason::IdentityInvalid, text)
 }

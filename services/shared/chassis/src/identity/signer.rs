@@ -1,11 +1,10 @@
-//! Calls by clients that are no server of the system, and have its keys: the commands of those who
-//! run it.
+//! Signer for clients that hold the keys but are no servers, such as operators' commands.
 
 use tonic::{Request, Status, metadata::MetadataValue, service::Interceptor};
 
 use super::{HEADER, Identity, KeyFile};
 
-/// Says who acts in the calls of a client, if there are keys: an interceptor of tonic's.
+/// tonic interceptor that adds a signed identity to each call, if there are keys.
 #[derive(Clone, Debug)]
 pub struct Signer {
     keys: Option<KeyFile>,
@@ -13,7 +12,7 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// Returns what signs with the keys of a file. Without one, nothing is added to a call.
+    /// Returns a signer with the keys of a file. Without a file, it adds nothing.
     pub const fn new(keys: Option<KeyFile>, identity: Identity) -> Self {
         Self { keys, identity }
     }

@@ -1,4 +1,4 @@
-//! Where a peer is: one URL or several, each of a host's address or of a name that has many.
+//! Peer addresses: one URL or several, each with an IP address or a host name.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -16,78 +16,81 @@ use crate::{
     tls::{Connector, TlsError},
 };
 
-// That of `http`, and that of `https`.
+// Of `http` and of `https`.
 const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
-/// An address that is not one of a service, or not one that can be called.
+/// A peer URL that is invalid or unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
-    /// It is no URL of `http` or `https`.
-    #[error("not the address of a service, such as http://127.0.0.1:50051: {0}")]
+    /// Not a URL of `http` or `https`.
+    #[error("invalid peer URL, expected one such as http://127.0.0.1:50051: {0}")]
     Unknown(String),
-    /// It has a user or a password, which services do not know, and which would show in the log.
-    #[error("the address of a service has no user and no password: nothing may stand before an @")]
+    /// The URL contains credentials, which would show in logs.
+    #[error("a peer URL must not contain credentials (a user or password before an @)")]
     Credentials,
-    /// It is one of `https`, and nothing says which certificates are to be trusted.
-    #[error("whose certificates are trusted at {0} must be said by --peer-ca-file")]
+    /// An `https` URL without `--peer-ca-file`.
+    #[error("no trusted certificate authorities for {0}: set --peer-ca-file")]
     Untrusted(String),
-    /// The files for TLS cannot be used.
-    #[error("TLS cannot be set up")]
+    /// The TLS files are unusable.
+    #[error("cannot set up TLS")]
     Tls(#[source] TlsError),
 }
 
 /// One URL of a peer.
 #[derive(Clone, Debug)]
-pub(super) struct Site {
+pub(super) struct PeerUrl {
     pub(super) origin: Origin,
     pub(super) host: Host,
 }
 
-/// What calls to a site say they are for, and how it shows that it is that.
+/// Scheme and authority of requests to a URL, with the TLS settings to verify it.
 #[derive(Clone, Debug)]
 pub(super) struct Origin {
     pub(super) authority: Authority,
-    /// `None`: there is no TLS.
-    pub(super) proof: Option<Proof>,
+    /// `None` for `http`.
+    pub(super) tls: Option<ClientTls>,
 }
 
-/// A certificate for a name.
+/// TLS settings of a client: the name to verify, and the connector.
 #[derive(Clone, Debug)]
-pub(super) struct Proof {
-    pub(super) name: ServerName<'static>,
+pub(super) struct ClientTls {
+    pub(super) server_name: ServerName<'static>,
     pub(super) connector: Arc<Connector>,
 }
 
 impl Origin {
-    /// Returns whether calls to both say the same, and both have to show the same.
-    pub(super) fn is(&self, other: &Self) -> bool {
+    /// Returns whether requests to both have the same scheme and authority.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
         self.authority == other.authority && self.scheme() == other.scheme()
     }
 
     pub(super) fn scheme(&self) -> Scheme {
-        if self.proof.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
+        if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Host {
-    /// Never resolved.
+    /// Not resolved.
     Address(SocketAddr),
-    /// Resolved again and again.
+    /// Resolved periodically.
     Name(String, u16),
 }
 
-/// Reads the URLs of a peer, with commas between them, and the files for TLS.
-pub(super) fn read(addresses: &str, config: &Config) -> Result<Vec<Site>, AddressError> {
+/// Parses comma-separated URLs, and loads the TLS files.
+pub(super) fn parse(addresses: &str, config: &Config) -> Result<Vec<PeerUrl>, AddressError> {
     let connector = Connector::new(config).map_err(AddressError::Tls)?.map(Arc::new);
-    parse(addresses, connector.as_ref())
+    parse_all(addresses, connector.as_ref())
 }
 
-fn parse(addresses: &str, connector: Option<&Arc<Connector>>) -> Result<Vec<Site>, AddressError> {
-    addresses.split(',').map(|address| site(address.trim(), connector)).collect()
+fn parse_all(
+    addresses: &str,
+    connector: Option<&Arc<Connector>>,
+) -> Result<Vec<PeerUrl>, AddressError> {
+    addresses.split(',').map(|address| parse_one(address.trim(), connector)).collect()
 }
 
-fn site(address: &str, connector: Option<&Arc<Connector>>) -> Result<Site, AddressError> {
+fn parse_one(address: &str, connector: Option<&Arc<Connector>>) -> Result<PeerUrl, AddressError> {
     let error = || AddressError::Unknown(address.to_owned());
     if address.contains('@') {
         return Err(AddressError::Credentials);
@@ -99,7 +102,7 @@ fn site(address: &str, connector: Option<&Arc<Connector>>) -> Result<Site, Addre
         _ => return Err(error()),
     };
     let authority = uri.authority().ok_or_else(error)?.clone();
-    // What is behind the host, be it a port or not.
+    // A port, or nothing.
     let rest = authority.as_str().strip_prefix(authority.host());
     let port = match rest.and_then(|rest| rest.strip_prefix(':')) {
         Some(port) => port.parse().map_err(|_| error())?,
@@ -109,10 +112,10 @@ fn site(address: &str, connector: Option<&Arc<Connector>>) -> Result<Site, Addre
     if host.is_empty() {
         return Err(error());
     }
-    let proof = if is_secure {
-        let name = ServerName::try_from(host.clone()).map_err(|_| error())?;
+    let tls = if is_secure {
+        let server_name = ServerName::try_from(host.clone()).map_err(|_| error())?;
         let untrusted = || AddressError::Untrusted(address.to_owned());
-        Some(Proof { name, connector: connector.ok_or_else(untrusted)?.clone() })
+        Some(ClientTls { server_name, connector: connector.ok_or_else(untrusted)?.clone() })
     } else {
         None
     };
@@ -120,7 +123,7 @@ fn site(address: &str, connector: Option<&Arc<Connector>>) -> Result<Site, Addre
         Ok(ip) => Host::Address(SocketAddr::new(ip, port)),
         Err(_) => Host::Name(host, port),
     };
-    Ok(Site { origin: Origin { authority, proof }, host })
+    Ok(PeerUrl { origin: Origin { authority, tls }, host })
 }
 
 #[cfg(test)]
@@ -141,11 +144,11 @@ mod tests {
     }
 
     fn hosts(addresses: &str) -> Vec<Host> {
-        parse(addresses, None).unwrap().into_iter().map(|site| site.host).collect()
+        parse_all(addresses, None).unwrap().into_iter().map(|url| url.host).collect()
     }
 
     #[test]
-    fn a_host_is_an_address_or_a_name() {
+    fn url_host_is_an_ip_address_or_a_name() {
         let address = |text: &str| Host::Address(text.parse().unwrap());
         assert_eq!(hosts("http://10.0.0.1:50051"), [address("10.0.0.1:50051")]);
         assert_eq!(hosts("http://[::1]:50051"), [address("[::1]:50051")]);
@@ -154,54 +157,55 @@ mod tests {
     }
 
     #[test]
-    fn with_tls_the_certificate_must_be_for_the_host() {
+    fn https_url_sets_the_tls_server_name() {
         let authority = Authority::new();
         let files = Files::new();
         let config =
             Config { peer_ca_file: Some(files.write("ca.pem", authority.pem())), ..config() };
-        let site = |address: &str| read(address, &config).unwrap().remove(0);
-        let name = |address: &str| site(address).origin.proof.unwrap().name.to_str().into_owned();
-        let named = site("https://user.microblog.svc");
+        let url = |address: &str| parse(address, &config).unwrap().remove(0);
+        let name =
+            |address: &str| url(address).origin.tls.unwrap().server_name.to_str().into_owned();
+        let named = url("https://user.microblog.svc");
         assert_eq!(named.host, Host::Name("user.microblog.svc".to_owned(), 443));
         assert_eq!(named.origin.scheme(), Scheme::HTTPS);
         assert_eq!(name("https://user.microblog.svc:50051"), "user.microblog.svc");
         assert_eq!(name("https://10.0.0.1:50051"), "10.0.0.1");
         assert_eq!(name("https://[::1]:50051"), "::1");
-        assert_eq!(site("http://user").origin.scheme(), Scheme::HTTP);
+        assert_eq!(url("http://user").origin.scheme(), Scheme::HTTP);
     }
 
     #[test]
-    fn with_tls_it_must_be_said_who_is_trusted() {
-        let untrusted = parse("http://a,https://b", None).unwrap_err().to_string();
+    fn https_url_requires_a_ca_file() {
+        let untrusted = parse_all("http://a,https://b", None).unwrap_err().to_string();
         assert!(
             untrusted.contains("https://b") && untrusted.contains("--peer-ca-file"),
             "{untrusted}"
         );
         let config = Config { peer_ca_file: Some("/no/such/file".into()), ..config() };
-        assert!(matches!(read("http://a", &config), Err(AddressError::Tls(_))));
+        assert!(matches!(parse("http://a", &config), Err(AddressError::Tls(_))));
     }
 
     #[test]
-    fn several_have_commas_between_them() {
+    fn urls_are_separated_by_commas() {
         let both = hosts("http://10.0.0.1:1, http://user:2");
         assert_eq!(both.len(), 2);
         assert_eq!(both[1], Host::Name("user".to_owned(), 2));
-        let wrong = parse("http://10.0.0.1:1,user:2", None).unwrap_err();
+        let wrong = parse_all("http://10.0.0.1:1,user:2", None).unwrap_err();
         assert!(wrong.to_string().ends_with(": user:2"), "{wrong}");
         for wrong in [",", "http://a,", "http://a,,http://b", "ftp://a", "http://a b"] {
-            assert!(parse(wrong, None).is_err(), "{wrong}");
+            assert!(parse_all(wrong, None).is_err(), "{wrong}");
         }
         for port in ["", "0x1", "70000", "port"] {
-            assert!(parse(&format!("http://a:{port}"), None).is_err(), "{port}");
+            assert!(parse_all(&format!("http://a:{port}"), None).is_err(), "{port}");
         }
     }
 
     #[test]
-    fn there_is_no_password_in_it() {
+    fn url_credentials_are_rejected_and_not_shown() {
         for address in ["http://user:secret@host", "http://user:secret@host:port", "user:secret@"] {
-            let refused = parse(address, None).unwrap_err();
-            assert!(matches!(refused, AddressError::Credentials), "{address}: {refused}");
-            assert!(!format!("{refused:?}").contains("secret"));
+            let rejected = parse_all(address, None).unwrap_err();
+            assert!(matches!(rejected, AddressError::Credentials), "{address}: {rejected}");
+            assert!(!format!("{rejected:?}").contains("secret"));
         }
     }
 }

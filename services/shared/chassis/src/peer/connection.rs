@@ -1,4 +1,4 @@
-//! A connection to one address of a peer.
+//! An HTTP/2 connection to one endpoint of a peer.
 
 use std::{
     io,
@@ -32,157 +32,156 @@ use tokio::{
 };
 
 use super::{
-    address::{Origin, Proof},
+    address::{ClientTls, Origin},
     failure,
-    outgoing::{Message, uri},
+    retryable_request::{RequestBody, uri},
 };
 use crate::tls::HandshakeError;
 
-// Longer than any handshake inside a data centre takes, that of TLS with it.
+// Above the duration of TCP connect and TLS handshake within a data centre.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-// Longer than a server takes that is busy, but not stuck.
-const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
-// A connection that a partition cut off is found out within the sum of these two.
+// Above the response time of a busy server.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+// HTTP/2 keepalive: detects a network partition within the sum of these two.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
-const GREETING: &str = "/grpc.health.v1.Health/Check";
-// A message without fields: not compressed, no bytes long.
-const NOTHING: Bytes = Bytes::from_static(&[0; 5]);
+const PROBE_PATH: &str = "/grpc.health.v1.Health/Check";
+// A gRPC message without fields: not compressed, of length 0.
+const EMPTY_MESSAGE: Bytes = Bytes::from_static(&[0; 5]);
 
-/// Why there is no connection.
+/// Why a connection could not be opened.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum OpenError {
-    #[error("the host does not answer in {} ms", CONNECT_TIMEOUT.as_millis())]
-    Silent,
-    #[error("the connection is taken, but not answered in {} ms", GREETING_TIMEOUT.as_millis())]
-    Unanswered,
+pub(super) enum ConnectError {
+    #[error("connecting timed out after {} ms", CONNECT_TIMEOUT.as_millis())]
+    ConnectTimeout,
+    #[error("no response to a health check in {} ms", PROBE_TIMEOUT.as_millis())]
+    ProbeTimeout,
     #[error("cannot connect")]
-    Refused(#[source] io::Error),
+    Tcp(#[source] io::Error),
     #[error("cannot connect")]
-    Insecure(#[source] HandshakeError),
-    // A server with TLS says in its own way that this is none.
-    #[error("what the server says is not HTTP/2: its address may be one of https")]
-    Foreign,
-    #[error("the connection failed")]
-    Failed(#[source] hyper::Error),
+    Tls(#[source] HandshakeError),
+    // A TLS server answers plaintext with a TLS alert.
+    #[error("the server does not speak HTTP/2: its address may be one of https")]
+    NotHttp2,
+    #[error("the HTTP/2 connection failed")]
+    Http2(#[source] hyper::Error),
 }
 
-impl OpenError {
-    fn failed(error: hyper::Error) -> Self {
-        if failure::is_foreign(&error) { Self::Foreign } else { Self::Failed(error) }
+impl ConnectError {
+    fn http2(error: hyper::Error) -> Self {
+        if failure::is_not_http2(&error) { Self::NotHttp2 } else { Self::Http2(error) }
     }
 }
 
-/// A connection on which the server has answered.
+/// An open connection whose server has answered a health check.
 #[derive(Debug)]
 pub(super) struct Connection {
-    sender: Mutex<SendRequest<Message>>,
-    under_way: AtomicUsize,
-    /// Whether the server takes no more requests on it, so that it ends with what is under way.
-    is_leaving: AtomicBool,
-    opened: Instant,
+    sender: Mutex<SendRequest<RequestBody>>,
+    in_flight: AtomicUsize,
+    /// Whether it accepts no more requests; calls in flight complete.
+    is_draining: AtomicBool,
+    opened_at: Instant,
 }
 
 impl Connection {
-    /// Connects to an address, and waits for an answer: the system takes connections in the name of a
-    /// server that is stuck, or stops. Notifies `lost` when the connection ends.
+    /// Connects, and waits for the response to a health check: the kernel accepts connections for a
+    /// server that is stuck or stopping. Notifies `closed` when the connection ends.
     pub(super) async fn open(
         address: SocketAddr,
         origin: &Origin,
-        lost: Arc<Notify>,
-    ) -> Result<Self, OpenError> {
+        closed: Arc<Notify>,
+    ) -> Result<Self, ConnectError> {
         let connect = async {
-            let stream = TcpStream::connect(address).await.map_err(OpenError::Refused)?;
-            stream.set_nodelay(true).map_err(OpenError::Refused)?;
-            match &origin.proof {
-                None => speak(stream, lost).await,
-                Some(Proof { name, connector }) => {
-                    let stream = connector.connect(name.clone(), stream).await;
-                    speak(stream.map_err(OpenError::Insecure)?, lost).await
+            let stream = TcpStream::connect(address).await.map_err(ConnectError::Tcp)?;
+            stream.set_nodelay(true).map_err(ConnectError::Tcp)?;
+            match &origin.tls {
+                None => handshake(stream, closed).await,
+                Some(ClientTls { server_name, connector }) => {
+                    let stream = connector.connect(server_name.clone(), stream).await;
+                    handshake(stream.map_err(ConnectError::Tls)?, closed).await
                 }
             }
         };
         let connected = timeout(CONNECT_TIMEOUT, connect).await;
-        let mut sender = connected.map_err(|_elapsed| OpenError::Silent)??;
-        // What it answers does not matter. A service whose store is away is one to be asked, too: it
-        // says so.
-        let greeted = timeout(GREETING_TIMEOUT, sender.send_request(greeting(origin))).await;
-        greeted.map_err(|_elapsed| OpenError::Unanswered)?.map_err(OpenError::failed)?;
+        let mut sender = connected.map_err(|_elapsed| ConnectError::ConnectTimeout)??;
+        // Every response is accepted: a service that is not ready still answers UNAVAILABLE itself.
+        let probed = timeout(PROBE_TIMEOUT, sender.send_request(probe(origin))).await;
+        probed.map_err(|_elapsed| ConnectError::ProbeTimeout)?.map_err(ConnectError::http2)?;
         Ok(Self {
             sender: Mutex::new(sender),
-            under_way: AtomicUsize::new(0),
-            is_leaving: AtomicBool::new(false),
-            opened: Instant::now(),
+            in_flight: AtomicUsize::new(0),
+            is_draining: AtomicBool::new(false),
+            opened_at: Instant::now(),
         })
     }
 
-    /// Returns whether it takes requests, as far as is known.
+    /// Returns whether it accepts requests, as far as is known.
     pub(super) fn is_open(&self) -> bool {
-        !self.is_leaving.load(Relaxed) && !self.sender().is_closed()
+        !self.is_draining.load(Relaxed) && !self.sender().is_closed()
     }
 
-    /// Takes no more requests. Returns whether that is news.
-    pub(super) fn leave(&self) -> bool {
-        !self.is_leaving.swap(true, Relaxed)
+    /// Stops accepting requests. Returns `false` if it already had.
+    pub(super) fn drain(&self) -> bool {
+        !self.is_draining.swap(true, Relaxed)
     }
 
-    /// Returns how many calls are under way.
-    pub(super) fn under_way(&self) -> usize {
-        self.under_way.load(Relaxed)
+    /// Returns the number of calls in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.load(Relaxed)
     }
 
-    pub(super) fn begin(&self) {
-        self.under_way.fetch_add(1, Relaxed);
+    pub(super) fn acquire(&self) {
+        self.in_flight.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn end(&self) {
-        self.under_way.fetch_sub(1, Relaxed);
+    pub(super) fn release(&self) {
+        self.in_flight.fetch_sub(1, Relaxed);
     }
 
     pub(super) fn age(&self) -> Duration {
-        self.opened.elapsed()
+        self.opened_at.elapsed()
     }
 
-    /// Sends a request. What was not sent is given back with the error.
+    /// Sends a request. The error returns a request that was not sent.
     pub(super) fn send(
         &self,
-        request: Request<Message>,
-    ) -> impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Message>>>> + use<>
+        request: Request<RequestBody>,
+    ) -> impl Future<Output = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>> + use<>
     {
         self.sender().try_send_request(request)
     }
 
-    fn sender(&self) -> std::sync::MutexGuard<'_, SendRequest<Message>> {
+    fn sender(&self) -> std::sync::MutexGuard<'_, SendRequest<RequestBody>> {
         self.sender.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Begins HTTP/2 on a connection, which lasts as long as it does.
-async fn speak(
+/// Performs the HTTP/2 handshake, and spawns the task that drives the connection.
+async fn handshake(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    lost: Arc<Notify>,
-) -> Result<SendRequest<Message>, OpenError> {
+    closed: Arc<Notify>,
+) -> Result<SendRequest<RequestBody>, ConnectError> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
         .keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true);
-    let handshake = builder.handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = handshake.map_err(OpenError::failed)?;
+    let connected = builder.handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = connected.map_err(ConnectError::http2)?;
     tokio::spawn(async move {
-        // Who has a request on it is told why it ended.
+        // The error also reaches the requests of the connection.
         let _ = connection.await;
-        lost.notify_one();
+        closed.notify_one();
     });
     Ok(sender)
 }
 
-fn greeting(origin: &Origin) -> Request<Message> {
-    let mut request = Request::new(Message::whole(NOTHING));
+fn probe(origin: &Origin) -> Request<RequestBody> {
+    let mut request = Request::new(RequestBody::buffered(EMPTY_MESSAGE));
     *request.method_mut() = Method::POST;
     *request.version_mut() = Version::HTTP_2;
-    *request.uri_mut() = uri(origin, PathAndQuery::from_static(GREETING));
+    *request.uri_mut() = uri(origin, PathAndQuery::from_static(PROBE_PATH));
     let headers = request.headers_mut();
     headers.insert(TE, HeaderValue::from_static("trailers"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));

@@ -1,5 +1,5 @@
-//! One address of a peer: its connections, and what they carry. Those for calls are opened by its
-//! keeper (`keeper.rs`).
+//! One endpoint of a peer: its connections and the calls in flight on them. `reconnector.rs` opens
+//! the connections for calls.
 
 use std::{
     net::SocketAddr,
@@ -13,9 +13,9 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     address::Origin,
-    connection::{Connection, OpenError},
+    backoff::Backoff,
+    connection::{ConnectError, Connection},
     failure::{Failure, Kind},
-    keeper::State,
 };
 use crate::Config;
 
@@ -23,119 +23,130 @@ use crate::Config;
 pub(super) struct Endpoint {
     pub(super) address: SocketAddr,
     pub(super) origin: Origin,
-    /// How many connections it should have for calls.
+    /// Target number of connections for calls.
     pub(super) connections: usize,
-    /// How many streams a connection carries, if the peer's `--max-streams` is as ours.
+    /// Streams per connection, assuming that the peer has the same `--max-streams`.
     streams_max: usize,
-    under_way: AtomicUsize,
-    state: Mutex<State>,
-    /// That a connection ended.
-    pub(super) lost: Arc<Notify>,
-    /// That callers have nobody else.
-    pub(super) prompt: Notify,
-    /// Held by who opens a connection for streams: others may find room on it, or see that it failed,
-    /// and when.
-    opening: tokio::sync::Mutex<Option<Instant>>,
+    in_flight: AtomicUsize,
+    state: Mutex<Connections>,
+    /// Notified when a connection closes.
+    pub(super) closed: Arc<Notify>,
+    /// Notified when calls have no other endpoint: ends the backoff.
+    pub(super) connect_now: Notify,
+    /// Held while opening a connection for streams, so that concurrent calls share one attempt.
+    /// Contains the time of the last failure.
+    stream_connect: tokio::sync::Mutex<Option<Instant>>,
 }
 
 impl Endpoint {
-    /// Connects nowhere yet.
+    /// Creates an endpoint without connections.
     pub(super) fn new(address: SocketAddr, origin: Origin, config: &Config) -> Self {
         Self {
             address,
             origin,
             connections: config.peer_connections,
             streams_max: config.max_streams as usize,
-            under_way: AtomicUsize::new(0),
+            in_flight: AtomicUsize::new(0),
             state: Mutex::default(),
-            lost: Arc::default(),
-            prompt: Notify::new(),
-            opening: tokio::sync::Mutex::default(),
+            closed: Arc::default(),
+            connect_now: Notify::new(),
+            stream_connect: tokio::sync::Mutex::default(),
         }
     }
 
-    /// Returns how many calls are under way.
-    pub(super) fn under_way(&self) -> usize {
-        self.under_way.load(Relaxed)
+    /// Returns the number of calls in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.load(Relaxed)
     }
 
-    /// Returns whether calls find a connection.
+    /// Returns whether a connection for calls is open.
     pub(super) fn is_live(&self) -> bool {
         self.state().calls.iter().any(|connection| connection.is_open())
     }
 
-    /// Returns a place on the connection with the fewest calls. `None` if there is none.
-    pub(super) fn place_for_call(self: &Arc<Self>) -> Option<Place> {
+    /// Leases the connection with the fewest calls in flight. `None` if none is open.
+    pub(super) fn lease_for_call(self: &Arc<Self>) -> Option<CallLease> {
         let state = self.state();
-        let idlest = state.calls.iter().min_by_key(|connection| connection.under_way());
+        let least_loaded = state.calls.iter().min_by_key(|connection| connection.in_flight());
         let open = || state.calls.iter().filter(|connection| connection.is_open());
-        let connection = idlest
+        let connection = least_loaded
             .filter(|connection| connection.is_open())
-            .or_else(|| open().min_by_key(|connection| connection.under_way()))?;
-        Some(Place::take(self, connection))
+            .or_else(|| open().min_by_key(|connection| connection.in_flight()))?;
+        Some(CallLease::acquire(self, connection))
     }
 
-    pub(super) async fn open(&self) -> Result<Connection, OpenError> {
-        Connection::open(self.address, &self.origin, self.lost.clone()).await
+    pub(super) async fn connect(&self) -> Result<Connection, ConnectError> {
+        Connection::open(self.address, &self.origin, self.closed.clone()).await
     }
 
-    async fn place_for_stream(self: &Arc<Self>) -> Result<Place, OpenError> {
-        if let Some(place) = self.room_for_stream() {
-            return Ok(place);
+    async fn lease_for_stream(self: &Arc<Self>) -> Result<CallLease, ConnectError> {
+        if let Some(lease) = self.existing_stream_lease() {
+            return Ok(lease);
         }
         let since = Instant::now();
-        let mut opening = self.opening.lock().await;
-        if let Some(place) = self.room_for_stream() {
-            return Ok(place);
+        let mut stream_connect = self.stream_connect.lock().await;
+        if let Some(lease) = self.existing_stream_lease() {
+            return Ok(lease);
         }
-        // Else all who wait would be told one after the other.
-        if opening.is_some_and(|failed| failed >= since) {
-            return Err(OpenError::Unanswered);
+        // All waiting calls share this failure; otherwise each would retry in turn.
+        if stream_connect.is_some_and(|failed| failed >= since) {
+            return Err(ConnectError::ProbeTimeout);
         }
-        let opened = self.open().await;
-        let connection = Arc::new(opened.inspect_err(|_| *opening = Some(Instant::now()))?);
-        let place = Place::take(self, &connection);
+        let opened = self.connect().await;
+        let connection = Arc::new(opened.inspect_err(|_| *stream_connect = Some(Instant::now()))?);
+        let lease = CallLease::acquire(self, &connection);
         self.state().streams.push(connection);
-        Ok(place)
+        Ok(lease)
     }
 
-    /// The first connection stays; of the others, those at the end are closed when nothing is left on
-    /// them.
-    fn room_for_stream(self: &Arc<Self>) -> Option<Place> {
+    /// Leases an open connection with capacity for a stream. Also closes idle connections at the
+    /// end of the list, except the first.
+    fn existing_stream_lease(self: &Arc<Self>) -> Option<CallLease> {
         let mut state = self.state();
         let streams = &mut state.streams;
         streams.retain(|connection| connection.is_open());
-        while streams.len() > 1 && streams.last().is_some_and(|last| last.under_way() == 0) {
+        while streams.len() > 1 && streams.last().is_some_and(|last| last.in_flight() == 0) {
             streams.pop();
         }
-        let roomy = streams.iter().find(|connection| connection.under_way() < self.streams_max)?;
-        Some(Place::take(self, roomy))
+        let with_capacity =
+            streams.iter().find(|connection| connection.in_flight() < self.streams_max)?;
+        Some(CallLease::acquire(self, with_capacity))
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, Connections> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A call's place on a connection, given back when it is dropped.
+/// The connections of an endpoint, and its backoff.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    pub(super) calls: Vec<Arc<Connection>>,
+    // Separate connections for streams, opened on demand: streams may last for hours, and would
+    // occupy all slots.
+    pub(super) streams: Vec<Arc<Connection>>,
+    pub(super) backoff: Backoff,
+}
+
+/// Lease of a call's in-flight slot on a connection, released on drop.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct CallLease {
     endpoint: Arc<Endpoint>,
     connection: Arc<Connection>,
 }
 
-impl Place {
-    fn take(endpoint: &Arc<Endpoint>, connection: &Arc<Connection>) -> Self {
-        endpoint.under_way.fetch_add(1, Relaxed);
-        connection.begin();
+impl CallLease {
+    fn acquire(endpoint: &Arc<Endpoint>, connection: &Arc<Connection>) -> Self {
+        endpoint.in_flight.fetch_add(1, Relaxed);
+        connection.acquire();
         Self { endpoint: endpoint.clone(), connection: connection.clone() }
     }
 
-    /// Returns a place at the same address on the first connection that has room for a stream, or on a
-    /// new one.
-    pub(super) async fn for_stream(self) -> Result<Self, OpenError> {
-        let place = self.endpoint.place_for_stream().await;
-        place.inspect_err(|_| self.leave_all())
+    /// Exchanges the lease for one of a stream at the same endpoint: on the first connection with
+    /// capacity, or on a new one.
+    pub(super) async fn for_stream(self) -> Result<Self, ConnectError> {
+        let lease = self.endpoint.lease_for_stream().await;
+        lease.inspect_err(|_| self.drain_endpoint())
     }
 
     pub(super) fn endpoint(&self) -> &Endpoint {
@@ -146,38 +157,37 @@ impl Place {
         &self.connection
     }
 
-    /// Draws the conclusion from a failure: which connections take no more requests. What is under
-    /// way on them goes on, and the keeper opens new ones.
-    pub(super) fn settle(&self, failure: &Failure) {
+    /// Outlier ejection: stops using connections after a failure. Their calls in flight complete,
+    /// and the reconnector replaces them.
+    pub(super) fn on_failure(&self, failure: &Failure) {
         match failure.kind {
             _ if !failure.ends_connection => {}
-            // It may just have become too old.
-            Kind::Unseen => self.leave(),
-            Kind::Away | Kind::Broken | Kind::Silent => self.leave_all(),
+            // The server may just have closed the connection for its age.
+            Kind::Unsent => self.drain(),
+            Kind::Unavailable | Kind::Reset | Kind::TimedOut => self.drain_endpoint(),
         }
     }
 
-    fn leave(&self) {
-        if self.connection.leave() {
-            self.endpoint.lost.notify_one();
+    fn drain(&self) {
+        if self.connection.drain() {
+            self.endpoint.closed.notify_one();
         }
     }
 
-    /// The other connections to the address are not to be trusted either: when a server dies, they
-    /// end one by one.
-    fn leave_all(&self) {
-        if self.connection.leave() {
+    /// Drains all connections to the endpoint: when a server dies, they close one by one.
+    fn drain_endpoint(&self) {
+        if self.connection.drain() {
             self.endpoint.state().calls.iter().for_each(|connection| {
-                connection.leave();
+                connection.drain();
             });
-            self.endpoint.lost.notify_one();
+            self.endpoint.closed.notify_one();
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for CallLease {
     fn drop(&mut self) {
-        self.connection.end();
-        self.endpoint.under_way.fetch_sub(1, Relaxed);
+        self.connection.release();
+        self.endpoint.in_flight.fetch_sub(1, Relaxed);
     }
 }

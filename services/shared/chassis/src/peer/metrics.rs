@@ -1,4 +1,4 @@
-//! What is measured of peers, for OpenTelemetry. Where nothing is exported, it costs next to nothing.
+//! OpenTelemetry metrics of peers.
 
 use opentelemetry::{
     KeyValue, global,
@@ -7,22 +7,22 @@ use opentelemetry::{
 
 use crate::methods::Method;
 
-/// Why a request was sent once more.
+/// Why a call was retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
-    /// Nobody had seen it.
-    Unseen,
+pub(super) enum RetryReason {
+    /// No server has seen it.
+    Unsent,
     /// It was answered UNAVAILABLE, or not at all.
     Unanswered,
 }
 
-/// What came of that.
+/// Outcome of a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Answered,
-    /// As before.
+    /// The retry failed as well.
     Failed,
-    /// It was not sent, since too many were.
+    /// The retry budget was exhausted.
     Denied,
 }
 
@@ -35,32 +35,35 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// Returns the instruments of the process's meter.
+    /// Creates the instruments with the global meter.
     pub(super) fn new(peer: String) -> Self {
         let meter = global::meter("microblog-chassis");
         Self {
             peer,
             retries: meter
                 .u64_counter("microblog.peer.retries")
-                .with_description(
-                    "Calls of a service behind that were made again, by why and outcome",
-                )
+                .with_description("Retried calls to a peer, by reason and outcome")
                 .with_unit("{call}")
                 .build(),
-            // What all workers count adds up.
+            // An up-down counter, so that the values of all workers add up.
             endpoints: meter
                 .i64_up_down_counter("microblog.peer.endpoints")
-                .with_description("Addresses of a service behind that a worker knows, by state")
+                .with_description("Endpoints of a peer that a worker knows, by state")
                 .with_unit("{endpoint}")
                 .build(),
         }
     }
 
-    /// Notes that a call was made again, or would have been.
-    pub(super) fn retried(&self, method: &'static Method, why: Why, outcome: Outcome) {
-        let why = match why {
-            Why::Unseen => "unseen",
-            Why::Unanswered => "unanswered",
+    /// Records a retry, or a denied one.
+    pub(super) fn record_retry(
+        &self,
+        method: &'static Method,
+        reason: RetryReason,
+        outcome: Outcome,
+    ) {
+        let reason = match reason {
+            RetryReason::Unsent => "unseen",
+            RetryReason::Unanswered => "unanswered",
         };
         let outcome = match outcome {
             Outcome::Answered => "answered",
@@ -69,14 +72,14 @@ impl Metrics {
         };
         let attributes = [
             KeyValue::new("microblog.rpc.service", method.service()),
-            KeyValue::new("why", why),
+            KeyValue::new("why", reason),
             KeyValue::new("outcome", outcome),
         ];
         self.retries.add(1, &attributes);
     }
 
-    /// Notes that there is one address more, or fewer, that answers or does not.
-    pub(super) fn endpoint(&self, is_live: bool, change: i64) {
+    /// Adds endpoints to the gauge of a state, or removes them.
+    pub(super) fn add_endpoints(&self, is_live: bool, change: i64) {
         let state = if is_live { "live" } else { "out" };
         let attributes = [KeyValue::new("peer", self.peer.clone()), KeyValue::new("state", state)];
         self.endpoints.add(change, &attributes);

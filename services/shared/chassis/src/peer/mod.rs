@@ -1,20 +1,20 @@
-//! How one service calls another: over the network, or in the same process, with the deadline and
-//! the trace of the call that it works for, and for whom that acts.
+//! Calls between services: over the network, or within the process. They carry the deadline, the
+//! trace context and the identity of the current call.
 
 mod address;
-mod body;
+mod backoff;
 mod connection;
+mod discovery;
 mod endpoint;
+mod endpoint_set;
 mod failure;
-mod keeper;
-mod lookup;
+mod load_balancer;
+mod log_throttle;
 mod metrics;
-mod outage;
-mod outgoing;
-mod pool;
+mod reconnector;
 mod remote;
-mod resolve;
-mod roster;
+mod response;
+mod retryable_request;
 
 use std::{
     future::Future,
@@ -31,30 +31,35 @@ use tokio::time::Instant;
 use tonic::{Status, body::Body};
 use tower::Service as TowerService;
 
-pub use self::{address::AddressError, resolve::Resolve};
-use self::{lookup::Names, outage::Outage, pool::Pool, remote::Remote, resolve::System};
+pub use self::{address::AddressError, discovery::Resolve};
+use self::{
+    discovery::{DiscoveryConfig, SystemResolver},
+    load_balancer::LoadBalancer,
+    log_throttle::LogThrottle,
+    remote::Remote,
+};
 use crate::{
     Config, Handler, Service,
     admission::Admission,
     call::{CallFuture, Calls, timeout},
-    context::{self, Context, Shared},
+    context::{self, Context, ServerState},
     identity::{self, KeyFile},
     methods::{self, Method},
     status,
 };
 
-/// Another service. Cheap to clone; made in the worker that uses it. Pass it to what is generated
-/// for each service: `UserServicePeer::new(peer.clone())`, which calls the handlers of the same
-/// process as they are; or to a client, `UserServiceClient::new(peer)`, as any channel.
+/// Client of another service. Cheap to clone; created in the worker that uses it. Pass it to a
+/// generated peer, `UserServicePeer::new(peer.clone())`, which calls handlers of the same process
+/// directly; or to a tonic client, `UserServiceClient::new(peer)`, as any channel.
 ///
-/// What is called has until the deadline of the current call, or else the default timeout, and
-/// belongs to the same trace, and is told who acts there. A service that does not answer is UNAVAILABLE, with the reason
+/// A call has the deadline of the current call, or else the default timeout. It carries its trace
+/// context and identity. A failure to reach the service is UNAVAILABLE, with the reason
 /// PEER_UNAVAILABLE.
 #[derive(Clone, Debug)]
 pub struct Peer {
     target: Target,
     default_timeout: Duration,
-    /// What tells another process who acts.
+    /// Keys that sign the identity of remote calls.
     keys: Option<KeyFile>,
 }
 
@@ -71,42 +76,41 @@ struct Local {
 }
 
 impl Peer {
-    /// Returns a service at an `http` or `https` URL, or at several with commas between them. A host that is a
-    /// name is looked up every `--peer-refresh-ms`, and each of its addresses is one of the
-    /// service's; that of a URL never is. Connects when it is first called, and again whenever a
-    /// connection is lost; there are `--peer-connections` to each address, and for streams as many
-    /// more as they need.
+    /// Returns a peer at an `http` or `https` URL, or at several, separated by commas. A host name
+    /// is resolved every `--peer-refresh-ms`; each of its addresses is an endpoint. Connects at the
+    /// first call, and reconnects with backoff. Each endpoint has `--peer-connections` connections
+    /// for calls, and more for streams on demand.
     ///
-    /// Calls go to the addresses that answer. What no server has seen goes to another one; what was
-    /// not answered, or with UNAVAILABLE, is asked there once more, if the method may be repeated
-    /// (`idempotency_level`).
+    /// Calls are balanced over the live endpoints. A request that no server has seen is retried on
+    /// another endpoint. One without a response, or with UNAVAILABLE, is retried once, if the
+    /// method's `idempotency_level` permits it.
     ///
-    /// With `https`, the certificate must be for the host in the URL, and signed by one of the
-    /// authorities of `--peer-ca-file`; `--peer-cert-file` is shown to who asks for one.
+    /// With `https`, the server's certificate must be valid for the host in the URL, and signed by
+    /// an authority of `--peer-ca-file`. `--peer-cert-file` is presented for mutual TLS.
     pub fn remote(address: &str, config: &Config) -> Result<Self, AddressError> {
-        Self::resolved_by(Arc::new(System), address, config)
+        Self::resolved_by(Arc::new(SystemResolver), address, config)
     }
 
-    /// Returns the same, where something else knows the addresses of names.
+    /// Returns the same with another resolver of host names.
     pub fn resolved_by(
         resolver: Arc<dyn Resolve>,
         address: &str,
         config: &Config,
     ) -> Result<Self, AddressError> {
-        let sites = address::read(address, config)?;
-        let authorities = sites.iter().map(|site| site.origin.authority.as_str());
+        let urls = address::parse(address, config)?;
+        let authorities = urls.iter().map(|url| url.origin.authority.as_str());
         let peer = authorities.collect::<Vec<_>>().join(",");
-        let pool = Pool::new(peer.clone(), Names { sites, resolver }, config);
-        let remote = Remote::new(pool, Outage::none(peer));
+        let balancer = LoadBalancer::new(peer.clone(), DiscoveryConfig { urls, resolver }, config);
+        let remote = Remote::new(balancer, LogThrottle::new(peer));
         Ok(Self::new(Target::Remote(Arc::new(remote)), config))
     }
 
-    /// Returns a service of this process. Its handlers run as part of the caller's task, behind
-    /// the same layer as for a caller from outside.
+    /// Returns a peer within the process. Its handlers run in the caller's task, behind the same
+    /// middleware as remote calls.
     pub fn local(service: &Service, config: &Config) -> Self {
-        // Not used by calls that work for a call; others are not counted at all.
-        let shared = Shared::new(config, Admission::new(config).into());
-        let calls = Calls::new(service.routes.clone(), shared.into());
+        // Used only outside a call; a local call shares the state of the call that makes it.
+        let server_state = ServerState::new(config, Admission::new(config).into());
+        let calls = Calls::new(service.routes.clone(), server_state.into());
         let handler = service.handler.clone();
         Self::new(Target::Local(Local { calls, handler }), config)
     }
@@ -116,18 +120,18 @@ impl Peer {
         Self { target, default_timeout, keys: config.identity_key_file.clone() }
     }
 
-    /// Returns when the time is up for a call: what the caller of the client asked for, the
-    /// current call's deadline, or the default, whichever is first and there.
+    /// Returns the deadline of a call: the earlier of its own `grpc-timeout` and the current call's
+    /// deadline, or else the default.
     fn deadline(
         &self,
         headers: &HeaderMap,
         method: &Method,
         caller: Option<&Context>,
     ) -> Option<Instant> {
-        let asked = timeout::read(headers).ok().flatten();
-        let asked = asked.map(|timeout| Instant::now() + timeout);
-        match (asked, caller.and_then(|caller| caller.deadline)) {
-            (Some(asked), Some(call)) => Some(asked.min(call)),
+        let own = timeout::read(headers).ok().flatten();
+        let own = own.map(|timeout| Instant::now() + timeout);
+        match (own, caller.and_then(|caller| caller.deadline)) {
+            (Some(own), Some(call)) => Some(own.min(call)),
             (Some(only), None) | (None, Some(only)) => Some(only),
             (None, None) if method.streaming => None,
             (None, None) => Some(Instant::now() + self.default_timeout),
@@ -140,7 +144,7 @@ impl TowerService<Request<Body>> for Peer {
     type Error = Status;
     type Future = PeerFuture;
 
-    // Whatever there is to wait for is waited for in the call, which has a deadline.
+    // Always ready: a call itself waits for a connection, within its deadline.
     fn poll_ready(&mut self, _: &mut Waker<'_>) -> Poll<Result<(), Status>> {
         Poll::Ready(Ok(()))
     }
@@ -151,14 +155,14 @@ impl TowerService<Request<Body>> for Peer {
         let deadline = self.deadline(request.headers(), method, caller.as_ref());
         match &mut self.target {
             Target::Local(local) => PeerFuture::Local {
-                call: local.calls.call_inside(request, method, caller, deadline),
+                call: local.calls.call_local(request, method, caller, deadline),
             },
             Target::Remote(remote) => {
-                if let Some(keys) = self.keys.as_ref().filter(|_| method.is_guarded) {
-                    identity::write(keys, context::identity(), request.headers_mut());
+                if let Some(keys) = self.keys.as_ref().filter(|_| method.requires_identity) {
+                    identity::inject(keys, context::identity(), request.headers_mut());
                 }
                 if let Some(caller) = caller {
-                    caller.trace.write(request.headers_mut());
+                    caller.trace.inject(request.headers_mut());
                 }
                 let call = remote.clone().call(request, method, deadline);
                 PeerFuture::Remote { call: Box::pin(call) }
@@ -188,11 +192,11 @@ impl microblog_proto::Peer for Peer {
         let method = methods::find(path);
         let caller = context::with(Context::clone);
         let deadline = self.deadline(request.metadata().as_ref(), method, caller.as_ref());
-        local.calls.run_inside(method, caller, deadline, call(request)).await
+        local.calls.run_local(method, caller, deadline, call(request)).await
     }
 }
 
-// The routes and the handler have nothing to show.
+// Routes and handler have no `Debug`.
 impl std::fmt::Debug for Local {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Local").finish_non_exhaustive()
@@ -200,7 +204,7 @@ impl std::fmt::Debug for Local {
 }
 
 pin_project! {
-    /// Resolves when a peer begins to answer, or its time is up.
+    /// Resolves with the beginning of the response, or at the deadline.
     #[project = PeerFutureProjection]
     #[allow(missing_docs)]
     pub enum PeerFuture {

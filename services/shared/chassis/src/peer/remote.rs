@@ -1,5 +1,4 @@
-//! A peer on the network: each call goes to one of its addresses, and, where that does no harm, to
-//! another one when the first did not answer.
+//! Remote peer: sends each call to an endpoint, and retries on another one where that is safe.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -9,164 +8,166 @@ use tonic::{Status, body::Body};
 use tower::retry::budget::{Budget as _, TpsBudget};
 
 use super::{
-    body::Answer,
     failure::{Failure, Kind, describe},
-    metrics::{Outcome, Why},
-    outage::Outage,
-    outgoing::Outgoing,
-    pool::Pool,
+    load_balancer::LoadBalancer,
+    log_throttle::LogThrottle,
+    metrics::{Outcome, RetryReason},
+    response::PeerResponse,
+    retryable_request::RetryableRequest,
 };
 use crate::{
-    methods::{Method, Repeat},
+    methods::{Idempotency, Method},
     status,
 };
 
-// Of all calls in that time, and in any case so many a second: where all that a peer answers is
-// UNAVAILABLE, calls that are made again would be what keeps it from coming back.
-const BUDGET_TIME: Duration = Duration::from_secs(10);
-const BUDGET_SHARE: f32 = 0.1;
-const BUDGET_FLOOR: u32 = 10;
-// What nobody has seen is sent again as often as that: once for each connection that a server ends
-// when it stops, and for several servers at once.
-const UNSEEN_MAX: u32 = 16;
+// Retry budget: this share of the calls in the window, and a minimum per second. Without it,
+// retries to an overloaded peer would prevent its recovery.
+const RETRY_BUDGET_WINDOW: Duration = Duration::from_secs(10);
+const RETRY_BUDGET_RATIO: f32 = 0.1;
+const RETRY_BUDGET_PER_SECOND_MIN: u32 = 10;
+// Bound on retries of unsent requests: one per connection that a stopping server closes, for
+// several servers at once.
+const UNSENT_RETRIES_MAX: u32 = 16;
 
-/// A peer on the network, in one worker.
+/// A remote peer in one worker.
 #[derive(Debug)]
 pub(super) struct Remote {
-    pool: Arc<Pool>,
+    balancer: Arc<LoadBalancer>,
     budget: TpsBudget,
-    outage: Outage,
+    throttle: LogThrottle,
 }
 
 impl Remote {
-    pub(super) fn new(pool: Arc<Pool>, outage: Outage) -> Self {
-        let budget = TpsBudget::new(BUDGET_TIME, BUDGET_FLOOR, BUDGET_SHARE);
-        Self { pool, budget, outage }
+    pub(super) fn new(balancer: Arc<LoadBalancer>, throttle: LogThrottle) -> Self {
+        let budget =
+            TpsBudget::new(RETRY_BUDGET_WINDOW, RETRY_BUDGET_PER_SECOND_MIN, RETRY_BUDGET_RATIO);
+        Self { balancer, budget, throttle }
     }
 
-    /// Returns what one of the peer's servers answers.
+    /// Returns the response, or DEADLINE_EXCEEDED.
     pub(super) async fn call(
         self: Arc<Self>,
         request: Request<Body>,
         method: &'static Method,
         deadline: Option<Instant>,
     ) -> Result<Response<Body>, Status> {
-        let answer = self.ask(Outgoing::new(request), method, deadline);
+        let response = self.call_with_retries(RetryableRequest::new(request), method, deadline);
         match deadline {
             Some(deadline) => {
                 let late = |_elapsed| Err(status::deadline_exceeded());
-                timeout_at(deadline, answer).await.unwrap_or_else(late)
+                timeout_at(deadline, response).await.unwrap_or_else(late)
             }
-            None => answer.await,
+            None => response.await,
         }
     }
 
-    async fn ask(
+    async fn call_with_retries(
         &self,
-        mut request: Outgoing,
+        mut request: RetryableRequest,
         method: &'static Method,
         deadline: Option<Instant>,
     ) -> Result<Response<Body>, Status> {
         self.budget.deposit();
-        let mut tries = Tries::default();
-        let answer = loop {
-            let answer = self.attempt(&mut request, method, deadline, &mut tries.last).await;
-            if !(request.is_there() && self.goes_on(&answer, method, &mut tries)) {
-                break answer;
+        let mut retry = RetryState::default();
+        let response = loop {
+            let response = self.attempt(&mut request, method, deadline, &mut retry.last).await;
+            if !(request.can_be_sent() && self.should_retry(&response, method, &mut retry)) {
+                break response;
             }
         };
-        if let Some(why) = tries.why {
-            let is_answered = answer.as_ref().is_ok_and(|answer| !answer.is_unavailable());
-            let outcome = if is_answered { Outcome::Answered } else { Outcome::Failed };
-            self.pool.metrics().retried(method, why, outcome);
+        if let Some(reason) = retry.reason {
+            let is_success = response.as_ref().is_ok_and(|response| !response.is_unavailable());
+            let outcome = if is_success { Outcome::Answered } else { Outcome::Failed };
+            self.balancer.metrics().record_retry(method, reason, outcome);
         }
-        match answer {
-            Ok(answer) => {
-                self.outage.answered();
-                Ok(answer.into_response(deadline))
+        match response {
+            Ok(response) => {
+                self.throttle.succeeded();
+                Ok(response.into_response(deadline))
             }
             Err(failure) => {
-                self.outage.failed(&method.path, &failure.cause);
+                self.throttle.failed(&method.path, &failure.cause);
                 Err(status::peer_unavailable())
             }
         }
     }
 
-    /// Sends a request to an address, another one than the last if there is one.
+    /// Sends the request to an endpoint, preferring another one than the last.
     async fn attempt(
         &self,
-        request: &mut Outgoing,
+        request: &mut RetryableRequest,
         method: &'static Method,
         deadline: Option<Instant>,
         last: &mut Option<SocketAddr>,
-    ) -> Result<Answer, Failure> {
-        let place = self.pool.place(*last).await;
-        let mut place = place.ok_or_else(|| Failure::away(self.pool.cause()))?;
-        *last = Some(place.endpoint().address);
+    ) -> Result<PeerResponse, Failure> {
+        let lease = self.balancer.acquire(*last).await;
+        let mut lease = lease.ok_or_else(|| Failure::unavailable(self.balancer.last_error()))?;
+        *last = Some(lease.endpoint().address);
         if method.streaming {
-            // Boxed: not part of the calls that do without.
-            let other = Box::pin(place.for_stream()).await;
-            place = other.map_err(|error| Failure::unsent(describe(&error)))?;
+            // Boxed: must not enlarge the future of unary calls.
+            let other = Box::pin(lease.for_stream()).await;
+            lease = other.map_err(|error| Failure::unsent(describe(&error)))?;
         }
-        let sent = request.attempt(&place.endpoint().origin, deadline);
-        let sent = sent.ok_or_else(|| Failure::away(String::new()))?;
-        match place.connection().send(sent).await {
-            Ok(response) if method.streaming => Ok(Answer::stream(response, place)),
-            Ok(response) => Answer::whole(response, place).await,
+        let sent = request.next_attempt(&lease.endpoint().origin, deadline);
+        let sent = sent.ok_or_else(|| Failure::unavailable(String::new()))?;
+        match lease.connection().send(sent).await {
+            Ok(response) if method.streaming => Ok(PeerResponse::stream(response, lease)),
+            Ok(response) => PeerResponse::unary(response, lease).await,
             Err(mut error) => {
                 let failure = Failure::of_request(&error);
-                place.settle(&failure);
-                if let Some(unseen) = error.take_message() {
-                    request.take_back(unseen);
+                lease.on_failure(&failure);
+                if let Some(unsent) = error.take_message() {
+                    request.restore(unsent);
                 }
                 Err(failure)
             }
         }
     }
 
-    /// Returns whether a call is made once more, and notes it.
-    fn goes_on(
+    /// Returns whether to retry a call, and records it.
+    fn should_retry(
         &self,
-        answer: &Result<Answer, Failure>,
+        response: &Result<PeerResponse, Failure>,
         method: &'static Method,
-        tries: &mut Tries,
+        retry: &mut RetryState,
     ) -> bool {
-        let may_repeat = match answer {
-            Ok(answer) if !answer.is_unavailable() => return false,
-            // Another one may fare better; the same one was asked a moment ago.
-            Ok(_) => method.repeat != Repeat::Never && self.pool.has_other(tries.last),
+        let may_retry = match response {
+            Ok(response) if !response.is_unavailable() => return false,
+            // Another endpoint may succeed; the same one has just failed.
+            Ok(_) => method.idempotency != Idempotency::None && self.balancer.has_other(retry.last),
             Err(failure) => match failure.kind {
-                Kind::Away => return false,
-                Kind::Unseen => {
-                    tries.unseen += 1;
-                    tries.why.get_or_insert(Why::Unseen);
-                    return tries.unseen <= UNSEEN_MAX;
+                Kind::Unavailable => return false,
+                Kind::Unsent => {
+                    retry.unsent += 1;
+                    retry.reason.get_or_insert(RetryReason::Unsent);
+                    return retry.unsent <= UNSENT_RETRIES_MAX;
                 }
-                Kind::Broken => method.repeat != Repeat::Never,
-                // A write that is still at work could undo what its caller does next.
-                Kind::Silent => method.repeat == Repeat::Read,
+                Kind::Reset => method.idempotency != Idempotency::None,
+                // The first attempt of a write may still be running. A retry could reorder it with
+                // the caller's next write.
+                Kind::TimedOut => method.idempotency == Idempotency::NoSideEffects,
             },
         };
-        if !may_repeat || tries.is_repeated {
+        if !may_retry || retry.is_retried {
             return false;
         }
         if !self.budget.withdraw() {
-            self.pool.metrics().retried(method, Why::Unanswered, Outcome::Denied);
+            self.balancer.metrics().record_retry(method, RetryReason::Unanswered, Outcome::Denied);
             return false;
         }
-        tries.is_repeated = true;
-        tries.why = Some(Why::Unanswered);
+        retry.is_retried = true;
+        retry.reason = Some(RetryReason::Unanswered);
         true
     }
 }
 
-/// What was tried for one call.
+/// Retry state of one call.
 #[derive(Debug, Default)]
-struct Tries {
-    /// The address that was asked last.
+struct RetryState {
+    /// The last attempt's endpoint.
     last: Option<SocketAddr>,
-    unseen: u32,
-    is_repeated: bool,
-    /// Why it was made again.
-    why: Option<Why>,
+    unsent: u32,
+    is_retried: bool,
+    /// Why it was retried.
+    reason: Option<RetryReason>,
 }

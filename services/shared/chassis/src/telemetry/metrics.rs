@@ -1,5 +1,4 @@
-//! Numbers that are sent to the collector every few seconds, or read by Prometheus when it asks,
-//! whoever counts them.
+//! Metrics: periodic OTLP export, and the reader for Prometheus.
 
 use std::{env, time::Duration};
 
@@ -13,38 +12,38 @@ use tonic::transport::ClientTlsConfig;
 
 use super::TelemetryError;
 
-// The specification's default, a minute, is long where something goes wrong.
+// The specification's default of a minute is long during an incident.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Returns what sends metrics to a collector.
+/// Returns the OTLP exporter of metrics.
 pub(super) fn exporter(
     endpoint: &str,
-    security: Option<ClientTlsConfig>,
+    tls: Option<ClientTlsConfig>,
 ) -> Result<MetricExporter, TelemetryError> {
     let mut exporter = MetricExporter::builder().with_tonic().with_endpoint(endpoint);
-    if let Some(security) = security {
-        exporter = exporter.with_tls_config(security);
+    if let Some(tls) = tls {
+        exporter = exporter.with_tls_config(tls);
     }
     Ok(exporter.build()?)
 }
 
-/// Returns what has metrics sent, from a thread of its own, and what lets Prometheus read them.
+/// Returns the meter provider with its readers. OTLP export runs on its own thread.
 pub(super) fn provider(
     exporter: Option<MetricExporter>,
-    scraped: Option<PrometheusExporter>,
+    prometheus_reader: Option<PrometheusExporter>,
     resource: Resource,
 ) -> SdkMeterProvider {
     let mut provider = SdkMeterProvider::builder().with_resource(resource);
     if let Some(exporter) = exporter {
         let mut reader = PeriodicReader::builder(exporter);
-        // The reader reads the variable by itself, unless it is told.
+        // The reader uses the variable only if no interval is set.
         if env::var_os(OTEL_METRIC_EXPORT_INTERVAL).is_none() {
             reader = reader.with_interval(INTERVAL);
         }
         provider = provider.with_reader(reader.build());
     }
-    if let Some(scraped) = scraped {
-        provider = provider.with_reader(scraped);
+    if let Some(prometheus_reader) = prometheus_reader {
+        provider = provider.with_reader(prometheus_reader);
     }
     provider.build()
 }

@@ -1,21 +1,23 @@
-//! Where log lines, traces and metrics go. Set up once, by the process; a library or test that
-//! never does loses nothing but its logs.
+//! Telemetry: logs, traces and metrics of a process. Without [`Telemetry::start`], as in libraries
+//! and tests, nothing is exported or logged. Does not know calls: log lines get the trace id from a
+//! function.
 
-mod lines;
+mod call_duration;
+mod collector_tls;
+mod log_format;
 mod metrics;
-mod scrape;
-mod security;
+mod prometheus;
 mod settings;
 mod traces;
 
 use std::{env, ffi::OsStr, io, net::SocketAddr, panic, path::Path, thread, time::Duration};
 
+use ::prometheus::Registry;
 use opentelemetry::{KeyValue, global, trace::TracerProvider as _};
 use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::{
     Resource, error::OTelSdkResult, metrics::SdkMeterProvider, trace::SdkTracerProvider,
 };
-use prometheus::Registry;
 use tokio::{sync::oneshot, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing_subscriber::{
@@ -26,35 +28,38 @@ use tracing_subscriber::{
 };
 use uuid::Uuid;
 
-pub(crate) use self::settings::{Sampling, Settings};
+pub(crate) use self::{
+    call_duration::CallDurations,
+    settings::{Sampling, Settings},
+};
 use crate::{Config, TlsError};
 
-// A collector that is away must not hold up the end of the process.
+// An unreachable collector must not delay the exit.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Telemetry that cannot be set up.
+/// Why telemetry cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TelemetryError {
-    #[error("the log filter cannot be read")]
+    #[error("invalid log filter")]
     Filter(#[from] ParseError),
-    // Without its cause, which shows the collector's address, and so a password in it.
-    #[error("the exporter cannot be made: what OTEL_EXPORTER_OTLP_* say makes no sense")]
+    // Omits the cause: it contains the collector's URL, which may have a password.
+    #[error("cannot create the OTLP exporter: invalid OTEL_EXPORTER_OTLP_* variables")]
     Exporter,
     #[error(
-        "whose certificates are trusted of an https collector must be said by OTEL_EXPORTER_OTLP_CERTIFICATE"
+        "no trusted certificate authorities for an https collector: set OTEL_EXPORTER_OTLP_CERTIFICATE"
     )]
     Untrusted,
     #[error(
-        "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY go together: one is missing"
+        "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY must be set together"
     )]
     HalfIdentity,
-    #[error("TLS with the collector cannot be set up")]
+    #[error("cannot set up TLS to the collector")]
     Tls(#[from] TlsError),
-    #[error("metrics cannot be read")]
-    Registry(#[from] prometheus::Error),
-    #[error("cannot listen on {0} for those who ask for metrics")]
+    #[error("cannot set up the Prometheus exporter")]
+    Registry(#[from] ::prometheus::Error),
+    #[error("cannot listen on {0} for metrics")]
     Listener(SocketAddr, #[source] io::Error),
-    #[error("telemetry is set up already")]
+    #[error("telemetry is already set up")]
     Subscriber(#[from] TryInitError),
 }
 
@@ -64,23 +69,26 @@ impl From<ExporterBuildError> for TelemetryError {
     }
 }
 
+/// Returns the trace id of the current call, for log lines.
+pub(crate) type TraceId = fn() -> Option<String>;
+
 /// The telemetry of a process.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
-    exported: Exported,
-    // Until the end, so that the last numbers can be read.
-    _scraped: Option<AbortOnDropHandle<()>>,
+    providers: Providers,
+    // Serves metrics until the end.
+    _prometheus_server: Option<AbortOnDropHandle<()>>,
 }
 
-/// What leaves the process.
+/// The providers that export.
 #[derive(Debug)]
-struct Exported {
+struct Providers {
     traces: Option<SdkTracerProvider>,
     metrics: Option<SdkMeterProvider>,
 }
 
-impl Exported {
-    /// Sends what is left, and blocks meanwhile.
+impl Providers {
+    /// Flushes and shuts down. Blocks.
     fn shutdown(&self) -> OTelSdkResult {
         let traces = self.traces.as_ref().map(|it| it.shutdown_with_timeout(FLUSH_TIMEOUT));
         let metrics = self.metrics.as_ref().map(|it| it.shutdown_with_timeout(FLUSH_TIMEOUT));
@@ -89,62 +97,66 @@ impl Exported {
 }
 
 impl Telemetry {
-    /// Sets it up for the whole process. Must be called inside the runtime that is to carry the
+    /// Sets up telemetry for the process. Must be called inside the runtime that drives the
     /// exporters' connections.
-    pub(crate) fn start(config: &Config) -> Result<Self, TelemetryError> {
+    pub(crate) fn start(config: &Config, trace_id: TraceId) -> Result<Self, TelemetryError> {
         let filter = EnvFilter::builder().parse(&config.log)?;
         let settings = Settings::of(config);
-        let (traces_to, metrics_to) =
-            (settings.traces_to.as_deref(), settings.metrics_to.as_deref());
+        let (traces_endpoint, metrics_endpoint) =
+            (settings.traces_endpoint.as_deref(), settings.metrics_endpoint.as_deref());
         let resource = resource();
-        let (scraped, registry) =
-            settings.scraped_at.map(|_| scrape::reader()).transpose()?.unzip();
-        let pushed = metrics_to
-            .map(|to| metrics::exporter(to, settings.metrics_security.read(to)?))
+        let (prometheus_reader, registry) =
+            settings.prometheus_address.map(|_| prometheus::reader()).transpose()?.unzip();
+        let otlp_exporter = metrics_endpoint
+            .map(|to| metrics::exporter(to, settings.metrics_tls.read(to)?))
             .transpose()?;
-        let metrics =
-            settings.counts().then(|| metrics::provider(pushed, scraped, resource.clone()));
+        let metrics = settings
+            .has_metrics()
+            .then(|| metrics::provider(otlp_exporter, prometheus_reader, resource.clone()));
         if let Some(metrics) = &metrics {
-            // Before there are log lines, in which it would announce itself, and before there are
-            // traces, which count what becomes of them.
+            // Set before logging starts, which would log it, and before tracing, whose processors
+            // create instruments.
             global::set_meter_provider(metrics.clone());
         }
-        let traces = traces_to
-            .map(|to| traces::provider(to, settings.traces_security.read(to)?, resource))
+        let traces = traces_endpoint
+            .map(|to| traces::provider(to, settings.traces_tls.read(to)?, resource))
             .transpose()?;
-        let exported = Exported { traces, metrics };
-        match &exported.traces {
-            // One filter for all, which is cheaper than one for each layer.
-            None => {
-                tracing_subscriber::registry().with(filter).with(lines::layer(config)).try_init()?
-            }
+        let providers = Providers { traces, metrics };
+        match &providers.traces {
+            // A global filter is cheaper than one per layer.
+            None => tracing_subscriber::registry()
+                .with(filter)
+                .with(log_format::layer(config, trace_id))
+                .try_init()?,
             Some(traces) => {
                 let tracer = traces.tracer("microblog");
-                // Log lines name their trace; they need nothing else of its spans.
+                // Log lines need only events, not spans.
                 let events = filter.and(filter_fn(|metadata| metadata.is_event()));
                 let traces = traces::layer(tracer);
-                let lines = lines::layer(config).with_filter(events);
-                tracing_subscriber::registry().with(traces).with(lines).try_init()?;
+                let log_lines = log_format::layer(config, trace_id).with_filter(events);
+                tracing_subscriber::registry().with(traces).with(log_lines).try_init()?;
             }
         }
-        let scraped = settings.scraped_at.zip(registry);
-        let scraped = scraped.map(|(at, registry)| serve(at, registry)).transpose()?;
+        let prometheus_reader = settings.prometheus_address.zip(registry);
+        let prometheus_reader =
+            prometheus_reader.map(|(at, registry)| serve(at, registry)).transpose()?;
         panic::set_hook(Box::new(|panic| {
-            // Not what it says, which may be a user's: an assertion shows the values it compared.
+            // Omits the panic's message, which may contain user data: assertions show the compared
+            // values.
             let location = panic.location().map(ToString::to_string);
             tracing::error!(location, "panic");
         }));
-        Ok(Self { exported, _scraped: scraped })
+        Ok(Self { providers, _prometheus_server: prometheus_reader })
     }
 
-    /// Sends what is left. On a thread of its own: the exporters block, and their connections are
-    /// driven by the runtime that waits here.
+    /// Flushes telemetry. On its own thread: the exporters block, and this runtime drives their
+    /// connections.
     pub(crate) async fn stop(self) {
-        let exported = self.exported;
+        let providers = self.providers;
         let (done, stopped) = oneshot::channel();
         let flush = move || {
-            let result = exported.shutdown();
-            // Nobody waits any more if it took too long.
+            let result = providers.shutdown();
+            // The receiver is gone after the timeout.
             let _ = done.send(result);
         };
         let thread = thread::Builder::new().name("telemetry".to_owned()).spawn(flush);
@@ -153,20 +165,20 @@ impl Telemetry {
             Err(_) => return,
         };
         if !matches!(flushed, Ok(Ok(Ok(())))) {
-            tracing::warn!("the last traces and metrics were not sent");
+            tracing::warn!("traces and metrics not flushed");
         }
     }
 }
 
 fn serve(at: SocketAddr, registry: Registry) -> Result<AbortOnDropHandle<()>, TelemetryError> {
-    let listened = scrape::serve(at, registry);
+    let listened = prometheus::serve(at, registry);
     let (address, work) = listened.map_err(|error| TelemetryError::Listener(at, error))?;
     tracing::info!(%address, "serving metrics");
     Ok(AbortOnDropHandle::new(tokio::spawn(work)))
 }
 
-/// Returns what collectors know the process by: as the environment says, or else by its executable,
-/// and by an id of its own, so that the numbers of replicas are not taken for each other's.
+/// Returns the resource attributes of the process: from the environment, with the executable's name
+/// as default and a unique instance id, which separates the series of replicas.
 fn resource() -> Resource {
     let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
     let attributes = variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
@@ -174,7 +186,7 @@ fn resource() -> Resource {
         !attributes.split(',').any(|it| it.trim_start().starts_with(&format!("{name}=")))
     };
     let mut resource = Resource::builder();
-    // Before what is among the attributes, says the specification.
+    // The specification gives OTEL_SERVICE_NAME precedence over the attributes.
     let name = variable("OTEL_SERVICE_NAME").or_else(|| own("service.name").then(executable));
     if let Some(name) = name {
         resource = resource.with_service_name(name);

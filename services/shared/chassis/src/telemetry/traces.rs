@@ -1,4 +1,4 @@
-//! Spans, and which of them are sent to the collector.
+//! Traces: spans, their sampler, and their OTLP export.
 
 use opentelemetry::{
     Context as OtelContext, KeyValue, TraceId,
@@ -15,15 +15,14 @@ use tracing_subscriber::{Layer, Registry, filter::Targets};
 
 use super::TelemetryError;
 
-// What carries the spans away must not make spans, which it would then carry away.
+// The exporter's own connections must not create spans, which it would export in turn.
 const EXPORTER_CRATES: [&str; 5] = ["h2", "hyper", "hyper_util", "tonic", "tower"];
 
-/// Returns what makes spans of those of `tracing`.
+/// Returns the layer that converts `tracing` spans to OpenTelemetry spans.
 pub(super) fn layer(tracer: Tracer) -> impl Layer<Registry> {
     let exporter = EXPORTER_CRATES.map(|name| (name, LevelFilter::ERROR));
     let filter = Targets::new().with_default(LevelFilter::INFO).with_targets(exporter);
-    // Where in the code and in which thread it was, and how long nobody worked for it, is dear to
-    // send and of little use.
+    // Code location, thread and idle time are costly to export, and of little use.
     tracing_opentelemetry::layer()
         .with_tracer(tracer)
         .with_location(false)
@@ -32,29 +31,30 @@ pub(super) fn layer(tracer: Tracer) -> impl Layer<Registry> {
         .with_filter(filter)
 }
 
-/// Returns what sends spans to a collector.
+/// Returns the tracer provider with its OTLP exporter.
 pub(super) fn provider(
     endpoint: &str,
-    security: Option<ClientTlsConfig>,
+    tls: Option<ClientTlsConfig>,
     resource: Resource,
 ) -> Result<SdkTracerProvider, TelemetryError> {
     let mut exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint);
-    if let Some(security) = security {
-        exporter = exporter.with_tls_config(security);
+    if let Some(tls) = tls {
+        exporter = exporter.with_tls_config(tls);
     }
     Ok(SdkTracerProvider::builder()
         .with_batch_exporter(exporter.build()?)
         .with_resource(resource)
-        .with_sampler(Decided)
+        .with_sampler(HeadSampler)
         .build())
 }
 
-/// Takes the spans of calls, which are made only if they are to be recorded, and what is inside
-/// them; anything else would begin a trace that nobody asked for.
+/// Sampler that follows the head-based decision: `call/span.rs` creates spans only for sampled
+/// calls. Records server spans and children of recorded ones. Other spans would start unrelated
+/// traces.
 #[derive(Clone, Debug)]
-struct Decided;
+struct HeadSampler;
 
-impl ShouldSample for Decided {
+impl ShouldSample for HeadSampler {
     fn should_sample(
         &self,
         parent: Option<&OtelContext>,

@@ -1,4 +1,4 @@
-//! The side of TLS that is called.
+//! Server-side TLS.
 
 use std::{fmt, io, path::PathBuf, sync::Arc};
 
@@ -15,21 +15,21 @@ use tokio_rustls::{
     server::TlsStream,
 };
 
-use super::{ALPN, Accepted, NAME, provider, versions};
-use crate::{Config, connection_balancer::Taken};
+use super::{ALPN, MaybeTlsStream, NAME, provider, versions};
+use crate::{Config, connection_balancer::ConnectionLease};
 
-// What is wrong with a caller: it speaks no TLS, shows no certificate, or shows one that is not
-// accepted; or says, as a rule, that it does not accept ours.
+// Reasons for a failed handshake: no TLS; no client certificate; an invalid one; or an alert from
+// the client, mostly since it rejects the server's certificate.
 const PLAINTEXT: &str = "plaintext";
 const NO_CERTIFICATE: &str = "no certificate";
 const CERTIFICATE: &str = "certificate";
 const ALERT: &str = "alert";
 const OTHER: &str = "other";
 
-/// What a server shows to its callers, and what it asks of them.
+/// TLS acceptor with certificate reload.
 pub(crate) struct Acceptor {
     configs: Reloaded<Paths>,
-    refused: Counter<u64>,
+    failures: Counter<u64>,
 }
 
 struct Paths {
@@ -39,7 +39,7 @@ struct Paths {
 }
 
 impl Acceptor {
-    /// Returns none where the configuration has no certificate.
+    /// Returns `None` if the configuration has no certificate.
     pub(crate) fn new(config: &Config) -> Result<Option<Self>, TlsError> {
         let paths = config.tls_cert_file.as_ref().zip(config.tls_key_file.as_ref());
         let Some((certificate, key)) = paths else { return Ok(None) };
@@ -48,51 +48,56 @@ impl Acceptor {
             key: key.clone(),
             client_authorities: config.tls_client_ca_file.clone(),
         };
-        Ok(Some(Self { configs: Reloaded::new(NAME, paths)?, refused: refused() }))
+        Ok(Some(Self { configs: Reloaded::new(NAME, paths)?, failures: failure_counter() }))
     }
 
-    /// Shows the certificate to a caller, looks at the caller's, if one is asked for, and waits for
-    /// the first byte behind that. Returns `None` when one does not accept the other, or the caller
-    /// says no more.
-    pub(crate) async fn accept(&self, connection: TcpStream, taken: Taken) -> Option<Accepted> {
+    /// Performs the handshake, with client authentication if configured, and waits for the first
+    /// byte after it. Returns `None` on failure, or if the client closes.
+    pub(crate) async fn accept(
+        &self,
+        connection: TcpStream,
+        lease: ConnectionLease,
+    ) -> Option<MaybeTlsStream> {
         let caller = connection.peer_addr().ok();
         match TlsAcceptor::from(self.configs.current()).accept(connection).await {
-            Ok(mut stream) => speaks(&mut stream).await.then(|| Accepted::tls(stream, taken)),
+            Ok(mut stream) => {
+                has_first_byte(&mut stream).await.then(|| MaybeTlsStream::tls(stream, lease))
+            }
             Err(error) => {
-                let why = why(&error);
-                self.refused.add(1, &[KeyValue::new("why", why)]);
-                // Anybody can have as many of them as they like.
-                tracing::debug!(?caller, why, %error, "no TLS with a caller");
+                let reason = reason(&error);
+                self.failures.add(1, &[KeyValue::new("why", reason)]);
+                // DEBUG: any client can cause any number of them.
+                tracing::debug!(?caller, why = reason, %error, "TLS handshake failed");
                 None
             }
         }
     }
 }
 
-/// Waits for the first byte: it may have come with the end of the handshake.
-async fn speaks(stream: &mut TlsStream<TcpStream>) -> bool {
+/// Waits for the first byte, which may have arrived with the end of the handshake.
+async fn has_first_byte(stream: &mut TlsStream<TcpStream>) -> bool {
     let (connection, session) = stream.get_mut();
     let read = session.process_new_packets();
     read.is_ok_and(|read| read.plaintext_bytes_to_read() > 0)
         || matches!(connection.peek(&mut [0]).await, Ok(1..))
 }
 
-/// Counts those who are not let in.
-fn refused() -> Counter<u64> {
-    let refused = global::meter("microblog-chassis")
+/// Returns the counter of failed handshakes.
+fn failure_counter() -> Counter<u64> {
+    let failures = global::meter("microblog-chassis")
         .u64_counter("microblog.tls.refused")
-        .with_description("Callers with whom TLS was not agreed on, by why")
+        .with_description("Failed TLS handshakes, by reason")
         .with_unit("{connection}")
         .build();
-    // There from the start: a rate knows nothing of what came before the first number.
-    for why in [PLAINTEXT, NO_CERTIFICATE, CERTIFICATE, ALERT, OTHER] {
-        refused.add(0, &[KeyValue::new("why", why)]);
+    // Exported from the start: `rate()` cannot see the increase before the first sample.
+    for reason in [PLAINTEXT, NO_CERTIFICATE, CERTIFICATE, ALERT, OTHER] {
+        failures.add(0, &[KeyValue::new("why", reason)]);
     }
-    refused
+    failures
 }
 
-/// Returns what is wrong with a caller.
-fn why(error: &io::Error) -> &'static str {
+/// Classifies a failed handshake.
+fn reason(error: &io::Error) -> &'static str {
     use rustls::{Error, InvalidMessage::InvalidContentType};
     match error.get_ref().and_then(|cause| cause.downcast_ref()) {
         Some(Error::InvalidMessage(InvalidContentType)) => PLAINTEXT,
@@ -128,15 +133,15 @@ impl Recipe for Paths {
         let identity = SingleCertAndKey::from(identity.certified()?);
         let mut config = builder.with_cert_resolver(Arc::new(identity));
         config.alpn_protocols = vec![ALPN.to_vec()];
-        // Connections last, so that shaking hands anew costs little; and who goes on with an
-        // earlier session does not show a certificate again, which may have expired since.
+        // No session resumption: connections are long, so that full handshakes cost little. A
+        // resumed session would skip the check of a certificate that may have expired since.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(config)
     }
 }
 
-// Neither keys nor certificates show.
+// Hides keys and certificates.
 impl fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acceptor").finish_non_exhaustive()

@@ -1,4 +1,4 @@
-//! The side of TLS that calls.
+//! Client-side TLS.
 
 use std::{fmt, io, path::PathBuf, sync::Arc};
 
@@ -16,10 +16,10 @@ use tokio_rustls::{
 use super::{ALPN, NAME, provider, versions};
 use crate::Config;
 
-/// Why there is no connection over TLS.
+/// Why a TLS connection failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
-    #[error("the server does not speak TLS: its address is one of http")]
+    #[error("the server does not speak TLS: its URL must begin with http")]
     Plaintext,
     #[error("the TLS handshake failed")]
     Failed(#[source] io::Error),
@@ -27,7 +27,7 @@ pub(crate) enum HandshakeError {
     NoHttp2,
 }
 
-/// What a caller shows to peers, and what it asks of them.
+/// TLS connector with certificate reload.
 pub(crate) struct Connector {
     configs: Reloaded<Paths>,
 }
@@ -38,14 +38,14 @@ struct Paths {
 }
 
 impl Connector {
-    /// Returns none where the configuration says of nobody that they are to be trusted.
+    /// Returns `None` if the configuration has no certificate authorities.
     pub(crate) fn new(config: &Config) -> Result<Option<Self>, TlsError> {
         let Some(authorities) = config.peer_ca_file.clone() else { return Ok(None) };
         let identity = config.peer_cert_file.clone().zip(config.peer_key_file.clone());
         Ok(Some(Self { configs: Reloaded::new(NAME, Paths { authorities, identity })? }))
     }
 
-    /// Has a server show that it is the one of a name.
+    /// Performs the handshake, and verifies the server's certificate for a name.
     pub(crate) async fn connect(
         &self,
         name: ServerName<'static>,
@@ -91,13 +91,13 @@ impl Recipe for Paths {
             }
         };
         config.alpn_protocols = vec![ALPN.to_vec()];
-        // A server of ours would not know it any more.
+        // Our servers do not resume sessions.
         config.resumption = Resumption::disabled();
         Ok(config)
     }
 }
 
-// Neither keys nor certificates show.
+// Hides keys and certificates.
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connector").finish_non_exhaustive()

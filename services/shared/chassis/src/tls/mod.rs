@@ -1,12 +1,10 @@
-//! TLS, by configuration: what a server shows to its callers and asks of them, and what a caller
-//! shows to a peer and asks of it. Certificates may be changed while the process runs, which is
-//! what tonic's own TLS cannot do.
-//!
-//! Knows neither calls nor HTTP, but for its name in the handshake.
+//! TLS for servers and clients, optionally mutual. Certificates are reloaded while the process
+//! runs, which tonic's own TLS does not support. Knows neither calls nor HTTP, except for the ALPN
+//! protocol.
 
-mod accepted;
 mod acceptor;
 mod connector;
+mod maybe_tls_stream;
 
 use std::sync::Arc;
 
@@ -18,23 +16,23 @@ use tokio_rustls::rustls::{
 pub use microblog_files::TlsError;
 
 pub(crate) use self::{
-    accepted::Accepted,
     acceptor::Acceptor,
     connector::{Connector, HandshakeError},
+    maybe_tls_stream::MaybeTlsStream,
 };
 
-/// What is spoken over TLS (RFC 7301): gRPC is HTTP/2, and nothing else.
+/// ALPN protocol id of HTTP/2 (RFC 7301), the only one that gRPC uses.
 const ALPN: &[u8] = b"h2";
 
-/// What the log says that goes on with other files.
+/// Name in log lines about reloaded files.
 const NAME: &str = "TLS";
 
-// Said each time: the process's default would be whichever crate came first.
+// Explicit: the process default depends on which crate installs one first.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// Takes versions 1.2 and 1.3, and nothing before.
+/// Enables TLS 1.2 and 1.3.
 #[expect(clippy::expect_used, reason = "ring has ciphers for both")]
 fn versions<S: ConfigSide>(
     builder: ConfigBuilder<S, WantsVersions>,

@@ -1,4 +1,4 @@
-//! Who calls them.
+//! Clients of the replicas.
 
 use std::{
     sync::{
@@ -17,9 +17,9 @@ use microblog_proto::user::{
 use tokio::task::JoinHandle;
 use tonic::{Request, Status, Streaming};
 
-use crate::{replica::Hosts, support::config};
+use crate::{replica::FakeResolver, support::config};
 
-/// The methods of the tests: each may be repeated in another way.
+/// The methods of the tests, by idempotency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `GetUserByName`.
@@ -27,27 +27,26 @@ pub(crate) enum Kind {
     /// `UpdateProfile`.
     Write,
     /// `Login`.
-    Once,
-    /// `GetUser`, which may be repeated as a read: its message is answered before the server does
-    /// what it does with a call.
-    Halting,
+    NotIdempotent,
+    /// `GetUser`, idempotent as a read: it responds with its message before the handler's work.
+    StreamedRead,
 }
 
 pub(crate) const READ: &str = "GetUserByName";
 pub(crate) const WRITE: &str = "UpdateProfile";
-pub(crate) const ONCE: &str = "Login";
+pub(crate) const NOT_IDEMPOTENT: &str = "Login";
 
-/// The default flags, but for names that are resolved very often.
-pub(crate) fn eager() -> Config {
+/// The default flags, with frequent DNS refreshes.
+pub(crate) fn frequent_refresh() -> Config {
     Config { peer_refresh_ms: 20, ..config() }
 }
 
-/// A peer at a name.
-pub(crate) fn named(hosts: &Hosts, config: &Config) -> Peer {
+/// Returns a peer at a host name.
+pub(crate) fn peer_at(hosts: &FakeResolver, config: &Config) -> Peer {
     Peer::resolved_by(Arc::new(hosts.clone()), "http://peer:1", config).unwrap()
 }
 
-/// Makes a call with a mark of its own, and returns the mark.
+/// Makes a call with a unique mark in its metadata, and returns the mark.
 pub(crate) async fn call(peer: &Peer, kind: Kind) -> Result<String, (String, Status)> {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     let mark = CALLS.fetch_add(1, SeqCst).to_string();
@@ -60,8 +59,8 @@ pub(crate) async fn call(peer: &Peer, kind: Kind) -> Result<String, (String, Sta
         Kind::Write => {
             client.update_profile(marked(UpdateProfileRequest::default(), &mark)).await.err()
         }
-        Kind::Halting => client.get_user(marked(GetUserRequest::default(), &mark)).await.err(),
-        Kind::Once => client.login(marked(LoginRequest::default(), &mark)).await.err(),
+        Kind::StreamedRead => client.get_user(marked(GetUserRequest::default(), &mark)).await.err(),
+        Kind::NotIdempotent => client.login(marked(LoginRequest::default(), &mark)).await.err(),
     }
     .map_or_else(|| Ok(mark.clone()), |status| Err(failed(status)))
 }
@@ -72,7 +71,7 @@ fn marked<T>(message: T, mark: &str) -> Request<T> {
     request
 }
 
-/// Begins a stream, and returns it after its first message.
+/// Opens a stream, and returns it after its first message.
 pub(crate) async fn watch(peer: &Peer) -> Result<Streaming<VerifyResponse>, Status> {
     let mut client = UserServiceClient::new(peer.clone());
     let mut stream = client.verify(marked(VerifyRequest::default(), "stream")).await?.into_inner();
@@ -80,7 +79,7 @@ pub(crate) async fn watch(peer: &Peer) -> Result<Streaming<VerifyResponse>, Stat
     Ok(stream)
 }
 
-/// Callers who call all the time.
+/// A load generator with concurrent callers.
 pub(crate) struct Load {
     ends: Arc<AtomicBool>,
     made: Arc<AtomicUsize>,
@@ -88,7 +87,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Starts so many callers for each of some methods.
+    /// Starts that many callers for each method.
     pub(crate) fn start(peer: &Peer, kinds: &[Kind], callers: usize) -> Self {
         let (ends, made) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let callers = kinds.iter().flat_map(|kind| std::iter::repeat_n(*kind, callers));
@@ -107,12 +106,12 @@ impl Load {
         Self { callers: callers.collect(), ends, made }
     }
 
-    /// How many calls have ended.
+    /// Returns the number of completed calls.
     pub(crate) fn made(&self) -> usize {
         self.made.load(SeqCst)
     }
 
-    /// Ends it, and returns the calls that failed.
+    /// Stops the callers, and returns the failed calls.
     pub(crate) async fn end(self) -> Vec<(String, Status)> {
         self.ends.store(true, SeqCst);
         let failures = futures::future::join_all(self.callers).await;

@@ -1,10 +1,10 @@
-//! A peer that has several addresses: which of them are called, and what is called again.
+//! Peers with several endpoints: load balancing, failover and retries.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
-mod addresses;
 mod caller;
-mod endings;
-mod outages;
+mod discovery;
+mod draining;
+mod failover;
 mod replica;
 mod retries;
 #[path = "../support/mod.rs"]

@@ -1,4 +1,4 @@
-//! Servers of the chassis that can be stopped and killed, and a name for them.
+//! Servers that can be stopped and killed, and a fake resolver.
 
 use std::{
     collections::HashMap,
@@ -31,7 +31,7 @@ use tower::service_fn;
 
 use crate::support::{NAME, config};
 
-/// Hosts of a test's own, which share a port.
+/// Returns addresses of this test, which share a port.
 pub(crate) fn hosts<const COUNT: usize>() -> [SocketAddr; COUNT] {
     static NETWORKS: AtomicU8 = AtomicU8::new(1);
     let network = NETWORKS.fetch_add(1, SeqCst);
@@ -41,15 +41,15 @@ pub(crate) fn hosts<const COUNT: usize>() -> [SocketAddr; COUNT] {
     std::array::from_fn(|host| SocketAddr::from((ip(host), port)))
 }
 
-/// What a name stands for, which a test changes.
+/// A resolver for one name, whose addresses a test sets.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Hosts {
-    /// `None`: nobody knows.
+pub(crate) struct FakeResolver {
+    /// `None`: resolution fails.
     addresses: Arc<Mutex<Option<Vec<SocketAddr>>>>,
-    asked: Arc<AtomicUsize>,
+    lookups: Arc<AtomicUsize>,
 }
 
-impl Hosts {
+impl FakeResolver {
     pub(crate) fn new(addresses: &[SocketAddr]) -> Self {
         let hosts = Self::default();
         hosts.set(Some(addresses));
@@ -60,25 +60,25 @@ impl Hosts {
         *self.addresses.lock().unwrap() = addresses.map(<[_]>::to_vec);
     }
 
-    pub(crate) fn asked(&self) -> usize {
-        self.asked.load(SeqCst)
+    pub(crate) fn lookups(&self) -> usize {
+        self.lookups.load(SeqCst)
     }
 }
 
-impl Resolve for Hosts {
+impl Resolve for FakeResolver {
     fn resolve<'a>(&'a self, _: &'a str, _: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
-        self.asked.fetch_add(1, SeqCst);
+        self.lookups.fetch_add(1, SeqCst);
         let found = self.addresses.lock().unwrap().clone();
         async move { found.ok_or_else(|| io::Error::other("no such name")) }.boxed()
     }
 }
 
-type Conduct = dyn Fn(String) -> Work + Send + Sync;
+type Behavior = dyn Fn(String) -> Work + Send + Sync;
 
-/// What a server does with its calls, whatever their method: that is all that it is told.
+/// A handler with the same behavior for all methods.
 #[derive(Clone)]
 struct Handler {
-    conduct: Arc<Conduct>,
+    behavior: Arc<Behavior>,
     calls: Arc<Mutex<HashMap<String, Vec<String>>>>,
 }
 
@@ -98,23 +98,24 @@ impl tower::Service<http::Request<Body>> for Handler {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let method = request.uri().path().rsplit('/').next().unwrap().to_owned();
         let call = request.headers().get("call").map(|call| call.to_str().unwrap().to_owned());
-        let (conduct, calls) = (self.conduct.clone(), self.calls.clone());
+        let (behavior, calls) = (self.behavior.clone(), self.calls.clone());
         async move {
             let mut grpc = Grpc::new(ProstCodec::<(), ()>::default());
-            let (name, conduct) = (method.clone(), conduct.clone());
-            // Only whole requests get that far.
+            let (name, behavior) = (method.clone(), behavior.clone());
+            // Runs only for complete requests.
             let work = move || {
                 calls.lock().unwrap().entry(name.clone()).or_default().extend(call.clone());
-                conduct(name.clone())
+                behavior(name.clone())
             };
             Ok(match method.as_str() {
                 "Verify" => {
                     grpc.server_streaming(service_fn(move |_| watch(work())), request).await
                 }
                 "GetUser" => {
-                    grpc.server_streaming(service_fn(move |_| halt(work())), request).await
+                    grpc.server_streaming(service_fn(move |_| respond_before_work(work())), request)
+                        .await
                 }
-                _ => grpc.unary(service_fn(move |_| answer(work())), request).await,
+                _ => grpc.unary(service_fn(move |_| respond(work())), request).await,
             })
         }
         .boxed()
@@ -125,18 +126,18 @@ type Work = BoxFuture<'static, Result<(), Status>>;
 type Answer<T> = BoxFuture<'static, Result<Response<T>, Status>>;
 type Messages = BoxStream<'static, Result<(), Status>>;
 
-fn answer(work: Work) -> Answer<()> {
+fn respond(work: Work) -> Answer<()> {
     async { Ok(Response::new(work.await?)) }.boxed()
 }
 
-/// Answers one message after the work, and waits for ever.
+/// Responds with one message after the work, and stays open.
 fn watch(work: Work) -> Answer<Messages> {
     let first = |()| stream::iter([Ok(())]).chain(stream::pending()).boxed();
     async move { Ok(Response::new(first(work.await?))) }.boxed()
 }
 
-/// Answers one message, and ends with the work.
-fn halt(work: Work) -> Answer<Messages> {
+/// Responds with one message, and ends after the work.
+fn respond_before_work(work: Work) -> Answer<Messages> {
     let end = stream::once(work).filter_map(async |end| end.err().map(Err));
     let messages = stream::iter([Ok(())]).chain(end).boxed();
     async { Ok(Response::new(messages)) }.boxed()
@@ -148,7 +149,7 @@ enum End {
     Kill,
 }
 
-/// A server in a thread of its own, as a process is.
+/// A server on its own thread, like a process.
 pub(crate) struct Replica {
     pub(crate) address: SocketAddr,
     handler: Handler,
@@ -156,21 +157,21 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    /// Answers every call.
+    /// Starts a server that answers every call.
     pub(crate) fn start(address: SocketAddr) -> Self {
         Self::start_with(address, |_| async { Ok(()) })
     }
 
-    /// Does with a call of each method what a test says.
+    /// Starts a server with a behavior by method.
     pub(crate) fn start_with<F>(
         address: SocketAddr,
-        conduct: impl Fn(String) -> F + Send + Sync + 'static,
+        behavior: impl Fn(String) -> F + Send + Sync + 'static,
     ) -> Self
     where
         F: Future<Output = Result<(), Status>> + Send + 'static,
     {
-        let conduct = Arc::new(move |method: String| conduct(method).boxed() as BoxFuture<_>);
-        let handler = Handler { conduct, calls: Arc::default() };
+        let behavior = Arc::new(move |method: String| behavior(method).boxed() as BoxFuture<_>);
+        let handler = Handler { behavior, calls: Arc::default() };
         let mut replica = Self { address, handler, running: None };
         replica.start_again();
         replica
@@ -209,12 +210,12 @@ impl Replica {
         self.running = Some((end, thread));
     }
 
-    /// Stops as on SIGTERM, to the end.
+    /// Shuts down gracefully, as on SIGTERM.
     pub(crate) async fn stop(&mut self) {
         self.end(End::Drain).await;
     }
 
-    /// Ends as on SIGKILL: no call is answered any more.
+    /// Stops at once, as on SIGKILL.
     pub(crate) async fn kill(&mut self) {
         self.end(End::Kill).await;
     }
@@ -225,12 +226,12 @@ impl Replica {
         tokio::task::spawn_blocking(|| thread.join().unwrap()).await.unwrap();
     }
 
-    /// The marks of the calls of a method, in the order in which they came.
+    /// Returns the marks of the calls to a method, in order.
     pub(crate) fn calls_of(&self, method: &str) -> Vec<String> {
         self.handler.calls.lock().unwrap().get(method).cloned().unwrap_or_default()
     }
 
-    /// How many calls came.
+    /// Returns the number of calls.
     pub(crate) fn calls(&self) -> usize {
         self.handler.calls.lock().unwrap().values().map(Vec::len).sum()
     }
@@ -238,7 +239,7 @@ impl Replica {
 
 impl Drop for Replica {
     fn drop(&mut self) {
-        // Without its other half, it ends as if killed.
+        // Dropping the sender kills the server.
         if let Some((end, thread)) = self.running.take() {
             drop(end);
             let _ = thread.join();

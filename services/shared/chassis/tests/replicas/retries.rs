@@ -1,4 +1,4 @@
-//! Servers that answer UNAVAILABLE, and how often they are asked again.
+//! Retries of UNAVAILABLE, and the retry budget.
 
 use std::time::Instant;
 
@@ -6,8 +6,8 @@ use futures::future::join_all;
 use tonic::{Code, Status};
 
 use crate::{
-    caller::{Kind, ONCE, READ, WRITE, call, eager, named},
-    replica::{Hosts, Replica, hosts},
+    caller::{Kind, NOT_IDEMPOTENT, READ, WRITE, call, frequent_refresh, peer_at},
+    replica::{FakeResolver, Replica, hosts},
     support::eventually,
 };
 
@@ -16,13 +16,13 @@ fn unavailable() -> Status {
 }
 
 #[tokio::test]
-async fn what_one_cannot_answer_another_one_can() {
+async fn unavailable_calls_are_retried_on_another_endpoint() {
     let [fails, works] = hosts();
     let fails = Replica::start_with(fails, |_| async { Err(unavailable()) });
     let works = Replica::start(works);
-    let peer = named(&Hosts::new(&[fails.address, works.address]), &eager());
-    eventually("both are asked", async || {
-        let _ = call(&peer, Kind::Halting).await;
+    let peer = peer_at(&FakeResolver::new(&[fails.address, works.address]), &frequent_refresh());
+    eventually("both are called", async || {
+        let _ = call(&peer, Kind::StreamedRead).await;
         fails.calls() > 0 && works.calls() > 0
     })
     .await;
@@ -33,7 +33,7 @@ async fn what_one_cannot_answer_another_one_can() {
     assert!(!fails.calls_of(READ).is_empty() && !fails.calls_of(WRITE).is_empty());
     let mut failed = 0;
     for _ in 0..40 {
-        match call(&peer, Kind::Once).await {
+        match call(&peer, Kind::NotIdempotent).await {
             Ok(_) => {}
             Err((_, status)) => {
                 assert_eq!(status.message(), "the store does not answer");
@@ -41,18 +41,18 @@ async fn what_one_cannot_answer_another_one_can() {
             }
         }
     }
-    assert_eq!(fails.calls_of(ONCE).len(), failed);
-    assert_eq!(works.calls_of(ONCE).len(), 40 - failed);
+    assert_eq!(fails.calls_of(NOT_IDEMPOTENT).len(), failed);
+    assert_eq!(works.calls_of(NOT_IDEMPOTENT).len(), 40 - failed);
     assert!(failed > 0);
 }
 
 #[tokio::test]
-async fn other_refusals_are_not_asked_for_twice() {
+async fn other_status_codes_are_not_retried() {
     let replicas = hosts::<2>().map(|address| {
         Replica::start_with(address, |_| async { Err(Status::not_found("nobody")) })
     });
-    let names = Hosts::new(&replicas.each_ref().map(|replica| replica.address));
-    let peer = named(&names, &eager());
+    let names = FakeResolver::new(&replicas.each_ref().map(|replica| replica.address));
+    let peer = peer_at(&names, &frequent_refresh());
     for _ in 0..50 {
         let (_, status) = call(&peer, Kind::Read).await.unwrap_err();
         assert_eq!(status.code(), Code::NotFound);
@@ -61,10 +61,10 @@ async fn other_refusals_are_not_asked_for_twice() {
 }
 
 #[tokio::test]
-async fn the_only_server_is_not_asked_twice() {
+async fn single_endpoint_is_not_retried() {
     let [address] = hosts();
     let only = Replica::start_with(address, |_| async { Err(unavailable()) });
-    let peer = named(&Hosts::new(&[address]), &eager());
+    let peer = peer_at(&FakeResolver::new(&[address]), &frequent_refresh());
     for _ in 0..20 {
         call(&peer, Kind::Read).await.unwrap_err();
     }
@@ -72,15 +72,15 @@ async fn the_only_server_is_not_asked_twice() {
 }
 
 #[tokio::test]
-async fn of_what_all_refuse_a_tenth_is_asked_again() {
+async fn retry_budget_limits_retries_to_a_tenth() {
     const CALLS: usize = 5_000;
-    // In each of the ten seconds for which a call counts: a busy machine takes longer than ten.
+    // Per ten-second window of the budget; a busy machine takes longer than one.
     const FLOOR: usize = 100;
     let started = Instant::now();
     let replicas =
         hosts::<2>().map(|address| Replica::start_with(address, |_| async { Err(unavailable()) }));
-    let names = Hosts::new(&replicas.each_ref().map(|replica| replica.address));
-    let peer = named(&names, &eager());
+    let names = FakeResolver::new(&replicas.each_ref().map(|replica| replica.address));
+    let peer = peer_at(&names, &frequent_refresh());
     for _ in 0..CALLS / 50 {
         for called in join_all((0..50).map(|_| call(&peer, Kind::Read))).await {
             assert_eq!(called.unwrap_err().1.code(), Code::Unavailable);

@@ -1,4 +1,4 @@
-//! Takes spans and metrics as an OpenTelemetry collector does.
+//! A fake OpenTelemetry collector.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use tonic_prost::ProstCodec;
 
 use super::{Server, Stub};
 
-/// One of the services of a collector.
+/// A service of a collector.
 trait Signals: Send + Sync + 'static {
     const NAME: &'static str;
     type Request: prost::Message + Default + 'static;
@@ -46,19 +46,19 @@ impl Signals for Metrics {
     type Response = ExportMetricsServiceResponse;
 }
 
-struct Taker<S: Signals>(UnboundedSender<S::Request>);
+struct ExportService<S: Signals>(UnboundedSender<S::Request>);
 
-impl<S: Signals> Clone for Taker<S> {
+impl<S: Signals> Clone for ExportService<S> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<S: Signals> NamedService for Taker<S> {
+impl<S: Signals> NamedService for ExportService<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S: Signals> tower::Service<http::Request<Body>> for Taker<S> {
+impl<S: Signals> tower::Service<http::Request<Body>> for ExportService<S> {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
@@ -68,10 +68,10 @@ impl<S: Signals> tower::Service<http::Request<Body>> for Taker<S> {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let taken = self.0.clone();
+        let sender = self.0.clone();
         async move {
             let handler = tower::service_fn(|request: Request<S::Request>| {
-                taken.send(request.into_inner()).unwrap();
+                sender.send(request.into_inner()).unwrap();
                 futures::future::ready(Ok::<_, Status>(Response::new(S::Response::default())))
             });
             let codec = ProstCodec::<S::Response, S::Request>::default();
@@ -81,7 +81,7 @@ impl<S: Signals> tower::Service<http::Request<Body>> for Taker<S> {
     }
 }
 
-/// Takes spans and metrics as an OpenTelemetry collector does.
+/// A fake OpenTelemetry collector.
 pub(crate) struct Collector {
     server: Server,
     pub(crate) traces: UnboundedReceiver<ExportTraceServiceRequest>,
@@ -97,7 +97,8 @@ impl Collector {
         let (spans, traces) = unbounded_channel();
         let (numbers, metrics) = unbounded_channel();
         let mut service = Stub::new().service();
-        service.routes = Routes::new(Taker::<Traces>(spans)).add_service(Taker::<Metrics>(numbers));
+        service.routes = Routes::new(ExportService::<Traces>(spans))
+            .add_service(ExportService::<Metrics>(numbers));
         Self { server: Server::start(service, config), traces, metrics }
     }
 
@@ -109,7 +110,7 @@ impl Collector {
         format!("https://{}", self.server.address)
     }
 
-    /// All spans that came.
+    /// Returns all spans received.
     pub(crate) fn spans(&mut self) -> Vec<Span> {
         let requests = std::iter::from_fn(|| self.traces.try_recv().ok());
         let resources = requests.flat_map(|request| request.resource_spans);
@@ -117,7 +118,7 @@ impl Collector {
         scopes.flat_map(|scope| scope.spans).collect()
     }
 
-    /// The metrics that came last.
+    /// Returns the last metrics received.
     pub(crate) fn numbers(&mut self) -> Numbers {
         let last = std::iter::from_fn(|| self.metrics.try_recv().ok()).last();
         Numbers(last.expect("no metrics came"))
@@ -142,7 +143,7 @@ impl Numbers {
         sum.data_points.iter().map(value).sum()
     }
 
-    /// How many calls took how long in all, by method and status code.
+    /// Returns count and total duration of calls, by method and status code.
     pub(crate) fn calls(&self) -> BTreeMap<String, (u64, f64)> {
         let durations = self.of("rpc.server.call.duration");
         let Some(Data::Histogram(histogram)) = durations else { panic!("{:#?}", self.0) };

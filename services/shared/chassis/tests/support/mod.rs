@@ -1,5 +1,4 @@
-//! A service whose two methods do what a test says, served on a free port, and what tests need
-//! to call it.
+//! A stub service with two methods, served on a free port, and helpers for calls.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 pub(crate) mod collector;
@@ -44,7 +43,7 @@ type Get = dyn Fn(Request<GetUserByNameRequest>) -> BoxFuture<'static, Result<St
     + Sync;
 type Verify = dyn Fn() -> BoxStream<'static, Result<VerifyResponse, Status>> + Send + Sync;
 
-/// Answers `GetUserByName` with a text as the user's name, and `Verify` with a stream.
+/// Responds to `GetUserByName` with a text as the user's name, and to `Verify` with a stream.
 #[derive(Clone)]
 pub(crate) struct Stub {
     get: Arc<Get>,
@@ -147,11 +146,11 @@ pub(crate) fn config() -> Config {
         #[command(flatten)]
         config: Config,
     }
-    // A drain that something holds up outlasts every wait for its end.
+    // The drain must outlast every wait for its end.
     Flags::parse_from(["test", "--drain-timeout-ms=600000"]).config
 }
 
-/// A port that stays the test's own while nobody listens on it.
+/// A port reserved for the test while no server listens on it.
 pub(crate) struct Port(Socket);
 
 impl Port {
@@ -210,7 +209,7 @@ impl Server {
         (&mut self.task).await.unwrap();
     }
 
-    /// A connection of its own.
+    /// Returns a new connection.
     pub(crate) fn channel(&self) -> Channel {
         Endpoint::from_shared(self.url()).unwrap().connect_lazy()
     }
@@ -219,7 +218,7 @@ impl Server {
         UserServiceClient::new(self.channel()).max_decoding_message_size(usize::MAX)
     }
 
-    /// A connection whose caller takes so many bytes of each answer, and then reads no further.
+    /// Returns a connection whose client reads that many bytes of each response, and then stops.
     pub(crate) fn unread_channel(&self, bytes: u32) -> Channel {
         let endpoint = Endpoint::from_shared(self.url()).unwrap();
         endpoint.initial_stream_window_size(bytes).connect_lazy()

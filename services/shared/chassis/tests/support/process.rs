@@ -1,5 +1,4 @@
-//! A whole process: the test binary itself, started again for its one test that does nothing
-//! otherwise, which must call [`run_if_started`].
+//! A whole process: the test binary itself, run again with a test that calls [`run_if_started`].
 
 use std::{
     convert::Infallible,
@@ -34,7 +33,7 @@ struct Flags {
     config: Config,
 }
 
-/// Runs the process, and ends it, if this is the one that a test has started.
+/// Runs the server and exits, if a test has started this process.
 pub(crate) fn run_if_started() {
     let Ok(flags) = env::var(FLAGS) else { return };
     let Flags { listen: address, config } = Flags::parse_from(flags.split(' '));
@@ -47,10 +46,10 @@ pub(crate) fn run_if_started() {
                 let name = request.into_inner().name;
                 let mut terminate = signal(SignalKind::terminate()).unwrap();
                 let mut interrupt = signal(SignalKind::interrupt()).unwrap();
-                eprintln!(r#"{{"begun":"{name}"}}"#);
+                eprintln!(r#"{{"started":"{name}"}}"#);
                 match name.as_str() {
                     "slow" => {
-                        // Until the process is told to end, and a while longer.
+                        // Until the shutdown signal, plus a delay.
                         tokio::select! {
                             _ = terminate.recv() => {}
                             _ = interrupt.recv() => {}
@@ -70,7 +69,7 @@ pub(crate) fn run_if_started() {
     std::process::exit(i32::from(code != ExitCode::SUCCESS));
 }
 
-/// The process, and what it logs.
+/// The process and its log.
 pub(crate) struct Process {
     child: Child,
     log: mpsc::Receiver<Value>,
@@ -81,9 +80,9 @@ impl Process {
         Self::start_in(&[], listen, flags)
     }
 
-    /// Starts it with additional variables in its environment.
+    /// Starts it with additional environment variables.
     pub(crate) fn start_in(environment: &[(&str, &str)], listen: &str, flags: &str) -> Self {
-        let test = "the_process_that_the_other_tests_start";
+        let test = "child_process";
         let flags = format!("test --listen {listen} --threads 2 --log-format json {flags}");
         let mut child = Command::new(env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])

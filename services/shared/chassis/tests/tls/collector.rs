@@ -1,4 +1,4 @@
-//! A collector that is reached over TLS.
+//! A collector with mutual TLS.
 
 use microblog_testkit::PATIENCE;
 
@@ -6,19 +6,19 @@ use nix::sys::signal::Signal;
 use tokio::time::timeout;
 
 use crate::{
+    fixture::Fixture,
     support::{
         collector::Collector,
         process::{Process, get_answered},
     },
-    world::World,
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn telemetry_goes_to_a_collector_that_asks_for_a_certificate() {
-    let world = World::new();
-    let mut collector = Collector::start_with(world.server());
+async fn telemetry_is_exported_with_mutual_tls() {
+    let fixture = Fixture::new();
+    let mut collector = Collector::start_with(fixture.server());
     let flags = format!("--otlp-endpoint {} --trace-sampling 1", collector.secure_url());
-    let file = |name| world.files.path(name).display().to_string();
+    let file = |name| fixture.files.path(name).display().to_string();
     let variables = [
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", &*file("ca.crt")),
         ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &*file("caller.crt")),
@@ -33,7 +33,7 @@ async fn telemetry_goes_to_a_collector_that_asks_for_a_certificate() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_does_not_say_whom_to_trust_does_not_start() {
+async fn https_collector_without_a_ca_file_fails_the_start() {
     let mut process = Process::start("127.0.0.1:0", "--otlp-endpoint https://127.0.0.1:1");
     process.wait(|line| {
         let line = line.as_str().unwrap_or_default();

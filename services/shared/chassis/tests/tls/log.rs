@@ -1,4 +1,4 @@
-//! What an operator reads.
+//! Captured logs.
 
 use std::{
     io,
@@ -8,12 +8,12 @@ use std::{
 use tracing::{level_filters::LevelFilter, subscriber::DefaultGuard};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// What is logged by the test's thread, which is that of its runtime too.
+/// The log of the test's thread, which is also its runtime's.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Takes it from now on, until the guard is dropped.
+    /// Captures the log until the guard is dropped.
     pub(crate) fn take() -> (Self, DefaultGuard) {
         let log = Self::default();
         let lines = tracing_subscriber::fmt()
@@ -24,7 +24,7 @@ impl Log {
         (log, tracing::subscriber::set_default(lines))
     }
 
-    /// Returns the lines that have all of some texts.
+    /// Returns the lines that contain all texts.
     pub(crate) fn lines(&self, texts: &[&str]) -> Vec<String> {
         let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
         let lines = log.lines().filter(|line| texts.iter().all(|text| line.contains(text)));

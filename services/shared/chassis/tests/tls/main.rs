@@ -1,19 +1,19 @@
-//! TLS between servers and their callers, with certificates of an authority of the test's own.
+//! TLS between servers and clients, with a certificate authority of the test.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
-mod agreed;
+mod certificate_reload;
 mod collector;
-mod counted;
+mod fixture;
+mod handshake;
+mod handshake_metrics;
+mod health_port;
 mod log;
-mod probes;
-mod refused;
-mod renewed;
-mod starting;
+mod rejected;
+mod startup;
 #[path = "../support/mod.rs"]
 mod support;
-mod world;
 
 #[test]
-fn the_process_that_the_other_tests_start() {
+fn child_process() {
     support::process::run_if_started();
 }

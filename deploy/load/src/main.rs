@@ -1,23 +1,23 @@
-//! `microblog-load`: measures throughput, latency, processor time and memory of a microblog.
+//! `microblog-load`: measures throughput, latency, CPU time and memory of a microblog deployment.
 
-mod bench;
-mod child;
-mod data;
-mod drive;
+mod benchmark;
+mod child_process;
+mod data_set;
 mod fan_out;
-mod info;
+mod follow_graph;
+mod load_driver;
 mod memory;
-mod outcome;
-mod raw;
+mod raw_call;
+mod redis_info;
+mod results;
 mod run;
 mod scenario;
-mod server;
-mod services;
+mod server_process;
+mod service_clients;
+mod setup;
 mod soak;
 mod system;
 mod telemetry;
-mod trial;
-mod world;
 
 use std::process::ExitCode;
 
@@ -26,9 +26,9 @@ use clap::{Parser, Subcommand};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Measures a microblog that runs somewhere, or one that it starts itself.
+/// Load generator and benchmarks for a microblog that is running, or that it starts itself.
 ///
-/// Exits with 0 if it measured, and 2 if it could not.
+/// Exit codes: 0 success, 1 calls failed, 2 error.
 #[derive(Debug, Parser)]
 #[command(name = "microblog-load", version)]
 struct Cli {
@@ -59,16 +59,16 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Run(args) => call(run::run(args)),
-        Command::FanOut(args) => call(fan_out::run(args)),
-        Command::Memory(args) => call(memory::run(args)),
-        Command::Telemetry(args) => call(telemetry::run(args)),
-        Command::Soak(args) => call(soak::run(args)),
+        Command::Run(args) => block_on(run::run(args)),
+        Command::FanOut(args) => block_on(fan_out::run(args)),
+        Command::Memory(args) => block_on(memory::run(args)),
+        Command::Telemetry(args) => block_on(telemetry::run(args)),
+        Command::Soak(args) => block_on(soak::run(args)),
         Command::Collect(args) => telemetry::collector::run(args),
     }
 }
 
-/// Runs a command that calls others, in one thread.
-fn call(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+/// Runs an asynchronous command on one thread.
+fn block_on(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }

@@ -1,12 +1,12 @@
-//! `microblog-load memory`: what accounts, follows, posts, likes, comments and home timelines take
-//! of Redis' memory. Brings in one kind after the other, and reads the memory in between, when
-//! nothing is under way any more.
+//! The subcommand `memory`: Redis memory of accounts, follows, posts, likes, comments and home
+//! timelines. It adds one kind of data after the other, waits for quiescence and reads the memory
+//! in between.
 
+mod baseline;
 mod content;
-mod kinds;
-mod plain;
+mod key_kinds;
+mod readings;
 mod report;
-mod store;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -18,43 +18,43 @@ use microblog_local::{
 
 use self::{
     content::Content,
+    readings::{Reading, Store},
     report::{Report, Step},
-    store::{Reading, Store},
 };
 use crate::{
-    data,
-    outcome::write_json,
-    services,
-    system::{Shape, System, Urls},
+    follow_graph,
+    results::write_json,
+    service_clients,
+    system::{Layout, System, Urls},
 };
 
-/// Accounts that are there before anything is measured.
+/// Accounts that exist before the measurement.
 const WARM_UP: u32 = 200;
 
 const EMAIL_DOMAIN: &str = "import.invalid";
 
-/// How many posts a home timeline has room for.
+/// The maximum length of a home timeline.
 const HOME_POSTS_MAX: u64 = 800;
 
-/// Measures what each kind of thing takes of Redis' memory, with a system of its own.
+/// Measures the Redis memory of each kind of data, in its own system.
 ///
-/// Twice: of all that Redis uses, which counts its tables, too, and of what it says of the keys by
-/// themselves. Follows are measured beside the same ones in two plain sorted sets, as Redis comes:
-/// whom each account follows, and who follows it.
+/// Reports two figures: growth of the memory that Redis uses, which includes its hash tables, and
+/// MEMORY USAGE of the keys. The baseline of follows is the same follows in two plain sorted sets
+/// on a default Redis: following and followers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    data: data::Args,
-    /// How many posts each account makes, of 140 characters
+    data: follow_graph::Args,
+    /// Number of posts per account, of 140 characters
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     posts: u32,
-    /// How many accounts like each post
+    /// Number of likes per post
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     likes: u32,
-    /// How many comments each post gets, of 140 characters
+    /// Number of comments per post, of 140 characters
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     comments: u32,
-    /// Where to write all of it as JSON, too
+    /// Also writes the results to a JSON file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -62,8 +62,8 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let graph = args.data.graph()?;
-    ensure!(graph.names().len() > 0, "there are no accounts to measure");
-    let system = System::start(Shape::One, Some(1), &[]).await?;
+    ensure!(graph.names().len() > 0, "the graph has no accounts");
+    let system = System::start(Layout::One, Some(1), &[]).await?;
     let connection = system.redis().await?.context("the system's Redis cannot be reached")?;
     let mut store = Store::new(connection);
     let report = measure(&args, &graph, system.urls(), &mut store).await?;
@@ -79,44 +79,45 @@ async fn measure(
     store: &mut Store,
 ) -> anyhow::Result<Report> {
     warm_up(urls).await?;
-    let mut steps = Steps { last: store.at_rest().await?, steps: Vec::new() };
+    let mut steps = Steps { last: store.read_when_quiescent().await?, steps: Vec::new() };
     let target = target(urls);
     let users = graph::users(graph, &target).await?;
-    ensure!(users.refused == 0, "{} accounts were refused", users.refused);
+    ensure!(users.refused == 0, "{} accounts were rejected", users.refused);
     let accounts = users.ids.len() as u64;
     steps.end("accounts", accounts, store).await?;
     let follows = graph::follows(graph, &users.ids, &target).await?.outcome;
-    ensure!(follows.refused_limit == 0, "{} follows were refused", follows.refused_limit);
+    ensure!(follows.refused_limit == 0, "{} follows were rejected", follows.refused_limit);
     steps.end("follows, on both sides", follows.created, store).await?;
 
-    plain::write(store, graph, &users.ids).await?;
-    steps.end(report::PLAIN, follows.created, store).await?;
-    store.remove(plain::PATTERN).await?;
-    steps.last = store.at_rest().await?;
+    baseline::write(store, graph, &users.ids).await?;
+    steps.end(report::BASELINE, follows.created, store).await?;
+    store.remove(baseline::PATTERN).await?;
+    steps.last = store.read_when_quiescent().await?;
 
     let content = Content::new(urls, &users.ids).await?;
     let mut posts = Vec::new();
     for round in 0..args.posts {
         posts.extend(content.publish(round).await?);
-        // At once, so that the table of keys grows as it would if most posts were old.
-        store.remove_passing().await?;
+        // After every round, so that the hash table of keys grows as if most posts were older than
+        // a day.
+        store.remove_expiring().await?;
     }
     steps.end("posts", posts.len() as u64, store).await?;
     let likes = content.like(&posts, args.likes).await?;
     steps.end("likes", likes, store).await?;
     for round in 0..args.comments {
         content.comment(&posts, round).await?;
-        store.remove_passing().await?;
+        store.remove_expiring().await?;
     }
     steps.end("comments", posts.len() as u64 * u64::from(args.comments), store).await?;
     content.read_homes().await?;
     let homes = format!("home timelines, {:.0} posts each", posts_of_homes(graph, args.posts));
     steps.end(&homes, accounts, store).await?;
-    Ok(Report { steps: steps.steps, keys: steps.last.kinds, passing: store.passing().clone() })
+    Ok(Report { steps: steps.steps, keys: steps.last.kinds, expiring: store.expiring().clone() })
 }
 
-/// Brings in some of everything, so that connections, buffers and functions are there before
-/// anything is measured.
+/// Adds some data of every kind, so that connections, buffers and functions exist before the first
+/// reading.
 async fn warm_up(urls: &Urls) -> anyhow::Result<()> {
     let edges = (0..WARM_UP).map(|follower| Edge { follower, target: (follower + 1) % WARM_UP });
     let names = (0..WARM_UP).map(|number| format!("warm_up_{number}"));
@@ -130,13 +131,13 @@ async fn warm_up(urls: &Urls) -> anyhow::Result<()> {
     content.read_homes().await
 }
 
-/// Returns where graphs go, with e-mail addresses as long as those of `microblog import`.
+/// Returns the import target, with e-mail addresses as long as those of `microblog import`.
 fn target(urls: &Urls) -> Target {
-    Target { email_domain: EMAIL_DOMAIN.to_owned(), ..services::import_target(urls, "") }
+    Target { email_domain: EMAIL_DOMAIN.to_owned(), ..service_clients::import_target(urls, "") }
 }
 
-/// Returns how many posts are in a home timeline on average: those of each whom its reader follows,
-/// and the reader's own, as far as there is room.
+/// Returns the mean length of the home timelines: posts of followed accounts and the reader's own
+/// posts, up to the maximum.
 fn posts_of_homes(graph: &EdgeList, posts_each: u32) -> f64 {
     let mut authors = vec![1_u64; graph.names().len()];
     for edge in &graph.edges {
@@ -146,16 +147,16 @@ fn posts_of_homes(graph: &EdgeList, posts_each: u32) -> f64 {
     posts.sum::<u64>() as f64 / authors.len() as f64
 }
 
-/// What was brought in so far.
+/// The measured steps and the last reading.
 struct Steps {
     last: Reading,
     steps: Vec<Step>,
 }
 
 impl Steps {
-    /// Ends a step, after which there are so many more of what it brought in.
+    /// Ends a step that added `count` entries.
     async fn end(&mut self, what: &str, count: u64, store: &mut Store) -> anyhow::Result<()> {
-        let now = store.at_rest().await?;
+        let now = store.read_when_quiescent().await?;
         let used = now.used - self.last.used;
         let keys = now.bytes_of_keys() - self.last.bytes_of_keys();
         self.steps.push(Step { what: what.to_owned(), count, used, keys });

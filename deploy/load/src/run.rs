@@ -1,4 +1,4 @@
-//! The subcommand `run`: one scenario, and what it took.
+//! The subcommand `run`: one scenario.
 
 mod import;
 
@@ -9,35 +9,36 @@ use clap::{ValueEnum, builder::PossibleValue};
 use microblog_local::remote;
 
 use crate::{
-    data,
-    outcome::{exit_code, table, write_json},
+    benchmark::{Benchmark, Rate},
+    follow_graph,
+    results::{exit_code, table, write_json},
     scenario::Scenario,
-    system::{Shape, System, Urls},
-    trial::{Rate, Trial},
+    system::{Layout, System, Urls},
 };
 
-/// Runs one scenario and tells how fast it was. Fails if a call does.
+/// Runs one scenario and reports throughput, latency and resource usage. Exits with 1 if a call
+/// fails.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What is done
+    /// The scenario
     #[arg(value_name = "SCENARIO")]
     work: Work,
     #[command(flatten)]
-    place: Place,
+    target: Target,
     #[command(flatten)]
-    graph: data::Args,
+    graph: follow_graph::Args,
     #[command(flatten)]
-    trial: Trial,
+    benchmark: Benchmark,
     #[command(flatten)]
     rate: Rate,
 }
 
-/// What is done.
+/// The scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
-    /// Clients call.
+    /// Calls of clients.
     Calls(Scenario),
-    /// The follows of the graph are brought in.
+    /// Import of the graph's follows.
     Import,
 }
 
@@ -54,48 +55,48 @@ impl ValueEnum for Work {
         match self {
             Self::Calls(scenario) => scenario.to_possible_value(),
             Self::Import => Some(PossibleValue::new(import::NAME).help(
-                "The follows of the graph as `microblog import` brings them in: once, in its own \
-                 way, whatever is said of clients. A call is a follow",
+                "Imports the follows of the graph once, as `microblog import` does; ignores the \
+                 client options. A call is a follow",
             )),
         }
     }
 }
 
-/// Where the system is.
+/// The system to measure.
 #[derive(Clone, Debug, clap::Args)]
-// The group would have the name of the command's own.
+// Without `skip`, clap gives the group the name of the command's own group.
 #[group(skip)]
-pub(crate) struct Place {
-    /// Starts a system of this layout, with a redis-server and data of its own, instead of calling
-    /// one that runs
+pub(crate) struct Target {
+    /// Starts a system of this layout, with its own redis-server and data, instead of measuring a
+    /// running one
     #[arg(long, value_name = "LAYOUT")]
-    start: Option<Shape>,
-    /// The worker threads of each process that is started [default: one for each core]
+    start: Option<Layout>,
+    /// Worker threads per process of the started system [default: one for each core]
     #[arg(long, value_name = "COUNT", requires = "start")]
     threads: Option<usize>,
-    /// Where the gateway listens, the services on the next four ports
+    /// URL of the gateway
     #[arg(long, value_name = "URL", default_value = remote::GATEWAY_URL, env = "MICROBLOG_GATEWAY_URL")]
     gateway_url: String,
-    /// Where the user service listens
+    /// URL of the user service
     #[arg(long, value_name = "URL", default_value = remote::USER_URL, env = "MICROBLOG_USER_URL")]
     user_url: String,
-    /// Where the relation service listens
+    /// URL of the relation service
     #[arg(long, value_name = "URL", default_value = remote::RELATION_URL, env = "MICROBLOG_RELATION_URL")]
     relation_url: String,
-    /// Where the post service listens
+    /// URL of the post service
     #[arg(long, value_name = "URL", default_value = remote::POST_URL, env = "MICROBLOG_POST_URL")]
     post_url: String,
-    /// Where the timeline service listens
+    /// URL of the timeline service
     #[arg(long, value_name = "URL", default_value = remote::TIMELINE_URL, env = "MICROBLOG_TIMELINE_URL")]
     timeline_url: String,
 }
 
-impl Place {
-    /// Starts the system, or takes the one that is there.
+impl Target {
+    /// Starts a system, or returns the running one.
     pub(crate) async fn system(&self) -> anyhow::Result<System> {
         match self.start {
-            Some(shape) => System::start(shape, self.threads, &[]).await,
-            None => Ok(System::elsewhere(Urls {
+            Some(layout) => System::start(layout, self.threads, &[]).await,
+            None => Ok(System::external(Urls {
                 gateway: self.gateway_url.clone(),
                 user: self.user_url.clone(),
                 relation: self.relation_url.clone(),
@@ -108,20 +109,20 @@ impl Place {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { work, place, graph, trial, rate } = args;
-    let pace = rate.pace(&trial.load)?;
+    let Args { work, target, graph, benchmark, rate } = args;
+    let model = rate.model(&benchmark.load)?;
     let list = graph.graph()?;
     ensure!(!list.edges.is_empty(), "the graph has no follows");
-    let system = place.system().await?;
+    let system = target.system().await?;
     let outcome = match work {
         Work::Import => import::measure(&system, &list).await?,
         Work::Calls(scenario) => {
-            let world = trial.world(&system, &list, graph.seed()).await?;
-            trial.measure(&system, &world, scenario, pace).await?
+            let data_set = benchmark.create_data_set(&system, &list, graph.seed()).await?;
+            benchmark.measure(&system, &data_set, scenario, model).await?
         }
     };
     print!("{}", table(std::slice::from_ref(&outcome)));
-    write_json(trial.json.as_deref(), &outcome)?;
+    write_json(benchmark.json.as_deref(), &outcome)?;
     Ok(exit_code([&outcome]))
 }
 
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn importing_is_a_scenario_of_this_command_beside_those_of_all() {
+    fn run_accepts_import_and_all_scenarios() {
         assert_eq!(Work::from_str("import", false), Ok(Work::Import));
         assert_eq!(Work::from_str("mixed", false), Ok(Work::Calls(Scenario::Mixed)));
         assert!(Work::from_str("export", false).is_err());

@@ -1,4 +1,4 @@
-//! The subcommand `soak`: whether the memory of processes grows while clients call for a long time.
+//! The subcommand `soak`: memory growth under sustained load.
 
 use std::{cell::RefCell, convert::Infallible, fmt::Write as _, process::ExitCode, time::Duration};
 
@@ -7,40 +7,40 @@ use humantime::parse_duration;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    bench::Bench,
-    outcome::{Outcome, exit_code, table, write_json},
+    results::{ScenarioResult, exit_code, table, write_json},
     scenario::Scenario,
+    setup::Setup,
     system::{ProcessUsage, System},
 };
 
-/// Watches the memory of a system while clients call for a long time.
+/// Samples the memory of a system under sustained load.
 ///
-/// Starts a system of its own. Of each process, Redis' too: all of it that is in memory, and what of
-/// that is anonymous, which leaves out the program's file.
+/// Starts its own system. For each process, including Redis: resident memory, and the anonymous
+/// part of it, which excludes file mappings such as the program.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("duration", |duration| duration.default_value("10m")))]
 pub(crate) struct Args {
-    /// What clients do
+    /// The scenario
     #[arg(value_name = "SCENARIO", default_value = "mixed")]
     scenario: Scenario,
-    /// How often memory is looked at
+    /// Sampling interval
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     every: Duration,
     #[command(flatten)]
-    bench: Bench,
+    setup: Setup,
 }
 
-/// What was seen.
+/// The results.
 #[derive(Debug, serde::Serialize)]
 struct Report {
-    outcome: Outcome,
+    outcome: ScenarioResult,
     readings: Vec<Reading>,
 }
 
-/// The memory of all processes at one moment.
+/// Memory of all processes at one time.
 #[derive(Debug, serde::Serialize)]
 struct Reading {
-    /// Since before the first call of the warm-up.
+    /// Seconds since before the warm-up.
     seconds: f64,
     processes: Vec<Memory>,
 }
@@ -54,30 +54,31 @@ struct Memory {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { scenario, every, bench } = args;
+    let Args { scenario, every, setup } = args;
     ensure!(!every.is_zero(), "--every must not be 0");
-    let (system, world) = bench.start(&bench.graph.graph()?, &[]).await?;
-    let Bench { trial, .. } = bench;
-    let (pace, began) = (trial.load.pace(), Instant::now());
+    let (system, data_set) = setup.start(&setup.graph.graph()?, &[]).await?;
+    let Setup { benchmark, .. } = setup;
+    let (model, began) = (benchmark.load.model(), Instant::now());
     let readings = RefCell::new(vec![Reading::of(&system, began).await?]);
-    let clients = trial.warm(&system, &world, scenario, pace).await?;
+    let clients = benchmark.warm_up(&system, &data_set, scenario, model).await?;
     let watch = watch(&system, began, every, &readings);
     let before = system.usage().await?;
     let measured = tokio::select! {
-        measured = clients.call(scenario, pace, trial.load.duration, "calls") => measured,
+        measured = clients.run(scenario, model, benchmark.load.duration, "calls") => measured,
         seen = watch => match seen? {},
     };
     let usage = system.usage().await?.since(&before);
     let mut readings = readings.into_inner();
     readings.push(Reading::of(&system, began).await?);
-    let report = Report { outcome: Outcome::new(scenario.name(), &measured, usage), readings };
+    let report =
+        Report { outcome: ScenarioResult::new(scenario.name(), &measured, usage), readings };
     println!("{}", table(std::slice::from_ref(&report.outcome)));
     print!("{}", memory(&report.readings));
-    write_json(trial.json.as_deref(), &report)?;
+    write_json(benchmark.json.as_deref(), &report)?;
     Ok(exit_code([&report.outcome]))
 }
 
-/// Looks at memory every now and then.
+/// Samples memory periodically.
 async fn watch(
     system: &System,
     began: Instant,
@@ -103,10 +104,10 @@ impl Reading {
     }
 }
 
-/// Returns a table of readings, a line each.
+/// Returns a table with a row per sample.
 fn memory(readings: &[Reading]) -> String {
     let mut text = format!("{:<10}", "MB");
-    // Writing to a string does not fail.
+    // `write!` to a `String` does not fail.
     for process in readings.first().iter().flat_map(|reading| &reading.processes) {
         let _ = write!(text, "{:>22}{:>11}", process.name, "anonymous");
     }

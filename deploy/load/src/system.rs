@@ -1,12 +1,12 @@
-//! A system to measure: started on this machine with a store of its own and stopped again, or run
-//! by somebody else. Knows where it listens and what it uses; calls nothing but its health.
+//! A system to measure: one that is started on this machine with its own Redis, or an external one.
+//! It has its URLs and reads its resource usage, and calls only its health service.
 
-mod layout;
-pub(crate) mod log;
-mod nesting;
-mod process;
-mod redis;
-pub(crate) mod rest;
+pub(crate) mod aof;
+mod launch;
+mod monitor;
+mod procfs;
+pub(crate) mod quiescence;
+mod redis_admin;
 mod usage;
 
 use std::{
@@ -16,99 +16,66 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use microblog_keyspace::redis::aio::MultiplexedConnection;
-use microblog_local::{
-    remote,
-    up::{DataDir, Redis},
-};
+use microblog_local::remote;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-pub(crate) use self::usage::{ProcessUsage, RedisUsage, Usage};
-use self::{nesting::Nesting, redis::Admin};
-use crate::child::Child;
+use self::{launch::Store, monitor::MonitorSample};
+pub(crate) use self::{
+    launch::{Layout, Urls},
+    usage::{ProcessUsage, Usage},
+};
+use crate::child_process::Child;
 
 const START: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How a system is laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Shape {
-    /// All servers in one process
-    One,
-    /// A process for each service
-    Five,
-}
-
-/// Where a system's servers listen.
-#[derive(Clone, Debug)]
-pub(crate) struct Urls {
-    pub(crate) gateway: String,
-    pub(crate) user: String,
-    pub(crate) relation: String,
-    pub(crate) post: String,
-    pub(crate) timeline: String,
-}
-
-/// A system of microblog. What was started here ends, and its data go, when the value is dropped,
-/// which may take some seconds.
+/// A microblog system. Dropping the value stops the processes that it started and deletes their
+/// data, which may take some seconds.
 pub(crate) struct System {
     urls: Urls,
-    // In this order they end: what uses the store first, the directory last.
+    // Fields drop in order: clients of Redis first, the directory last.
     children: Vec<Child>,
     store: Option<Store>,
-    nesting: Mutex<Option<Nesting>>,
+    sample: Mutex<Option<MonitorSample>>,
     _directory: Option<TempDir>,
 }
 
-/// Where a system started here keeps its data.
-struct Store {
-    admin: Admin,
-    /// Redis and its directory, where they are not kept by a process of the system.
-    _own: Option<(Redis, DataDir)>,
-}
-
 impl System {
-    /// Starts one on free ports of 127.0.0.1, with a private redis-server and data in a temporary
-    /// directory, and waits until all of its servers serve. Accounts post and comment without
-    /// limits, and logs have warnings alone, unless the environment says otherwise, which applies
-    /// to all of its processes on top of this one's.
+    /// Starts a system on free ports of 127.0.0.1, with a private redis-server and data in a
+    /// temporary directory, and waits until all servers serve. Rate limits are off and the log
+    /// level is `warn`, unless `environment` overrides them. `environment` is added to this
+    /// process's own.
     pub(crate) async fn start(
-        shape: Shape,
+        layout: Layout,
         threads: Option<usize>,
         environment: &[(String, String)],
     ) -> anyhow::Result<Self> {
         let directory = TempDir::with_prefix("microblog-load-")
-            .context("cannot make a temporary directory: choose another place with TMPDIR")?;
-        let started = layout::start(shape, threads, environment, directory.path())?;
+            .context("cannot make a temporary directory: set TMPDIR to another directory")?;
+        let started = launch::start(layout, threads, environment, directory.path())?;
         let system = Self {
             urls: started.urls,
             children: started.children,
             store: Some(started.store),
-            nesting: Mutex::default(),
+            sample: Mutex::default(),
             _directory: Some(directory),
         };
         system.wait().await?;
         Ok(system)
     }
 
-    /// Returns one that somebody else runs: nothing is known of its processes.
-    pub(crate) fn elsewhere(urls: Urls) -> Self {
-        Self {
-            urls,
-            children: Vec::new(),
-            store: None,
-            nesting: Mutex::default(),
-            _directory: None,
-        }
+    /// Returns an external system, whose processes are unknown.
+    pub(crate) fn external(urls: Urls) -> Self {
+        Self { urls, children: Vec::new(), store: None, sample: Mutex::default(), _directory: None }
     }
 
-    /// Returns where its servers listen.
+    /// Returns the URLs of its servers.
     pub(crate) fn urls(&self) -> &Urls {
         &self.urls
     }
 
-    /// Returns a new connection of Redis' administrator; none elsewhere.
+    /// Returns a new connection of the Redis administrator; `None` for an external system.
     pub(crate) async fn redis(&self) -> anyhow::Result<Option<MultiplexedConnection>> {
         match &self.store {
             Some(store) => store.admin.connect().await.map(Some),
@@ -116,50 +83,49 @@ impl System {
         }
     }
 
-    /// Waits until nothing of what was brought into it waits for somebody any more. Does nothing
-    /// elsewhere.
-    pub(crate) async fn rest(&self) -> anyhow::Result<()> {
+    /// Waits until no background work is pending. Does nothing for an external system.
+    pub(crate) async fn wait_until_quiescent(&self) -> anyhow::Result<()> {
         let Some(mut admin) = self.redis().await? else { return Ok(()) };
-        rest::reached(&mut admin).await
+        quiescence::wait_until_quiescent(&mut admin).await
     }
 
-    /// Waits until no post is on its way to followers. Does nothing elsewhere.
-    pub(crate) async fn delivered(&self) -> anyhow::Result<()> {
+    /// Waits until all posts are delivered to followers. Does nothing for an external system.
+    pub(crate) async fn wait_until_delivered(&self) -> anyhow::Result<()> {
         let Some(mut admin) = self.redis().await? else { return Ok(()) };
-        rest::delivered(&mut admin).await
+        quiescence::wait_until_delivered(&mut admin).await
     }
 
-    /// Waits until nothing waits, and has Redis write its append-only file anew, and not by itself from then
-    /// on, so that neither is measured with what comes after. Does nothing elsewhere.
-    pub(crate) async fn settle(&self) -> anyhow::Result<()> {
+    /// Waits until no background work is pending, rewrites the append-only file and turns automatic
+    /// rewrites off. Does nothing for an external system.
+    pub(crate) async fn prepare_measurement(&self) -> anyhow::Result<()> {
         let Some(mut admin) = self.redis().await? else { return Ok(()) };
-        rest::reached(&mut admin).await?;
-        log::settle(&mut admin).await
+        quiescence::wait_until_quiescent(&mut admin).await?;
+        aof::rewrite(&mut admin).await
     }
 
-    /// Listens in on Redis for a while (half a second is enough to be off by one in a hundred), to
-    /// learn which of the commands that it counts were sent by clients, and which called by
-    /// functions: it does not say. To be done under the very load that is measured, but before it is
-    /// measured: Redis takes up to twice as long for commands while somebody listens in.
+    /// Samples the commands with MONITOR. INFO counts commands of clients and commands inside
+    /// functions together; the sample separates them. Half a second has an error of about 1%.
+    /// Sample under the load of the measurement but before it: Redis takes up to twice as long per
+    /// command under MONITOR.
     ///
-    /// Without it, [`RedisUsage`] has neither the number of commands nor their time. Does nothing
-    /// elsewhere.
-    pub(crate) async fn listen_in(&self, length: Duration) -> anyhow::Result<()> {
+    /// Without a sample, [`RedisUsage`](usage::RedisUsage) has neither the number of commands nor their time. Does
+    /// nothing for an external system.
+    pub(crate) async fn sample_commands(&self, length: Duration) -> anyhow::Result<()> {
         let Some(store) = &self.store else { return Ok(()) };
-        let nesting = store.admin.listen_in(length).await?;
-        *self.nesting.lock().unwrap_or_else(PoisonError::into_inner) = Some(nesting);
+        let sample = store.admin.sample_commands(length).await?;
+        *self.sample.lock().unwrap_or_else(PoisonError::into_inner) = Some(sample);
         Ok(())
     }
 
-    /// Returns what its processes and Redis have used so far; nothing elsewhere. Fails if one of the
-    /// processes has ended: what was measured then is worth nothing.
+    /// Returns the resource usage of its processes and Redis so far; nothing for an external
+    /// system. Fails if a process has exited, since the measurement is then invalid.
     pub(crate) async fn usage(&self) -> anyhow::Result<Usage> {
         let Some(store) = &self.store else { return Ok(Usage::default()) };
         self.check()?;
-        let nesting = self.nesting.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (redis_id, redis) = store.admin.usage(nesting).await?;
+        let sample = self.sample.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (redis_id, redis) = store.admin.usage(sample).await?;
         let ids = self.children.iter().map(|child| (child.name(), child.id()));
-        let processes = process::usage(ids.chain([("redis-server", redis_id)]))?;
+        let processes = procfs::usage(ids.chain([("redis-server", redis_id)]))?;
         Ok(Usage { processes, redis: Some(redis) })
     }
 
@@ -171,12 +137,12 @@ impl System {
             while !remote::is_serving(channel.clone()).await.unwrap_or(false) {
                 self.check()?;
                 if Instant::now() > until {
-                    bail!("the server at {url} does not serve within {START:?}:\n{}", self.logs());
+                    bail!("the server at {url} is not serving after {START:?}:\n{}", self.logs());
                 }
-                sleep(POLL).await;
+                sleep(POLL_INTERVAL).await;
             }
         }
-        // Another program's server may be what answers.
+        // Another process may have answered on the port.
         self.check()
     }
 
@@ -191,14 +157,8 @@ impl System {
 
 impl Drop for System {
     fn drop(&mut self) {
-        // All at once: one after the other, each would wait for its own calls.
+        // Terminates all at once, so that they drain in parallel.
         self.children.iter().for_each(Child::terminate);
-    }
-}
-
-impl Urls {
-    fn all(&self) -> [&str; 5] {
-        [&self.gateway, &self.user, &self.relation, &self.post, &self.timeline]
     }
 }
 
@@ -208,15 +168,15 @@ mod tests {
 
     use super::*;
 
-    async fn started(shape: Shape, processes: usize) {
-        let system = System::start(shape, Some(1), &[]).await.unwrap();
+    async fn started(layout: Layout, processes: usize) {
+        let system = System::start(layout, Some(1), &[]).await.unwrap();
         let directory = system._directory.as_ref().unwrap().path().to_owned();
         let mut redis = system.redis().await.unwrap().unwrap();
         let keys: u64 = cmd("DBSIZE").query_async(&mut redis).await.unwrap();
-        assert!(keys > 0, "the servers use another Redis");
+        assert!(keys > 0, "the servers use a different Redis");
         let before = system.usage().await.unwrap();
         assert_eq!(before.redis.as_ref().unwrap().commands, None);
-        system.listen_in(POLL).await.unwrap();
+        system.sample_commands(POLL_INTERVAL).await.unwrap();
         let _: String = cmd("PING").query_async(&mut redis).await.unwrap();
         let used = system.usage().await.unwrap().since(&before);
         assert!(used.redis.unwrap().commands.is_some_and(|commands| commands > 0));
@@ -226,26 +186,26 @@ mod tests {
         }
         drop(system);
         assert!(!directory.exists());
-        assert!(cmd("PING").query_async::<String>(&mut redis).await.is_err(), "Redis goes on");
+        assert!(cmd("PING").query_async::<String>(&mut redis).await.is_err(), "Redis still runs");
     }
 
     #[tokio::test]
-    async fn a_system_in_one_process_starts_and_leaves_nothing() {
-        started(Shape::One, 2).await;
+    async fn a_system_in_one_process_starts_and_cleans_up() {
+        started(Layout::One, 2).await;
     }
 
     #[tokio::test]
-    async fn a_system_in_five_processes_starts_and_leaves_nothing() {
-        started(Shape::Five, 6).await;
+    async fn a_system_in_five_processes_starts_and_cleans_up() {
+        started(Layout::Five, 6).await;
     }
 
     #[tokio::test]
-    async fn nothing_is_known_of_a_system_elsewhere() {
+    async fn an_external_system_has_no_usage() {
         let at = |port: u16| format!("http://127.0.0.1:{port}");
         let (gateway, user, relation, post, timeline) = (at(1), at(2), at(3), at(4), at(5));
-        let system = System::elsewhere(Urls { gateway, user, relation, post, timeline });
+        let system = System::external(Urls { gateway, user, relation, post, timeline });
         assert_eq!(system.urls().post, "http://127.0.0.1:4");
-        system.listen_in(POLL).await.unwrap();
+        system.sample_commands(POLL_INTERVAL).await.unwrap();
         assert!(system.redis().await.unwrap().is_none());
         let usage = system.usage().await.unwrap();
         assert!(usage.processes.is_empty() && usage.redis.is_none());

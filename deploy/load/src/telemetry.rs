@@ -1,4 +1,4 @@
-//! The subcommand `telemetry`: what it costs a system to tell a collector what it does.
+//! The subcommand `telemetry`: cost of exporting telemetry.
 
 pub(crate) mod collector;
 
@@ -7,45 +7,45 @@ use std::{env, fmt::Write as _, process::ExitCode};
 use anyhow::ensure;
 
 use self::collector::Collector;
-use crate::{bench::Bench, outcome::write_json, scenario::Scenario};
+use crate::{results::write_json, scenario::Scenario, setup::Setup};
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const SAMPLING: &str = "MICROBLOG_TRACE_SAMPLING";
 
-/// Measures a scenario with telemetry beside the same without.
+/// Compares a scenario with and without telemetry.
 ///
-/// Starts two systems and a collector, which takes traces and metrics and drops them. The two are
-/// measured in turn, each round in the other order.
+/// Starts two systems, and a collector that discards traces and metrics. Measures the systems
+/// alternately and reverses the order in each round.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What clients do
+    /// The scenario
     #[arg(value_name = "SCENARIO", default_value = "mixed")]
     scenario: Scenario,
-    /// How often each of the two is measured
+    /// Number of measurements of each system
     #[arg(long, value_name = "COUNT", default_value_t = 3,
           value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// The share of the calls that is traced, from 0 to 1
+    /// Sampling ratio of traces, from 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     sampling: f64,
     #[command(flatten)]
-    bench: Bench,
+    setup: Setup,
 }
 
-/// What was measured.
+/// The results.
 #[derive(Debug, serde::Serialize)]
 struct Report {
     scenario: Scenario,
     sampling: f64,
     rounds: Vec<Round>,
-    /// All calls with telemetry a second, to all without.
+    /// Sum of the rates with telemetry divided by the sum without.
     ratio: f64,
-    /// What came to the collector, in bytes.
+    /// Bytes that the collector received.
     traces: u64,
     metrics: u64,
 }
 
-/// Calls a second.
+/// Calls per second of one round.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 struct Round {
     without: f64,
@@ -56,36 +56,40 @@ struct Round {
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     ensure!(
         env::var_os(ENDPOINT).is_none(),
-        "{ENDPOINT} is set: there would be no system without telemetry"
+        "{ENDPOINT} must not be set: one system runs without telemetry"
     );
-    let Args { scenario, sampling, bench, .. } = args;
-    let list = bench.graph.graph()?;
+    let Args { scenario, sampling, setup, .. } = args;
+    let list = setup.graph.graph()?;
     let collector = Collector::start()?;
-    let told = [(ENDPOINT, collector.url().to_owned()), (SAMPLING, sampling.to_string())];
-    let told = told.map(|(name, value)| (name.to_owned(), value));
-    let systems = [bench.start(&list, &[]).await?, bench.start(&list, &told).await?];
-    let Bench { trial, .. } = bench;
+    let environment = [(ENDPOINT, collector.url().to_owned()), (SAMPLING, sampling.to_string())];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value));
+    let systems = [setup.start(&list, &[]).await?, setup.start(&list, &environment).await?];
+    let Setup { benchmark, .. } = setup;
     let mut rounds = Vec::new();
     for round in 0..args.rounds {
         eprintln!("round {} of {}", round + 1, args.rounds);
         let mut rates = [0.0; 2];
-        for place in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
-            let (system, world) = &systems[place];
-            let outcome = trial.measure(system, world, scenario, trial.load.pace()).await?;
+        for index in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
+            let (system, data_set) = &systems[index];
+            let outcome =
+                benchmark.measure(system, data_set, scenario, benchmark.load.model()).await?;
             ensure!(outcome.errors.is_empty(), "calls failed: {:?}", outcome.errors);
-            rates[place] = outcome.calls_per_second;
+            rates[index] = outcome.calls_per_second;
         }
         let [without, with] = rates;
         rounds.push(Round { without, with });
     }
-    // A system that ends sends what is left.
+    // A system exports the rest of its telemetry when it stops.
     drop(systems);
-    let [traces, metrics] = collector.taken().await?;
-    ensure!(traces > 0 && metrics > 0, "no telemetry came: {traces} and {metrics} bytes");
+    let [traces, metrics] = collector.bytes_received().await?;
+    ensure!(
+        traces > 0 && metrics > 0,
+        "the collector received no telemetry: traces {traces} bytes, metrics {metrics} bytes"
+    );
     let ratio = sum(&rounds, |round| round.with) / sum(&rounds, |round| round.without);
     let report = Report { scenario, sampling, rounds, ratio, traces, metrics };
     print!("{}", report.text());
-    write_json(trial.json.as_deref(), &report)?;
+    write_json(benchmark.json.as_deref(), &report)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -94,7 +98,7 @@ impl Report {
         let scenario = self.scenario.name();
         let mut text =
             format!("{scenario:<16}{:>12}{:>16}{:>8}\n", "calls/s", "with telemetry", "ratio");
-        // Writing to a string does not fail.
+        // `write!` to a `String` does not fail.
         for (number, Round { without, with }) in (1..).zip(&self.rounds) {
             let name = format!("round {number}");
             let ratio = with / without;
@@ -108,7 +112,7 @@ impl Report {
         let Self { sampling, traces, metrics, .. } = self;
         let _ = writeln!(
             text,
-            "{traces} bytes of traces ({sampling} of the calls) and {metrics} of metrics came"
+            "received {traces} bytes of traces ({sampling} of the calls) and {metrics} bytes of metrics"
         );
         text
     }

@@ -1,7 +1,7 @@
-//! The program as people call it. Needs the programs of the workspace beside it, which are there when
-//! all of it is tested.
+//! Black-box tests of the program. They need the programs of the workspace beside it, which a test
+//! run of the whole workspace builds.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::process::{Command, Output};
 
@@ -11,7 +11,7 @@ fn load(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_microblog-load")).args(arguments).output().unwrap()
 }
 
-/// Returns what a command prints and what it writes for programs.
+/// Returns the standard output and the JSON file of a command.
 fn measured(arguments: &[&str]) -> (String, Value) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("measured.json");
@@ -32,7 +32,7 @@ fn is_positive(number: &Value) -> bool {
     number.as_f64().is_some_and(|number| number > 0.0)
 }
 
-/// A small graph and a few calls.
+/// Options for a small graph and a few calls.
 const SMALL: [&str; 9] = [
     "--accounts=60",
     "--following=8",
@@ -50,7 +50,7 @@ fn run_small(scenario: &str) -> (String, Value) {
 }
 
 #[test]
-fn a_scenario_is_measured_on_a_system_that_is_started_for_it() {
+fn run_measures_a_scenario_on_a_started_system() {
     let (text, measured) = run_small("mixed");
     assert!(text.contains("calls/s") && text.contains("mixed"), "{text}");
     assert_eq!(measured["scenario"], "mixed");
@@ -85,17 +85,17 @@ fn no_call_of_any_scenario_fails() {
 }
 
 #[test]
-fn importing_is_measured_by_follows() {
+fn run_measures_import_in_follows() {
     let (text, measured) = run_small("import");
     assert!(text.lines().any(|line| line.starts_with("import ") && line.contains(" - ")), "{text}");
     assert!(is_positive(&measured["calls_per_second"]));
     assert_eq!(measured["latency_us"], Value::Null);
-    // As many as a generated graph of this size has.
+    // The size range of a generated graph with these options.
     assert!((300..700).contains(&measured["calls"].as_u64().unwrap()), "{measured}");
 }
 
 #[test]
-fn telemetry_is_measured_beside_none() {
+fn telemetry_compares_two_systems() {
     let arguments = ["telemetry", "home", "--rounds=2", "--sampling=1"];
     let (text, measured) = measured(&[&arguments, &SMALL[..]].concat());
     let begins: Vec<_> = text.lines().map(|line| line.split("  ").next().unwrap()).collect();
@@ -109,11 +109,11 @@ fn telemetry_is_measured_beside_none() {
 }
 
 #[test]
-fn memory_is_watched_while_clients_call() {
+fn soak_samples_memory_under_load() {
     let (text, measured) =
         measured(&[&["soak", "--layout=five", "--every=200ms"], &SMALL[..]].concat());
     let readings = measured["readings"].as_array().unwrap();
-    // One before, one after, and one between at least.
+    // One before, one after, and at least one in between.
     assert!(readings.len() >= 3, "{measured}");
     assert_eq!(text.lines().filter(|line| line.contains(" s ")).count(), readings.len(), "{text}");
     for reading in readings {
@@ -129,7 +129,7 @@ fn memory_is_watched_while_clients_call() {
 }
 
 #[test]
-fn posts_are_followed_to_all_followers() {
+fn fan_out_measures_delivery_to_all_followers() {
     let arguments = ["fan-out", "--followers=40", "--posts=2", "--entries=3"];
     let (text, measured) = measured(&arguments);
     assert!(text.starts_with("2 posts to 40 followers, each with 3 posts at home\n"), "{text}");
@@ -138,7 +138,7 @@ fn posts_are_followed_to_all_followers() {
 }
 
 #[test]
-fn where_nothing_answers_it_says_so() {
+fn run_reports_an_unreachable_server() {
     let nowhere = "http://127.0.0.1:1";
     let errors = refused(&["run", "home", "--user-url", nowhere, "--gateway-url", nowhere]);
     assert!(errors.contains("nothing answers at http://127.0.0.1:1"), "{errors}");

@@ -1,5 +1,5 @@
-//! Posts, likes, comments and home timelines for accounts that exist, by the calls of their
-//! services. Knows nothing of Redis.
+//! Creates posts, likes, comments and home timelines for existing accounts, through the services.
+//! Independent of Redis.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_local::{
@@ -11,12 +11,12 @@ use tonic::Status;
 use uuid::Uuid;
 
 use crate::{
-    services::{Services, told},
+    service_clients::{ServiceClients, status_to_error},
     system::Urls,
 };
 
 /// Calls in flight.
-const AT_ONCE: usize = 32;
+const IN_FLIGHT_MAX: usize = 32;
 
 /// The characters of a text.
 const CHARACTERS: usize = 140;
@@ -27,18 +27,18 @@ const WORDS: [&str; 28] = [
     "books", "and", "their", "day", "in", "few", "words",
 ];
 
-/// Accounts that do something.
+/// Accounts that create content.
 pub(super) struct Content<'a> {
     accounts: &'a [u64],
-    services: Services,
+    services: ServiceClients,
 }
 
 impl<'a> Content<'a> {
     pub(super) async fn new(urls: &Urls, accounts: &'a [u64]) -> anyhow::Result<Self> {
-        Ok(Self { accounts, services: Services::of(urls).await? })
+        Ok(Self { accounts, services: ServiceClients::connect(urls).await? })
     }
 
-    /// Lets each account post once; returns the posts, in the order of the accounts.
+    /// Publishes one post per account. Returns the posts in the order of the accounts.
     pub(super) async fn publish(&self, round: u32) -> anyhow::Result<Vec<u64>> {
         let first = round as usize * self.accounts.len();
         let calls = self.accounts.iter().enumerate().map(async |(index, &author)| {
@@ -47,8 +47,8 @@ impl<'a> Content<'a> {
         all("posts", self.accounts.len(), calls).await
     }
 
-    /// Lets so many accounts like each post, or all, if they are fewer; returns how many likes
-    /// these are.
+    /// Likes each post with `each` accounts, or with all if there are fewer. Returns the number of
+    /// likes.
     pub(super) async fn like(&self, posts: &[u64], each: u32) -> anyhow::Result<u64> {
         let each = self.accounts.len().min(each as usize);
         let likes = posts.iter().enumerate().flat_map(|(index, &post)| {
@@ -64,7 +64,7 @@ impl<'a> Content<'a> {
         Ok(all("likes", posts.len() * each, calls).await?.len() as u64)
     }
 
-    /// Lets somebody comment on each of the posts.
+    /// Adds one comment to each post.
     pub(super) async fn comment(&self, posts: &[u64], round: u32) -> anyhow::Result<()> {
         let first = round as usize;
         let calls = posts.iter().enumerate().map(async |(index, &post_id)| {
@@ -86,7 +86,7 @@ impl<'a> Content<'a> {
         all("comments", posts.len(), calls).await.map(drop)
     }
 
-    /// Lets each account read its home timeline, which is there from then on.
+    /// Reads the home timeline of each account. The read creates the timeline.
     pub(super) async fn read_homes(&self) -> anyhow::Result<()> {
         let calls = self.accounts.iter().map(async |&account| {
             remote::repeatedly(async || self.services.home(account).await).await.map(drop)
@@ -99,20 +99,20 @@ impl<'a> Content<'a> {
     }
 }
 
-/// Makes so many calls, some at a time, and returns their answers in their order.
+/// Makes calls concurrently and returns the responses in order.
 async fn all<T>(
     label: &'static str,
     count: usize,
     calls: impl Iterator<Item = impl Future<Output = Result<T, Status>>>,
 ) -> anyhow::Result<Vec<T>> {
     let progress = Progress::start(label, count as u64);
-    let answers = stream::iter(calls).buffered(AT_ONCE).inspect(|_| progress.add(1));
+    let answers = stream::iter(calls).buffered(IN_FLIGHT_MAX).inspect(|_| progress.add(1));
     let answers = answers.try_collect().await;
     progress.finish();
-    told(answers)
+    status_to_error(answers)
 }
 
-/// Returns words in an order that depends on the number.
+/// Returns a deterministic text of 140 characters.
 fn text(number: usize) -> String {
     let mut text = String::new();
     let mut state = number as u64 + 1;
@@ -122,7 +122,7 @@ fn text(number: usize) -> String {
         text.push(' ');
     }
     text.truncate(CHARACTERS - 1);
-    // The service leaves out blanks at the end.
+    // The service trims trailing spaces.
     text + "."
 }
 
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_as_long_as_they_are_said_to_be_and_differ() {
+    fn texts_have_140_characters_and_differ() {
         assert!((0..100).all(|number| text(number).len() == CHARACTERS));
         assert_ne!(text(0), text(1));
     }

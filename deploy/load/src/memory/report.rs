@@ -1,30 +1,31 @@
-//! What was measured, as a table for people and as JSON.
+//! Results of `memory`, as a table and as JSON.
 
 use serde::Serialize;
 
-use super::kinds::Kinds;
+use super::key_kinds::Kinds;
 
-/// The step that the one before it is measured beside.
-pub(super) const PLAIN: &str = "the same in two plain sorted sets";
+/// The baseline of the step before it.
+pub(super) const BASELINE: &str = "the same in two plain sorted sets";
 
-/// All that was measured.
+/// The results.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) steps: Vec<Step>,
     /// All keys at the end.
     pub(super) keys: Kinds,
-    /// Keys that pass by themselves, and that nothing else counts.
-    pub(super) passing: Kinds,
+    /// Expiring keys, which no step counts.
+    #[serde(rename = "passing")]
+    pub(super) expiring: Kinds,
 }
 
-/// Things of one kind, and how much more of Redis' memory was used with them than without.
+/// One kind of data, and the growth of memory by it.
 #[derive(Debug, Serialize)]
 pub(super) struct Step {
     pub(super) what: String,
     pub(super) count: u64,
-    /// Bytes of all that Redis uses.
+    /// Growth of the memory that Redis uses, in bytes.
     pub(super) used: i64,
-    /// Bytes of the keys by themselves.
+    /// Growth of the sum of `MEMORY USAGE` over all keys, in bytes.
     pub(super) keys: i64,
 }
 
@@ -40,23 +41,23 @@ impl Report {
             let (used, keys) = (each(step.used, step.count), each(step.keys, step.count));
             table += &row([&step.what, &count, &used, &keys]);
         }
-        if let Some([ours, plain]) = self.compared() {
-            let ratio = |ours, plain| format!("{:.2}", ours as f64 / plain as f64);
-            let (used, keys) = (ratio(ours.used, plain.used), ratio(ours.keys, plain.keys));
-            table += &row(["follows, beside these", "", &used, &keys]);
+        if let Some([ours, baseline]) = self.comparison() {
+            let ratio = |ours, baseline| format!("{:.2}", ours as f64 / baseline as f64);
+            let (used, keys) = (ratio(ours.used, baseline.used), ratio(ours.keys, baseline.keys));
+            table += &row(["follows, ratio to these", "", &used, &keys]);
         }
         table += "\n";
         table += &row(["keys at the end", "count", "bytes each", "bytes"]);
         table += &kinds(&self.keys);
         table += "\n";
-        table += &row(["not counted, gone in a day", "count", "bytes each", "bytes"]);
-        table += &kinds(&self.passing);
+        table += &row(["not counted, expire in a day", "count", "bytes each", "bytes"]);
+        table += &kinds(&self.expiring);
         table
     }
 
-    /// Returns the follows as they are kept, and as they would be in plain sorted sets.
-    fn compared(&self) -> Option<[&Step; 2]> {
-        let plain = self.steps.iter().position(|step| step.what == PLAIN)?;
+    /// Returns the step of the follows and its baseline.
+    fn comparison(&self) -> Option<[&Step; 2]> {
+        let plain = self.steps.iter().position(|step| step.what == BASELINE)?;
         Some([self.steps.get(plain.checked_sub(1)?)?, &self.steps[plain]])
             .filter(|[_, plain]| plain.count > 0)
     }
@@ -87,21 +88,21 @@ mod tests {
     }
 
     fn report(steps: Vec<Step>) -> Report {
-        Report { steps, keys: Kinds::new(), passing: Kinds::new() }
+        Report { steps, keys: Kinds::new(), expiring: Kinds::new() }
     }
 
     #[test]
-    fn follows_are_told_beside_plain_sorted_sets() {
-        let steps = vec![step("follows", 100, 5000, 4000), step(PLAIN, 100, 20_000, 10_000)];
+    fn the_table_compares_follows_with_the_baseline() {
+        let steps = vec![step("follows", 100, 5000, 4000), step(BASELINE, 100, 20_000, 10_000)];
         let table = report(steps).table();
-        let compared = table.lines().find(|line| line.starts_with("follows, beside")).unwrap();
+        let compared = table.lines().find(|line| line.starts_with("follows, ratio")).unwrap();
         assert!(compared.split_whitespace().collect::<Vec<_>>().ends_with(&["0.25", "0.40"]));
         assert!(table.contains("50.0") && table.contains("200.0"), "{table}");
     }
 
     #[test]
-    fn a_graph_without_follows_has_a_table_too() {
-        let table = report(vec![step("follows", 0, 10, 0), step(PLAIN, 0, -3, 0)]).table();
-        assert!(!table.contains("beside") && !table.contains("NaN"), "{table}");
+    fn the_table_omits_the_comparison_without_follows() {
+        let table = report(vec![step("follows", 0, 10, 0), step(BASELINE, 0, -3, 0)]).table();
+        assert!(!table.contains("ratio") && !table.contains("NaN"), "{table}");
     }
 }

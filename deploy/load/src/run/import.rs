@@ -1,19 +1,19 @@
-//! How fast a follow graph comes in, by the calls of `microblog import`.
+//! Import throughput, with the calls of `microblog import`.
 
 use std::collections::BTreeMap;
 
 use anyhow::ensure;
 use microblog_local::{edges::EdgeList, graph};
 
-use crate::{outcome::Outcome, services, system::System};
+use crate::{results::ScenarioResult, service_clients, system::System};
 
 /// The name of the scenario.
 pub(super) const NAME: &str = "import";
 
-/// Makes the accounts of a graph, and measures how fast its follows come in, of which none must be
-/// there already. Each follow counts as a call, without a latency of its own.
-pub(super) async fn measure(system: &System, list: &EdgeList) -> anyhow::Result<Outcome> {
-    let target = services::import_target(system.urls(), "");
+/// Creates the accounts of a graph and measures the import of its follows. Each follow counts as a
+/// call without a latency. At least one follow must be new.
+pub(super) async fn measure(system: &System, list: &EdgeList) -> anyhow::Result<ScenarioResult> {
+    let target = service_clients::import_target(system.urls(), "");
     let ids = graph::users(list, &target).await?.ids;
     let before = system.usage().await?;
     let follows = graph::follows(list, &ids, &target).await?;
@@ -21,7 +21,7 @@ pub(super) async fn measure(system: &System, list: &EdgeList) -> anyhow::Result<
     let created = follows.outcome.created;
     ensure!(created > 0, "all follows of the graph are there already");
     let seconds = follows.took.as_secs_f64();
-    Ok(Outcome {
+    Ok(ScenarioResult {
         scenario: NAME.to_owned(),
         calls: created,
         seconds,

@@ -1,4 +1,4 @@
-//! Which method takes which request, and how it answers.
+//! Method path and response type of each request type.
 
 use microblog_proto::gateway::{
     FollowRequest, FollowResponse, LikeRequest, LikeResponse, LoginRequest, LoginResponse,
@@ -10,22 +10,22 @@ use microblog_proto::gateway::{
 use microblog_proto::relation::{BatchGetRelationsRequest, BatchGetRelationsResponse};
 use prost::Message;
 
-/// A request that a method of its own takes.
+/// A request type with its method.
 pub(super) trait Method: Message {
     /// The method's path.
     const PATH: &'static str;
-    /// Whether the answer may have nothing in it.
+    /// Whether an encoded response may be empty.
     const MAY_BE_EMPTY: bool;
-    /// The answer.
-    type Answer: Message + Default;
+    /// The response type.
+    type Response: Message + Default;
 }
 
 macro_rules! methods {
-    ($service:literal; $($name:literal: $request:ty => $answer:ty, $may_be_empty:literal;)*) => {$(
+    ($service:literal; $($name:literal: $request:ty => $response:ty, $may_be_empty:literal;)*) => {$(
         impl Method for $request {
             const PATH: &'static str = concat!("/microblog.", $service, "/", $name);
             const MAY_BE_EMPTY: bool = $may_be_empty;
-            type Answer = $answer;
+            type Response = $response;
         }
     )*};
 }

@@ -1,59 +1,59 @@
-//! What a system has used, and what it used between two moments.
+//! Resource usage of a system, so far and between two times.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::nesting::Nesting;
-use crate::info::Executed;
+use super::monitor::MonitorSample;
+use crate::redis_info::CommandStats;
 
-/// What the processes of a system and its Redis have used so far, or since some moment.
+/// Resource usage of a system's processes and Redis.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Usage {
-    /// Each process, redis-server among them. None on systems other than Linux, nor where the
-    /// system is somebody else's.
+    /// Each process, including redis-server. Empty on systems other than Linux and for an external
+    /// system.
     pub(crate) processes: Vec<ProcessUsage>,
-    /// None where the system is somebody else's.
+    /// `None` for an external system.
     pub(crate) redis: Option<RedisUsage>,
 }
 
-/// What a process has used.
+/// Resource usage of a process.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ProcessUsage {
-    /// The name of its program.
+    /// The program's name.
     pub(crate) name: String,
-    /// Time on all CPUs, the kernel's for it included; as exact as a tick, mostly 10 ms.
+    /// User and system time on all CPUs, with the resolution of a clock tick, usually 10 ms.
     pub(crate) cpu_us: u64,
-    /// How much of it is in memory now, whatever was before.
+    /// Resident memory (VmRSS) at the later time.
     pub(crate) resident_bytes: u64,
-    /// How much of that is its own, and not in a file such as the program.
+    /// Anonymous part of it (RssAnon), which excludes file mappings such as the program.
     pub(crate) anonymous_bytes: u64,
 }
 
-/// What Redis has done.
+/// Statistics of Redis.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct RedisUsage {
-    /// Commands that clients sent, the services' rounds in the background included, which send some
-    /// thousands a second whatever the load; what functions called is not among them. An estimate,
-    /// in proportion to what was heard when [listening in](super::System::listen_in); none before.
+    /// Commands that clients sent, without commands inside functions. Includes the services'
+    /// periodic jobs, which send some thousand commands a second without load. An estimate from the
+    /// [sample](super::System::sample_commands); `None` without one.
     pub(crate) commands: Option<u64>,
-    /// How long Redis worked on these commands, what functions called included, but not the reading
-    /// and writing of connections. Estimated in the same way, but for functions, whose time is exact.
+    /// Execution time of these commands, including commands inside functions, without socket I/O.
+    /// An estimate like `commands`, except for functions, whose time is exact.
     pub(crate) server_us: Option<u64>,
-    /// Reads of connections: one for each round trip, or less, where a read brought what several
-    /// callers of one connection had sent meanwhile.
+    /// Reads of sockets: one per round trip, or fewer if one read contains several pipelined
+    /// requests.
     pub(crate) round_trips: u64,
-    /// Bytes that clients sent.
+    /// Bytes from clients.
     pub(crate) bytes_in: u64,
-    /// Bytes that clients were sent.
+    /// Bytes to clients.
     pub(crate) bytes_out: u64,
     #[serde(skip)]
-    by_name: BTreeMap<String, Executed>,
+    by_name: BTreeMap<String, CommandStats>,
     #[serde(skip)]
-    nesting: Option<Nesting>,
+    sample: Option<MonitorSample>,
 }
 
-/// What Redis counts of its connections.
+/// Connection statistics of Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Traffic {
     pub(super) reads: u64,
@@ -62,7 +62,7 @@ pub(super) struct Traffic {
 }
 
 impl Usage {
-    /// Returns what was used since an earlier moment. Sizes are those of now.
+    /// Returns the usage since an earlier time. Memory sizes are the current ones.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let earlier = |name: &str| before.processes.iter().find(|process| process.name == name);
         let process = |process: &ProcessUsage| ProcessUsage {
@@ -78,13 +78,13 @@ impl Usage {
 }
 
 impl RedisUsage {
-    /// Returns what was used according to Redis' own counters, and to how its commands are called.
+    /// Returns the usage from Redis' counters and an optional MONITOR sample.
     pub(super) fn new(
-        by_name: BTreeMap<String, Executed>,
+        by_name: BTreeMap<String, CommandStats>,
         traffic: Traffic,
-        nesting: Option<Nesting>,
+        sample: Option<MonitorSample>,
     ) -> Self {
-        let sent = nesting.as_ref().map(|nesting| nesting.sent(&by_name));
+        let sent = sample.as_ref().map(|sample| sample.sent(&by_name));
         let Traffic { reads, bytes_in, bytes_out } = traffic;
         Self {
             commands: sent.map(|sent| sent.calls),
@@ -93,7 +93,7 @@ impl RedisUsage {
             bytes_in,
             bytes_out,
             by_name,
-            nesting,
+            sample,
         }
     }
 
@@ -105,7 +105,7 @@ impl RedisUsage {
             bytes_in: self.bytes_in.saturating_sub(before.bytes_in),
             bytes_out: self.bytes_out.saturating_sub(before.bytes_out),
         };
-        Self::new(by_name.collect(), traffic, self.nesting.clone())
+        Self::new(by_name.collect(), traffic, self.sample.clone())
     }
 }
 
@@ -113,7 +113,7 @@ impl RedisUsage {
 mod tests {
     use super::*;
 
-    fn usage(cpu_us: u64, reads: u64, get: Executed) -> Usage {
+    fn usage(cpu_us: u64, reads: u64, get: CommandStats) -> Usage {
         let process = ProcessUsage {
             name: "redis-server".to_owned(),
             cpu_us,
@@ -122,15 +122,15 @@ mod tests {
         };
         let by_name = BTreeMap::from([("get".to_owned(), get)]);
         let traffic = Traffic { reads, bytes_in: 2 * reads, bytes_out: 3 * reads };
-        let nesting = Nesting::heard(["+1.0 [0 127.0.0.1:1] \"get\" \"a\""].into_iter());
-        let redis = RedisUsage::new(by_name, traffic, Some(nesting));
+        let sample = MonitorSample::from_lines(["+1.0 [0 127.0.0.1:1] \"get\" \"a\""].into_iter());
+        let redis = RedisUsage::new(by_name, traffic, Some(sample));
         Usage { processes: vec![process], redis: Some(redis) }
     }
 
     #[test]
-    fn times_and_counts_are_since_then_and_sizes_are_of_now() {
-        let before = usage(100, 10, Executed { calls: 4, us: 40 });
-        let after = usage(150, 30, Executed { calls: 9, us: 60 });
+    fn since_subtracts_counters_and_keeps_sizes() {
+        let before = usage(100, 10, CommandStats { calls: 4, us: 40 });
+        let after = usage(150, 30, CommandStats { calls: 9, us: 60 });
         let used = after.since(&before);
         assert_eq!((used.processes[0].cpu_us, used.processes[0].resident_bytes), (50, 150));
         let redis = used.redis.unwrap();

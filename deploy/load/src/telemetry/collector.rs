@@ -1,4 +1,4 @@
-//! A collector of OpenTelemetry data that counts and drops them, in a process of its own.
+//! An OpenTelemetry collector that counts and discards data, in its own process.
 
 use std::{
     convert::Infallible,
@@ -25,15 +25,15 @@ use tonic::{Request, Response, Status, body::Body, server::NamedService, service
 use tower::Service;
 
 use crate::{
-    raw::{self, Raw},
-    server::{Server, bare_service, end_with_parent},
-    services::told,
+    raw_call::{self, RawCodec},
+    server_process::{ServerProcess, always_ready_service, end_with_parent},
+    service_clients::status_to_error,
 };
 
-/// The subcommand that serves.
+/// The subcommand of the collector process.
 const COLLECT: &str = "collect";
 
-/// Takes telemetry and drops it.
+/// Receives telemetry and discards it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Address to listen on
@@ -44,54 +44,55 @@ pub(crate) struct Args {
     chassis: chassis::Config,
 }
 
-/// Serves until it is told to stop.
+/// Serves until the process is stopped.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     end_with_parent()?;
     let (traces, metrics) = (Arc::default(), Arc::default());
     let listen = move |_: Worker| {
-        let traces: Taker<Traces> = Taker::new(&traces);
-        let metrics: Taker<Metrics> = Taker::new(&metrics);
+        let traces: CountingService<Traces> = CountingService::new(&traces);
+        let metrics: CountingService<Metrics> = CountingService::new(&metrics);
         let routes = Routes::new(traces).add_service(metrics);
-        let service = bare_service(Taker::<Traces>::NAME, routes);
+        let service = always_ready_service(CountingService::<Traces>::NAME, routes);
         future::ready(Ok::<_, Infallible>(vec![Listening { address: args.listen, service }]))
     };
     Ok(chassis::run(&args.chassis, listen))
 }
 
-/// One that was started here.
-pub(crate) struct Collector(Server);
+/// A started collector process.
+pub(crate) struct Collector(ServerProcess);
 
 impl Collector {
-    /// Starts it.
+    /// Starts the collector.
     pub(super) fn start() -> anyhow::Result<Self> {
-        Server::start(COLLECT, &["--threads=1".to_owned()], &[]).map(Self)
+        ServerProcess::start(COLLECT, &["--threads=1".to_owned()], &[]).map(Self)
     }
 
-    /// Returns where it listens.
+    /// Returns the collector's URL.
     pub(super) fn url(&self) -> &str {
         self.0.url()
     }
 
-    /// Returns how many bytes of traces and of metrics came so far.
-    pub(super) async fn taken(&self) -> anyhow::Result<[u64; 2]> {
+    /// Returns the bytes of traces and metrics received so far.
+    pub(super) async fn bytes_received(&self) -> anyhow::Result<[u64; 2]> {
         Ok([self.ask(Traces::NAME).await?, self.ask(Metrics::NAME).await?])
     }
 
     async fn ask(&self, service: &str) -> anyhow::Result<u64> {
-        let path: PathAndQuery = format!("/{service}/{TAKEN}").parse()?;
+        let path: PathAndQuery = format!("/{service}/{BYTES_RECEIVED}").parse()?;
         let request = Request::new(Bytes::new());
-        let answer = told(raw::call(remote::channel(self.url())?, path, request).await)?;
-        let answer = <[u8; 8]>::try_from(&*answer).ok().context("not a number of bytes")?;
+        let answer =
+            status_to_error(raw_call::unary(remote::channel(self.url())?, path, request).await)?;
+        let answer = <[u8; 8]>::try_from(&*answer).ok().context("invalid response")?;
         Ok(u64::from_be_bytes(answer))
     }
 }
 
-/// The method of each service that is none of OpenTelemetry's: how many bytes came.
-const TAKEN: &str = "Taken";
+/// A method of this program, beside those of OTLP: returns the number of bytes received.
+const BYTES_RECEIVED: &str = "BytesReceived";
 
-/// What is sent to a collector.
+/// A kind of telemetry.
 trait Signal: Clone + Send + Sync + 'static {
-    /// The service that takes it.
+    /// The OTLP service that receives it.
     const NAME: &'static str;
 }
 
@@ -109,24 +110,24 @@ impl Signal for Metrics {
     const NAME: &'static str = "opentelemetry.proto.collector.metrics.v1.MetricsService";
 }
 
-/// A service that takes one kind of telemetry.
+/// A service that counts and discards one kind of telemetry.
 #[derive(Clone)]
-struct Taker<S> {
+struct CountingService<S> {
     bytes: Arc<AtomicU64>,
     signal: PhantomData<S>,
 }
 
-impl<S> Taker<S> {
+impl<S> CountingService<S> {
     fn new(bytes: &Arc<AtomicU64>) -> Self {
         Self { bytes: Arc::clone(bytes), signal: PhantomData }
     }
 }
 
-impl<S: Signal> NamedService for Taker<S> {
+impl<S: Signal> NamedService for CountingService<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S: Signal> Service<http::Request<Body>> for Taker<S> {
+impl<S: Signal> Service<http::Request<Body>> for CountingService<S> {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
@@ -137,14 +138,15 @@ impl<S: Signal> Service<http::Request<Body>> for Taker<S> {
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let bytes = Arc::clone(&self.bytes);
-        let is_asked = request.uri().path().rsplit_once('/').is_some_and(|(_, name)| name == TAKEN);
+        let is_query =
+            request.uri().path().rsplit_once('/').is_some_and(|(_, name)| name == BYTES_RECEIVED);
         let handler = tower::service_fn(move |request: Request<Bytes>| {
             let length = request.into_inner().len() as u64;
             let before = bytes.fetch_add(length, Ordering::Relaxed);
-            // The answer to what was taken has nothing in it.
-            let answer = if is_asked { before.to_be_bytes().to_vec() } else { Vec::new() };
+            // OTLP export responses are empty.
+            let answer = if is_query { before.to_be_bytes().to_vec() } else { Vec::new() };
             future::ready(Ok::<_, Status>(Response::new(Bytes::from(answer))))
         });
-        async move { Ok(tonic::server::Grpc::new(Raw).unary(handler, request).await) }.boxed()
+        async move { Ok(tonic::server::Grpc::new(RawCodec).unary(handler, request).await) }.boxed()
     }
 }

@@ -1,9 +1,9 @@
-//! Whether a service's user in `deploy/redis/users.acl` may do what the service does, and nothing
-//! else.
+//! Checks that a service's Redis user in `deploy/redis/users.acl` has exactly the permissions that
+//! the service needs.
 //!
-//! What a service does is read from its sources: each quoted word in capitals that is a command of
-//! Redis, in its Rust and in its Lua, and in those functions of the `keyspace`'s prelude that its
-//! Lua calls. So a service names its commands as whole words, and makes none up from parts.
+//! The commands of a service are read from its sources: each quoted upper-case word that is a Redis
+//! command, in its Rust and Lua code, and in the functions of the `keyspace` prelude that its Lua
+//! code calls. A service therefore writes command names as container_command words.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,11 +13,11 @@ use std::{
 
 use redis::{Value, cmd};
 
-use crate::{RedisServer, redis_server::connect, settings};
+use crate::{RedisServer, redis_config, redis_server::connect};
 
-/// What the `keyspace` sends for every service: connections, readiness and the client of a cluster;
+/// Commands that `keyspace` sends for every service: connections, readiness, the cluster client,
 /// functions.
-const OF_THE_KEYSPACE: [&str; 8] = [
+const KEYSPACE_COMMANDS: [&str; 8] = [
     "ping",
     "role",
     "cluster|slots",
@@ -28,18 +28,18 @@ const OF_THE_KEYSPACE: [&str; 8] = [
     "function|list",
 ];
 
-/// What the `keyspace` sends for those services that call these of its methods.
-const OF_METHODS: [(&str, &str); 3] =
+/// Commands that `keyspace` sends for services that call these methods.
+const METHOD_COMMANDS: [(&str, &str); 3] =
     [(".page(", "zrange"), (".exclusive(", "unwatch"), (".recall(", "client|tracking")];
 
 const PRELUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../keyspace/src/prelude.lua");
 
-/// Keys of every service, and of none.
+/// Keys of each service, and a key of no service.
 const KEYS: [&str; 5] =
     ["user:{1}:profile:4", "rel:{1}:following:4", "post:{1}:post:4", "tl:{1}:home:4", "anything"];
 
-/// What no service needs. `OWN` stands for a key of its own.
-const REFUSED: [&[&str]; 19] = [
+/// Commands that no service needs. `OWN` stands for a key of the service.
+const FORBIDDEN: [&[&str]; 19] = [
     &["KEYS", "*"],
     &["SCAN", "0"],
     &["RANDOMKEY"],
@@ -61,62 +61,63 @@ const REFUSED: [&[&str]; 19] = [
     &["SHUTDOWN"],
 ];
 
-/// Asserts that a user may run exactly the commands that a service uses, whose crate is in this
-/// directory.
+/// Asserts that a Redis user may run exactly the commands that a service uses. The directory is
+/// that of the service's crate.
 ///
 /// # Panics
-/// With the commands that are missing and those that are too many.
+/// With the missing and the unnecessary commands.
 pub async fn assert_exact(user: &str, crate_directory: &str) {
     let server = RedisServer::start().await;
     let names: Vec<String> =
         cmd("COMMAND").arg("LIST").query_async(&mut server.admin().await).await.expect("the list");
     let names: BTreeSet<String> = names.into_iter().map(|name| name.to_lowercase()).collect();
     let used = used(Path::new(crate_directory), &names);
-    let allowed: BTreeSet<_> = settings::rights(user).commands.into_iter().map(whole).collect();
+    let allowed: BTreeSet<_> =
+        redis_config::permissions(user).commands.into_iter().map(container_command).collect();
     let missing: Vec<_> = used.difference(&allowed).collect();
     let unused: Vec<_> = allowed.difference(&used).collect();
     assert!(
         missing.is_empty() && unused.is_empty(),
-        "the Redis user {user} lacks {missing:?}, and has without need {unused:?}"
+        "the Redis user {user} lacks {missing:?}, and does not need {unused:?}"
     );
 }
 
-/// Asserts that Redis refuses a user the keys of others, and commands that read whole lists or
-/// govern the server.
+/// Asserts that Redis rejects a user's access to keys of other services, to commands that read
+/// container_command lists, and to administrative commands.
 ///
 /// # Panics
-/// With what was not refused.
+/// With a command that Redis does not reject.
 pub async fn assert_confined(user: &str) {
     let server = RedisServer::start().await;
     let mut connection = connect(&server.url(user)).await.expect("connect");
-    let mut refused = async |words: &[&str]| {
+    let mut assert_rejected = async |words: &[&str]| {
         let mut command = cmd(words[0]);
         let answer = command.arg(&words[1..]).query_async::<Value>(&mut connection).await;
-        let error = answer.expect_err(&format!("{words:?} is to be refused"));
+        let error = answer.expect_err(&format!("{words:?} must be rejected"));
         assert_eq!(error.code(), Some("NOPERM"), "{words:?}: {error}");
     };
-    let own = settings::rights(user).keys;
+    let own = redis_config::permissions(user).keys;
     let others: Vec<_> = KEYS.iter().filter(|key| !key.starts_with(&own)).collect();
     assert_eq!(others.len(), KEYS.len() - 1, "{user} has the keys {own}…");
     for key in others {
         for words in [&["GET", key][..], &["SET", key, "1"], &["ZADD", key, "1", "2"]] {
-            refused(words).await;
+            assert_rejected(words).await;
         }
     }
     let own = format!("{own}{{1}}:key");
-    for words in REFUSED {
+    for words in FORBIDDEN {
         let words: Vec<_> =
             words.iter().map(|&word| if word == "OWN" { &own } else { word }).collect();
-        refused(&words).await;
+        assert_rejected(&words).await;
     }
 }
 
-// The sources name a command that has others below it, such as XGROUP, and which of them, apart.
-fn whole(command: String) -> String {
-    let is_of_the_keyspace = OF_THE_KEYSPACE.contains(&&*command)
-        || OF_METHODS.iter().any(|(_, of_method)| *of_method == command);
+// The sources name a container command such as XGROUP and its subcommand separately.
+fn container_command(command: String) -> String {
+    let is_keyspace_command = KEYSPACE_COMMANDS.contains(&&*command)
+        || METHOD_COMMANDS.iter().any(|(_, of_method)| *of_method == command);
     match command.split_once('|') {
-        Some((whole, _)) if !is_of_the_keyspace => whole.to_owned(),
+        Some((container_command, _)) if !is_keyspace_command => container_command.to_owned(),
         _ => command,
     }
 }
@@ -129,14 +130,16 @@ fn used(directory: &Path, names: &BTreeSet<String>) -> BTreeSet<String> {
     let prelude = fs::read_to_string(PRELUDE).unwrap_or_else(|error| panic!("{PRELUDE}: {error}"));
     let called = called(&lua, &functions(&prelude));
     let is_called = |method: &str| sources.iter().any(|(_, text)| text.contains(method));
-    let of_methods = OF_METHODS.into_iter().filter(|(method, _)| is_called(method));
-    let of_the_keyspace = OF_THE_KEYSPACE.into_iter().chain(of_methods.map(|(_, command)| command));
+    let method_commands = METHOD_COMMANDS.into_iter().filter(|(method, _)| is_called(method));
+    let keyspace_commands =
+        KEYSPACE_COMMANDS.into_iter().chain(method_commands.map(|(_, command)| command));
     let texts = sources.iter().map(|(_, text)| &**text).chain(called);
-    let own = texts.flat_map(capitals).map(str::to_lowercase).filter(|word| names.contains(word));
-    of_the_keyspace.map(str::to_owned).chain(own).collect()
+    let own =
+        texts.flat_map(upper_case_words).map(str::to_lowercase).filter(|word| names.contains(word));
+    keyspace_commands.map(str::to_owned).chain(own).collect()
 }
 
-/// Reads all sources without their tests; with each, whether it is Lua.
+/// Reads all sources without their tests. The flag marks Lua.
 fn read(directory: &Path, sources: &mut Vec<(bool, String)>) {
     let entries = fs::read_dir(directory);
     for entry in entries.unwrap_or_else(|error| panic!("{}: {error}", directory.display())) {
@@ -152,14 +155,14 @@ fn read(directory: &Path, sources: &mut Vec<(bool, String)>) {
     }
 }
 
-/// Returns the functions of a Lua text by their names.
+/// Returns the functions of a Lua source by name.
 fn functions(text: &str) -> BTreeMap<&str, &str> {
     let begun = text.split("\nlocal function ").skip(1);
     let ended = begun.filter_map(|rest| rest.split("\nend\n").next());
     ended.filter_map(|function| Some((function.split_once('(')?.0, function))).collect()
 }
 
-/// Returns those functions that a Lua text names, and those that these name.
+/// Returns the functions that a Lua source calls, directly or indirectly.
 fn called<'a>(text: &str, functions: &BTreeMap<&'a str, &'a str>) -> Vec<&'a str> {
     let mut found = BTreeMap::new();
     let mut texts = vec![text];
@@ -177,8 +180,8 @@ fn called<'a>(text: &str, functions: &BTreeMap<&'a str, &'a str>) -> Vec<&'a str
     found.into_values().collect()
 }
 
-/// Returns the quoted words in capitals.
-fn capitals(text: &str) -> impl Iterator<Item = &str> {
+/// Returns the quoted upper-case words.
+fn upper_case_words(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices(['"', '\'']).filter_map(|(at, quote)| {
         let rest = &text[at + quote.len()..];
         let end = rest.find(|c: char| !c.is_ascii_uppercase())?;
@@ -191,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_found_where_they_are_named_and_called() {
+    fn commands_are_found_in_sources_and_in_called_functions() {
         let prelude = "\nlocal function now()\n  redis.call('TIME')\nend\n\
                        \nlocal function issue(key)\n  now() redis.call('GET', key)\nend\n\
                        \nlocal function bury()\n  call_with('ZREM', old)\nend\n";
@@ -199,10 +202,10 @@ mod tests {
         let names: Vec<_> = functions.keys().copied().collect();
         assert_eq!(names, ["bury", "issue", "now"]);
         let called = called("-- never bury\nissue(keys[1]) unbury()", &functions);
-        let words: Vec<_> = called.into_iter().flat_map(capitals).collect();
+        let words: Vec<_> = called.into_iter().flat_map(upper_case_words).collect();
         assert_eq!(words, ["GET", "TIME"]);
         let words: Vec<_> =
-            capitals("it's cmd(\"ZADD\").arg(\"NX\") 'don't' \"A\" \"SSca\"").collect();
+            upper_case_words("it's cmd(\"ZADD\").arg(\"NX\") 'don't' \"A\" \"SSca\"").collect();
         assert_eq!(words, ["ZADD", "NX"]);
     }
 }

@@ -1,21 +1,22 @@
-//! A Redis Cluster.
+//! A Redis Cluster of redis-server processes.
 
 use redis::{Cmd, FromRedisValue};
 
 use crate::{
     PATIENCE, RedisServer, eventually, free_port,
-    settings::{ADMIN, credentials, password},
+    redis_config::{ADMIN, credentials, password},
 };
 
 const SLOTS: usize = 16_384;
 
-/// A Redis Cluster on 127.0.0.1: first the primaries, then the replicas. Dropping it kills all.
+/// A Redis Cluster on 127.0.0.1: primaries first, then replicas. Dropping it kills all nodes.
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
 }
 
 impl RedisCluster {
-    /// Starts one with so many replicas for each primary, and waits until it serves all slots.
+    /// Starts a cluster with this number of replicas per primary, and waits until it serves all
+    /// slots.
     pub async fn start(primaries: usize, replicas_each: usize) -> Self {
         let mut nodes = Vec::new();
         let mut bus_ports = Vec::new();
@@ -33,11 +34,11 @@ impl RedisCluster {
             run::<()>(node, "SET-CONFIG-EPOCH", &[(index + 1).to_string()]).await;
         }
         for (node, bus_port) in cluster.nodes.iter().zip(&bus_ports).skip(1) {
-            let place = ["127.0.0.1".to_owned(), node.port().to_string(), bus_port.to_string()];
-            run::<()>(&cluster.nodes[0], "MEET", &place).await;
+            let address = ["127.0.0.1".to_owned(), node.port().to_string(), bus_port.to_string()];
+            run::<()>(&cluster.nodes[0], "MEET", &address).await;
         }
         cluster
-            .settle(|info| info.contains(&format!("known_nodes:{}\r", cluster.nodes.len())))
+            .wait_for_info(|info| info.contains(&format!("known_nodes:{}\r", cluster.nodes.len())))
             .await;
         for (index, node) in cluster.nodes.iter().enumerate().skip(primaries) {
             let primary = &cluster.nodes[index % primaries];
@@ -51,26 +52,26 @@ impl RedisCluster {
             .await;
         }
         cluster
-            .settle(|info| {
+            .wait_for_info(|info| {
                 info.contains("cluster_slots_ok:16384\r") && info.contains("cluster_state:ok")
             })
             .await;
-        cluster.settle_replicas(primaries).await;
+        cluster.wait_for_replicas(primaries).await;
         cluster
     }
 
-    /// Returns the cluster's address as one of the users in `deploy/redis/users.acl` reaches it.
+    /// Returns the cluster's URL for a user of `deploy/redis/users.acl`.
     pub fn url(&self, user: &str) -> String {
-        let places = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port()));
-        format!("redis-cluster://{}@{}", credentials(user), places.collect::<Vec<_>>().join(","))
+        let addresses = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port()));
+        format!("redis-cluster://{}@{}", credentials(user), addresses.collect::<Vec<_>>().join(","))
     }
 
-    /// Returns all nodes, the first primaries first.
+    /// Returns all nodes, the initial primaries first.
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
 
-    /// Returns the index of the node that is the primary of a key, as another node sees it.
+    /// Returns the index of the primary of a key, according to the node `seen_by`.
     pub async fn primary_of(&self, key: &str, seen_by: usize) -> usize {
         let seen_by = &self.nodes[seen_by];
         let slot: u16 = run(seen_by, "KEYSLOT", &[key.to_owned()]).await;
@@ -82,9 +83,9 @@ impl RedisCluster {
             });
             line.contains("master") && { ranges }.any(|range| range.contains(&slot))
         };
-        let line = nodes.lines().find(serves).expect("some node serves the slot");
+        let line = nodes.lines().find(serves).expect("a node serves the slot");
         let is_it = |node: &RedisServer| line.contains(&format!("127.0.0.1:{}@", node.port()));
-        self.nodes.iter().position(is_it).expect("the node is of this cluster")
+        self.nodes.iter().position(is_it).expect("the node belongs to this cluster")
     }
 
     /// Kills a node (SIGKILL).
@@ -92,16 +93,16 @@ impl RedisCluster {
         self.nodes[node].kill();
     }
 
-    /// Starts a node again with its data.
+    /// Restarts a node with its data.
     pub async fn restart(&self, node: usize) {
         self.nodes[node].restart().await;
     }
 
-    async fn settle(&self, is_settled: impl Fn(&str) -> bool) {
+    async fn wait_for_info(&self, is_ready: impl Fn(&str) -> bool) {
         eventually("the cluster forms", PATIENCE, async || {
             for node in &self.nodes {
                 let info: String = run(node, "INFO", &[]).await;
-                if !is_settled(&info) {
+                if !is_ready(&info) {
                     return false;
                 }
             }
@@ -110,12 +111,11 @@ impl RedisCluster {
         .await;
     }
 
-    async fn settle_replicas(&self, primaries: usize) {
+    async fn wait_for_replicas(&self, primaries: usize) {
         for replica in self.nodes.iter().skip(primaries) {
-            eventually("a replica has its primary's data", PATIENCE, async || {
-                let mut question = redis::cmd("INFO");
-                let info =
-                    question.arg("replication").query_async(&mut replica.admin().await).await;
+            eventually("a replica is in sync with its primary", PATIENCE, async || {
+                let mut command = redis::cmd("INFO");
+                let info = command.arg("replication").query_async(&mut replica.admin().await).await;
                 info.is_ok_and(|info: String| info.contains("master_link_status:up"))
             })
             .await;
@@ -123,10 +123,10 @@ impl RedisCluster {
     }
 }
 
-async fn start_node(bus_port: u16, fails_over: bool) -> RedisServer {
-    // Milliseconds. Short, so that a failover takes two or three seconds; where there is nobody to
-    // take over, so long that a busy machine's stall does not take the cluster down.
-    let node_timeout = if fails_over { "1000" } else { "10000" };
+async fn start_node(bus_port: u16, has_replicas: bool) -> RedisServer {
+    // In milliseconds. With replicas, short: a failover takes two or three seconds. Without
+    // replicas, long: a stall of a busy machine must not take the cluster down.
+    let node_timeout = if has_replicas { "1000" } else { "10000" };
     RedisServer::start_with(&[
         ("cluster-enabled", "yes"),
         ("cluster-port", &bus_port.to_string()),

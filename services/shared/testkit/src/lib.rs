@@ -1,32 +1,33 @@
-//! For tests only: real redis-servers (single, cluster, behind Sentinels), PostgreSQL servers and
-//! processes of ours, on free ports of 127.0.0.1, each with a directory of its own, gone when the
-//! test is, however it ends; and certificates. Knows no service.
+//! Real servers for tests: redis-server (single, cluster, behind Sentinels), PostgreSQL, and
+//! processes of this project; and certificates. They listen on free ports of 127.0.0.1 and store
+//! their data in temporary directories. They end with the test, even if it is killed. Does not
+//! depend on any service.
 //!
-//! What does not work panics with the reason: a test without its server is no test.
+//! Errors panic with the reason.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "only tests use it")]
 
 pub mod acl;
-mod authority;
-mod child;
+mod certificates;
+mod child_process;
 mod cluster;
 mod port;
 mod postgres_server;
 mod process;
+mod redis_config;
 mod redis_server;
 mod sentinels;
-mod settings;
 mod store;
 mod wait;
 
-pub use authority::{Authority, Certificate, Files};
+pub use certificates::{Authority, Certificate, Files};
 pub use cluster::RedisCluster;
 pub use port::free_port;
 pub use postgres_server::PostgresServer;
 pub use process::Process;
 pub use redis;
+pub use redis_config::{ADMIN, password};
 pub use redis_server::{RedisServer, connect};
 pub use sentinels::{LoneSentinel, Sentinels};
-pub use settings::{ADMIN, password};
 pub use store::{Store, Topology};
 pub use wait::{PATIENCE, eventually};

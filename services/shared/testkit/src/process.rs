@@ -1,4 +1,4 @@
-//! A server of ours as its own process.
+//! A server of this project in its own process.
 
 use std::{process::ExitStatus, time::Duration};
 
@@ -9,39 +9,39 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-use crate::{PATIENCE, child::Running, eventually, free_port};
+use crate::{PATIENCE, child_process::ChildProcess, eventually, free_port};
 
-// Asked again after that.
-const ANSWER: Duration = Duration::from_secs(5);
+// Timeout of one health check.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running server, on a free port of 127.0.0.1. Dropping it kills it.
+/// A running server on a free port of 127.0.0.1. Dropping it kills it.
 pub struct Process {
-    running: Running,
+    running: ChildProcess,
     port: u16,
     _directory: TempDir,
 }
 
 impl Process {
-    /// Starts a program (`env!("CARGO_BIN_EXE_…")`) with `--listen 127.0.0.1:<free port>` and
-    /// further arguments, and waits until its health is SERVING.
+    /// Starts a program (`env!("CARGO_BIN_EXE_…")`) with `--listen 127.0.0.1:<free port>` and these
+    /// arguments, and waits until its health is SERVING.
     pub async fn start(program: &str, args: &[&str]) -> Self {
         Self::start_on(free_port(), program, args).await
     }
 
-    /// Starts a program like [`Self::start`], on a port of one's choice: again on the same one,
-    /// after it was killed.
+    /// Starts a program like [`Self::start`] on a given port, for example the port of a killed
+    /// server.
     pub async fn start_on(port: u16, program: &str, args: &[&str]) -> Self {
         let process = Self::spawn_on(port, program, args);
         eventually("the server is SERVING", PATIENCE, async || {
-            let ended = process.running.ended();
-            assert!(ended.is_none(), "{program} ended: {ended:?}\n{}", process.log());
+            let status = process.running.exit_status();
+            assert!(status.is_none(), "{program} exited: {status:?}\n{}", process.log());
             process.is_serving().await
         })
         .await;
         process
     }
 
-    /// Starts a program like [`Self::start`], without waiting.
+    /// Starts a program like [`Self::start`] without waiting.
     pub fn spawn(program: &str, args: &[&str]) -> Self {
         Self::spawn_on(free_port(), program, args)
     }
@@ -51,53 +51,53 @@ impl Process {
         let listen = ["--listen".to_owned(), format!("127.0.0.1:{port}")];
         let args: Vec<String> =
             listen.into_iter().chain(args.iter().map(|&arg| arg.into())).collect();
-        let running = Running::start(program, &args, &directory.path().join("log"));
+        let running = ChildProcess::start(program, &args, &directory.path().join("log"));
         Self { running, port, _directory: directory }
     }
 
-    /// Returns its address: `http://127.0.0.1:port`.
+    /// Returns its URL: `http://127.0.0.1:port`.
     pub fn address(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Returns whether its health is SERVING now.
+    /// Returns whether its health is SERVING.
     pub async fn is_serving(&self) -> bool {
         let endpoint = Endpoint::from_shared(self.address()).expect("an address");
-        let channel = endpoint.connect_timeout(ANSWER).timeout(ANSWER).connect_lazy();
+        let channel = endpoint.connect_timeout(CHECK_TIMEOUT).timeout(CHECK_TIMEOUT).connect_lazy();
         let answer = HealthClient::new(channel).check(HealthCheckRequest::default()).await;
         answer.is_ok_and(|answer| answer.get_ref().status() == ServingStatus::Serving)
     }
 
-    /// Kills it (SIGKILL), as a crash would, and waits for its end.
+    /// Kills the process (SIGKILL), as a crash would, and waits for its exit.
     pub fn kill9(&self) {
         self.running.kill();
     }
 
-    /// Asks it to stop (SIGTERM).
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.running.signal(Signal::SIGTERM);
     }
 
-    /// Waits for its end.
+    /// Waits for the process to exit.
     ///
     /// # Panics
-    /// When it does not end within the time.
+    /// If it does not exit within the timeout.
     pub async fn ended(&self, within: Duration) -> ExitStatus {
         let mut status = None;
-        eventually("the server ends", within, async || {
-            status = self.running.ended();
+        eventually("the server exits", within, async || {
+            status = self.running.exit_status();
             status.is_some()
         })
         .await;
-        status.expect("it has ended")
+        status.expect("it has exited")
     }
 
-    /// Returns the number of the process.
+    /// Returns the PID.
     pub fn id(&self) -> u32 {
         self.running.id()
     }
 
-    /// Returns what it has written to its standard output and error.
+    /// Returns its standard output and error so far.
     pub fn log(&self) -> String {
         self.running.log()
     }

@@ -1,4 +1,4 @@
-//! One redis-server.
+//! A single redis-server.
 
 use std::{
     collections::HashMap,
@@ -12,12 +12,13 @@ use tempfile::TempDir;
 
 use crate::{
     PATIENCE,
-    child::{Running, require},
+    child_process::{ChildProcess, require},
     eventually, free_port,
-    settings::{ADMIN, credentials, write_acl, write_config},
+    redis_config::{ADMIN, credentials, write_acl, write_config},
 };
 
-/// Connects to a Redis or a Sentinel, with time for its answers: the library gives them half a second.
+/// Connects to Redis or Sentinel with a long response timeout. The client's default is half a
+/// second.
 pub async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(PATIENCE))
@@ -25,28 +26,28 @@ pub async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
     Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await
 }
 
-/// A redis-server on a free port of 127.0.0.1 with the configuration and the users of
-/// `deploy/redis`. Dropping it kills it and removes its data.
+/// A redis-server on a free port of 127.0.0.1, with the configuration and users of `deploy/redis`.
+/// Dropping it kills it and deletes its data.
 pub struct RedisServer {
     port: u16,
     options: Vec<String>,
     directory: TempDir,
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<ChildProcess>>,
 }
 
 impl RedisServer {
-    /// Starts one and waits until it answers.
+    /// Starts a server and waits until it answers.
     pub async fn start() -> Self {
         Self::start_with(&[]).await
     }
 
-    /// Starts one with further options, each a name and a value as in a configuration file.
+    /// Starts a server with further options: names and values as in `redis.conf`.
     pub async fn start_with(options: &[(&str, &str)]) -> Self {
         require("redis-server");
         let mut log = String::new();
         for _ in 0..5 {
             let server = Self::new(options);
-            // Somebody else may have taken a port first: then it ends at once.
+            // Another process may have taken the port; the server then exits at once.
             if server.run().await {
                 return server;
             }
@@ -64,22 +65,22 @@ impl RedisServer {
         Self { port: free_port(), options: options.collect(), directory, running: Mutex::default() }
     }
 
-    /// Returns its port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Returns its address as one of the users in `deploy/redis/users.acl` reaches it.
+    /// Returns the URL for a user of `deploy/redis/users.acl`.
     pub fn url(&self, user: &str) -> String {
         format!("redis://{}@127.0.0.1:{}", credentials(user), self.port)
     }
 
-    /// Returns its address for an administrator, who may do everything.
+    /// Returns the URL for an administrator with all permissions.
     pub fn admin_url(&self) -> String {
         self.url(ADMIN)
     }
 
-    /// Returns a connection of an administrator.
+    /// Returns a connection of the administrator.
     pub async fn admin(&self) -> MultiplexedConnection {
         self.connect().await.expect("connect to redis-server")
     }
@@ -88,36 +89,36 @@ impl RedisServer {
         connect(&self.admin_url()).await
     }
 
-    /// Kills it (SIGKILL), as a crash would.
+    /// Kills the server (SIGKILL), as a crash would.
     pub fn kill(&self) {
         drop(self.running().take());
     }
 
-    /// Starts it again with its data, on the same port, and waits until it answers.
+    /// Restarts the server with its data on the same port, and waits until it answers.
     pub async fn restart(&self) {
         self.kill();
         assert!(self.run().await, "redis-server does not start again:\n{}", self.log());
     }
 
-    /// Freezes it (SIGSTOP): its connections stay, and nothing answers.
+    /// Stops the process (SIGSTOP): connections stay open, and the server does not answer.
     pub fn pause(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
-    /// Ends a freeze (SIGCONT).
+    /// Continues the process (SIGCONT).
     pub fn resume(&self) {
         self.signal(Signal::SIGCONT);
     }
 
-    /// Returns how often each command ran since the start or the last reset, those inside functions
-    /// too, by their names in small letters (`zadd`, `function|load`). Beside them, and among
-    /// them, are those of this question itself (`info`).
+    /// Returns the number of calls of each command since the start or the last reset, by lower-case
+    /// name (`zadd`, `function|load`). Commands inside functions count, and so does the INFO of
+    /// this method.
     pub async fn commandstats(&self) -> HashMap<String, u64> {
         let info: String = redis::cmd("INFO")
             .arg("commandstats")
             .query_async(&mut self.admin().await)
             .await
-            .expect("ask for the statistics");
+            .expect("read commandstats");
         let calls = |line: &str| {
             let (name, statistics) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
             Some((name.to_owned(), statistics.split(',').next()?.parse().ok()?))
@@ -125,31 +126,32 @@ impl RedisServer {
         info.lines().filter_map(calls).collect()
     }
 
-    /// Sets the statistics to zero.
+    /// Resets the statistics.
     pub async fn reset_commandstats(&self) {
         let mut command = redis::cmd("CONFIG");
         command.arg("RESETSTAT");
-        command.exec_async(&mut self.admin().await).await.expect("reset the statistics");
+        command.exec_async(&mut self.admin().await).await.expect("reset commandstats");
     }
 
-    /// Returns what it has logged.
+    /// Returns the server's log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
-    // Starts it; false if it ended instead of answering.
+    // Starts the process. Returns false if it exits before it answers.
     async fn run(&self) -> bool {
-        *self.running() = Some(Running::start("redis-server", &self.args(), &self.log_file()));
+        *self.running() = Some(ChildProcess::start("redis-server", &self.args(), &self.log_file()));
         let mut is_running = true;
         eventually("redis-server answers", PATIENCE, async || {
-            is_running = self.running().as_ref().is_some_and(|running| running.ended().is_none());
-            !is_running || self.answers().await
+            is_running =
+                self.running().as_ref().is_some_and(|running| running.exit_status().is_none());
+            !is_running || self.is_answering().await
         })
         .await;
         is_running
     }
 
-    async fn answers(&self) -> bool {
+    async fn is_answering(&self) -> bool {
         let Ok(mut connection) = self.connect().await else { return false };
         redis::cmd("PING").exec_async(&mut connection).await.is_ok()
     }
@@ -179,7 +181,7 @@ impl RedisServer {
         self.running().as_ref().expect("redis-server runs").signal(signal);
     }
 
-    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+    fn running(&self) -> MutexGuard<'_, Option<ChildProcess>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

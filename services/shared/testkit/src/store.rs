@@ -1,9 +1,8 @@
-//! What a service stores its data in, so that one test body runs on a single server and on a
-//! cluster.
+//! The Redis of a service, so that one test body runs on a single server and on a cluster.
 
 use crate::{RedisCluster, RedisServer};
 
-/// Which kind of store.
+/// The topology of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// One redis-server.
@@ -21,7 +20,7 @@ pub enum Store {
 }
 
 impl Store {
-    /// Starts one.
+    /// Starts a store.
     pub async fn start(topology: Topology) -> Self {
         match topology {
             Topology::Single => Self::Single(RedisServer::start().await),
@@ -29,7 +28,7 @@ impl Store {
         }
     }
 
-    /// Returns its address as one of the users in `deploy/redis/users.acl` reaches it.
+    /// Returns the URL for a user of `deploy/redis/users.acl`.
     pub fn url(&self, user: &str) -> String {
         match self {
             Self::Single(server) => server.url(user),

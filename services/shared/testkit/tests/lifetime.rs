@@ -1,4 +1,4 @@
-//! What the kit starts ends with the test that started it, however that ends.
+//! Servers end with the test that started them, even if the test is killed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,14 +10,14 @@ use std::{
 
 use microblog_testkit::{ADMIN, PATIENCE, RedisServer, eventually, redis};
 
-const SOON: Duration = PATIENCE;
+const TIMEOUT: Duration = PATIENCE;
 
 fn is_listening(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_ok()
 }
 
 #[tokio::test]
-async fn a_dropped_server_is_gone() {
+async fn drop_stops_the_server() {
     let server = RedisServer::start().await;
     let port = server.port();
     assert!(is_listening(port));
@@ -26,7 +26,7 @@ async fn a_dropped_server_is_gone() {
 }
 
 #[tokio::test]
-async fn a_server_keeps_its_data_over_a_crash() {
+async fn data_survives_kill_and_restart() {
     let server = RedisServer::start().await;
     let mut set = redis::cmd("SET");
     set.arg("a").arg("kept").exec_async(&mut server.admin().await).await.unwrap();
@@ -42,11 +42,11 @@ async fn a_server_keeps_its_data_over_a_crash() {
     assert!(server.admin_url().contains(ADMIN));
 }
 
-// The name of the file in which the test below finds the port of the server of a process to kill.
+// The environment variable with the path to which the killed test writes its server's port.
 const PORT_FILE: &str = "MICROBLOG_TESTKIT_PORT_FILE";
 
 #[tokio::test]
-async fn a_server_dies_with_a_test_that_is_killed() {
+async fn server_exits_when_the_test_process_is_killed() {
     if let Ok(file) = std::env::var(PORT_FILE) {
         let server = RedisServer::start().await;
         std::fs::write(file, server.port().to_string()).unwrap();
@@ -55,18 +55,20 @@ async fn a_server_dies_with_a_test_that_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("port");
     let mut test = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_server_dies_with_a_test_that_is_killed"])
+        .args(["--exact", "server_exits_when_the_test_process_is_killed"])
         .env(PORT_FILE, &file)
-        // The killed test cannot remove its directories: they go with this one.
+        // The killed test cannot delete its directories, so they are inside this one.
         .env("TMPDIR", directory.path())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
     let port = || std::fs::read_to_string(&file).ok()?.parse().ok();
-    eventually("the other test has a server", SOON, async || port().is_some_and(is_listening))
-        .await;
+    eventually("the other test starts a server", TIMEOUT, async || {
+        port().is_some_and(is_listening)
+    })
+    .await;
     test.kill().unwrap();
     test.wait().unwrap();
     let port = port().unwrap();
-    eventually("its server is gone", SOON, async || !is_listening(port)).await;
+    eventually("the server has exited", TIMEOUT, async || !is_listening(port)).await;
 }

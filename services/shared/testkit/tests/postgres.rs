@@ -1,4 +1,5 @@
-//! The kit's PostgreSQL servers answer, survive a crash, can be frozen, and leave nothing behind.
+//! `PostgresServer` answers, survives a crash, can be stopped and continued, and leaves no
+//! processes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,20 +15,20 @@ use std::{
 use microblog_testkit::{PostgresServer, eventually};
 use nix::{errno::Errno, sys::signal::kill, unistd::Pid};
 
-const SOON: Duration = Duration::from_secs(60);
-const A_WHILE: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_secs(60);
+const READ_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// A connection that sends statements and returns what comes back, as PostgreSQL writes it.
+/// A minimal client of PostgreSQL's simple query protocol.
 struct Connection(TcpStream);
 
 impl Connection {
     fn open(server: &PostgresServer) -> io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", server.port()))?;
-        stream.set_read_timeout(Some(SOON))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let mut connection = Self(stream);
-        // Version 3.0 of the protocol.
-        let about = b"\0\x03\0\0user\0postgres\0database\0postgres\0\0";
-        connection.send(about)?;
+        // Protocol version 3.0.
+        let startup_message = b"\0\x03\0\0user\0postgres\0database\0postgres\0\0";
+        connection.send(startup_message)?;
         connection.answer()?;
         Ok(connection)
     }
@@ -44,7 +45,7 @@ impl Connection {
         self.0.write_all(message)
     }
 
-    /// Reads messages until the server is ready for the next statement.
+    /// Reads messages until ReadyForQuery.
     fn answer(&mut self) -> io::Result<String> {
         let mut answer = String::new();
         loop {
@@ -62,14 +63,14 @@ impl Connection {
     }
 }
 
-fn is_there(process: u32) -> bool {
-    // Where nobody waits for orphans, they stay in the table as zombies.
+fn is_running(process: u32) -> bool {
+    // Without an init process that reaps orphans, they stay as zombies.
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     kill(Pid::from_raw(process.cast_signed()), None) != Err(Errno::ESRCH) && !stat.contains(") Z ")
 }
 
 #[tokio::test]
-async fn a_server_answers_and_keeps_its_data_over_a_crash() {
+async fn data_survives_kill_and_restart() {
     let server = PostgresServer::start().await;
     assert!(server.url().ends_with(&format!("@127.0.0.1:{}/postgres", server.port())));
     let mut connection = Connection::open(&server).unwrap();
@@ -82,87 +83,87 @@ async fn a_server_answers_and_keeps_its_data_over_a_crash() {
     server.restart().await;
     let mut connection = Connection::open(&server).unwrap();
     assert!(connection.run("SELECT b FROM a").unwrap().contains("kept"));
-    // Once more, without anything in between.
+    // Restart again without a query in between.
     server.restart().await;
     assert!(Connection::open(&server).unwrap().run("SELECT b FROM a").unwrap().contains("kept"));
 }
 
 #[tokio::test]
-async fn a_frozen_server_does_not_answer_until_it_is_woken() {
+async fn a_paused_server_answers_only_after_resume() {
     let server = PostgresServer::start().await;
     let mut connection = Connection::open(&server).unwrap();
     server.pause();
-    connection.0.set_read_timeout(Some(A_WHILE)).unwrap();
-    let error = connection.run("SELECT 'awake'").unwrap_err();
+    connection.0.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
+    let error = connection.run("SELECT 'resumed'").unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
     server.resume();
-    connection.0.set_read_timeout(Some(SOON)).unwrap();
-    assert!(connection.answer().unwrap().contains("awake"));
+    connection.0.set_read_timeout(Some(TIMEOUT)).unwrap();
+    assert!(connection.answer().unwrap().contains("resumed"));
 }
 
 #[tokio::test]
-async fn a_dropped_server_leaves_nothing_behind() {
-    for is_frozen in [false, true] {
+async fn drop_kills_all_processes_of_the_server() {
+    for is_paused in [false, true] {
         let server = PostgresServer::start().await;
         let _connection = Connection::open(&server).unwrap();
         let processes = server.processes();
-        // Itself, the connection's, and what writes in the background.
-        assert!(processes.len() > 3 && processes.iter().all(|&process| is_there(process)));
-        if is_frozen {
+        // The postmaster, the connection's backend, and background processes.
+        assert!(processes.len() > 3 && processes.iter().all(|&process| is_running(process)));
+        if is_paused {
             server.pause();
         }
         drop(server);
-        assert!(!processes.iter().any(|&process| is_there(process)));
+        assert!(!processes.iter().any(|&process| is_running(process)));
     }
 }
 
-// The name of the file in which the test below finds the processes of a test to kill.
-const FILE: &str = "MICROBLOG_TESTKIT_PROCESSES_FILE";
-const FROZEN: &str = "MICROBLOG_TESTKIT_FROZEN";
+// The environment variable with the path to which the killed test writes its server's PIDs.
+const PID_FILE: &str = "MICROBLOG_TESTKIT_PROCESSES_FILE";
+const PAUSED: &str = "MICROBLOG_TESTKIT_PAUSED";
 
 #[tokio::test]
-async fn a_server_dies_with_a_test_that_is_killed() {
-    if let Ok(file) = std::env::var(FILE) {
+async fn server_exits_when_the_test_process_is_killed() {
+    if let Ok(file) = std::env::var(PID_FILE) {
         let server = PostgresServer::start().await;
         let _connection = Connection::open(&server).unwrap();
         let processes: Vec<_> = server.processes().iter().map(u32::to_string).collect();
-        if std::env::var(FROZEN).is_ok() {
+        if std::env::var(PAUSED).is_ok() {
             server.pause();
         }
         fs::write(format!("{file}.new"), processes.join(" ")).unwrap();
         fs::rename(format!("{file}.new"), file).unwrap();
         std::future::pending::<()>().await;
     }
-    tokio::join!(kill_test(&[]), kill_test(&[(FROZEN, "1")]));
+    tokio::join!(kill_test(&[]), kill_test(&[(PAUSED, "1")]));
 }
 
 async fn kill_test(variables: &[(&str, &str)]) {
     let directory = tempfile::tempdir().unwrap();
-    // PostgreSQL may run as another user, who must come through.
-    open_to_all(directory.path());
+    // PostgreSQL may run as another user, which needs access.
+    allow_traversal(directory.path());
     let file = directory.path().join("processes");
     let mut test = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_server_dies_with_a_test_that_is_killed"])
-        .env(FILE, &file)
+        .args(["--exact", "server_exits_when_the_test_process_is_killed"])
+        .env(PID_FILE, &file)
         .envs(variables.iter().copied())
-        // The killed test cannot remove its directories: they go with this one.
+        // The killed test cannot delete its directories, so they are inside this one.
         .env("TMPDIR", directory.path())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    eventually("the other test has a server", SOON, async || file.exists()).await;
+    eventually("the other test starts a server", TIMEOUT, async || file.exists()).await;
     let processes = fs::read_to_string(&file).unwrap();
     let processes: Vec<u32> = processes.split(' ').map(|id| id.parse().unwrap()).collect();
-    assert!(processes.iter().all(|&process| is_there(process)));
+    assert!(processes.iter().all(|&process| is_running(process)));
     test.kill().unwrap();
     test.wait().unwrap();
-    eventually("its server is gone", SOON, async || {
-        !processes.iter().any(|&process| is_there(process))
+    eventually("the server has exited", TIMEOUT, async || {
+        !processes.iter().any(|&process| is_running(process))
     })
     .await;
 }
 
-fn open_to_all(directory: &Path) {
+fn allow_traversal(directory: &Path) {
     use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(directory, fs::Permissions::from_mode(0o711)).unwrap();
 }

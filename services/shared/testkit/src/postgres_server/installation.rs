@@ -1,27 +1,27 @@
-//! Where PostgreSQL is on this machine, and as whom it can run.
+//! Finds the PostgreSQL programs of this machine and the account that runs them.
 
 use std::{
     env,
-    os::unix::fs::chown,
+    os::unix::fs,
     path::{Path, PathBuf},
 };
 
 use nix::unistd::{User, geteuid};
 
-const HELP: &str = "(see deploy/install-postgresql)";
+const INSTALL_HINT: &str = "(see deploy/install-postgresql)";
 
-/// Debian and Ubuntu keep the programs of each version here, and off the PATH.
-const VERSIONS: &str = "/usr/lib/postgresql";
+/// Where Debian and Ubuntu install the programs of each version, outside PATH.
+const DEBIAN_DIR: &str = "/usr/lib/postgresql";
 
-/// The programs of one version.
+/// The programs of one PostgreSQL version.
 #[derive(Clone)]
 pub(super) struct Installation {
     programs: PathBuf,
-    /// As whom they run; none if as the test does.
+    /// The account that runs them; `None` for the account of the test.
     pub(super) account: Option<Account>,
 }
 
-/// Whom a process runs as.
+/// A Unix account.
 #[derive(Clone, Copy)]
 pub(super) struct Account {
     pub(super) uid: u32,
@@ -29,10 +29,10 @@ pub(super) struct Account {
 }
 
 impl Installation {
-    /// Returns the first one on the PATH, or else the newest one of Debian's packages.
+    /// Returns the programs on PATH, or else those of the newest Debian package.
     ///
     /// # Panics
-    /// Where there is none.
+    /// If there are none.
     pub(super) fn find() -> Self {
         let path = env::var_os("PATH").unwrap_or_default();
         let programs = env::split_paths(&path)
@@ -41,13 +41,13 @@ impl Installation {
         let Some(programs) = programs else {
             panic!(
                 "these tests need PostgreSQL's `initdb` and `postgres` in PATH or in \
-                 {VERSIONS}/*/bin {HELP}"
+                 {DEBIAN_DIR}/*/bin {INSTALL_HINT}"
             );
         };
         Self { programs, account: Account::find() }
     }
 
-    /// Returns the path of one of its programs.
+    /// Returns the path of a program.
     pub(super) fn program(&self, name: &str) -> PathBuf {
         self.programs.join(name)
     }
@@ -59,22 +59,24 @@ impl Account {
         if !geteuid().is_root() {
             return None;
         }
-        let user = User::from_name("postgres").expect("read who there is");
+        let user = User::from_name("postgres").expect("look the user up");
         let Some(user) = user else {
-            panic!("these tests, run as root, need a user `postgres` to run PostgreSQL as {HELP}");
+            panic!(
+                "these tests, run as root, need a user `postgres` to run PostgreSQL as {INSTALL_HINT}"
+            );
         };
         Some(Self { uid: user.uid.as_raw(), gid: user.gid.as_raw() })
     }
 
-    /// Gives a file or directory to it.
-    pub(super) fn own(self, path: &Path) {
-        chown(path, Some(self.uid), Some(self.gid)).expect("give a directory away");
+    /// Makes the account the owner of a file or directory.
+    pub(super) fn chown(self, path: &Path) {
+        fs::chown(path, Some(self.uid), Some(self.gid)).expect("change the owner");
     }
 }
 
-// Returns the directories of the programs of each version, the newest first.
+// Returns the program directories of all versions, newest first.
 fn versions() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(VERSIONS).into_iter().flatten().flatten();
+    let entries = std::fs::read_dir(DEBIAN_DIR).into_iter().flatten().flatten();
     let version = |dir: &Path| dir.file_name()?.to_str()?.parse::<f32>().ok();
     let numbered = entries.map(|entry| entry.path()).filter_map(|dir| Some((version(&dir)?, dir)));
     let mut versions: Vec<(f32, PathBuf)> = numbered.collect();

@@ -1,27 +1,27 @@
-//! What was measured, for people and for programs.
+//! Benchmark results, as a table and as JSON.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, process::ExitCode};
 
 use anyhow::Context as _;
 
-use crate::{drive::Measured, system::Usage};
+use crate::{load_driver::Measurements, system::Usage};
 
-/// What a scenario took.
+/// The result of one scenario.
 #[derive(Clone, Debug, serde::Serialize)]
-pub(crate) struct Outcome {
+pub(crate) struct ScenarioResult {
     pub(crate) scenario: String,
     pub(crate) calls: u64,
     pub(crate) seconds: f64,
     pub(crate) calls_per_second: f64,
-    /// Of those that succeeded; none where there are none, or calls are not waited for one by one.
+    /// Of successful calls; none if there are none, or if latency is not measured per call.
     pub(crate) latency_us: Option<Latency>,
-    /// How many failed, by code.
+    /// Number of failed calls by status code.
     pub(crate) errors: BTreeMap<String, u64>,
-    /// What the system used for all of it.
+    /// Resources that the system used for all calls.
     pub(crate) usage: Usage,
 }
 
-/// What shares of the calls did not exceed, in microseconds.
+/// Latency quantiles in microseconds.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct Latency {
     pub(crate) mean: f64,
@@ -32,9 +32,9 @@ pub(crate) struct Latency {
     pub(crate) max: u64,
 }
 
-impl Outcome {
-    /// Returns what became of a scenario.
-    pub(crate) fn new(scenario: String, measured: &Measured, usage: Usage) -> Self {
+impl ScenarioResult {
+    /// Returns the result of a measurement.
+    pub(crate) fn new(scenario: String, measured: &Measurements, usage: Usage) -> Self {
         let quantile = |share| measured.quantile_us(share);
         let latency = || Latency {
             mean: measured.latencies.mean(),
@@ -55,7 +55,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the processor time of all processes for a call.
+    /// Returns the CPU time of all processes per call.
     pub(crate) fn cpu_us_per_call(&self) -> f64 {
         self.each(self.usage.processes.iter().map(|process| process.cpu_us).sum())
     }
@@ -65,26 +65,26 @@ impl Outcome {
     }
 }
 
-/// Returns whether what was measured is worth something: failure if a call failed.
-pub(crate) fn exit_code<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> ExitCode {
+/// Returns failure if a call failed.
+pub(crate) fn exit_code<'a>(outcomes: impl IntoIterator<Item = &'a ScenarioResult>) -> ExitCode {
     let has_failed = outcomes.into_iter().any(|outcome| !outcome.errors.is_empty());
     if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Writes something to a file for programs, if one is named.
+/// Writes a value as JSON to a file, if one is given.
 pub(crate) fn write_json(file: Option<&Path>, what: &impl serde::Serialize) -> anyhow::Result<()> {
     let Some(file) = file else { return Ok(()) };
     let text = serde_json::to_string_pretty(what)?;
     fs::write(file, text + "\n").with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Returns a table of outcomes, a line each, and below it what each process used and what failed.
-pub(crate) fn table(outcomes: &[Outcome]) -> String {
+/// Returns a table with a row per result, then the usage of each process and the errors.
+pub(crate) fn table(outcomes: &[ScenarioResult]) -> String {
     let mut text = format!(
         "{:<16}{:>11}{:>10}{:>10}{:>12}{:>10}{:>12}{:>12}{:>12}\n",
         "", "calls/s", "p50 ms", "p99 ms", "CPU us", "commands", "Redis us", "round trips", "bytes"
     );
-    // Writing to a string does not fail.
+    // `write!` to a `String` does not fail.
     for outcome in outcomes {
         let milliseconds = |quantile: fn(&Latency) -> u64| {
             let latency = outcome.latency_us.as_ref().map(|latency| quantile(latency) as f64 / 1e3);
@@ -140,22 +140,23 @@ mod tests {
     use tonic::Status;
 
     use super::*;
-    use crate::drive::{Pace, drive};
+    use crate::load_driver::{LoadModel, run_for};
 
     #[tokio::test]
-    async fn calls_that_all_fail_have_no_latency_and_are_no_success() {
+    async fn a_result_without_successful_calls_has_no_latency_and_fails() {
         let step = |_| async {
             sleep(Duration::from_millis(1)).await;
-            Err(Status::unavailable("nobody is there"))
+            Err(Status::unavailable("unavailable"))
         };
-        let measured = drive(Pace::Closed(2), Duration::from_millis(20), "calls", step).await;
-        let outcome = Outcome::new("home".to_owned(), &measured, Usage::default());
+        let measured =
+            run_for(LoadModel::Closed(2), Duration::from_millis(20), "calls", step).await;
+        let outcome = ScenarioResult::new("home".to_owned(), &measured, Usage::default());
         assert!(outcome.latency_us.is_none());
         let text = table(std::slice::from_ref(&outcome));
         assert!(text.contains("calls failed with Unavailable") && !text.contains("0.00"), "{text}");
-        let code = |outcome: &Outcome| format!("{:?}", exit_code([outcome]));
+        let code = |outcome: &ScenarioResult| format!("{:?}", exit_code([outcome]));
         assert_eq!(code(&outcome), format!("{:?}", ExitCode::FAILURE));
-        let well = Outcome { errors: BTreeMap::new(), ..outcome };
+        let well = ScenarioResult { errors: BTreeMap::new(), ..outcome };
         assert_eq!(code(&well), format!("{:?}", ExitCode::SUCCESS));
     }
 }

@@ -1,5 +1,6 @@
-//! One who calls the gateway, or a service behind it. Answers are read only as far as the next call needs them: clients share
-//! the machine with what they measure. Whether they make sense is asked [once](super::sense).
+//! A client of the gateway and of the relation service. It decodes a response only if the next call
+//! needs it, because clients share the machine with the system. [Sanity
+//! checks](super::sanity_checks) validate responses before the measurement.
 
 use std::cell::{Cell, RefCell};
 
@@ -18,130 +19,135 @@ use uuid::Uuid;
 
 use super::{MIX, Scenario, methods::Method};
 use crate::{
-    raw,
-    world::{PASSWORD, Session, World},
+    data_set::{DataSet, PASSWORD, Session},
+    raw_call,
 };
 
-/// The accounts that a page of followers has room for.
-pub(crate) const PAGE: usize = 50;
+/// The size of a page of followers.
+pub(crate) const PAGE_SIZE: usize = 50;
 
-/// The pages of somebody who scrolls.
-const PAGES: usize = 5;
+/// The pages of a scroll.
+const SCROLL_PAGES: usize = 5;
 
-/// As long as many posts are.
+/// A text of typical length.
 const TEXT: &str = "the quick brown fox jumps over a lazy dog while people write about weather, \
      music, food, travel, work, football, cats, politics and books and it";
 
-/// One who calls.
-pub(crate) struct Caller<'a> {
-    pub(super) world: &'a World,
+/// A client.
+pub(crate) struct Client<'a> {
+    pub(super) data_set: &'a DataSet,
     gateway: Channel,
     relation: Channel,
     random: RefCell<SmallRng>,
-    /// What the last call did and the next one takes back: the session, and the account or post.
-    done: Cell<Option<(&'a Session, u64)>>,
+    /// The change that the next call reverts: the session, and the account or post.
+    undo: Cell<Option<(&'a Session, u64)>>,
 }
 
-impl<'a> Caller<'a> {
-    /// Returns one who calls the gateway and the relation service over these channels, and chooses by
-    /// these random numbers.
+impl<'a> Client<'a> {
+    /// Returns a client with these channels and this source of random numbers.
     pub(crate) fn new(
-        world: &'a World,
+        data_set: &'a DataSet,
         gateway: Channel,
         relation: Channel,
         random: SmallRng,
     ) -> Self {
-        Self { world, gateway, relation, random: RefCell::new(random), done: Cell::new(None) }
+        Self { data_set, gateway, relation, random: RefCell::new(random), undo: Cell::new(None) }
     }
 
-    /// Does it once.
+    /// Runs a scenario once.
     pub(crate) async fn perform(&self, scenario: Scenario) -> Result<(), Status> {
         match scenario {
             Scenario::ViewFollowers => self.view_followers().await,
             Scenario::Relation => {
-                self.ask_relation(pair(self.session(), self.account())).await.map(drop)
+                self.call_relation(pair(self.session(), self.account())).await.map(drop)
             }
             Scenario::ViewUser => self.view_user().await,
             Scenario::Follow => self.follow().await,
             Scenario::Publish => self.publish().await,
-            Scenario::Home => self.ask(self.session().request(home(String::new()))).await.map(drop),
+            Scenario::Home => {
+                self.call(self.session().request(home(String::new()))).await.map(drop)
+            }
             Scenario::Scroll => self.scroll().await,
             Scenario::UserTimeline => self.user_timeline().await,
-            Scenario::Mixed => Box::pin(self.perform(self.one_of_the_mix())).await,
+            Scenario::Mixed => Box::pin(self.perform(self.random_of_mix())).await,
             Scenario::Like => self.like().await,
             Scenario::RegisterLogin => self.register_and_login().await,
         }
     }
 
-    /// Makes a call whose answer says something, but nobody reads what.
-    pub(super) async fn ask<M: Method>(&self, request: Request<M>) -> Result<Bytes, Status> {
-        ask(self.gateway.clone(), request).await
+    /// Calls the gateway and returns the encoded response.
+    pub(super) async fn call<M: Method>(&self, request: Request<M>) -> Result<Bytes, Status> {
+        call(self.gateway.clone(), request).await
     }
 
-    /// Makes a call of the relation service likewise.
-    pub(super) async fn ask_relation<M: Method>(&self, message: M) -> Result<Bytes, Status> {
-        ask(self.relation.clone(), Request::new(message)).await
+    /// Calls the relation service and returns the encoded response.
+    pub(super) async fn call_relation<M: Method>(&self, message: M) -> Result<Bytes, Status> {
+        call(self.relation.clone(), Request::new(message)).await
     }
 
-    /// Makes a call, and reads its answer.
-    pub(super) async fn read<M: Method>(&self, request: Request<M>) -> Result<M::Answer, Status> {
-        let answer = M::Answer::decode(self.ask(request).await?);
-        answer.map_err(|error| Status::data_loss(format!("not an answer: {error}")))
+    /// Calls the gateway and decodes the response.
+    pub(super) async fn call_and_decode<M: Method>(
+        &self,
+        request: Request<M>,
+    ) -> Result<M::Response, Status> {
+        let answer = M::Response::decode(self.call(request).await?);
+        answer.map_err(|error| Status::data_loss(format!("invalid response: {error}")))
     }
 
-    fn one_of_the_mix(&self) -> Scenario {
+    fn random_of_mix(&self) -> Scenario {
         let one = MIX.choose_weighted(&mut *self.random.borrow_mut(), |&(_, share)| share);
-        // There is something in the mix.
+        // The mix is not empty.
         one.map_or_else(|error| unreachable!("{error}"), |&(scenario, _)| scenario)
     }
 
-    fn below(&self, end: usize) -> usize {
+    fn random_below(&self, end: usize) -> usize {
         self.random.borrow_mut().random_range(0..end)
     }
 
     pub(super) fn session(&self) -> &'a Session {
-        &self.world.sessions[self.below(self.world.sessions.len())]
+        &self.data_set.sessions[self.random_below(self.data_set.sessions.len())]
     }
 
     pub(super) fn account(&self) -> u64 {
-        self.world.accounts[self.below(self.world.accounts.len())]
+        self.data_set.accounts[self.random_below(self.data_set.accounts.len())]
     }
 
     pub(super) fn post(&self) -> u64 {
-        self.world.posts[self.below(self.world.posts.len())]
+        self.data_set.posts[self.random_below(self.data_set.posts.len())]
     }
 
     async fn view_followers(&self) -> Result<(), Status> {
-        // Whoever has more followers is looked at more often.
-        let listed = self.world.followed[self.below(self.world.followed.len())];
-        self.ask(self.session().request(followers(listed))).await.map(drop)
+        // In proportion to the number of followers.
+        let listed = self.data_set.followed[self.random_below(self.data_set.followed.len())];
+        self.call(self.session().request(followers(listed))).await.map(drop)
     }
 
     async fn view_user(&self) -> Result<(), Status> {
-        self.ask(self.session().request(user(self.account()))).await.map(drop)
+        self.call(self.session().request(user(self.account()))).await.map(drop)
     }
 
     async fn follow(&self) -> Result<(), Status> {
-        if let Some((session, target)) = self.done.take() {
-            return self.ask(session.request(unfollow(target))).await.map(drop);
+        if let Some((session, target)) = self.undo.take() {
+            return self.call(session.request(unfollow(target))).await.map(drop);
         }
         let (session, target) = (self.session(), self.account());
         if target == session.account {
             return self.view_user().await;
         }
-        self.ask(session.request(follow(target))).await?;
-        self.done.set(Some((session, target)));
+        self.call(session.request(follow(target))).await?;
+        self.undo.set(Some((session, target)));
         Ok(())
     }
 
     async fn publish(&self) -> Result<(), Status> {
-        self.ask(self.session().request(publish())).await.map(drop)
+        self.call(self.session().request(publish())).await.map(drop)
     }
 
     async fn scroll(&self) -> Result<(), Status> {
         let (session, mut page_token) = (self.session(), String::new());
-        for _ in 0..PAGES {
-            page_token = self.read(session.request(home(page_token))).await?.next_page_token;
+        for _ in 0..SCROLL_PAGES {
+            page_token =
+                self.call_and_decode(session.request(home(page_token))).await?.next_page_token;
             if page_token.is_empty() {
                 break;
             }
@@ -150,16 +156,16 @@ impl<'a> Caller<'a> {
     }
 
     async fn user_timeline(&self) -> Result<(), Status> {
-        self.ask(self.session().request(timeline(self.account()))).await.map(drop)
+        self.call(self.session().request(timeline(self.account()))).await.map(drop)
     }
 
     async fn like(&self) -> Result<(), Status> {
-        if let Some((session, post_id)) = self.done.take() {
-            return self.ask(session.request(UnlikeRequest { post_id })).await.map(drop);
+        if let Some((session, post_id)) = self.undo.take() {
+            return self.call(session.request(UnlikeRequest { post_id })).await.map(drop);
         }
         let (session, post_id) = (self.session(), self.post());
-        self.ask(session.request(LikeRequest { post_id })).await?;
-        self.done.set(Some((session, post_id)));
+        self.call(session.request(LikeRequest { post_id })).await?;
+        self.undo.set(Some((session, post_id)));
         Ok(())
     }
 
@@ -174,21 +180,22 @@ impl<'a> Caller<'a> {
             password: password.clone(),
             display_name: String::new(),
         };
-        self.ask(Request::new(message)).await?;
-        let session = self.read(Request::new(LoginRequest { login: email, password })).await?;
+        self.call(Request::new(message)).await?;
+        let session =
+            self.call_and_decode(Request::new(LoginRequest { login: email, password })).await?;
         if session.token.is_empty() {
-            return Err(Status::data_loss("a log-in without a token"));
+            return Err(Status::data_loss("response has no token"));
         }
         Ok(())
     }
 }
 
-async fn ask<M: Method>(channel: Channel, request: Request<M>) -> Result<Bytes, Status> {
+async fn call<M: Method>(channel: Channel, request: Request<M>) -> Result<Bytes, Status> {
     let request = request.map(|message| message.encode_to_vec().into());
     let path = PathAndQuery::from_static(M::PATH);
-    let answer = raw::call(channel, path, request).await?;
+    let answer = raw_call::unary(channel, path, request).await?;
     if answer.is_empty() && !M::MAY_BE_EMPTY {
-        return Err(Status::data_loss("an answer with nothing in it"));
+        return Err(Status::data_loss("response is empty"));
     }
     Ok(answer)
 }
@@ -202,7 +209,7 @@ pub(super) fn pair(viewer: &Session, target: u64) -> BatchGetRelationsRequest {
 }
 
 pub(super) fn followers(listed: u64) -> ViewFollowersRequest {
-    ViewFollowersRequest { user: by_id(listed), page_size: PAGE as i32, ..Default::default() }
+    ViewFollowersRequest { user: by_id(listed), page_size: PAGE_SIZE as i32, ..Default::default() }
 }
 
 pub(super) fn user(id: u64) -> ViewUserRequest {

@@ -1,4 +1,4 @@
-//! What clients act on: accounts that follow each other, sessions of some of them, and posts.
+//! The data set of a benchmark: accounts with follows, sessions of some accounts, and posts.
 
 use std::collections::HashMap;
 
@@ -13,39 +13,39 @@ use tonic::{
 };
 
 use crate::{
-    services::{self, Services, TEXT, told},
+    service_clients::{self, ServiceClients, TEXT, status_to_error},
     system::Urls,
 };
 
-/// Passwords are hashed slowly, two at a time.
-const LOGINS: usize = 4;
+/// Password hashing is slow, and the server runs two hashes at a time.
+const LOGINS_IN_FLIGHT: usize = 4;
 
-const POSTS: usize = 64;
+const POSTS_IN_FLIGHT: usize = 64;
 
-/// Of all accounts.
+/// The password of all accounts.
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
-/// How much there is, beside the graph.
+/// Size of the data set, in addition to the graph.
 #[derive(Clone, Debug, clap::Args)]
-// The group would have the name of the command's own.
+// Without `skip`, clap gives the group the name of the command's own group.
 #[group(skip)]
 pub(crate) struct Args {
-    /// How many accounts log in and call, chosen at random
+    /// Number of randomly chosen accounts that log in and call
     #[arg(long, value_name = "COUNT", default_value_t = 256)]
     pub(crate) viewers: usize,
-    /// Each account has made 0 to so many posts
+    /// Maximum number of posts per account; uniform from 0
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     pub(crate) posts: u64,
 }
 
-/// An account that is logged in.
+/// A session of an account.
 pub(crate) struct Session {
     pub(crate) account: u64,
     authorization: MetadataValue<Ascii>,
 }
 
 impl Session {
-    /// Returns a request in the account's name.
+    /// Returns a request with the session's token.
     pub(crate) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         request.metadata_mut().insert("authorization", self.authorization.clone());
@@ -53,21 +53,21 @@ impl Session {
     }
 }
 
-/// What clients act on. None of its lists is empty.
-pub(crate) struct World {
+/// The data set. No list is empty.
+pub(crate) struct DataSet {
     pub(crate) accounts: Vec<u64>,
-    /// Whom each follow is of: who has more followers is there more often.
+    /// The followed account of each follow. An account occurs once per follower.
     pub(crate) followed: Vec<u64>,
     pub(crate) sessions: Vec<Session>,
     pub(crate) posts: Vec<u64>,
-    /// What other choices begin with.
+    /// Seed of the clients' random numbers.
     pub(crate) seed: u64,
 }
 
-impl World {
-    /// Brings a graph into a system, logs accounts in and publishes; the same choices for the same
-    /// seed. Accounts and follows that are there already stay.
-    pub(crate) async fn make(
+impl DataSet {
+    /// Imports a graph, logs accounts in and publishes posts. The same seed makes the same choices.
+    /// Existing accounts and follows stay.
+    pub(crate) async fn create(
         urls: &Urls,
         list: &EdgeList,
         args: &Args,
@@ -75,7 +75,7 @@ impl World {
     ) -> anyhow::Result<Self> {
         ensure!(!list.edges.is_empty(), "the graph has no follows");
         ensure!(args.viewers > 0 && args.posts > 0, "--viewers and --posts must not be 0");
-        let target = services::import_target(urls, PASSWORD);
+        let target = service_clients::import_target(urls, PASSWORD);
         let ids = graph::users(list, &target).await?.ids;
         ensure!(!ids.contains(&0), "accounts of these names exist, with other e-mail addresses");
         graph::follows(list, &ids, &target).await?;
@@ -90,7 +90,7 @@ impl World {
         Ok(Self { accounts: ids, followed, sessions, posts, seed })
     }
 
-    /// Returns how many follow those whom somebody follows.
+    /// Returns the number of followers of each followed account.
     pub(crate) fn followers(&self) -> HashMap<u64, usize> {
         let mut counts = HashMap::new();
         for &followed in &self.followed {
@@ -106,13 +106,15 @@ async fn log_in(gateway_url: &str, viewers: &[(&str, u64)]) -> anyhow::Result<Ve
     let session = async |&(name, account): &(&str, u64)| {
         let login = LoginRequest { login: name.to_owned(), password: PASSWORD.to_owned() };
         let answer = remote::repeatedly(async || gateway.clone().login(login.clone()).await).await;
-        let token =
-            told(answer).with_context(|| format!("cannot log {name} in"))?.into_inner().token;
+        let token = status_to_error(answer)
+            .with_context(|| format!("cannot log {name} in"))?
+            .into_inner()
+            .token;
         progress.add(1);
         anyhow::Ok(Session { account, authorization: format!("Bearer {token}").parse()? })
     };
     let sessions = viewers.iter().map(session);
-    let sessions = stream::iter(sessions).buffered(LOGINS).try_collect().await?;
+    let sessions = stream::iter(sessions).buffered(LOGINS_IN_FLIGHT).try_collect().await?;
     progress.finish();
     Ok(sessions)
 }
@@ -120,26 +122,26 @@ async fn log_in(gateway_url: &str, viewers: &[(&str, u64)]) -> anyhow::Result<Ve
 async fn publish(
     urls: &Urls,
     accounts: &[u64],
-    most: u64,
+    posts_max: u64,
     random: &mut SmallRng,
 ) -> anyhow::Result<Vec<u64>> {
-    let services = Services::of(urls).await?;
+    let services = ServiceClients::connect(urls).await?;
     let mut authors: Vec<u64> = Vec::new();
     for &account in accounts {
-        authors.extend((0..random.random_range(0..=most)).map(|_| account));
+        authors.extend((0..random.random_range(0..=posts_max)).map(|_| account));
     }
-    // At least one, so that there is something to like.
+    // At least one post, for the scenario `like`.
     authors.push(accounts[0]);
-    // As people post: not all of one after the other.
+    // Interleaves the authors.
     authors.shuffle(random);
     let progress = Progress::start("posts", authors.len() as u64);
     let publish = async |&author: &u64| {
-        let post = told(services.publish(author, TEXT).await)?;
+        let post = status_to_error(services.publish(author, TEXT).await)?;
         progress.add(1);
         anyhow::Ok(post)
     };
     let posts = stream::iter(authors.iter().map(publish));
-    let posts = posts.buffer_unordered(POSTS).try_collect().await?;
+    let posts = posts.buffer_unordered(POSTS_IN_FLIGHT).try_collect().await?;
     progress.finish();
     Ok(posts)
 }

@@ -1,4 +1,4 @@
-//! The system's Redis, asked as its administrator for what it counts.
+//! An administrator's client of the system's Redis, for statistics.
 
 use std::{pin::pin, time::Duration};
 
@@ -8,23 +8,26 @@ use microblog_keyspace::redis::{AsyncConnectionConfig, Client, aio::MultiplexedC
 use microblog_local::up::Access;
 use tokio::time::{sleep, timeout};
 
-use super::{RedisUsage, nesting::Nesting, usage::Traffic};
-use crate::info::Info;
+use super::{
+    monitor::MonitorSample,
+    usage::{RedisUsage, Traffic},
+};
+use crate::redis_info::Info;
 
-// A server that is measured may be busy.
-const ANSWER: Duration = Duration::from_secs(30);
+// Long, since the measured server may be busy.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connects to Redis as its administrator, with time for its answers: the library gives them half a
-/// second.
+/// Connects to Redis as its administrator with a long response timeout. The client's default is
+/// half a second.
 pub(crate) async fn connect(admin: &Client) -> anyhow::Result<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(ANSWER))
-        .set_response_timeout(Some(ANSWER));
+        .set_connection_timeout(Some(TIMEOUT))
+        .set_response_timeout(Some(TIMEOUT));
     let connection = admin.get_multiplexed_async_connection_with_config(&config).await;
     connection.context("cannot connect to the system's redis-server")
 }
 
-/// The way to Redis as its administrator.
+/// The administrator's client.
 pub(super) struct Admin {
     client: Client,
 }
@@ -39,32 +42,32 @@ impl Admin {
         connect(&self.client).await
     }
 
-    /// Returns the server's process id, and what it has done so far.
+    /// Returns the server's PID and its statistics so far.
     pub(super) async fn usage(
         &self,
-        nesting: Option<Nesting>,
+        sample: Option<MonitorSample>,
     ) -> anyhow::Result<(u32, RedisUsage)> {
         let mut connection = self.connect().await?;
-        let info = Info::ask(&mut connection, &["server", "stats", "commandstats"]).await?;
-        parse(&info, nesting)
+        let info = Info::fetch(&mut connection, &["server", "stats", "commandstats"]).await?;
+        parse(&info, sample)
     }
 
-    /// Counts for a while who sends or calls which commands.
-    pub(super) async fn listen_in(&self, length: Duration) -> anyhow::Result<Nesting> {
-        let mut monitor = timeout(ANSWER, self.client.get_async_monitor())
+    /// Samples commands with MONITOR for a duration.
+    pub(super) async fn sample_commands(&self, length: Duration) -> anyhow::Result<MonitorSample> {
+        let mut monitor = timeout(TIMEOUT, self.client.get_async_monitor())
             .await
-            .context("no answer in time")
+            .context("timed out")
             .and_then(|monitor| Ok(monitor?))
-            .context("cannot listen in on the system's redis-server")?;
-        let mut nesting = Nesting::default();
+            .context("MONITOR failed on the system's redis-server")?;
+        let mut sample = MonitorSample::default();
         let mut lines = monitor.on_message::<String>();
         let mut end = pin!(sleep(length));
         loop {
             tokio::select! {
-                () = &mut end => return Ok(nesting),
+                () = &mut end => return Ok(sample),
                 line = lines.next() => {
                     let line = line.context("the system's redis-server closed the connection")?;
-                    nesting.hear(&line);
+                    sample.record(&line);
                 }
             }
         }
@@ -72,13 +75,13 @@ impl Admin {
 }
 
 /// Reads the sections `server`, `stats` and `commandstats`.
-fn parse(info: &Info, nesting: Option<Nesting>) -> anyhow::Result<(u32, RedisUsage)> {
+fn parse(info: &Info, sample: Option<MonitorSample>) -> anyhow::Result<(u32, RedisUsage)> {
     let traffic = Traffic {
         reads: info.field("total_reads_processed")?,
         bytes_in: info.field("total_net_input_bytes")?,
         bytes_out: info.field("total_net_output_bytes")?,
     };
-    Ok((info.field("process_id")?, RedisUsage::new(info.commands(), traffic, nesting)))
+    Ok((info.field("process_id")?, RedisUsage::new(info.commands(), traffic, sample)))
 }
 
 #[cfg(test)]
@@ -92,22 +95,22 @@ mod tests {
         cmdstat_config|get:calls=1,usec=8,usec_per_call=8.00,rejected_calls=0,failed_calls=0\r\n";
 
     #[test]
-    fn what_redis_counts_is_read() {
-        let (id, usage) = parse(&Info::of(INFO), Some(Nesting::default())).unwrap();
+    fn info_statistics_are_read() {
+        let (id, usage) = parse(&Info::of(INFO), Some(MonitorSample::default())).unwrap();
         assert_eq!(id, 4711);
         assert_eq!((usage.round_trips, usage.bytes_in, usage.bytes_out), (6, 210, 3400));
         assert_eq!((usage.commands, usage.server_us), (Some(3), Some(178)));
     }
 
     #[test]
-    fn commands_are_not_counted_before_it_is_known_who_calls_them() {
+    fn commands_are_not_counted_without_a_monitor_sample() {
         let (_, usage) = parse(&Info::of(INFO), None).unwrap();
         assert_eq!((usage.commands, usage.server_us), (None, None));
         assert_eq!(usage.round_trips, 6);
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn the_error_for_a_missing_field_names_it() {
         let error = parse(&Info::of("process_id:4711\r\n"), None).unwrap_err().to_string();
         assert!(error.contains("total_reads_processed"), "{error}");
     }

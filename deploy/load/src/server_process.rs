@@ -1,4 +1,4 @@
-//! A server of this program in a process of its own, as what it is compared with has one.
+//! A server of this program in its own process.
 
 use std::{
     env, fs,
@@ -15,25 +15,25 @@ use microblog_chassis as chassis;
 use tempfile::TempDir;
 use tonic::service::Routes;
 
-use crate::child::Child;
+use crate::child_process::Child;
 
-/// For a process to start and listen, on a machine that is busy with what was measured before it.
-const START_MAX: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(5);
+/// Timeout for a server to start and listen on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// As `microblog up` logs, and where it listens.
+/// Log options of the server: JSON, with the line that contains the address.
 const LOG: [&str; 2] = ["--log=warn,microblog_chassis::process=info", "--log-format=json"];
 
-/// A process that serves, ended when the value is dropped.
-pub(crate) struct Server {
+/// A server process. Dropping the value kills it.
+pub(crate) struct ServerProcess {
     url: String,
-    // Ends before its log goes.
+    // Fields drop in order: the process exits before its log is deleted.
     child: Child,
     _directory: TempDir,
 }
 
-impl Server {
-    /// Starts a subcommand of this program that serves, and waits until it listens.
+impl ServerProcess {
+    /// Starts a server subcommand of this program and waits until it listens.
     pub(crate) fn start(
         subcommand: &'static str,
         arguments: &[String],
@@ -46,60 +46,59 @@ impl Server {
         let mut command = Command::new(program);
         command.arg(subcommand).args(arguments).args(LOG).envs(environment.iter().copied());
         let child = Child::start(subcommand, command, log.clone())?;
-        let url = listening(&child, &log)?;
+        let url = wait_for_address(&child, &log)?;
         Ok(Self { url, child, _directory: directory })
     }
 
-    /// Returns where it listens.
+    /// Returns the server's URL.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // Nothing that it does is of use to anybody, and it would wait for connections to close,
-        // which those who made them do later.
+        // SIGKILL, since a drain would wait for connections that clients close later.
         self.child.kill();
     }
 }
 
-/// Returns a service that is always ready, as the chassis serves it.
-pub(crate) fn bare_service(name: &'static str, routes: Routes) -> chassis::Service {
+/// Returns a chassis service that is always ready.
+pub(crate) fn always_ready_service(name: &'static str, routes: Routes) -> chassis::Service {
     let ready = Arc::new(|| future::ready(true).boxed());
     chassis::Service { name, routes, handler: None, ready, background: Vec::new() }
 }
 
-/// Waits until a server says in its log where it listens.
-fn listening(child: &Child, log: &Path) -> anyhow::Result<String> {
-    let begun = Instant::now();
+/// Waits until the server logs its address.
+fn wait_for_address(child: &Child, log: &Path) -> anyhow::Result<String> {
+    let started = Instant::now();
     loop {
-        let lines = fs::read_to_string(log).context("a server has no log")?;
+        let lines = fs::read_to_string(log).context("cannot read the server's log")?;
         if let Some(address) = lines.lines().find_map(address) {
             return Ok(format!("http://{address}"));
         }
         child.check()?;
-        if begun.elapsed() > START_MAX {
-            bail!("a server does not listen within {START_MAX:?}:\n{}", child.end_of_log());
+        if started.elapsed() > START_TIMEOUT {
+            bail!("a server does not listen within {START_TIMEOUT:?}:\n{}", child.end_of_log());
         }
-        thread::sleep(POLL);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Returns the address in the line that says where a server listens.
+/// Returns the address from the log line `listening`.
 fn address(line: &str) -> Option<String> {
     let line: serde_json::Value = serde_json::from_str(line).ok()?;
     let is_it = line.get("message")?.as_str()? == "listening";
     is_it.then(|| line.get("address")?.as_str().map(str::to_owned)).flatten()
 }
 
-/// Has the kernel end this process, a server, when the thread ends that started it, however it does.
+/// Makes the kernel kill this process when the thread that started it ends (`PR_SET_PDEATHSIG`).
 #[cfg(target_os = "linux")]
 pub(crate) fn end_with_parent() -> anyhow::Result<()> {
     Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?)
 }
 
-/// Does nothing: other kernels have nothing of the kind.
+/// Does nothing: other kernels have no `PR_SET_PDEATHSIG`.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn end_with_parent() -> anyhow::Result<()> {
     Ok(())
@@ -110,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_that_says_where_it_listens_is_found() {
+    fn the_address_is_parsed_from_the_log() {
         let line = r#"{"level":"INFO","message":"listening","address":"127.0.0.1:5","workers":1}"#;
         assert_eq!(address(line).as_deref(), Some("127.0.0.1:5"));
         for other in ["", "{}", r#"{"message":"listening"}"#, r#"{"message":"stopping"}"#] {

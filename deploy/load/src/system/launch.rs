@@ -1,5 +1,4 @@
-//! The processes of a system: which programs they are, where they listen, and how they are
-//! configured.
+//! Starts the processes of a system: programs, ports and configuration.
 
 use std::{
     env,
@@ -10,16 +9,16 @@ use std::{
 use anyhow::{Context as _, bail};
 use microblog_local::up::{Access, DataDir, Redis, Software};
 
-use super::{Shape, Store, Urls, redis::Admin};
-use crate::child::Child;
+use super::redis_admin::Admin;
+use crate::child_process::Child;
 
-// Below the range from which kernels take the ports of outgoing connections.
+// Below the ephemeral port range of Linux.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 const ATTEMPTS: usize = 1000;
 const REDIS: u16 = 9;
 
-/// What every server is told unless the caller's environment says otherwise. Limits per account
-/// and per address would be what is measured. Calls under way when a system ends are of no use to anybody.
+/// Environment variables of every server, which the caller's environment overrides. Rate limits are
+/// off, since they would be the bottleneck. The drain timeout is short.
 const DEFAULTS: [(&str, &str); 13] = [
     ("MICROBLOG_LOG", "warn"),
     ("MICROBLOG_POSTS_PER_MINUTE", "0"),
@@ -36,14 +35,47 @@ const DEFAULTS: [(&str, &str); 13] = [
     ("MICROBLOG_DRAIN_TIMEOUT_MS", "2000"),
 ];
 
-/// A system whose processes have been started.
+/// The process layout of a system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Layout {
+    /// All servers in one process
+    One,
+    /// A process for each service
+    Five,
+}
+
+/// The URLs of a system's servers.
+#[derive(Clone, Debug)]
+pub(crate) struct Urls {
+    pub(crate) gateway: String,
+    pub(crate) user: String,
+    pub(crate) relation: String,
+    pub(crate) post: String,
+    pub(crate) timeline: String,
+}
+
+impl Urls {
+    pub(super) fn all(&self) -> [&str; 5] {
+        [&self.gateway, &self.user, &self.relation, &self.post, &self.timeline]
+    }
+}
+
+/// The Redis of a started system.
+pub(super) struct Store {
+    pub(super) admin: Admin,
+    /// Redis and its data directory, unless a process of the system owns them.
+    _owned: Option<(Redis, DataDir)>,
+}
+
+/// The started processes of a system.
 pub(super) struct Started {
     pub(super) urls: Urls,
     pub(super) children: Vec<Child>,
     pub(super) store: Store,
 }
 
-/// Ten ports in a row, used as `microblog up` does, whatever the shape.
+/// A block of ten ports, assigned as `microblog up` does.
 #[derive(Clone, Copy, Debug)]
 struct Ports(u16);
 
@@ -56,7 +88,7 @@ struct Launch<'a> {
 
 /// Starts all processes with their data and logs in a directory.
 pub(super) fn start(
-    shape: Shape,
+    layout: Layout,
     threads: Option<usize>,
     environment: &[(String, String)],
     directory: &Path,
@@ -68,27 +100,27 @@ pub(super) fn start(
         software: Software::find(redis_server.as_deref())?,
         directory,
         ports: Ports::free()?,
-        // Of two values of a variable, the later one counts.
+        // The last value of a variable wins.
         environment: defaults.into_iter().chain(threads).chain(environment.to_vec()).collect(),
     };
     let data = directory.join("data");
-    let (children, store) = match shape {
-        Shape::One => launch.one(&data)?,
-        Shape::Five => launch.five(&data)?,
+    let (children, store) = match layout {
+        Layout::One => launch.one(&data)?,
+        Layout::Five => launch.five(&data)?,
     };
     Ok(Started { urls: launch.ports.urls(), children, store })
 }
 
 impl Launch<'_> {
     fn one(&self, data: &Path) -> anyhow::Result<(Vec<Child>, Store)> {
-        // What it keeps there is made beforehand, so that it is known how to talk to Redis.
+        // Prepares the data directory first, to get the Redis credentials.
         let access = DataDir::open(data)?.prepare_redis(self.ports.redis())?;
         let data = data.to_str().context("the temporary directory's name is not UTF-8")?;
         let port_base = self.ports.0.to_string();
         let flags = ["up", "--data-dir", data, "--port-base", &port_base];
-        // An archive that this process knows by its environment is not the system's.
+        // Unset, so that the system does not use the archive of this process's environment.
         let child = self.child("microblog", &flags, &[("MICROBLOG_ARCHIVE_URL", "")])?;
-        Ok((vec![child], Store { admin: Admin::new(&access)?, _own: None }))
+        Ok((vec![child], Store { admin: Admin::new(&access)?, _owned: None }))
     }
 
     fn five(&self, data: &Path) -> anyhow::Result<(Vec<Child>, Store)> {
@@ -109,10 +141,10 @@ impl Launch<'_> {
             self.stored("microblog-post", 3, &to_timeline, &access, "post", &archive)?,
             self.server("microblog-gateway", 0, &to_all, &[])?,
         ];
-        Ok((children, Store { admin: Admin::new(&access)?, _own: Some((redis, data)) }))
+        Ok((children, Store { admin: Admin::new(&access)?, _owned: Some((redis, data)) }))
     }
 
-    /// Starts a server that has a store.
+    /// Starts a server that uses Redis.
     fn stored(
         &self,
         name: &'static str,
@@ -122,7 +154,7 @@ impl Launch<'_> {
         user: &str,
         environment: &[(&str, &str)],
     ) -> anyhow::Result<Child> {
-        // It has a password: everybody may read the flags of a process.
+        // The URL contains a password, and every local user can read the flags of a process.
         let url = access.url(user)?;
         let environment = [&[("MICROBLOG_REDIS_URL", &*url)], environment].concat();
         self.server(name, offset, peers, &environment)
@@ -154,7 +186,7 @@ impl Launch<'_> {
 }
 
 impl Ports {
-    /// Finds some on which nobody listens at the moment.
+    /// Finds a block of free ports.
     fn free() -> anyhow::Result<Self> {
         let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
         for _ in 0..ATTEMPTS {
@@ -181,14 +213,13 @@ impl Ports {
     }
 }
 
-/// Finds a program of the workspace beside this one, or one directory above, which is where they
-/// are for tests.
+/// Finds a program of the workspace in this program's directory, or in its parent for tests.
 fn program(name: &str) -> anyhow::Result<PathBuf> {
-    let own = env::current_exe().context("the system does not say where this program is")?;
+    let own = env::current_exe().context("cannot determine the path of this program")?;
     let found = own.ancestors().skip(1).take(2).map(|directory| directory.join(name));
     found.into_iter().find(|path| path.is_file()).with_context(|| {
         format!(
-            "found no `{name}` beside {}: build it with `cargo build --release --workspace`",
+            "`{name}` not found beside {}: build it with `cargo build --release --workspace`",
             own.display()
         )
     })
@@ -199,13 +230,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_is_not_built_is_told_with_how_to_build_it() {
+    fn the_error_for_a_missing_program_contains_the_build_command() {
         let error = program("microblog-nothing").unwrap_err().to_string();
         assert!(error.contains("cargo build --release --workspace"), "{error}");
     }
 
     #[test]
-    fn ports_are_those_of_the_launcher() {
+    fn ports_are_assigned_as_by_the_launcher() {
         let ports = Ports(50_050);
         assert_eq!(ports.urls().all()[..2], ["http://127.0.0.1:50050", "http://127.0.0.1:50051"]);
         assert_eq!(ports.urls().timeline, "http://127.0.0.1:50054");

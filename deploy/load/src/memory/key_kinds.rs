@@ -1,4 +1,4 @@
-//! Which kinds of keys there are, and what they take.
+//! Kinds of Redis keys and their memory.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Kind {
     pub(super) keys: u64,
-    /// What Redis says of them by `MEMORY USAGE`.
+    /// The sum of `MEMORY USAGE`.
     pub(super) bytes: u64,
 }
 
@@ -19,10 +19,10 @@ impl Kind {
     }
 }
 
-/// Keys by the service that they belong to and what they hold.
+/// Keys by service and type.
 pub(super) type Kinds = BTreeMap<String, Kind>;
 
-/// Returns whose key this is, and what it holds: `service:{partition}:kind` and perhaps an owner.
+/// Returns the service and type of a key: `service:{partition}:type`, optionally with an owner.
 pub(super) fn kind(key: &str) -> String {
     let mut parts = key.split(':');
     match (parts.next(), parts.nth(1)) {
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_a_kind_are_counted_together_whoever_owns_them() {
+    fn the_kind_of_a_key_is_its_service_and_type() {
         assert_eq!(kind("rel:{7}:following_ids:123"), "rel following_ids");
         assert_eq!(kind("user:{1023}:email:{1}:a@b.invalid"), "user email");
         assert_eq!(kind("post:{0}:clock"), "post clock");

@@ -1,5 +1,4 @@
-//! Redis' memory: when nothing is under way any more, how much is used, and by keys of which kinds.
-//! Knows the names of keys that pass by themselves.
+//! Readings of Redis memory in a quiescent system, in total and per kind of key.
 
 use std::time::{Duration, Instant};
 
@@ -7,96 +6,96 @@ use anyhow::{Context as _, bail};
 use microblog_keyspace::redis::{self, Pipeline, aio::MultiplexedConnection, cmd};
 use tokio::time;
 
-use super::kinds::{Kind, Kinds, kind};
-use crate::{info::Info, system::rest};
+use super::key_kinds::{Kind, Kinds, kind};
+use crate::{redis_info::Info, system::quiescence};
 
-/// What is kept for a day so that requests can be repeated: the only keys that name a UUID. Paces,
-/// which are kept for a minute, are not there where accounts may write as fast as they like.
-const PASSING: &str = "post:{*}:*-*-*-*-*";
+/// Idempotency records, which expire after a day: the only keys with a UUID in their name. Rate
+/// limit keys, which expire after a minute, do not exist because the limits are off.
+const EXPIRING_KEYS: &str = "post:{*}:*-*-*-*-*";
 
 const SCAN_COUNT: u32 = 1000;
-const POLL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const STEADY_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Redis looks after the buffers of a connection, and counts them, once a second, and gives back
-/// what has not been used for two.
+/// How long the used memory must be constant. Redis resizes client buffers once a second and
+/// shrinks them after two seconds without use.
 const STEADY: Duration = Duration::from_secs(4);
 
-/// What comes and goes while nobody does anything.
-const STEADY_BYTES: u64 = 4 << 10;
+/// Fluctuation of an idle server.
+const FLUCTUATION_BYTES: u64 = 4 << 10;
 
-/// Redis' memory at one moment.
+/// Redis memory at one time.
 pub(super) struct Reading {
-    /// All that is used, but for buffers.
+    /// Memory that Redis uses, without buffers.
     pub(super) used: i64,
     pub(super) kinds: Kinds,
 }
 
 impl Reading {
-    /// Returns what all keys take by themselves.
+    /// Returns the sum of `MEMORY USAGE` over all keys.
     pub(super) fn bytes_of_keys(&self) -> i64 {
         self.kinds.values().map(|kind| kind.bytes as i64).sum()
     }
 }
 
-/// The Redis of all services, as an administrator sees it.
+/// An administrator's connection to the Redis of all services.
 pub(super) struct Store {
     redis: MultiplexedConnection,
-    passing: Kinds,
+    expiring: Kinds,
 }
 
 impl Store {
     pub(super) fn new(redis: MultiplexedConnection) -> Self {
-        Self { redis, passing: Kinds::new() }
+        Self { redis, expiring: Kinds::new() }
     }
 
-    /// Waits until nothing is under way any more, drops what passes by itself, and reads.
-    pub(super) async fn at_rest(&mut self) -> anyhow::Result<Reading> {
-        rest::reached(&mut self.redis).await?;
-        let begun = Instant::now();
-        self.remove_passing().await?;
-        // Before the memory is read: a table of keys that is growing has its old half, too, until
-        // its keys have been looked up.
-        let kinds = self.visit("*", false).await?;
+    /// Waits for quiescence and constant memory, deletes expiring keys, and reads the memory.
+    pub(super) async fn read_when_quiescent(&mut self) -> anyhow::Result<Reading> {
+        quiescence::wait_until_quiescent(&mut self.redis).await?;
+        let started = Instant::now();
+        self.remove_expiring().await?;
+        // Before reading the memory: the scan completes an incremental rehash, during which both
+        // hash tables exist.
+        let kinds = self.scan_keys("*", false).await?;
         let mut used = self.used().await?;
         let mut since = Instant::now();
         while since.elapsed() < STEADY {
-            if begun.elapsed() > STEADY_TIMEOUT {
-                bail!("Redis' memory has not come to rest after {STEADY_TIMEOUT:?}");
+            if started.elapsed() > STEADY_TIMEOUT {
+                bail!("Redis memory is not constant after {STEADY_TIMEOUT:?}");
             }
-            time::sleep(POLL).await;
+            time::sleep(POLL_INTERVAL).await;
             let now = self.used().await?;
-            if now.abs_diff(used) > STEADY_BYTES {
+            if now.abs_diff(used) > FLUCTUATION_BYTES {
                 (used, since) = (now, Instant::now());
             }
         }
         Ok(Reading { used, kinds })
     }
 
-    /// Drops what passes by itself, so that it does not count, and notes what it took.
-    pub(super) async fn remove_passing(&mut self) -> anyhow::Result<()> {
-        for (name, removed) in self.remove(PASSING).await? {
-            self.passing.entry(name).or_default().add(removed);
+    /// Deletes expiring keys, so that no step counts them, and adds up their memory.
+    pub(super) async fn remove_expiring(&mut self) -> anyhow::Result<()> {
+        for (name, removed) in self.remove(EXPIRING_KEYS).await? {
+            self.expiring.entry(name).or_default().add(removed);
         }
         Ok(())
     }
 
-    /// Returns what was dropped so far.
-    pub(super) fn passing(&self) -> &Kinds {
-        &self.passing
+    /// Returns the memory of the deleted expiring keys.
+    pub(super) fn expiring(&self) -> &Kinds {
+        &self.expiring
     }
 
-    /// Deletes all keys with names of a pattern.
+    /// Deletes all keys that match a pattern.
     pub(super) async fn remove(&mut self, pattern: &str) -> anyhow::Result<Kinds> {
-        self.visit(pattern, true).await
+        self.scan_keys(pattern, true).await
     }
 
-    /// Sends commands whose answers do not matter.
+    /// Runs commands without reading their responses.
     pub(super) async fn run(&mut self, pipeline: &Pipeline) -> anyhow::Result<()> {
-        pipeline.exec_async(&mut self.redis).await.context("Redis refuses a command")
+        pipeline.exec_async(&mut self.redis).await.context("command failed")
     }
 
-    /// Sets an option, and returns what it was.
+    /// Sets an option and returns its previous value.
     pub(super) async fn configure(&mut self, option: &str, value: &str) -> anyhow::Result<String> {
         let (_, before): (String, String) =
             cmd("CONFIG").arg("GET").arg(option).query_async(&mut self.redis).await?;
@@ -104,16 +103,16 @@ impl Store {
         Ok(before)
     }
 
-    /// Returns the bytes that Redis uses, but for what connections and the append-only file have
-    /// under way.
+    /// Returns the memory that Redis uses, without client buffers and the buffer of the append-only
+    /// file.
     async fn used(&mut self) -> anyhow::Result<i64> {
-        let info = Info::ask(&mut self.redis, &["memory"]).await?;
+        let info = Info::fetch(&mut self.redis, &["memory"]).await?;
         let number = |name| info.field::<i64>(name);
         Ok(number("used_memory")? - number("mem_clients_normal")? - number("mem_aof_buffer")?)
     }
 
-    /// Returns what keys there are with names of a pattern, and deletes them if told so.
-    async fn visit(&mut self, pattern: &str, delete: bool) -> anyhow::Result<Kinds> {
+    /// Returns the keys that match a pattern, and optionally deletes them.
+    async fn scan_keys(&mut self, pattern: &str, delete: bool) -> anyhow::Result<Kinds> {
         let mut kinds = Kinds::new();
         let mut cursor = 0;
         loop {
@@ -137,7 +136,7 @@ impl Store {
         Ok(scan.query_async(&mut self.redis).await?)
     }
 
-    /// Returns the bytes of each key; 0 for one that is gone.
+    /// Returns MEMORY USAGE of each key; 0 for a missing key.
     async fn usage(&mut self, keys: &[String]) -> anyhow::Result<Vec<u64>> {
         if keys.is_empty() {
             return Ok(Vec::new());
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_passes_by_itself_is_dropped_and_noted() {
+    async fn expiring_keys_are_deleted_and_counted_separately() {
         let (_server, mut store) = started().await;
         let id = Uuid::new_v4();
         let requests =
@@ -178,11 +177,11 @@ mod tests {
             set(&mut store, key).await;
         }
         set(&mut store, "post:{7}:post:12345").await;
-        let reading = store.at_rest().await.unwrap();
+        let reading = store.read_when_quiescent().await.unwrap();
         assert_eq!(reading.kinds.keys().collect::<Vec<_>>(), ["post post"]);
         assert_eq!(reading.bytes_of_keys(), reading.kinds["post post"].bytes as i64);
-        let noted: Vec<_> =
-            store.passing().iter().map(|(name, kind)| (&**name, kind.keys)).collect();
-        assert_eq!(noted, [("post comment_request", 1), ("post request", 1)]);
+        let expired: Vec<_> =
+            store.expiring().iter().map(|(name, kind)| (&**name, kind.keys)).collect();
+        assert_eq!(expired, [("post comment_request", 1), ("post request", 1)]);
     }
 }

@@ -1,47 +1,48 @@
-//! The settings of the tests' redis-servers: those of `deploy/redis`, with passwords.
+//! The configuration of the tests' redis-servers: that of `deploy/redis`, with passwords.
 
 use std::{collections::BTreeSet, path::Path};
 
-/// The user of servers among themselves, and of tests that look at what a service may not.
+/// The user of replication and Sentinel, and of tests that read keys of any service.
 pub const ADMIN: &str = "admin";
 
-/// Returns the password of a user in tests. It has characters that an address must encode.
+/// Returns the password of a user in tests. It has characters that a URL must percent-encode.
 pub fn password(user: &str) -> String {
     format!("{user}/p@ss")
 }
 
-/// Writes the configuration that all servers share: a Sentinel makes its servers rewrite theirs.
+/// Writes the configuration of a server. Each server needs its own file, since a Sentinel rewrites
+/// it.
 ///
-/// Tests kill servers, not machines, and then ask for all that was acknowledged. With `everysec` a
-/// server may acknowledge what it has not written yet, while an earlier second is being synced; with
-/// `no` it always writes first, and what was written outlives it.
+/// Tests kill processes, not machines, and expect every acknowledged write afterwards. With
+/// `appendfsync everysec`, a server may acknowledge a write before `write(2)`, while an earlier
+/// fsync is running. With `no`, it calls `write(2)` first, and the data survives the process.
 pub(crate) fn write_config(to: &Path) {
     let path = format!("{}/redis.conf", directory());
     let shared = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     std::fs::write(to, shared + "\nappendfsync no\n").expect("write the configuration");
 }
 
-/// Writes the users of `deploy/redis/users.acl`, and an administrator, as Redis reads them.
+/// Writes the users of `deploy/redis/users.acl` and an administrator as an ACL file.
 pub(crate) fn write_acl(to: &Path) {
     std::fs::write(to, acl(&users())).expect("write the ACL file");
 }
 
-/// What a user may do.
-pub(crate) struct Rights {
-    /// What its keys begin with.
+/// The permissions of a user.
+pub(crate) struct Permissions {
+    /// The prefix of its keys.
     pub(crate) keys: String,
-    /// Its commands, in small letters.
+    /// Its commands, in lower case.
     pub(crate) commands: BTreeSet<String>,
 }
 
-/// Returns what a user in `deploy/redis/users.acl` may do.
-pub(crate) fn rights(user: &str) -> Rights {
+/// Returns the permissions of a user in `deploy/redis/users.acl`.
+pub(crate) fn permissions(user: &str) -> Permissions {
     let users = acl(&users());
     let mut lines = users.lines().map(|line| line.split(' '));
     let rules = lines.find(|line| line.clone().nth(1) == Some(user)).expect("a user");
     let keys = rules.clone().find_map(|rule| rule.strip_prefix('~')?.strip_suffix('*'));
     let commands = rules.filter_map(|rule| rule.strip_prefix('+')).map(str::to_owned).collect();
-    Rights { keys: keys.expect("keys that begin alike").to_owned(), commands }
+    Permissions { keys: keys.expect("a key prefix").to_owned(), commands }
 }
 
 fn users() -> String {
@@ -53,7 +54,7 @@ fn directory() -> String {
     format!("{}/../../../deploy/redis", env!("CARGO_MANIFEST_DIR"))
 }
 
-// Comments dropped, indented lines joined to the user's first one, passwords added.
+// Drops comments, joins indented lines to the user's first line, and adds passwords.
 fn acl(text: &str) -> String {
     let mut users: Vec<String> = Vec::new();
     for line in text.lines().map(|line| line.split('#').next().unwrap_or_default()) {
@@ -76,7 +77,7 @@ fn acl(text: &str) -> String {
     users.join("\n") + "\n"
 }
 
-/// Returns the part of an address that says who one is.
+/// Returns the user and password part of a URL.
 pub(crate) fn credentials(user: &str) -> String {
     format!("{user}:{}", password(user).replace('/', "%2F").replace('@', "%40"))
 }

@@ -1,4 +1,4 @@
-//! What more than one command asks of the services behind the gateway.
+//! Clients of the post and timeline services, shared by several commands.
 
 use anyhow::anyhow;
 use microblog_local::{
@@ -18,14 +18,14 @@ use uuid::Uuid;
 
 use crate::system::Urls;
 
-/// A short post.
+/// A short text of a post.
 pub(crate) const TEXT: &str = "the quick brown fox jumps over a lazy dog";
 
-/// Of the e-mail addresses of all accounts that are made here.
+/// The e-mail domain of all created accounts.
 const EMAIL_DOMAIN: &str = "load.invalid";
 
-/// Returns where graphs are brought in, and the password of their accounts; without one nobody logs
-/// in to them.
+/// Returns the target of a graph import, and the password of new accounts. Without a password,
+/// nobody can log in to them.
 pub(crate) fn import_target(urls: &Urls, password: &str) -> Target {
     Target {
         user_url: urls.user.clone(),
@@ -36,28 +36,28 @@ pub(crate) fn import_target(urls: &Urls, password: &str) -> Target {
     }
 }
 
-/// The services that keep posts and timelines.
+/// Clients of the post and timeline services.
 #[derive(Clone)]
-pub(crate) struct Services {
+pub(crate) struct ServiceClients {
     posts: PostServiceClient<Channel>,
     timelines: TimelineServiceClient<Channel>,
 }
 
-impl Services {
-    /// Reaches them, which serve already.
-    pub(crate) async fn of(urls: &Urls) -> anyhow::Result<Self> {
+impl ServiceClients {
+    /// Connects to the services, which must be serving.
+    pub(crate) async fn connect(urls: &Urls) -> anyhow::Result<Self> {
         Ok(Self {
             posts: PostServiceClient::new(remote::serving(&urls.post).await?),
             timelines: TimelineServiceClient::new(remote::serving(&urls.timeline).await?),
         })
     }
 
-    /// Returns the post service, for what else is to be done to posts.
+    /// Returns the client of the post service.
     pub(crate) fn posts(&self) -> PostServiceClient<Channel> {
         self.posts.clone()
     }
 
-    /// Publishes, again where that fails in passing, and returns the post.
+    /// Publishes a post, with retries of transient errors, and returns its id.
     pub(crate) async fn publish(&self, author_id: u64, text: &str) -> Result<u64, Status> {
         let request_id = Uuid::new_v4().to_string();
         let message = CreatePostRequest { author_id, request_id, text: text.to_owned() };
@@ -65,10 +65,10 @@ impl Services {
             self.posts().create_post(remote::request(message.clone(), CALL_TIMEOUT)).await
         });
         let post = answer.await?.into_inner().post;
-        Ok(post.ok_or_else(|| Status::data_loss("a new post that is none"))?.id)
+        Ok(post.ok_or_else(|| Status::data_loss("response has no post"))?.id)
     }
 
-    /// Returns the first page of an account's home timeline, which is there from then on.
+    /// Returns the first page of a home timeline. The read creates the timeline.
     pub(crate) async fn home(&self, user_id: u64) -> Result<GetHomeTimelineResponse, Status> {
         let message = GetHomeTimelineRequest { user_id, ..Default::default() };
         let request = remote::request(message, CALL_TIMEOUT);
@@ -76,7 +76,7 @@ impl Services {
     }
 }
 
-/// Returns what came of a call, or its error as people read it.
-pub(crate) fn told<T>(answer: Result<T, Status>) -> anyhow::Result<T> {
+/// Converts a status into an error with a readable message.
+pub(crate) fn status_to_error<T>(answer: Result<T, Status>) -> anyhow::Result<T> {
     answer.map_err(|status| anyhow!("{}", remote::told(&status)))
 }

@@ -1,24 +1,24 @@
-//! The least that the usual way takes: a sorted set for each follower, and bare commands.
+//! Fan-out baseline: bare pipelined commands on one sorted set per follower.
 
 use std::time::Instant;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_keyspace::redis::{Pipeline, RedisResult, aio::MultiplexedConnection, cmd, pipe};
 
-use crate::system::log;
+use crate::system::aof;
 
-/// The length at which sorted sets are cut.
+/// The length at which sorted sets are trimmed.
 const HOME_MAX: i64 = 800;
 
-/// The followers of a pipeline, and how many pipelines are under way: one is made while Redis works
-/// on another.
+/// Followers per pipeline, and pipelines in flight. With two, the client encodes one while Redis
+/// runs the other.
 const FOLLOWERS: u32 = 500;
 const PIPELINES: usize = 2;
 
 const PREFIX: &str = "load:bare:";
 
-/// Brings so many posts into the sorted sets of so many followers, each of which has some entries,
-/// and removes them again. Returns the seconds that it took, without what comes before and after.
+/// Delivers posts to sorted sets with this number of entries, and deletes the sets. Returns the
+/// seconds of the delivery, without set-up and deletion.
 pub(super) async fn deliver(
     admin: &mut MultiplexedConnection,
     followers: u32,
@@ -33,9 +33,9 @@ pub(super) async fn deliver(
         add.ignore();
     };
     if entries > 0 {
-        all(admin, followers, fill).await?;
+        run_pipelines(admin, followers, fill).await?;
     }
-    log::settle(admin).await?;
+    aof::rewrite(admin).await?;
     let began = Instant::now();
     for post in 1..=posts {
         let score = entries + post;
@@ -43,24 +43,24 @@ pub(super) async fn deliver(
             pipeline.cmd("ZADD").arg(set).arg(score).arg(id(score)).ignore();
             pipeline.cmd("ZREMRANGEBYRANK").arg(set).arg(0).arg(-HOME_MAX - 1).ignore();
         };
-        all(admin, followers, add).await?;
+        run_pipelines(admin, followers, add).await?;
     }
     let seconds = began.elapsed().as_secs_f64();
     let remove = |pipeline: &mut Pipeline, set: &str| {
         pipeline.cmd("UNLINK").arg(set).ignore();
     };
-    all(admin, followers, remove).await?;
-    // What frees memory is over before anything else is measured.
+    run_pipelines(admin, followers, remove).await?;
+    // Waits until Redis has processed the deletions.
     cmd("PING").exec_async(admin).await?;
     Ok(seconds)
 }
 
-/// Returns an id that is as long as a post's.
+/// Returns an id of the same length as a post id.
 fn id(number: u32) -> u64 {
     373_000_000_000_000 + u64::from(number) * 4_096
 }
 
-async fn all(
+async fn run_pipelines(
     admin: &MultiplexedConnection,
     followers: u32,
     command: impl Fn(&mut Pipeline, &str),

@@ -1,19 +1,18 @@
-//! What processes have used, as Linux tells in /proc; other systems tell it in other ways, which
-//! are not known here.
+//! CPU time and memory of processes from `/proc` (Linux only).
 
 use std::{fs, io};
 
 use anyhow::Context as _;
 use nix::unistd::{SysconfVar, sysconf};
 
-use super::ProcessUsage;
+use super::usage::ProcessUsage;
 
-// The fields of /proc/PID/stat after the program's name, from 0 on: utime, and after it stime,
+// The index of utime among the fields of /proc/PID/stat after the program name, followed by stime,
 // cutime and cstime (proc_pid_stat(5), where the name is field 2 and utime field 14).
 const UTIME: usize = 11;
 const TIMES: usize = 4;
 
-/// Returns what processes have used so far; nothing on systems other than Linux.
+/// Returns the usage of processes so far; nothing on systems other than Linux.
 pub(super) fn usage<'a>(
     processes: impl Iterator<Item = (&'a str, u32)>,
 ) -> anyhow::Result<Vec<ProcessUsage>> {
@@ -27,10 +26,10 @@ pub(super) fn usage<'a>(
 fn of_process(name: &str, id: u32, ticks_per_second: u64) -> anyhow::Result<ProcessUsage> {
     let read =
         |file: &str| -> io::Result<String> { fs::read_to_string(format!("/proc/{id}/{file}")) };
-    let named = || format!("cannot read what {name} (process {id}) uses in /proc");
+    let named = || format!("cannot read the usage of {name} (process {id}) from /proc");
     let stat = read("stat").with_context(named)?;
     let status = read("status").with_context(named)?;
-    let ticks = cpu_ticks(&stat).context("unknown form of `stat`").with_context(named)?;
+    let ticks = cpu_ticks(&stat).context("cannot parse `stat`").with_context(named)?;
     let bytes = |field: &str| {
         let bytes = size(&status, field).with_context(|| format!("no {field} in `status`"));
         bytes.with_context(named)
@@ -44,15 +43,15 @@ fn of_process(name: &str, id: u32, ticks_per_second: u64) -> anyhow::Result<Proc
 }
 
 fn ticks_per_second() -> anyhow::Result<u64> {
-    let ticks = sysconf(SysconfVar::CLK_TCK).context("cannot ask for the length of a tick")?;
+    let ticks = sysconf(SysconfVar::CLK_TCK).context("cannot read CLK_TCK")?;
     let ticks = ticks.and_then(|ticks| u64::try_from(ticks).ok()).filter(|&ticks| ticks > 0);
-    ticks.context("the system does not say how long a tick is")
+    ticks.context("CLK_TCK is not positive")
 }
 
-/// Reads the time on all CPUs, in and for the process, from `stat`: its own, and that of those of
-/// its children which have ended, such as the one that rewrites Redis' append-only file.
+/// Reads user and system time from `stat`, including that of exited children, such as the process
+/// that rewrites the append-only file.
 fn cpu_ticks(stat: &str) -> Option<u64> {
-    // The name stands in parentheses, and may have some itself, and spaces.
+    // The name, in parentheses, may contain spaces and parentheses.
     let (_, fields) = stat.rsplit_once(')')?;
     let times: Vec<&str> = fields.split_whitespace().skip(UTIME).take(TIMES).collect();
     if times.len() < TIMES {
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_whatever_the_program_is_called() {
+    fn cpu_time_is_parsed_for_any_program_name() {
         let rest = "S 1 2 3 0 -1 4194560 5 6 7 8 120 30 4 1 20 0 3 0 99 1000 50 1844";
         for name in ["redis-server", "a b", "a) S 1 (b"] {
             assert_eq!(cpu_ticks(&format!("17 ({name}) {rest}")), Some(155), "{name}");
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read() {
+    fn sizes_are_parsed() {
         let status = "Name:\tmicroblog\nVmHWM:\t   9000 kB\nVmRSS:\t   8612 kB\nRssAnon:\t 1 kB\n";
         assert_eq!(size(status, "VmRSS"), Some(8612 * 1024));
         assert_eq!(size(status, "RssAnon"), Some(1024));
@@ -92,7 +91,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn this_process_has_a_size() {
+    fn the_usage_of_this_process_is_read() {
         let usage = usage([("this one", std::process::id())].into_iter()).unwrap();
         assert_eq!(usage[0].name, "this one");
         assert!(usage[0].resident_bytes > 100_000);

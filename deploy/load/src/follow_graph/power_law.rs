@@ -1,5 +1,5 @@
 //! Generates directed graphs whose in-degrees follow a power law, after Chung and Lu: each account
-//! has a weight, and is followed in proportion to it ("Connected components in random graphs with
+//! has a weight and is followed in proportion to it ("Connected components in random graphs with
 //! given expected degree sequences", Annals of Combinatorics 6, 2002).
 
 use microblog_local::edges::Edge;
@@ -9,19 +9,19 @@ use rand::{
     rngs::Xoshiro256PlusPlus,
 };
 
-/// The weight of the first account, who has the most followers. Weights are integers, so that a
-/// last bit of a power that a machine rounds otherwise makes no other graph.
+/// The weight of the first account, which has the most followers. Weights are integers, so that
+/// rounding of floating-point powers does not change the graph between machines.
 const WEIGHT_MAX: f64 = (1_u64 << 32) as f64;
 
-/// How many times as many targets are drawn as an account is to follow, before it follows fewer:
-/// where few have most of the weight, or there are hardly more accounts than it is to follow, most
-/// of what is drawn is drawn twice.
+/// Maximum number of draws per follow. Many draws are duplicates if few accounts have most of the
+/// weight, or if an account follows almost all others. After the maximum, the account follows
+/// fewer.
 const DRAWS_PER_FOLLOW: u32 = 8;
 
-/// Returns who follows whom: each account from none to twice `following` others, with equal
-/// chances, and nobody themselves or somebody twice. An account's expected number of followers is
-/// proportional to its place, counted from 1, to the power of -1 / (`exponent` - 1), so that the
-/// numbers of followers have that exponent; but for the first few, whom all but follow already.
+/// Returns the edges, without self-loops and duplicates. Each account's out-degree is uniform from
+/// 0 to twice `following`. An account's expected in-degree is proportional to rank^(-1 /
+/// (`exponent` - 1)), with ranks from 1, so in-degrees have that exponent. The first few accounts
+/// are saturated: almost all others follow them.
 pub(super) fn edges(
     accounts: u32,
     following: u32,
@@ -32,12 +32,11 @@ pub(super) fn edges(
         return Ok(Vec::new());
     }
     let targets = WeightedIndex::new((0..accounts).map(|place| weight(place, exponent)))?;
-    // One that is the same on all machines and in all versions, and has nothing to hide.
+    // Portable and stable across versions, and not cryptographic.
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let following_max = following.saturating_mul(2);
     let mut edges = Vec::new();
-    // Of each account, who followed it last: nobody has drawn it, while that is not the follower
-    // at hand.
+    // For each account, the last follower that drew it, for duplicate detection.
     let mut followed_by = vec![u32::MAX; accounts as usize];
     for follower in 0..accounts {
         followed_by[follower as usize] = follower;
@@ -58,7 +57,7 @@ pub(super) fn edges(
     Ok(edges)
 }
 
-/// Returns the weight of the account at a place, counted from 0.
+/// Returns the weight of the account at a rank, from 0.
 fn weight(place: u32, exponent: f64) -> u64 {
     let share = (f64::from(place) + 1.0).powf(-1.0 / (exponent - 1.0));
     ((WEIGHT_MAX * share).round() as u64).max(1)
@@ -75,7 +74,7 @@ mod tests {
         edges.into_iter().map(|edge| (edge.follower, edge.target)).collect()
     }
 
-    /// FNV-1a, which no version of anything changes.
+    /// FNV-1a, which is stable across versions.
     fn hash(pairs: &[(u32, u32)]) -> u64 {
         let bytes = pairs.iter().flat_map(|(a, b)| [a.to_le_bytes(), b.to_le_bytes()].concat());
         bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -83,8 +82,9 @@ mod tests {
         })
     }
 
-    /// The exponent of the tail from `least` on: the maximum likelihood estimate of Clauset, Shalizi
-    /// and Newman, "Power-law distributions in empirical data", SIAM Review 51 (2009), (3.7).
+    /// Estimates the exponent of the tail from `least` on: the maximum likelihood estimator of
+    /// Clauset, Shalizi and Newman, "Power-law distributions in empirical data", SIAM Review 51
+    /// (2009), (3.7).
     fn tail_exponent(degrees: &[u32], least: u32) -> f64 {
         let tail = || degrees.iter().filter(|&&degree| degree >= least);
         let logarithms = tail().map(|&degree| (f64::from(degree) / (f64::from(least) - 0.5)).ln());
@@ -92,14 +92,14 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_makes_the_same_graph_everywhere() {
+    fn generation_is_deterministic_for_a_seed() {
         let graph = pairs(1000, 20, 2.1, 1);
         assert_eq!(hash(&graph), 7_762_827_585_061_570_256, "{} edges", graph.len());
         assert_ne!(graph, pairs(1000, 20, 2.1, 2));
     }
 
     #[test]
-    fn followers_have_the_exponent_that_was_asked_for() {
+    fn in_degrees_have_the_given_exponent() {
         for exponent in [2.1, 2.5, 3.0] {
             let mut followers = vec![0; 100_000];
             for (_, target) in pairs(100_000, 20, exponent, 1) {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_follow_as_many_as_asked_for_on_average_and_not_all_the_same() {
+    fn out_degrees_are_uniform_with_the_given_mean() {
         let graph = pairs(10_000, 20, 2.1, 1);
         let mean = graph.len() as f64 / 10_000.0;
         assert!((mean - 20.0).abs() < 0.5, "{mean}");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_follows_themselves_or_somebody_twice_however_dense_it_is() {
+    fn graphs_have_no_self_loops_or_duplicate_edges() {
         for (accounts, following) in [(2, 1), (3, 20), (40, 39), (500, 20), (500, 1000)] {
             let graph = pairs(accounts, following, 2.1, 1);
             assert!(!graph.is_empty());
@@ -131,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn without_others_or_followings_there_are_no_edges() {
+    fn graphs_of_one_account_or_without_following_have_no_edges() {
         assert!(pairs(0, 20, 2.1, 1).is_empty());
         assert!(pairs(1, 20, 2.1, 1).is_empty());
         assert!(pairs(100, 0, 2.1, 1).is_empty());
     }
 
     #[test]
-    fn exponents_at_the_ends_make_graphs_too() {
+    fn extreme_exponents_generate_edges() {
         assert!(!pairs(1000, 5, 1.000_001, 1).is_empty());
         assert!(!pairs(1000, 5, f64::MAX, 1).is_empty());
     }

@@ -1,38 +1,37 @@
-//! Where a follow graph comes from: a file, or a generator. Knows nothing of services.
+//! The follow graph of a benchmark: from a file, or generated. Independent of services.
 
 mod power_law;
 
 use anyhow::{Context as _, ensure};
 use microblog_local::edges::{self, EdgeList};
 
-/// A follow graph: from a file, or generated, and then the same for the same options on every
-/// machine.
+/// A follow graph, from a file or generated. Generation is deterministic on every machine.
 #[derive(Clone, Debug, clap::Args)]
-// The group would have the name of the command's own.
+// Without `skip`, clap gives the group the name of the command's own group.
 #[group(skip)]
 pub(crate) struct Args {
-    /// An edge list, `follower following` per line, gzipped or not; - is the standard input
+    /// An edge list, `follower following` per line, gzipped or not; - reads standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["accounts", "following", "exponent"])]
     edges: Option<String>,
-    /// How many accounts to generate
+    /// Number of accounts to generate
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     accounts: u32,
     #[command(flatten)]
     kind: Kind,
 }
 
-/// What generated graphs are like, whatever their size.
+/// Parameters of generated graphs, except the size.
 #[derive(Clone, Debug, clap::Args)]
-// The group would have the name of the command's own.
+// Without `skip`, clap gives the group the name of the command's own group.
 #[group(skip)]
 pub(crate) struct Kind {
-    /// How many each follows on average: from none to twice as many, all equally likely
+    /// Mean number of followed accounts (out-degree); uniform from 0 to twice the mean
     #[arg(long, value_name = "MEAN", default_value_t = 20)]
     following: u32,
-    /// Exponent of the power law of followers, above 1: the smaller, the more have the first few
+    /// Exponent of the power law of followers (in-degree), above 1; smaller is more skewed
     #[arg(long, value_name = "NUMBER", default_value_t = 2.1, value_parser = exponent)]
     exponent: f64,
-    /// Another number makes another graph of the same kind, and other choices of accounts
+    /// Seed of the random numbers for the graph and for choices of accounts
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) seed: u64,
 }
@@ -46,17 +45,17 @@ impl Args {
         }
     }
 
-    /// Returns what chooses accounts.
+    /// Returns the seed for choices of accounts.
     pub(crate) fn seed(&self) -> u64 {
         self.kind.seed
     }
 }
 
 impl Kind {
-    /// Generates a graph with so many accounts.
+    /// Generates a graph with this number of accounts.
     pub(crate) fn graph(&self, accounts: u32) -> anyhow::Result<EdgeList> {
         let Self { following, exponent, seed } = *self;
-        ensure!(accounts < u32::MAX, "that many accounts do not fit");
+        ensure!(accounts < u32::MAX, "too many accounts");
         let edges = power_law::edges(accounts, following, exponent, seed)
             .context("cannot generate a graph of this size")?;
         Ok(EdgeList::new((0..accounts).map(|number| format!("u{number}")), edges))
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_graph_has_as_many_accounts_as_asked_for_also_none_and_one() {
+    fn a_generated_graph_has_the_given_number_of_accounts() {
         for (asked, first) in [("0", None), ("1", Some("u0")), ("50", Some("u0"))] {
             let graph = parse(&["--accounts", asked]).unwrap().graph().unwrap();
             assert_eq!(graph.names().len().to_string(), asked);
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_takes_the_place_of_what_is_generated() {
+    fn a_file_excludes_the_options_of_the_generator() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"ada bob\nbob cleo\n").unwrap();
         let path = file.path().to_str().unwrap();
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exponent_that_makes_no_power_law_is_refused() {
+    fn exponents_up_to_1_and_non_numbers_are_rejected() {
         for exponent in ["1", "0", "-2", "NaN", "inf", "x"] {
             parse(&["--exponent", exponent]).unwrap_err();
         }

@@ -1,22 +1,22 @@
-//! The same follows in two plain sorted sets: what most would do, to measure ours beside it.
+//! Baseline of follows: two plain sorted sets per account.
 
 use microblog_keyspace::redis;
 use microblog_local::edges::EdgeList;
 
-use super::store::Store;
+use super::readings::Store;
 
-/// The names of all keys that [`write()`] makes.
+/// The pattern of all keys that [`write()`] creates.
 pub(super) const PATTERN: &str = "plain:*";
 
 const FOLLOWS_PER_CALL: usize = 10_000;
 
-/// How many entries a sorted set keeps packed, where nobody configures it.
+/// The maximum number of entries of a packed sorted set (listpack), with Redis' default.
 const PACKED_OPTION: &str = "zset-max-listpack-entries";
 const PACKED_DEFAULT: &str = "128";
 
-/// Writes the follows of a graph, whose names have these ids, into two sorted sets each: whom the
-/// follower follows, and who follows the other. Meanwhile Redis packs sorted sets as it does where
-/// nobody configures it; what is there stays as it is.
+/// Writes the follows of a graph into two sorted sets each: following and followers. `ids` are the
+/// ids of the graph's names. Meanwhile, Redis has its default listpack limit. Existing keys keep
+/// their encoding.
 pub(super) async fn write(store: &mut Store, graph: &EdgeList, ids: &[u64]) -> anyhow::Result<()> {
     let configured = store.configure(PACKED_OPTION, PACKED_DEFAULT).await?;
     let written = write_all(store, graph, ids).await;
@@ -25,7 +25,7 @@ pub(super) async fn write(store: &mut Store, graph: &EdgeList, ids: &[u64]) -> a
 }
 
 async fn write_all(store: &mut Store, graph: &EdgeList, ids: &[u64]) -> anyhow::Result<()> {
-    // As large as the stamps of ours, and larger with each.
+    // As large as a stamp, and increasing.
     let mut since = ids.first().copied().unwrap_or_default();
     for edges in graph.edges.chunks(FOLLOWS_PER_CALL) {
         let mut pipeline = redis::pipe();
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn sets_are_packed_as_redis_comes_and_later_ones_as_configured() {
+    async fn baseline_sets_have_the_default_encoding_and_the_option_is_restored() {
         const FOLLOWERS: u32 = 200;
         let server = RedisServer::start().await;
         let mut admin = server.admin().await;

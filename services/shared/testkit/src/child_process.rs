@@ -1,4 +1,4 @@
-//! A child process that dies with the test, however the test ends.
+//! Child processes that the kernel kills when the test process ends.
 
 use std::{
     fs::File,
@@ -13,21 +13,21 @@ use nix::{
     unistd::Pid,
 };
 
-/// A running child with its output in a file. Dropping it kills it.
-pub(crate) struct Running {
+/// A child process that logs to a file. Dropping it kills it.
+pub(crate) struct ChildProcess {
     child: Mutex<Child>,
     log: PathBuf,
 }
 
-impl Running {
-    /// Starts a program with its output appended to a file. It is killed where the test ends
-    /// before it.
+impl ChildProcess {
+    /// Starts a program and appends its output to a file. It receives SIGKILL if the test process
+    /// ends first.
     pub(crate) fn start(program: &str, args: &[String], log: &Path) -> Self {
         Self::start_with(program, args, log, "KILL", |_| {})
     }
 
-    /// Starts a program like [`Self::start`], with a last word on its command. It gets a signal of
-    /// one's choice, such as `QUIT`, where the test ends before it.
+    /// Starts a program like [`Self::start`]. `prepare` changes the command. The child receives
+    /// `death_signal`, such as `QUIT`, if the test process ends first.
     pub(crate) fn start_with(
         program: &str,
         args: &[String],
@@ -50,7 +50,7 @@ impl Running {
             Err(error) => panic!("cannot start {program}: {error}"),
         };
         if !has_setpriv() {
-            watch(child.id(), death_signal);
+            start_watchdog(child.id(), death_signal);
         }
         Self { child: Mutex::new(child), log: log.to_owned() }
     }
@@ -62,35 +62,35 @@ impl Running {
 
     /// Kills it and waits for its end.
     pub(crate) fn kill(&self) {
-        let mut child = self.child.lock().expect("no panic with a child in hand");
-        // It may have ended by itself.
+        let mut child = self.child.lock().expect("no panic with the lock held");
+        // The process may have exited already.
         let _ = child.kill();
         let _ = child.wait();
     }
 
-    /// Returns how it ended, if it has.
-    pub(crate) fn ended(&self) -> Option<ExitStatus> {
-        let mut child = self.child.lock().expect("no panic with a child in hand");
+    /// Returns the exit status, if the process has exited.
+    pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
+        let mut child = self.child.lock().expect("no panic with the lock held");
         child.try_wait().expect("wait for the child")
     }
 
     pub(crate) fn id(&self) -> u32 {
-        self.child.lock().expect("no panic with a child in hand").id()
+        self.child.lock().expect("no panic with the lock held").id()
     }
 
-    /// Returns all that it has written.
+    /// Returns the output so far.
     pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
-/// Says that a program is missing, before anything is started.
+/// Panics if a program is missing.
 pub(crate) fn require(program: &str) {
     let found = Command::new(program).arg("--version").stdout(Stdio::null()).status();
     assert!(
@@ -109,30 +109,31 @@ fn has_setpriv() -> bool {
     *HAS
 }
 
-type Order = (Command, mpsc::Sender<std::io::Result<Child>>);
+type SpawnRequest = (Command, mpsc::Sender<std::io::Result<Child>>);
 
-// The death signal comes when the *thread* that started the child ends, and tests' threads come and
-// go: one thread that lives as long as the process starts all children.
+// `PR_SET_PDEATHSIG` fires when the parent *thread* exits, and test threads exit early. One thread
+// that lives as long as the process therefore spawns all children.
 fn spawn(command: Command) -> std::io::Result<Child> {
-    static SPAWNER: LazyLock<Mutex<mpsc::Sender<Order>>> = LazyLock::new(|| {
-        let (sender, orders) = mpsc::channel::<Order>();
+    static SPAWNER: LazyLock<Mutex<mpsc::Sender<SpawnRequest>>> = LazyLock::new(|| {
+        let (sender, requests) = mpsc::channel::<SpawnRequest>();
         thread::spawn(move || {
-            for (mut command, answer) in orders {
-                let _ = answer.send(command.spawn());
+            for (mut command, result) in requests {
+                let _ = result.send(command.spawn());
             }
         });
         Mutex::new(sender)
     });
-    let (sender, answer) = mpsc::channel();
+    let (sender, result) = mpsc::channel();
     let spawner = SPAWNER.lock().expect("the spawner does not panic");
-    spawner.send((command, sender)).expect("the spawner lives");
+    spawner.send((command, sender)).expect("the spawner runs");
     drop(spawner);
-    answer.recv().expect("the spawner answers")
+    result.recv().expect("the spawner replies")
 }
 
-// Where the kernel has no death signal: a shell that outlives the test and then sends the signal.
-fn watch(child: u32, death_signal: &str) {
-    // If the child is gone, its number may be somebody else's by now.
+// For systems without `PR_SET_PDEATHSIG`: a shell outlives the test process and then sends the
+// signal.
+fn start_watchdog(child: u32, death_signal: &str) {
+    // The PID of an exited child may be reused, so the shell checks it in each iteration.
     const SCRIPT: &str =
         "while kill -0 $0 && kill -0 $1; do sleep 1; done; kill -0 $0 || kill -s $2 $1";
     let mut command = Command::new("sh");

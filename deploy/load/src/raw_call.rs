@@ -1,5 +1,5 @@
-//! Calls whose messages are bytes: nobody encodes or reads what nobody needs, which on a shared
-//! machine would cost as much as a part of the server.
+//! gRPC calls with encoded messages. Encoding and decoding would cost about as much CPU as parts of
+//! the server, on the same machine.
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use http::uri::PathAndQuery;
@@ -10,8 +10,8 @@ use tonic::{
     transport::Channel,
 };
 
-/// Calls a method, and returns the answer as it came.
-pub(crate) async fn call(
+/// Calls a method and returns the encoded response.
+pub(crate) async fn unary(
     channel: Channel,
     path: PathAndQuery,
     request: Request<Bytes>,
@@ -19,14 +19,14 @@ pub(crate) async fn call(
     let mut grpc = Grpc::new(channel);
     let not_ready = |error| Status::unavailable(format!("not connected: {error}"));
     grpc.ready().await.map_err(not_ready)?;
-    Ok(grpc.unary(request, path, Raw).await?.into_inner())
+    Ok(grpc.unary(request, path, RawCodec).await?.into_inner())
 }
 
-/// Puts bytes on the wire and takes them off.
+/// A codec that passes bytes through.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Raw;
+pub(crate) struct RawCodec;
 
-impl Codec for Raw {
+impl Codec for RawCodec {
     type Encode = Bytes;
     type Decode = Bytes;
     type Encoder = Self;
@@ -41,7 +41,7 @@ impl Codec for Raw {
     }
 }
 
-impl Encoder for Raw {
+impl Encoder for RawCodec {
     type Item = Bytes;
     type Error = Status;
 
@@ -51,7 +51,7 @@ impl Encoder for Raw {
     }
 }
 
-impl Decoder for Raw {
+impl Decoder for RawCodec {
     type Item = Bytes;
     type Error = Status;
 

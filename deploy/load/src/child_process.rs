@@ -1,4 +1,4 @@
-//! A process that was started here: it ends with the value, or with this process, whichever is first.
+//! Child processes that end when the value is dropped, or when this process ends.
 
 use std::{
     fs::{self, File},
@@ -20,13 +20,13 @@ use nix::{
     unistd::Pid,
 };
 
-/// From the end of a log: what a server says of why it cannot start, and a little before.
+/// Lines from the end of a log that contain a startup error with some context.
 const LOG_LINES: usize = 12;
-/// Longer than calls under way are given.
+/// Longer than the drain timeout of the servers.
 const STOP: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A running process with its output in a file.
+/// A running process that logs to a file.
 pub(crate) struct Child {
     name: &'static str,
     process: Mutex<process::Child>,
@@ -34,7 +34,7 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts it; the log is written anew.
+    /// Starts a process and truncates its log.
     pub(crate) fn start(
         name: &'static str,
         mut command: Command,
@@ -46,48 +46,50 @@ impl Child {
             .stdin(Stdio::null())
             .stdout(output.try_clone().with_context(named)?)
             .stderr(output)
-            // Ctrl-C in a terminal goes to the whole process group: what is measured must not end
-            // before what measures it.
+            // Ctrl-C in a terminal signals the whole process group. The measured processes must not
+            // exit before this one.
             .process_group(0);
         let process = Mutex::new(spawn(command).with_context(named)?);
         Ok(Self { name, process, log })
     }
 
-    /// Returns the name of its program.
+    /// Returns the program's name.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Returns its process id, which is its own as long as the value lives.
+    /// Returns the PID, which is valid while the value lives.
     pub(crate) fn id(&self) -> u32 {
         self.process().id()
     }
 
-    /// Fails if it has ended.
+    /// Fails if the process has exited.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         match self.process().try_wait() {
             Ok(None) => Ok(()),
-            Ok(Some(status)) => bail!("{} ended ({status}):\n{}", self.name, self.end_of_log()),
-            Err(error) => Err(error).with_context(|| format!("cannot ask after {}", self.name)),
+            Ok(Some(status)) => bail!("{} exited ({status}):\n{}", self.name, self.end_of_log()),
+            Err(error) => {
+                Err(error).with_context(|| format!("cannot read the status of {}", self.name))
+            }
         }
     }
 
-    /// Asks it to end.
+    /// Sends SIGTERM.
     pub(crate) fn terminate(&self) {
         let mut process = self.process();
-        // Once it has been waited for, its id may be somebody else's.
+        // After a wait, the PID may be reused by another process.
         if let (Ok(None), Ok(id)) = (process.try_wait(), i32::try_from(process.id())) {
             let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
         }
     }
 
-    /// Ends it at once, whatever is under way.
+    /// Sends SIGKILL.
     pub(crate) fn kill(&self) {
-        // Fails for one that has ended, of which nothing is left to be done.
+        // Fails only if the process has exited.
         let _ = self.process().kill();
     }
 
-    /// Returns the last lines that it wrote, each with its name.
+    /// Returns the last lines of the log, prefixed with the program's name.
     pub(crate) fn end_of_log(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
@@ -105,37 +107,39 @@ impl Drop for Child {
     fn drop(&mut self) {
         self.terminate();
         let mut process = self.process();
-        let begun = Instant::now();
+        let started = Instant::now();
         while let Ok(None) = process.try_wait() {
-            if begun.elapsed() > STOP {
-                eprintln!("{} does not end within {STOP:?}: killing it", self.name);
+            if started.elapsed() > STOP {
+                eprintln!("{} does not exit within {STOP:?}: sending SIGKILL", self.name);
                 let _ = process.kill();
                 let _ = process.wait();
                 return;
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-type Order = (Command, Sender<io::Result<process::Child>>);
+type SpawnRequest = (Command, Sender<io::Result<process::Child>>);
 
-/// Starts a program in a thread that lives as long as this process: children are told to end when
-/// the *thread* that started them does, and those of a runtime come and go.
+/// Spawns from a thread that lives as long as this process. `PR_SET_PDEATHSIG` fires when the
+/// parent *thread* exits, and runtime threads exit early.
 fn spawn(command: Command) -> io::Result<process::Child> {
-    static SPAWNER: LazyLock<Sender<Order>> = LazyLock::new(|| {
-        let (sender, orders) = mpsc::channel::<Order>();
-        // If there can be no thread, orders find nobody.
+    static SPAWNER: LazyLock<Sender<SpawnRequest>> = LazyLock::new(|| {
+        let (sender, requests) = mpsc::channel::<SpawnRequest>();
+        // Without this thread, the channel is closed and `spawn` returns an error.
         let _ = thread::Builder::new().name("spawner".to_owned()).spawn(move || {
-            for (mut command, answer) in orders {
+            for (mut command, answer) in requests {
                 let _ = answer.send(command.spawn());
             }
         });
         sender
     });
     let (sender, answer) = mpsc::channel();
-    SPAWNER.send((command, sender)).map_err(|_| io::Error::other("no thread can be started"))?;
-    answer.recv().map_err(|_| io::Error::other("the thread that starts programs ended"))?
+    SPAWNER
+        .send((command, sender))
+        .map_err(|_| io::Error::other("cannot start the spawner thread"))?;
+    answer.recv().map_err(|_| io::Error::other("the spawner thread ended"))?
 }
 
 #[cfg(test)]
@@ -149,23 +153,23 @@ mod tests {
     }
 
     #[test]
-    fn one_that_ended_is_told_with_its_last_words() {
+    fn the_error_for_an_exited_process_contains_the_end_of_its_log() {
         let directory = tempfile::tempdir().unwrap();
         let child = shell("echo first; echo no port >&2; exit 3", &directory);
-        let begun = Instant::now();
+        let started = Instant::now();
         let error = loop {
             match child.check() {
                 Err(error) => break error.to_string(),
-                Ok(()) => assert!(begun.elapsed() < STOP, "it does not end"),
+                Ok(()) => assert!(started.elapsed() < STOP, "the process does not exit"),
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         };
         assert!(error.contains("exit status: 3"), "{error}");
         assert!(error.ends_with("sh: first\nsh: no port\n"), "{error}");
     }
 
     #[test]
-    fn it_ends_with_the_value() {
+    fn drop_terminates_the_process() {
         let directory = tempfile::tempdir().unwrap();
         let child = shell("exec sleep 600", &directory);
         let id = Pid::from_raw(i32::try_from(child.id()).unwrap());

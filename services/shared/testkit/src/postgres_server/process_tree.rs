@@ -1,4 +1,4 @@
-//! A process and its children, signalled together.
+//! Signals to a process and its children.
 
 use std::{
     fs,
@@ -15,25 +15,26 @@ use nix::{
 
 use crate::PATIENCE;
 
-const POLL: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Freezes a process and its children (SIGSTOP), and returns the children.
-pub(super) fn freeze(parent: u32) -> Vec<i32> {
-    // First the parent, which makes no more of them then; it may have made one just before.
+/// Stops a process and its children (SIGSTOP), and returns the children.
+pub(super) fn stop(parent: u32) -> Vec<i32> {
+    // Stop the parent first: it forks no more children then. Repeat, since it may have forked just
+    // before.
     send(parent.cast_signed(), Signal::SIGSTOP);
-    let mut frozen = Vec::new();
+    let mut stopped = Vec::new();
     loop {
         let children = children(parent);
         children.iter().for_each(|&child| send(child, Signal::SIGSTOP));
-        if children == frozen {
-            return frozen;
+        if children == stopped {
+            return stopped;
         }
-        frozen = children;
+        stopped = children;
     }
 }
 
-/// Wakes a process and its children (SIGCONT).
-pub(super) fn thaw(parent: u32) {
+/// Continues a process and its children (SIGCONT).
+pub(super) fn resume(parent: u32) {
     let children = children(parent);
     children.into_iter().for_each(|child| send(child, Signal::SIGCONT));
     send(parent.cast_signed(), Signal::SIGCONT);
@@ -44,16 +45,16 @@ pub(super) fn kill(processes: &[i32]) {
     processes.iter().for_each(|&process| send(process, Signal::SIGKILL));
 }
 
-/// Waits until processes are gone that were killed.
-pub(super) fn wait_until_gone(processes: &[i32]) {
-    let begun = Instant::now();
-    while processes.iter().any(|&process| is_there(process)) {
-        assert!(begun.elapsed() < PATIENCE, "not gone within {PATIENCE:?}: {processes:?}");
-        thread::sleep(POLL);
+/// Waits until killed processes have exited.
+pub(super) fn wait_until_exited(processes: &[i32]) {
+    let started = Instant::now();
+    while processes.iter().any(|&process| is_running(process)) {
+        assert!(started.elapsed() < PATIENCE, "still running after {PATIENCE:?}: {processes:?}");
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Returns the children of a process, in the order of their numbers.
+/// Returns the children of a process, ordered by PID.
 pub(super) fn children(parent: u32) -> Vec<i32> {
     let mut children: Vec<i32> = processes()
         .into_iter()
@@ -65,35 +66,35 @@ pub(super) fn children(parent: u32) -> Vec<i32> {
 }
 
 fn send(process: i32, signal: Signal) {
-    // It may have ended by itself.
+    // The process may have exited already.
     let _ = signal::kill(Pid::from_raw(process), signal);
 }
 
-fn is_there(process: i32) -> bool {
-    // Where nobody waits for orphans, they stay in the table as zombies.
+fn is_running(process: i32) -> bool {
+    // Without an init process that reaps orphans, they stay as zombies.
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     signal::kill(Pid::from_raw(process), None).is_ok() && !stat.contains(") Z ")
 }
 
-// Returns all processes of the machine, each with its parent.
+// Returns the PID and parent PID of all processes.
 fn processes() -> Vec<(i32, i32)> {
     let proc = Path::new("/proc/self/stat");
-    if proc.exists() { listed_by_linux() } else { listed_by_ps() }
+    if proc.exists() { list_procfs() } else { list_with_ps() }
 }
 
-fn listed_by_linux() -> Vec<(i32, i32)> {
+fn list_procfs() -> Vec<(i32, i32)> {
     let entries = fs::read_dir("/proc").expect("list the processes").flatten();
     let pair = |entry: fs::DirEntry| {
         let process = entry.file_name().to_str()?.parse().ok()?;
         let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-        // The program's name in brackets may have spaces and brackets itself.
+        // The program name, in parentheses, may contain spaces and parentheses.
         let (_, rest) = stat.rsplit_once(") ")?;
         Some((process, rest.split(' ').nth(1)?.parse().ok()?))
     };
     entries.filter_map(pair).collect()
 }
 
-fn listed_by_ps() -> Vec<(i32, i32)> {
+fn list_with_ps() -> Vec<(i32, i32)> {
     let mut command = Command::new("ps");
     command.args(["-A", "-o", "pid=,ppid="]).stdin(Stdio::null());
     let output = command.output().expect("start ps");

@@ -1,4 +1,4 @@
-//! Certificates, made for a test, and files that have them.
+//! Test certificates, and temporary files for them.
 
 use std::{fs, path::PathBuf};
 
@@ -8,10 +8,10 @@ use rcgen::{
 };
 use tempfile::TempDir;
 
-/// An authority of a test's own.
+/// A test certificate authority (CA).
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
-/// What it has signed.
+/// A certificate and its private key, signed by a CA.
 #[derive(Clone, Debug)]
 pub struct Certificate {
     /// PEM.
@@ -21,29 +21,29 @@ pub struct Certificate {
 }
 
 impl Authority {
-    /// Makes one that nobody knows.
+    /// Generates a CA. No trust store contains it.
     #[allow(clippy::new_without_default, reason = "no two are the same")]
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // By which others find it: two of the same name would be taken for each other.
+        // TLS libraries find a CA by its name, so two CAs must not share one.
         let name = format!("authority {}", rand::random::<u64>());
         params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().expect("make a key");
-        Self(CertifiedIssuer::self_signed(params, key).expect("sign itself"))
+        Self(CertifiedIssuer::self_signed(params, key).expect("self-sign"))
     }
 
-    /// Returns its own certificate, as PEM.
+    /// Returns the CA certificate as PEM.
     pub fn pem(&self) -> String {
         self.0.pem()
     }
 
-    /// Signs a certificate for names or addresses, for servers and for clients.
+    /// Issues a certificate for names or addresses, for servers and for clients.
     pub fn issue(&self, names: &[&str]) -> Certificate {
         self.sign(names, |_| {})
     }
 
-    /// Signs one that was valid once.
+    /// Issues an expired certificate.
     pub fn issue_expired(&self, names: &[&str]) -> Certificate {
         self.sign(names, |params| {
             params.not_before = date_time_ymd(2020, 1, 1);
@@ -63,30 +63,30 @@ impl Authority {
     }
 }
 
-/// Files of a test, gone when it is.
+/// A temporary directory of a test. Dropping it deletes the files.
 pub struct Files(TempDir);
 
 impl Files {
-    /// Makes a directory for them.
+    /// Creates the directory.
     #[allow(clippy::new_without_default, reason = "no two are the same")]
     pub fn new() -> Self {
         Self(TempDir::with_prefix("microblog-files-").expect("make a directory"))
     }
 
-    /// Returns where a file is, or would be.
+    /// Returns the path of a file, which need not exist.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    /// Writes a file, in one step where it is there already, and returns where it is.
+    /// Writes a file, replacing an existing one atomically, and returns its path.
     pub fn write(&self, name: &str, text: impl AsRef<str>) -> PathBuf {
         let (next, path) = (self.path("next"), self.path(name));
         fs::write(&next, text.as_ref()).expect("write a file");
-        fs::rename(&next, &path).expect("put a file in its place");
+        fs::rename(&next, &path).expect("rename the file");
         path
     }
 
-    /// Writes a certificate and its key, as `name.crt` and `name.key`, and returns where they are.
+    /// Writes a certificate and its key as `name.crt` and `name.key`, and returns their paths.
     pub fn certificate(&self, name: &str, issued: &Certificate) -> (PathBuf, PathBuf) {
         let certificate = self.write(&format!("{name}.crt"), &issued.certificate);
         (certificate, self.write(&format!("{name}.key"), &issued.key))

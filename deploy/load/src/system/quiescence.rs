@@ -1,5 +1,5 @@
-//! A system at rest: nothing waits for somebody any more. Knows the names of the keys in which things
-//! wait.
+//! Quiescence of a system: no background work is pending. Has the names of the keys of pending
+//! work.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use microblog_domain::Partition;
 use microblog_keyspace::redis::{aio::MultiplexedConnection, pipe};
 use tokio::time::{Instant, sleep};
 
-/// Sorted sets of a partition that are gone when nothing waits.
-const WAITING: [&str; 5] = [
+/// Sorted sets of a partition with pending work. Redis deletes them when they are empty.
+const PENDING_KEYS: [&str; 5] = [
     "user:{p}:registrations",
     "user:{p}:deletions",
     "rel:{p}:pending",
@@ -17,66 +17,66 @@ const WAITING: [&str; 5] = [
     "post:{p}:pending",
 ];
 
-/// In how many streams posts wait for their way to followers, as the timeline service has it.
+/// The number of fan-out streams of the timeline service.
 const STREAMS: u16 = 16;
 
-const POLL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// For what some millions of posts leave behind.
-const LONGEST: Duration = Duration::from_secs(1200);
+/// Enough for the backlog of some million posts.
+const TIMEOUT: Duration = Duration::from_secs(1200);
 
-/// How often it is asked whether posts are still on their way: what was measured is over then.
+/// Short, since the wait is part of the measurement.
 const DELIVERY_POLL: Duration = Duration::from_millis(5);
 
-/// Waits until no post is on its way to followers.
-pub(crate) async fn delivered(redis: &mut MultiplexedConnection) -> anyhow::Result<()> {
-    let begun = Instant::now();
+/// Waits until the fan-out streams are empty.
+pub(crate) async fn wait_until_delivered(redis: &mut MultiplexedConnection) -> anyhow::Result<()> {
+    let started = Instant::now();
     let mut lengths = pipe();
     for stream in fan_out_streams() {
         lengths.cmd("XLEN").arg(stream);
     }
     while lengths.query_async::<Vec<u64>>(redis).await?.iter().any(|&length| length > 0) {
-        if begun.elapsed() > LONGEST {
-            bail!("posts are still on their way after {LONGEST:?}");
+        if started.elapsed() > TIMEOUT {
+            bail!("fan-out is not complete after {TIMEOUT:?}");
         }
         sleep(DELIVERY_POLL).await;
     }
     Ok(())
 }
 
-/// Returns the keys of the streams in which posts wait for their way to followers.
+/// Returns the keys of the fan-out streams.
 fn fan_out_streams() -> impl Iterator<Item = String> {
     (0..STREAMS).map(|stream| format!("tl:{{{stream}}}:fanout"))
 }
 
-/// Waits until nothing waits.
-pub(crate) async fn reached(redis: &mut MultiplexedConnection) -> anyhow::Result<()> {
-    let begun = Instant::now();
-    while let Some(waiting) = waiting(redis).await? {
-        if begun.elapsed() > LONGEST {
-            bail!("{waiting} things are still under way after {LONGEST:?}");
+/// Waits until no background work is pending.
+pub(crate) async fn wait_until_quiescent(redis: &mut MultiplexedConnection) -> anyhow::Result<()> {
+    let started = Instant::now();
+    while let Some(pending) = pending(redis).await? {
+        if started.elapsed() > TIMEOUT {
+            bail!("{pending} entries of background work are pending after {TIMEOUT:?}");
         }
-        sleep(POLL).await;
+        sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }
 
-/// Returns how much is under way, if there is anything.
-async fn waiting(redis: &mut MultiplexedConnection) -> anyhow::Result<Option<u64>> {
+/// Returns the number of pending entries, if any.
+async fn pending(redis: &mut MultiplexedConnection) -> anyhow::Result<Option<u64>> {
     let mut pipeline = pipe();
     for partition in Partition::all() {
         let partition = format!("{{{partition}}}");
-        for key in WAITING {
+        for key in PENDING_KEYS {
             pipeline.cmd("EXISTS").arg(key.replace("{p}", &partition));
         }
-        // Where there is an archive, one member stays for good.
+        // With an archive, one member stays permanently.
         pipeline.cmd("ZCOUNT").arg(format!("post:{partition}:unarchived")).arg("(0").arg("+inf");
     }
     for stream in fan_out_streams() {
         pipeline.cmd("XLEN").arg(stream);
     }
     let counts: Vec<u64> = pipeline.query_async(redis).await?;
-    Ok(Some(counts.iter().sum()).filter(|&waiting| waiting > 0))
+    Ok(Some(counts.iter().sum()).filter(|&pending| pending > 0))
 }
 
 #[cfg(test)]
@@ -88,13 +88,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_waits_for_somebody_is_awaited() {
+    async fn pending_work_is_awaited() {
         let server = RedisServer::start().await;
         let mut redis = server.admin().await;
         let one = |command: &str, arguments: &[&str]| cmd(command).arg(arguments).take();
-        let noted = one("ZADD", &["post:{3}:unarchived", "0", "-"]);
-        noted.exec_async(&mut redis).await.unwrap();
-        reached(&mut redis).await.unwrap();
+        let watermark = one("ZADD", &["post:{3}:unarchived", "0", "-"]);
+        watermark.exec_async(&mut redis).await.unwrap();
+        wait_until_quiescent(&mut redis).await.unwrap();
         for command in [
             one("ZADD", &["post:{3}:unarchived", "77", "77"]),
             one("ZADD", &["rel:{1023}:pending", "77", "follow:1>2"]),
@@ -102,7 +102,7 @@ mod tests {
         ] {
             command.exec_async(&mut redis).await.unwrap();
         }
-        assert_eq!(waiting(&mut redis).await.unwrap(), Some(3));
-        timeout(3 * POLL, reached(&mut redis)).await.unwrap_err();
+        assert_eq!(pending(&mut redis).await.unwrap(), Some(3));
+        timeout(3 * POLL_INTERVAL, wait_until_quiescent(&mut redis)).await.unwrap_err();
     }
 }

@@ -14,7 +14,7 @@ use microblog_testkit::{
     Topology::Single,
     redis::{aio::MultiplexedConnection, cmd},
 };
-use microblog_timeline::State;
+use microblog_timeline::FanoutState;
 use support::{System, delivery, entry, id, pages::deliver_all, post_id, relations::Relation};
 
 /// How often each call is made: what was read in two pieces by chance must not show.
@@ -130,10 +130,14 @@ async fn a_home_timeline_is_read_in_one_round_trip_and_one_more_for_those_who_ar
     for &author in &authors[..3] {
         let author = UserId::new(author).unwrap();
         assert_eq!(
-            system.store.cross(author, State::Pushed, State::Pulled).await.unwrap(),
-            State::Pushed
+            system
+                .store
+                .switch_fanout(author, FanoutState::OnWrite, FanoutState::OnRead)
+                .await
+                .unwrap(),
+            FanoutState::OnWrite
         );
-        assert_eq!(system.store.pull(author, &[bob]).await.unwrap(), 1);
+        assert_eq!(system.store.add_pulled_author(author, &[bob]).await.unwrap(), 1);
     }
     let page = async || {
         assert_eq!(system.home_page(bob.get(), 20, "", "").await.unwrap().0.len(), 20);

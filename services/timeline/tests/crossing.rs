@@ -19,7 +19,7 @@ use microblog_testkit::{
     self as testkit,
     Topology::{Cluster, Single},
 };
-use microblog_timeline::State;
+use microblog_timeline::FanoutState;
 use support::{
     PATIENCE, System, delivery, id,
     pages::{Timeline, deliver_all, is_newest_first},
@@ -81,8 +81,8 @@ impl Run {
     }
 }
 
-async fn state(system: &System) -> State {
-    system.store.states(&[UserId::new(id(AUTHOR)).unwrap()]).await.unwrap()[0]
+async fn state(system: &System) -> FanoutState {
+    system.store.fanout_states(&[UserId::new(id(AUTHOR)).unwrap()]).await.unwrap()[0]
 }
 
 async fn follows(system: &System, follower: u64) {
@@ -112,7 +112,7 @@ async fn cross_upwards(system: &System, run: &Run) {
             follows(system, follower).await;
         }
         testkit::eventually("the author is pulled from", PATIENCE, async || {
-            state(system).await == State::Pulled
+            state(system).await == FanoutState::OnRead
         })
         .await;
         // And some more.
@@ -137,7 +137,7 @@ async fn nothing_is_lost_or_doubled_on_the_way_to_pull_and_back() {
         assert_exact(&system, &posts, FIRST.chain(LATER)).await;
 
         // Pulled: shown at once, and written nowhere but into the author's own timelines.
-        assert_eq!(state(&system).await, State::Pulled);
+        assert_eq!(state(&system).await, FanoutState::OnRead);
         let pulled = system.post(id(AUTHOR)).await;
         posts.push(pulled);
         for reader in READERS {
@@ -157,14 +157,14 @@ async fn nothing_is_lost_or_doubled_on_the_way_to_pull_and_back() {
         }
         posts.push(system.post(id(AUTHOR)).await);
         assert_exact(&system, &posts, READERS.into_iter()).await;
-        assert_eq!(state(&system).await, State::Pulled, "at half of the threshold");
+        assert_eq!(state(&system).await, FanoutState::OnRead, "at half of the threshold");
         system.unfollow(id(few.next().unwrap()), id(AUTHOR)).await;
         let mut pushed = Vec::new();
         for _ in 0..3 {
             pushed.push(system.post(id(AUTHOR)).await);
             posts.push(*pushed.last().unwrap());
             assert_exact(&system, &posts, READERS.into_iter()).await;
-            assert_eq!(state(&system).await, State::Pushed);
+            assert_eq!(state(&system).await, FanoutState::OnWrite);
         }
         for reader in READERS {
             let stored = stored(&system.store, id(reader)).await;
@@ -182,7 +182,7 @@ async fn an_author_may_go_up_and_down_again_and_again() {
         assert_eq!(system.home(reader).await, [0; 0]);
     }
     let mut posts = Vec::new();
-    let mut becomes = async |expected: State| {
+    let mut becomes = async |expected: FanoutState| {
         testkit::eventually("the author crosses", PATIENCE, async || {
             posts.insert(0, system.post(id(AUTHOR)).await);
             settles(&system).await;
@@ -197,10 +197,10 @@ async fn an_author_may_go_up_and_down_again_and_again() {
         for fan in fans.clone() {
             system.follow(fan, id(AUTHOR)).await;
         }
-        becomes(State::Pulled).await;
+        becomes(FanoutState::OnRead).await;
         for fan in fans.clone() {
             system.unfollow(fan, id(AUTHOR)).await;
         }
-        becomes(State::Pushed).await;
+        becomes(FanoutState::OnWrite).await;
     }
 }

@@ -7,7 +7,7 @@ mod support;
 use microblog_domain::UserId;
 use microblog_proto::{relation, timeline as pb};
 use microblog_testkit::{self as testkit, Topology::Single};
-use microblog_timeline::State;
+use microblog_timeline::FanoutState;
 use support::{
     PATIENCE, System, delivery, entry, id,
     pages::{deliver_all, is_newest_first},
@@ -98,7 +98,7 @@ async fn with_authors(mode: &str, bob: u64, authors: &[u64]) -> System {
     if mode == "hybrid" {
         let author = [UserId::new(authors[0]).unwrap()];
         testkit::eventually("one author is pulled from", PATIENCE, async || {
-            system.store.states(&author).await.unwrap() == [State::Pulled]
+            system.store.fanout_states(&author).await.unwrap() == [FanoutState::OnRead]
         })
         .await;
     }

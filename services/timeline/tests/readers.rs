@@ -21,7 +21,7 @@ use microblog_testkit::{
         cmd,
     },
 };
-use microblog_timeline::Begun;
+use microblog_timeline::BuildLease;
 use support::{
     PATIENCE, System, client, delivery, id,
     pages::{Timeline, deliver_all},
@@ -150,8 +150,8 @@ async fn a_builder_who_died_keeps_nobody_waiting_for_long() {
     let (system, bob) = (System::start_without_jobs(Single).await, id(50));
     let mut all = with_followers(&system, &[bob]).await;
     let bob_in_store = UserId::new(bob).unwrap();
-    let begun = system.store.begin(bob_in_store, None).await.unwrap();
-    assert!(matches!(begun, Begun::Edition(_)), "nobody else builds");
+    let begun = system.store.begin_build(bob_in_store, None).await.unwrap();
+    assert!(matches!(begun, BuildLease::Acquired(_)), "nobody else builds");
     // What comes in between comes into what is there.
     let post = support::entry(post_id(id(1)), id(1));
     system.store.publish(&[post]).await.unwrap();
@@ -225,7 +225,7 @@ async fn a_home_timeline_lives_as_long_as_it_is_read() {
         } else {
             assert!(kept <= restored, "{kept:?}");
             // As if just built.
-            system.store.touch(UserId::new(bob).unwrap()).await.unwrap();
+            system.store.touch_home(UserId::new(bob).unwrap()).await.unwrap();
         }
     }
     assert_eq!(system.home(bob).await, all[..200]);

@@ -11,7 +11,7 @@ use futures::future::{Either, select};
 use microblog_domain::UserId;
 use microblog_proto::timeline as pb;
 use microblog_testkit::{self as testkit, Topology::Single};
-use microblog_timeline::State;
+use microblog_timeline::FanoutState;
 use support::{
     PATIENCE, System, delivery, id,
     pages::{Timeline, deliver_all, is_newest_first},
@@ -74,8 +74,8 @@ async fn with_posts(mode: &str, reader: u64) -> (System, Vec<pb::Delivery>) {
     if mode == "hybrid" {
         let authors = [1, 2, 3].map(|n| UserId::new(id(n)).unwrap());
         testkit::eventually("two authors are pulled from", PATIENCE, async || {
-            let expected = [State::Pulled, State::Pulled, State::Pushed];
-            system.store.states(&authors).await.unwrap() == expected
+            let expected = [FanoutState::OnRead, FanoutState::OnRead, FanoutState::OnWrite];
+            system.store.fanout_states(&authors).await.unwrap() == expected
         })
         .await;
     }

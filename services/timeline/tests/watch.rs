@@ -10,7 +10,7 @@ use std::time::Duration;
 use microblog_domain::UserId;
 use microblog_proto::{relation, timeline as pb};
 use microblog_testkit::{self as testkit, Process, Topology::Single};
-use microblog_timeline::State;
+use microblog_timeline::FanoutState;
 use support::{
     Client, PATIENCE, System, client, delivery, id,
     pages::{Timeline, deliver_all, is_newest_first},
@@ -65,22 +65,22 @@ async fn post_many(client: &Client, author: u64, count: usize) -> Vec<u64> {
 async fn a_post_comes_soon_however_it_reaches_its_readers() {
     let (alice, bob) = (id(1), id(2));
     for (mode, state) in [
-        ("hybrid", State::Pushed),
-        ("hybrid", State::Pulled),
-        ("push", State::Pushed),
-        ("pull", State::Pushed),
+        ("hybrid", FanoutState::OnWrite),
+        ("hybrid", FanoutState::OnRead),
+        ("push", FanoutState::OnWrite),
+        ("pull", FanoutState::OnWrite),
     ] {
         let flags = ["--mode", mode, "--pull-threshold", "3"];
         let system = System::start_with(Single, &flags).await;
         system.follow(bob, alice).await;
         let early = system.post(alice).await;
         system.home_becomes(bob, &[early]).await;
-        if state == State::Pulled {
+        if state == FanoutState::OnRead {
             import(&system.relation, (100..110).map(id), alice).await;
             let author = UserId::new(alice).unwrap();
             testkit::eventually("alice is pulled from", PATIENCE, async || {
                 system.post(alice).await;
-                system.store.states(&[author]).await.unwrap() == [state]
+                system.store.fanout_states(&[author]).await.unwrap() == [state]
             })
             .await;
         }

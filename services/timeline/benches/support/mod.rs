@@ -13,7 +13,7 @@ use microblog_testkit::{
     RedisServer,
     redis::{aio::MultiplexedConnection, cmd},
 };
-use microblog_timeline::{Begun, Entry, Replacement, Store};
+use microblog_timeline::{BuildLease, Entry, Replacement, Store};
 use tokio::time::sleep;
 
 pub(crate) use self::system::*;
@@ -61,14 +61,16 @@ impl System {
 pub(crate) async fn build(store: &Store, users: &[u64], entries: &[Entry], pulls: &[UserId]) {
     let build = async |user: u64| {
         let user = UserId::new(user).unwrap();
-        let Begun::Edition(edition) = store.begin(user, None).await? else { return Ok(()) };
+        let BuildLease::Acquired(edition) = store.begin_build(user, None).await? else {
+            return Ok(());
+        };
         // As new as can be, so that no read completes it.
         let version = (1 << 53) - 1;
         let replacement = Replacement {
             version,
             entries: entries.to_vec(),
-            pulls: pulls.to_vec(),
-            is_whole: true,
+            pulled_authors: pulls.to_vec(),
+            is_rebuild: true,
         };
         store.replace(user, edition, &replacement).await.map(|_| ())
     };

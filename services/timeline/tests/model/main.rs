@@ -39,7 +39,7 @@ use microblog_domain::UserId;
 use microblog_keyspace::Keyspace;
 use microblog_proto::relation::relation_service_client::RelationServiceClient;
 use microblog_testkit::{self as testkit, Topology};
-use microblog_timeline::{State, Store};
+use microblog_timeline::{FanoutState, Store};
 use support::{Client, PATIENCE, System};
 use task::{Phase, Task};
 use tokio::{task::JoinSet, time::sleep};
@@ -153,14 +153,14 @@ impl Ways {
     async fn note(&mut self, store: &Store) {
         let authors: Vec<_> =
             (0..USERS).filter_map(|n| UserId::new(support::id(n as u64))).collect();
-        let states = store.states(&authors).await.expect("the states");
+        let states = store.fanout_states(&authors).await.expect("the states");
         for (author, state) in states.into_iter().enumerate() {
             match state {
-                State::Pulled => drop(self.pulled.insert(author)),
-                State::Pushed if self.pulled.contains(&author) => {
+                FanoutState::OnRead => drop(self.pulled.insert(author)),
+                FanoutState::OnWrite if self.pulled.contains(&author) => {
                     self.pushed_again.insert(author);
                 }
-                State::Pushed | State::Crossing => {}
+                FanoutState::OnWrite | FanoutState::Switching => {}
             }
         }
     }

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_late_is_new() {
+    fn late_posts_are_new() {
         let mut seen = SeenPosts::default();
         for post in [10, 30, 20] {
             seen.insert(id(post));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_makes_all_below_it_old() {
+    fn the_oldest_post_beyond_the_limit_becomes_the_floor() {
         let mut seen = SeenPosts::default();
         for post in 1..=SEEN_MAX as u64 + 2 {
             seen.insert(id(2 * post));
@@ -227,7 +227,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_was_noted_is_new(posts in proptest::collection::vec(1u64..1000, 0..100)) {
+        fn inserted_posts_are_not_new(posts in proptest::collection::vec(1u64..1000, 0..100)) {
             let mut seen = SeenPosts::default();
             for &post in &posts {
                 seen.insert(id(post));
@@ -247,7 +247,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_was_returned_may_be_named_again(
+        fn returned_entries_are_not_returned_again(
             posts in proptest::collection::btree_map(2u64..1_000, 1u64..50, 0..100),
             seen in proptest::collection::vec(1u64..1_000, 0..3),
         ) {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn other_tokens_are_refused() {
+    fn malformed_tokens_are_rejected() {
         assert_eq!(SeenPosts::from_token(scope(), ""), Ok(None));
         assert_eq!(
             SeenPosts::from_token(scope(), &scope().token_of(&[])),

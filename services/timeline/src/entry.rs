@@ -179,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_record_keeps_its_entry(entry in entries().prop_filter_map("an id", |entry| entry)) {
+        fn records_round_trip(entry in entries().prop_filter_map("an id", |entry| entry)) {
             prop_assert_eq!(Entry::from_home_record(&entry.home_record()), Some(entry));
             let record = entry.user_record();
             prop_assert_eq!(Entry::from_user_record(entry.author, &record), Some(entry));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_from_an_empty_place() {
+    fn empty_records_do_not_decode() {
         assert_eq!(Entry::from_home_record(&[0; HOME_RECORD]), None);
         let author = UserId::new(4).unwrap();
         assert_eq!(Entry::from_user_record(author, &[0; USER_RECORD]), None);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_are_unique_and_in_order() {
+    fn newest_sorts_and_deduplicates() {
         assert_eq!(newest(of_posts([5, 9, 5, 1, 7]), 3), of_posts([9, 7, 5]));
         assert_eq!(newest(of_posts([]), 3), []);
         assert_eq!(newest_first(of_posts([])), []);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_out_of_order_is_left_to_another_way() {
+    fn insertion_sort_gives_up_on_unsorted_input() {
         // Each entry would move past all entries before it.
         let mut entries = of_posts((1..=100).chain(200..=300));
         assert!(!insert_into_order(&mut entries));
@@ -224,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_newest_are_the_newest_in_whatever_order_they_come(
+        fn newest_equals_a_plain_sort(
             posts in prop::collection::vec(1_u64..300, 0..200),
             is_nearly_in_order: bool,
             max in 0_usize..250,

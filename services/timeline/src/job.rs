@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_keeps_its_post() {
+    fn a_job_round_trips_its_post() {
         let post = Entry {
             post: PostId::new(77).unwrap(),
             author: UserId::new(5).unwrap(),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_wrote_comes_from_nowhere() {
+    fn jobs_without_a_traceparent_decode() {
         // Kind 1 of author 5, post 77, added at 9 ms.
         let job = Job::decode(&[0x08, 1, 0x10, 5, 0x18, 77, 0x48, 9][..]).unwrap();
         assert!(job.is_supported());
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_version_wrote_is_not_understood() {
+    fn unknown_job_kinds_are_unsupported() {
         let mut job = Job::switch_to_read(UserId::new(5).unwrap());
         assert!(job.is_supported());
         job.kind = 99;

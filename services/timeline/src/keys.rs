@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_belongs_to_a_user_shares_the_tag_of_their_partition() {
+    fn user_keys_have_the_partition_as_hash_tag() {
         let owner = UserId::new(7_000_000_000_000_015).unwrap();
         let tag = format!("tl:{{{}}}", owner.partition());
         assert_eq!(user(owner), format!("{tag}:user:{owner}"));
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_have_the_tags_of_the_first_partitions() {
+    fn stream_keys_have_the_first_partitions_as_hash_tags() {
         let author = UserId::new((37 << 2) | 1).unwrap();
         assert_eq!(fanout_of(author), "tl:{5}:fanout");
     }

@@ -91,7 +91,7 @@ fn page(list: &List, query: &PageQuery, visible: &HashSet<UserId>) -> Option<Pag
             }
             visible.contains(&entry.author)
         });
-        assert_eq!(unknown.take(), [], "of authors who were not asked about");
+        assert_eq!(unknown.take(), [], "authors whose relations were not loaded");
         if window.is_all || shown.len() >= count {
             shown.truncate(count);
             return Some(Page::new(query, shown));
@@ -110,7 +110,7 @@ fn scroll(
     let mut query = PageQuery { size, cursor: None, since: since.cloned() };
     let mut pages = Vec::new();
     while let Some(page) = page(list, &query, visible) {
-        assert!(pages.len() <= list.entries.len(), "the scroll goes round in circles");
+        assert!(pages.len() <= list.entries.len(), "the scroll does not end");
         query.cursor.clone_from(&page.next);
         pages.push(page);
         if query.cursor.is_none() {
@@ -133,7 +133,7 @@ fn is_dense(entries: &[Entry], shown: &[VisibleEntry]) -> bool {
 
 proptest! {
     #[test]
-    fn pages_are_as_if_the_whole_list_was_decided_at_once(
+    fn pages_equal_the_filtered_list(
         entries in entries(0..200), visible in visible(), size in 1..60_usize,
     ) {
         let list = List::new(entries.clone(), None);
@@ -148,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_new_is_shown_as_in_the_whole_list(
+    fn new_posts_are_filtered_as_in_the_whole_list(
         entries in entries(0..200),
         visible in visible(),
         size in 1..60_usize,
@@ -177,9 +177,9 @@ proptest! {
             prop_assert_eq!(shown, expected);
         }
         let seen = &pages.last().unwrap().seen;
-        prop_assert!(seen_posts.iter().all(|&post| !seen.is_new(post)), "and is not new again");
+        prop_assert!(seen_posts.iter().all(|&post| !seen.is_new(post)), "returned posts are not new");
         let of_below = |seen: &SeenPosts| entries.iter().filter(|entry| seen.is_new(entry.post)).count();
-        prop_assert!(of_below(seen) + seen_posts.len() <= of_below(&since), "nor is anything else");
+        prop_assert!(of_below(seen) + seen_posts.len() <= of_below(&since), "no other post was lost or added");
         let query = PageQuery { size, cursor: None, since: Some(since) };
         prop_assert!(list.may_have_candidates(&query) || seen_posts.is_empty());
     }
@@ -187,7 +187,7 @@ proptest! {
     // Invariant: the gateway may show any of an entry and its suppressed reposts, so none may
     // appear twice.
     #[test]
-    fn a_scroll_names_nothing_twice_whatever_comes_and_goes_between_its_pages(
+    fn a_scroll_returns_no_post_twice(
         entries in entries(0..200),
         between in prop::collection::vec(
             (visible(), prop::collection::vec(prop::bool::weighted(0.9), 200)), 1..20,
@@ -214,11 +214,11 @@ proptest! {
         let count = returned.len();
         returned.sort_unstable();
         returned.dedup();
-        prop_assert_eq!(returned.len(), count, "one is named twice");
+        prop_assert_eq!(returned.len(), count, "a post is returned twice");
     }
 
     #[test]
-    fn what_comes_later_changes_nothing_below_it(
+    fn newer_posts_do_not_change_older_ones(
         entries in entries(0..200), visible in visible(), later in 0..200_usize,
     ) {
         let later = later.min(entries.len());
@@ -236,7 +236,7 @@ proptest! {
     }
 
     #[test]
-    fn an_order_and_repetitions_change_nothing(
+    fn a_list_ignores_order_and_duplicates(
         (entries, shuffled) in entries(0..60).prop_flat_map(|entries| {
             let twice = [&entries[..], &entries[..]].concat();
             (Just(entries), Just(twice).prop_shuffle())
@@ -253,7 +253,7 @@ proptest! {
     // Below the known part, entries are missing. A page must equal that of the whole list, or ask
     // for more.
     #[test]
-    fn a_list_that_is_cut_shows_what_the_whole_list_shows(
+    fn a_partly_known_list_shows_the_same_as_the_whole_list(
         entries in entries(100..500),
         visible in visible(),
         size in 1..60_usize,
@@ -284,7 +284,7 @@ proptest! {
 }
 
 #[test]
-fn the_newest_800_are_decided_among_themselves() {
+fn only_the_newest_800_entries_matter() {
     let entry = |number: u64, root: u64| Entry {
         post: id(number),
         author: READER,
@@ -308,7 +308,7 @@ fn the_newest_800_are_decided_among_themselves() {
 }
 
 #[test]
-fn a_list_without_room_for_older_ones_says_where_it_ends() {
+fn a_full_list_sets_older_than() {
     let entry =
         |number: u64| Entry { post: id(number), author: READER, root: None, has_text: true };
     let list = |posts: std::ops::RangeInclusive<u64>| List::new(posts.map(entry).collect(), None);
@@ -331,13 +331,17 @@ fn a_list_without_room_for_older_ones_says_where_it_ends() {
     assert_eq!(older_than(&list, &after(901)), None, "there are more pages");
     assert_eq!(older_than(&list, &after(111)), Some(id(101)));
     assert_eq!(older_than(&list, &after(101)), Some(id(101)));
-    assert_eq!(older_than(&list, &after(50)), Some(id(50)), "all down to there was shown before");
+    assert_eq!(
+        older_than(&list, &after(50)),
+        Some(id(50)),
+        "earlier pages returned all posts down to it"
+    );
     let since = PageQuery { since: Some(SeenPosts::default()), ..after(111) };
-    assert_eq!(older_than(&list, &since), None, "what is new has no past");
+    assert_eq!(older_than(&list, &since), None, "queries for new posts do not set it");
 }
 
 #[test]
-fn what_stands_in_for_an_entry_is_named_though_it_is_above_the_page() {
+fn suppressed_reposts_above_the_page_are_listed() {
     let entry = |number: u64, root: u64| Entry {
         post: id(number),
         author: READER,
@@ -352,7 +356,7 @@ fn what_stands_in_for_an_entry_is_named_though_it_is_above_the_page() {
 }
 
 #[test]
-fn all_that_stand_in_are_named_however_many_they_are() {
+fn all_suppressed_reposts_are_listed() {
     let entry = |number: u64, root: u64| Entry {
         post: id(number),
         author: READER,

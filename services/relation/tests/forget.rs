@@ -1,4 +1,4 @@
-//! Deleted accounts: all their edges end, whatever crashes, and none begins any more.
+//! Deleted accounts: all their edges end, also after crashes, and no new ones begin.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -11,7 +11,7 @@ use support::{System, id, refused, user};
 use tonic::Code;
 
 #[tokio::test]
-async fn a_forgotten_account_is_on_no_list_and_cannot_come_back() {
+async fn a_forgotten_account_has_no_edges_and_gets_none() {
     for topology in [Topology::Single, Topology::Cluster] {
         let system = System::start(topology).await;
         let gone = id(1);
@@ -26,7 +26,7 @@ async fn a_forgotten_account_is_on_no_list_and_cannot_come_back() {
         let request = pb::ForgetUserRequest { user_id: gone };
         system.client.clone().forget_user(request).await.unwrap();
         system.client.clone().forget_user(request).await.unwrap();
-        system.settles().await;
+        system.converges().await;
 
         assert_eq!(system.counts(gone).await, (0, 0, 0));
         for n in [2, 600, 899] {
@@ -46,28 +46,28 @@ async fn a_forgotten_account_is_on_no_list_and_cannot_come_back() {
         }
         let imported = system.import(&[(id(2), gone), (gone, id(2)), (id(2), id(3))]).await;
         assert_eq!((imported.created, imported.refused_forgotten), (1, 2));
-        system.settles().await;
+        system.converges().await;
         assert_eq!(system.counts(id(2)).await, (1, 0, 0));
     }
 }
 
 #[tokio::test]
-async fn a_follow_that_was_under_way_when_its_target_was_forgotten_ends_too() {
+async fn a_pending_follow_of_a_forgotten_account_ends() {
     let system = System::start(Topology::Single).await;
     let edge = Edge { from: user(2), to: user(1) };
-    let truth = system.store.follow(&[Targets::one(edge)]).await.unwrap()[0];
-    assert_eq!(truth.outcome, Outcome::Done);
-    // Killed here. Then the target is deleted, and wholly forgotten, before anybody sweeps.
+    let source = system.store.follow(&[Targets::one(edge)]).await.unwrap()[0];
+    assert_eq!(source.outcome, Outcome::Done);
+    // A crash here. The target's deletion completes before the sweeper runs.
     system.store.forget(edge.to).await.unwrap();
     forget_marked(&system.store).await.unwrap();
 
-    system.settles().await;
+    system.converges().await;
     assert_eq!(system.counts(id(1)).await, (0, 0, 0));
     assert_eq!(system.counts(id(2)).await, (0, 0, 0));
 }
 
 #[tokio::test]
-async fn forgetting_goes_on_after_a_crash() {
+async fn account_deletion_continues_after_a_crash() {
     let redis = testkit::Store::start(Topology::Single).await;
     let program = env!("CARGO_BIN_EXE_microblog-relation");
     let url = redis.url("relation");
@@ -82,7 +82,7 @@ async fn forgetting_goes_on_after_a_crash() {
 
     let process = testkit::Process::start(program, &args).await;
     let client = support::client(&process.address()).await;
-    support::settles(&client).await;
+    support::converges(&client).await;
     let request = pb::BatchGetCountsRequest { user_ids: vec![id(1), id(2)] };
     let counts = client.clone().batch_get_counts(request).await.unwrap().into_inner().counts;
     assert!(counts.iter().all(|counts| counts.followers + counts.following == 0), "{counts:?}");

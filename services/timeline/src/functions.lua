@@ -1,10 +1,10 @@
 -- The Redis functions of the timeline service: user timelines, home timelines and fan-out streams.
--- All keys of a user are in the user's partition. The functions do not decode records, except the post
--- id at their beginning.
+-- All keys of a user are in the user's partition. The functions do not decode records, except the
+-- post id at their beginning.
 --
--- User timeline: a head of 16 bytes, then records of 16 bytes in the order of posts. Head: byte 0 is
--- the fan-out state; bytes 1 to 7 make sure that no post id matches; bytes 8 to 11 are the time of the
--- last start of a switch to fan-out on read, in seconds since 2024.
+-- User timeline: a head of 16 bytes, then records of 16 bytes in the order of posts. Head: byte 0
+-- is the fan-out state; bytes 1 to 7 make sure that no post id matches; bytes 8 to 11 are the time
+-- of the last start of a switch to fan-out on read, in seconds since 2024.
 --
 -- Home timeline: a head of 40 bytes, then a ring of records of 20 bytes in order of insertion. The
 -- string has the full size of the ring, which grows in steps. Head:

@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 
 use microblog_proto::{common::ErrorReason, relation as pb};
 use microblog_testkit::Topology::{Cluster, Single};
-use support::{FOLLOWER, FOLLOWING, MUTUAL, NONE, System, assert_invalid_field, id, refused};
+use support::{
+    FOLLOWER, FOLLOWING, MUTUAL, NONE, System, assert_invalid_field, assert_rejected, id,
+};
 use tonic::Code;
 
 #[tokio::test]
@@ -57,22 +59,26 @@ async fn a_repeated_follow_keeps_its_version() {
 async fn rejections_have_reasons_and_change_nothing() {
     let system = System::start_with(Single, &["--following-limit", "2"]).await;
     let refusal = system.follow(id(1), id(1)).await;
-    refused(refusal.clone(), Code::InvalidArgument, ErrorReason::SelfRelation);
+    assert_rejected(refusal.clone(), Code::InvalidArgument, ErrorReason::SelfRelation);
     assert_invalid_field(refusal, "target_id");
-    refused(system.block(id(1), id(1)).await, Code::InvalidArgument, ErrorReason::SelfRelation);
+    assert_rejected(
+        system.block(id(1), id(1)).await,
+        Code::InvalidArgument,
+        ErrorReason::SelfRelation,
+    );
 
     system.follow(id(1), id(2)).await.unwrap();
     system.follow(id(1), id(3)).await.unwrap();
     let refusal = system.follow(id(1), id(4)).await;
-    refused(refusal, Code::FailedPrecondition, ErrorReason::FollowingLimit);
+    assert_rejected(refusal, Code::FailedPrecondition, ErrorReason::FollowingLimit);
     // Existing follows do not count against the limit.
     system.follow(id(1), id(3)).await.unwrap();
 
     system.block(id(5), id(6)).await.unwrap();
     let refusal = system.follow(id(6), id(5)).await;
-    refused(refusal, Code::PermissionDenied, ErrorReason::BlockedByTarget);
+    assert_rejected(refusal, Code::PermissionDenied, ErrorReason::BlockedByTarget);
     let refusal = system.follow(id(5), id(6)).await;
-    refused(refusal, Code::FailedPrecondition, ErrorReason::TargetBlocked);
+    assert_rejected(refusal, Code::FailedPrecondition, ErrorReason::TargetBlocked);
 
     for (user, counts) in [(1, (2, 0, 0)), (4, (0, 0, 0)), (5, (0, 0, 0)), (6, (0, 0, 0))] {
         assert_eq!(system.counts(id(user)).await, counts, "user {user}");
@@ -115,7 +121,7 @@ async fn blocks_have_a_limit() {
     system.block(id(1), id(2)).await.unwrap();
     system.block(id(1), id(2)).await.unwrap();
     let refusal = system.block(id(1), id(3)).await;
-    refused(refusal, Code::FailedPrecondition, ErrorReason::ListLimit);
+    assert_rejected(refusal, Code::FailedPrecondition, ErrorReason::ListLimit);
 }
 
 #[tokio::test]
@@ -152,7 +158,7 @@ async fn only_the_muter_sees_a_mute() {
     system.client.clone().mute(mute(id(2))).await.unwrap();
     system.client.clone().mute(mute(id(2))).await.unwrap();
     let refusal = system.client.clone().mute(mute(id(3))).await;
-    refused(refusal, Code::FailedPrecondition, ErrorReason::ListLimit);
+    assert_rejected(refusal, Code::FailedPrecondition, ErrorReason::ListLimit);
     assert!(system.relation(id(1), id(2)).await.muting);
     assert!(!system.relation(id(2), id(1)).await.muting);
 
@@ -538,7 +544,7 @@ async fn foreign_and_malformed_page_tokens_are_rejected() {
     request.user_id = id(4);
     request.page_token = page.next_page_token.clone();
     let refusal = system.client.clone().list_followers(request.clone()).await;
-    refused(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+    assert_rejected(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
 
     let mut following =
         pb::ListFollowingRequest { user_id: id(2), page_size: 1, ..Default::default() };
@@ -546,7 +552,7 @@ async fn foreign_and_malformed_page_tokens_are_rejected() {
     following.page_token = first.into_inner().next_page_token;
     following.newer_than_version = 1;
     let refusal = system.client.clone().list_following(following.clone()).await;
-    refused(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+    assert_rejected(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
     following.newer_than_version = 0;
     following.page_token.clear();
 
@@ -554,15 +560,15 @@ async fn foreign_and_malformed_page_tokens_are_rejected() {
     following.page_token = first.into_inner().next_page_token;
     following.order = pb::FollowOrder::OldestFirst.into();
     let refusal = system.client.clone().list_following(following).await;
-    refused(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+    assert_rejected(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
 
     request.user_id = id(1);
     request.not_followed_back = true;
     let refusal = system.client.clone().list_followers(request.clone()).await;
-    refused(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+    assert_rejected(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
     request.not_followed_back = false;
     request.page_token = format!("B{}", &page.next_page_token[1..]);
     let refusal = system.client.clone().list_followers(request).await.map(|_| ());
-    refused(refusal.clone(), Code::InvalidArgument, ErrorReason::PageTokenInvalid);
+    assert_rejected(refusal.clone(), Code::InvalidArgument, ErrorReason::PageTokenInvalid);
     assert_invalid_field(refusal, "page_token");
 }

@@ -7,7 +7,7 @@ mod support;
 use microblog_proto::{common::ErrorReason, relation as pb};
 use microblog_relation::{Edge, List, Outcome, Targets, forget_marked};
 use microblog_testkit::{self as testkit, Topology};
-use support::{System, id, refused, user};
+use support::{System, assert_rejected, id, user};
 use tonic::Code;
 
 #[tokio::test]
@@ -40,9 +40,9 @@ async fn a_forgotten_account_has_no_edges_and_gets_none() {
         }
         for (from, to) in [(gone, id(2)), (id(2), gone)] {
             let refusal = system.follow(from, to).await;
-            refused(refusal, Code::NotFound, ErrorReason::UserNotFound);
+            assert_rejected(refusal, Code::NotFound, ErrorReason::UserNotFound);
             let refusal = system.block(from, to).await;
-            refused(refusal, Code::NotFound, ErrorReason::UserNotFound);
+            assert_rejected(refusal, Code::NotFound, ErrorReason::UserNotFound);
         }
         let imported = system.import(&[(id(2), gone), (gone, id(2)), (id(2), id(3))]).await;
         assert_eq!((imported.created, imported.refused_forgotten), (1, 2));

@@ -172,7 +172,7 @@ pub(crate) const fn user(n: u64) -> UserId {
 
 /// Asserts the status of a rejected call.
 #[track_caller]
-pub(crate) fn refused<T: std::fmt::Debug>(
+pub(crate) fn assert_rejected<T: std::fmt::Debug>(
     result: Result<T, Status>,
     code: Code,
     reason: ErrorReason,

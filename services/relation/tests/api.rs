@@ -58,9 +58,9 @@ async fn a_repeated_follow_keeps_its_version() {
 #[tokio::test]
 async fn rejections_have_reasons_and_change_nothing() {
     let system = System::start_with(Single, &["--following-limit", "2"]).await;
-    let refusal = system.follow(id(1), id(1)).await;
-    assert_rejected(refusal.clone(), Code::InvalidArgument, ErrorReason::SelfRelation);
-    assert_invalid_field(refusal, "target_id");
+    let rejection = system.follow(id(1), id(1)).await;
+    assert_rejected(rejection.clone(), Code::InvalidArgument, ErrorReason::SelfRelation);
+    assert_invalid_field(rejection, "target_id");
     assert_rejected(
         system.block(id(1), id(1)).await,
         Code::InvalidArgument,
@@ -69,16 +69,16 @@ async fn rejections_have_reasons_and_change_nothing() {
 
     system.follow(id(1), id(2)).await.unwrap();
     system.follow(id(1), id(3)).await.unwrap();
-    let refusal = system.follow(id(1), id(4)).await;
-    assert_rejected(refusal, Code::FailedPrecondition, ErrorReason::FollowingLimit);
+    let rejection = system.follow(id(1), id(4)).await;
+    assert_rejected(rejection, Code::FailedPrecondition, ErrorReason::FollowingLimit);
     // Existing follows do not count against the limit.
     system.follow(id(1), id(3)).await.unwrap();
 
     system.block(id(5), id(6)).await.unwrap();
-    let refusal = system.follow(id(6), id(5)).await;
-    assert_rejected(refusal, Code::PermissionDenied, ErrorReason::BlockedByTarget);
-    let refusal = system.follow(id(5), id(6)).await;
-    assert_rejected(refusal, Code::FailedPrecondition, ErrorReason::TargetBlocked);
+    let rejection = system.follow(id(6), id(5)).await;
+    assert_rejected(rejection, Code::PermissionDenied, ErrorReason::BlockedByTarget);
+    let rejection = system.follow(id(5), id(6)).await;
+    assert_rejected(rejection, Code::FailedPrecondition, ErrorReason::TargetBlocked);
 
     for (user, counts) in [(1, (2, 0, 0)), (4, (0, 0, 0)), (5, (0, 0, 0)), (6, (0, 0, 0))] {
         assert_eq!(system.counts(id(user)).await, counts, "user {user}");
@@ -120,8 +120,8 @@ async fn blocks_have_a_limit() {
     let system = System::start_with(Single, &["--blocks-limit", "1"]).await;
     system.block(id(1), id(2)).await.unwrap();
     system.block(id(1), id(2)).await.unwrap();
-    let refusal = system.block(id(1), id(3)).await;
-    assert_rejected(refusal, Code::FailedPrecondition, ErrorReason::ListLimit);
+    let rejection = system.block(id(1), id(3)).await;
+    assert_rejected(rejection, Code::FailedPrecondition, ErrorReason::ListLimit);
 }
 
 #[tokio::test]
@@ -157,8 +157,8 @@ async fn only_the_muter_sees_a_mute() {
     let mute = |target_id| pb::MuteRequest { user_id: id(1), target_id };
     system.client.clone().mute(mute(id(2))).await.unwrap();
     system.client.clone().mute(mute(id(2))).await.unwrap();
-    let refusal = system.client.clone().mute(mute(id(3))).await;
-    assert_rejected(refusal, Code::FailedPrecondition, ErrorReason::ListLimit);
+    let rejection = system.client.clone().mute(mute(id(3))).await;
+    assert_rejected(rejection, Code::FailedPrecondition, ErrorReason::ListLimit);
     assert!(system.relation(id(1), id(2)).await.muting);
     assert!(!system.relation(id(2), id(1)).await.muting);
 
@@ -493,15 +493,15 @@ async fn a_followers_stream_resumes_from_its_token() {
 #[tokio::test]
 async fn invalid_fields_are_named() {
     let system = System::start(Single).await;
-    for rubbish in [0, 1 << 53, 1 << 63, u64::MAX] {
-        assert_invalid_field(system.follow(rubbish, id(1)).await, "follower_id");
-        assert_invalid_field(system.follow(id(1), rubbish).await, "target_id");
-        assert_invalid_field(system.block(rubbish, id(1)).await, "user_id");
-        let request = pb::ListFollowersRequest { user_id: rubbish, ..Default::default() };
+    for invalid in [0, 1 << 53, 1 << 63, u64::MAX] {
+        assert_invalid_field(system.follow(invalid, id(1)).await, "follower_id");
+        assert_invalid_field(system.follow(id(1), invalid).await, "target_id");
+        assert_invalid_field(system.block(invalid, id(1)).await, "user_id");
+        let request = pb::ListFollowersRequest { user_id: invalid, ..Default::default() };
         assert_invalid_field(system.client.clone().list_followers(request).await, "user_id");
         let follows = vec![
             pb::Follow { follower_id: id(1), target_id: id(2) },
-            pb::Follow { follower_id: id(1), target_id: rubbish },
+            pb::Follow { follower_id: id(1), target_id: invalid },
         ];
         let request = pb::ImportFollowsRequest { follows };
         assert_invalid_field(
@@ -511,9 +511,9 @@ async fn invalid_fields_are_named() {
     }
     assert_eq!(system.counts(id(1)).await, (0, 0, 0), "nothing was written");
 
-    let refusal = system.follow(0, 0).await.unwrap_err();
+    let rejection = system.follow(0, 0).await.unwrap_err();
     for field in ["follower_id: ", "target_id: "] {
-        assert!(refusal.message().contains(field), "both are named: {refusal:?}");
+        assert!(rejection.message().contains(field), "both are named: {rejection:?}");
     }
     let request = pb::ListFollowingRequest {
         user_id: id(1),
@@ -543,32 +543,32 @@ async fn foreign_and_malformed_page_tokens_are_rejected() {
 
     request.user_id = id(4);
     request.page_token = page.next_page_token.clone();
-    let refusal = system.client.clone().list_followers(request.clone()).await;
-    assert_rejected(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+    let rejection = system.client.clone().list_followers(request.clone()).await;
+    assert_rejected(rejection, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
 
     let mut following =
         pb::ListFollowingRequest { user_id: id(2), page_size: 1, ..Default::default() };
     let first = system.client.clone().list_following(following.clone()).await.unwrap();
     following.page_token = first.into_inner().next_page_token;
     following.newer_than_version = 1;
-    let refusal = system.client.clone().list_following(following.clone()).await;
-    assert_rejected(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+    let rejection = system.client.clone().list_following(following.clone()).await;
+    assert_rejected(rejection, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
     following.newer_than_version = 0;
     following.page_token.clear();
 
     let first = system.client.clone().list_following(following.clone()).await.unwrap();
     following.page_token = first.into_inner().next_page_token;
     following.order = pb::FollowOrder::OldestFirst.into();
-    let refusal = system.client.clone().list_following(following).await;
-    assert_rejected(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+    let rejection = system.client.clone().list_following(following).await;
+    assert_rejected(rejection, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
 
     request.user_id = id(1);
     request.not_followed_back = true;
-    let refusal = system.client.clone().list_followers(request.clone()).await;
-    assert_rejected(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+    let rejection = system.client.clone().list_followers(request.clone()).await;
+    assert_rejected(rejection, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
     request.not_followed_back = false;
     request.page_token = format!("B{}", &page.next_page_token[1..]);
-    let refusal = system.client.clone().list_followers(request).await.map(|_| ());
-    assert_rejected(refusal.clone(), Code::InvalidArgument, ErrorReason::PageTokenInvalid);
-    assert_invalid_field(refusal, "page_token");
+    let rejection = system.client.clone().list_followers(request).await.map(|_| ());
+    assert_rejected(rejection.clone(), Code::InvalidArgument, ErrorReason::PageTokenInvalid);
+    assert_invalid_field(rejection, "page_token");
 }

@@ -205,10 +205,10 @@ async fn a_partition_with_a_clock_ahead_rejects_writes_and_is_reported() {
     system.follow(id(1), id(2)).await.unwrap();
     for ahead in [now() + YEAR, 1 << 60] {
         set(&system.redis, &key(1), ahead).await;
-        let refusal = system.follow(id(1), id(3)).await;
-        support::assert_rejected(refusal, Code::Unavailable, ErrorReason::ClockAhead);
-        let refusal = system.unfollow(id(1), id(2)).await;
-        support::assert_rejected(refusal, Code::Unavailable, ErrorReason::ClockAhead);
+        let rejection = system.follow(id(1), id(3)).await;
+        support::assert_rejected(rejection, Code::Unavailable, ErrorReason::ClockAhead);
+        let rejection = system.unfollow(id(1), id(2)).await;
+        support::assert_rejected(rejection, Code::Unavailable, ErrorReason::ClockAhead);
         assert_eq!(system.counts(id(1)).await, (1, 0, 0));
     }
     jump(&system.redis, 1, now() + YEAR).await;
@@ -237,8 +237,8 @@ async fn a_repair_sets_clocks_back_first() {
         lose(&system.redis, "ZREM", "following", n, 1).await;
         lose(&system.redis, "SREM", "following_ids", n, 1).await;
     }
-    let refusal = system.follow(id(2), id(3)).await;
-    support::assert_rejected(refusal, Code::Unavailable, ErrorReason::ClockAhead);
+    let rejection = system.follow(id(2), id(3)).await;
+    support::assert_rejected(rejection, Code::Unavailable, ErrorReason::ClockAhead);
     let repaired = repaired(&system, partitions.len()).await;
     assert!(repaired.iter().any(|line| line.contains("does not follow")), "{repaired:?}");
     assert_eq!(system.counts(id(1)).await, (0, 0, 0));
@@ -283,8 +283,8 @@ async fn edges_changed_by_a_clock_ahead_can_change_again() {
             assert_eq!(version(&system.redis, kind, 1, n).await, None);
         }
         jump(&system.redis, 1, jumped + 2).await;
-        let refusal = system.unfollow(id(1), id(2)).await;
-        support::assert_rejected(refusal, Code::Unavailable, ErrorReason::ClockAhead);
+        let rejection = system.unfollow(id(1), id(2)).await;
+        support::assert_rejected(rejection, Code::Unavailable, ErrorReason::ClockAhead);
         repaired(&system, 1).await;
 
         // The next changes have versions above the existing ones.

@@ -14,21 +14,21 @@ use tonic::Code;
 async fn a_forgotten_account_has_no_edges_and_gets_none() {
     for topology in [Topology::Single, Topology::Cluster] {
         let system = System::start(topology).await;
-        let gone = id(1);
-        let mut follows: Vec<_> = (2..700).map(|n| (id(n), gone)).collect();
-        follows.extend((500..900).map(|n| (gone, id(n))));
+        let deleted = id(1);
+        let mut follows: Vec<_> = (2..700).map(|n| (id(n), deleted)).collect();
+        follows.extend((500..900).map(|n| (deleted, id(n))));
         system.import(&follows).await;
-        system.block(gone, id(1000)).await.unwrap();
-        system.block(id(1001), gone).await.unwrap();
-        let request = pb::MuteRequest { user_id: gone, target_id: id(2) };
+        system.block(deleted, id(1000)).await.unwrap();
+        system.block(id(1001), deleted).await.unwrap();
+        let request = pb::MuteRequest { user_id: deleted, target_id: id(2) };
         system.client.clone().mute(request).await.unwrap();
 
-        let request = pb::ForgetUserRequest { user_id: gone };
+        let request = pb::ForgetUserRequest { user_id: deleted };
         system.client.clone().forget_user(request).await.unwrap();
         system.client.clone().forget_user(request).await.unwrap();
         system.converges().await;
 
-        assert_eq!(system.counts(gone).await, (0, 0, 0));
+        assert_eq!(system.counts(deleted).await, (0, 0, 0));
         for n in [2, 600, 899] {
             assert_eq!(system.counts(id(n)).await, (0, 0, 0), "user {n}");
         }
@@ -38,13 +38,13 @@ async fn a_forgotten_account_has_no_edges_and_gets_none() {
                 assert!(page.entries.is_empty(), "{list:?} of {n}");
             }
         }
-        for (from, to) in [(gone, id(2)), (id(2), gone)] {
-            let refusal = system.follow(from, to).await;
-            assert_rejected(refusal, Code::NotFound, ErrorReason::UserNotFound);
-            let refusal = system.block(from, to).await;
-            assert_rejected(refusal, Code::NotFound, ErrorReason::UserNotFound);
+        for (from, to) in [(deleted, id(2)), (id(2), deleted)] {
+            let rejection = system.follow(from, to).await;
+            assert_rejected(rejection, Code::NotFound, ErrorReason::UserNotFound);
+            let rejection = system.block(from, to).await;
+            assert_rejected(rejection, Code::NotFound, ErrorReason::UserNotFound);
         }
-        let imported = system.import(&[(id(2), gone), (gone, id(2)), (id(2), id(3))]).await;
+        let imported = system.import(&[(id(2), deleted), (deleted, id(2)), (id(2), id(3))]).await;
         assert_eq!((imported.created, imported.refused_forgotten), (1, 2));
         system.converges().await;
         assert_eq!(system.counts(id(2)).await, (1, 0, 0));

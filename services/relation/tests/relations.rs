@@ -91,14 +91,14 @@ async fn blocks_and_mutes_are_found_in_lists_of_any_length() {
                         include_newest_following_version: true,
                     };
                     let answer = system.client.clone().batch_get_relations(request).await;
-                    let told = answer.unwrap().into_inner().relations.into_iter();
-                    let told = told.map(|one| (one.blocking, one.muting, one.blocked_by));
+                    let actual = answer.unwrap().into_inner().relations.into_iter();
+                    let actual = actual.map(|one| (one.blocking, one.muting, one.blocked_by));
                     let expected = expected.iter().map(|&(blocking, muting, blocked_by)| {
                         let (blocking, blocked_by) =
                             (include_blocks && blocking, include_blocks && blocked_by);
                         (blocking, include_mutes && muting, blocked_by)
                     });
-                    assert!(told.eq(expected), "{listed} listed, {asked} asked about");
+                    assert!(actual.eq(expected), "{listed} listed, {asked} asked about");
                 }
             }
         }

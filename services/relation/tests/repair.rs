@@ -24,7 +24,7 @@ async fn run(system: &System, command: &str, key: String, arguments: &[u64]) {
 }
 
 /// Repairs everything, twice; returns the first repairs.
-async fn mended(system: &System) -> BTreeSet<String> {
+async fn repairs(system: &System) -> BTreeSet<String> {
     assert!(!support::violations(&system.client).await.is_empty());
     let (left, repaired) = support::repair(&system.client).await;
     assert_eq!(left, Vec::<String>::new(), "{repaired:#?}");
@@ -57,8 +57,8 @@ async fn repair_restores_follows_from_the_source_edge() {
         run(&system, "ZADD", key("followers", 7), &[4096, id(6)]).await;
         run(&system, "SADD", key("follower_ids", 6), &[id(7)]).await;
         run(&system, "ZADD", key("mutual", 2), &[4096, id(3)]).await;
-        let mended = mended(&system).await;
-        assert!(mended.iter().any(|line| line.contains("follows")), "{mended:?}");
+        let repairs = repairs(&system).await;
+        assert!(repairs.iter().any(|line| line.contains("follows")), "{repairs:?}");
 
         for n in 2..8 {
             assert_eq!(system.relation(id(1), id(n)).await.state, MUTUAL, "{n}");
@@ -88,7 +88,7 @@ async fn repair_restores_blocks_and_ends_follows_between_blocked_accounts() {
         run(&system, "SADD", key("following_ids", from), &[id(to)]).await;
     }
     run(&system, "ZADD", key("followers", 1), &[4096, id(5)]).await;
-    mended(&system).await;
+    repairs(&system).await;
     for (n, is_blocked) in [(2, true), (3, false), (4, true), (5, true)] {
         assert_eq!(system.relation(id(n), id(1)).await.blocked_by, is_blocked, "{n}");
         assert_eq!(system.relation(id(1), id(n)).await.blocking, is_blocked, "{n}");
@@ -106,8 +106,8 @@ async fn repair_relays_the_outbox_and_removes_malformed_entries() {
     let pending = format!("rel:{{{}}}:pending", user(1).partition());
     let mut admin = system.redis.nodes()[0].admin().await;
     cmd("ZADD").arg(pending).arg(7).arg("damaged").exec_async(&mut admin).await.unwrap();
-    let mended = mended(&system).await;
-    assert_eq!(mended.len(), 4, "{mended:?}");
+    let repairs = repairs(&system).await;
+    assert_eq!(repairs.len(), 4, "{repairs:?}");
     assert_eq!(system.counts(id(2)).await, (0, 1, 0));
     assert!(system.relation(id(3), id(1)).await.blocked_by);
     assert_eq!(system.counts(id(5)).await, (0, 0, 0));

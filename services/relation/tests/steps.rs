@@ -168,8 +168,8 @@ async fn sagas_complete_at_maxmemory() {
     let mut admin = system.redis.nodes()[0].admin().await;
     let mut limit = redis::cmd("CONFIG");
     limit.arg("SET").arg("maxmemory").arg(1).exec_async(&mut admin).await.unwrap();
-    let refusal = system.follow(id(3), id(2)).await;
-    support::assert_rejected(refusal, tonic::Code::ResourceExhausted, ErrorReason::StoreFull);
+    let rejection = system.follow(id(3), id(2)).await;
+    support::assert_rejected(rejection, tonic::Code::ResourceExhausted, ErrorReason::StoreFull);
     sweep(&system).await;
     assert_eq!(system.counts(id(2)).await, (0, 1, 0));
     assert_eq!(system.counts(id(3)).await, (0, 0, 0));

@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(
             job.with_traceparent("00-1").restarted().traceparent,
             "00-1",
-            "goes with what is left"
+            "the rest keeps the trace context"
         );
     }
 

@@ -63,8 +63,8 @@ async fn a_page_has_the_viewers_relations_to_its_authors() {
     let own = system.post(bob).await;
     let request = relation::MuteRequest { user_id: bob, target_id: eve };
     system.relation.clone().mute(request).await.unwrap();
-    let told = |relations: &[relation::Relation]| {
-        relations.iter().map(|told| (told.user_id, told.state())).collect::<Vec<_>>()
+    let states = |relations: &[relation::Relation]| {
+        relations.iter().map(|one| (one.user_id, one.state())).collect::<Vec<_>>()
     };
     let home = async |page_size, page_token: &str| {
         let page_token = page_token.to_owned();
@@ -81,7 +81,7 @@ async fn a_page_has_the_viewers_relations_to_its_authors() {
     assert_eq!(page.entries[1].stand_in_ids.len(), 4);
     let [of_bob, of_alice] = [(bob, RelationState::Self_), (alice, RelationState::Mutual)];
     let of_stand_ins = [(carol, RelationState::Following), (dave, RelationState::Following)];
-    assert_eq!(told(&page.relations), [&[of_bob, of_alice], &of_stand_ins[..]].concat());
+    assert_eq!(states(&page.relations), [&[of_bob, of_alice], &of_stand_ins[..]].concat());
     // The relations equal those of the relation service.
     let question = relation::BatchGetRelationsRequest {
         viewer_id: bob,
@@ -94,14 +94,14 @@ async fn a_page_has_the_viewers_relations_to_its_authors() {
     assert_eq!(page.relations, answer.into_inner().relations);
     // Each page has the relations of its authors only.
     let first = home(1, "").await;
-    assert_eq!(told(&first.relations), [of_bob]);
+    assert_eq!(states(&first.relations), [of_bob]);
     system.unfollow(alice, bob).await;
     let second = home(1, &first.next_page_token).await;
     assert_eq!(second.relations[0].state(), RelationState::Following);
     let request = pb::GetFriendsTimelineRequest { user_id: bob, ..Default::default() };
     let friends = async || {
         let page = system.client.clone().get_friends_timeline(request.clone()).await.unwrap();
-        told(&page.into_inner().relations)
+        states(&page.into_inner().relations)
     };
     assert_eq!(friends().await, []);
     system.follow(alice, bob).await;

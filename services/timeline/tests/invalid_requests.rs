@@ -188,7 +188,7 @@ async fn the_page_size_may_change_between_pages() {
 
 #[track_caller]
 fn assert_names<T: std::fmt::Debug>(answer: Result<T, Status>, field: &str, reason: ErrorReason) {
-    let status = answer.expect_err("a refusal");
+    let status = answer.expect_err("a rejection");
     assert_invalid_fields(Err::<(), _>(status.clone()), &[field]);
     assert_rejected(Err::<(), _>(status), Code::InvalidArgument, reason);
 }

@@ -77,10 +77,10 @@ async fn unsupported_jobs_do_not_block_others() {
     system.follow(bob, alice).await;
     assert_eq!(system.home(bob).await, [0; 0]);
     let of_another_kind = Job { kind: 99, author_id: alice, ..Job::default() }.encode_to_vec();
-    let of_nobody = Job { kind: 1, ..Job::default() }.encode_to_vec();
+    let without_author = Job { kind: 1, ..Job::default() }.encode_to_vec();
     // More than one read returns, in the author's stream.
     let malformed: [(&str, &[u8]); 4] =
-        [("job", b"\xff\xff"), ("job", &of_another_kind), ("job", &of_nobody), ("what", b"x")];
+        [("job", b"\xff\xff"), ("job", &of_another_kind), ("job", &without_author), ("what", b"x")];
     for (field, value) in malformed.iter().cycle().take(40) {
         let mut add = cmd("XADD");
         add.arg("tl:{1}:fanout").arg("*").arg(field).arg(*value);

@@ -66,8 +66,8 @@ async fn the_service_exports_its_metrics() {
     }
     system.follow(bob, carol).await;
     assert_eq!(system.home(bob).await, [post]);
-    let refused = pb::CountNewRequest { user_id: 0, since_token: String::new() };
-    system.client.clone().count_new(refused).await.unwrap_err();
+    let invalid = pb::CountNewRequest { user_id: 0, since_token: String::new() };
+    system.client.clone().count_new(invalid).await.unwrap_err();
 
     eventually("all is measured", PATIENCE, async || {
         provider.force_flush().unwrap();

@@ -40,13 +40,13 @@ type HomePage = pb::GetHomeTimelineResponse;
 
 /// Reads a whole home timeline.
 async fn home(system: &System, user_id: u64, size: i32) -> TimelineEnd {
-    let (mut told, mut token) = (Vec::new(), String::new());
+    let (mut actual, mut token) = (Vec::new(), String::new());
     loop {
         let page = home_page(system, user_id, size, &token).await;
-        told.extend(posts(&page.entries));
+        actual.extend(posts(&page.entries));
         if page.next_page_token.is_empty() {
-            assert!(is_newest_first(&told), "a post shows twice");
-            return TimelineEnd { posts: told, older_than: page.older_than_id };
+            assert!(is_newest_first(&actual), "a post shows twice");
+            return TimelineEnd { posts: actual, older_than: page.older_than_id };
         }
         assert_eq!(page.older_than_id, 0, "there is another page");
         token = page.next_page_token;
@@ -54,16 +54,16 @@ async fn home(system: &System, user_id: u64, size: i32) -> TimelineEnd {
 }
 
 async fn user(system: &System, user_id: u64, size: i32, since_token: &str) -> TimelineEnd {
-    let (mut told, mut page_token) = (Vec::new(), String::new());
+    let (mut actual, mut page_token) = (Vec::new(), String::new());
     loop {
         let since_token = since_token.to_owned();
         let request =
             pb::GetUserTimelineRequest { user_id, page_size: size, page_token, since_token };
         let page = system.client.clone().get_user_timeline(request).await.unwrap().into_inner();
-        told.extend(posts(&page.entries));
+        actual.extend(posts(&page.entries));
         page_token = page.next_page_token;
         if page_token.is_empty() {
-            return TimelineEnd { posts: told, older_than: page.older_than_id };
+            return TimelineEnd { posts: actual, older_than: page.older_than_id };
         }
         assert_eq!(page.older_than_id, 0, "there is another page");
     }
@@ -146,8 +146,8 @@ async fn queries_for_new_posts_do_not_set_older_than() {
     for some in all.chunks(500) {
         deliver_all(&system.client, some).await;
     }
-    let told = user(&system, alice, 200, &page.since_token).await;
-    assert_eq!((told.posts.len(), told.older_than), (USER_MAX, 0));
+    let actual = user(&system, alice, 200, &page.since_token).await;
+    assert_eq!((actual.posts.len(), actual.older_than), (USER_MAX, 0));
 }
 
 #[tokio::test]
@@ -162,8 +162,8 @@ async fn a_home_timeline_ends_at_its_800th_post_visible_or_not() {
             deliver(&system, &some).await;
             all.extend(ids(&some));
             for size in [37, 200] {
-                let told = home(&system, bob, size).await;
-                assert_eq!(told, newest(&all, HOME_MAX), "{mode}, {} posts", all.len());
+                let actual = home(&system, bob, size).await;
+                assert_eq!(actual, newest(&all, HOME_MAX), "{mode}, {} posts", all.len());
             }
         }
         // The end of the timeline has only posts of a muted author.
@@ -172,10 +172,10 @@ async fn a_home_timeline_ends_at_its_800th_post_visible_or_not() {
         let mute = relation::MuteRequest { user_id: bob, target_id: authors[1] };
         system.relation.clone().mute(mute).await.unwrap();
         for size in [20, 200] {
-            let told = home(&system, bob, size).await;
-            assert_eq!(told.older_than, expected.older_than, "{mode}");
+            let actual = home(&system, bob, size).await;
+            assert_eq!(actual.older_than, expected.older_than, "{mode}");
             let shown = expected.posts.iter().filter(|post| !muted.contains(post));
-            assert!(told.posts.iter().eq(shown), "{mode}");
+            assert!(actual.posts.iter().eq(shown), "{mode}");
         }
         let new = system.home_page(bob, 200, "", &since).await.unwrap();
         assert!(!new.1.is_empty());
@@ -256,8 +256,8 @@ async fn late_posts_hide_no_newer_posts_at_the_end() {
             deliver(&system, &some).await;
             all.extend(ids(&some));
             for size in [9, 73] {
-                let told = home(&system, bob, size).await;
-                assert_eq!(told, newest(&all, HOME_MAX), "{mode}, {} posts", all.len());
+                let actual = home(&system, bob, size).await;
+                assert_eq!(actual, newest(&all, HOME_MAX), "{mode}, {} posts", all.len());
             }
         }
     }
@@ -298,7 +298,7 @@ async fn a_friends_timeline_ends_at_the_800th_post_of_visible_authors() {
         system.follow(author, bob).await;
     }
     let friends = async |page_size| {
-        let (mut told, mut page_token) = (Vec::new(), String::new());
+        let (mut actual, mut page_token) = (Vec::new(), String::new());
         loop {
             let request = pb::GetFriendsTimelineRequest {
                 user_id: bob,
@@ -308,10 +308,10 @@ async fn a_friends_timeline_ends_at_the_800th_post_of_visible_authors() {
             };
             let page = system.client.clone().get_friends_timeline(request).await.unwrap();
             let page = page.into_inner();
-            told.extend(posts(&page.entries));
+            actual.extend(posts(&page.entries));
             page_token = page.next_page_token;
             if page_token.is_empty() {
-                return TimelineEnd { posts: told, older_than: page.older_than_id };
+                return TimelineEnd { posts: actual, older_than: page.older_than_id };
             }
             assert_eq!(page.older_than_id, 0, "there is another page");
         }

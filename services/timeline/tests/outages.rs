@@ -162,7 +162,7 @@ impl Load {
     /// Asserts that all acknowledged posts arrive.
     async fn arrives(&self, client: &Client, store: &Store) {
         let posted = self.posted.lock().unwrap().clone();
-        let mended = Instant::now();
+        let recovered = Instant::now();
         for reader in READERS.map(id) {
             testkit::eventually("all is there", ARRIVAL_MAX, async || {
                 stored(store, reader).await.into_iter().collect::<BTreeSet<_>>() == posted
@@ -171,7 +171,7 @@ impl Load {
             let all = Timeline::Home.whole(client, reader, 100, "").await;
             assert!(all.iter().eq(posted.iter().rev()));
         }
-        assert!(mended.elapsed() < ARRIVAL_MAX);
+        assert!(recovered.elapsed() < ARRIVAL_MAX);
         for author in AUTHORS.map(id) {
             let is_own = |post: &&u64| (*post ^ author) & 0xffc == 0;
             for timeline in [Timeline::User, Timeline::Home] {
@@ -283,8 +283,8 @@ async fn without_relation(link: Link, time: Duration) {
     load.post_some(client, id(1), 1).await;
     let since = load.latest(client, id(100)).await;
     proxy.set(link);
-    let mended = Instant::now() + time;
-    while Instant::now() < mended {
+    let recovered = Instant::now() + time;
+    while Instant::now() < recovered {
         let began = Instant::now();
         let home = Timeline::Home.page(client, id(100), 20, "", "");
         let friends = Timeline::Friends.page(client, id(100), 20, "", "");

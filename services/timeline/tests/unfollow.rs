@@ -34,8 +34,8 @@ async fn late_pushes_after_an_unfollow_never_show_and_are_removed() {
     system.follow(bob, alice).await;
     system.follow(bob, carol).await;
     let mut kept = vec![system.post(carol).await];
-    let gone = system.post(alice).await;
-    system.home_becomes(bob, &[gone, kept[0]]).await;
+    let removed = system.post(alice).await;
+    system.home_becomes(bob, &[removed, kept[0]]).await;
     drained(&system).await;
     system.unfollow(bob, alice).await;
     for n in 0..5 {

@@ -48,24 +48,24 @@ impl Accounts {
 
     async fn repair_accounts(&self, ids: &[UserId]) -> Result<Repairs, Error> {
         let mut repairs = Repairs::default();
-        let (mut sound, mut gone) = (Vec::new(), Vec::new());
+        let (mut valid, mut inactive) = (Vec::new(), Vec::new());
         for (&id, record) in ids.iter().zip(self.store.read_each(ids).await?) {
             match record {
-                Ok(Some(record)) if record.state == State::Active => sound.extend(record.claims()),
-                Ok(_) => gone.push(id),
+                Ok(Some(record)) if record.state == State::Active => valid.extend(record.claims()),
+                Ok(_) => inactive.push(id),
                 Err(_) => {}
             }
         }
-        for id in self.store.unlist(&gone).await? {
+        for id in self.store.unlist(&inactive).await? {
             repairs.add(format!("account {id} is not active, removed from the list of accounts"));
         }
         for (kind, what) in
             [(IdentifierKind::Name, "name"), (IdentifierKind::Email, "e-mail address")]
         {
             let claims: Vec<_> =
-                sound.iter().map(|account| Identifier::of(account, kind)).collect();
+                valid.iter().map(|account| Identifier::of(account, kind)).collect();
             let owners = self.store.claim_owners(&claims).await?;
-            for (account, owner) in sound.iter().zip(owners) {
+            for (account, owner) in valid.iter().zip(owners) {
                 let is_own = owner == Some(ClaimOwner::Account(account.id));
                 if !is_own && self.restore_claim(kind, account, owner).await? {
                     repairs.add(format!("the {what} of account {}: claim restored", account.id));

@@ -66,12 +66,12 @@ impl Accounts {
 
     async fn verify_accounts(&self, ids: &[UserId]) -> Result<Violations, Error> {
         let mut violations = Violations::default();
-        let mut sound: Vec<Registration> = Vec::new();
+        let mut valid: Vec<Registration> = Vec::new();
         for (id, record) in ids.iter().zip(self.store.read_each(ids).await?) {
             let violation = match record {
                 Ok(Some(record)) if record.state == State::Active => match record.claims() {
                     Some(claims) => {
-                        sound.push(claims);
+                        valid.push(claims);
                         continue;
                     }
                     None => "has an invalid name or e-mail address",
@@ -83,12 +83,12 @@ impl Accounts {
             violations.check(false, || format!("account {id} {violation}"));
         }
         let both = |r: &Registration| [(r.id, "name"), (r.id, "e-mail address")];
-        let claims: Vec<_> = sound
+        let claims: Vec<_> = valid
             .iter()
             .flat_map(|r| [Identifier::Name(&r.name), Identifier::Email(&r.email)])
             .collect();
         let owners = self.store.claim_owners(&claims).await?;
-        for ((id, what), owner) in sound.iter().flat_map(both).zip(owners) {
+        for ((id, what), owner) in valid.iter().flat_map(both).zip(owners) {
             violations.check(owner == Some(ClaimOwner::Account(id)), || match owner {
                 Some(ClaimOwner::Account(other)) => {
                     format!("the {what} of account {id} is claimed by {other}")

@@ -193,13 +193,13 @@ async fn a_registration_is_not_aborted_early() {
     let redis = Redis::start(Topology::Single).await;
     let (store, accounts) = accounts(&redis).await;
     // Aborts after three seconds.
-    let mut patient = Sweeper::new(accounts.clone(), Duration::from_secs(2));
+    let mut slow = Sweeper::new(accounts.clone(), Duration::from_secs(2));
     begin(&store, "slow", 2).await;
-    assert_eq!(patient.sweep().await.unwrap(), 0);
-    assert_eq!(patient.sweep().await.unwrap(), 0);
+    assert_eq!(slow.sweep().await.unwrap(), 0);
+    assert_eq!(slow.sweep().await.unwrap(), 0);
     // Meanwhile the name is taken.
     assert_free(&accounts, "slow", false).await;
-    eventually("it is given up in the end", PATIENCE, async || patient.sweep().await.unwrap() == 1)
+    eventually("it is aborted in the end", PATIENCE, async || slow.sweep().await.unwrap() == 1)
         .await;
     assert_free(&accounts, "slow", true).await;
 }

@@ -12,7 +12,7 @@ use support::{
 
 const IDS: [u64; 4] = [0, 1 << 53, 1 << 63, u64::MAX];
 
-fn text_rubbish() -> Vec<String> {
+fn malformed_texts() -> Vec<String> {
     let controls = ["\0", "a\u{7}b", "\u{1f}", "\r"];
     let others = ["\u{202e}evil", "\u{202d}evil", "a\u{ffff}", "\u{feff}"];
     let huge = ["x".repeat(3 << 20), "\u{301}".repeat(100_000), "👩‍👩‍👧‍👦".repeat(10_000)];
@@ -25,19 +25,20 @@ async fn invalid_registration_fields_are_named() {
     let mut client = system.client.clone();
     let nothing = client.register(pb::RegisterRequest::default()).await;
     assert_invalid_fields(nothing, &["request_id", "name", "email", "password"]);
-    for rubbish in text_rubbish() {
+    for malformed in malformed_texts() {
         let all = pb::RegisterRequest {
-            request_id: rubbish.clone(),
-            email: rubbish.clone(),
-            name: rubbish.clone(),
-            password: format!("{rubbish}\0"),
-            display_name: format!("x{rubbish}x"),
+            request_id: malformed.clone(),
+            email: malformed.clone(),
+            name: malformed.clone(),
+            password: format!("{malformed}\0"),
+            display_name: format!("x{malformed}x"),
         };
-        if rubbish.len() < 800_000 {
+        if malformed.len() < 800_000 {
             let fields = ["request_id", "name", "email", "password", "display_name"];
             assert_invalid_fields(client.register(all).await, &fields);
         }
-        let one = pb::RegisterRequest { display_name: format!("x{rubbish}x"), ..registration("a") };
+        let one =
+            pb::RegisterRequest { display_name: format!("x{malformed}x"), ..registration("a") };
         assert_invalid_fields(client.register(one).await, &["display_name"]);
     }
     let short = pb::RegisterRequest { password: "1234567".to_owned(), ..registration("ann") };
@@ -90,8 +91,8 @@ async fn other_invalid_requests_are_rejected() {
     let system = System::start(Topology::Single).await;
     let mut client = system.client.clone();
     let ann = register(&client, "ann").await;
-    for rubbish in text_rubbish() {
-        let text = Some(format!("x{rubbish}x"));
+    for malformed in malformed_texts() {
+        let text = Some(format!("x{malformed}x"));
         let update = pb::UpdateProfileRequest {
             user_id: ann.id,
             display_name: text.clone(),
@@ -99,20 +100,20 @@ async fn other_invalid_requests_are_rejected() {
             avatar_url: text.clone().filter(|text| text.len() < 1 << 20),
             ..Default::default()
         };
-        let fields: &[&str] = match rubbish.len() {
+        let fields: &[&str] = match malformed.len() {
             0..1_000_000 => &["display_name", "avatar_url", "location"],
             _ => &["display_name"],
         };
         assert_invalid_fields(client.update_profile(update).await, fields);
-        let by_name = pb::GetUserByNameRequest { name: rubbish.clone() };
+        let by_name = pb::GetUserByNameRequest { name: malformed.clone() };
         assert_invalid_fields(client.get_user_by_name(by_name).await, &["name"]);
-        let free = pb::CheckAvailabilityRequest { name: rubbish.clone() };
+        let free = pb::CheckAvailabilityRequest { name: malformed.clone() };
         assert_invalid_fields(client.check_availability(free).await, &["name"]);
-        let login = pb::LoginRequest { login: rubbish.clone(), password: String::new() };
+        let login = pb::LoginRequest { login: malformed.clone(), password: String::new() };
         assert_invalid_fields(client.login(login).await, &["login", "password"]);
-        let token = pb::AuthenticateRequest { token: rubbish.clone() };
+        let token = pb::AuthenticateRequest { token: malformed.clone() };
         assert_rejected(client.authenticate(token).await, Reason::TokenInvalid);
-        client.logout(pb::LogoutRequest { token: rubbish }).await.unwrap();
+        client.logout(pb::LogoutRequest { token: malformed }).await.unwrap();
     }
     let nothing = pb::CheckAvailabilityRequest::default();
     assert_invalid_fields(client.check_availability(nothing).await, &["name"]);

@@ -78,7 +78,7 @@ async fn unchanged_data_is_read_from_the_cache() {
         ["zrange", "hget"].map(|command| stats.get(command).copied().unwrap_or_default())
     };
     // The connection of the cache is opened at its first use.
-    testkit::eventually("all is remembered", PATIENCE, async || reads().await == [0, 0]).await;
+    testkit::eventually("all reads are cached", PATIENCE, async || reads().await == [0, 0]).await;
 }
 
 #[tokio::test]

@@ -38,9 +38,9 @@ async fn unknown_names_are_skipped(topology: Topology) {
     let mut client = system.client.clone();
     let (ann, eve) = (register(&client, "ann").await, register(&client, "eve").await);
     let long = "a".repeat(3 << 20);
-    let nobodys = ["", " ann", "ann ", "a\0", "李雷", "\u{202e}nna", "@ann", &long, "nobody"];
-    assert!(resolve(&client, &nobodys).await.is_empty());
-    let among: Vec<&str> = nobodys.into_iter().chain(["ann"]).collect();
+    let unknown = ["", " ann", "ann ", "a\0", "李雷", "\u{202e}nna", "@ann", &long, "nobody"];
+    assert!(resolve(&client, &unknown).await.is_empty());
+    let among: Vec<&str> = unknown.into_iter().chain(["ann"]).collect();
     assert_eq!(resolve(&client, &among).await, [("ann".to_owned(), ann.id)]);
 
     // Stale claims: of a pending registration, of an account with another name, of no account, and

@@ -43,7 +43,7 @@ async fn a_crash_keeps_acknowledged_registrations_and_frees_the_rest(topology: T
     drop(answered);
     let mut acknowledged = Vec::new();
     while acknowledged.len() < 25 {
-        acknowledged.push(answers.recv().await.expect("all tasks were refused"));
+        acknowledged.push(answers.recv().await.expect("all tasks were rejected"));
     }
     process.kill9();
     let mut unanswered = Vec::new();

@@ -85,7 +85,7 @@ async fn ended_sessions_are_invalidated_in_other_replicas() {
             let (text, kept) = (token.reveal(), kept.reveal());
             assert!(other.authenticate(&text).await.is_err(), "{round}: not opened yet");
             ann.open(token.fingerprint(), end).await;
-            for _ in ["read", "remembered"] {
+            for _ in ["read", "cached"] {
                 assert_eq!(other.authenticate(&text).await.unwrap().0, id, "{round}");
             }
             system.client.clone().logout(pb::LogoutRequest { token: text.clone() }).await.unwrap();
@@ -95,7 +95,7 @@ async fn ended_sessions_are_invalidated_in_other_replicas() {
         if let Redis::Single(server) = &system.redis {
             // Besides those of the function that opens a session: two changes for five reads.
             let reads = server.commandstats().await.get("zrange").copied().unwrap_or_default();
-            assert!(reads - ROUNDS < 4 * ROUNDS, "{reads}: nothing is remembered");
+            assert!(reads - ROUNDS < 4 * ROUNDS, "{reads}: nothing is cached");
         }
         // All sessions end, with a new password or the account's deletion.
         let new_password = "another one than that".to_owned();
@@ -129,13 +129,13 @@ async fn a_cached_session_expires() {
     let text = token.reveal();
     // On a machine of any speed: reads that start after the expiry are rejected, those before
     // succeed.
-    let mut was_refused = false;
-    while !was_refused {
+    let mut was_rejected = false;
+    while !was_rejected {
         let before = SystemTime::now();
-        was_refused = ann.accounts.authenticate(&text).await.is_err();
+        was_rejected = ann.accounts.authenticate(&text).await.is_err();
         let after = SystemTime::now();
-        assert!(!was_refused || after >= end, "refused before its end");
-        assert!(was_refused || before < end, "taken after its end");
+        assert!(!was_rejected || after >= end, "rejected before its expiry");
+        assert!(was_rejected || before < end, "taken after its end");
     }
 }
 
@@ -153,9 +153,9 @@ async fn five_attempts_are_free_and_others_have_to_wait() {
     store.forget_attempts(&email).await.unwrap();
     support::set_failures(&redis, email.as_str(), 11).await;
     assert_eq!(store.attempt(&Login::Email(email.clone())).await.unwrap(), Attempt::Allowed(None));
-    let refused = store.attempt(&Login::Email(email.clone())).await.unwrap();
+    let throttled = store.attempt(&Login::Email(email.clone())).await.unwrap();
     // 1 s after the fifth failure, doubled for each of the next seven.
-    assert!(matches!(refused, Attempt::Throttled(wait) if wait <= Duration::from_secs(128)));
+    assert!(matches!(throttled, Attempt::Throttled(wait) if wait <= Duration::from_secs(128)));
     store.forget_attempts(&email).await.unwrap();
     assert_eq!(store.attempt(&Login::Email(email.clone())).await.unwrap(), Attempt::Allowed(None));
 }

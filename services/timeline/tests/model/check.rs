@@ -90,7 +90,7 @@ impl Scroll {
         let entries = self.pages.iter().flat_map(|page| &page.entries);
         let mut named = BTreeSet::new();
         for id in entries.flat_map(|entry| [&[entry.post_id], &entry.stand_in_ids[..]].concat()) {
-            demand!(named.insert(id), "named twice in one scroll: {id}, as an entry or a stand-in");
+            demand!(named.insert(id), "returned twice in one scroll: {id}");
         }
         for page in &self.pages {
             let (count, has_next) = (page.entries.len(), page.has_next);
@@ -130,7 +130,7 @@ impl Scroll {
             };
             let other = history.posts.get(&stand_in).filter(|other| view.may(other));
             let is_stand_in = other.filter(of_entry).is_some() && !is_shown;
-            demand!(is_stand_in, "{} stands in for {}", describe(stand_in), describe(id));
+            demand!(is_stand_in, "{} is suppressed by {}", describe(stand_in), describe(id));
         }
         Ok(())
     }

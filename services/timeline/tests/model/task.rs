@@ -292,10 +292,12 @@ impl Task {
     pub(crate) async fn nothing_is_left(&mut self) -> Result<(), String> {
         for (&owner, reader) in &mut self.readers {
             let count = self.case.count(owner, &reader.token).await?;
-            let told = self.case.poll(owner, 50, usize::MAX, reader).await?;
+            let returned = self.case.poll(owner, 50, usize::MAX, reader).await?;
             let left = self.case.poll(owner, 50, usize::MAX, reader).await?;
-            if (count, 0) != (told, left) {
-                return Err(format!("{count} new to {owner}, {told} returned, then {left} again"));
+            if (count, 0) != (returned, left) {
+                return Err(format!(
+                    "{count} new to {owner}, {returned} returned, then {left} again"
+                ));
             }
         }
         Ok(())
@@ -331,10 +333,10 @@ impl Case {
         scroll.check(&self.history(), Some(reader))?;
         reader.token = token;
         let ids = scroll.ids();
-        let told = ids.len();
+        let returned = ids.len();
         if scroll.pages.last().is_some_and(|page| !page.has_next) {
             reader.seen.extend(ids);
         }
-        Ok(told)
+        Ok(returned)
     }
 }

@@ -232,7 +232,7 @@ pub(crate) fn assert_invalid_fields<T: std::fmt::Debug>(
     fields: &[&str],
 ) {
     use tonic_types::StatusExt as _;
-    let status = answer.expect_err("a refusal");
+    let status = answer.expect_err("a rejection");
     assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
     let violations = status.get_details_bad_request().expect("a BadRequest").field_violations;
     let named: Vec<_> = violations.iter().map(|violation| violation.field.as_str()).collect();

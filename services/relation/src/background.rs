@@ -1,4 +1,4 @@
-//! The jobs that run beside the calls, in one worker of every replica.
+//! Background jobs. They run in one worker thread of each replica.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use microblog_chassis::PeriodicJob;
 use crate::{
     forget,
     store::Store,
-    sweeper::{PATIENCE, Sweeper},
+    sweeper::{STALE_AFTER, Sweeper},
 };
 
-/// How often each job looks for work: 1,024 small reads in one batch.
+/// The period of the jobs: 1,024 small reads in one batch.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How often the clocks of the partitions are measured.
+/// The period of the clock measurement.
 const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 
-/// Returns the jobs, each running for ever.
+/// Returns the background jobs. They never complete.
 pub(crate) fn jobs(store: &Store) -> Vec<BoxFuture<'static, ()>> {
     vec![
         Box::pin(sweep(store.clone())),
@@ -39,7 +39,7 @@ async fn sweep(store: Store) {
     let mut job = PeriodicJob::new("sweeping", PERIOD);
     loop {
         job.tick().await;
-        job.record(sweeper.sweep(PATIENCE).await);
+        job.record(sweeper.sweep(STALE_AFTER).await);
     }
 }
 

@@ -1,4 +1,4 @@
-//! How the relation service is configured: by flags, or by the environment.
+//! Configuration of the relation service: flags and environment variables.
 
 use std::net::SocketAddr;
 
@@ -12,16 +12,16 @@ pub struct Config {
     /// Address and port to serve gRPC on
     #[arg(long, env = "MICROBLOG_LISTEN", default_value = "127.0.0.1:50052")]
     pub listen: SocketAddr,
-    /// How many accounts one account may follow
+    /// The most accounts that an account may follow
     #[arg(long, env = "MICROBLOG_FOLLOWING_LIMIT", default_value_t = 5_000)]
     pub following_limit: u32,
-    /// How many accounts one account may block, and how many it may mute
+    /// The most accounts that an account may block, and the most that it may mute
     #[arg(long, env = "MICROBLOG_BLOCKS_LIMIT", default_value_t = 10_000)]
     pub blocks_limit: u32,
     /// Limits, deadlines, logs and telemetry.
     #[command(flatten)]
     pub chassis: chassis::Config,
-    /// Where the store is.
+    /// Redis connection.
     #[command(flatten)]
     pub redis: keyspace::Config,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong in the relation service, and the one place that turns it into a status.
+//! Errors of the relation service and their mapping to gRPC status.
 
 use microblog_chassis::status;
 use microblog_domain::{Invalid, TokenError};
@@ -6,23 +6,23 @@ use microblog_keyspace as keyspace;
 use microblog_proto::common::ErrorReason;
 use tonic::{Code, Status};
 
-/// Why a call is refused or fails.
+/// Why a call is rejected or fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Fields of the request are wrong.
-    #[error("the request is not valid")]
+    /// Fields of the request are invalid.
+    #[error("invalid request")]
     Invalid(Vec<Invalid>),
-    /// The page token is not one of this list.
+    /// The page token is invalid for this list.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// Nobody follows, blocks or mutes themselves. Names the field.
+    /// The two accounts are the same. Has the name of the field.
     #[error("{0}: must be another account")]
     SelfRelation(&'static str),
-    /// The follower follows as many accounts as one may.
-    #[error("the limit of followed accounts is reached")]
+    /// The follower is at the following limit.
+    #[error("following limit reached")]
     FollowingLimit,
-    /// The user blocks or mutes as many accounts as one may.
-    #[error("the limit of the list is reached")]
+    /// The user's list of blocks or mutes is at its limit.
+    #[error("list limit reached")]
     ListLimit,
     /// The target has blocked the user.
     #[error("the account has blocked you")]
@@ -30,11 +30,11 @@ pub enum Error {
     /// The user has blocked the target.
     #[error("you have blocked the account")]
     TargetBlocked,
-    /// One of the two is a deleted account.
+    /// One account is deleted.
     #[error("no such account")]
     Forgotten,
-    /// The store failed.
-    #[error("the store failed")]
+    /// Redis failed.
+    #[error("redis failed")]
     Store(#[from] keyspace::Error),
 }
 

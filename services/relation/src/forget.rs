@@ -1,13 +1,13 @@
-//! Forgetting a deleted account: every follow and block from and to it is ended, on both sides.
+//! Deletion of an account (`ForgetUser`): ends all its follows and blocks, on both sides.
 //!
-//! The account is marked first, and for good: from then on its side refuses to hear of new
-//! followers or blockers, and its own follows are refused, so that the lists only shrink. Each
-//! step here can be repeated, so a crash only means that a job begins again at what is left.
+//! The account is marked first, for good. From then on, its partition rejects new followers,
+//! blockers and follows, so its lists only shrink. Each step is idempotent; after a crash, the job
+//! continues with the remaining entries.
 
 use microblog_domain::UserId;
 
 use crate::{
-    edges::Edges,
+    edge_saga::EdgeSaga,
     error::Error,
     graph::{Edge, List},
     store::{Store, ids},
@@ -15,10 +15,9 @@ use crate::{
 
 const PAGE: usize = 200;
 
-/// Ends everything that the marked accounts take part in. What fails for one does not keep the
-/// others waiting; the first failure is returned.
+/// Ends all edges of the marked accounts. Continues after an error; returns the first one.
 pub async fn forget_marked(store: &Store) -> Result<(), Error> {
-    let edges = Edges::new(store.clone());
+    let edges = EdgeSaga::new(store.clone());
     let mut outcome = Ok(());
     for user in store.forgetting().await? {
         outcome = outcome.and(forget(store, &edges, user).await);
@@ -26,7 +25,7 @@ pub async fn forget_marked(store: &Store) -> Result<(), Error> {
     outcome
 }
 
-pub(crate) async fn forget(store: &Store, edges: &Edges, user: UserId) -> Result<(), Error> {
+pub(crate) async fn forget(store: &Store, edges: &EdgeSaga, user: UserId) -> Result<(), Error> {
     let from_user = |peer| Edge { from: user, to: peer };
     let to_user = |peer| Edge { from: peer, to: user };
     while let Some(peers) = peers(store, List::Following, user).await? {
@@ -45,7 +44,7 @@ pub(crate) async fn forget(store: &Store, edges: &Edges, user: UserId) -> Result
             edges.unblock(to_user(peer), true).await?;
         }
     }
-    // If something came in meanwhile, the account stays marked, and the next round goes on.
+    // If an edge was added meanwhile, the account stays marked for the next round.
     store.forgot(user).await?;
     Ok(())
 }

@@ -1,63 +1,62 @@
--- The atomic steps of the relation service. Each runs in one partition and touches nothing else.
--- This is the beginning of the library, which the files in functions/ share; they follow it.
+-- The Redis functions of the relation service. Each uses one partition only. The files in
+-- functions/ follow this one in the library.
 --
--- What must hold, whatever is repeated, reordered or lost between the steps (see edges.rs):
---   * an edge's versions are issued by its follower's partition, and only grow; a repair's is above
---     what both sides know, also where the partition's clock is behind that;
---   * the target's side keeps the newest version that it has heard of, of an edge that exists in
---     `followers`, of an edge that has ended in `lost`, and ignores what is not newer;
---   * a change of the follower's side that the target's side may not know is in `pending`;
---   * an id set has the members of its sorted set, and `mutual` those of both lists. Where one of
---     them was lost, the sorted sets of `following` and `followers` are right.
+-- Invariants, with repeated, reordered or lost steps (see edge_saga.rs):
+--   * the follower's partition issues the versions of an edge, and they only grow; a version from
+--     reconciliation is above both sides, even if the partition's clock is behind;
+--   * the inverse side keeps the newest version that it received, of an existing edge in
+--     `followers`, of a deleted edge as a tombstone in `lost`, and rejects older ones;
+--   * a change that the inverse side may not have is in the outbox, `pending`;
+--   * an id set has the members of its sorted set, and `mutual` the intersection of both lists. If
+--     they differ, the sorted sets of `following` and `followers` are right.
 --
--- Functions do not roll back: nothing is written before every check is made. Variadic commands
--- carry at most a few hundred members, so that no call runs longer than about a millisecond;
--- the callers see to that.
+-- Functions do not roll back: all checks come before the first write. Variadic commands have at
+-- most a few hundred members, which the callers ensure, so that no call takes longer than about a
+-- millisecond.
 --
--- Ids and versions are below 2^53, hence exact as Lua's numbers, and are written as integers.
+-- Ids and versions are below 2^53, hence exact as Lua numbers, and are written as integers.
 --
--- `issue`, `integer`, `call_with`, `rest`, `bury` and `confirm` are the keyspace's own.
+-- `issue`, `integer`, `call_with`, `rest`, `bury` (adds tombstones) and `confirm` are from the
+-- keyspace's prelude.
 
--- What a step did; graph.rs has the same numbers.
+-- Outcomes; graph.rs has the same numbers.
 local DONE, UNCHANGED, PENDING = 0, 1, 2
 local BLOCKED_BY_TARGET, TARGET_BLOCKED, LIMIT, FORGOTTEN, NOTHING, STALE = 3, 4, 5, 6, 7, 8
 
--- What waits in `pending`: a change of a follow, a change of a block.
-local function waiting_follow(follower, target)
+-- Outbox entries: a change of a follow, and of a block.
+local function outbox_follow(follower, target)
   return 'follow:' .. follower .. '>' .. target
 end
 
-local function waiting_block(user, target)
+local function outbox_block(user, target)
   return 'block:' .. user .. '>' .. target
 end
 
--- Returns a version above what is known of an edge, for a repair: one that the partition's clock has
--- issued, or the next one where the clock is behind. The clock does not follow what is known, which
--- may be far ahead of it.
-local function above(issued, seen, known)
+-- Returns a version for reconciliation, above both sides: the issued one, or the next one if the
+-- clock is behind. The clock does not advance to the seen versions, which may be far ahead.
+local function version_above(issued, seen, known)
   return integer(math.max(tonumber(issued), seen + 1, known + 1))
 end
 
--- Issues versions for a follower's new follows. Where the clock was ahead and is set back, they are above
--- those of its other follows, which may be of that time: a home timeline knows of new follows by the
--- newest version.
+-- Issues versions for new follows. After the clock was set back, they must exceed those of the
+-- user's other follows: home timelines find new follows by the newest version.
 local function issue_follows(clock, issuer, count, following)
   local prepared = prepare(clock, issuer, count)
   local issued = issue_prepared(prepared)
   if prepared.has_ahead then
     local newest = redis.call('ZRANGE', following, 0, 0, 'REV', 'WITHSCORES')
     for i = 1, count do
-      issued[i] = above(issued[i], 0, tonumber(newest[2] or 0) + i - 1)
+      issued[i] = version_above(issued[i], 0, tonumber(newest[2] or 0) + i - 1)
     end
   end
   return issued
 end
 
--- Makes a user's id sets and mutuals say of peers what the lists of following and followers say.
--- `lists` are following, following_ids, followers, follower_ids, mutual. Writes only what differs.
--- A follow of the user's own that only the id set has stays: it is half of a truth, for a call on that
--- edge to end or to make anew.
--- Returns for each peer 1 if something did, else 0.
+-- Rebuilds a user's id sets and mutuals for some peers from the lists of following and followers.
+-- `lists` are following, following_ids, followers, follower_ids, mutual. Writes only differences.
+-- Keeps a following that only the id set has: it is half of a source edge, which a call on that
+-- edge completes or deletes.
+-- Returns for each peer 1 if something differed, else 0.
 local function index(lists, peers)
   local following = call_with('ZMSCORE', lists[1], peers)
   local followers = call_with('ZMSCORE', lists[3], peers)
@@ -94,5 +93,5 @@ end
 
 register('relation_mend_clock', mend_clock, 'allow-oom')
 
--- Takes changes out of `pending`, each unless a newer one of the same edge has come in.
+-- Removes outbox entries (acknowledgement), unless newer changes of the same edges replaced them.
 register('relation_confirm', confirm, 'allow-oom')

@@ -1,61 +1,63 @@
-//! The words of the follow graph: edges, versions, changes, states. Pure.
+//! Domain types of the follow graph. Pure.
 
 use microblog_domain::UserId;
 
-/// A directed edge between two accounts: `from` follows (or blocks) `to`.
+/// A directed edge: `from` follows or blocks `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Edge {
-    /// Who follows or blocks: the truth lies in this account's partition.
+    /// The follower or blocker. Its partition has the source edge.
     pub from: UserId,
-    /// Whom: a projection lies in this account's partition.
+    /// The target. Its partition has the inverse edge.
     pub to: UserId,
 }
 
-/// What an edge became, as the side that owns it knows.
+/// A change of an edge, from its source side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Which edge.
+    /// The edge.
     pub edge: Edge,
-    /// A stamp of the partition of `edge.from`: of two changes, the later has the greater one.
+    /// The version: a stamp of the clock of `edge.from`'s partition. A later change has a greater
+    /// one.
     pub version: u64,
-    /// Whether the edge exists since then, or has ended then.
+    /// Whether the change creates or deletes the edge.
     pub exists: bool,
 }
 
-/// A change that the target's side does not agree with.
+/// A change that the inverse side does not agree with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The change, as the owner's side was seen; of an edge that never was, the end at 0.
+    /// The change as the source side was read; for an edge that never existed, a deletion at
+    /// version 0.
     pub change: Change,
-    /// The version that the target's side knows; 0 for none.
+    /// The version of the inverse side; 0 if it has none.
     pub known: u64,
 }
 
-/// What an atomic step did. `functions.lua` has the same numbers.
+/// The outcome of a Redis function. `functions.lua` has the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The change was made.
     Done = 0,
-    /// It had been made before, and both sides know.
+    /// The change existed already and is acknowledged.
     Unchanged = 1,
-    /// It had been made before, and the other side may not know yet.
+    /// The change existed already and is still in the outbox.
     Pending = 2,
-    /// Refused: the target blocks the user.
+    /// Rejected: the target blocks the user.
     BlockedByTarget = 3,
-    /// Refused: the user blocks the target.
+    /// Rejected: the user blocks the target.
     TargetBlocked = 4,
-    /// Refused: the list is as long as it may be.
+    /// Rejected: the list is at its limit.
     Limit = 5,
-    /// Refused: one of the two is a deleted account.
+    /// Rejected: one account is deleted.
     Forgotten = 6,
-    /// There was nothing to end.
+    /// The edge to delete does not exist.
     Nothing = 7,
-    /// Refused by the target's side, which knows of a newer change.
+    /// Rejected by the inverse side, which has a newer version.
     Stale = 8,
 }
 
 impl Outcome {
-    /// Returns the outcome with this number.
+    /// Converts from the number.
     pub const fn from_number(number: i64) -> Option<Self> {
         Some(match number {
             0 => Self::Done,
@@ -72,7 +74,7 @@ impl Outcome {
     }
 }
 
-/// How a target stands to its viewer, as far as follows go.
+/// The relation state between a viewer and a target, by follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Neither follows the other.
@@ -88,7 +90,7 @@ pub enum State {
 }
 
 impl State {
-    /// Returns the state of another account for whether the viewer follows it, and it the viewer.
+    /// Returns the state from both directions.
     pub const fn of(follows: bool, is_follower: bool) -> Self {
         match (follows, is_follower) {
             (false, false) => Self::None,
@@ -99,25 +101,25 @@ impl State {
     }
 }
 
-/// How the viewer and a target stand to each other.
+/// The relation between a viewer and a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relation {
     /// The target.
     pub target: UserId,
-    /// As far as follows go.
+    /// The state by follows.
     pub state: State,
-    /// Whether the viewer blocks the target; false if it was not asked for.
+    /// Whether the viewer blocks the target; false if not requested.
     pub blocking: bool,
-    /// Whether the target blocks the viewer; false if it was not asked for.
+    /// Whether the target blocks the viewer; false if not requested.
     pub blocked_by: bool,
-    /// Whether the viewer mutes the target; false if it was not asked for.
+    /// Whether the viewer mutes the target; false if not requested.
     pub muting: bool,
 }
 
-/// What to tell of relations beside their states.
+/// Optional parts of relations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Include {
-    /// Blocks, both ways.
+    /// Blocks in both directions.
     pub blocks: bool,
     /// Mutes.
     pub mutes: bool,
@@ -126,7 +128,7 @@ pub struct Include {
 }
 
 impl Include {
-    /// Returns the viewer's lists that have to be asked for it.
+    /// Returns the viewer's lists to read.
     pub(crate) fn lists(self) -> impl Iterator<Item = List> {
         let blocks = [List::Blocks, List::BlockedBy].into_iter().filter(move |_| self.blocks);
         blocks.chain([List::Mutes].into_iter().filter(move |_| self.mutes))
@@ -136,27 +138,27 @@ impl Include {
 /// The lengths of a user's lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// How many the user follows.
+    /// The number of accounts that the user follows.
     pub following: u64,
-    /// How many follow the user.
+    /// The number of followers.
     pub followers: u64,
-    /// How many do both.
+    /// The number of mutual follows.
     pub mutuals: u64,
 }
 
-/// A list of a user's: accounts with versions.
+/// A list of a user: accounts with versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
-    /// Whom the user follows.
+    /// Accounts that the user follows.
     Following,
-    /// Who follows the user.
+    /// Accounts that follow the user.
     Followers,
-    /// Who does both.
+    /// Accounts that do both.
     Mutuals,
-    /// Whom the user blocks.
+    /// Accounts that the user blocks.
     Blocks,
-    /// Who blocks the user. Never shown.
+    /// Accounts that block the user. Never shown to the user.
     BlockedBy,
-    /// Whom the user mutes.
+    /// Accounts that the user mutes.
     Mutes,
 }

@@ -1,23 +1,23 @@
-//! Every key of the relation service: what it holds, and for how long. All keys of a user lie in
-//! the user's partition, which is the keys' hash tag, hence in one Redis Cluster slot.
+//! All Redis keys of the relation service, with their lifetimes. The partition is the hash tag: all
+//! keys of a user are in one Redis Cluster slot.
 //!
-//! | key | type | holds | lifetime |
+//! | key | type | value | lifetime |
 //! | --- | --- | --- | --- |
-//! | `rel:{p}:following:<u>` | zset | whom `u` follows → version: the truth of follows | for ever |
-//! | `rel:{p}:following_ids:<u>` | set (intset) | the same, for look-ups | for ever |
-//! | `rel:{p}:followers:<u>` | zset | who follows `u` → version: a projection | for ever |
-//! | `rel:{p}:follower_ids:<u>` | set (intset) | the same, for look-ups | for ever |
-//! | `rel:{p}:mutual:<u>` | zset | who does both → the later of the two versions | for ever |
-//! | `rel:{p}:lost:<u>` | zset | former followers → version of the end | 24 h |
-//! | `rel:{p}:blocks:<u>` | zset | whom `u` blocks → version: the truth of blocks | for ever |
-//! | `rel:{p}:blocked_by:<u>` | zset | who blocks `u` → version: a projection | for ever |
-//! | `rel:{p}:unblocked:<u>` | zset | former blockers → version of the end | 24 h |
-//! | `rel:{p}:mutes:<u>` | zset | whom `u` mutes → version | for ever |
-//! | `rel:{p}:pending` | zset | `follow:A>B`, `block:A>B`: changes that the other side may not know → version | until confirmed |
-//! | `rel:{p}:clock` | string | the last tick of the partition's clock | for ever |
-//! | `rel:{p}:users` | set (intset) | the partition's users that have lists, for `Verify` alone | for ever |
+//! | `rel:{p}:following:<u>` | zset | followings of `u` → version: the source edges of follows | for ever |
+//! | `rel:{p}:following_ids:<u>` | set (intset) | the same, as an index for lookups | for ever |
+//! | `rel:{p}:followers:<u>` | zset | followers of `u` → version: the inverse edges of follows | for ever |
+//! | `rel:{p}:follower_ids:<u>` | set (intset) | the same, as an index for lookups | for ever |
+//! | `rel:{p}:mutual:<u>` | zset | mutual followers of `u` → the later of the two versions | for ever |
+//! | `rel:{p}:lost:<u>` | zset | tombstones: former followers → version of the end | 24 h |
+//! | `rel:{p}:blocks:<u>` | zset | accounts that `u` blocks → version: the source edges of blocks | for ever |
+//! | `rel:{p}:blocked_by:<u>` | zset | accounts that block `u` → version: the inverse edges of blocks | for ever |
+//! | `rel:{p}:unblocked:<u>` | zset | tombstones: former blockers → version of the end | 24 h |
+//! | `rel:{p}:mutes:<u>` | zset | accounts that `u` mutes → version | for ever |
+//! | `rel:{p}:pending` | zset | outbox: changes `follow:A>B` and `block:A>B` without acknowledgement → version | until acknowledged |
+//! | `rel:{p}:clock` | string | last tick of the partition's clock | for ever |
+//! | `rel:{p}:users` | set (intset) | the partition's users with lists; only `Verify` reads it | for ever |
 //! | `rel:{p}:forgotten` | set (intset) | deleted accounts of the partition | for ever |
-//! | `rel:{p}:forgetting` | zset | those of them whose entries are still being ended → since | until done |
+//! | `rel:{p}:forgetting` | zset | deleted accounts whose edges are still being removed → since | until done |
 
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::key;
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_a_user_share_the_tag_of_its_partition() {
+    fn user_keys_have_the_partition_as_hash_tag() {
         let user = UserId::new(7_000_000_000_000_015).unwrap();
         let partition = user.partition();
         assert_eq!(following(user), format!("rel:{{{partition}}}:following:{user}"));

@@ -1,17 +1,17 @@
 //! The relation service: a directed follow graph with mutual follows, blocks and mutes.
 //!
-//! Every follow and every block is an [edge of two sides](Edges) that survives a crash between
-//! them. Reads ask one partition, the viewer's or the list's owner's, and cost the same however
-//! long the lists are. The service calls nobody, and does not know whether an account exists; an
-//! account that it was told to [forget](Store::forget) takes part in nothing any more.
+//! Each change of a follow or block is a [saga](EdgeSaga) over two partitions, with a transactional
+//! outbox. Each read uses one partition, the viewer's or the list owner's, and its cost does not
+//! depend on the length of lists. The service calls no other service and does not know which
+//! accounts exist. A [forgotten](Store::forget) account cannot have edges any more.
 
 mod background;
-mod common;
 mod config;
-mod edges;
+mod edge_saga;
 mod error;
 mod forget;
 mod graph;
+mod intersection;
 mod keys;
 mod not_followed_back;
 mod repair;
@@ -32,15 +32,18 @@ use microblog_proto::relation::{
 use tonic::service::Routes;
 
 pub use config::Config;
-pub use edges::{Completed, Edges, Imported};
+pub use edge_saga::{EdgeSaga, ImportResult, SagaResult};
 pub use error::Error;
 pub use forget::forget_marked;
 pub use graph::{Change, Conflict, Counts, Edge, Include, List, Outcome, Relation, State};
-pub use store::{Blocked, Projected, ProjectedBlock, Store, Targets, Truth, Waiting};
+pub use store::{
+    BlockProjectionResult, BlockSourceResult, OutboxEntry, ProjectionResult, SourceResult, Store,
+    Targets,
+};
 pub use sweeper::Sweeper;
 pub use verify::{Report, partition as verify_partition, user as verify_user};
 
-/// Returns the service as one worker of a process runs it. Succeeds while the store is away.
+/// Returns the service for one worker thread of a process. Does not wait for Redis.
 pub async fn service(config: &Config, worker: Worker) -> Result<Service, keyspace::Error> {
     let store = Store::open(config)?;
     let max_message_bytes = config.chassis.max_message_bytes;
@@ -56,7 +59,7 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, keyspac
     Ok(Service { name: SERVICE_NAME, routes: Routes::new(server), handler, ready, background })
 }
 
-/// Returns what the process of this service listens for.
+/// Returns the listeners of this service's process.
 pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, keyspace::Error> {
     let service = service(&config, worker).await?;
     Ok(vec![Listening { address: config.listen, service }])

@@ -1,11 +1,11 @@
-//! The relation service as a process of its own.
+//! The relation server.
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
 use microblog_relation::{Config, listen};
 
-// A server of many small messages lives on its allocator; see the release profile in Cargo.toml.
+// Many small allocations dominate; see the release profile in Cargo.toml.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

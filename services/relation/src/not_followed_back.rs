@@ -1,6 +1,6 @@
-//! The followers of a user whom the user does not follow: the list of followers in chunks, each
-//! looked up in the id set of followings. A chunk costs a round trip, and its look-up another, both to
-//! the user's partition.
+//! The followers of a user whom the user does not follow back. Reads the followers in chunks, and
+//! looks each up in the id set of followings. A chunk costs two round trips to the user's
+//! partition.
 
 use microblog_domain::UserId;
 use microblog_keyspace::Entry;
@@ -13,24 +13,24 @@ use crate::{
 
 const CHUNK: usize = 500;
 
-/// How many followers one call examines, so that its cost is bounded.
+/// The most followers that one call scans.
 const EXAMINED_MAX: usize = 5_000;
 
-/// Some followers who are not followed back.
-pub(crate) struct Found {
+/// A page of followers who are not followed back.
+pub(crate) struct FilteredPage {
     /// Newest first.
     pub(crate) entries: Vec<Entry>,
-    /// The last follower that was examined, after whom to go on; `None` at the end of the list.
+    /// The last scanned follower, where the next page starts; `None` at the end.
     pub(crate) next: Option<Entry>,
 }
 
-/// Returns up to `count` of those among the next 5,000 followers after an entry.
+/// Returns up to `count` of them among the next 5,000 followers after an entry.
 pub(crate) async fn page(
     store: &Store,
     user: UserId,
     mut after: Option<Entry>,
     count: usize,
-) -> Result<Found, Error> {
+) -> Result<FilteredPage, Error> {
     let mut entries = Vec::new();
     for _ in 0..EXAMINED_MAX / CHUNK {
         let page = store.page(List::Followers, user, after, None, CHUNK).await?;
@@ -41,13 +41,13 @@ pub(crate) async fn page(
             }
             if entries.len() == count {
                 let is_last = !page.more && i + 1 == page.entries.len();
-                return Ok(Found { entries, next: Some(*entry).filter(|_| !is_last) });
+                return Ok(FilteredPage { entries, next: Some(*entry).filter(|_| !is_last) });
             }
         }
         after = page.entries.last().copied();
         if !page.more {
-            return Ok(Found { entries, next: None });
+            return Ok(FilteredPage { entries, next: None });
         }
     }
-    Ok(Found { entries, next: after })
+    Ok(FilteredPage { entries, next: after })
 }

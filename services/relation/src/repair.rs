@@ -1,15 +1,15 @@
-//! Mends what [`verify`](crate::verify) finds wrong. What a follow or block is, its owner's side
-//! says; the other side, id sets and mutuals follow from that.
+//! Repairs the violations that [`verify`](crate::verify) finds. The source edge is the source of
+//! truth; inverse edges, id sets and mutuals are derived from it.
 //!
-//! May run while writes are under way: each step compares what it is about to change with what is
-//! there at that moment, in the same atomic function, and leaves alone what has changed since it was
-//! read. What is mended a second time was changed by somebody meanwhile, or broken again.
+//! Repairs may run concurrently with writes. Each step compares and changes in one atomic function,
+//! and skips what has changed since it was read. If a second repair finds the same violation, it
+//! was changed meanwhile or broken again.
 
 use microblog_domain::{Partition, Repairs, UserId};
 use microblog_keyspace::Entry;
 
 use crate::{
-    edges::Edges,
+    edge_saga::EdgeSaga,
     error::Error,
     forget,
     graph::{Change, Conflict, Edge, List},
@@ -19,38 +19,38 @@ use crate::{
 
 const PAGE: usize = 100;
 
-/// How often the changes that wait are taken up, of which new ones come in meanwhile.
+/// The most pages of the outbox to process, since new entries may arrive.
 const ROUNDS_MAX: usize = 1_000;
 
-/// Completes the changes of a partition that wait, and forgets its accounts that are to be forgotten.
+/// Relays the outbox of a partition, and completes its account deletions.
 pub(crate) async fn unfinished(store: &Store, partition: Partition) -> Result<Repairs, Error> {
-    let edges = Edges::new(store.clone());
+    let edges = EdgeSaga::new(store.clone());
     let mut repairs = Repairs::default();
-    for member in store.discard_unreadable(partition).await? {
-        repairs.add(format!("partition {partition}: {member:?} is no change, and waits no more"));
+    for member in store.discard_malformed(partition).await? {
+        repairs.add(format!("partition {partition}: malformed outbox entry {member:?} removed"));
     }
     for _ in 0..ROUNDS_MAX {
-        let page = store.waiting(&[(partition, 0)]).await?.into_iter().flatten().flatten();
-        let waiting: Vec<_> = page.collect();
-        if waiting.is_empty() {
+        let page = store.outbox_page(&[(partition, 0)]).await?.into_iter().flatten().flatten();
+        let pending: Vec<_> = page.collect();
+        if pending.is_empty() {
             break;
         }
-        sweeper::take_up(store, &edges, &waiting).await?;
-        for (change, _) in waiting {
+        sweeper::resume(store, &edges, &pending).await?;
+        for (change, _) in pending {
             let Edge { from, to } = change.edge();
-            repairs.add(format!("the change from {from} to {to} that waited is known to both"));
+            repairs.add(format!("pending change from {from} to {to} completed"));
         }
     }
     for user in store.forgetting_in(partition).await? {
         forget::forget(store, &edges, user).await?;
-        repairs.add(format!("{user}: forgotten to the end"));
+        repairs.add(format!("{user}: account deletion completed"));
     }
     Ok(repairs)
 }
 
-/// Mends one user's lists and what the other sides say of them.
+/// Repairs one user's lists and their counterparts.
 pub(crate) async fn user(store: &Store, user: UserId) -> Result<Repairs, Error> {
-    let edges = Edges::new(store.clone());
+    let edges = EdgeSaga::new(store.clone());
     let mut repair = Repair { store, edges, user, repairs: Repairs::default() };
     for list in [List::Following, List::Followers, List::Mutuals, List::Blocks, List::BlockedBy] {
         let mut after = None;
@@ -70,21 +70,21 @@ pub(crate) async fn user(store: &Store, user: UserId) -> Result<Repairs, Error> 
             }
         }
     }
-    // After the lists: what an id set lacks and what it has too much must not hide each other.
+    // After the lists, so that missing and surplus ids of equal number do not hide each other.
     repair.id_sets().await?;
     Ok(repair.repairs)
 }
 
 struct Repair<'a> {
     store: &'a Store,
-    edges: Edges,
+    edges: EdgeSaga,
     user: UserId,
     repairs: Repairs,
 }
 
 impl Repair<'_> {
-    // Follows that only an id set has: of the user's own, they are made anew; of its followers, the
-    // truth says whether they follow.
+    // Follows that only an id set has. In the user's followings, they are created again; in the
+    // followers, the source edge decides.
     async fn id_sets(&mut self) -> Result<(), Error> {
         let sizes = self.store.sizes(self.user).await?;
         let sets = [
@@ -101,9 +101,9 @@ impl Repair<'_> {
                     let missing: Vec<UserId> = missing.map(|(&peer, _)| peer).collect();
                     match list {
                         List::Following => {
-                            let edge = |&to| again(Edge { from: self.user, to });
+                            let edge = |&to| half_follow(Edge { from: self.user, to });
                             let conflicts: Vec<Conflict> = missing.iter().map(edge).collect();
-                            self.mend(&conflicts).await?;
+                            self.reconcile(&conflicts).await?;
                         }
                         _ => self.index(&missing).await?,
                     }
@@ -121,17 +121,17 @@ impl Repair<'_> {
         let differed = self.store.index(self.user, peers).await?;
         for (peer, _) in peers.iter().zip(differed).filter(|&(_, differed)| differed) {
             let user = self.user;
-            self.repairs
-                .add(format!("{user}: id sets and mutuals say of {peer} what its lists say"));
+            self.repairs.add(format!("{user}: id sets and mutuals rebuilt for {peer}"));
         }
         Ok(())
     }
 
-    async fn mend(&mut self, conflicts: &[Conflict]) -> Result<(), Error> {
-        for change in self.edges.mend(conflicts).await?.raised {
+    async fn reconcile(&mut self, conflicts: &[Conflict]) -> Result<(), Error> {
+        for change in self.edges.reconcile(conflicts).await?.bumped {
             let Edge { from, to } = change.edge;
             let what = if change.exists { "follows" } else { "does not follow" };
-            self.repairs.add(format!("{from} {what} {to}: both sides agree at {}", change.version));
+            self.repairs
+                .add(format!("{from} {what} {to}: reconciled at version {}", change.version));
         }
         Ok(())
     }
@@ -146,30 +146,31 @@ impl Repair<'_> {
         };
         let changes: Vec<Change> = peers.iter().zip(entries).map(change).collect();
         let conflicts = self.store.compare(&changes).await?;
-        self.mend(&conflicts).await
+        self.reconcile(&conflicts).await
     }
 
     async fn followers(&mut self, entries: &[Entry]) -> Result<(), Error> {
         let peers = ids(entries);
         self.index(&peers).await?;
-        let truths: Vec<_> = peers.iter().map(|&peer| (List::Following, peer, self.user)).collect();
-        let truths = self.store.entries(&truths).await?;
+        let results: Vec<_> =
+            peers.iter().map(|&peer| (List::Following, peer, self.user)).collect();
+        let results = self.store.entries(&results).await?;
         let conflict = |((&from, entry), version): ((&UserId, &Entry), u64)| {
             let edge = Edge { from, to: self.user };
             let change = Change { edge, version, exists: version > 0 };
             (version != entry.score).then_some(Conflict { change, known: entry.score })
         };
-        let found = peers.iter().zip(entries).zip(truths);
+        let found = peers.iter().zip(entries).zip(results);
         let conflicts: Vec<Conflict> = found.filter_map(conflict).collect();
         let mut agreed = Vec::with_capacity(conflicts.len());
         for conflict in conflicts {
             let edge = conflict.change.edge;
             let in_set = self.store.in_id_set(List::Following, edge.from, &[edge.to]).await?;
-            // Where half of the truth is there, the follow is made anew.
+            // If half of the source edge exists, the follow is created again.
             let is_half = !conflict.change.exists && in_set == [true];
-            agreed.push(if is_half { again(edge) } else { conflict });
+            agreed.push(if is_half { half_follow(edge) } else { conflict });
         }
-        self.mend(&agreed).await
+        self.reconcile(&agreed).await
     }
 
     async fn blocks(&mut self, entries: &[Entry]) -> Result<(), Error> {
@@ -180,9 +181,8 @@ impl Repair<'_> {
         let followers = self.store.versions(List::Followers, user, &peers).await?;
         for (i, (&peer, entry)) in peers.iter().zip(entries).enumerate() {
             if known[i] != entry.score || following[i] > 0 || followers[i] > 0 {
-                self.edges.mend_block(Edge { from: user, to: peer }).await?;
-                self.repairs
-                    .add(format!("{user} blocks {peer}: both sides agree, no follow is left"));
+                self.edges.reconcile_block(Edge { from: user, to: peer }).await?;
+                self.repairs.add(format!("{user} blocks {peer}: reconciled, follows ended"));
             }
         }
         Ok(())
@@ -190,16 +190,16 @@ impl Repair<'_> {
 
     async fn blocked_by(&mut self, entries: &[Entry]) -> Result<(), Error> {
         let (user, peers) = (self.user, ids(entries));
-        let truths: Vec<_> = peers.iter().map(|&peer| (List::Blocks, peer, user)).collect();
-        let truths = self.store.entries(&truths).await?;
-        for ((&peer, entry), truth) in peers.iter().zip(entries).zip(truths) {
+        let results: Vec<_> = peers.iter().map(|&peer| (List::Blocks, peer, user)).collect();
+        let results = self.store.entries(&results).await?;
+        for ((&peer, entry), result) in peers.iter().zip(entries).zip(results) {
             let edge = Edge { from: peer, to: user };
-            if truth == 0 {
+            if result == 0 {
                 self.edges.unblock(edge, false).await?;
-                self.repairs.add(format!("{peer} does not block {user}: both sides agree"));
-            } else if truth != entry.score {
-                self.edges.mend_block(edge).await?;
-                self.repairs.add(format!("{peer} blocks {user}: both sides agree"));
+                self.repairs.add(format!("{peer} does not block {user}: reconciled"));
+            } else if result != entry.score {
+                self.edges.reconcile_block(edge).await?;
+                self.repairs.add(format!("{peer} blocks {user}: reconciled"));
             }
         }
         Ok(())
@@ -207,6 +207,6 @@ impl Repair<'_> {
 }
 
 // A follow that only the follower's id set has.
-fn again(edge: Edge) -> Conflict {
+fn half_follow(edge: Edge) -> Conflict {
     Conflict { change: Change { edge, version: 0, exists: true }, known: 0 }
 }

@@ -1,4 +1,4 @@
-//! The service on the wire: decode, call, encode; nothing else.
+//! The gRPC handlers: decode, call, encode.
 
 use std::future::Future;
 
@@ -13,32 +13,31 @@ use microblog_proto::relation::{self as pb, relation_service_server::RelationSer
 use tonic::{Request, Response, Status};
 
 use crate::{
-    common::Pair,
-    edges::{Edges, accepted},
+    edge_saga::{EdgeSaga, check_outcome},
     error::Error,
     graph::{Edge, Include, List},
+    intersection::Intersection,
     not_followed_back,
     store::Store,
     verify::{self, Report},
     wire,
 };
 
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
-/// Followers in one message of a stream: as many as one read of the store may return within about
-/// a millisecond of its time.
+/// Followers per message of a stream: one read takes about a millisecond of Redis' time.
 const STREAM_BATCH_DEFAULT: usize = 1_000;
 const STREAM_BATCH_MAX: usize = 2_000;
 
-/// The service's calls.
+/// The handlers of `RelationService`.
 pub(crate) struct Rpc {
     store: Store,
-    edges: Edges,
+    edges: EdgeSaga,
 }
 
 impl Rpc {
     pub(crate) fn new(store: Store) -> Self {
-        Self { edges: Edges::new(store.clone()), store }
+        Self { edges: EdgeSaga::new(store.clone()), store }
     }
 
     async fn list(
@@ -72,22 +71,22 @@ impl Rpc {
 
     async fn list_common(
         &self,
-        pair: Pair,
+        intersection: Intersection,
         scope: Scope,
         page_size: i32,
         page_token: &str,
     ) -> Result<(Vec<pb::Edge>, String), Error> {
         let count = PageSize::parse(page_size)?.get();
-        let place = match wire::place(scope, page_token)? {
-            Some(place) => place,
-            None => pair.beginning(&self.store).await?,
+        let cursor = match wire::cursor(scope, page_token)? {
+            Some(cursor) => cursor,
+            None => intersection.start(&self.store).await?,
         };
-        let found = pair.page(&self.store, place, count).await?;
-        Ok((wire::entries(&found.entries), wire::next_place_token(scope, &found)))
+        let found = intersection.page(&self.store, cursor, count).await?;
+        Ok((wire::entries(&found.entries), wire::next_cursor_token(scope, &found)))
     }
 
-    // Runs a write to its end, although the caller may hang up meanwhile.
-    async fn write<T, F>(&self, work: impl FnOnce(Edges) -> F) -> Result<T, Status>
+    // Runs a write to completion, even if the caller disconnects.
+    async fn write<T, F>(&self, work: impl FnOnce(EdgeSaga) -> F) -> Result<T, Status>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send + 'static,
@@ -97,7 +96,7 @@ impl Rpc {
     }
 }
 
-// Page tokens belong to a list by its name.
+// Returns the token scope of a list.
 fn name(list: List) -> &'static str {
     match list {
         List::Following => "ListFollowing",
@@ -118,7 +117,7 @@ impl RelationService for Rpc {
     type StreamFollowersStream = BoxStream<'static, Result<pb::StreamFollowersResponse, Status>>;
     type VerifyStream = BoxStream<'static, Result<pb::VerifyResponse, Status>>;
 
-    async fn follow(&self, request: Request<pb::FollowRequest>) -> Answer<pb::FollowResponse> {
+    async fn follow(&self, request: Request<pb::FollowRequest>) -> RpcResult<pb::FollowResponse> {
         let request = request.into_inner();
         let ids = (("follower_id", request.follower_id), ("target_id", request.target_id));
         let edge = wire::proper_edge(ids.0, ids.1)?;
@@ -130,7 +129,7 @@ impl RelationService for Rpc {
     async fn unfollow(
         &self,
         request: Request<pb::UnfollowRequest>,
-    ) -> Answer<pb::UnfollowResponse> {
+    ) -> RpcResult<pb::UnfollowResponse> {
         let request = request.into_inner();
         let ids = (("follower_id", request.follower_id), ("target_id", request.target_id));
         let edge = wire::proper_edge(ids.0, ids.1)?;
@@ -141,7 +140,7 @@ impl RelationService for Rpc {
     async fn remove_follower(
         &self,
         request: Request<pb::RemoveFollowerRequest>,
-    ) -> Answer<pb::RemoveFollowerResponse> {
+    ) -> RpcResult<pb::RemoveFollowerResponse> {
         let request = request.into_inner();
         let ids = (("user_id", request.user_id), ("follower_id", request.follower_id));
         let Edge { from: user, to: follower } = wire::proper_edge(ids.0, ids.1)?;
@@ -156,30 +155,33 @@ impl RelationService for Rpc {
         Ok(Response::new(pb::RemoveFollowerResponse { state: state.into() }))
     }
 
-    async fn block(&self, request: Request<pb::BlockRequest>) -> Answer<pb::BlockResponse> {
+    async fn block(&self, request: Request<pb::BlockRequest>) -> RpcResult<pb::BlockResponse> {
         let request = request.into_inner();
         let edge = user_and_target(request.user_id, request.target_id)?;
         self.write(|edges| async move { edges.block(edge).await }).await?;
         Ok(Response::new(pb::BlockResponse {}))
     }
 
-    async fn unblock(&self, request: Request<pb::UnblockRequest>) -> Answer<pb::UnblockResponse> {
+    async fn unblock(
+        &self,
+        request: Request<pb::UnblockRequest>,
+    ) -> RpcResult<pb::UnblockResponse> {
         let request = request.into_inner();
         let edge = user_and_target(request.user_id, request.target_id)?;
         self.write(|edges| async move { edges.unblock(edge, false).await }).await?;
         Ok(Response::new(pb::UnblockResponse {}))
     }
 
-    async fn mute(&self, request: Request<pb::MuteRequest>) -> Answer<pb::MuteResponse> {
+    async fn mute(&self, request: Request<pb::MuteRequest>) -> RpcResult<pb::MuteResponse> {
         let request = request.into_inner();
         let Edge { from, to } = user_and_target(request.user_id, request.target_id)?;
         let store = self.store.clone();
-        self.write(|_| async move { accepted(store.mute(from, to).await?, Error::ListLimit) })
+        self.write(|_| async move { check_outcome(store.mute(from, to).await?, Error::ListLimit) })
             .await?;
         Ok(Response::new(pb::MuteResponse {}))
     }
 
-    async fn unmute(&self, request: Request<pb::UnmuteRequest>) -> Answer<pb::UnmuteResponse> {
+    async fn unmute(&self, request: Request<pb::UnmuteRequest>) -> RpcResult<pb::UnmuteResponse> {
         let request = request.into_inner();
         let Edge { from, to } = user_and_target(request.user_id, request.target_id)?;
         let store = self.store.clone();
@@ -190,7 +192,7 @@ impl RelationService for Rpc {
     async fn get_relation(
         &self,
         request: Request<pb::GetRelationRequest>,
-    ) -> Answer<pb::GetRelationResponse> {
+    ) -> RpcResult<pb::GetRelationResponse> {
         let request = request.into_inner();
         let ids = (("viewer_id", request.viewer_id), ("target_id", request.target_id));
         let Edge { from, to } = wire::edge(ids.0, ids.1)?;
@@ -204,7 +206,7 @@ impl RelationService for Rpc {
     async fn batch_get_relations(
         &self,
         request: Request<pb::BatchGetRelationsRequest>,
-    ) -> Answer<pb::BatchGetRelationsResponse> {
+    ) -> RpcResult<pb::BatchGetRelationsResponse> {
         let request = request.into_inner();
         let viewer = UserId::parse("viewer_id", request.viewer_id).map_err(Error::from)?;
         let targets = wire::batch("target_ids", &request.target_ids).map_err(Error::from)?;
@@ -222,7 +224,7 @@ impl RelationService for Rpc {
     async fn list_following(
         &self,
         request: Request<pb::ListFollowingRequest>,
-    ) -> Answer<pb::ListFollowingResponse> {
+    ) -> RpcResult<pb::ListFollowingResponse> {
         let request = request.into_inner();
         let user = UserId::parse("user_id", request.user_id).map_err(Error::from)?;
         let count = PageSize::parse(request.page_size).map_err(Error::from)?.get();
@@ -251,7 +253,7 @@ impl RelationService for Rpc {
     async fn list_followers(
         &self,
         request: Request<pb::ListFollowersRequest>,
-    ) -> Answer<pb::ListFollowersResponse> {
+    ) -> RpcResult<pb::ListFollowersResponse> {
         let r = request.into_inner();
         if r.not_followed_back {
             return Ok(Response::new(self.list_not_followed_back(r).await?));
@@ -264,7 +266,7 @@ impl RelationService for Rpc {
     async fn list_mutuals(
         &self,
         request: Request<pb::ListMutualsRequest>,
-    ) -> Answer<pb::ListMutualsResponse> {
+    ) -> RpcResult<pb::ListMutualsResponse> {
         let r = request.into_inner();
         let (edges, next_page_token) =
             self.list(List::Mutuals, r.user_id, r.page_size, &r.page_token).await?;
@@ -274,38 +276,38 @@ impl RelationService for Rpc {
     async fn list_common_following(
         &self,
         request: Request<pb::ListCommonFollowingRequest>,
-    ) -> Answer<pb::ListCommonFollowingResponse> {
+    ) -> RpcResult<pb::ListCommonFollowingResponse> {
         let r = request.into_inner();
         let ids = (("user_id", r.user_id), ("other_id", r.other_id));
         let Edge { from, to } = wire::edge(ids.0, ids.1)?;
         let scope = Scope::new("ListCommonFollowing").with(r.user_id).with(r.other_id);
-        let pair = Pair::following(from, to);
+        let intersection = Intersection::following(from, to);
         let (edges, next_page_token) =
-            self.list_common(pair, scope, r.page_size, &r.page_token).await?;
+            self.list_common(intersection, scope, r.page_size, &r.page_token).await?;
         Ok(Response::new(pb::ListCommonFollowingResponse { edges, next_page_token }))
     }
 
     async fn count_common_following(
         &self,
         request: Request<pb::CountCommonFollowingRequest>,
-    ) -> Answer<pb::CountCommonFollowingResponse> {
+    ) -> RpcResult<pb::CountCommonFollowingResponse> {
         let r = request.into_inner();
         let ids = (("user_id", r.user_id), ("other_id", r.other_id));
         let Edge { from, to } = wire::edge(ids.0, ids.1)?;
-        let count = Pair::following(from, to).count(&self.store).await? as u64;
+        let count = Intersection::following(from, to).count(&self.store).await? as u64;
         Ok(Response::new(pb::CountCommonFollowingResponse { count }))
     }
 
     async fn count_followers_i_follow(
         &self,
         request: Request<pb::CountFollowersIFollowRequest>,
-    ) -> Answer<pb::CountFollowersIFollowResponse> {
+    ) -> RpcResult<pb::CountFollowersIFollowResponse> {
         let r = request.into_inner();
         let ids = (("user_id", r.user_id), ("viewer_id", r.viewer_id));
         let Edge { from, to } = wire::edge(ids.0, ids.1)?;
         let newest = wire::newest(r.newest).map_err(Error::from)?;
-        let pair = Pair::followers_followed(from, to);
-        let (count, newest) = pair.count_with_newest(&self.store, newest).await?;
+        let intersection = Intersection::followers_followed(from, to);
+        let (count, newest) = intersection.count_with_newest(&self.store, newest).await?;
         let (count, newest) = (count as u64, wire::entries(&newest));
         Ok(Response::new(pb::CountFollowersIFollowResponse { count, newest }))
     }
@@ -313,21 +315,21 @@ impl RelationService for Rpc {
     async fn list_followers_i_follow(
         &self,
         request: Request<pb::ListFollowersIFollowRequest>,
-    ) -> Answer<pb::ListFollowersIFollowResponse> {
+    ) -> RpcResult<pb::ListFollowersIFollowResponse> {
         let r = request.into_inner();
         let ids = (("user_id", r.user_id), ("viewer_id", r.viewer_id));
         let Edge { from, to } = wire::edge(ids.0, ids.1)?;
         let scope = Scope::new("ListFollowersIFollow").with(r.user_id).with(r.viewer_id);
-        let pair = Pair::followers_followed(from, to);
+        let intersection = Intersection::followers_followed(from, to);
         let (edges, next_page_token) =
-            self.list_common(pair, scope, r.page_size, &r.page_token).await?;
+            self.list_common(intersection, scope, r.page_size, &r.page_token).await?;
         Ok(Response::new(pb::ListFollowersIFollowResponse { edges, next_page_token }))
     }
 
     async fn list_blocks(
         &self,
         request: Request<pb::ListBlocksRequest>,
-    ) -> Answer<pb::ListBlocksResponse> {
+    ) -> RpcResult<pb::ListBlocksResponse> {
         let r = request.into_inner();
         let (edges, next_page_token) =
             self.list(List::Blocks, r.user_id, r.page_size, &r.page_token).await?;
@@ -337,7 +339,7 @@ impl RelationService for Rpc {
     async fn list_mutes(
         &self,
         request: Request<pb::ListMutesRequest>,
-    ) -> Answer<pb::ListMutesResponse> {
+    ) -> RpcResult<pb::ListMutesResponse> {
         let r = request.into_inner();
         let (edges, next_page_token) =
             self.list(List::Mutes, r.user_id, r.page_size, &r.page_token).await?;
@@ -347,7 +349,7 @@ impl RelationService for Rpc {
     async fn batch_get_counts(
         &self,
         request: Request<pb::BatchGetCountsRequest>,
-    ) -> Answer<pb::BatchGetCountsResponse> {
+    ) -> RpcResult<pb::BatchGetCountsResponse> {
         let request = request.into_inner();
         let users = wire::batch("user_ids", &request.user_ids).map_err(Error::from)?;
         let counts = self.store.counts(&users).await.map_err(Error::from)?;
@@ -358,7 +360,7 @@ impl RelationService for Rpc {
     async fn stream_followers(
         &self,
         request: Request<pb::StreamFollowersRequest>,
-    ) -> Answer<Self::StreamFollowersStream> {
+    ) -> RpcResult<Self::StreamFollowersStream> {
         let request = request.into_inner();
         let user = UserId::parse("user_id", request.user_id).map_err(Error::from)?;
         let size = PageSize::parse_field(
@@ -371,10 +373,10 @@ impl RelationService for Rpc {
         let scope = Scope::new("StreamFollowers").with(request.user_id);
         let after = Entry::from_token(scope, &request.page_token).map_err(Error::from)?;
         let store = self.store.clone();
-        let batches = stream::try_unfold(Some(after), move |place| {
+        let batches = stream::try_unfold(Some(after), move |cursor| {
             let store = store.clone();
             async move {
-                let Some(after) = place else { return Ok(None) };
+                let Some(after) = cursor else { return Ok(None) };
                 let page = store.page(List::Followers, user, after, None, count).await;
                 let page = page.map_err(Error::from)?;
                 let next = page.more.then(|| page.entries.last().copied());
@@ -389,7 +391,7 @@ impl RelationService for Rpc {
     async fn import_follows(
         &self,
         request: Request<pb::ImportFollowsRequest>,
-    ) -> Answer<pb::ImportFollowsResponse> {
+    ) -> RpcResult<pb::ImportFollowsResponse> {
         let follows = wire::follows(&request.into_inner().follows).map_err(Error::from)?;
         let imported = self.write(|edges| async move { edges.import(follows).await }).await?;
         Ok(Response::new(wire::imported(imported)))
@@ -398,17 +400,17 @@ impl RelationService for Rpc {
     async fn forget_user(
         &self,
         request: Request<pb::ForgetUserRequest>,
-    ) -> Answer<pb::ForgetUserResponse> {
+    ) -> RpcResult<pb::ForgetUserResponse> {
         let user = UserId::parse("user_id", request.into_inner().user_id).map_err(Error::from)?;
         let store = self.store.clone();
         self.write(|_| async move { Ok(store.forget(user).await?) }).await?;
         Ok(Response::new(pb::ForgetUserResponse {}))
     }
 
-    async fn verify(&self, request: Request<pb::VerifyRequest>) -> Answer<Self::VerifyStream> {
+    async fn verify(&self, request: Request<pb::VerifyRequest>) -> RpcResult<Self::VerifyStream> {
         let store = self.store.clone();
         let pb::VerifyRequest { user_id, repair } = request.into_inner();
-        // Repairs issue versions, in any partition: first, the clocks.
+        // The clocks first, since repairs issue versions in any partition.
         let clocks = match repair {
             true => Some(store.mend_clocks().await.map_err(Error::from)?),
             false => None,

@@ -1,65 +1,63 @@
-//! Takes up what crashes left half done: changes that stay pending. Runs in every replica; what
-//! two of them do at once is done once.
+//! The sweeper: the outbox relay that completes sagas after a crash. It runs in each replica;
+//! concurrent relays are harmless.
 
 use std::time::Duration;
 
 use microblog_keyspace::Backlog;
 
 use crate::{
-    edges::Edges,
+    edge_saga::EdgeSaga,
     error::Error,
     graph::{Change, List},
-    store::{Store, Waiting},
+    store::{OutboxEntry, Store},
 };
 
-/// How long a change waits before it is taken for left behind: longer than the calls of others
-/// take in all but bad moments. Taking it up too early does no harm.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+/// The age at which an outbox entry counts as stale: longer than nearly all calls take. An early
+/// relay is harmless.
+pub(crate) const STALE_AFTER: Duration = Duration::from_secs(2);
 
-/// Looks for what was left half done, and does the rest.
+/// Relays stale outbox entries.
 ///
-/// The age of a change is how long this sweeper has seen it wait: versions are no measure, since
-/// they run ahead when a machine's clock jumps back.
+/// The age of an entry is the time since this sweeper first read it. Versions cannot tell it, since
+/// they are ahead after a machine's clock jumps back.
 pub struct Sweeper {
     store: Store,
-    edges: Edges,
-    // `None` is what cannot be read, which still takes up a place on its page.
-    backlog: Backlog<Option<(Waiting, u64)>>,
+    edges: EdgeSaga,
+    // `None` is a malformed entry, which still takes a place on its page.
+    backlog: Backlog<Option<(OutboxEntry, u64)>>,
 }
 
 impl Sweeper {
-    /// Returns a sweeper that has seen nothing yet.
+    /// Returns a sweeper without any history.
     pub fn new(store: Store) -> Self {
-        let backlog = Backlog::new(Store::WAITING_MAX).measured("relation pending");
-        let edges = Edges::new(store.clone());
+        let backlog = Backlog::new(Store::OUTBOX_PAGE_MAX).measured("relation pending");
+        let edges = EdgeSaga::new(store.clone());
         Self { store, edges, backlog }
     }
 
-    /// Looks at every partition once, a page of each, and completes what has been waiting for
-    /// longer than `patience` since this sweeper first saw it. What fails does not keep the rest
-    /// from being done; the first failure is returned.
-    pub async fn sweep(&mut self, patience: Duration) -> Result<(), Error> {
-        let pages = self.store.waiting(&self.backlog.places()).await?;
-        let left_behind = self.backlog.left_behind(pages, patience);
-        let left_behind: Vec<_> = left_behind.into_iter().flatten().collect();
+    /// Reads one page of each partition's outbox, and relays entries that this sweeper first read
+    /// at least `stale_after` ago. Continues after an error; returns the first one.
+    pub async fn sweep(&mut self, stale_after: Duration) -> Result<(), Error> {
+        let pages = self.store.outbox_page(&self.backlog.places()).await?;
+        let stale = self.backlog.left_behind(pages, stale_after);
+        let stale: Vec<_> = stale.into_iter().flatten().collect();
 
-        take_up(&self.store, &self.edges, &left_behind).await
+        resume(&self.store, &self.edges, &stale).await
     }
 }
 
-/// Completes changes that wait. What fails does not keep the rest from being done; the first failure
-/// is returned.
-pub(crate) async fn take_up(
+/// Relays outbox entries. Continues after an error; returns the first one.
+pub(crate) async fn resume(
     store: &Store,
-    edges: &Edges,
-    waiting: &[(Waiting, u64)],
+    edges: &EdgeSaga,
+    pending: &[(OutboxEntry, u64)],
 ) -> Result<(), Error> {
     let mut outcome = Ok(());
     let (mut follows, mut blocks): (Vec<Change>, Vec<Change>) = (Vec::new(), Vec::new());
-    for ((waiting, _), change) in waiting.iter().zip(store.truth(waiting).await?) {
-        match waiting {
-            Waiting::Follow(_) => follows.push(change),
-            Waiting::Block(_) => blocks.push(change),
+    for ((pending, _), change) in pending.iter().zip(store.source_changes(pending).await?) {
+        match pending {
+            OutboxEntry::Follow(_) => follows.push(change),
+            OutboxEntry::Block(_) => blocks.push(change),
         }
     }
     if !follows.is_empty() {

@@ -1,13 +1,12 @@
-//! Checks the invariants of the follow graph, read-only, or has what is wrong mended (see
-//! [`repair`]). What it finds while writes are under way may be a moment in between; at a quiet time it
-//! is a fault.
+//! Checks the invariants of the follow graph; read-only unless a [`repair`] is requested. With
+//! concurrent writes, a violation may be transient; without, it is a fault.
 //!
 //! * B ∈ following(A) ⇔ A ∈ followers(B), with the same version;
 //! * B ∈ mutual(A) ⇔ both follow each other, with the later of the two versions;
 //! * each id set has the members of its list;
 //! * B ∈ blocks(A) ⇔ A ∈ blocked_by(B), with the same version, and then neither follows the other;
-//! * the clock that issues versions is not ahead of the time;
-//! * nothing is pending, and no account is being forgotten.
+//! * the partition's clock is not ahead of the time;
+//! * the outbox is empty, and no account deletion is in progress.
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use microblog_domain::{Partition, Repairs, UserId, Violations};
@@ -21,19 +20,19 @@ use crate::{
 };
 
 const PAGE: usize = 500;
-// How many users are checked at once.
+// Concurrent checks of users.
 const CONCURRENCY: usize = 32;
 
-/// What was checked, and what is wrong.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// How many users' lists were checked.
+    /// The number of users checked.
     pub users: u64,
-    /// How many follows were seen from their followers' side.
+    /// The number of source edges of follows checked.
     pub follows: u64,
-    /// What is wrong; after a repair, what still is.
+    /// The violations; after a repair, those that remain.
     pub violations: Violations,
-    /// What was mended.
+    /// The repairs made.
     pub repairs: Repairs,
 }
 
@@ -46,7 +45,7 @@ impl Report {
     }
 }
 
-/// Checks all users of a partition that have lists; where `repairs`, mends what is wrong.
+/// Checks all users of a partition that have lists; with `repairs`, repairs violations.
 pub async fn partition(
     store: &Store,
     partition: Partition,
@@ -57,11 +56,11 @@ pub async fn partition(
         report.repairs = repair::unfinished(store, partition).await?;
     }
     let (pending, forgetting) = store.unfinished(partition).await?;
-    report
-        .violations
-        .check(pending == 0, || format!("partition {partition}: {pending} changes are pending"));
+    report.violations.check(pending == 0, || {
+        format!("partition {partition}: {pending} outbox entries are pending")
+    });
     report.violations.check(forgetting == 0, || {
-        format!("partition {partition}: {forgetting} accounts are being forgotten")
+        format!("partition {partition}: {forgetting} account deletions are in progress")
     });
     if let Some(violation) = store.clock_violation(partition).await? {
         report.violations.check(false, || violation);
@@ -81,7 +80,7 @@ pub async fn partition(
     }
 }
 
-/// Checks one user's lists against the other sides; where `repairs`, mends what is wrong.
+/// Checks one user's lists against the other sides; with `repairs`, repairs violations.
 pub async fn user(store: &Store, user: UserId, repairs: bool) -> Result<Report, Error> {
     let found = check(store, user).await?;
     if !repairs || found.violations.is_empty() {
@@ -122,12 +121,12 @@ async fn check(store: &Store, user: UserId) -> Result<Report, Error> {
         sizes.following == sizes.following_ids
             && sizes.followers == sizes.follower_ids
             && sizes.mutuals == mutuals,
-        || format!("{user}: counts differ: {sizes:?}, {mutuals} follow both ways"),
+        || format!("{user}: lengths differ: {sizes:?}, {mutuals} mutual follows"),
     );
     Ok(report)
 }
 
-// An entry of one side has its counterpart on the other, with the same version.
+// Each entry has its counterpart on the other side, with the same version.
 async fn check_other_sides(
     store: &Store,
     list: List,
@@ -183,7 +182,7 @@ async fn check_id_set(
     let is_member = store.in_id_set(list, user, &ids(entries)).await?;
     for (entry, is_member) in entries.iter().zip(is_member) {
         report.violations.check(is_member, || {
-            format!("{list:?} of {user} has {}, its id set has not", entry.member)
+            format!("{list:?} of {user} has {}, its id set does not", entry.member)
         });
     }
     Ok(())
@@ -199,7 +198,7 @@ async fn check_blocked(
     for list in [List::Following, List::Followers] {
         for (peer, version) in peers.iter().zip(store.versions(list, user, &peers).await?) {
             report.violations.check(version == 0, || {
-                format!("{user} blocks {peer}, who is still on its list {list:?}")
+                format!("{user} blocks {peer}, which is still on its list {list:?}")
             });
         }
     }

@@ -1,21 +1,21 @@
-//! Between the wire's types and the domain's, with the checks of what comes in.
+//! Conversion between wire types and domain types, with validation of requests.
 
 use microblog_domain::{BATCH_MAX, Invalid, PageSize, Scope, Stamp, TokenError, UserId};
 use microblog_keyspace::{Entry, Order};
 use microblog_proto::relation as pb;
 
 use crate::{
-    common::{Found, Place},
-    edges::Imported,
+    edge_saga::ImportResult,
     error::Error,
     graph::{Counts, Edge, Relation, State},
+    intersection::{IntersectionCursor, IntersectionPage},
     verify::Report,
 };
 
-/// How many follows one import takes.
+/// The most follows per import.
 const IMPORT_MAX: usize = 100_000;
 
-/// Reads the two accounts of an edge.
+/// Decodes the two accounts of an edge.
 pub(crate) fn edge(from: (&str, u64), to: (&str, u64)) -> Result<Edge, Error> {
     match (UserId::parse(from.0, from.1), UserId::parse(to.0, to.1)) {
         (Ok(from), Ok(to)) => Ok(Edge { from, to }),
@@ -23,7 +23,7 @@ pub(crate) fn edge(from: (&str, u64), to: (&str, u64)) -> Result<Edge, Error> {
     }
 }
 
-/// Reads the two accounts of an edge that may not be one and the same.
+/// Decodes the two accounts of an edge, which must differ.
 pub(crate) fn proper_edge(
     from: (&'static str, u64),
     to: (&'static str, u64),
@@ -32,7 +32,7 @@ pub(crate) fn proper_edge(
     if edge.from == edge.to { Err(Error::SelfRelation(to.0)) } else { Ok(edge) }
 }
 
-/// Reads the version after which a list is to begin; 0 means all of it.
+/// Decodes the version after which a list starts; 0 means all of it.
 pub(crate) fn newer_than(version: u64) -> Result<Option<u64>, Invalid> {
     if Stamp::new(version).is_none() {
         return Err(Invalid::new("newer_than_version", "must be a version: below 2^53"));
@@ -40,7 +40,7 @@ pub(crate) fn newer_than(version: u64) -> Result<Option<u64>, Invalid> {
     Ok((version > 0).then_some(version))
 }
 
-/// Reads in which order follows are asked for.
+/// Decodes the order of a list.
 pub(crate) fn order(order: i32) -> Result<Order, Invalid> {
     match pb::FollowOrder::try_from(order) {
         Ok(pb::FollowOrder::Unspecified | pb::FollowOrder::NewestFirst) => Ok(Order::Newest),
@@ -49,18 +49,18 @@ pub(crate) fn order(order: i32) -> Result<Order, Invalid> {
     }
 }
 
-/// Reads how many of the newest entries to return; none for 0.
+/// Decodes the number of newest entries to return.
 pub(crate) fn newest(newest: i32) -> Result<usize, Invalid> {
     let count = usize::try_from(newest).ok().filter(|&count| count <= PageSize::MAX);
     count.ok_or_else(|| Invalid::new("newest", format!("must be 0 to {}", PageSize::MAX)))
 }
 
-/// Reads a batch of accounts.
+/// Decodes a batch of accounts.
 pub(crate) fn batch(field: &str, ids: &[u64]) -> Result<Vec<UserId>, Invalid> {
     UserId::parse_list(field, ids, BATCH_MAX)
 }
 
-/// Reads the follows of an import.
+/// Decodes the follows of an import.
 pub(crate) fn follows(follows: &[pb::Follow]) -> Result<Vec<Edge>, Invalid> {
     if follows.len() > IMPORT_MAX {
         let problem = format!("must have at most {IMPORT_MAX} items, has {}", follows.len());
@@ -78,34 +78,34 @@ pub(crate) fn follows(follows: &[pb::Follow]) -> Result<Vec<Edge>, Invalid> {
     follows.iter().enumerate().map(edge).collect()
 }
 
-/// Reads the page token of what two lists have in common.
-pub(crate) fn place(scope: Scope, token: &str) -> Result<Option<Place>, TokenError> {
+/// Decodes the page token of an intersection.
+pub(crate) fn cursor(scope: Scope, token: &str) -> Result<Option<IntersectionCursor>, TokenError> {
     let Some([shorter, score, member]) = scope.read(token)? else { return Ok(None) };
     let shorter = usize::try_from(shorter).ok().filter(|&side| side < 2);
     let after = Some(Entry { score, member });
-    shorter.map(|shorter| Some(Place { shorter, after })).ok_or(TokenError::Invalid)
+    shorter.map(|shorter| Some(IntersectionCursor { shorter, after })).ok_or(TokenError::Invalid)
 }
 
-/// Writes the token of the next page of what two lists have in common.
-pub(crate) fn next_place_token(scope: Scope, found: &Found) -> String {
-    let position = found.next.and_then(|place| Some((place.shorter, place.after?)));
+/// Encodes the token of the next page of an intersection.
+pub(crate) fn next_cursor_token(scope: Scope, found: &IntersectionPage) -> String {
+    let position = found.next.and_then(|cursor| Some((cursor.shorter, cursor.after?)));
     position.map_or_else(String::new, |(shorter, Entry { score, member })| {
         scope.token([shorter as u64, score, member])
     })
 }
 
-/// Writes an account on a list.
+/// Encodes a list entry.
 pub(crate) fn entry(user_id: u64, version: u64) -> pb::Edge {
     let since = Stamp::new(version).map(|stamp| stamp.time().into());
     pb::Edge { user_id, since, version }
 }
 
-/// Writes the accounts of a page.
+/// Encodes the entries of a page.
 pub(crate) fn entries(entries: &[Entry]) -> Vec<pb::Edge> {
     entries.iter().map(|e| entry(e.member, e.score)).collect()
 }
 
-/// Writes a state.
+/// Encodes a state.
 pub(crate) fn state(state: State) -> pb::RelationState {
     match state {
         State::None => pb::RelationState::None,
@@ -116,7 +116,7 @@ pub(crate) fn state(state: State) -> pb::RelationState {
     }
 }
 
-/// Writes a relation.
+/// Encodes a relation.
 pub(crate) fn relation(relation: Relation) -> pb::Relation {
     pb::Relation {
         user_id: relation.target.get(),
@@ -127,7 +127,7 @@ pub(crate) fn relation(relation: Relation) -> pb::Relation {
     }
 }
 
-/// Writes the lengths of a user's lists.
+/// Encodes the lengths of a user's lists.
 pub(crate) fn counts(user: UserId, counts: Counts) -> pb::Counts {
     pb::Counts {
         user_id: user.get(),
@@ -137,19 +137,19 @@ pub(crate) fn counts(user: UserId, counts: Counts) -> pb::Counts {
     }
 }
 
-/// Writes what became of an import.
-pub(crate) fn imported(imported: Imported) -> pb::ImportFollowsResponse {
+/// Encodes the result of an import.
+pub(crate) fn imported(imported: ImportResult) -> pb::ImportFollowsResponse {
     pb::ImportFollowsResponse {
         created: imported.created,
         unchanged: imported.unchanged,
-        refused_self: imported.refused_self,
-        refused_blocked: imported.refused_blocked,
-        refused_limit: imported.refused_limit,
-        refused_forgotten: imported.refused_forgotten,
+        refused_self: imported.rejected_self,
+        refused_blocked: imported.rejected_blocked,
+        refused_limit: imported.rejected_limit,
+        refused_forgotten: imported.rejected_forgotten,
     }
 }
 
-/// Writes what a check found.
+/// Encodes the result of a check.
 pub(crate) fn report(report: Report) -> pb::VerifyResponse {
     pb::VerifyResponse {
         users_checked: report.users,

@@ -1,4 +1,4 @@
-//! The relation service from outside: real gRPC, real Redis.
+//! API tests over gRPC, with Redis.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -8,11 +8,13 @@ use std::collections::BTreeSet;
 
 use microblog_proto::{common::ErrorReason, relation as pb};
 use microblog_testkit::Topology::{Cluster, Single};
-use support::{FOLLOWER, FOLLOWING, MUTUAL, NONE, System, id, names_field, refused};
+use support::{
+    FOLLOWER, FOLLOWING, MUTUAL, NONE, System, assert_invalid_field, assert_rejected, id,
+};
 use tonic::Code;
 
 #[tokio::test]
-async fn a_follow_shows_everywhere_at_once() {
+async fn a_follow_shows_in_all_reads() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         let (alice, bob) = (id(1), id(2));
@@ -44,7 +46,7 @@ async fn a_follow_shows_everywhere_at_once() {
 }
 
 #[tokio::test]
-async fn a_repeated_follow_keeps_the_first_time() {
+async fn a_repeated_follow_keeps_its_version() {
     let system = System::start(Single).await;
     let request = pb::FollowRequest { follower_id: id(1), target_id: id(2) };
     let first = system.client.clone().follow(request).await.unwrap().into_inner();
@@ -54,25 +56,29 @@ async fn a_repeated_follow_keeps_the_first_time() {
 }
 
 #[tokio::test]
-async fn refusals_have_reasons_and_change_nothing() {
+async fn rejections_have_reasons_and_change_nothing() {
     let system = System::start_with(Single, &["--following-limit", "2"]).await;
-    let refusal = system.follow(id(1), id(1)).await;
-    refused(refusal.clone(), Code::InvalidArgument, ErrorReason::SelfRelation);
-    names_field(refusal, "target_id");
-    refused(system.block(id(1), id(1)).await, Code::InvalidArgument, ErrorReason::SelfRelation);
+    let rejection = system.follow(id(1), id(1)).await;
+    assert_rejected(rejection.clone(), Code::InvalidArgument, ErrorReason::SelfRelation);
+    assert_invalid_field(rejection, "target_id");
+    assert_rejected(
+        system.block(id(1), id(1)).await,
+        Code::InvalidArgument,
+        ErrorReason::SelfRelation,
+    );
 
     system.follow(id(1), id(2)).await.unwrap();
     system.follow(id(1), id(3)).await.unwrap();
-    let refusal = system.follow(id(1), id(4)).await;
-    refused(refusal, Code::FailedPrecondition, ErrorReason::FollowingLimit);
-    // What is there already does not count against the limit.
+    let rejection = system.follow(id(1), id(4)).await;
+    assert_rejected(rejection, Code::FailedPrecondition, ErrorReason::FollowingLimit);
+    // Existing follows do not count against the limit.
     system.follow(id(1), id(3)).await.unwrap();
 
     system.block(id(5), id(6)).await.unwrap();
-    let refusal = system.follow(id(6), id(5)).await;
-    refused(refusal, Code::PermissionDenied, ErrorReason::BlockedByTarget);
-    let refusal = system.follow(id(5), id(6)).await;
-    refused(refusal, Code::FailedPrecondition, ErrorReason::TargetBlocked);
+    let rejection = system.follow(id(6), id(5)).await;
+    assert_rejected(rejection, Code::PermissionDenied, ErrorReason::BlockedByTarget);
+    let rejection = system.follow(id(5), id(6)).await;
+    assert_rejected(rejection, Code::FailedPrecondition, ErrorReason::TargetBlocked);
 
     for (user, counts) in [(1, (2, 0, 0)), (4, (0, 0, 0)), (5, (0, 0, 0)), (6, (0, 0, 0))] {
         assert_eq!(system.counts(id(user)).await, counts, "user {user}");
@@ -114,14 +120,14 @@ async fn blocks_have_a_limit() {
     let system = System::start_with(Single, &["--blocks-limit", "1"]).await;
     system.block(id(1), id(2)).await.unwrap();
     system.block(id(1), id(2)).await.unwrap();
-    let refusal = system.block(id(1), id(3)).await;
-    refused(refusal, Code::FailedPrecondition, ErrorReason::ListLimit);
+    let rejection = system.block(id(1), id(3)).await;
+    assert_rejected(rejection, Code::FailedPrecondition, ErrorReason::ListLimit);
 }
 
 #[tokio::test]
-async fn a_common_page_that_ends_with_a_chunk_is_not_the_end() {
+async fn a_page_that_ends_with_a_chunk_has_a_next_page() {
     let system = System::start(Single).await;
-    // The walked list is 1519..=1000, newest first: its first 500 entries end at 1020.
+    // The scanned list is 1519..=1000, newest first: its first 500 entries end at 1020.
     let mut follows: Vec<_> = (1000..1520).map(|n| (id(1), id(n))).collect();
     follows.extend((1000..1040).map(|n| (id(2), id(n))));
     follows.extend((2000..2600).map(|n| (id(2), id(n))));
@@ -146,13 +152,13 @@ async fn a_common_page_that_ends_with_a_chunk_is_not_the_end() {
 }
 
 #[tokio::test]
-async fn a_mute_is_seen_by_the_muter_alone() {
+async fn only_the_muter_sees_a_mute() {
     let system = System::start_with(Single, &["--blocks-limit", "1"]).await;
     let mute = |target_id| pb::MuteRequest { user_id: id(1), target_id };
     system.client.clone().mute(mute(id(2))).await.unwrap();
     system.client.clone().mute(mute(id(2))).await.unwrap();
-    let refusal = system.client.clone().mute(mute(id(3))).await;
-    refused(refusal, Code::FailedPrecondition, ErrorReason::ListLimit);
+    let rejection = system.client.clone().mute(mute(id(3))).await;
+    assert_rejected(rejection, Code::FailedPrecondition, ErrorReason::ListLimit);
     assert!(system.relation(id(1), id(2)).await.muting);
     assert!(!system.relation(id(2), id(1)).await.muting);
 
@@ -181,7 +187,7 @@ async fn all_followers(system: &System, user_id: u64, page_size: i32) -> Vec<pb:
 }
 
 #[tokio::test]
-async fn a_list_is_paged_newest_first_without_gaps_while_it_grows() {
+async fn pages_newest_first_have_no_gaps_while_the_list_grows() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         assert!(all_followers(&system, id(1), 10).await.is_empty());
@@ -200,7 +206,7 @@ async fn a_list_is_paged_newest_first_without_gaps_while_it_grows() {
             }
             assert_eq!(seen.len() % 7, 0, "only the last page is short");
             request.page_token = page.next_page_token;
-            // Somebody new at the top, and somebody gone that was on the page.
+            // A new entry at the top, and one removed from the returned page.
             system.follow(id(1000 + seen.len() as u64), id(1)).await.unwrap();
             system.unfollow(seen.last().unwrap().user_id, id(1)).await.unwrap();
         }
@@ -247,7 +253,7 @@ async fn an_import_keeps_each_followers_order_and_can_be_repeated() {
 }
 
 #[tokio::test]
-async fn common_followings_and_followers_i_follow_are_paged_whole() {
+async fn intersections_are_paged_completely() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         let (alice, bob) = (id(1), id(2));
@@ -298,7 +304,7 @@ async fn common_followings_and_followers_i_follow_are_paged_whole() {
 }
 
 #[tokio::test]
-async fn followings_are_paged_oldest_first_without_gaps_while_the_list_grows() {
+async fn pages_oldest_first_have_no_gaps_while_the_list_grows() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         system.import(&(2..=95).map(|n| (id(1), id(n))).collect::<Vec<_>>()).await;
@@ -320,7 +326,7 @@ async fn followings_are_paged_oldest_first_without_gaps_while_the_list_grows() {
             }
             assert_eq!(seen.len() % 7, 0, "only the last page is short");
             request.page_token = page.next_page_token;
-            // Somebody new at the end, and somebody gone that was on the page.
+            // A new entry at the end, and one removed from the returned page.
             if added < 10 {
                 added += 1;
                 system.follow(id(1), id(1000 + added)).await.unwrap();
@@ -338,11 +344,11 @@ async fn followings_are_paged_oldest_first_without_gaps_while_the_list_grows() {
         let newer: Vec<_> = newer.into_inner().edges.iter().map(|edge| edge.user_id).collect();
         assert_eq!(newer, expected[100..]);
         request.order = 7;
-        names_field(system.client.clone().list_following(request).await, "order");
+        assert_invalid_field(system.client.clone().list_following(request).await, "order");
     }
 }
 
-/// Imports follows in small parts: on a busy machine a large one may take longer than a call may.
+/// Imports follows in small batches: on a busy machine a large one may time out.
 async fn import_in_parts(system: &System, follows: impl Iterator<Item = (u64, u64)>) {
     let follows: Vec<_> = follows.collect();
     for part in follows.chunks(250) {
@@ -350,8 +356,8 @@ async fn import_in_parts(system: &System, follows: impl Iterator<Item = (u64, u6
     }
 }
 
-/// Reads the followers of an account that it does not follow back to the end, and returns them with
-/// the number of empty pages.
+/// Reads all followers of an account that it does not follow back. Returns them with the number of
+/// empty pages.
 async fn all_not_followed_back(
     system: &System,
     user_id: u64,
@@ -379,7 +385,7 @@ async fn all_not_followed_back(
 }
 
 #[tokio::test]
-async fn followers_not_followed_back_are_paged_whole_with_bounded_calls() {
+async fn followers_not_followed_back_are_paged_completely() {
     for topology in [Single, Cluster] {
         let system = System::start_with(topology, &["--following-limit", "20000"]).await;
         let alice = id(1);
@@ -394,7 +400,7 @@ async fn followers_not_followed_back_are_paged_whole_with_bounded_calls() {
         let new = (42..5_542).map(|n| (alice, id(n)));
         import_in_parts(&system, new.chain(followed.iter().map(|&(_, id)| (alice, id)))).await;
 
-        // Others come, on top of the list, and are followed back or not.
+        // New followers arrive at the top of the list, some followed back.
         let mut next = 20_000;
         let (seen, empty) = all_not_followed_back(&system, alice, async || {
             next += 1;
@@ -412,11 +418,11 @@ async fn followers_not_followed_back_are_paged_whole_with_bounded_calls() {
 }
 
 #[tokio::test]
-async fn the_newest_followers_whom_the_viewer_follows_are_counted_and_told() {
+async fn count_followers_i_follow_returns_the_newest() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         let (viewer, star) = (id(1), id(2));
-        // The viewer came to follow them in the opposite order.
+        // The viewer follows them in the opposite order.
         import_in_parts(&system, (10..1210).rev().map(|n| (viewer, id(n)))).await;
         for n in 10..30 {
             system.follow(id(n), star).await.unwrap();
@@ -435,7 +441,8 @@ async fn the_newest_followers_whom_the_viewer_follows_are_counted_and_told() {
         let followers = all_followers(&system, star, 200).await;
         assert_eq!(edges, followers[..6], "since when they follow the star");
 
-        // With more followers than the viewer follows, it is the viewer's list that is walked.
+        // The account has more followers than the viewer has followings, so the viewer's list is
+        // scanned.
         import_in_parts(&system, (5_000..7_000).map(|n| (id(n), star))).await;
         assert_eq!(ask().await, (20, expected, edges));
         for n in 30..1030 {
@@ -452,13 +459,16 @@ async fn the_newest_followers_whom_the_viewer_follows_are_counted_and_told() {
         );
         for newest in [-1, 201] {
             let request = pb::CountFollowersIFollowRequest { newest, ..request };
-            names_field(system.client.clone().count_followers_i_follow(request).await, "newest");
+            assert_invalid_field(
+                system.client.clone().count_followers_i_follow(request).await,
+                "newest",
+            );
         }
     }
 }
 
 #[tokio::test]
-async fn a_stream_of_followers_goes_on_where_it_broke_off() {
+async fn a_followers_stream_resumes_from_its_token() {
     let system = System::start(Single).await;
     let follows: Vec<_> = (2..=1001).map(|n| (id(n), id(1))).collect();
     system.import(&follows).await;
@@ -481,47 +491,50 @@ async fn a_stream_of_followers_goes_on_where_it_broke_off() {
 }
 
 #[tokio::test]
-async fn rubbish_is_refused_by_the_name_of_its_field() {
+async fn invalid_fields_are_named() {
     let system = System::start(Single).await;
-    for rubbish in [0, 1 << 53, 1 << 63, u64::MAX] {
-        names_field(system.follow(rubbish, id(1)).await, "follower_id");
-        names_field(system.follow(id(1), rubbish).await, "target_id");
-        names_field(system.block(rubbish, id(1)).await, "user_id");
-        let request = pb::ListFollowersRequest { user_id: rubbish, ..Default::default() };
-        names_field(system.client.clone().list_followers(request).await, "user_id");
+    for invalid in [0, 1 << 53, 1 << 63, u64::MAX] {
+        assert_invalid_field(system.follow(invalid, id(1)).await, "follower_id");
+        assert_invalid_field(system.follow(id(1), invalid).await, "target_id");
+        assert_invalid_field(system.block(invalid, id(1)).await, "user_id");
+        let request = pb::ListFollowersRequest { user_id: invalid, ..Default::default() };
+        assert_invalid_field(system.client.clone().list_followers(request).await, "user_id");
         let follows = vec![
             pb::Follow { follower_id: id(1), target_id: id(2) },
-            pb::Follow { follower_id: id(1), target_id: rubbish },
+            pb::Follow { follower_id: id(1), target_id: invalid },
         ];
         let request = pb::ImportFollowsRequest { follows };
-        names_field(system.client.clone().import_follows(request).await, "follows[1].target_id");
+        assert_invalid_field(
+            system.client.clone().import_follows(request).await,
+            "follows[1].target_id",
+        );
     }
     assert_eq!(system.counts(id(1)).await, (0, 0, 0), "nothing was written");
 
-    let refusal = system.follow(0, 0).await.unwrap_err();
+    let rejection = system.follow(0, 0).await.unwrap_err();
     for field in ["follower_id: ", "target_id: "] {
-        assert!(refusal.message().contains(field), "both are named: {refusal:?}");
+        assert!(rejection.message().contains(field), "both are named: {rejection:?}");
     }
     let request = pb::ListFollowingRequest {
         user_id: id(1),
         newer_than_version: 1 << 53,
         ..Default::default()
     };
-    names_field(system.client.clone().list_following(request).await, "newer_than_version");
+    assert_invalid_field(system.client.clone().list_following(request).await, "newer_than_version");
     let request = pb::BatchGetCountsRequest { user_ids: vec![id(1); 501] };
-    names_field(system.client.clone().batch_get_counts(request).await, "user_ids");
+    assert_invalid_field(system.client.clone().batch_get_counts(request).await, "user_ids");
     let request = pb::BatchGetRelationsRequest {
         viewer_id: id(1),
         target_ids: vec![id(2); 501],
         ..Default::default()
     };
-    names_field(system.client.clone().batch_get_relations(request).await, "target_ids");
+    assert_invalid_field(system.client.clone().batch_get_relations(request).await, "target_ids");
     let request = pb::ListFollowersRequest { user_id: id(1), page_size: -1, ..Default::default() };
-    names_field(system.client.clone().list_followers(request).await, "page_size");
+    assert_invalid_field(system.client.clone().list_followers(request).await, "page_size");
 }
 
 #[tokio::test]
-async fn foreign_and_forged_page_tokens_are_refused() {
+async fn foreign_and_malformed_page_tokens_are_rejected() {
     let system = System::start(Single).await;
     system.import(&[(id(2), id(1)), (id(3), id(1)), (id(2), id(4)), (id(3), id(4))]).await;
     let mut request =
@@ -530,32 +543,32 @@ async fn foreign_and_forged_page_tokens_are_refused() {
 
     request.user_id = id(4);
     request.page_token = page.next_page_token.clone();
-    let refusal = system.client.clone().list_followers(request.clone()).await;
-    refused(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+    let rejection = system.client.clone().list_followers(request.clone()).await;
+    assert_rejected(rejection, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
 
     let mut following =
         pb::ListFollowingRequest { user_id: id(2), page_size: 1, ..Default::default() };
     let first = system.client.clone().list_following(following.clone()).await.unwrap();
     following.page_token = first.into_inner().next_page_token;
     following.newer_than_version = 1;
-    let refusal = system.client.clone().list_following(following.clone()).await;
-    refused(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+    let rejection = system.client.clone().list_following(following.clone()).await;
+    assert_rejected(rejection, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
     following.newer_than_version = 0;
     following.page_token.clear();
 
     let first = system.client.clone().list_following(following.clone()).await.unwrap();
     following.page_token = first.into_inner().next_page_token;
     following.order = pb::FollowOrder::OldestFirst.into();
-    let refusal = system.client.clone().list_following(following).await;
-    refused(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+    let rejection = system.client.clone().list_following(following).await;
+    assert_rejected(rejection, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
 
     request.user_id = id(1);
     request.not_followed_back = true;
-    let refusal = system.client.clone().list_followers(request.clone()).await;
-    refused(refusal, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+    let rejection = system.client.clone().list_followers(request.clone()).await;
+    assert_rejected(rejection, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
     request.not_followed_back = false;
     request.page_token = format!("B{}", &page.next_page_token[1..]);
-    let refusal = system.client.clone().list_followers(request).await.map(|_| ());
-    refused(refusal.clone(), Code::InvalidArgument, ErrorReason::PageTokenInvalid);
-    names_field(refusal, "page_token");
+    let rejection = system.client.clone().list_followers(request).await.map(|_| ());
+    assert_rejected(rejection.clone(), Code::InvalidArgument, ErrorReason::PageTokenInvalid);
+    assert_invalid_field(rejection, "page_token");
 }

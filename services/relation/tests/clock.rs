@@ -1,5 +1,5 @@
-//! Clocks that jumped ahead: nothing is issued too far ahead of the time, and what was is set back
-//! without issuing anything twice.
+//! Clocks that jumped ahead: no version is issued too far ahead of the time, and clocks are set
+//! back without issuing a version twice.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -46,7 +46,7 @@ async fn set(redis: &Redis, key: &str, value: impl redis::ToRedisArgs) {
     set.arg(key).arg(value).exec_async(&mut support::admin_of(redis, key).await).await.unwrap();
 }
 
-/// A partition's clock alone.
+/// The clock of a partition.
 struct Clock {
     redis: Redis,
     keyspace: Keyspace,
@@ -84,20 +84,20 @@ impl Clock {
 }
 
 #[tokio::test]
-async fn nothing_is_issued_far_ahead_of_the_callers_time() {
+async fn no_version_is_far_ahead_of_the_callers_time() {
     let clock = Clock::start().await;
     let (before, minutes) = (SystemTime::now(), |n: u64| Duration::from_secs(60 * n));
     // As if Redis' clock had jumped.
     let refused = clock.issue_at(before - minutes(6), 1).await;
     assert!(matches!(refused, Err(Error::ClockAhead(_))), "{refused:?}");
     clock.issue_at(before - minutes(4), 1).await.unwrap();
-    // The caller's alone changes nothing.
+    // The caller's clock alone has no effect.
     let first = clock.issue_at(before + minutes(1_000), 1).await.unwrap();
     assert!((first[0] >> 12) * 4 < now() + SECOND);
 }
 
 #[tokio::test]
-async fn a_clock_that_jumped_is_set_back_and_issues_nothing_twice() {
+async fn a_jumped_clock_is_set_back_and_issues_no_stamp_twice() {
     let clock = Clock::start().await;
     let mut issued: BTreeSet<u64> = clock.issue(3).await.unwrap().into_iter().collect();
     // Both clocks were a year ahead for a moment.
@@ -112,7 +112,7 @@ async fn a_clock_that_jumped_is_set_back_and_issues_nothing_twice() {
     issued.extend(clock.issue(3).await.unwrap());
     assert!(*issued.last().unwrap() < now() + SECOND && issued.len() == 6, "{issued:?}");
 
-    // The time comes to what was used: as if it had been used a moment from now, and long before.
+    // The time reaches a used range: one in the near future, and another.
     let used = (now() + 100, now() + 100 + 10 * 60 * SECOND);
     set(&clock.redis, &format!("{}:ahead", key(1)), format!("{};{}", used.0, used.1)).await;
     let mut last = *issued.last().unwrap();
@@ -130,9 +130,9 @@ async fn a_clock_that_jumped_is_set_back_and_issues_nothing_twice() {
 }
 
 #[tokio::test]
-async fn a_clock_that_was_ahead_from_its_first_stamp_on_is_set_back() {
+async fn a_clock_ahead_since_its_first_stamp_is_set_back() {
     let clock = Clock::start().await;
-    // What the first stamp of a partition leaves, and as if both clocks had been ahead then.
+    // The trace of the first stamp of a partition that was issued while both clocks were ahead.
     clock.issue(1).await.unwrap();
     let rests = format!("{}:rests", key(1));
     let first: String = clock.get(&rests).await;
@@ -145,7 +145,7 @@ async fn a_clock_that_was_ahead_from_its_first_stamp_on_is_set_back() {
 }
 
 #[tokio::test]
-async fn jumps_to_different_times_are_skipped_each_for_itself() {
+async fn each_jumped_range_is_skipped() {
     let clock = Clock::start().await;
     let mut used = Vec::new();
     for jumped in [now() + 10 * YEAR, now() + YEAR, now() + 5 * YEAR] {
@@ -158,7 +158,7 @@ async fn jumps_to_different_times_are_skipped_each_for_itself() {
     used.sort_unstable();
     let text = used.iter().map(|(from, to)| format!("{from};{to}")).collect::<Vec<_>>().join(";");
     assert_eq!(clock.get::<String>(&format!("{}:ahead", key(1))).await, text);
-    // The time comes to the first one, and goes on behind it, not behind the last.
+    // The time reaches the first range and continues after it, not after the last one.
     let near = now() + 50;
     let ahead = format!("{near};{};{};{}", near + 2, now() + YEAR, now() + YEAR + 2);
     set(&clock.redis, &format!("{}:ahead", key(1)), ahead).await;
@@ -172,9 +172,9 @@ async fn jumps_to_different_times_are_skipped_each_for_itself() {
 }
 
 #[tokio::test]
-async fn no_stamp_is_beyond_what_numbers_are_exact_for() {
+async fn stamps_stay_below_2_to_the_53() {
     let clock = Clock::start().await;
-    // As if the time had come to the end of what was used ahead.
+    // As if the time had reached the end of the used range.
     let last = (1_u64 << 43) - 1;
     set(&clock.redis, &key(1), format!("0{}", last - 1)).await;
     set(&clock.redis, &format!("{}:ahead", key(1)), format!("1;{}", last - 10)).await;
@@ -183,7 +183,7 @@ async fn no_stamp_is_beyond_what_numbers_are_exact_for() {
 }
 
 #[tokio::test]
-async fn a_rest_is_remembered_and_sixteen_at_most() {
+async fn at_most_sixteen_used_ranges_are_stored() {
     let clock = Clock::start().await;
     let rests = format!("{}:rests", key(1));
     for n in 0..20 {
@@ -194,21 +194,21 @@ async fn a_rest_is_remembered_and_sixteen_at_most() {
     let mut admin = clock.redis.nodes()[0].admin().await;
     let text: String = get.arg(&rests).query_async(&mut admin).await.unwrap();
     assert_eq!(text.split(';').count(), 32, "{text}");
-    // A clock of which it is not known when it jumped is left to the time.
+    // A clock without a record of its jump waits for the time.
     set(&clock.redis, &key(1), now() + HOUR).await;
     assert_eq!(clock.mend().await, Mended::Unknown);
 }
 
 #[tokio::test]
-async fn a_partition_whose_clock_is_ahead_refuses_and_is_reported() {
+async fn a_partition_with_a_clock_ahead_rejects_writes_and_is_reported() {
     let system = System::start_without_jobs(Topology::Single).await;
     system.follow(id(1), id(2)).await.unwrap();
     for ahead in [now() + YEAR, 1 << 60] {
         set(&system.redis, &key(1), ahead).await;
-        let refusal = system.follow(id(1), id(3)).await;
-        support::refused(refusal, Code::Unavailable, ErrorReason::ClockAhead);
-        let refusal = system.unfollow(id(1), id(2)).await;
-        support::refused(refusal, Code::Unavailable, ErrorReason::ClockAhead);
+        let rejection = system.follow(id(1), id(3)).await;
+        support::assert_rejected(rejection, Code::Unavailable, ErrorReason::ClockAhead);
+        let rejection = system.unfollow(id(1), id(2)).await;
+        support::assert_rejected(rejection, Code::Unavailable, ErrorReason::ClockAhead);
         assert_eq!(system.counts(id(1)).await, (1, 0, 0));
     }
     jump(&system.redis, 1, now() + YEAR).await;
@@ -222,7 +222,7 @@ async fn a_partition_whose_clock_is_ahead_refuses_and_is_reported() {
 }
 
 #[tokio::test]
-async fn a_repair_sets_all_clocks_back_before_it_issues_versions() {
+async fn a_repair_sets_clocks_back_first() {
     let system = System::start_without_jobs(Topology::Cluster).await;
     for n in 2..9 {
         system.follow(id(n), id(1)).await.unwrap();
@@ -232,13 +232,13 @@ async fn a_repair_sets_all_clocks_back_before_it_issues_versions() {
         jump(&system.redis, n, now() + YEAR).await;
         partitions.insert(user(n).partition().number());
     }
-    // Ghosts, each of which is mended by a version of its follower's partition.
+    // Orphaned inverse edges; the repair of each issues a version in its follower's partition.
     for n in 2..9 {
         lose(&system.redis, "ZREM", "following", n, 1).await;
         lose(&system.redis, "SREM", "following_ids", n, 1).await;
     }
-    let refusal = system.follow(id(2), id(3)).await;
-    support::refused(refusal, Code::Unavailable, ErrorReason::ClockAhead);
+    let rejection = system.follow(id(2), id(3)).await;
+    support::assert_rejected(rejection, Code::Unavailable, ErrorReason::ClockAhead);
     let repaired = repaired(&system, partitions.len()).await;
     assert!(repaired.iter().any(|line| line.contains("does not follow")), "{repaired:?}");
     assert_eq!(system.counts(id(1)).await, (0, 0, 0));
@@ -251,10 +251,10 @@ async fn a_repair_sets_all_clocks_back_before_it_issues_versions() {
 }
 
 #[tokio::test]
-async fn what_changed_while_the_clock_was_ahead_changes_after_it_is_set_back() {
+async fn edges_changed_by_a_clock_ahead_can_change_again() {
     for topology in [Topology::Single, Topology::Cluster] {
         let system = System::start_without_jobs(topology).await;
-        // Ends and beginnings of both kinds, on both sides, which are told a year ahead.
+        // Changes of both kinds, on both sides, with versions a year ahead.
         for n in 2..6 {
             system.follow(id(1), id(n)).await.unwrap();
         }
@@ -283,11 +283,11 @@ async fn what_changed_while_the_clock_was_ahead_changes_after_it_is_set_back() {
             assert_eq!(version(&system.redis, kind, 1, n).await, None);
         }
         jump(&system.redis, 1, jumped + 2).await;
-        let refusal = system.unfollow(id(1), id(2)).await;
-        support::refused(refusal, Code::Unavailable, ErrorReason::ClockAhead);
+        let rejection = system.unfollow(id(1), id(2)).await;
+        support::assert_rejected(rejection, Code::Unavailable, ErrorReason::ClockAhead);
         repaired(&system, 1).await;
 
-        // The next changes have versions above those that are known.
+        // The next changes have versions above the existing ones.
         assert_eq!(system.unfollow(id(1), id(2)).await.unwrap(), support::NONE);
         assert_eq!(system.counts(id(2)).await, (0, 0, 0));
         assert_eq!(system.follow(id(1), id(2)).await.unwrap(), support::FOLLOWING);
@@ -302,7 +302,7 @@ async fn what_changed_while_the_clock_was_ahead_changes_after_it_is_set_back() {
         system.block(id(1), id(7)).await.unwrap();
         assert!(system.relation(id(7), id(1)).await.blocked_by);
         assert_eq!(system.follow(id(1), id(8)).await.unwrap(), support::FOLLOWING);
-        // The newest follow has the newest version, though another one is of the time ahead.
+        // The newest follow has the newest version, although another one is ahead of the time.
         let newest = version(&system.redis, "following", 1, 8).await.unwrap();
         let ahead = version(&system.redis, "following", 1, 4).await.unwrap();
         assert!(newest > ahead && ahead > score(jumped), "{newest} {ahead}");
@@ -311,8 +311,8 @@ async fn what_changed_while_the_clock_was_ahead_changes_after_it_is_set_back() {
     }
 }
 
-/// Has everything repaired, of which so much are clocks that are ahead; a second time, there is
-/// nothing to do. Returns what was done.
+/// Repairs everything; expects so many clocks ahead, and nothing to do the second time. Returns the
+/// repairs.
 async fn repaired(system: &System, clocks: usize) -> Vec<String> {
     let (left, repaired) = support::repair(&system.client).await;
     assert_eq!(left, Vec::<String>::new(), "{repaired:?}");
@@ -322,7 +322,7 @@ async fn repaired(system: &System, clocks: usize) -> Vec<String> {
     repaired
 }
 
-/// Leaves what both clocks leave behind that were ahead for a moment.
+/// Leaves the state of a partition whose clocks were ahead for a moment.
 async fn jump(redis: &Redis, n: u64, jumped: u64) {
     let rests = format!("{}:rests", key(n));
     set(redis, &key(n), jumped).await;

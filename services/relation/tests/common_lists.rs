@@ -1,4 +1,4 @@
-//! What two lists have in common: in the order of the first one, whichever is shorter.
+//! Intersections of lists, in the order of the first list, whichever is shorter.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -32,7 +32,7 @@ async fn followers_i_follow(
     }
 }
 
-/// Pages through whom both of two users follow.
+/// Pages through the common followings of two users.
 async fn common_following(
     system: &System,
     user_id: u64,
@@ -73,14 +73,14 @@ fn ids(edges: &[pb::Edge]) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn followers_i_follow_are_newest_first_whichever_list_is_shorter() {
+async fn followers_i_follow_are_newest_first() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         let [viewer, target, x, y] = [1, 2, 3, 4].map(id);
         for (follower, followed) in [(viewer, x), (viewer, y), (y, target), (x, target)] {
             system.follow(follower, followed).await.unwrap();
         }
-        // The target has two followers, and then five; the viewer follows two all the time.
+        // The target has two followers, then five; the viewer always follows two.
         for strangers in [0..0, 10..13] {
             for stranger in strangers.clone() {
                 system.follow(id(stranger), target).await.unwrap();
@@ -99,7 +99,7 @@ async fn followers_i_follow_are_newest_first_whichever_list_is_shorter() {
 }
 
 #[tokio::test]
-async fn common_followings_are_in_the_order_of_the_first_user() {
+async fn common_followings_have_the_order_of_the_first_user() {
     let system = System::start(Single).await;
     let [one, other] = [1, 2].map(id);
     let of_one: Vec<_> = [3, 4, 5].map(|n| (one, id(n))).into();
@@ -113,7 +113,7 @@ async fn common_followings_are_in_the_order_of_the_first_user() {
             let found = common_following(&system, other, one, page_size).await;
             assert_eq!(ids(&found), [4, 3, 5].map(id), "by {page_size}");
         }
-        // Now one follows more, then the other.
+        // One list becomes longer, then the other.
         let count = if more_of == one { 5 } else { 9 };
         let more: Vec<_> = (0..count).map(|n| (more_of, id(100 * more_of + n))).collect();
         system.import(&more).await;
@@ -121,11 +121,11 @@ async fn common_followings_are_in_the_order_of_the_first_user() {
 }
 
 #[tokio::test]
-async fn pages_go_on_where_they_were_when_the_other_list_becomes_the_shorter_one() {
+async fn pages_continue_when_the_other_list_becomes_shorter() {
     let system = System::start(Single).await;
     let [viewer, target] = [1, 2].map(id);
     system.import(&(10..20).map(|n| (viewer, id(n))).collect::<Vec<_>>()).await;
-    // One after the other, in another order than the viewer came to follow them.
+    // One by one, in another order than the viewer followed them.
     for n in [14, 11, 19, 16, 10, 18, 13, 17, 12, 15] {
         system.follow(id(n), target).await.unwrap();
     }
@@ -166,7 +166,7 @@ async fn pages_go_on_where_they_were_when_the_other_list_becomes_the_shorter_one
     }
 }
 
-// More followings than one read returns, and then more than one may follow.
+// More followings than one read returns, and then more than the following limit.
 #[tokio::test]
 async fn long_lists_have_the_same_order() {
     let system = System::start(Single).await;
@@ -176,7 +176,7 @@ async fn long_lists_have_the_same_order() {
     let all = followers(&system, target).await;
     let mut admin = system.redis.nodes()[0].admin().await;
     for followed in [4_500, 6_500] {
-        // Written as they are, since they are more than the limit allows.
+        // Written directly, since the limit would reject them.
         let key = |kind: &str| format!("rel:{{{}}}:{kind}:{viewer}", user(1).partition());
         let (mut list, mut set) = (cmd("ZADD"), cmd("SADD"));
         list.arg(key("following"));

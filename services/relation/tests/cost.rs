@@ -1,4 +1,4 @@
-//! What reads cost, counted in commands: the same however long the lists are.
+//! The cost of reads in commands does not depend on the length of lists.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -10,11 +10,11 @@ use microblog_proto::relation as pb;
 use microblog_testkit::{RedisServer, Store as Redis, Topology, redis};
 use support::{System, id};
 
-/// The commands that a service sends for its calls.
+/// The commands that the service sends for calls.
 const COUNTED: [&str; 8] =
     ["zrange", "zcard", "zscore", "zmscore", "smismember", "scard", "fcall", "get"];
 
-/// How often each call is made: the probe of readiness, once a second, must not show.
+/// The repetitions of each call, so that the readiness probe does not matter.
 const TIMES: u64 = 50;
 
 fn server(system: &System) -> &RedisServer {
@@ -24,7 +24,7 @@ fn server(system: &System) -> &RedisServer {
     }
 }
 
-/// How often the server has read from a connection, which is once for each round trip.
+/// The reads of the server from connections: one per round trip.
 async fn reads(server: &RedisServer) -> u64 {
     let mut admin = server.admin().await;
     let info: String = redis::cmd("INFO").arg("stats").query_async(&mut admin).await.unwrap();
@@ -32,7 +32,7 @@ async fn reads(server: &RedisServer) -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// Makes a call many times. Returns what each time costs: the commands, and the round trips.
+/// Makes a call many times. Returns the cost of one: commands and round trips.
 async fn cost(system: &System, mut call: impl AsyncFnMut()) -> (BTreeMap<String, u64>, u64) {
     let server = server(system);
     server.reset_commandstats().await;
@@ -51,7 +51,7 @@ fn one_round_trip(commands: &[(&str, u64)]) -> (BTreeMap<String, u64>, u64) {
 }
 
 #[tokio::test]
-async fn reads_cost_the_same_for_a_hundred_entries_and_for_a_hundred_thousand() {
+async fn reads_cost_the_same_for_a_hundred_and_a_hundred_thousand_entries() {
     let system = System::start_without_jobs(Topology::Single).await;
     let (small, large, viewer) = (id(1), id(2), id(3));
     let small_list: Vec<_> = (1_000..1_100).map(|n| (id(n), small)).collect();

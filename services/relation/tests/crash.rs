@@ -1,4 +1,4 @@
-//! Processes killed under load: what was acknowledged holds, and the two sides agree again.
+//! Processes killed under load: acknowledged changes hold, and both sides converge.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -21,11 +21,11 @@ use tonic::{Code, Request};
 const USERS: u64 = 12;
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What callers know of each edge: whether it exists, or that it may be either.
+/// The callers' view of each edge: whether it exists; `None` if unknown.
 type Known = Arc<Mutex<HashMap<(u64, u64), Option<bool>>>>;
 
-/// Follows and unfollows at random pairs, until told to stop. Edges of one follower are changed
-/// by one caller only, so that it knows what became of them.
+/// Follows and unfollows at random until stopped. One caller owns the edges of a follower, so that
+/// it knows their state.
 async fn caller(client: Client, follower: u64, load: Load) {
     let Load { known, stop, acknowledged } = load;
     let mut step = follower;
@@ -91,13 +91,13 @@ impl Running {
             .await;
     }
 
-    /// Ends the load, waits until the graph is whole, and compares it with what callers know.
-    async fn ends_whole(self, client: &Client) {
+    /// Ends the load, waits until the graph has converged, and compares it with the callers' view.
+    async fn ends_converged(self, client: &Client) {
         self.load.stop.store(true, Ordering::Relaxed);
         for caller in self.callers {
             caller.await.unwrap();
         }
-        support::settles(client).await;
+        support::converges(client).await;
         let known = self.load.known.lock().unwrap().clone();
         for ((follower, target), exists) in known {
             let request = pb::GetRelationRequest { viewer_id: id(follower), target_id: id(target) };
@@ -112,7 +112,7 @@ impl Running {
 }
 
 #[tokio::test]
-async fn a_service_killed_again_and_again_leaves_no_half_follow() {
+async fn repeated_service_crashes_leave_no_one_sided_follow() {
     let redis = testkit::Store::start(Topology::Single).await;
     let program = env!("CARGO_BIN_EXE_microblog-relation");
     let url = redis.url("relation");
@@ -128,12 +128,12 @@ async fn a_service_killed_again_and_again_leaves_no_half_follow() {
         process = start().await;
     }
     load.goes_well().await;
-    load.ends_whole(&client).await;
+    load.ends_converged(&client).await;
     drop(process);
 }
 
 #[tokio::test]
-async fn redis_killed_under_load_loses_nothing_and_the_service_recovers_unaided() {
+async fn a_redis_crash_under_load_loses_no_change() {
     let redis = RedisServer::start().await;
     let url = redis.url("relation");
     let program = env!("CARGO_BIN_EXE_microblog-relation");
@@ -147,5 +147,5 @@ async fn redis_killed_under_load_loses_nothing_and_the_service_recovers_unaided(
     redis.restart().await;
     load.goes_well().await;
     testkit::eventually("health recovers", PATIENCE, async || process.is_serving().await).await;
-    load.ends_whole(&client).await;
+    load.ends_converged(&client).await;
 }

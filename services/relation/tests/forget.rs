@@ -1,4 +1,4 @@
-//! Deleted accounts: all their edges end, whatever crashes, and none begins any more.
+//! Deleted accounts: all their edges end, also after crashes, and no new ones begin.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -7,28 +7,28 @@ mod support;
 use microblog_proto::{common::ErrorReason, relation as pb};
 use microblog_relation::{Edge, List, Outcome, Targets, forget_marked};
 use microblog_testkit::{self as testkit, Topology};
-use support::{System, id, refused, user};
+use support::{System, assert_rejected, id, user};
 use tonic::Code;
 
 #[tokio::test]
-async fn a_forgotten_account_is_on_no_list_and_cannot_come_back() {
+async fn a_forgotten_account_has_no_edges_and_gets_none() {
     for topology in [Topology::Single, Topology::Cluster] {
         let system = System::start(topology).await;
-        let gone = id(1);
-        let mut follows: Vec<_> = (2..700).map(|n| (id(n), gone)).collect();
-        follows.extend((500..900).map(|n| (gone, id(n))));
+        let deleted = id(1);
+        let mut follows: Vec<_> = (2..700).map(|n| (id(n), deleted)).collect();
+        follows.extend((500..900).map(|n| (deleted, id(n))));
         system.import(&follows).await;
-        system.block(gone, id(1000)).await.unwrap();
-        system.block(id(1001), gone).await.unwrap();
-        let request = pb::MuteRequest { user_id: gone, target_id: id(2) };
+        system.block(deleted, id(1000)).await.unwrap();
+        system.block(id(1001), deleted).await.unwrap();
+        let request = pb::MuteRequest { user_id: deleted, target_id: id(2) };
         system.client.clone().mute(request).await.unwrap();
 
-        let request = pb::ForgetUserRequest { user_id: gone };
+        let request = pb::ForgetUserRequest { user_id: deleted };
         system.client.clone().forget_user(request).await.unwrap();
         system.client.clone().forget_user(request).await.unwrap();
-        system.settles().await;
+        system.converges().await;
 
-        assert_eq!(system.counts(gone).await, (0, 0, 0));
+        assert_eq!(system.counts(deleted).await, (0, 0, 0));
         for n in [2, 600, 899] {
             assert_eq!(system.counts(id(n)).await, (0, 0, 0), "user {n}");
         }
@@ -38,36 +38,36 @@ async fn a_forgotten_account_is_on_no_list_and_cannot_come_back() {
                 assert!(page.entries.is_empty(), "{list:?} of {n}");
             }
         }
-        for (from, to) in [(gone, id(2)), (id(2), gone)] {
-            let refusal = system.follow(from, to).await;
-            refused(refusal, Code::NotFound, ErrorReason::UserNotFound);
-            let refusal = system.block(from, to).await;
-            refused(refusal, Code::NotFound, ErrorReason::UserNotFound);
+        for (from, to) in [(deleted, id(2)), (id(2), deleted)] {
+            let rejection = system.follow(from, to).await;
+            assert_rejected(rejection, Code::NotFound, ErrorReason::UserNotFound);
+            let rejection = system.block(from, to).await;
+            assert_rejected(rejection, Code::NotFound, ErrorReason::UserNotFound);
         }
-        let imported = system.import(&[(id(2), gone), (gone, id(2)), (id(2), id(3))]).await;
+        let imported = system.import(&[(id(2), deleted), (deleted, id(2)), (id(2), id(3))]).await;
         assert_eq!((imported.created, imported.refused_forgotten), (1, 2));
-        system.settles().await;
+        system.converges().await;
         assert_eq!(system.counts(id(2)).await, (1, 0, 0));
     }
 }
 
 #[tokio::test]
-async fn a_follow_that_was_under_way_when_its_target_was_forgotten_ends_too() {
+async fn a_pending_follow_of_a_forgotten_account_ends() {
     let system = System::start(Topology::Single).await;
     let edge = Edge { from: user(2), to: user(1) };
-    let truth = system.store.follow(&[Targets::one(edge)]).await.unwrap()[0];
-    assert_eq!(truth.outcome, Outcome::Done);
-    // Killed here. Then the target is deleted, and wholly forgotten, before anybody sweeps.
+    let source = system.store.follow(&[Targets::one(edge)]).await.unwrap()[0];
+    assert_eq!(source.outcome, Outcome::Done);
+    // A crash here. The target's deletion completes before the sweeper runs.
     system.store.forget(edge.to).await.unwrap();
     forget_marked(&system.store).await.unwrap();
 
-    system.settles().await;
+    system.converges().await;
     assert_eq!(system.counts(id(1)).await, (0, 0, 0));
     assert_eq!(system.counts(id(2)).await, (0, 0, 0));
 }
 
 #[tokio::test]
-async fn forgetting_goes_on_after_a_crash() {
+async fn account_deletion_continues_after_a_crash() {
     let redis = testkit::Store::start(Topology::Single).await;
     let program = env!("CARGO_BIN_EXE_microblog-relation");
     let url = redis.url("relation");
@@ -82,7 +82,7 @@ async fn forgetting_goes_on_after_a_crash() {
 
     let process = testkit::Process::start(program, &args).await;
     let client = support::client(&process.address()).await;
-    support::settles(&client).await;
+    support::converges(&client).await;
     let request = pb::BatchGetCountsRequest { user_ids: vec![id(1), id(2)] };
     let counts = client.clone().batch_get_counts(request).await.unwrap().into_inner().counts;
     assert!(counts.iter().all(|counts| counts.followers + counts.following == 0), "{counts:?}");

@@ -1,13 +1,13 @@
-//! The follow graph against a model: follows, unfollows, removals, blocks and unblocks by many
-//! tasks on few users, some of them stopped after any of their steps, all of them replayed in any
-//! order, with two sweepers at work meanwhile. In the end both sides, mutuals, counts and id sets
-//! agree with the model, and nothing is pending.
+//! Model test of the follow graph: many tasks follow, unfollow, remove, block and unblock among few
+//! users. Some operations stop after any of their steps; all are replayed in any order; two
+//! sweepers run meanwhile. In the end both sides, mutuals, counts and id sets agree with the model,
+//! and the outbox is empty.
 //!
-//! Before some of the operations, one side of their edge is lost, in part or whole: each call makes
-//! both sides agree whatever they were before.
+//! Before some operations, one side of their edge is lost, in part or whole: each call reconciles
+//! both sides.
 //!
-//! Operations on one pair of users run one after the other, so that the model knows the outcome;
-//! different pairs run at once, and share the lists.
+//! Operations on one pair of users are sequential, so that the model knows the result. Those on
+//! different pairs are concurrent and share the lists.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -21,7 +21,7 @@ use std::{
 
 use microblog_domain::UserId;
 use microblog_relation::{
-    Change, Edge, Edges, Error, List, Outcome, Store, Sweeper, Targets, Waiting, verify_user,
+    Change, Edge, EdgeSaga, Error, List, OutboxEntry, Outcome, Store, Sweeper, Targets, verify_user,
 };
 use microblog_testkit::{self as testkit, Topology};
 use proptest::{
@@ -39,14 +39,14 @@ enum Verb {
     Unblock,
 }
 
-/// After which step the process that carries out an operation is killed.
+/// The step after which the process of an operation is killed.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-enum Fate {
-    Truth,
+enum CrashPoint {
+    Source,
     Projection,
-    Confirmation,
-    /// Not by steps, but as the service does it.
-    Whole,
+    Acknowledgement,
+    /// A complete operation, by the service's code.
+    Complete,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,16 +54,16 @@ struct Operation {
     from: usize,
     to: usize,
     verb: Verb,
-    fate: Fate,
-    /// What is lost of each of the edges that the operation changes, before a whole operation.
+    crash_point: CrashPoint,
+    /// The loss of the edges that the operation changes, before a complete operation.
     lost: Option<Lost>,
 }
 
-/// What is lost of an edge: bits for its list, its id set, and the list of mutuals beside it.
+/// The loss of an edge: bits for its list, its id set, and the list of mutuals.
 #[derive(Clone, Copy, Debug)]
 struct Lost {
-    /// Of the follower's side (or the blocker's), or of the target's.
-    truth: bool,
+    /// On the source side, or on the inverse side.
+    source: bool,
     parts: u8,
 }
 
@@ -74,34 +74,34 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => Just(Verb::Block),
         1 => Just(Verb::Unblock),
     ];
-    let fate = prop_oneof![
-        Just(Fate::Truth),
-        Just(Fate::Projection),
-        Just(Fate::Confirmation),
-        Just(Fate::Whole),
+    let crash_point = prop_oneof![
+        Just(CrashPoint::Source),
+        Just(CrashPoint::Projection),
+        Just(CrashPoint::Acknowledgement),
+        Just(CrashPoint::Complete),
     ];
     let users = (0..USERS, 1..USERS).prop_map(|(from, step)| (from, (from + step) % USERS));
-    let lost = (any::<bool>(), 1..8_u8).prop_map(|(truth, parts)| Lost { truth, parts });
+    let lost = (any::<bool>(), 1..8_u8).prop_map(|(source, parts)| Lost { source, parts });
     let lost = prop_oneof![2 => Just(None), 1 => lost.prop_map(Some)];
-    (users, verb, fate, lost).prop_map(|((from, to), verb, fate, lost)| {
-        let lost = lost.filter(|_| fate == Fate::Whole);
-        Operation { from, to, verb, fate, lost }
+    (users, verb, crash_point, lost).prop_map(|((from, to), verb, crash_point, lost)| {
+        let lost = lost.filter(|_| crash_point == CrashPoint::Complete);
+        Operation { from, to, verb, crash_point, lost }
     })
 }
 
-/// What is to be replayed.
+/// What is replayed.
 #[derive(Clone, Copy, Debug)]
 enum Replay {
     Follow(Change),
     Block(Change),
 }
 
-/// The users of one case, its store, and what its operations said.
+/// The users of a case, its store, and the recorded steps.
 #[derive(Clone)]
 struct Case {
     users: Arc<Vec<UserId>>,
     store: Store,
-    edges: Edges,
+    edges: EdgeSaga,
     replays: Arc<Mutex<Vec<Replay>>>,
     redis: Arc<testkit::Store>,
 }
@@ -117,15 +117,15 @@ impl Case {
         self.replays.lock().unwrap().push(replay);
     }
 
-    /// Loses what an operation says of the edges that it changes. (The tombstones stay, which
-    /// refuse the replays of long ago.)
+    /// Loses data of the edges that an operation changes. Keeps tombstones, which reject old
+    /// replays.
     async fn lose(&self, operation: Operation, lost: Lost) {
         let Operation { from, to, verb, .. } = operation;
         let Edge { from, to } = self.edge(from, to);
         let (mut lists, mut sets, mut mutuals) = (Vec::new(), Vec::new(), Vec::new());
         let mut follow = |from: UserId, to: UserId| {
-            let (owner, peer) = if lost.truth { (from, to) } else { (to, from) };
-            let [list, set] = match lost.truth {
+            let (owner, peer) = if lost.source { (from, to) } else { (to, from) };
+            let [list, set] = match lost.source {
                 true => ["following", "following_ids"],
                 false => ["followers", "follower_ids"],
             };
@@ -140,7 +140,7 @@ impl Case {
             follow(to, from);
         }
         if matches!(verb, Verb::Block | Verb::Unblock) {
-            lists.push(if lost.truth { ("blocks", from, to) } else { ("blocked_by", to, from) });
+            lists.push(if lost.source { ("blocks", from, to) } else { ("blocked_by", to, from) });
         }
         for (bit, command, entries) in [(1, "ZREM", lists), (2, "SREM", sets), (4, "ZREM", mutuals)]
         {
@@ -155,63 +155,75 @@ impl Case {
         }
     }
 
-    /// Carries out an operation, and says whether it was accepted.
+    /// Runs an operation, and returns whether it was accepted.
     async fn run(&self, operation: Operation) -> Result<bool, Error> {
-        let Operation { from, to, verb, fate, .. } = operation;
+        let Operation { from, to, verb, crash_point, .. } = operation;
         let edge = self.edge(from, to);
-        match (verb, fate) {
-            (Verb::Follow, Fate::Whole) => match self.edges.follow(edge).await {
+        match (verb, crash_point) {
+            (Verb::Follow, CrashPoint::Complete) => match self.edges.follow(edge).await {
                 Ok(_) => Ok(true),
                 Err(Error::BlockedByTarget | Error::TargetBlocked) => Ok(false),
                 Err(error) => Err(error),
             },
-            (Verb::Unfollow, Fate::Whole) => self.edges.unfollow(edge).await.map(|_| true),
-            (Verb::Block, Fate::Whole) => self.edges.block(edge).await.map(|()| true),
-            (Verb::Unblock, Fate::Whole) => self.edges.unblock(edge, false).await.map(|()| true),
-            (Verb::Follow, _) => self.follow_by_steps(edge, true, fate).await,
-            (Verb::Unfollow, _) => self.follow_by_steps(edge, false, fate).await,
-            (Verb::Block, _) => self.block_by_steps(edge, true, fate).await,
-            (Verb::Unblock, _) => self.block_by_steps(edge, false, fate).await,
+            (Verb::Unfollow, CrashPoint::Complete) => self.edges.unfollow(edge).await.map(|_| true),
+            (Verb::Block, CrashPoint::Complete) => self.edges.block(edge).await.map(|()| true),
+            (Verb::Unblock, CrashPoint::Complete) => {
+                self.edges.unblock(edge, false).await.map(|()| true)
+            }
+            (Verb::Follow, _) => self.follow_by_steps(edge, true, crash_point).await,
+            (Verb::Unfollow, _) => self.follow_by_steps(edge, false, crash_point).await,
+            (Verb::Block, _) => self.block_by_steps(edge, true, crash_point).await,
+            (Verb::Unblock, _) => self.block_by_steps(edge, false, crash_point).await,
         }
     }
 
-    async fn follow_by_steps(&self, edge: Edge, exists: bool, fate: Fate) -> Result<bool, Error> {
+    async fn follow_by_steps(
+        &self,
+        edge: Edge,
+        exists: bool,
+        crash_point: CrashPoint,
+    ) -> Result<bool, Error> {
         let group = [Targets::one(edge)];
-        let truth = match exists {
+        let source = match exists {
             true => self.store.follow(&group).await?[0],
             false => self.store.unfollow(&group, false).await?[0],
         };
-        if matches!(truth.outcome, Outcome::BlockedByTarget | Outcome::TargetBlocked) {
+        if matches!(source.outcome, Outcome::BlockedByTarget | Outcome::TargetBlocked) {
             return Ok(false);
         }
-        if matches!(truth.outcome, Outcome::Done | Outcome::Pending) {
-            let change = Change { edge, version: truth.version, exists };
+        if matches!(source.outcome, Outcome::Done | Outcome::Pending) {
+            let change = Change { edge, version: source.version, exists };
             self.record(Replay::Follow(change));
-            if fate > Fate::Truth {
+            if crash_point > CrashPoint::Source {
                 self.store.project(&[change]).await?;
             }
-            if fate > Fate::Projection {
-                self.store.confirm(&[change]).await?;
+            if crash_point > CrashPoint::Projection {
+                self.store.acknowledge(&[change]).await?;
             }
         }
         Ok(true)
     }
 
-    // What comes after depends on the other side's having heard of a block, so an operation that
-    // was stopped is repeated, as its caller would.
-    async fn block_by_steps(&self, edge: Edge, exists: bool, fate: Fate) -> Result<bool, Error> {
+    // Later operations depend on the projection of a block, so a stopped operation is repeated, as
+    // a caller would.
+    async fn block_by_steps(
+        &self,
+        edge: Edge,
+        exists: bool,
+        crash_point: CrashPoint,
+    ) -> Result<bool, Error> {
         let (outcome, version) = match exists {
-            true => self.store.block(edge).await.map(|truth| (truth.outcome, truth.version))?,
+            true => self.store.block(edge).await.map(|source| (source.outcome, source.version))?,
             false => self.store.unblock(edge, false).await?,
         };
         if matches!(outcome, Outcome::Done | Outcome::Pending) {
             let change = Change { edge, version, exists };
             self.record(Replay::Block(change));
-            if fate > Fate::Truth {
+            if crash_point > CrashPoint::Source {
                 self.store.project_block(&change).await?;
             }
-            if fate > Fate::Projection {
-                self.store.confirm_block(&change).await?;
+            if crash_point > CrashPoint::Projection {
+                self.store.acknowledge_block(&change).await?;
             }
         }
         match exists {
@@ -221,7 +233,7 @@ impl Case {
         Ok(true)
     }
 
-    /// Replays everything that was recorded so far, the later first.
+    /// Replays all recorded steps, the latest first.
     async fn replay(&self) -> Result<(), Error> {
         let replays = self.replays.lock().unwrap().clone();
         for replay in replays.into_iter().rev() {
@@ -237,13 +249,13 @@ impl Case {
         Ok(())
     }
 
-    /// Carries out the operations of one pair, and returns what they must have come to.
+    /// Runs the operations of one pair, and returns their expected result.
     async fn lane(self, operations: Vec<Operation>) -> Result<(Set, Set), Error> {
         let (mut follows, mut blocks) = (Set::new(), Set::new());
         for operation in operations {
             let Operation { from, to, verb, .. } = operation;
             let is_blocked = blocks.contains(&(from, to)) || blocks.contains(&(to, from));
-            // A call that is refused changes nothing.
+            // A rejected call changes nothing.
             if let Some(lost) = operation.lost
                 && !(is_blocked && matches!(verb, Verb::Follow))
             {
@@ -306,13 +318,13 @@ impl Case {
 
     async fn nothing_waits(&self) -> bool {
         let partitions: Vec<_> = self.users.iter().map(|user| (user.partition(), 0)).collect();
-        let waiting = self.store.waiting(&partitions).await.unwrap();
-        let ours = |waiting: &(Waiting, u64)| self.users.contains(&waiting.0.edge().from);
+        let waiting = self.store.outbox_page(&partitions).await.unwrap();
+        let ours = |waiting: &(OutboxEntry, u64)| self.users.contains(&waiting.0.edge().from);
         !waiting.iter().flatten().flatten().any(ours)
     }
 }
 
-/// Runs the operations of a case and everything that may happen at the same time.
+/// Runs the operations of a case, with all concurrent disturbances.
 async fn play(case: Case, operations: Vec<Operation>) -> Result<(), Error> {
     let mut lanes = Vec::new();
     for first in 0..USERS {
@@ -380,7 +392,7 @@ fn any_interleaving_ends_as_the_model(topology: Topology, cases: u32) {
         let case = Case {
             users: Arc::new((first..first + USERS as u64).map(support::user).collect()),
             store: store.clone(),
-            edges: Edges::new(store.clone()),
+            edges: EdgeSaga::new(store.clone()),
             replays: Arc::default(),
             redis: redis.clone(),
         };
@@ -392,11 +404,11 @@ fn any_interleaving_ends_as_the_model(topology: Topology, cases: u32) {
 }
 
 #[test]
-fn any_interleaving_ends_as_the_model_on_a_single_server() {
+fn any_interleaving_matches_the_model_on_a_single_server() {
     any_interleaving_ends_as_the_model(Topology::Single, 60);
 }
 
 #[test]
-fn any_interleaving_ends_as_the_model_on_a_cluster() {
+fn any_interleaving_matches_the_model_on_a_cluster() {
     any_interleaving_ends_as_the_model(Topology::Cluster, 25);
 }

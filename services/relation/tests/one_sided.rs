@@ -1,4 +1,4 @@
-//! Edges of which one side was lost: every call on them makes both sides agree.
+//! Edges with one side lost: each call on them reconciles both sides.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -16,7 +16,7 @@ fn key(kind: &str, owner: u64) -> String {
     format!("rel:{{{}}}:{kind}:{}", user(owner).partition(), id(owner))
 }
 
-/// Takes an account off a user's list and id set.
+/// Removes an account from a user's list and id set.
 async fn lose(system: &System, [list, set]: [&str; 2], owner: u64, peer: u64) {
     for (command, key) in [("ZREM", key(list, owner)), ("SREM", key(set, owner))] {
         let mut admin = support::admin_of(&system.redis, &key).await;
@@ -27,14 +27,14 @@ async fn lose(system: &System, [list, set]: [&str; 2], owner: u64, peer: u64) {
 const TRUTH: [&str; 2] = ["following", "following_ids"];
 const PROJECTION: [&str; 2] = ["followers", "follower_ids"];
 
-/// Two accounts, of which the first follows the second.
+/// Two accounts; the first follows the second.
 async fn one_follow(topology: microblog_testkit::Topology) -> System {
     let system = System::start_without_jobs(topology).await;
     system.follow(id(1), id(2)).await.unwrap();
     system
 }
 
-async fn nothing_is_left(system: &System, call: &str) {
+async fn assert_no_follow(system: &System, call: &str) {
     assert_eq!(system.counts(id(1)).await, (0, 0, 0), "after {call}");
     assert_eq!(system.counts(id(2)).await, (0, 0, 0), "after {call}");
     assert_eq!(support::violations(&system.client).await, Vec::<String>::new(), "after {call}");
@@ -46,23 +46,23 @@ async fn remove_follower(system: &System) -> i32 {
 }
 
 #[tokio::test]
-async fn a_follow_whose_truth_was_lost_ends_on_both_sides() {
+async fn a_follow_without_its_source_edge_ends_on_both_sides() {
     for topology in [Single, Cluster] {
         let system = one_follow(topology).await;
         lose(&system, TRUTH, 1, 2).await;
         assert_eq!(remove_follower(&system).await, NONE);
-        nothing_is_left(&system, "RemoveFollower").await;
+        assert_no_follow(&system, "RemoveFollower").await;
 
         system.follow(id(1), id(2)).await.unwrap();
         lose(&system, TRUTH, 1, 2).await;
         assert_eq!(system.unfollow(id(1), id(2)).await.unwrap(), NONE);
-        nothing_is_left(&system, "Unfollow").await;
+        assert_no_follow(&system, "Unfollow").await;
 
         for blocker in [1, 2] {
             system.follow(id(1), id(2)).await.unwrap();
             lose(&system, TRUTH, 1, 2).await;
             system.block(id(blocker), id(3 - blocker)).await.unwrap();
-            nothing_is_left(&system, "Block").await;
+            assert_no_follow(&system, "Block").await;
             let unblock = pb::UnblockRequest { user_id: id(blocker), target_id: id(3 - blocker) };
             system.client.clone().unblock(unblock).await.unwrap();
         }
@@ -70,7 +70,7 @@ async fn a_follow_whose_truth_was_lost_ends_on_both_sides() {
 }
 
 #[tokio::test]
-async fn a_follow_whose_projection_was_lost_is_told_again() {
+async fn a_follow_without_its_inverse_edge_is_projected_again() {
     for topology in [Single, Cluster] {
         let system = one_follow(topology).await;
         let before = system.store.counts(&[user(2)]).await.unwrap();
@@ -82,9 +82,9 @@ async fn a_follow_whose_projection_was_lost_is_told_again() {
 }
 
 #[tokio::test]
-async fn a_tombstone_does_not_refuse_a_repair() {
+async fn a_tombstone_does_not_reject_a_reconciliation() {
     let system = one_follow(Single).await;
-    // What the target's side knows is an hour ahead of the follower's clock, which went back.
+    // The inverse edge is an hour ahead of the follower's clock, which went back.
     let page = system.store.page(List::Followers, user(2), None, None, 1).await.unwrap();
     let ahead = page.entries[0].score + (3_600_000 << 12);
     lose(&system, PROJECTION, 2, 1).await;
@@ -95,15 +95,15 @@ async fn a_tombstone_does_not_refuse_a_repair() {
     system.follow(id(1), id(2)).await.unwrap();
     assert_eq!(system.counts(id(2)).await, (0, 1, 0));
     assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
-    // Nor does it refuse the next change, whose version comes from a clock that is still behind.
+    // It does not reject the next change, whose version comes from the same clock.
     system.unfollow(id(1), id(2)).await.unwrap();
-    nothing_is_left(&system, "Unfollow").await;
+    assert_no_follow(&system, "Unfollow").await;
     let after: u64 = cmd("GET").arg(&clock).query_async(&mut admin).await.unwrap();
     assert!(after < before + 60_000 * 4, "the clock follows the time, not the repair");
 }
 
 #[tokio::test]
-async fn a_block_of_which_one_side_was_lost_is_whole_after_any_call() {
+async fn any_call_reconciles_a_one_sided_block() {
     let system = System::start_without_jobs(Single).await;
     let mut admin = system.redis.nodes()[0].admin().await;
     for (kind, owner, peer) in [("blocks", 1, 2), ("blocked_by", 2, 1)] {
@@ -127,7 +127,7 @@ async fn a_block_of_which_one_side_was_lost_is_whole_after_any_call() {
 }
 
 #[tokio::test]
-async fn repeated_calls_write_nothing_where_both_sides_agree() {
+async fn repeated_calls_write_nothing_if_both_sides_agree() {
     let system = one_follow(Single).await;
     let [one, two] = [1, 2];
     system.block(id(3), id(4)).await.unwrap();

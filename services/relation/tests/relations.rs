@@ -1,4 +1,4 @@
-//! How several accounts stand to a viewer, asked at once.
+//! Batches of relations of a viewer.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -10,7 +10,7 @@ use microblog_testkit::Topology::{Cluster, Single};
 use support::{FOLLOWER, FOLLOWING, MUTUAL, NONE, OWN, System, id};
 
 #[tokio::test]
-async fn a_batch_of_relations_keeps_its_order_and_tells_only_what_was_asked() {
+async fn a_batch_keeps_its_order_and_has_only_requested_parts() {
     let system = System::start(Single).await;
     system.import(&[(id(1), id(2)), (id(3), id(1)), (id(1), id(4)), (id(4), id(1))]).await;
     system.block(id(1), id(5)).await.unwrap();
@@ -42,8 +42,8 @@ async fn a_batch_of_relations_keeps_its_order_and_tells_only_what_was_asked() {
     assert!(response.relations.is_empty());
 }
 
-/// Has a viewer block, mute and be blocked by so many accounts: different ones, none of them twice.
-async fn set_apart(system: &System, viewer: u64, count: u64) {
+/// Makes a viewer block, mute and be blocked by `count` distinct accounts each.
+async fn block_and_mute(system: &System, viewer: u64, count: u64) {
     let one = async |n| {
         let [blocked, muted, blocker] = apart(n);
         system.block(viewer, blocked).await.unwrap();
@@ -56,21 +56,21 @@ async fn set_apart(system: &System, viewer: u64, count: u64) {
     }
 }
 
-/// Returns the nth whom a viewer has blocked, has muted, and is blocked by.
+/// Returns the nth account that a viewer blocks, mutes, and is blocked by.
 fn apart(n: u64) -> [u64; 3] {
     [id(10_000 + n), id(20_000 + n), id(30_000 + n)]
 }
 
-// Few accounts are looked up one by one, many in the list as a whole, if it is short.
+// Few targets are looked up one by one; for many, a short list is read whole.
 #[tokio::test]
-async fn blocks_and_mutes_are_told_however_many_there_are_and_are_asked_about() {
+async fn blocks_and_mutes_are_found_in_lists_of_any_length() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         for (place, listed) in [0, 1, 500, 501].into_iter().enumerate() {
             let viewer = id(1 + place as u64);
-            set_apart(&system, viewer, listed).await;
+            block_and_mute(&system, viewer, listed).await;
             for asked in [1, 7, 8, 60] {
-                // From the end of the lists, and beyond it: what a beginning would lack.
+                // At the end of the lists and beyond, which the start of a list would lack.
                 let last = listed + 2;
                 let (mut target_ids, mut expected) = (Vec::new(), Vec::new());
                 for n in 0..asked {
@@ -91,14 +91,14 @@ async fn blocks_and_mutes_are_told_however_many_there_are_and_are_asked_about() 
                         include_newest_following_version: true,
                     };
                     let answer = system.client.clone().batch_get_relations(request).await;
-                    let told = answer.unwrap().into_inner().relations.into_iter();
-                    let told = told.map(|one| (one.blocking, one.muting, one.blocked_by));
+                    let actual = answer.unwrap().into_inner().relations.into_iter();
+                    let actual = actual.map(|one| (one.blocking, one.muting, one.blocked_by));
                     let expected = expected.iter().map(|&(blocking, muting, blocked_by)| {
                         let (blocking, blocked_by) =
                             (include_blocks && blocking, include_blocks && blocked_by);
                         (blocking, include_mutes && muting, blocked_by)
                     });
-                    assert!(told.eq(expected), "{listed} listed, {asked} asked about");
+                    assert!(actual.eq(expected), "{listed} listed, {asked} asked about");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Whatever `Verify` tells of, a repair mends, and has nothing to do the second time.
+//! A repair fixes each violation that `Verify` reports, and does nothing the second time.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -23,8 +23,8 @@ async fn run(system: &System, command: &str, key: String, arguments: &[u64]) {
     command.arg(key).arg(arguments).exec_async(&mut admin).await.unwrap();
 }
 
-/// Has everything repaired, twice; returns what the first one mended.
-async fn mended(system: &System) -> BTreeSet<String> {
+/// Repairs everything, twice; returns the first repairs.
+async fn repairs(system: &System) -> BTreeSet<String> {
     assert!(!support::violations(&system.client).await.is_empty());
     let (left, repaired) = support::repair(&system.client).await;
     assert_eq!(left, Vec::<String>::new(), "{repaired:#?}");
@@ -34,14 +34,15 @@ async fn mended(system: &System) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn one_sided_follows_are_mended_by_what_their_truth_says() {
+async fn repair_restores_follows_from_the_source_edge() {
     for topology in [Single, Cluster] {
         let system = System::start_without_jobs(topology).await;
         for n in 2..9 {
             system.follow(id(1), id(n)).await.unwrap();
             system.follow(id(n), id(1)).await.unwrap();
         }
-        // The target's side is lost, whole or in part; has another version; half of the truth is.
+        // The inverse side is lost, in part or whole, or has another version; or half of the source
+        // edge is lost.
         run(&system, "ZREM", key("followers", 2), &[id(1)]).await;
         run(&system, "SREM", key("follower_ids", 2), &[id(1)]).await;
         run(&system, "SREM", key("follower_ids", 3), &[id(1)]).await;
@@ -49,14 +50,15 @@ async fn one_sided_follows_are_mended_by_what_their_truth_says() {
         run(&system, "ZREM", key("following", 1), &[id(5)]).await;
         run(&system, "SREM", key("following_ids", 1), &[id(6)]).await;
         run(&system, "ZREM", key("mutual", 1), &[id(7)]).await;
-        // The truth is lost: a ghost is left. And what never was.
+        // The source edge is lost, which leaves an orphaned inverse edge. And one that never had a
+        // source edge.
         run(&system, "ZREM", key("following", 8), &[id(1)]).await;
         run(&system, "SREM", key("following_ids", 8), &[id(1)]).await;
         run(&system, "ZADD", key("followers", 7), &[4096, id(6)]).await;
         run(&system, "SADD", key("follower_ids", 6), &[id(7)]).await;
         run(&system, "ZADD", key("mutual", 2), &[4096, id(3)]).await;
-        let mended = mended(&system).await;
-        assert!(mended.iter().any(|line| line.contains("follows")), "{mended:?}");
+        let repairs = repairs(&system).await;
+        assert!(repairs.iter().any(|line| line.contains("follows")), "{repairs:?}");
 
         for n in 2..8 {
             assert_eq!(system.relation(id(1), id(n)).await.state, MUTUAL, "{n}");
@@ -64,7 +66,7 @@ async fn one_sided_follows_are_mended_by_what_their_truth_says() {
         }
         assert_eq!(system.relation(id(1), id(8)).await.state, FOLLOWING);
         assert_eq!(system.counts(id(1)).await, (7, 6, 6));
-        // The next changes are not refused by what a repair had to go beyond.
+        // The inverse side does not reject the next changes after a repair.
         for n in 2..9 {
             assert_ne!(system.unfollow(id(1), id(n)).await.unwrap(), MUTUAL);
         }
@@ -73,7 +75,7 @@ async fn one_sided_follows_are_mended_by_what_their_truth_says() {
 }
 
 #[tokio::test]
-async fn one_sided_blocks_and_follows_in_spite_of_a_block_are_mended() {
+async fn repair_restores_blocks_and_ends_follows_between_blocked_accounts() {
     let system = System::start_without_jobs(Single).await;
     for n in 2..6 {
         system.block(id(1), id(n)).await.unwrap();
@@ -86,7 +88,7 @@ async fn one_sided_blocks_and_follows_in_spite_of_a_block_are_mended() {
         run(&system, "SADD", key("following_ids", from), &[id(to)]).await;
     }
     run(&system, "ZADD", key("followers", 1), &[4096, id(5)]).await;
-    mended(&system).await;
+    repairs(&system).await;
     for (n, is_blocked) in [(2, true), (3, false), (4, true), (5, true)] {
         assert_eq!(system.relation(id(n), id(1)).await.blocked_by, is_blocked, "{n}");
         assert_eq!(system.relation(id(1), id(n)).await.blocking, is_blocked, "{n}");
@@ -95,7 +97,7 @@ async fn one_sided_blocks_and_follows_in_spite_of_a_block_are_mended() {
 }
 
 #[tokio::test]
-async fn what_waits_is_completed_and_what_cannot_be_read_waits_no_more() {
+async fn repair_relays_the_outbox_and_removes_malformed_entries() {
     let system = System::start_without_jobs(Single).await;
     system.store.follow_one(Edge { from: user(1), to: user(2) }).await.unwrap();
     system.store.block(Edge { from: user(1), to: user(3) }).await.unwrap();
@@ -104,8 +106,8 @@ async fn what_waits_is_completed_and_what_cannot_be_read_waits_no_more() {
     let pending = format!("rel:{{{}}}:pending", user(1).partition());
     let mut admin = system.redis.nodes()[0].admin().await;
     cmd("ZADD").arg(pending).arg(7).arg("damaged").exec_async(&mut admin).await.unwrap();
-    let mended = mended(&system).await;
-    assert_eq!(mended.len(), 4, "{mended:?}");
+    let repairs = repairs(&system).await;
+    assert_eq!(repairs.len(), 4, "{repairs:?}");
     assert_eq!(system.counts(id(2)).await, (0, 1, 0));
     assert!(system.relation(id(3), id(1)).await.blocked_by);
     assert_eq!(system.counts(id(5)).await, (0, 0, 0));

@@ -1,4 +1,4 @@
-//! What a crash between two steps leaves, and what takes it up: a sweeper, or the call repeated.
+//! The state after a crash between two steps, and its completion by the sweeper or a repeated call.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -17,34 +17,34 @@ async fn sweep(system: &System) {
     Sweeper::new(system.store.clone()).sweep(Duration::ZERO).await.unwrap();
 }
 
-async fn nothing_is_wrong(system: &System) {
+async fn assert_valid(system: &System) {
     assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn a_block_killed_after_its_truth_is_swept() {
+async fn the_sweeper_completes_a_block_after_its_source_step() {
     let system = System::start_without_jobs(Topology::Single).await;
     system.follow(id(2), id(1)).await.unwrap();
     system.store.block(ONE).await.unwrap();
     sweep(&system).await;
     assert!(system.relation(id(2), id(1)).await.blocked_by);
     assert_eq!(system.counts(id(1)).await, (0, 0, 0));
-    nothing_is_wrong(&system).await;
+    assert_valid(&system).await;
 }
 
 #[tokio::test]
-async fn an_unblock_killed_after_its_truth_is_swept() {
+async fn the_sweeper_completes_an_unblock_after_its_source_step() {
     let system = System::start_without_jobs(Topology::Single).await;
     system.block(id(1), id(2)).await.unwrap();
     system.store.unblock(ONE, false).await.unwrap();
     sweep(&system).await;
     assert!(!system.relation(id(2), id(1)).await.blocked_by);
     system.follow(id(2), id(1)).await.unwrap();
-    nothing_is_wrong(&system).await;
+    assert_valid(&system).await;
 }
 
 #[tokio::test]
-async fn a_repeat_completes_what_a_crash_left() {
+async fn a_repeated_call_completes_a_crashed_one() {
     let system = System::start_without_jobs(Topology::Single).await;
     system.store.follow_one(ONE).await.unwrap();
     system.follow(id(1), id(2)).await.unwrap();
@@ -52,32 +52,32 @@ async fn a_repeat_completes_what_a_crash_left() {
     system.store.unfollow(&[Targets::one(ONE)], false).await.unwrap();
     system.unfollow(id(1), id(2)).await.unwrap();
     assert_eq!(system.counts(id(2)).await, (0, 0, 0));
-    nothing_is_wrong(&system).await;
+    assert_valid(&system).await;
 }
 
 #[tokio::test]
-async fn more_than_a_page_left_behind_in_one_partition_is_swept() {
-    // Exactly a page, and more than two.
-    for left in [Store::WAITING_MAX as u64, 2 * Store::WAITING_MAX as u64 + 50] {
+async fn the_sweeper_completes_more_than_a_page_per_partition() {
+    // Exactly one page, and more than two.
+    for left in [Store::OUTBOX_PAGE_MAX as u64, 2 * Store::OUTBOX_PAGE_MAX as u64 + 50] {
         let system = System::start(Topology::Single).await;
         for targets in (2..2 + left).map(user).collect::<Vec<_>>().chunks(100) {
             let group = Targets { user: user(1), targets: targets.to_vec() };
             system.store.follow(&[group]).await.unwrap();
         }
-        system.settles().await;
+        system.converges().await;
         assert_eq!(system.counts(id(1 + left)).await, (0, 1, 0));
     }
 }
 
 #[tokio::test]
-async fn an_entry_that_cannot_be_read_does_not_hide_the_pages_behind_it() {
+async fn malformed_outbox_entries_do_not_block_the_sweeper() {
     let system = System::start_without_jobs(Topology::Single).await;
     let Redis::Single(server) = &system.redis else { panic!("it is a single server") };
     let mut admin = server.admin().await;
-    // A whole page, older than any change.
+    // A full page of malformed entries, older than any change.
     let mut damage = redis::cmd("ZADD");
     damage.arg(format!("rel:{{{}}}:pending", ONE.from.partition()));
-    for n in 0..Store::WAITING_MAX {
+    for n in 0..Store::OUTBOX_PAGE_MAX {
         damage.arg(0).arg(format!("damaged:{n}"));
     }
     let () = damage.query_async(&mut admin).await.unwrap();
@@ -91,7 +91,7 @@ async fn an_entry_that_cannot_be_read_does_not_hide_the_pages_behind_it() {
 }
 
 #[tokio::test]
-async fn an_import_counts_a_pending_follow_of_a_forgotten_account_as_refused() {
+async fn an_import_rejects_a_pending_follow_of_a_forgotten_account() {
     let system = System::start_without_jobs(Topology::Single).await;
     system.store.follow_one(ONE).await.unwrap();
     system.store.forget(ONE.to).await.unwrap();
@@ -100,7 +100,7 @@ async fn an_import_counts_a_pending_follow_of_a_forgotten_account_as_refused() {
 }
 
 #[tokio::test]
-async fn a_follow_that_is_made_again_leaves_no_tombstone() {
+async fn a_repeated_follow_removes_its_tombstone() {
     let system = System::start_without_jobs(Topology::Single).await;
     for _ in 0..2 {
         system.follow(id(1), id(2)).await.unwrap();
@@ -115,12 +115,12 @@ async fn a_follow_that_is_made_again_leaves_no_tombstone() {
 }
 
 #[tokio::test]
-async fn versions_grow_though_the_machines_clock_went_back() {
+async fn versions_grow_after_the_clock_went_back() {
     let system = System::start_without_jobs(Topology::Single).await;
     system.follow(id(1), id(2)).await.unwrap();
     let Redis::Single(server) = &system.redis else { panic!("it is a single server") };
     let mut admin = server.admin().await;
-    // As if the last stamp had been issued by a clock a minute ahead of now.
+    // As if the last stamp had been issued by a clock a minute ahead.
     let key = format!("rel:{{{}}}:clock", ONE.from.partition());
     let last: u64 = redis::cmd("GET").arg(&key).query_async(&mut admin).await.unwrap();
     let ahead = last + 60_000 * 4;
@@ -132,11 +132,11 @@ async fn versions_grow_though_the_machines_clock_went_back() {
     assert_eq!(system.counts(id(2)).await, (0, 1, 0));
     let last: u64 = redis::cmd("GET").arg(&key).query_async(&mut admin).await.unwrap();
     assert_eq!(last, ahead + 2);
-    nothing_is_wrong(&system).await;
+    assert_valid(&system).await;
 }
 
 #[tokio::test]
-async fn a_follow_is_settled_when_its_targets_side_knows_of_it() {
+async fn a_follow_is_settled_after_its_projection() {
     let system = System::start_without_jobs(Topology::Single).await;
     let list = async |newer_than_version| {
         let request = pb::ListFollowingRequest {
@@ -152,9 +152,9 @@ async fn a_follow_is_settled_when_its_targets_side_knows_of_it() {
     system.follow(id(1), id(3)).await.unwrap();
     let (first, settled) = list(0).await;
     assert_eq!(settled, first);
-    let truth = system.store.follow_one(ONE).await.unwrap();
+    let source = system.store.follow_one(ONE).await.unwrap();
     let (second, settled) = list(0).await;
-    assert_eq!(second, truth.version);
+    assert_eq!(second, source.version);
     assert!(first <= settled && settled < second);
     assert_eq!(list(first).await, (second, settled));
     sweep(&system).await;
@@ -162,16 +162,16 @@ async fn a_follow_is_settled_when_its_targets_side_knows_of_it() {
 }
 
 #[tokio::test]
-async fn a_follow_that_was_acknowledged_is_completed_without_memory() {
+async fn sagas_complete_at_maxmemory() {
     let system = System::start_without_jobs(Topology::Single).await;
     system.store.follow_one(ONE).await.unwrap();
     let mut admin = system.redis.nodes()[0].admin().await;
     let mut limit = redis::cmd("CONFIG");
     limit.arg("SET").arg("maxmemory").arg(1).exec_async(&mut admin).await.unwrap();
-    let refusal = system.follow(id(3), id(2)).await;
-    support::refused(refusal, tonic::Code::ResourceExhausted, ErrorReason::StoreFull);
+    let rejection = system.follow(id(3), id(2)).await;
+    support::assert_rejected(rejection, tonic::Code::ResourceExhausted, ErrorReason::StoreFull);
     sweep(&system).await;
     assert_eq!(system.counts(id(2)).await, (0, 1, 0));
     assert_eq!(system.counts(id(3)).await, (0, 0, 0));
-    nothing_is_wrong(&system).await;
+    assert_valid(&system).await;
 }

@@ -1,10 +1,10 @@
-//! How fast posts come into followers' home timelines, beside the least that the usual way takes:
-//! bare pipelined `ZADD`s and `ZREMRANGEBYRANK`s of the same posts into as many sorted sets of the
-//! same length on the same server. Ours is the whole way: a job in the stream, the lists of
-//! followers from the relation service over TCP, all in one thread, beside Redis.
+//! The throughput of fan-out on write, compared with the least that the usual design costs: bare
+//! pipelined `ZADD`s and `ZREMRANGEBYRANK`s of the same posts into as many sorted sets of the same
+//! length on the same server. Ours is the whole path: a job in the stream and the lists of
+//! followers from the relation service over TCP, all in one thread, plus Redis.
 //!
-//! On a busy machine, `MICROBLOG_REDIS_TIMEOUT_MS=10000` before it: a step that waits for Redis for
-//! longer than a second is done again some ten seconds later.
+//! On a busy machine, set `MICROBLOG_REDIS_TIMEOUT_MS=10000`: a step that waits for Redis for
+//! longer than a second is repeated later.
 //!
 //! `cargo bench -p microblog-timeline --bench fanout`
 
@@ -27,21 +27,21 @@ use support::{
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Followers, and the entries of the home timeline of each: many whose timelines are short, and
-/// fewer with full ones, since 100,000 full sorted sets take 10 GB.
+/// Follower counts, and the entries of their home timelines: many short ones, and fewer full ones,
+/// since 100,000 full sorted sets take 10 GB.
 const CASES: [(u64, u64); 2] = [(100_000, 30), (20_000, 800)];
 
-/// Posts in a row.
+/// Consecutive posts.
 const POSTS: u64 = 5;
 
-/// How often both are measured, in turn.
+/// The rounds of both measurements, in turn.
 const ROUNDS: usize = 5;
 
-/// The length at which sorted sets are cut.
+/// The length at which sorted sets are trimmed.
 const HOME_MAX: isize = 800;
 
-/// The commands of a pipeline, and how many pipelines are under way: one is made while Redis works
-/// on another, as the keyspace does.
+/// The commands of a pipeline, and the concurrent pipelines: one is encoded while Redis executes
+/// another, as the keyspace does.
 const PIPELINE: usize = 1_000;
 const PIPELINES: usize = 2;
 
@@ -53,7 +53,7 @@ fn main() {
     });
 }
 
-/// What deliveries took, in seconds for all.
+/// The total duration of deliveries, in seconds.
 struct Took {
     wall: f64,
     redis: f64,
@@ -120,7 +120,7 @@ async fn time(
     Took { wall, redis: redis_seconds(admin).await - redis, own: own_seconds() - own }
 }
 
-/// Ours: from the first call to the end of the last job.
+/// Our design: from the first call to the end of the last job.
 async fn push(system: &System, admin: &mut MultiplexedConnection, author: u64) {
     for _ in 0..POSTS {
         system.post(author).await;
@@ -128,7 +128,7 @@ async fn push(system: &System, admin: &mut MultiplexedConnection, author: u64) {
     system.drained(admin, author).await;
 }
 
-/// The usual way.
+/// The usual design.
 async fn add(admin: &mut MultiplexedConnection, sets: &[String], author: u64) {
     for _ in 0..POSTS {
         let post = post_id(author);
@@ -171,7 +171,7 @@ async fn assert_delivered(system: &System, users: &[u64], expected: u64) {
     }
 }
 
-/// Returns the id of the nth follower: each in a partition that has nothing to do with n.
+/// Returns the id of the nth follower, in a partition independent of n.
 fn scattered(n: u64) -> u64 {
     let partition = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
     ((1_000_000 + n) << 12) | (partition << 2)

@@ -1,5 +1,5 @@
-//! What a home timeline takes of Redis' memory, beside a sorted set of as many ids of posts on a
-//! server as Redis comes.
+//! The memory of a home timeline in Redis, compared with a sorted set of as many post ids on a
+//! server with default settings.
 //!
 //! `cargo bench -p microblog-timeline --bench memory`
 
@@ -17,13 +17,13 @@ use support::{build, config, entries_from, id, run_alone};
 /// The entries of a timeline.
 const LENGTHS: [u64; 4] = [10, 48, 200, 800];
 
-/// How many timelines there are of each length.
+/// The number of timelines of each length.
 const TIMELINES: u64 = 1_000;
 
-/// When the posts were made, since 2024: ids are as long as they are now.
+/// The time of the posts since 2024, so that ids have a realistic length.
 const TWO_YEARS_MS: u64 = 62_000_000_000;
 
-/// What Redis has where nobody configures it.
+/// Redis' defaults.
 const DEFAULTS: [(&str, &str); 1] = [("zset-max-listpack-entries", "128")];
 
 fn main() {
@@ -48,11 +48,11 @@ fn main() {
     });
 }
 
-/// What timelines take.
+/// The memory of timelines.
 struct Held {
-    /// Of all that the server uses, for each of them.
+    /// The used memory per timeline.
     each: f64,
-    /// What Redis says of one's key.
+    /// The memory of one key, as Redis reports it.
     key: u64,
 }
 
@@ -60,7 +60,7 @@ async fn ours(entries: &[Entry]) -> Held {
     let server = RedisServer::start().await;
     let store = Store::open(&config(&server.url("timeline"), &[]).redis).unwrap();
     let mut admin = server.admin().await;
-    // Connections, buffers and functions are there before the measurement begins.
+    // Connections, buffers and functions exist before the measurement.
     build(&store, &[id(TIMELINES)], entries, &[]).await;
     let before = used(&mut admin).await;
     let users: Vec<_> = (0..TIMELINES).map(id).collect();
@@ -86,8 +86,7 @@ async fn sets(entries: &[Entry]) -> Held {
     Held { each, key: usage(&mut admin, &format!("home:{}", id(0))).await }
 }
 
-/// Returns the bytes that the server uses, but for what connections and the append-only file have
-/// under way.
+/// Returns the used memory in bytes, without connections and buffers of the append-only file.
 async fn used(admin: &mut MultiplexedConnection) -> i64 {
     let info: String = cmd("INFO").arg("memory").query_async(admin).await.unwrap();
     let number = |name: &str| -> i64 {

@@ -1,7 +1,6 @@
-//! How long `Deliver` takes for authors with 10, 10,000 and 1,000,000 followers, to all of whom
-//! posts are pushed: while nothing else is under way, and while the posts of the one with the most
-//! are on their way. The followers have no home timelines: what is to be seen is that nobody who
-//! posts waits for them.
+//! The latency of `Deliver` for authors with 10, 10,000 and 1,000,000 followers with fan-out on
+//! write: without load, and during the fan-out of the author with the most. The followers have no
+//! home timelines: the benchmark shows that `Deliver` does not wait for the fan-out.
 //!
 //! `cargo bench -p microblog-timeline --bench publish`
 
@@ -23,10 +22,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The followers of each author, fewest first.
 const FOLLOWERS: [u64; 3] = [10, 10_000, 1_000_000];
 
-/// How often each posts while nothing else is under way, in turn.
+/// The posts of each author without load, in turn.
 const ROUNDS: usize = 50;
 
-/// How often each posts while posts are on their way.
+/// The posts of each author during fan-outs.
 const BUSY_ROUNDS: usize = 300;
 
 fn main() {
@@ -37,7 +36,7 @@ fn main() {
             let followers: Vec<_> = (1_000..1_000 + followers).map(id).collect();
             system.import(&followers, id(n)).await;
         }
-        print("nothing else is under way", quiet(&system, &mut admin).await);
+        print("nothing else is under way", quiescent(&system, &mut admin).await);
         print("a fan-out to 1,000,000 is under way", busy(&system, &mut admin).await);
     });
 }
@@ -57,8 +56,8 @@ fn print(when: &str, mut latencies: Latencies) {
     println!();
 }
 
-/// One call at a time, each when the posts of the last ones have come to all followers.
-async fn quiet(system: &System, admin: &mut MultiplexedConnection) -> Latencies {
+/// One call at a time, each after all fan-outs are complete.
+async fn quiescent(system: &System, admin: &mut MultiplexedConnection) -> Latencies {
     let mut latencies = vec![Vec::new(); FOLLOWERS.len()];
     for _ in 0..ROUNDS {
         for (n, of_one) in (0..).zip(&mut latencies) {
@@ -69,8 +68,7 @@ async fn quiet(system: &System, admin: &mut MultiplexedConnection) -> Latencies 
     latencies
 }
 
-/// One call at a time of the other authors, while there is always something of the one with the
-/// most followers on its way.
+/// One call at a time of the other authors, during fan-outs of the author with the most followers.
 async fn busy(system: &System, admin: &mut MultiplexedConnection) -> Latencies {
     let largest = FOLLOWERS.len() - 1;
     let stream = format!("tl:{{{largest}}}:fanout");
@@ -86,7 +84,7 @@ async fn busy(system: &System, admin: &mut MultiplexedConnection) -> Latencies {
     latencies
 }
 
-/// Returns the milliseconds that a post takes to be taken in.
+/// Returns the milliseconds of a delivery.
 async fn post(system: &System, author: u64) -> f64 {
     let began = Instant::now();
     system.post(id(author)).await;

@@ -1,6 +1,6 @@
-//! What a page of 20 of a full home timeline costs: Redis' round trips and commands, with those of
-//! the relation service, and its time, beside a `ZREVRANGE` of 20 from a sorted set of the same
-//! posts. Of an author who is pulled, 50 posts are there.
+//! The cost of a page of 20 from a full home timeline: round trips and commands of Redis, with
+//! those of the relation service, and its time. Compared with a `ZREVRANGE` of 20 from a sorted set
+//! of the same posts. Each pulled author has 50 posts.
 //!
 //! `cargo bench -p microblog-timeline --bench read`
 
@@ -19,22 +19,22 @@ use support::{System, build, delivery, id, median, old_entries, redis_seconds, r
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The entries of the timeline, and whose they are.
+/// The entries of the timeline, and their authors.
 const ENTRIES: u64 = 800;
 const AUTHORS: u64 = 100;
 
-/// How many further authors are pulled, and how many posts there are of each.
+/// The numbers of pulled authors, and the posts of each.
 const PULLED: [u64; 3] = [0, 10, 50];
 const PULLED_POSTS: u64 = 50;
 
 const PAGE: i32 = 20;
 
-/// How often each is read in a round, by how many at once, and in how many rounds, in turn.
+/// The reads per round, the concurrency, and the rounds, in turn.
 const READS: usize = 5_000;
 const AT_ONCE: usize = 32;
 const ROUNDS: usize = 5;
 
-/// Of all that is counted, the commands that this benchmark sends itself.
+/// The commands that the benchmark itself sends.
 const ITS_OWN: [&str; 5] = ["info", "config|resetstat", "auth", "hello", "client|setinfo"];
 
 fn main() {
@@ -53,7 +53,7 @@ fn main() {
 }
 
 async fn measure(pulled: u64) {
-    // Without background jobs: they would be counted.
+    // Without background jobs, which would be counted.
     let system = System::start_without_jobs(Topology::Single).await;
     let mut admin = system.server().admin().await;
     let reader = id(0);
@@ -65,7 +65,7 @@ async fn measure(pulled: u64) {
     }
     for &author in &pulls {
         for n in 0..PULLED_POSTS {
-            // Among the others.
+            // Between the others.
             let post = ((40_000_000 + ENTRIES - n) << 12) | (author & 0xffc);
             system.deliver(delivery(post, author, 0)).await;
         }
@@ -103,14 +103,14 @@ async fn measure(pulled: u64) {
     println!("{:<24}{:>12}{:>10}{bare:>18.1}{:>8.1}", "ZREVRANGE home 0 19", 1, 1, 1.0);
 }
 
-/// Returns how often Redis is sent something for one read.
+/// Returns the round trips of one read.
 async fn round_trips(system: &System, admin: &mut MultiplexedConnection, reader: u64) -> u64 {
     let mut fewest = u64::MAX;
-    // Now and then, something else is under way.
+    // Sometimes something else runs.
     for _ in 0..ROUNDS {
         let before = sent(admin).await;
         system.home_page(reader, PAGE, "", "").await.unwrap();
-        // The second question is one of them.
+        // The counter query is one of them.
         fewest = fewest.min(sent(admin).await - before - 1);
     }
     fewest
@@ -122,7 +122,7 @@ async fn sent(admin: &mut MultiplexedConnection) -> u64 {
     reads.unwrap().trim().parse().unwrap()
 }
 
-/// Returns which commands one read is, and how many of each.
+/// Returns the commands of one read with their counts.
 async fn commands(system: &System, reader: u64) -> Vec<(String, u64)> {
     system.server().reset_commandstats().await;
     system.home_page(reader, PAGE, "", "").await.unwrap();
@@ -133,7 +133,7 @@ async fn commands(system: &System, reader: u64) -> Vec<(String, u64)> {
     commands
 }
 
-/// Returns the microseconds that Redis works for each page of ours.
+/// Returns the microseconds of Redis' time for one of our pages.
 async fn read(system: &System, admin: &mut MultiplexedConnection, reader: u64) -> f64 {
     let before = redis_seconds(admin).await;
     let reads = (0..READS).map(|_| system.home_page(reader, PAGE, "", ""));
@@ -141,7 +141,7 @@ async fn read(system: &System, admin: &mut MultiplexedConnection, reader: u64) -
     (redis_seconds(admin).await - before) / READS as f64 * 1e6
 }
 
-/// Returns the same for the usual way, over a connection that as many share.
+/// Returns the same for the usual design, with the same concurrency on one connection.
 async fn range(admin: &mut MultiplexedConnection) -> f64 {
     let before = redis_seconds(admin).await;
     let reads = (0..READS).map(|_| {

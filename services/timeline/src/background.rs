@@ -1,26 +1,26 @@
-//! The jobs that run beside the calls: workers in every thread of every replica, each thread with
-//! its share of the streams, and one look at the queues.
+//! Background jobs: the fan-out workers and the backlog gauge. The streams are divided among the
+//! worker threads of each replica.
 
 use std::time::Duration;
 
 use futures::{FutureExt as _, future::BoxFuture};
 use microblog_chassis::{PeriodicJob, Worker};
 
-use crate::{keys::STREAMS, metrics::Metrics, store::Store, worker::Workers};
+use crate::{fanout_worker::FanoutWorkers, keys::STREAMS, metrics::Metrics, store::Store};
 
-/// How often the queues are measured.
+/// The period of the backlog measurement.
 const MEASURE_PERIOD: Duration = Duration::from_secs(5);
 
-/// Returns the jobs of a thread, each running for ever.
+/// Returns the background jobs of a thread. They never complete.
 pub(crate) fn jobs(
     store: &Store,
-    workers: &Workers,
+    workers: &FanoutWorkers,
     metrics: &Metrics,
     worker: Worker,
 ) -> Vec<BoxFuture<'static, ()>> {
     let is_ours = |stream: &u16| usize::from(*stream) % worker.count == worker.index;
     let streams = (0..STREAMS).filter(is_ours);
-    let mut jobs: Vec<_> = streams.map(|stream| workers.clone().work(stream).boxed()).collect();
+    let mut jobs: Vec<_> = streams.map(|stream| workers.clone().run(stream).boxed()).collect();
     if worker.is_first() {
         jobs.push(measure(store.clone(), metrics.clone()).boxed());
     }

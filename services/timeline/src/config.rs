@@ -1,19 +1,18 @@
-//! How the timeline service is configured: by flags, or by the environment.
+//! Configuration of the timeline service: flags and environment variables.
 
 use std::net::SocketAddr;
 
 use microblog_chassis as chassis;
 use microblog_keyspace as keyspace;
 
-/// How posts come into home timelines. What readers see is the same; what it costs, and whom, is
-/// not.
+/// The fan-out strategy. Readers see the same timelines in each mode; the cost differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
-    /// By push, but those of authors with many followers by pull
+    /// Fan-out on write, but fan-out on read for authors with many followers
     Hybrid,
-    /// Written into every active follower's home timeline when they are posted
+    /// Fan-out on write (push): a new post is written into the home timelines of active followers
     Push,
-    /// Fetched from the timelines of all followings when a home timeline is read
+    /// Fan-out on read (pull): reading a home timeline fetches the posts of all followings
     Pull,
 }
 
@@ -29,8 +28,8 @@ pub struct Config {
         default_value = "127.0.0.1:50054"
     )]
     pub listen: SocketAddr,
-    /// Where the relation service is, which knows who follows whom: a URL, or several with commas
-    /// between them. A name is all of its addresses
+    /// URL of the relation service, or several URLs separated by commas. All addresses of a host
+    /// name are used
     #[arg(
         long,
         env = "MICROBLOG_RELATION_URL",
@@ -38,17 +37,17 @@ pub struct Config {
         default_value = "http://127.0.0.1:50052"
     )]
     pub relation_url: String,
-    /// How posts come into home timelines; the same for all replicas
+    /// Fan-out strategy of home timelines; the same for all replicas
     #[arg(long, env = "MICROBLOG_TIMELINE_MODE", value_enum, default_value_t = Mode::Hybrid)]
     pub mode: Mode,
-    /// With how many followers an author's posts are no longer pushed but pulled; pushed again
-    /// below half of it
+    /// Follower count above which an author's posts use fan-out on read. Below half of it, they use
+    /// fan-out on write again
     #[arg(long, env = "MICROBLOG_PULL_THRESHOLD", value_name = "COUNT", default_value_t = 10_000)]
     pub pull_threshold: u64,
     /// Limits, deadlines, logs and telemetry.
     #[command(flatten)]
     pub chassis: chassis::Config,
-    /// Where the store is.
+    /// Redis connection.
     #[command(flatten)]
     pub redis: keyspace::Config,
 }

@@ -1,5 +1,5 @@
-//! Posts taken in: into their authors' timelines first, and then on the way to followers. A crash in
-//! between leaves the caller without an answer, who then repeats all of it.
+//! Delivery of new posts: writes them into user timelines and then enqueues their fan-out. After a
+//! crash in between, the caller gets no response and retries both.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,53 +12,54 @@ use crate::{
     error::Error,
     job::{Job, Kind, QUEUE},
     metrics::Metrics,
-    store::{Published, State, Store},
+    store::{FanoutState, Published, Store},
 };
 
-/// For how long it is noted at once that posts are not pushed: far longer than one takes to be taken
-/// in after that.
+/// For how long one record says that posts are not pushed: far longer than a delivery takes.
 const UNPUSHED_MAX: Duration = Duration::from_secs(60);
 
-/// Takes posts in.
+/// Delivers posts.
 #[derive(Clone)]
 pub(crate) struct Delivery {
     store: Store,
     mode: Mode,
-    // When it was last noted that posts are not pushed.
-    unpushed_noted: Arc<Mutex<Option<Instant>>>,
+    // When the last record was written.
+    unpushed_recorded_at: Arc<Mutex<Option<Instant>>>,
     metrics: Metrics,
 }
 
 impl Delivery {
     pub(crate) fn new(store: Store, mode: Mode, metrics: Metrics) -> Self {
-        Self { store, mode, unpushed_noted: Arc::default(), metrics }
+        Self { store, mode, unpushed_recorded_at: Arc::default(), metrics }
     }
 
-    /// Takes posts in. May be repeated.
+    /// Delivers posts. Idempotent.
     pub(crate) async fn deliver(&self, posts: &[Entry]) -> Result<(), Error> {
         if self.mode == Mode::Pull {
-            self.note_unpushed().await?;
+            self.record_unpushed().await?;
         }
         let published = self.store.publish(posts).await?;
         let with_outcome = || posts.iter().zip(&published);
         let sending = message::send(QUEUE, posts.len());
-        let job = |(post, published)| Some(self.job(post, published)?.from(sending.traceparent()));
+        let job = |(post, published)| {
+            Some(self.job(post, published)?.with_traceparent(sending.traceparent()))
+        };
         let jobs: Vec<_> = with_outcome().filter_map(job).collect();
         sending.run(self.store.enqueue(&jobs)).await?;
         for (_, published) in with_outcome().filter(|(_, published)| published.is_new) {
-            self.metrics.posted(self.mode == Mode::Pull || published.state == State::Pulled);
+            self.metrics.posted(self.mode == Mode::Pull || published.state == FanoutState::OnRead);
         }
         Ok(())
     }
 
-    // Home timelines that were built in another mode are not to be trusted in that mode again.
-    async fn note_unpushed(&self) -> Result<(), Error> {
-        // Whoever finds it too old notes it; the others wait until that is done.
-        let mut noted = self.unpushed_noted.lock().await;
-        if noted.is_none_or(|noted| noted.elapsed() > UNPUSHED_MAX / 3) {
+    // Home timelines built in another mode become stale: pull mode does not push posts to them.
+    async fn record_unpushed(&self) -> Result<(), Error> {
+        // One call writes the record; concurrent calls wait for it.
+        let mut recorded_at = self.unpushed_recorded_at.lock().await;
+        if recorded_at.is_none_or(|at| at.elapsed() > UNPUSHED_MAX / 3) {
             let now = Instant::now();
-            self.store.note_unpushed(UNPUSHED_MAX).await?;
-            *noted = Some(now);
+            self.store.record_unpushed(UNPUSHED_MAX).await?;
+            *recorded_at = Some(now);
         }
         Ok(())
     }
@@ -66,10 +67,10 @@ impl Delivery {
     fn job(&self, post: &Entry, published: &Published) -> Option<Job> {
         let kind = match (self.mode, published.state) {
             (Mode::Pull, _) => return None,
-            (Mode::Hybrid, State::Pulled) => Kind::Weigh,
+            (Mode::Hybrid, FanoutState::OnRead) => Kind::Reevaluate,
             (Mode::Hybrid | Mode::Push, _) => Kind::Push,
         };
-        // What was taken in before may be on its way already, or may have arrived.
+        // An earlier attempt may have pushed the post already.
         Some(Job::of_post(kind, post, !published.is_new))
     }
 }

@@ -1,51 +1,51 @@
-//! An entry of a timeline, and how it is packed: records of fixed width in one string, so that a
-//! whole timeline is read at once. Pure.
+//! A timeline entry and its packed encoding: records of fixed width in one string, so one command
+//! reads a whole timeline. Pure.
 //!
-//! Numbers are little-endian. Ids are below 2^53, which leaves 11 bits of a word; an author lies in
-//! the partition of their posts, so that 43 bits name them beside a post.
+//! Numbers are little-endian. Ids are below 2^53, which leaves 11 bits of a word. An author is in
+//! the same partition as the author's posts, so 43 bits identify the author beside a post id.
 //!
-//! | record | bytes | what |
+//! | record | bytes | content |
 //! | --- | --- | --- |
-//! | home | 8 | post; above it, bit 53: whether it has a text |
-//! | | 8 | root of a repost, or 0; above it, the author's upper 11 bits |
+//! | home | 8 | post id; bit 53: whether it has a text |
+//! | | 8 | root id of a repost, or 0; above it, the author's upper 11 bits |
 //! | | 4 | the author's lower 32 bits |
-//! | user | 8 | post |
-//! | | 8 | root of a repost, or 0; above it, bit 53: whether it has a text |
+//! | user | 8 | post id |
+//! | | 8 | root id of a repost, or 0; bit 53: whether it has a text |
 
 use std::cmp::Reverse;
 
 use microblog_domain::{Partition, PostId, UserId};
 
-/// The bytes of a record in a home timeline.
+/// The size of a home timeline record in bytes.
 pub(crate) const HOME_RECORD: usize = 20;
 
-/// The bytes of a record in a user timeline.
+/// The size of a user timeline record in bytes.
 pub(crate) const USER_RECORD: usize = 16;
 
 const ID_BITS: u32 = 53;
 const ID: u64 = (1 << ID_BITS) - 1;
 const HAS_TEXT: u64 = 1 << ID_BITS;
 
-/// A post as timelines know it.
+/// A timeline entry: a post or repost without its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The post.
+    /// The post id.
     pub post: PostId,
-    /// Whose. In the post's partition.
+    /// The author. In the post's partition.
     pub author: UserId,
-    /// Of a repost, the post that it repeats.
+    /// The reposted post; `None` if this is not a repost.
     pub root: Option<PostId>,
-    /// Whether it has a text: a repost may have none.
+    /// Whether it has a text. A plain repost has none.
     pub has_text: bool,
 }
 
 impl Entry {
-    /// Returns the post that a reader sees by it: the root of a repost, or itself.
-    pub fn shows(&self) -> PostId {
+    /// Returns the post that the entry displays: the root of a repost, or the post itself.
+    pub fn displayed_post(&self) -> PostId {
         self.root.unwrap_or(self.post)
     }
 
-    /// Returns whether it says nothing but that somebody reposted.
+    /// Returns whether it is a repost without a text.
     pub fn is_plain_repost(&self) -> bool {
         self.root.is_some() && !self.has_text
     }
@@ -58,7 +58,7 @@ impl Entry {
         self.root.map_or(0, PostId::get)
     }
 
-    /// Returns its record in home timelines.
+    /// Encodes a home timeline record.
     pub(crate) fn home_record(&self) -> [u8; HOME_RECORD] {
         let author = without_partition(self.author);
         let mut record = [0; HOME_RECORD];
@@ -69,7 +69,7 @@ impl Entry {
         record
     }
 
-    /// Reads a record of a home timeline; `None` for what is none.
+    /// Decodes a home timeline record. Returns `None` for an empty record.
     pub(crate) fn from_home_record(record: &[u8; HOME_RECORD]) -> Option<Self> {
         let (first, second) = (word(record, 0), word(record, 8));
         let [.., a, b, c, d] = *record;
@@ -83,7 +83,7 @@ impl Entry {
         })
     }
 
-    /// Returns its record in the author's own timeline.
+    /// Encodes a user timeline record.
     pub(crate) fn user_record(&self) -> [u8; USER_RECORD] {
         let mut record = [0; USER_RECORD];
         record[..8].copy_from_slice(&self.post.get().to_le_bytes());
@@ -91,7 +91,7 @@ impl Entry {
         record
     }
 
-    /// Reads a record of an author's own timeline; `None` for what is none, such as its head.
+    /// Decodes a user timeline record. Returns `None` if it is not a record, such as the head.
     pub(crate) fn from_user_record(author: UserId, record: &[u8; USER_RECORD]) -> Option<Self> {
         let (first, second) = (word(record, 0), word(record, 8));
         let post = PostId::new(first)?;
@@ -100,10 +100,10 @@ impl Entry {
     }
 }
 
-/// Sorts entries, newest first, makes them unique, and keeps the newest `max`.
+/// Sorts entries newest first, deduplicates them, and keeps the newest `max`.
 pub(crate) fn newest(mut entries: Vec<Entry>, max: usize) -> Vec<Entry> {
     if !is_newest_first(&entries) {
-        // The stable sort makes use of what is in order already, such as each author's posts.
+        // A stable sort is fast on sorted runs, such as each author's posts.
         entries.sort_by_key(|entry| Reverse(entry.post));
         entries.dedup_by_key(|entry| entry.post);
     }
@@ -111,7 +111,7 @@ pub(crate) fn newest(mut entries: Vec<Entry>, max: usize) -> Vec<Entry> {
     entries
 }
 
-/// Sorts entries, newest first, and makes them unique, that came one after the other: mostly oldest
+/// Sorts entries newest first and deduplicates them. Expects them in insertion order: mostly oldest
 /// first.
 pub(crate) fn newest_first(mut entries: Vec<Entry>) -> Vec<Entry> {
     entries.reverse();
@@ -128,8 +128,8 @@ fn is_newest_first(entries: &[Entry]) -> bool {
     entries.is_sorted_by(|one, next| one.post > next.post)
 }
 
-/// Sorts entries, newest first, by inserting each into those before it. Returns whether it did: it
-/// gives up where more are out of order than another way would cost.
+/// Insertion sort, newest first. Returns false, with the entries partly sorted, if it would move
+/// more than four places per entry on average.
 fn insert_into_order(entries: &mut [Entry]) -> bool {
     let mut moves_left = 4 * entries.len();
     for place in 1..entries.len() {
@@ -149,7 +149,7 @@ fn word(record: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-// An id is 41 bits of milliseconds, 10 of partition, 2 of sequence.
+// An id is 41 bits of milliseconds, 10 bits of partition and 2 bits of sequence.
 fn without_partition(author: UserId) -> u64 {
     ((author.get() >> 12) << 2) | (author.get() & 3)
 }
@@ -179,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_record_keeps_its_entry(entry in entries().prop_filter_map("an id", |entry| entry)) {
+        fn records_round_trip(entry in entries().prop_filter_map("an id", |entry| entry)) {
             prop_assert_eq!(Entry::from_home_record(&entry.home_record()), Some(entry));
             let record = entry.user_record();
             prop_assert_eq!(Entry::from_user_record(entry.author, &record), Some(entry));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_from_an_empty_place() {
+    fn empty_records_do_not_decode() {
         assert_eq!(Entry::from_home_record(&[0; HOME_RECORD]), None);
         let author = UserId::new(4).unwrap();
         assert_eq!(Entry::from_user_record(author, &[0; USER_RECORD]), None);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_are_unique_and_in_order() {
+    fn newest_sorts_and_deduplicates() {
         assert_eq!(newest(of_posts([5, 9, 5, 1, 7]), 3), of_posts([9, 7, 5]));
         assert_eq!(newest(of_posts([]), 3), []);
         assert_eq!(newest_first(of_posts([])), []);
@@ -213,8 +213,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_out_of_order_is_left_to_another_way() {
-        // Each would have to pass all before it.
+    fn insertion_sort_gives_up_on_unsorted_input() {
+        // Each entry would move past all entries before it.
         let mut entries = of_posts((1..=100).chain(200..=300));
         assert!(!insert_into_order(&mut entries));
         let mut nearly = of_posts([9, 8, 6, 7, 5, 5, 4, 2, 3]);
@@ -224,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_newest_are_the_newest_in_whatever_order_they_come(
+        fn newest_equals_a_plain_sort(
             posts in prop::collection::vec(1_u64..300, 0..200),
             is_nearly_in_order: bool,
             max in 0_usize..250,

@@ -1,4 +1,4 @@
-//! What can go wrong in the timeline service, and the one place that turns it into a status.
+//! Errors of the timeline service and their mapping to gRPC status.
 
 use microblog_chassis::status;
 use microblog_domain::{Invalid, TokenError};
@@ -6,39 +6,39 @@ use microblog_keyspace as keyspace;
 use microblog_proto::common::ErrorReason;
 use tonic::{Code, Status};
 
-/// Why a call is refused or fails.
+/// Why a call is rejected or fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Fields of the request are wrong.
-    #[error("the request is not valid")]
+    /// Fields of the request are invalid.
+    #[error("invalid request")]
     Invalid(Vec<Invalid>),
-    /// A token is not one of this timeline.
-    #[error("the token is not valid")]
+    /// A page or since token is invalid for this timeline.
+    #[error("invalid token")]
     Token {
-        /// The field that it is in.
+        /// The request field of the token.
         field: &'static str,
-        /// What is wrong with it.
+        /// Why it is invalid.
         #[source]
         error: TokenError,
     },
-    /// A home timeline was being built for as long as a reader waits.
+    /// The home timeline was still being built after `WAIT_MAX`.
     #[error("the home timeline is being built")]
     BeingBuilt,
-    /// The store failed.
-    #[error("the store failed")]
+    /// Redis failed.
+    #[error("redis failed")]
     Store(#[from] keyspace::Error),
     /// The relation service failed.
-    #[error("the relation service failed")]
+    #[error("relation service failed")]
     Relation(#[source] Status),
 }
 
 impl Error {
-    /// Returns whether the store rejected a write since it is at its memory limit.
+    /// Returns whether Redis rejected a write at its memory limit.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_full())
     }
 
-    /// Returns whether it is of no use to go on at once.
+    /// Returns whether the next call would likely fail too.
     pub(crate) fn is_outage(&self) -> bool {
         match self {
             Self::Store(error) => error.is_unavailable() || error.is_full(),
@@ -81,22 +81,23 @@ impl From<Error> for Status {
                     | keyspace::Error::Config(_) => status::internal(),
                 }
             }
-            Error::Relation(relation) => of_peer(&relation),
+            Error::Relation(relation) => peer_status(&relation),
         }
     }
 }
 
-// No caller can have caused what the relation service refuses: it is asked about ids only.
-fn of_peer(status: &Status) -> Status {
+// Requests to the relation service contain only ids, so an `InvalidArgument` from it is an internal
+// error.
+fn peer_status(status: &Status) -> Status {
     match status.code() {
         Code::Unavailable | Code::Cancelled | Code::ResourceExhausted => {
-            let text = "the relation service does not answer";
+            let text = "relation service unavailable";
             status::with_reason(Code::Unavailable, ErrorReason::PeerUnavailable, text)
         }
         Code::DeadlineExceeded => status::deadline_exceeded(),
         code => {
             let message = status.message();
-            tracing::error!(?code, message, "the relation service answered as it should not");
+            tracing::error!(?code, message, "unexpected status from the relation service");
             status::internal()
         }
     }

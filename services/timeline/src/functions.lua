@@ -1,38 +1,39 @@
--- The atomic steps of the timeline service. A user's timelines, all in the user's partition, and
--- streams of what is to be done to home timelines. Nothing here knows what a record says, but that
--- it begins with its post's id.
+-- The Redis functions of the timeline service: user timelines, home timelines and fan-out streams.
+-- All keys of a user are in the user's partition. The functions do not decode records, except the
+-- post id at their beginning.
 --
--- A user timeline: a head of 16 bytes, then records of 16 bytes, in the order of their posts. Of the
--- head, the first byte is a state, see below; the next seven are none of a post's id; four say when
--- the author was last found to have too many followers to push to, in seconds since 2024.
+-- User timeline: a head of 16 bytes, then records of 16 bytes in the order of posts. Head: byte 0
+-- is the fan-out state; bytes 1 to 7 make sure that no post id matches; bytes 8 to 11 are the time
+-- of the last start of a switch to fan-out on read, in seconds since 2024.
 --
--- A home timeline: a head, and a ring of records of 20 bytes in the order in which they came. The
--- string is as long as its ring may grow before it is moved to a longer one. The head's 40 bytes:
+-- Home timeline: a head of 40 bytes, then a ring of records of 20 bytes in order of insertion. The
+-- string has the full size of the ring, which grows in steps. Head:
 --
---    0  1  format, 1; a timeline of any other is dropped, to be built again when it is read
---    1  1  whether it was ever built: 0 or 1
---    2  2  where the next record goes
---    4  2  how many records there are
---    6  4  how many came since the edition began
---   10  4  when it was last known to be read, in hours since 1970
---   14  2  nothing
---   16  8  edition: what is replaced in one step gets the next one
---   24  8  the version of the newest follow that it reflects
---   32  4  since when it is being built, in seconds since 2024; 0 if it is not
---   36  4  when it was last built from nothing, likewise
+--   offset  size  content
+--    0       1    format, 1; a timeline of another format is deleted and rebuilt at the next read
+--    1       1    whether the first build is complete: 0 or 1
+--    2       2    ring position of the next record
+--    4       2    number of records
+--    6       4    number of records pushed since the edition began
+--   10       4    time of the last recorded read, in hours since 1970
+--   14       2    unused
+--   16       8    edition: changes with each replacement
+--   24       8    version of the newest follow that it reflects
+--   32       4    start of the build lease, in seconds since 2024; 0 without a lease
+--   36       4    time of the last rebuild, in seconds since 2024
 
 local USER_HEAD, USER_RECORD = 16, 16
 local HOME_FORMAT, HOME_HEAD, HOME_RECORD = 1, 40, 20
 
--- An author whose posts are fetched.
+-- The size of a pulled author's id.
 local PULL = 8
 
--- How many of an author's posts are kept, and how many more there may be until they are cut.
+-- The length of a user timeline, and how far it may grow before it is trimmed.
 local USER_MAX, USER_SLACK = 1000, 250
 local HOME_MAX = 800
 
--- How an author's posts reach followers: by push; by both while pull begins; by pull.
-local PUSHED, CROSSING, PULLED = 0, 1, 2
+-- Fan-out states of an author.
+local ON_WRITE, SWITCHING, ON_READ = 0, 1, 2
 
 -- Returns whether a timeline has a record that begins with these 8 bytes.
 local function has(timeline, head, width, post)
@@ -46,7 +47,7 @@ local function has(timeline, head, width, post)
   return false
 end
 
--- Returns the time in whole seconds since 2024.
+-- Returns the time in seconds since 2024.
 local function now_seconds()
   return math.floor(now_ms() / 1000)
 end

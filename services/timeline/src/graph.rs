@@ -1,4 +1,4 @@
-//! What the timeline service asks the relation service: who follows whom. Knows no timeline.
+//! Client of the relation service: the follow graph.
 
 use std::time::Duration;
 
@@ -10,36 +10,36 @@ use tonic::Status;
 
 use crate::error::Error;
 
-/// The most entries of a list that relation returns at once.
+/// The largest page of the relation service's lists.
 const PAGE_MAX: i32 = 200;
 
-/// The most followers that one message of a stream has.
+/// The largest batch in a message of a followers stream.
 const STREAM_BATCH: i32 = 2_000;
 
-/// For one answer: a peer that hangs must not stop a worker for ever, and a call has its own
-/// deadline beside it.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// The timeout of one response. A hung peer must not stop a worker; calls also have their own
+/// deadline.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How an author stands to a reader: all that the relation service says of it.
+/// The relation of a viewer to an author, as the relation service returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing(relation::Relation);
+pub(crate) struct ViewerRelation(relation::Relation);
 
-/// Followings.
+/// The followings of a user.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Followings {
-    /// Who is followed.
+    /// The users who are followed.
     pub(crate) authors: Vec<UserId>,
-    /// Up to which version the follows are settled: those who are followed know of it, and what they
-    /// post from then on is brought to the follower. 0 if there are none.
+    /// The version up to which the follows are settled: the followed authors' follower lists
+    /// include this user, so fan-out on write reaches the user. 0 if there are none.
     pub(crate) settled: u64,
 }
 
-/// Some followers of an author.
+/// A page of an author's followers.
 #[derive(Clone, Debug)]
 pub(crate) struct Followers {
-    /// Who follows.
+    /// The followers.
     pub(crate) users: Vec<UserId>,
-    /// From where to go on; empty at the end.
+    /// The token of the next page; empty at the end.
     pub(crate) next_token: String,
 }
 
@@ -50,18 +50,18 @@ pub(crate) struct Graph {
 }
 
 impl Graph {
-    /// Returns the graph that a relation service knows.
+    /// Returns a client of a relation service.
     pub(crate) fn new(relation: Peer) -> Self {
         Self { relation: RelationServicePeer::new(relation) }
     }
 
-    /// Returns how authors stand to a reader, in their order, and the version of the reader's
-    /// newest follow. One call for each 500 authors, all at once; one if there are none.
-    pub(crate) async fn standings(
+    /// Returns the relations of a viewer to authors, in their order, and the version of the
+    /// viewer's newest follow. Makes one call per 500 authors, concurrently, and at least one.
+    pub(crate) async fn relations(
         &self,
         reader: UserId,
         authors: &[UserId],
-    ) -> Result<(Vec<Standing>, u64), Error> {
+    ) -> Result<(Vec<ViewerRelation>, u64), Error> {
         let mut chunks: Vec<_> = authors.chunks(BATCH_MAX).collect();
         if chunks.is_empty() {
             chunks.push(&[]);
@@ -74,22 +74,22 @@ impl Graph {
                 include_mutes: true,
                 include_newest_following_version: true,
             };
-            in_time(self.relation.batch_get_relations(request))
+            call(self.relation.batch_get_relations(request))
         });
-        let (mut standings, mut version) = (Vec::with_capacity(authors.len()), u64::MAX);
+        let (mut relations, mut version) = (Vec::with_capacity(authors.len()), u64::MAX);
         for answer in futures::future::try_join_all(asked).await? {
-            // Of several, the oldest: what it does not reflect, the next read will.
+            // The minimum over all responses. The next read handles later follows.
             version = version.min(answer.newest_following_version);
-            standings.extend(answer.relations.into_iter().map(Standing));
+            relations.extend(answer.relations.into_iter().map(ViewerRelation));
         }
-        if standings.len() == authors.len() {
-            Ok((standings, version))
+        if relations.len() == authors.len() {
+            Ok((relations, version))
         } else {
-            Err(Error::Relation(Status::internal("not a relation to everybody asked about")))
+            Err(Error::Relation(Status::internal("response lacks some relations")))
         }
     }
 
-    /// Returns whom a user has followed since a version; all for 0. One call for each 200.
+    /// Returns the followings since a version; all of them for version 0. One call per 200.
     pub(crate) async fn followings(&self, user: UserId, since: u64) -> Result<Followings, Error> {
         let (mut followings, mut page_token) = (Followings::default(), String::new());
         loop {
@@ -100,8 +100,8 @@ impl Graph {
                 newer_than_version: since,
                 ..Default::default()
             };
-            let page = in_time(self.relation.list_following(request)).await?;
-            // On the first page alone.
+            let page = call(self.relation.list_following(request)).await?;
+            // Only the first page sets it.
             followings.settled = followings.settled.max(page.settled_version);
             followings.authors.extend(users(&page.edges));
             page_token = page.next_page_token;
@@ -111,7 +111,7 @@ impl Graph {
         }
     }
 
-    /// Returns whom a user follows and is followed by. One call for each 200.
+    /// Returns the mutual followers of a user. One call per 200.
     pub(crate) async fn mutuals(&self, user: UserId) -> Result<Vec<UserId>, Error> {
         let (mut mutuals, mut page_token) = (Vec::new(), String::new());
         loop {
@@ -120,7 +120,7 @@ impl Graph {
                 page_size: PAGE_MAX,
                 page_token,
             };
-            let page = in_time(self.relation.list_mutuals(request)).await?;
+            let page = call(self.relation.list_mutuals(request)).await?;
             mutuals.extend(users(&page.edges));
             page_token = page.next_page_token;
             if page_token.is_empty() {
@@ -129,8 +129,8 @@ impl Graph {
         }
     }
 
-    /// Returns followers of an author from a place in their list on: at least `count`, or all that
-    /// there are. One streaming call.
+    /// Returns followers of an author from a token on: at least `count`, or all that are left. One
+    /// streaming call.
     pub(crate) async fn followers(
         &self,
         author: UserId,
@@ -142,13 +142,13 @@ impl Graph {
             batch_size: STREAM_BATCH.min(i32::try_from(count).unwrap_or(STREAM_BATCH)),
             page_token: token.to_owned(),
         };
-        let mut batches = in_time(self.relation.stream_followers(request)).await?;
+        let mut batches = call(self.relation.stream_followers(request)).await?;
         let (mut users, mut is_last) = (Vec::new(), false);
-        while let Some(batch) = timely(batches.message()).await? {
+        while let Some(batch) = with_timeout(batches.message()).await? {
             users.extend(batch.user_ids.iter().copied().filter_map(UserId::new));
             is_last = batch.next_page_token.is_empty();
-            // Behind the last batch nothing comes but how the call ended, which who leaves before
-            // that has cancelled.
+            // Only the trailers follow the last batch. Dropping the stream before would cancel the
+            // call.
             if !is_last && users.len() >= count {
                 return Ok(Followers { users, next_token: batch.next_page_token });
             }
@@ -156,20 +156,20 @@ impl Graph {
         if is_last {
             return Ok(Followers { users, next_token: String::new() });
         }
-        Err(Error::Relation(Status::unavailable("a stream of followers ended before its end")))
+        Err(Error::Relation(Status::unavailable("followers stream ended early")))
     }
 
-    /// Returns how many follow an author. One call.
+    /// Returns the follower count of an author. One call.
     pub(crate) async fn count_followers(&self, author: UserId) -> Result<u64, Error> {
         let request = relation::BatchGetCountsRequest { user_ids: vec![author.get()] };
-        let answer = in_time(self.relation.batch_get_counts(request)).await?;
+        let answer = call(self.relation.batch_get_counts(request)).await?;
         Ok(answer.counts.first().map_or(0, |counts| counts.followers))
     }
 }
 
-impl Standing {
-    /// How readers stand to themselves, as the relation service has it.
-    pub(crate) fn own(reader: UserId) -> Self {
+impl ViewerRelation {
+    /// Returns the relation of a viewer to themselves.
+    pub(crate) fn to_self(reader: UserId) -> Self {
         Self(relation::Relation {
             user_id: reader.get(),
             state: RelationState::Self_.into(),
@@ -179,7 +179,7 @@ impl Standing {
         })
     }
 
-    /// Returns whether the reader follows the author.
+    /// Returns whether the viewer follows the author.
     pub(crate) fn is_followed(&self) -> bool {
         matches!(self.0.state(), RelationState::Following | RelationState::Mutual)
     }
@@ -189,12 +189,12 @@ impl Standing {
         self.0.state() == RelationState::Mutual
     }
 
-    /// Returns whether one has blocked the other, or the reader has muted the author.
-    pub(crate) fn is_apart(&self) -> bool {
+    /// Returns whether either blocks the other, or the viewer mutes the author.
+    pub(crate) fn is_blocked_or_muted(&self) -> bool {
         self.0.blocking || self.0.blocked_by || self.0.muting
     }
 
-    /// Returns it as it is said.
+    /// Returns the wire type.
     pub(crate) fn relation(&self) -> relation::Relation {
         self.0
     }
@@ -204,15 +204,19 @@ fn users(edges: &[Edge]) -> impl Iterator<Item = UserId> {
     edges.iter().filter_map(|edge| UserId::new(edge.user_id))
 }
 
-async fn in_time<T>(
+async fn call<T>(
     answer: impl Future<Output = Result<tonic::Response<T>, Status>>,
 ) -> Result<T, Error> {
-    Ok(timely(answer).await?.into_inner())
+    Ok(with_timeout(answer).await?.into_inner())
 }
 
-async fn timely<T>(answer: impl Future<Output = Result<T, Status>>) -> Result<T, Error> {
-    let late = |_| Err(Status::unavailable("no answer in time"));
-    // So that what is told is who does not answer.
-    let remaining = context::remaining().map_or(ANSWER_MAX, |remaining| remaining.mul_f64(0.8));
-    timeout(ANSWER_MAX.min(remaining), answer).await.unwrap_or_else(late).map_err(Error::Relation)
+async fn with_timeout<T>(answer: impl Future<Output = Result<T, Status>>) -> Result<T, Error> {
+    let timed_out = |_| Err(Status::unavailable("relation service timed out"));
+    // Shorter than the caller's deadline, so the error names the relation service.
+    let remaining =
+        context::remaining().map_or(RESPONSE_TIMEOUT, |remaining| remaining.mul_f64(0.8));
+    timeout(RESPONSE_TIMEOUT.min(remaining), answer)
+        .await
+        .unwrap_or_else(timed_out)
+        .map_err(Error::Relation)
 }

@@ -1,6 +1,5 @@
-//! What is to be done to the home timelines of an author's followers. Kept in streams, so that
-//! replicas of two versions may have to understand each other's: a protobuf message, of which new
-//! fields may come and none may change.
+//! Fan-out jobs: the entries of the fan-out streams. Replicas of two versions may read each other's
+//! jobs, so a job is a protobuf message. New fields may be added; existing ones must not change.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,62 +7,62 @@ use microblog_domain::{PostId, UserId};
 
 use crate::entry::Entry;
 
-/// What traces call all of the streams together.
+/// The queue's name in traces, for all streams together.
 pub(crate) const QUEUE: &str = "fanout";
 
-/// What is to be done.
+/// The kind of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub enum Kind {
     /// Never written.
     Unspecified = 0,
-    /// Writes a post into the home timelines.
+    /// Fan-out on write: pushes a post to followers' home timelines.
     Push = 1,
-    /// Makes the home timelines fetch the author's posts from now on.
-    Cross = 2,
-    /// Looks whether the posts of the author, which are fetched, may be pushed again, and pushes
-    /// this one if so.
-    Weigh = 3,
+    /// Switches an author to fan-out on read: adds the author to the pulled authors of followers'
+    /// home timelines.
+    SwitchToRead = 2,
+    /// Checks whether an author with fan-out on read may switch back, and pushes this post if so.
+    Reevaluate = 3,
 }
 
-/// A job: as much of it as is still to be done.
+/// A fan-out job, or the rest of one.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Job {
-    /// What is to be done.
+    /// The kind.
     #[prost(enumeration = "Kind", tag = "1")]
     pub kind: i32,
-    /// Whose followers it is about.
+    /// The author whose followers are the targets.
     #[prost(uint64, tag = "2")]
     pub author_id: u64,
-    /// The post; 0 for none.
+    /// The post; 0 if none.
     #[prost(uint64, tag = "3")]
     pub post_id: u64,
-    /// Of a repost, the post that it repeats; 0 of any other.
+    /// The reposted post; 0 if it is not a repost.
     #[prost(uint64, tag = "4")]
     pub root_id: u64,
     /// Whether the post has a text.
     #[prost(bool, tag = "5")]
     pub has_text: bool,
-    /// Whether the post may have been pushed before: then nobody is to have it twice.
+    /// Whether an earlier attempt may have pushed the post. The push then checks for duplicates.
     #[prost(bool, tag = "6")]
     pub is_repeat: bool,
-    /// From where to go on in the list of followers; empty at the beginning.
+    /// The page token in the list of followers; empty at the beginning.
     #[prost(string, tag = "7")]
     pub followers_token: String,
-    /// How many followers are done.
+    /// The number of followers done.
     #[prost(uint64, tag = "8")]
     pub followers_done: u64,
-    /// When the job was added, in milliseconds since 1970.
+    /// The enqueue time in milliseconds since 1970.
     #[prost(uint64, tag = "9")]
     pub added_ms: u64,
-    /// Where it comes from, as a line of W3C trace context; empty where that is not recorded, and
-    /// of what earlier versions wrote.
+    /// The `traceparent` of W3C Trace Context. Empty if there is no trace, and in jobs of earlier
+    /// versions.
     #[prost(string, tag = "10")]
     pub traceparent: String,
 }
 
 impl Job {
-    /// Returns the job to push a post, or to look whether it is to be pushed.
+    /// Returns a job for a post, to push it or to reevaluate its author.
     pub fn of_post(kind: Kind, post: &Entry, is_repeat: bool) -> Self {
         Self {
             kind: kind.into(),
@@ -77,51 +76,51 @@ impl Job {
         }
     }
 
-    /// Returns the job to make all home timelines fetch an author's posts.
-    pub fn crossing(author: UserId) -> Self {
-        let kind = Kind::Cross.into();
+    /// Returns a job that switches an author to fan-out on read.
+    pub fn switch_to_read(author: UserId) -> Self {
+        let kind = Kind::SwitchToRead.into();
         Self { kind, author_id: author.get(), added_ms: now_ms(), ..Self::default() }
     }
 
-    /// Returns the same job, which comes from there.
-    pub(crate) fn from(self, traceparent: &str) -> Self {
+    /// Sets the trace context.
+    pub(crate) fn with_traceparent(self, traceparent: &str) -> Self {
         Self { traceparent: traceparent.to_owned(), ..self }
     }
 
-    /// Returns the same job as at its beginning, of which a part may be done.
-    pub(crate) fn begun_again(&self) -> Self {
+    /// Returns the job restarted at the first follower, as a repeat.
+    pub(crate) fn restarted(&self) -> Self {
         let followers_token = String::new();
         Self { followers_token, followers_done: 0, is_repeat: true, ..self.clone() }
     }
 
-    /// Returns how long ago it was added.
+    /// Returns the time since the job was enqueued.
     pub(crate) fn age(&self) -> Duration {
         age(self.added_ms)
     }
 
-    /// Returns whose followers it is about.
+    /// Returns the author.
     pub fn author(&self) -> Option<UserId> {
         UserId::new(self.author_id)
     }
 
-    /// Returns the post that it is about.
+    /// Returns the post.
     pub fn post(&self) -> Option<Entry> {
         let (post, author) = (PostId::new(self.post_id)?, self.author()?);
         let root = PostId::new(self.root_id);
         Some(Entry { post, author, root, has_text: self.has_text })
     }
 
-    /// Returns whether this version knows what is to be done.
-    pub(crate) fn is_understood(&self) -> bool {
+    /// Returns whether this version supports the job.
+    pub(crate) fn is_supported(&self) -> bool {
         match self.kind() {
             Kind::Unspecified => false,
-            Kind::Push | Kind::Weigh => self.post().is_some(),
-            Kind::Cross => self.author().is_some(),
+            Kind::Push | Kind::Reevaluate => self.post().is_some(),
+            Kind::SwitchToRead => self.author().is_some(),
         }
     }
 }
 
-/// Returns how long ago a job was added that was added then, in milliseconds since 1970.
+/// Returns the time since an enqueue time in milliseconds since 1970.
 pub(crate) fn age(added_ms: u64) -> Duration {
     Duration::from_millis(now_ms().saturating_sub(added_ms))
 }
@@ -138,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_keeps_its_post() {
+    fn a_job_round_trips_its_post() {
         let post = Entry {
             post: PostId::new(77).unwrap(),
             author: UserId::new(5).unwrap(),
@@ -147,26 +146,30 @@ mod tests {
         };
         let job = Job::of_post(Kind::Push, &post, false);
         let read = Job::decode(&job.encode_to_vec()[..]).unwrap();
-        assert!(read.is_understood());
+        assert!(read.is_supported());
         assert_eq!((read.post(), read.kind()), (Some(post), Kind::Push));
     }
 
     #[test]
-    fn what_an_earlier_version_wrote_comes_from_nowhere() {
+    fn jobs_without_a_traceparent_decode() {
         // Kind 1 of author 5, post 77, added at 9 ms.
         let job = Job::decode(&[0x08, 1, 0x10, 5, 0x18, 77, 0x48, 9][..]).unwrap();
-        assert!(job.is_understood());
+        assert!(job.is_supported());
         assert_eq!((job.added_ms, &*job.traceparent), (9, ""));
-        let unchanged = job.clone().from("");
+        let unchanged = job.clone().with_traceparent("");
         assert_eq!(unchanged.encode_to_vec(), [0x08, 1, 0x10, 5, 0x18, 77, 0x48, 9]);
-        assert_eq!(job.from("00-1").begun_again().traceparent, "00-1", "goes with what is left");
+        assert_eq!(
+            job.with_traceparent("00-1").restarted().traceparent,
+            "00-1",
+            "the rest keeps the trace context"
+        );
     }
 
     #[test]
-    fn what_a_later_version_wrote_is_not_understood() {
-        let mut job = Job::crossing(UserId::new(5).unwrap());
-        assert!(job.is_understood());
+    fn unknown_job_kinds_are_unsupported() {
+        let mut job = Job::switch_to_read(UserId::new(5).unwrap());
+        assert!(job.is_supported());
         job.kind = 99;
-        assert!(!job.is_understood());
+        assert!(!job.is_supported());
     }
 }

@@ -1,21 +1,21 @@
-//! Every key of the timeline service: what it holds, and for how long. The partition is the keys'
-//! hash tag: those of a user's lie in the user's partition and share one Redis Cluster slot.
+//! All Redis keys of the timeline service, with their lifetimes. The partition is the hash tag: all
+//! keys of a user are in one Redis Cluster slot.
 //!
-//! | key | type | holds | lifetime |
+//! | key | type | value | lifetime |
 //! | --- | --- | --- | --- |
-//! | `tl:{p}:user:<u>` | packed string | a head of 16 bytes (how the author's posts reach followers), then the newest 1,000 to 1,250 of the author's posts, oldest first | until forgotten |
-//! | `tl:{p}:home:<u>` | packed string | a head of 40 bytes and a ring of up to 800 posts, in the order in which they came | 14 days after the last read |
-//! | `tl:{p}:pulls:<u>` | packed string | ids, of 8 bytes, of authors whose posts do not come into the home timeline, but are fetched when it is read | with it, or longer |
-//! | `tl:{p}:unpushed` | string | until when posts may not have been pushed, in milliseconds since 2024 | 28 days after posts were last pulled only |
-//! | `tl:{q}:fanout` | stream | what is to be done to home timelines; consumer group `fanout`; q from 0 to 15 | until done |
+//! | `tl:{p}:user:<u>` | packed string | user timeline: a head of 16 bytes (fan-out state of the author), then the newest 1,000 to 1,250 posts of the author, oldest first | until `ForgetUser` |
+//! | `tl:{p}:home:<u>` | packed string | cached home timeline: a head of 40 bytes and a ring of up to 800 posts in order of insertion | 14 days after the last read |
+//! | `tl:{p}:pulls:<u>` | packed string | pulled authors of the home timeline (fan-out on read): ids of 8 bytes | that of the home timeline, or longer |
+//! | `tl:{p}:unpushed` | string | time until which posts may not have been pushed, in milliseconds since 2024 | 28 days after the last post in pull mode |
+//! | `tl:{q}:fanout` | stream | fan-out jobs; consumer group `fanout`; q from 0 to 15 | until done |
 //!
-//! `functions.lua` says what is in the heads, [`Entry`](crate::Entry) what is in the records.
+//! `functions.lua` documents the heads, [`Entry`](crate::Entry) the records.
 
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::key;
 
-/// How many fan-out streams there are: they spread over the nodes of a cluster and the workers.
-/// Never fewer than before, or what waits in the others is forgotten.
+/// The number of fan-out streams. They spread over cluster nodes and workers. It must never
+/// decrease: the entries of removed streams would be lost.
 pub(crate) const STREAMS: u16 = 16;
 
 macro_rules! keys {
@@ -31,17 +31,17 @@ macro_rules! keys {
 
 keys!(user home pulls);
 
-/// Returns the key that says until when posts may not have been pushed.
+/// Returns the key of the time until which posts may not have been pushed.
 pub(crate) fn unpushed(partition: Partition) -> String {
     key(format_args!("tl:{{{partition}}}:unpushed"))
 }
 
-/// Returns the key of the stream in which an author's posts wait for their fan-out.
+/// Returns the key of the fan-out stream of an author.
 pub(crate) fn fanout_of(author: UserId) -> String {
     fanout(stream_partition(author).number())
 }
 
-/// Returns the partition of that stream.
+/// Returns the partition of an author's fan-out stream.
 pub(crate) fn stream_partition(author: UserId) -> Partition {
     Partition::new(author.partition().number() % STREAMS)
 }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_belongs_to_a_user_shares_the_tag_of_their_partition() {
+    fn user_keys_have_the_partition_as_hash_tag() {
         let owner = UserId::new(7_000_000_000_000_015).unwrap();
         let tag = format!("tl:{{{}}}", owner.partition());
         assert_eq!(user(owner), format!("{tag}:user:{owner}"));
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_have_the_tags_of_the_first_partitions() {
+    fn stream_keys_have_the_first_partitions_as_hash_tags() {
         let author = UserId::new((37 << 2) | 1).unwrap();
         assert_eq!(fanout_of(author), "tl:{5}:fanout");
     }

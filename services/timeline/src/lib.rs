@@ -1,35 +1,36 @@
 //! The timeline service: user, home and friends timelines.
 //!
-//! A post is taken in (`delivery`) by its author's own timelines at once, and by a job that brings
-//! it to followers (`fanout`, `worker`): into the home timelines of those who are active, that
-//! is, of whom one is kept (`homes`). The posts of authors with many followers are not pushed, but
-//! fetched when a home timeline is read (`pull`, `reader`). What is shown of a timeline
-//! (`list`) is decided at every read, by how its authors stand to the reader then (`circle`):
-//! what is kept of a timeline is a cache.
+//! `delivery` writes a post into its author's user timeline and enqueues a fan-out job. Fan-out on
+//! write (push: `fanout_on_write`, `fanout_worker`) copies the post into the cached home timelines
+//! of active followers (`home_cache`). Fan-out on read (pull: `fanout_on_read`) fetches posts of
+//! authors with many followers when a home timeline is read (`reader`). Every read filters entries
+//! (`list`) by the current relations between the viewer and the authors (`viewer_relations`). A
+//! stored home timeline is therefore only a cache.
 //!
-//! The service calls the relation service alone (`graph`). It knows neither texts nor deletions.
+//! The service calls the relation service (`graph`) and no other. It stores neither post texts nor
+//! deletions; the gateway hydrates posts.
 
 mod background;
-mod circle;
 mod config;
+mod cursor;
 mod delivery;
 mod entry;
 mod error;
-mod fanout;
+mod fanout_on_read;
+mod fanout_on_write;
+mod fanout_worker;
 mod graph;
-mod homes;
+mod home_cache;
 mod job;
 mod keys;
 mod list;
 mod metrics;
-mod pull;
 mod reader;
 mod rpc;
-mod seen;
 mod store;
+mod viewer_relations;
 mod watch;
 mod wire;
-mod worker;
 
 use std::sync::Arc;
 
@@ -45,26 +46,26 @@ pub use config::{Config, Mode};
 pub use entry::Entry;
 pub use error::Error;
 pub use job::{Job, Kind};
-pub use store::{Begun, Head, Home, Published, Replacement, State, Step, Store, Tail};
+pub use store::{BuildLease, FanoutState, Head, Home, Published, Replacement, Step, Store, Tail};
 
 use crate::{
-    delivery::Delivery, fanout::Fanout, graph::Graph, metrics::Metrics, reader::Reader, rpc::Rpc,
-    worker::Workers,
+    delivery::Delivery, fanout_on_write::Fanout, fanout_worker::FanoutWorkers, graph::Graph,
+    metrics::Metrics, reader::Reader, rpc::Rpc,
 };
 
-/// Why the service does not start.
+/// Why the service fails to start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address of the store makes no sense.
-    #[error("the store cannot be opened")]
+    /// The Redis URL is invalid.
+    #[error("cannot open the redis store")]
     Store(#[from] keyspace::Error),
-    /// The address of the relation service makes no sense.
-    #[error("the address of the relation service is not valid")]
+    /// The URL of the relation service is invalid.
+    #[error("invalid URL of the relation service")]
     Relation(#[from] AddressError),
 }
 
-/// Returns the service as one worker of a process runs it, with the relation service that it asks.
-/// Succeeds while the store is away.
+/// Returns the service for one worker thread of a process. `relation` is its client of the relation
+/// service. Does not wait for Redis.
 pub async fn service(
     config: &Config,
     relation: Peer,
@@ -73,10 +74,10 @@ pub async fn service(
     let store = Store::open(&config.redis)?;
     let (graph, metrics) = (Graph::new(relation), Metrics::new());
     let (mode, threshold) = (config.mode, config.pull_threshold);
-    // With connections of its own: a step's thousands of commands would be before those of readers.
+    // A separate connection: the thousands of commands of a fan-out step must not delay reads.
     let fanout_store = Store::open(&config.redis)?;
     let fanout = Fanout::new(fanout_store.clone(), graph.clone(), mode, threshold, metrics.clone());
-    let workers = Workers::new(fanout_store, fanout, metrics.clone());
+    let workers = FanoutWorkers::new(fanout_store, fanout, metrics.clone());
     let background = background::jobs(&store, &workers, &metrics, worker);
     let rpc = Rpc {
         store: store.clone(),
@@ -96,7 +97,7 @@ pub async fn service(
     Ok(Service { name: SERVICE_NAME, routes: Routes::new(server), handler, ready, background })
 }
 
-/// Returns what the process of this service listens for.
+/// Returns the listeners of this service's process.
 pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, StartError> {
     let relation = Peer::remote(&config.relation_url, &config.chassis)?;
     let service = service(&config, relation, worker).await?;

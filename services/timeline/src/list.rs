@@ -1,5 +1,5 @@
-//! A timeline as its reader sees it: which of its entries are shown, and which of them are on a
-//! page. Pure: how authors stand to the reader is asked elsewhere.
+//! The filter of a timeline: which entries are visible and which plain reposts are suppressed.
+//! Pure; the caller loads the viewer's relations.
 
 mod page;
 
@@ -7,215 +7,202 @@ use microblog_domain::{IdMap, IdSet, PostId, UserId};
 
 use crate::entry::{Entry, newest};
 
-pub(crate) use page::{Page, Wanted};
+pub(crate) use page::{Page, PageQuery, VisibleEntry};
 
-/// The length of home and friends timelines.
+/// The maximum length of home and friends timelines.
 pub(crate) const HOME_MAX: usize = 800;
 
-/// The length of user timelines.
+/// The maximum length of user timelines.
 pub(crate) const USER_MAX: usize = 1_000;
 
-/// Among how many entries below it a repost is left out where one shows the same root.
-const REPEAT_WINDOW: usize = 40;
+/// A plain repost is suppressed if one of so many visible entries below it displays the same post.
+const REPOST_WINDOW: usize = 40;
 
-/// How much of a list that is cut must be known below what is decided, and how far above it one looks
-/// for what is left out, in entries that show different posts: among so many there are as many that are
-/// shown as matter, unless two of three are hidden.
-const MARGIN: usize = 3 * REPEAT_WINDOW;
+/// How many entries that display different posts must be known below a window, and are searched
+/// above it for suppressed reposts. Three times the repost window: enough unless two of three
+/// entries are hidden.
+const MARGIN: usize = 3 * REPOST_WINDOW;
 
-/// Entries, newest first, each once; up to 800, and as far down as they are known.
+/// Candidate entries, newest first, deduplicated; up to 800.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct List {
     entries: Vec<Entry>,
-    // Below which something may be missing.
-    cut: Option<PostId>,
+    // Below this post, entries may be missing.
+    known_down_to: Option<PostId>,
 }
 
-/// An entry that is shown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Shown {
-    pub(crate) entry: Entry,
-    /// All reposts of the same root that are left out for it, oldest first, but for those that were
-    /// named on a page before.
-    pub(crate) stand_ins: Vec<Entry>,
-}
-
-/// A part of a list, of which something is to be decided: which of its entries are candidates, and
-/// how far down one must look to know whether they are shown.
+/// A window of a list: candidates of a page, and the range of entries that decide whether they are
+/// visible.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct Window {
     candidates: Vec<usize>,
-    // The entries that matter: from the first one to behind the last one.
+    // The range of entries that decide.
     from: usize,
     to: usize,
-    /// Whether the list has no other candidates.
+    /// Whether the list has no more candidates.
     pub(crate) is_all: bool,
 }
 
-impl Shown {
-    /// Returns an entry for which nothing is left out.
-    fn alone(entry: Entry) -> Self {
-        Self { entry, stand_ins: Vec::new() }
-    }
-}
-
 impl List {
-    /// Returns a list of entries in any order; below `cut`, some may be missing.
-    pub(crate) fn new(entries: Vec<Entry>, cut: Option<PostId>) -> Self {
+    /// Returns a list of entries in any order. Below `known_down_to`, entries may be missing.
+    pub(crate) fn new(entries: Vec<Entry>, known_down_to: Option<PostId>) -> Self {
         let mut entries = newest(entries, HOME_MAX);
         let known = entries.len();
-        entries.retain(|entry| cut.is_none_or(|cut| entry.post >= cut));
-        // Nobody sees what is missing behind the end.
-        let cut = cut.filter(|_| entries.len() < known || known < HOME_MAX);
-        Self { entries, cut }
+        entries
+            .retain(|entry| known_down_to.is_none_or(|known_down_to| entry.post >= known_down_to));
+        // Entries below the maximum length do not matter.
+        let known_down_to = known_down_to.filter(|_| entries.len() < known || known < HOME_MAX);
+        Self { entries, known_down_to }
     }
 
     /// Returns the list of one author's posts.
     pub(crate) fn of_author(entries: Vec<Entry>) -> Self {
-        Self { entries: newest(entries, USER_MAX), cut: None }
+        Self { entries: newest(entries, USER_MAX), known_down_to: None }
     }
 
-    /// Returns this list with further entries.
+    /// Returns this list merged with further entries.
     pub(crate) fn with(mut self, mut entries: Vec<Entry>) -> Self {
         entries.append(&mut self.entries);
-        Self::new(entries, self.cut)
+        Self::new(entries, self.known_down_to)
     }
 
-    /// Returns the oldest post of a list that has no room for more than `max`, and so may lack older
-    /// ones; `None` where there is room.
-    pub(crate) fn end(&self, max: usize) -> Option<PostId> {
+    /// Returns the oldest post of a list of `max` entries, which may lack older posts; `None` for a
+    /// shorter list.
+    pub(crate) fn oldest_if_full(&self, max: usize) -> Option<PostId> {
         self.entries.get(max - 1).map(|entry| entry.post)
     }
 
-    /// Returns whether anything in it may be wanted.
-    pub(crate) fn has_any(&self, wanted: &Wanted) -> bool {
-        self.candidates(wanted).next().is_some() || self.is_cut_for(wanted)
+    /// Returns whether the list may have candidates for a query.
+    pub(crate) fn may_have_candidates(&self, query: &PageQuery) -> bool {
+        self.candidates(query).next().is_some() || self.may_lack_candidates(query)
     }
 
-    /// Returns the part in which the first `count` candidates for a page are; `None` where more of
-    /// the list must be known to tell.
-    pub(crate) fn part(&self, wanted: &Wanted, count: usize) -> Option<Part> {
-        let candidates: Vec<_> = self.candidates(wanted).take(count).collect();
+    /// Returns the window of the first `count` candidates; `None` if more of the list must be
+    /// fetched to decide.
+    pub(crate) fn window(&self, query: &PageQuery, count: usize) -> Option<Window> {
+        let candidates: Vec<_> = self.candidates(query).take(count).collect();
         let is_all = candidates.len() < count;
-        if is_all && self.is_cut_for(wanted) {
+        if is_all && self.may_lack_candidates(query) {
             return None;
         }
         let from = candidates.first().copied().unwrap_or(0);
         let to = candidates.last().map_or(0, |last| last + 1);
-        let from = self.rise(from, to);
-        let (to, has_reposts) = self.reach(from, to);
-        let is_known = self.cut.is_none() || !has_reposts || self.has_margin(to);
-        is_known.then_some(Part { candidates, from, to, is_all })
+        let from = self.extend_up(from, to);
+        let (to, has_reposts) = self.extend_down(from, to);
+        let is_known = self.known_down_to.is_none() || !has_reposts || self.has_margin(to);
+        is_known.then_some(Window { candidates, from, to, is_all })
     }
 
-    /// Returns the authors in a part, each once, but for the reader.
-    pub(crate) fn authors(&self, part: &Part, reader: UserId) -> Vec<UserId> {
-        let entries = self.entries[part.from..part.to].iter();
+    /// Returns the distinct authors in a window, without the reader.
+    pub(crate) fn authors(&self, window: &Window, reader: UserId) -> Vec<UserId> {
+        let entries = self.entries[window.from..window.to].iter();
         let mut known = IdSet::default();
         known.reserve(entries.len() + 1);
         known.insert(reader);
         entries.map(|entry| entry.author).filter(|&author| known.insert(author)).collect()
     }
 
-    /// Returns which candidates of a part are shown, newest first, to a reader who may see what
-    /// `is_visible` says.
+    /// Returns the visible candidates of a window, newest first. `is_visible` decides by author.
     ///
-    /// Goes from the oldest to the newest, as a timeline grows: a plain repost is left out where
-    /// the root is among the newest 40 that are shown by then. So what comes later changes nothing
-    /// below it.
-    pub(crate) fn shown(
+    /// Works from the oldest entry to the newest, so that new entries do not change older ones. A
+    /// plain repost is suppressed if it displays the same post as one of the 40 newest visible
+    /// entries below it.
+    pub(crate) fn visible(
         &self,
-        part: &Part,
-        wanted: &Wanted,
+        window: &Window,
+        query: &PageQuery,
         is_visible: impl Fn(&Entry) -> bool,
-    ) -> Vec<Shown> {
-        if !self.entries[part.from..part.to].iter().any(Entry::is_plain_repost) {
-            let candidates = part.candidates.iter().map(|&place| self.entries[place]);
-            return candidates.filter(is_visible).map(Shown::alone).collect();
+    ) -> Vec<VisibleEntry> {
+        if !self.entries[window.from..window.to].iter().any(Entry::is_plain_repost) {
+            let candidates = window.candidates.iter().map(|&place| self.entries[place]);
+            return candidates.filter(is_visible).map(VisibleEntry::new).collect();
         }
-        let count = part.to - part.from;
-        let mut shown: Vec<Shown> = Vec::with_capacity(count);
+        let count = window.to - window.from;
+        let mut shown: Vec<VisibleEntry> = Vec::with_capacity(count);
         let mut places: Vec<usize> = Vec::with_capacity(count);
         let mut shown_at: IdMap<PostId, usize> = IdMap::default();
         shown_at.reserve(count);
-        for place in (part.from..part.to).rev() {
+        for place in (window.from..window.to).rev() {
             let entry = self.entries[place];
             if !is_visible(&entry) {
                 continue;
             }
-            let recent = shown_at.get(&entry.shows()).copied();
-            match recent.filter(|at| shown.len() - at <= REPEAT_WINDOW) {
+            let recent = shown_at.get(&entry.displayed_post()).copied();
+            match recent.filter(|at| shown.len() - at <= REPOST_WINDOW) {
                 Some(at) if entry.is_plain_repost() => {
-                    if wanted.may_stand_in(&entry) {
-                        shown[at].stand_ins.push(entry);
+                    if query.may_return_repost(&entry) {
+                        shown[at].suppressed.push(entry);
                     }
                 }
                 _ => {
-                    shown_at.insert(entry.shows(), shown.len());
-                    shown.push(Shown::alone(entry));
+                    shown_at.insert(entry.displayed_post(), shown.len());
+                    shown.push(VisibleEntry::new(entry));
                     places.push(place);
                 }
             }
         }
-        let is_candidate = |place: &usize| part.candidates.binary_search(place).is_ok();
+        let is_candidate = |place: &usize| window.candidates.binary_search(place).is_ok();
         let of_part = places.iter().zip(shown).rev();
         of_part.filter(|(place, _)| is_candidate(place)).map(|(_, shown)| shown).collect()
     }
 
-    /// Returns what is wanted and one more where there is, if everything is shown.
-    pub(crate) fn all(&self, wanted: &Wanted) -> Vec<Shown> {
-        let shown = |place: usize| Shown::alone(self.entries[place]);
-        self.candidates(wanted).take(wanted.size + 1).map(shown).collect()
+    /// Returns the candidates without filtering: a page and one more.
+    pub(crate) fn unfiltered(&self, query: &PageQuery) -> Vec<VisibleEntry> {
+        let shown = |place: usize| VisibleEntry::new(self.entries[place]);
+        self.candidates(query).take(query.size + 1).map(shown).collect()
     }
 
-    /// Returns the posts that are wanted, whether they are shown or not.
-    pub(crate) fn posts(&self, wanted: &Wanted) -> Vec<PostId> {
-        self.candidates(wanted).map(|place| self.entries[place].post).collect()
+    /// Returns all candidate posts, whether they are visible or not.
+    pub(crate) fn posts(&self, query: &PageQuery) -> Vec<PostId> {
+        self.candidates(query).map(|place| self.entries[place].post).collect()
     }
 
-    fn candidates(&self, wanted: &Wanted) -> impl Iterator<Item = usize> {
-        let after = wanted.place.as_ref().map(|place| place.after);
+    fn candidates(&self, query: &PageQuery) -> impl Iterator<Item = usize> {
+        let after = query.cursor.as_ref().map(|cursor| cursor.after);
         let from =
             after.map_or(0, |after| self.entries.partition_point(|entry| entry.post >= after));
         let is_new =
-            move |entry: &Entry| wanted.since.as_ref().is_none_or(|since| since.is_new(entry.post));
+            move |entry: &Entry| query.since.as_ref().is_none_or(|since| since.is_new(entry.post));
         (from..self.entries.len()).filter(move |&place| is_new(&self.entries[place]))
     }
 
-    // Whether what is missing may be wanted.
-    fn is_cut_for(&self, wanted: &Wanted) -> bool {
-        let reaches = |cut| wanted.since.as_ref().is_none_or(|since| since.reaches_below(cut));
-        self.cut.is_some_and(reaches)
+    // Returns whether candidates may be missing below the known part.
+    fn may_lack_candidates(&self, query: &PageQuery) -> bool {
+        let reaches = |known_down_to| {
+            query.since.as_ref().is_none_or(|since| since.reaches_below(known_down_to))
+        };
+        self.known_down_to.is_some_and(reaches)
     }
 
-    // Plain reposts do not count: any number of them may be left out.
+    // Plain reposts do not count, since any number of them may be suppressed.
     fn has_margin(&self, from: usize) -> bool {
         let below = self.entries[from..].iter();
         below.filter(|entry| !entry.is_plain_repost()).take(MARGIN).count() == MARGIN
     }
 
-    // How far up one must look to know what stands in for the entries of a part: to the newest plain
-    // repost that shows the same as one of them. Any number of such reposts may lie on the way.
-    fn rise(&self, from: usize, to: usize) -> usize {
+    // Returns the top of the range that decides the suppressed reposts of a window: the newest
+    // plain repost that displays the same post as one of its entries. Any number of such reposts
+    // may be in between.
+    fn extend_up(&self, from: usize, to: usize) -> usize {
         if !self.entries[..from].iter().any(Entry::is_plain_repost) {
             return from;
         }
-        let shown: IdSet<_> = self.entries[from..to].iter().map(Entry::shows).collect();
+        let shown: IdSet<_> = self.entries[from..to].iter().map(Entry::displayed_post).collect();
         let (mut top, mut others) = (from, IdSet::default());
         for (place, entry) in self.entries[..from].iter().enumerate().rev() {
-            if entry.is_plain_repost() && shown.contains(&entry.shows()) {
+            if entry.is_plain_repost() && shown.contains(&entry.displayed_post()) {
                 top = place;
-            } else if others.insert(entry.shows()) && others.len() == MARGIN {
+            } else if others.insert(entry.displayed_post()) && others.len() == MARGIN {
                 break;
             }
         }
         top
     }
 
-    // How far down one must look to know which entries of a part are shown: to the oldest entry
-    // that shows the same as a plain repost in it, and what is in between counts as well. And
-    // whether there are plain reposts in it.
-    fn reach(&self, from: usize, to: usize) -> (usize, bool) {
+    // Returns the bottom of the range that decides which entries are visible, and whether it has
+    // plain reposts. The bottom is the oldest entry that displays the same post as a plain repost
+    // in the range.
+    fn extend_down(&self, from: usize, to: usize) -> (usize, bool) {
         let mut oldest: Option<IdMap<PostId, usize>> = None;
         let (mut to, mut place) = (to, from);
         while place < to {
@@ -223,9 +210,9 @@ impl List {
             if entry.is_plain_repost() {
                 let oldest = oldest.get_or_insert_with(|| {
                     let places = self.entries.iter().enumerate();
-                    places.map(|(place, entry)| (entry.shows(), place)).collect()
+                    places.map(|(place, entry)| (entry.displayed_post(), place)).collect()
                 });
-                to = to.max(oldest.get(&entry.shows()).map_or(to, |oldest| oldest + 1));
+                to = to.max(oldest.get(&entry.displayed_post()).map_or(to, |oldest| oldest + 1));
             }
             place += 1;
         }

@@ -1,11 +1,11 @@
-//! The timeline service as a process of its own.
+//! The timeline server.
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
 use microblog_timeline::{Config, listen};
 
-// A server of many small messages lives on its allocator; see the release profile in Cargo.toml.
+// Many small allocations dominate; see the release profile in Cargo.toml.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

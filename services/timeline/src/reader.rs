@@ -1,226 +1,247 @@
-//! Reading timelines: where their entries come from, and which of them a reader sees.
+//! Reads timelines: collects candidate entries by both fan-outs and filters them by visibility.
 
 use microblog_domain::{PostId, UserId};
 use tokio::time::Instant;
 
 use crate::{
-    circle::{Circle, Sight},
     config::Mode,
     entry::newest_first,
     error::Error,
+    fanout_on_read::{self, FetchDepth},
     graph::Graph,
-    homes::{self, Homes, WAIT_MAX},
-    list::{HOME_MAX, List, Page, Shown, USER_MAX, Wanted},
+    home_cache::{self, HomeCache, WAIT_MAX},
+    list::{HOME_MAX, List, Page, PageQuery, USER_MAX, VisibleEntry},
     metrics::Metrics,
-    pull::{self, Depth},
     store::{Head, Store},
+    viewer_relations::{ViewerRelations, Visibility},
 };
 
-/// Reads timelines.
+/// The timeline reader.
 #[derive(Clone)]
 pub(crate) struct Reader {
     store: Store,
     graph: Graph,
-    homes: Homes,
+    homes: HomeCache,
     mode: Mode,
 }
 
-/// A home timeline as far as it was read.
-pub(crate) struct Source {
+/// The candidate entries of a home timeline.
+pub(crate) struct HomeSnapshot {
     pub(crate) list: List,
-    /// What stands at the beginning of the one that is kept; `None` where none is.
+    /// The head of the cached home timeline; `None` if it was not used.
     pub(crate) head: Option<Head>,
-    /// Whose posts were fetched.
-    pub(crate) pulls: Vec<UserId>,
-    // Down to which post nothing is missing in it, if not to its end.
-    sure_to: Option<PostId>,
+    /// Authors whose posts were fetched (fan-out on read).
+    pub(crate) pulled_authors: Vec<UserId>,
+    // No post is missing down to this one; `None` for the whole list.
+    complete_down_to: Option<PostId>,
 }
 
-/// What is shown of a home timeline.
-struct HomePart {
-    shown: Vec<Shown>,
-    // The post at which the timeline ends for want of room, if it does.
+/// The visible entries of a part of a home timeline.
+struct HomeWindow {
+    shown: Vec<VisibleEntry>,
+    // The oldest post of the timeline if it is at its maximum length.
     end: Option<PostId>,
-    // Those who wrote it, and perhaps others.
-    circle: Circle,
+    // The relations to the authors, and perhaps to others.
+    viewer: ViewerRelations,
 }
 
-impl Source {
-    // Returns whether nothing is missing in it above the end of a page, of which so much is shown.
-    fn has_all_of(&self, wanted: &Wanted, shown: &[Shown]) -> bool {
-        let is_full = shown.len() > wanted.size;
-        let last = shown.get(wanted.size.saturating_sub(1)).filter(|_| is_full);
-        self.sure_to.is_none_or(|sure| last.is_some_and(|last| last.entry.post >= sure))
+impl HomeSnapshot {
+    // Returns whether no post is missing in the page that `shown` fills.
+    fn has_all_of(&self, query: &PageQuery, shown: &[VisibleEntry]) -> bool {
+        let is_full = shown.len() > query.size;
+        let last = shown.get(query.size.saturating_sub(1)).filter(|_| is_full);
+        self.complete_down_to.is_none_or(|sure| last.is_some_and(|last| last.entry.post >= sure))
     }
 }
 
 impl Reader {
     pub(crate) fn new(store: Store, graph: Graph, mode: Mode, metrics: Metrics) -> Self {
-        let homes = Homes::new(store.clone(), graph.clone(), metrics);
+        let homes = HomeCache::new(store.clone(), graph.clone(), metrics);
         Self { store, graph, homes, mode }
     }
 
-    /// Returns a page of an author's own posts. One round trip.
-    pub(crate) async fn user(&self, author: UserId, wanted: &Wanted) -> Result<Page, Error> {
+    /// Returns a page of a user timeline. One round trip.
+    pub(crate) async fn user(&self, author: UserId, query: &PageQuery) -> Result<Page, Error> {
         let tails = self.store.tails(&[author], None).await?;
         let entries = tails.into_iter().flat_map(|tail| tail.entries).collect();
         let list = List::of_author(entries);
-        Ok(Page::new(wanted, list.all(wanted)).ending_at(wanted, list.end(USER_MAX)))
+        Ok(Page::new(query, list.unfiltered(query))
+            .with_older_than(query, list.oldest_if_full(USER_MAX)))
     }
 
     /// Returns a page of a home timeline.
     ///
-    /// One round trip, one more where the posts of some authors are pulled, and one call of
-    /// relation, unless much of the timeline is hidden. Building and completing it come on top; and
-    /// towards the end of a full one, as much as to read it by pull.
-    pub(crate) async fn home(&self, reader: UserId, wanted: &Wanted) -> Result<Page, Error> {
-        let HomePart { shown, end, circle } =
-            self.home_from(reader, wanted, wanted.size + 1).await?;
-        Ok(page_of(wanted, shown, &circle).ending_at(wanted, end))
+    /// One round trip and one call of the relation service, unless many entries are hidden. Fan-out
+    /// on read takes one more round trip. Building or backfilling the cache comes on top. Near the
+    /// end of a full cache, the cost is that of reading all followings.
+    pub(crate) async fn home(&self, reader: UserId, query: &PageQuery) -> Result<Page, Error> {
+        let HomeWindow { shown, end, viewer } =
+            self.home_window(reader, query, query.size + 1).await?;
+        Ok(page_of(query, shown, &viewer).with_older_than(query, end))
     }
 
-    /// Counts what is new in a home timeline. One round trip, or two where the posts of some
-    /// authors are pulled, if there is nothing; otherwise as much as to read it.
-    pub(crate) async fn count(&self, reader: UserId, wanted: &Wanted) -> Result<usize, Error> {
-        let source = self.source(reader, Depth::Tails).await?;
-        if !source.list.has_any(wanted) {
+    /// Counts new entries of a home timeline. If there are none, one round trip, or two with
+    /// fan-out on read. Otherwise costs as much as reading a page.
+    pub(crate) async fn count(&self, reader: UserId, query: &PageQuery) -> Result<usize, Error> {
+        let snapshot = self.snapshot(reader, FetchDepth::Tails).await?;
+        if !snapshot.list.may_have_candidates(query) {
             return Ok(0);
         }
-        Ok(self.home_from(reader, wanted, HOME_MAX).await?.shown.len())
+        Ok(self.home_window(reader, query, HOME_MAX).await?.shown.len())
     }
 
-    /// Returns a page of the posts of a user's mutuals. As much as to read a home timeline by pull.
+    /// Returns a page of the friends timeline: posts of mutual followers. Costs as much as a home
+    /// timeline by fan-out on read.
     ///
-    /// The list is cut to the newest posts after those whom the reader does not see are left out:
-    /// none of them takes the place of another's post.
-    pub(crate) async fn friends(&self, reader: UserId, wanted: &Wanted) -> Result<Page, Error> {
+    /// Blocked and muted authors are removed before the list is truncated to its maximum length, so
+    /// their posts take no place in it.
+    pub(crate) async fn friends(&self, reader: UserId, query: &PageQuery) -> Result<Page, Error> {
         let mut mutuals = self.graph.mutuals(reader).await?;
-        let mut circle = Circle::new(reader, Sight::Mutuals);
-        circle.ask(&self.graph, mutuals.clone()).await?;
-        mutuals.retain(|&author| circle.sees(author));
-        let count = wanted.size + 1;
-        for depth in [Depth::Tails, Depth::Whole] {
-            let list = pull::list(&self.store, &mutuals, depth).await?;
-            if let Some(shown) = self.shown(&list, &mut circle, wanted, count).await? {
-                let end = list.end(HOME_MAX);
-                return Ok(page_of(wanted, shown, &circle).ending_at(wanted, end));
+        let mut viewer = ViewerRelations::new(reader, Visibility::Mutuals);
+        viewer.load(&self.graph, mutuals.clone()).await?;
+        mutuals.retain(|&author| viewer.is_author_visible(author));
+        let count = query.size + 1;
+        for depth in [FetchDepth::Tails, FetchDepth::Full] {
+            let list = fanout_on_read::list(&self.store, &mutuals, depth).await?;
+            if let Some(shown) = self.visible_entries(&list, &mut viewer, query, count).await? {
+                let end = list.oldest_if_full(HOME_MAX);
+                return Ok(page_of(query, shown, &viewer).with_older_than(query, end));
             }
         }
-        Ok(Page::new(wanted, Vec::new()))
+        Ok(Page::new(query, Vec::new()))
     }
 
-    /// Returns what there is of a home timeline, for whoever compares it with what was there.
-    pub(crate) async fn source(&self, reader: UserId, depth: Depth) -> Result<Source, Error> {
-        self.source_until(reader, depth, Instant::now() + WAIT_MAX).await
-    }
-
-    async fn source_until(
+    /// Returns the candidate entries of a home timeline, for comparison with an earlier snapshot.
+    pub(crate) async fn snapshot(
         &self,
         reader: UserId,
-        depth: Depth,
-        give_up: Instant,
-    ) -> Result<Source, Error> {
-        if self.mode == Mode::Pull || depth == Depth::Everybody {
-            return self.pulled(reader, depth).await;
+        depth: FetchDepth,
+    ) -> Result<HomeSnapshot, Error> {
+        self.snapshot_until(reader, depth, Instant::now() + WAIT_MAX).await
+    }
+
+    async fn snapshot_until(
+        &self,
+        reader: UserId,
+        depth: FetchDepth,
+        deadline: Instant,
+    ) -> Result<HomeSnapshot, Error> {
+        if self.mode == Mode::Pull || depth == FetchDepth::AllFollowings {
+            return self.fan_out_on_read(reader, depth).await;
         }
-        let home = match self.homes.get(reader, give_up).await {
-            // No room to build one.
-            Err(error) if error.is_full() => return self.pulled(reader, depth).await,
+        let home = match self.homes.get(reader, deadline).await {
+            // At Redis' memory limit, no home timeline can be built.
+            Err(error) if error.is_full() => return self.fan_out_on_read(reader, depth).await,
             home => home?,
         };
-        let list = match &home.pulls[..] {
+        let list = match &home.pulled_authors[..] {
             [] => List::default(),
-            pulls => pull::list(&self.store, pulls, depth).await?,
+            pulled_authors => fanout_on_read::list(&self.store, pulled_authors, depth).await?,
         };
         let entries = newest_first(home.entries);
-        let sure_to = homes::sure_to(&home.head, &entries);
-        Ok(Source { list: list.with(entries), head: Some(home.head), pulls: home.pulls, sure_to })
+        let complete_down_to = home_cache::complete_down_to(&home.head, &entries);
+        Ok(HomeSnapshot {
+            list: list.with(entries),
+            head: Some(home.head),
+            pulled_authors: home.pulled_authors,
+            complete_down_to,
+        })
     }
 
-    // A home timeline out of the timelines of those who are followed. Stores nothing.
-    async fn pulled(&self, reader: UserId, depth: Depth) -> Result<Source, Error> {
-        let mut authors = self.graph.followings(reader, 0).await?.authors;
-        authors.push(reader);
-        let list = pull::list(&self.store, &authors, depth).await?;
-        Ok(Source { list, head: None, pulls: authors, sure_to: None })
-    }
-
-    // Returns up to `count` entries of a home timeline that are shown, from where a page begins.
-    async fn home_from(
+    // Collects a home timeline from the user timelines of all followings. Stores nothing.
+    async fn fan_out_on_read(
         &self,
         reader: UserId,
-        wanted: &Wanted,
+        depth: FetchDepth,
+    ) -> Result<HomeSnapshot, Error> {
+        let mut authors = self.graph.followings(reader, 0).await?.authors;
+        authors.push(reader);
+        let list = fanout_on_read::list(&self.store, &authors, depth).await?;
+        Ok(HomeSnapshot { list, head: None, pulled_authors: authors, complete_down_to: None })
+    }
+
+    // Returns up to `count` visible entries of a home timeline, from the cursor on.
+    async fn home_window(
+        &self,
+        reader: UserId,
+        query: &PageQuery,
         count: usize,
-    ) -> Result<HomePart, Error> {
-        let give_up = Instant::now() + WAIT_MAX;
-        let mut circle = Circle::new(reader, Sight::Followings);
-        // Once it was completed for this read, it has all follows that the circle may know of.
-        let (mut depth, mut is_complete, mut is_clean) = (Depth::Tails, false, false);
-        // Who asks what is new, or how much there is, does not go on behind the end.
-        let is_scroll = wanted.since.is_none() && count > wanted.size;
+    ) -> Result<HomeWindow, Error> {
+        let deadline = Instant::now() + WAIT_MAX;
+        let mut viewer = ViewerRelations::new(reader, Visibility::Followings);
+        // After a backfill, the cache has all follows that `viewer` may reflect.
+        let (mut depth, mut is_backfilled, mut is_rebuilt) = (FetchDepth::Tails, false, false);
+        // Reads of new entries, and counts, do not continue below the end of the cache.
+        let is_scroll = query.since.is_none() && count > query.size;
         loop {
-            let source = self.source_until(reader, depth, give_up).await?;
-            let shown = self.shown(&source.list, &mut circle, wanted, count).await?;
-            let is_old = |head: &Head| head.version < circle.version() && !is_complete;
-            if let Some(head) = source.head.filter(is_old) {
-                is_complete = match self.homes.complete(reader, head.edition).await {
-                    // No room for what is missing in it.
+            let snapshot = self.snapshot_until(reader, depth, deadline).await?;
+            let shown = self.visible_entries(&snapshot.list, &mut viewer, query, count).await?;
+            let is_old = |head: &Head| head.version < viewer.version() && !is_backfilled;
+            if let Some(head) = snapshot.head.filter(is_old) {
+                is_backfilled = match self.homes.backfill(reader, head.edition).await {
+                    // At Redis' memory limit, a backfill is impossible.
                     Err(error) if error.is_full() => {
-                        depth = Depth::Everybody;
+                        depth = FetchDepth::AllFollowings;
                         continue;
                     }
-                    is_complete => is_complete?,
+                    is_backfilled => is_backfilled?,
                 };
-                if !is_complete && Instant::now() >= give_up {
+                if !is_backfilled && Instant::now() >= deadline {
                     return Err(Error::BeingBuilt);
                 }
                 continue;
             }
             let Some(shown) = shown else {
-                depth = Depth::Whole;
+                depth = FetchDepth::Full;
                 continue;
             };
-            let strange = source.head.filter(|_| circle.has_strangers() && !is_clean);
-            if is_scroll && !source.has_all_of(wanted, &shown) {
-                strange.into_iter().for_each(|head| self.homes.clean_later(reader, head.edition));
-                depth = Depth::Everybody;
+            let unfollowed_head = snapshot.head.filter(|_| viewer.has_unfollowed() && !is_rebuilt);
+            if is_scroll && !snapshot.has_all_of(query, &shown) {
+                unfollowed_head
+                    .into_iter()
+                    .for_each(|head| self.homes.rebuild_in_background(reader, head.edition));
+                depth = FetchDepth::AllFollowings;
                 continue;
             }
-            let Some(head) = strange else {
-                return Ok(HomePart { shown, end: source.list.end(HOME_MAX), circle });
+            let Some(head) = unfollowed_head else {
+                return Ok(HomeWindow {
+                    shown,
+                    end: snapshot.list.oldest_if_full(HOME_MAX),
+                    viewer,
+                });
             };
             if shown.len() >= count {
-                self.homes.clean_later(reader, head.edition);
-                return Ok(HomePart { shown, end: None, circle });
+                self.homes.rebuild_in_background(reader, head.edition);
+                return Ok(HomeWindow { shown, end: None, viewer });
             }
-            // Where strangers had the places, there may be more.
-            is_clean = true;
-            match self.homes.clean(reader, head.edition).await {
-                Err(error) if error.is_full() => depth = Depth::Everybody,
-                cleaned => cleaned?,
+            // After the rebuild, older posts may take the places of unfollowed authors' posts.
+            is_rebuilt = true;
+            match self.homes.rebuild(reader, head.edition).await {
+                Err(error) if error.is_full() => depth = FetchDepth::AllFollowings,
+                rebuilt => rebuilt?,
             }
         }
     }
 
-    // Returns up to `count` entries that are shown, from where a page begins; `None` where more of
-    // the list must be known. Asks about a few more authors than a page has, and about more only
-    // where that does not fill it.
-    async fn shown(
+    // Returns up to `count` visible entries from the cursor on; `None` if more of the list must be
+    // fetched. Loads the relations of a few more authors than a page needs, and of more only if the
+    // page is not full.
+    async fn visible_entries(
         &self,
         list: &List,
-        circle: &mut Circle,
-        wanted: &Wanted,
+        viewer: &mut ViewerRelations,
+        query: &PageQuery,
         count: usize,
-    ) -> Result<Option<Vec<Shown>>, Error> {
+    ) -> Result<Option<Vec<VisibleEntry>>, Error> {
         let mut candidates = count + count / 4;
         loop {
-            let Some(part) = list.part(wanted, candidates) else {
-                circle.ask(&self.graph, Vec::new()).await?;
+            let Some(window) = list.window(query, candidates) else {
+                viewer.load(&self.graph, Vec::new()).await?;
                 return Ok(None);
             };
-            circle.ask(&self.graph, list.authors(&part, circle.reader)).await?;
-            let mut shown = list.shown(&part, wanted, |entry| circle.is_visible(entry));
-            if part.is_all || shown.len() >= count {
+            viewer.load(&self.graph, list.authors(&window, viewer.reader)).await?;
+            let mut shown = list.visible(&window, query, |entry| viewer.is_visible(entry));
+            if window.is_all || shown.len() >= count {
                 shown.truncate(count);
                 return Ok(Some(shown));
             }
@@ -229,8 +250,8 @@ impl Reader {
     }
 }
 
-// Returns the page that was wanted, with how those who wrote it stand to its reader.
-fn page_of(wanted: &Wanted, shown: Vec<Shown>, circle: &Circle) -> Page {
-    let page = Page::new(wanted, shown);
-    Page { relations: circle.relations(&page.entries), ..page }
+// Returns the page for a query, with the relations of its authors.
+fn page_of(query: &PageQuery, shown: Vec<VisibleEntry>, viewer: &ViewerRelations) -> Page {
+    let page = Page::new(query, shown);
+    Page { relations: viewer.relations(&page.entries), ..page }
 }

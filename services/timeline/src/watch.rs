@@ -1,6 +1,5 @@
-//! Watching a home timeline: a look at it each time the caller takes a message, and some moments
-//! between looks. Nothing is kept for a caller who does not listen, and no post is kept for one who
-//! listens slowly: what came meanwhile is in the timeline.
+//! `WatchHomeTimeline`: polls a home timeline while the caller consumes the stream. Nothing is
+//! buffered: a slow or idle caller reads the missed posts from the timeline.
 
 use std::time::Duration;
 
@@ -9,69 +8,74 @@ use microblog_domain::{PageSize, UserId};
 use tokio::time::{Instant, sleep};
 
 use crate::{
+    cursor::SeenPosts,
     error::Error,
-    list::{Page, Wanted},
-    pull::Depth,
+    fanout_on_read::FetchDepth,
+    list::{Page, PageQuery},
     reader::Reader,
-    seen::Seen,
     store::{Head, Store, Tail},
 };
 
-/// Between two looks: a post shows within a second of its delivery.
-const PERIOD: Duration = Duration::from_millis(400);
+/// The poll interval: a post shows within a second of its delivery.
+const POLL_PERIOD: Duration = Duration::from_millis(400);
 
-/// Where all is pulled: how soon somebody is heard of who is followed while one watches.
-const FOLLOWINGS_MAX: Duration = Duration::from_secs(5);
+/// In pull mode, the interval in which new followings are noticed.
+const FOLLOWINGS_REFRESH: Duration = Duration::from_secs(5);
 
-/// A home timeline that is watched.
+/// A watch of a home timeline.
 pub(crate) struct Watch {
     reader: Reader,
     store: Store,
     user: UserId,
-    // What is read next.
-    wanted: Wanted,
-    // As it was when it was last read; `None` where none is kept.
+    // The next query.
+    query: PageQuery,
+    // The head at the last read; `None` without a cached home timeline.
     head: Option<Head>,
-    // Whose posts are fetched, and where those ended.
-    pulls: Vec<UserId>,
-    ends: Vec<Tail>,
+    // The pulled authors and their newest posts at the last read.
+    pulled_authors: Vec<UserId>,
+    tails: Vec<Tail>,
     read_at: Instant,
 }
 
 impl Watch {
-    /// Begins to watch. Without `since`, for what comes from now on.
-    pub(crate) fn new(reader: Reader, store: Store, user: UserId, since: Option<Seen>) -> Self {
-        let wanted = Wanted { size: PageSize::MAX, place: None, since };
-        let (pulls, ends, read_at) = (Vec::new(), Vec::new(), Instant::now());
-        Self { reader, store, user, wanted, head: None, pulls, ends, read_at }
+    /// Starts a watch. Without `since`, starts at the current end.
+    pub(crate) fn new(
+        reader: Reader,
+        store: Store,
+        user: UserId,
+        since: Option<SeenPosts>,
+    ) -> Self {
+        let query = PageQuery { size: PageSize::MAX, cursor: None, since };
+        let (pulled_authors, tails, read_at) = (Vec::new(), Vec::new(), Instant::now());
+        Self { reader, store, user, query, head: None, pulled_authors, tails, read_at }
     }
 
-    /// Returns what comes: first what came since, at once, even if it is nothing, and then each time
-    /// there is something.
+    /// Returns the stream of pages. The first one comes at once, even if it is empty; later ones
+    /// are not empty.
     pub(crate) fn pages(self) -> impl Stream<Item = Result<Page, Error>> + Send {
         stream::unfold(Some((self, true)), |state| async move {
             let (mut watch, is_first) = state?;
             let page = if is_first { watch.first().await } else { watch.next().await };
-            // After a failure, the caller begins anew, with the token of the last message.
+            // The stream ends after an error. The caller resumes with its last `since_token`.
             let state = page.is_ok().then_some((watch, false));
             Some((page, state))
         })
     }
 
     async fn first(&mut self) -> Result<Page, Error> {
-        let is_from_now_on = self.wanted.since.is_none();
+        let is_from_now_on = self.query.since.is_none();
         let mut page = self.read().await?;
         if is_from_now_on {
             page.entries.clear();
-            self.wanted.place = None;
+            self.query.cursor = None;
         }
         Ok(page)
     }
 
     async fn next(&mut self) -> Result<Page, Error> {
         loop {
-            if self.wanted.place.is_none() {
-                sleep(PERIOD).await;
+            if self.query.cursor.is_none() {
+                sleep(POLL_PERIOD).await;
                 if !self.may_have_changed().await? {
                     continue;
                 }
@@ -83,41 +87,43 @@ impl Watch {
         }
     }
 
-    // Whether it is worth the while to read the timeline: one small look for each place where posts
-    // come to it.
+    // Returns whether the timeline may have new posts: checks the head of the cache and the newest
+    // post of each pulled author.
     async fn may_have_changed(&self) -> Result<bool, Error> {
-        if self.head.is_none() && self.read_at.elapsed() > FOLLOWINGS_MAX {
+        if self.head.is_none() && self.read_at.elapsed() > FOLLOWINGS_REFRESH {
             return Ok(true);
         }
         let head =
             async { if self.head.is_some() { self.store.head(self.user).await } else { Ok(None) } };
-        let (head, ends) = tokio::join!(head, self.ends());
-        Ok(head? != self.head || ends? != self.ends)
+        let (head, tails) = tokio::join!(head, self.tails());
+        Ok(head? != self.head || tails? != self.tails)
     }
 
-    async fn ends(&self) -> Result<Vec<Tail>, Error> {
-        Ok(self.store.tails(&self.pulls, Some(1)).await?)
+    async fn tails(&self) -> Result<Vec<Tail>, Error> {
+        Ok(self.store.tails(&self.pulled_authors, Some(1)).await?)
     }
 
     async fn read(&mut self) -> Result<Page, Error> {
-        // First, so that what comes meanwhile is a change the next time; so is everything, where
-        // others are pulled from than before.
-        let ends = self.ends().await?;
-        let source = self.reader.source(self.user, Depth::Tails).await?;
-        self.ends = if source.pulls == self.pulls { ends } else { Vec::new() };
-        (self.head, self.pulls, self.read_at) = (source.head, source.pulls, Instant::now());
-        if self.wanted.since.is_some() && !source.list.has_any(&self.wanted) {
-            let page = Page::new(&self.wanted, Vec::new());
-            (self.wanted.place, self.wanted.since) = (None, Some(page.seen.clone()));
+        // Read before the snapshot, so the next poll notices concurrent posts. If the pulled
+        // authors have changed, the next poll reads again.
+        let tails = self.tails().await?;
+        let snapshot = self.reader.snapshot(self.user, FetchDepth::Tails).await?;
+        self.tails =
+            if snapshot.pulled_authors == self.pulled_authors { tails } else { Vec::new() };
+        (self.head, self.pulled_authors, self.read_at) =
+            (snapshot.head, snapshot.pulled_authors, Instant::now());
+        if self.query.since.is_some() && !snapshot.list.may_have_candidates(&self.query) {
+            let page = Page::new(&self.query, Vec::new());
+            (self.query.cursor, self.query.since) = (None, Some(page.seen.clone()));
             return Ok(page);
         }
-        let page = self.reader.home(self.user, &self.wanted).await?;
-        self.wanted.place.clone_from(&page.next);
-        if page.next.is_none() || self.wanted.since.is_none() {
+        let page = self.reader.home(self.user, &self.query).await?;
+        self.query.cursor.clone_from(&page.next);
+        if page.next.is_none() || self.query.since.is_none() {
             let mut seen = page.seen.clone();
-            // What is hidden does not make every look a long one.
-            source.list.posts(&self.wanted).into_iter().for_each(|post| seen.note(post));
-            self.wanted.since = Some(seen);
+            // Hidden posts count as seen, so they do not make each poll read the timeline.
+            snapshot.list.posts(&self.query).into_iter().for_each(|post| seen.insert(post));
+            self.query.since = Some(seen);
         }
         Ok(page)
     }

@@ -1,18 +1,18 @@
-//! Between the wire's types and the domain's, with the checks of what comes in.
+//! Conversion between wire types and domain types, with validation of requests.
 
 use microblog_domain::{BATCH_MAX, Fields, Invalid, PageSize, PostId, Scope, TokenError, UserId};
 use microblog_proto::{relation, timeline as pb};
 
 use crate::{
+    cursor::{PageCursor, SeenPosts},
     entry::Entry,
     error::Error,
-    list::{Page, Shown, Wanted},
-    seen::{Place, Seen},
+    list::{Page, PageQuery, VisibleEntry},
 };
 
-/// A request for a page, whatever the timeline.
+/// A page request of any timeline.
 pub(crate) struct PageRequest<'a> {
-    /// The timeline's name, to which tokens belong.
+    /// The method name: the scope of tokens.
     pub(crate) timeline: &'static str,
     pub(crate) user_id: u64,
     pub(crate) page_size: i32,
@@ -20,8 +20,8 @@ pub(crate) struct PageRequest<'a> {
     pub(crate) since_token: &'a str,
 }
 
-/// An answer with a page, whatever the timeline.
-pub(crate) struct PageAnswer {
+/// A page response of any timeline.
+pub(crate) struct PageResponse {
     pub(crate) entries: Vec<pb::Entry>,
     pub(crate) next_page_token: String,
     pub(crate) since_token: String,
@@ -30,23 +30,23 @@ pub(crate) struct PageAnswer {
 }
 
 impl PageRequest<'_> {
-    /// Reads whose timeline it is, and what is wanted of it.
-    pub(crate) fn read(&self) -> Result<(UserId, Wanted), Error> {
+    /// Decodes the user and the page query.
+    pub(crate) fn decode(&self) -> Result<(UserId, PageQuery), Error> {
         let mut fields = Fields::default();
         let user = fields.read(UserId::parse("user_id", self.user_id));
         let size = fields.read(PageSize::parse(self.page_size));
         let (user, size) = fields.finish(user.zip(size)).map_err(Error::Invalid)?;
         let size = size.get();
         let since = since(self.timeline, user, self.since_token)?;
-        let place = Place::from_token(self.pages(user), self.page_token);
-        let place = place.map_err(|error| Error::Token { field: "page_token", error })?;
-        Ok((user, Wanted { size, place, since }))
+        let cursor = PageCursor::from_token(self.page_scope(user), self.page_token);
+        let cursor = cursor.map_err(|error| Error::Token { field: "page_token", error })?;
+        Ok((user, PageQuery { size, cursor, since }))
     }
 
-    /// Returns a page as it is answered.
-    pub(crate) fn answer(&self, user: UserId, page: Page) -> PageAnswer {
-        let next = page.next.as_ref().map(|place| place.token(self.pages(user)));
-        PageAnswer {
+    /// Encodes a page.
+    pub(crate) fn encode(&self, user: UserId, page: Page) -> PageResponse {
+        let next = page.next.as_ref().map(|cursor| cursor.token(self.page_scope(user)));
+        PageResponse {
             next_page_token: next.unwrap_or_default(),
             since_token: page.seen.token(seen_scope(self.timeline, user)),
             older_than_id: page.older_than.map_or(0, PostId::get),
@@ -55,35 +55,35 @@ impl PageRequest<'_> {
         }
     }
 
-    // A page token belongs to what is wanted of the timeline.
-    fn pages(&self, user: UserId) -> Scope {
+    // A page token is valid for one timeline and `since_token`.
+    fn page_scope(&self, user: UserId) -> Scope {
         Scope::new(self.timeline).with(user.get()).with_text(self.since_token)
     }
 }
 
-/// The home timeline's name, to which tokens belong.
+/// The token scope of the home timeline.
 pub(crate) const HOME: &str = "GetHomeTimeline";
 
-/// Reads what its reader has seen of a timeline.
+/// Decodes a `since_token`.
 pub(crate) fn since(
     timeline: &'static str,
     user: UserId,
     since_token: &str,
-) -> Result<Option<Seen>, Error> {
-    let seen = Seen::from_token(seen_scope(timeline, user), since_token);
+) -> Result<Option<SeenPosts>, Error> {
+    let seen = SeenPosts::from_token(seen_scope(timeline, user), since_token);
     seen.map_err(|error: TokenError| Error::Token { field: "since_token", error })
 }
 
-/// Returns what a watcher is told.
-pub(crate) fn news(user: UserId, page: Page) -> pb::WatchHomeTimelineResponse {
+/// Encodes a message of `WatchHomeTimeline`.
+pub(crate) fn updates(user: UserId, page: Page) -> pb::WatchHomeTimelineResponse {
     let since_token = page.seen.token(seen_scope(HOME, user));
     pb::WatchHomeTimelineResponse { entries: entries(page.entries), since_token }
 }
 
-/// How many wrong fields of deliveries are named.
+/// The most field violations in an error.
 const VIOLATIONS_MAX: usize = 20;
 
-/// Reads posts to take in.
+/// Decodes and validates deliveries.
 pub(crate) fn posts(deliveries: &[pb::Delivery]) -> Result<Vec<Entry>, Error> {
     if deliveries.len() > BATCH_MAX {
         let problem = format!("must have at most {BATCH_MAX} items, has {}", deliveries.len());
@@ -94,7 +94,7 @@ pub(crate) fn posts(deliveries: &[pb::Delivery]) -> Result<Vec<Entry>, Error> {
     for (i, delivery) in deliveries.iter().enumerate() {
         match post(i, delivery) {
             Ok(post) => posts.push(post),
-            // All of them would not fit into an answer's headers.
+            // More would exceed the size limit of response headers.
             Err(error) if invalid.len() < VIOLATIONS_MAX => invalid.push(error),
             Err(_) => break,
         }
@@ -111,17 +111,17 @@ fn post(i: usize, delivery: &pb::Delivery) -> Result<Entry, Invalid> {
         id => Some(PostId::parse(&field("root_id"), id)?),
     };
     if author.partition() != post.partition() {
-        return Err(Invalid::new(field("author_id"), "must be of the partition of the post"));
+        return Err(Invalid::new(field("author_id"), "must be in the partition of the post"));
     }
     Ok(Entry { post, author, root, has_text: delivery.has_text })
 }
 
-fn entries(shown: Vec<Shown>) -> Vec<pb::Entry> {
-    let entry = |Shown { entry, stand_ins }: Shown| pb::Entry {
+fn entries(shown: Vec<VisibleEntry>) -> Vec<pb::Entry> {
+    let entry = |VisibleEntry { entry, suppressed }: VisibleEntry| pb::Entry {
         post_id: entry.post.get(),
         author_id: entry.author.get(),
         root_id: entry.root.map_or(0, PostId::get),
-        stand_in_ids: stand_ins.into_iter().map(|entry| entry.post.get()).collect(),
+        stand_in_ids: suppressed.into_iter().map(|entry| entry.post.get()).collect(),
     };
     shown.into_iter().map(entry).collect()
 }

@@ -1,13 +1,13 @@
-//! The service's Redis user may do what the service does, and nothing else.
+//! The Redis ACL of the service: its user may run what the service uses, and nothing else.
 
 use microblog_testkit::acl;
 
 #[tokio::test]
-async fn other_services_keys_and_unused_commands_are_refused() {
+async fn the_acl_denies_other_services_keys_and_unused_commands() {
     acl::assert_confined("timeline").await;
 }
 
 #[tokio::test]
-async fn the_acl_file_allows_what_the_sources_use_and_nothing_else() {
+async fn the_acl_allows_exactly_the_used_commands() {
     acl::assert_exact("timeline", env!("CARGO_MANIFEST_DIR")).await;
 }

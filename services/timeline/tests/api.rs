@@ -1,4 +1,4 @@
-//! The service from outside: real gRPC, real Redis, a real relation service.
+//! API tests over gRPC, with Redis and a relation service.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -15,7 +15,7 @@ use microblog_testkit::{Topology, eventually};
 use support::{System, id, posts};
 
 #[tokio::test]
-async fn a_post_comes_to_its_author_at_once_and_to_followers() {
+async fn a_post_reaches_its_author_and_followers() {
     for topology in [Topology::Single, Topology::Cluster] {
         let system = System::start(topology).await;
         let (alice, bob) = (id(1), id(2));
@@ -33,7 +33,7 @@ async fn a_post_comes_to_its_author_at_once_and_to_followers() {
 }
 
 #[tokio::test]
-async fn what_was_posted_before_a_follow_comes_with_it_and_goes_with_its_end() {
+async fn a_follow_backfills_posts_and_an_unfollow_removes_them() {
     let system = System::start(Topology::Single).await;
     let (alice, bob, carol) = (id(1), id(2), id(3));
     let early = system.post(alice).await;
@@ -50,7 +50,7 @@ async fn what_was_posted_before_a_follow_comes_with_it_and_goes_with_its_end() {
 }
 
 #[tokio::test]
-async fn a_page_tells_how_those_who_wrote_it_stand_to_its_reader() {
+async fn a_page_has_the_viewers_relations_to_its_authors() {
     let system = System::start(Topology::Single).await;
     let [alice, bob, carol, dave, eve] = [1, 2, 3, 4, 5].map(id);
     for (follower, target) in [(bob, alice), (alice, bob), (bob, carol), (bob, dave), (bob, eve)] {
@@ -63,8 +63,8 @@ async fn a_page_tells_how_those_who_wrote_it_stand_to_its_reader() {
     let own = system.post(bob).await;
     let request = relation::MuteRequest { user_id: bob, target_id: eve };
     system.relation.clone().mute(request).await.unwrap();
-    let told = |relations: &[relation::Relation]| {
-        relations.iter().map(|told| (told.user_id, told.state())).collect::<Vec<_>>()
+    let states = |relations: &[relation::Relation]| {
+        relations.iter().map(|one| (one.user_id, one.state())).collect::<Vec<_>>()
     };
     let home = async |page_size, page_token: &str| {
         let page_token = page_token.to_owned();
@@ -81,8 +81,8 @@ async fn a_page_tells_how_those_who_wrote_it_stand_to_its_reader() {
     assert_eq!(page.entries[1].stand_in_ids.len(), 4);
     let [of_bob, of_alice] = [(bob, RelationState::Self_), (alice, RelationState::Mutual)];
     let of_stand_ins = [(carol, RelationState::Following), (dave, RelationState::Following)];
-    assert_eq!(told(&page.relations), [&[of_bob, of_alice], &of_stand_ins[..]].concat());
-    // As the relation service has it, for everybody.
+    assert_eq!(states(&page.relations), [&[of_bob, of_alice], &of_stand_ins[..]].concat());
+    // The relations equal those of the relation service.
     let question = relation::BatchGetRelationsRequest {
         viewer_id: bob,
         target_ids: vec![bob, alice, carol, dave],
@@ -92,16 +92,16 @@ async fn a_page_tells_how_those_who_wrote_it_stand_to_its_reader() {
     };
     let answer = system.relation.clone().batch_get_relations(question).await.unwrap();
     assert_eq!(page.relations, answer.into_inner().relations);
-    // Of those on the page, at each look.
+    // Each page has the relations of its authors only.
     let first = home(1, "").await;
-    assert_eq!(told(&first.relations), [of_bob]);
+    assert_eq!(states(&first.relations), [of_bob]);
     system.unfollow(alice, bob).await;
     let second = home(1, &first.next_page_token).await;
     assert_eq!(second.relations[0].state(), RelationState::Following);
     let request = pb::GetFriendsTimelineRequest { user_id: bob, ..Default::default() };
     let friends = async || {
         let page = system.client.clone().get_friends_timeline(request.clone()).await.unwrap();
-        told(&page.into_inner().relations)
+        states(&page.into_inner().relations)
     };
     assert_eq!(friends().await, []);
     system.follow(alice, bob).await;
@@ -109,7 +109,7 @@ async fn a_page_tells_how_those_who_wrote_it_stand_to_its_reader() {
 }
 
 #[tokio::test]
-async fn a_reader_pages_down_and_asks_what_is_new() {
+async fn a_reader_scrolls_and_polls() {
     let system = System::start(Topology::Single).await;
     let (alice, bob) = (id(1), id(2));
     system.follow(bob, alice).await;
@@ -132,7 +132,7 @@ async fn a_reader_pages_down_and_asks_what_is_new() {
 }
 
 #[tokio::test]
-async fn what_was_not_pushed_while_all_was_pulled_is_there_in_another_mode() {
+async fn posts_delivered_in_pull_mode_show_in_other_modes() {
     let system = System::start(Topology::Single).await;
     let (alice, bob) = (id(1), id(2));
     system.follow(bob, alice).await;
@@ -145,21 +145,21 @@ async fn what_was_not_pushed_while_all_was_pulled_is_there_in_another_mode() {
 }
 
 #[tokio::test]
-async fn a_follow_of_which_the_other_side_hears_late_loses_no_post() {
+async fn an_unsettled_follow_loses_no_post() {
     let system = System::start(Topology::Single).await;
     let (alice, bob) = (id(1), id(2));
     let url = system.redis.url("relation");
     let relation = microblog_relation::Config::parse_from(["relation", "--redis-url", &url]);
     let relation = microblog_relation::Store::open(&relation).unwrap();
     assert_eq!(system.home(bob).await, [0; 0]);
-    // As a relation service that dies after the truth leaves it.
+    // The state after a relation service crashed between the two sides of a follow.
     let [from, to] = [bob, alice].map(|user| UserId::new(user).unwrap());
     let edge = Edge { from, to };
     relation.follow(&[Targets::one(edge)]).await.unwrap();
     assert_eq!(system.home(bob).await, [0; 0]);
     let post = system.post(alice).await;
-    // It goes by the one whom nobody knows as a follower, until the sweeper takes the follow up.
-    eventually("the other side knows", support::PATIENCE, async || {
+    // The author's side does not have the follower until the sweeper completes the follow.
+    eventually("the author's side has the follower", support::PATIENCE, async || {
         let relations = relation.relations(to, &[from], Include::default()).await.unwrap().0;
         relations[0].state == State::Follower
     })

@@ -1,4 +1,5 @@
-//! What calls cost, counted in commands and round trips: the same however much there is to read.
+//! The cost of calls in Redis commands and round trips, which does not depend on the amount of
+//! data.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -14,19 +15,19 @@ use microblog_testkit::{
     Topology::Single,
     redis::{aio::MultiplexedConnection, cmd},
 };
-use microblog_timeline::State;
+use microblog_timeline::FanoutState;
 use support::{System, delivery, entry, id, pages::deliver_all, post_id, relations::Relation};
 
-/// How often each call is made: what was read in two pieces by chance must not show.
+/// The repetitions of each call, so that a rare split read does not matter.
 const TIMES: u64 = 20;
 
-/// What a call cost.
+/// The cost of a call.
 #[derive(Debug, PartialEq, Eq)]
 struct Cost {
-    /// How often each command ran, those inside functions too.
+    /// The executions of each command, including those inside functions.
     commands: BTreeMap<String, u64>,
-    /// How often the server read from a connection. With nothing else going on, commands that go
-    /// out together are read together.
+    /// The reads of the server from connections. Commands sent together are read together if
+    /// nothing else runs.
     round_trips: u64,
 }
 
@@ -35,7 +36,7 @@ fn cost(round_trips: u64, commands: &[(&str, u64)]) -> Cost {
     Cost { commands, round_trips }
 }
 
-/// What a server has done so far.
+/// A reader of the server's counters.
 struct Counter(MultiplexedConnection);
 
 impl Counter {
@@ -51,7 +52,7 @@ impl Counter {
         (info.lines().filter_map(calls).collect(), reads.unwrap().trim().parse().unwrap())
     }
 
-    /// Makes a call some times. Returns what each of them costs.
+    /// Makes a call several times. Returns the cost of one.
     async fn cost(&mut self, mut call: impl AsyncFnMut()) -> Cost {
         let (before, reads_before) = self.count().await;
         for _ in 0..TIMES {
@@ -59,8 +60,7 @@ impl Counter {
         }
         let (mut commands, reads) = self.count().await;
         commands.iter_mut().for_each(|(name, calls)| *calls -= before.get(name).unwrap_or(&0));
-        // The second question itself, and the probe of readiness, which may come between the two
-        // counters: the rest is rounded.
+        // The counter query itself, and a readiness probe in between: the average is rounded.
         let others =
             1 + commands.remove("ping").unwrap_or(0) + commands.remove("role").unwrap_or(0);
         commands.remove("info");
@@ -70,14 +70,14 @@ impl Counter {
     }
 }
 
-/// Two services on stores of their own, and nothing else going on.
-struct Apart {
+/// Two services on separate stores, without other load.
+struct Isolated {
     system: System,
     of_relation: RedisServer,
     _relation: Relation,
 }
 
-impl Apart {
+impl Isolated {
     async fn start() -> Self {
         let of_relation = RedisServer::start().await;
         let relation = Relation::start(of_relation.url("relation")).await;
@@ -93,8 +93,8 @@ impl Apart {
 }
 
 #[tokio::test]
-async fn a_home_timeline_is_read_in_one_round_trip_and_one_more_for_those_who_are_pulled() {
-    let apart = Apart::start().await;
+async fn a_home_read_takes_one_round_trip_and_one_more_with_pulled_authors() {
+    let apart = Isolated::start().await;
     let (system, mut counter) = (&apart.system, apart.counter().await);
     let authors: Vec<_> = (1..=8).map(id).collect();
     for (bob, posts) in [(id(50), 40), (id(51), 800)] {
@@ -122,18 +122,22 @@ async fn a_home_timeline_is_read_in_one_round_trip_and_one_more_for_those_who_ar
         apart.of_relation.reset_commandstats().await;
         assert_eq!(counter.cost(nothing_new).await, cost(1, &[("mget", 1)]));
         let asked = apart.of_relation.commandstats().await;
-        // How relation tells how an author stands to a reader.
+        // The command by which the relation service looks up relations.
         assert_eq!(asked.get("smismember"), None, "relation is not asked");
     }
-    // Three who are pulled from: one command more for each, all sent together.
+    // Three pulled authors: one command more for each, sent together.
     let bob = UserId::new(id(50)).unwrap();
     for &author in &authors[..3] {
         let author = UserId::new(author).unwrap();
         assert_eq!(
-            system.store.cross(author, State::Pushed, State::Pulled).await.unwrap(),
-            State::Pushed
+            system
+                .store
+                .switch_fanout(author, FanoutState::OnWrite, FanoutState::OnRead)
+                .await
+                .unwrap(),
+            FanoutState::OnWrite
         );
-        assert_eq!(system.store.pull(author, &[bob]).await.unwrap(), 1);
+        assert_eq!(system.store.add_pulled_author(author, &[bob]).await.unwrap(), 1);
     }
     let page = async || {
         assert_eq!(system.home_page(bob.get(), 20, "", "").await.unwrap().0.len(), 20);
@@ -142,8 +146,8 @@ async fn a_home_timeline_is_read_in_one_round_trip_and_one_more_for_those_who_ar
 }
 
 #[tokio::test]
-async fn an_authors_posts_are_read_in_one_command() {
-    let apart = Apart::start().await;
+async fn a_user_timeline_read_takes_one_command() {
+    let apart = Isolated::start().await;
     let (system, mut counter) = (&apart.system, apart.counter().await);
     let alice = id(1);
     let all: Vec<_> = (0..500).map(|_| delivery(post_id(alice), alice, 0)).collect();
@@ -157,8 +161,8 @@ async fn an_authors_posts_are_read_in_one_command() {
 }
 
 #[tokio::test]
-async fn a_post_is_taken_in_with_two_round_trips() {
-    let apart = Apart::start().await;
+async fn a_delivery_takes_two_round_trips() {
+    let apart = Isolated::start().await;
     let (system, mut counter) = (&apart.system, apart.counter().await);
     let alice = id(1);
     system.post(alice).await;
@@ -174,7 +178,7 @@ async fn a_post_is_taken_in_with_two_round_trips() {
         (1, 1, 1),
         "{commands:?}"
     );
-    // Many at once cost no more round trips. The server may read many commands piece by piece.
+    // A batch costs no more round trips. The server may read a large one in parts.
     let many = counter.cost(async || {
         let all: Vec<_> = (0..20).map(|_| delivery(post_id(alice), alice, 0)).collect();
         deliver_all(&system.client, &all).await;
@@ -185,8 +189,8 @@ async fn a_post_is_taken_in_with_two_round_trips() {
 }
 
 #[tokio::test]
-async fn a_push_is_a_call_for_fifty_and_next_to_nothing_for_who_is_away() {
-    let apart = Apart::start().await;
+async fn a_push_takes_one_call_per_fifty_followers() {
+    let apart = Isolated::start().await;
     let (system, mut counter) = (&apart.system, apart.counter().await);
     let alice = id(1);
     // Ten in each of ten partitions.

@@ -1,4 +1,4 @@
-//! Processes killed in the middle of fan-outs: what was acknowledged reaches every active follower.
+//! Processes killed during fan-out: each acknowledged post reaches each active follower.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -28,18 +28,18 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog-timeline");
 
 const AUTHOR: u64 = 1;
 const FOLLOWERS: u64 = 100_000;
-/// Every fiftieth of them is active.
+/// Every fiftieth follower is active.
 const ACTIVE: usize = 50;
 const KILLS: usize = 5;
 
-/// From the last kill to the last post's arrival.
+/// From the last kill until all posts have arrived.
 const ARRIVAL_MAX: Duration = Duration::from_secs(120);
 
 fn followers() -> impl Iterator<Item = u64> {
     (0..FOLLOWERS).map(|n| id(1_000 + n))
 }
 
-/// Has some read their home timelines, of which one is kept from then on.
+/// Reads the home timelines of users, which creates their caches.
 async fn make_active(address: &str, users: impl Iterator<Item = u64>) {
     let client = client(address);
     let client = &client;
@@ -50,7 +50,7 @@ async fn make_active(address: &str, users: impl Iterator<Item = u64>) {
     pages.for_each(async |(entries, ..)| assert!(entries.is_empty())).await;
 }
 
-/// Posts until told to stop; a call is repeated until it is acknowledged.
+/// Posts until `is_over`; repeats each call until it is acknowledged.
 async fn posts(address: &str, is_over: &AtomicBool, posts: &Mutex<Vec<u64>>) {
     let client = client(address);
     while !is_over.load(Ordering::Relaxed) {
@@ -62,7 +62,7 @@ async fn posts(address: &str, is_over: &AtomicBool, posts: &Mutex<Vec<u64>>) {
 }
 
 #[tokio::test]
-async fn posts_reach_every_active_follower_though_the_service_is_killed_again_and_again() {
+async fn repeated_crashes_lose_no_post() {
     let redis = testkit::Store::start(Single).await;
     let relation = Relation::start(redis.url("relation")).await;
     let url = redis.url("timeline");
@@ -80,7 +80,7 @@ async fn posts_reach_every_active_follower_though_the_service_is_killed_again_an
     let (is_over, posted) = (AtomicBool::new(false), Mutex::<Vec<u64>>::default());
     let kills = async {
         for _ in 0..KILLS {
-            // Not those that the last kill left, which nobody takes up for some time.
+            // Without the steps that the last kill left pending, which are claimed later.
             let left = jobs(&redis.nodes()[0]).await;
             let posts = || posted.lock().unwrap().len();
             let enough = posts() + 1;
@@ -97,7 +97,8 @@ async fn posts_reach_every_active_follower_though_the_service_is_killed_again_an
     };
     join(posts(&address, &is_over, &posted), kills).await;
 
-    testkit::eventually("nothing waits", ARRIVAL_MAX, async || depth(&redis).await == 0).await;
+    testkit::eventually("the streams are empty", ARRIVAL_MAX, async || depth(&redis).await == 0)
+        .await;
     let posted = posted.into_inner().unwrap();
     for follower in followers().step_by(ACTIVE) {
         let stored = stored(&store, follower).await;

@@ -1,4 +1,4 @@
-//! Redis at `maxmemory`: home timelines are read, and jobs wait until there is room.
+//! Redis at `maxmemory`: home timelines stay readable, and fan-out jobs wait for memory.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use microblog_proto::{common::ErrorReason, timeline as pb};
 use microblog_testkit::{self as testkit, Topology, redis};
-use support::{System, assert_refused, delivery, id, post_id, queue};
+use support::{System, assert_rejected, delivery, id, post_id, queue};
 use tonic::Code;
 
 async fn limit_memory(system: &System, bytes: u64) {
@@ -20,7 +20,7 @@ async fn limit_memory(system: &System, bytes: u64) {
 }
 
 #[tokio::test]
-async fn home_timelines_are_read_and_completed_without_memory() {
+async fn home_timelines_are_readable_at_maxmemory() {
     let (author, other, reader, new) = (id(1), id(2), id(3), id(4));
     let system = System::start(Topology::Single).await;
     for follower in [reader, new] {
@@ -29,8 +29,8 @@ async fn home_timelines_are_read_and_completed_without_memory() {
     let first = system.post(author).await;
     let second = system.post(other).await;
     system.home_becomes(reader, &[first]).await;
-    queue::settles(&system).await;
-    // Its home timeline does not know of this follow yet.
+    queue::drained(&system).await;
+    // Its home timeline does not reflect this follow yet.
     system.follow(reader, other).await;
     limit_memory(&system, 1).await;
 
@@ -40,14 +40,14 @@ async fn home_timelines_are_read_and_completed_without_memory() {
     assert_eq!(support::posts(&page), [second]);
     let (page, ..) = system.home_page(reader, 1, &next, "").await.unwrap();
     assert_eq!(support::posts(&page), [first]);
-    // Nothing was stored for it.
+    // Nothing was stored for the post.
     limit_memory(&system, 0).await;
     assert_eq!(queue::stored(&system.store, new).await, [0; 0]);
     assert_eq!(system.home(new).await, [first]);
 }
 
 #[tokio::test]
-async fn a_post_is_refused_whole_and_taken_in_when_there_is_room() {
+async fn deliver_fails_without_effect_at_maxmemory() {
     let (author, reader) = (id(1), id(3));
     let system = System::start(Topology::Single).await;
     system.follow(reader, author).await;
@@ -56,14 +56,14 @@ async fn a_post_is_refused_whole_and_taken_in_when_there_is_room() {
     let post = delivery(post_id(author), author, 0);
     let request = pb::DeliverRequest { deliveries: vec![post] };
     let answer = system.client.clone().deliver(request).await;
-    assert_refused(answer, Code::ResourceExhausted, ErrorReason::StoreFull);
+    assert_rejected(answer, Code::ResourceExhausted, ErrorReason::StoreFull);
     limit_memory(&system, 0).await;
     let post = system.deliver(post).await;
     system.home_becomes(reader, &[post]).await;
 }
 
 #[tokio::test]
-async fn a_job_waits_until_there_is_room() {
+async fn a_fanout_job_waits_at_maxmemory() {
     let (author, reader) = (id(1), id(3));
     let system = System::start_without_jobs(Topology::Single).await;
     system.follow(reader, author).await;
@@ -72,7 +72,7 @@ async fn a_job_waits_until_there_is_room() {
     limit_memory(&system, 1).await;
     let node = &system.redis.nodes()[0];
     node.reset_commandstats().await;
-    // Starts workers, which create the groups of their streams and try the job.
+    // Starts workers, which create the consumer groups and try the job.
     let another = system.another(&[]).await;
     testkit::eventually("the job is tried", support::PATIENCE, async || {
         node.commandstats().await.get("xreadgroup").copied().unwrap_or(0) > 0
@@ -81,7 +81,7 @@ async fn a_job_waits_until_there_is_room() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(queue::depth(&system.redis).await, 1);
     assert_eq!(queue::stored(&system.store, reader).await, [0; 0]);
-    // Sixteen streams, a look at each every half second at most.
+    // Sixteen streams, one read each in half a second at most.
     let looks = node.commandstats().await["xreadgroup"];
     assert!(looks < 500, "workers spin: {looks} looks within seconds");
 
@@ -90,5 +90,5 @@ async fn a_job_waits_until_there_is_room() {
         queue::stored(&system.store, reader).await == [post]
     })
     .await;
-    queue::settles(&another).await;
+    queue::drained(&another).await;
 }

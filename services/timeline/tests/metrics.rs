@@ -1,4 +1,4 @@
-//! What is measured of timelines. Alone in its process: the meter provider is the process's.
+//! Metrics of the service. The only test of its process, since the meter provider is global.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -15,7 +15,7 @@ use opentelemetry_sdk::metrics::{
 };
 use support::{PATIENCE, System, id};
 
-/// Returns the last number of each instrument, by its name and its attributes' values.
+/// Returns the last value of each instrument, by its name and attribute values.
 fn numbers(exporter: &InMemoryMetricExporter) -> BTreeMap<String, f64> {
     let mut numbers = BTreeMap::new();
     let finished = exporter.get_finished_metrics().unwrap();
@@ -49,7 +49,7 @@ fn numbers(exporter: &InMemoryMetricExporter) -> BTreeMap<String, f64> {
 }
 
 #[tokio::test]
-async fn posts_deliveries_builds_refusals_and_queues_are_measured() {
+async fn the_service_exports_its_metrics() {
     let exporter = InMemoryMetricExporter::default();
     let reader = PeriodicReader::builder(exporter.clone()).build();
     let provider = SdkMeterProvider::builder().with_reader(reader).build();
@@ -66,8 +66,8 @@ async fn posts_deliveries_builds_refusals_and_queues_are_measured() {
     }
     system.follow(bob, carol).await;
     assert_eq!(system.home(bob).await, [post]);
-    let refused = pb::CountNewRequest { user_id: 0, since_token: String::new() };
-    system.client.clone().count_new(refused).await.unwrap_err();
+    let invalid = pb::CountNewRequest { user_id: 0, since_token: String::new() };
+    system.client.clone().count_new(invalid).await.unwrap_err();
 
     eventually("all is measured", PATIENCE, async || {
         provider.force_flush().unwrap();
@@ -85,12 +85,12 @@ async fn posts_deliveries_builds_refusals_and_queues_are_measured() {
     })
     .await;
 
-    // A step that nobody can do waits.
+    // An unsupported step stays in the stream.
     let mut redis = system.redis.nodes()[0].admin().await;
     let mut add = microblog_testkit::redis::cmd("XADD");
     add.arg("tl:{0}:fanout").arg("1-0").arg("job").arg("rubbish");
     add.exec_async(&mut redis).await.unwrap();
-    eventually("what waits is measured", PATIENCE, async || {
+    eventually("the backlog is exported", PATIENCE, async || {
         provider.force_flush().unwrap();
         let numbers = numbers(&exporter);
         numbers.get("microblog.timeline.queue.depth") == Some(&1.0)

@@ -1,5 +1,5 @@
-//! Redis and the relation service killed, restarted and cut off under load: what was acknowledged
-//! reaches every active follower in the end, and whoever asks meanwhile is answered.
+//! Redis and the relation service killed, restarted and cut off under load. Each acknowledged post
+//! reaches each active follower, and reads get responses meanwhile.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -19,7 +19,7 @@ use microblog_proto::{common::ErrorReason, relation, timeline as pb};
 use microblog_testkit::{self as testkit, Process, Topology::Single};
 use microblog_timeline::Store;
 use support::{
-    Client, PATIENCE, assert_refused, client, config, delivery, id,
+    Client, PATIENCE, assert_rejected, client, config, delivery, id,
     pages::{DEADLINE, OVER, Timeline, UNKNOWN, deliver_all, is_newest_first, until_answered},
     post_id, posts,
     queue::stored,
@@ -32,16 +32,16 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog-timeline");
 const AUTHORS: std::ops::RangeInclusive<u64> = 1..=6;
 const READERS: std::ops::Range<u64> = 100..116;
 
-/// How many posts of each author: of all, fewer than a home timeline has.
+/// Posts per author; together fewer than the length of a home timeline.
 const POSTS_EACH: usize = 130;
 
-/// Between two posts of an author.
+/// The delay between two posts of an author.
 const PACE: Duration = Duration::from_millis(100);
 
-/// From the end of an outage to the arrival of all that was acknowledged.
+/// From the end of an outage until all acknowledged posts have arrived.
 const ARRIVAL_MAX: Duration = Duration::from_secs(120);
 
-/// A timeline service as a process, with a relation service behind a proxy.
+/// A timeline service process, with a relation service behind a proxy.
 struct Deployed {
     redis: testkit::Store,
     relation: Relation,
@@ -115,7 +115,7 @@ impl Load {
         self.followed.fetch_add(1, Ordering::Relaxed);
     }
 
-    // Follows one author more from time to time, until it is all of them.
+    // Follows the authors one by one, with pauses.
     async fn follow_all(&self, relation: &Relation, follower: u64) {
         for author in AUTHORS.skip(2).map(id) {
             self.follow(relation, follower, author).await;
@@ -142,7 +142,7 @@ impl Load {
         }
     }
 
-    /// Has everybody follow the first two authors, and read what is there.
+    /// Makes all readers follow the first two authors and read.
     async fn begin(&self, client: &Client, relation: &Relation) {
         for reader in READERS.map(id) {
             for author in AUTHORS.take(2).map(id) {
@@ -159,10 +159,10 @@ impl Load {
         futures::join!(posts, reads, follows);
     }
 
-    /// Asserts that all that was acknowledged arrives.
+    /// Asserts that all acknowledged posts arrive.
     async fn arrives(&self, client: &Client, store: &Store) {
         let posted = self.posted.lock().unwrap().clone();
-        let mended = Instant::now();
+        let recovered = Instant::now();
         for reader in READERS.map(id) {
             testkit::eventually("all is there", ARRIVAL_MAX, async || {
                 stored(store, reader).await.into_iter().collect::<BTreeSet<_>>() == posted
@@ -171,7 +171,7 @@ impl Load {
             let all = Timeline::Home.whole(client, reader, 100, "").await;
             assert!(all.iter().eq(posted.iter().rev()));
         }
-        assert!(mended.elapsed() < ARRIVAL_MAX);
+        assert!(recovered.elapsed() < ARRIVAL_MAX);
         for author in AUTHORS.map(id) {
             let is_own = |post: &&u64| (*post ^ author) & 0xffc == 0;
             for timeline in [Timeline::User, Timeline::Home] {
@@ -183,7 +183,7 @@ impl Load {
 }
 
 #[tokio::test]
-async fn redis_killed_under_load_loses_nothing_and_the_service_recovers_unaided() {
+async fn a_redis_crash_under_load_loses_no_post() {
     let deployed = Deployed::start().await;
     let Deployed { redis, relation, process, client, store, .. } = &deployed;
     let load = Load::default();
@@ -207,7 +207,7 @@ async fn redis_killed_under_load_loses_nothing_and_the_service_recovers_unaided(
 }
 
 #[tokio::test]
-async fn relation_killed_under_load_delays_posts_and_loses_none() {
+async fn a_relation_service_crash_under_load_loses_no_post() {
     let mut deployed = Deployed::start().await;
     let (client, store) = (deployed.client.clone(), deployed.store.clone());
     let load = Load::default();
@@ -219,13 +219,13 @@ async fn relation_killed_under_load_delays_posts_and_loses_none() {
         };
         join(load.run(&client, &deployed.relation), round).await;
         load.is_over.store(false, Ordering::Relaxed);
-        // Killed with steps under way and waiting; posts are taken in all the same.
+        // Killed with steps pending; deliveries still succeed.
         let more = join_all(AUTHORS.map(|author| load.post_some(&client, id(author), 3)));
         let kill = async { deployed.relation.kill() };
         join(more, kill).await;
         join_all(AUTHORS.map(|author| load.post_some(&client, id(author), 3))).await;
         let read = Timeline::Home.page(&client, id(100), 50, "", "").await;
-        assert_refused(read, Code::Unavailable, ErrorReason::PeerUnavailable);
+        assert_rejected(read, Code::Unavailable, ErrorReason::PeerUnavailable);
         assert!(deployed.process.is_serving().await, "its own store is there");
         deployed.relation.restart().await;
     }
@@ -233,7 +233,7 @@ async fn relation_killed_under_load_delays_posts_and_loses_none() {
 }
 
 impl Load {
-    /// Returns a `since_token` of a reader who has seen everything.
+    /// Returns a `since_token` of a reader who has seen all posts.
     async fn latest(&self, client: &Client, reader: u64) -> String {
         let mut since = String::new();
         testkit::eventually("everything is there", PATIENCE, async || {
@@ -256,17 +256,17 @@ impl Load {
     }
 }
 
-/// How long relation does not answer, and then answers nobody.
+/// How long the relation service is unreachable.
 const CUT: Duration = Duration::from_secs(5);
 const FROZEN: Duration = Duration::from_secs(8);
 
 #[tokio::test]
-async fn while_relation_is_cut_off_posts_are_taken_in_and_they_arrive_afterwards() {
+async fn deliveries_succeed_while_the_relation_service_is_unreachable() {
     without_relation(Link::Cut, CUT).await;
 }
 
 #[tokio::test]
-async fn while_relation_hangs_posts_are_taken_in_and_they_arrive_afterwards() {
+async fn deliveries_succeed_while_the_relation_service_hangs() {
     without_relation(Link::Frozen, FROZEN).await;
 }
 
@@ -275,7 +275,7 @@ async fn without_relation(link: Link, time: Duration) {
     let Deployed { relation, proxy, client, store, .. } = &deployed;
     let load = Load::default();
     load.begin(client, relation).await;
-    // All of them, so that nobody's home timeline is built anew by a read after the outage.
+    // All followings at once, so that no read after the outage rebuilds a home timeline.
     join_all(READERS.map(|reader| load.follow_all(relation, id(reader)))).await;
     for reader in READERS.map(id) {
         Timeline::Home.page(client, reader, 1, "", "").await.unwrap();
@@ -283,16 +283,16 @@ async fn without_relation(link: Link, time: Duration) {
     load.post_some(client, id(1), 1).await;
     let since = load.latest(client, id(100)).await;
     proxy.set(link);
-    let mended = Instant::now() + time;
-    while Instant::now() < mended {
+    let recovered = Instant::now() + time;
+    while Instant::now() < recovered {
         let began = Instant::now();
         let home = Timeline::Home.page(client, id(100), 20, "", "");
         let friends = Timeline::Friends.page(client, id(100), 20, "", "");
         let (home, friends) = join(home, friends).await;
         assert!(began.elapsed() < OVER, "{link:?}");
         if link == Link::Cut {
-            assert_refused(home, Code::Unavailable, ErrorReason::PeerUnavailable);
-            assert_refused(friends, Code::Unavailable, ErrorReason::PeerUnavailable);
+            assert_rejected(home, Code::Unavailable, ErrorReason::PeerUnavailable);
+            assert_rejected(friends, Code::Unavailable, ErrorReason::PeerUnavailable);
         } else {
             assert_late(home);
             assert_late(friends);
@@ -302,7 +302,7 @@ async fn without_relation(link: Link, time: Duration) {
         let newest = load.posted.lock().unwrap().last().copied();
         let own = Timeline::User.page(client, author, 1, "", "").await.unwrap();
         assert_eq!(posts(&own.0).last().copied(), newest);
-        // Nothing came, and to say so nobody is asked who follows whom.
+        // A count without new posts needs no relation service.
         let request = pb::CountNewRequest { user_id: id(100), since_token: since.clone() };
         let count = client.clone().count_new(request).await.unwrap().into_inner().count;
         assert_eq!(count, 0);

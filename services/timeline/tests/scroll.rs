@@ -1,5 +1,4 @@
-//! Scrolling: no post twice and none skipped, whatever comes meanwhile and however many have one time
-//! stamp.
+//! Scrolling: no post twice and none skipped, with concurrent posts and equal time stamps.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -11,7 +10,7 @@ use futures::future::{Either, select};
 use microblog_domain::UserId;
 use microblog_proto::timeline as pb;
 use microblog_testkit::{self as testkit, Topology::Single};
-use microblog_timeline::State;
+use microblog_timeline::FanoutState;
 use support::{
     PATIENCE, System, delivery, id,
     pages::{Timeline, deliver_all, is_newest_first},
@@ -28,17 +27,17 @@ const AUTHORS: u64 = 6;
 const PAGES: usize = 40;
 const PAGE: usize = 10;
 
-/// Between two posts: a hundred come each second.
+/// The delay between two posts: a hundred per second.
 const PACE: Duration = Duration::from_millis(10);
 
-/// How many posts come between two pages at least.
+/// The least number of posts between two pages.
 const BETWEEN_PAGES: usize = 3;
 
-/// How many posts come for each page at most. However slow the machine is, all posts of a scroll are
-/// among those that a home timeline holds.
+/// The most posts per page, so that all posts of a scroll stay in the timeline on a slow machine
+/// too.
 const PER_PAGE_MAX: usize = 8;
 
-/// What came since the scrolling began.
+/// Posts since the start of the scroll.
 struct Arrived {
     posts: Mutex<Vec<u64>>,
     may_come: Semaphore,
@@ -50,8 +49,8 @@ impl Arrived {
     }
 }
 
-/// Starts a system in which a reader follows some authors, of whom some are pulled from in hybrid
-/// mode, and has 400 posts. Returns those, oldest first.
+/// Starts a system in which a reader follows authors, some with fan-out on read in hybrid mode, and
+/// has 400 posts. Returns the posts, oldest first.
 async fn with_posts(mode: &str, reader: u64) -> (System, Vec<pb::Delivery>) {
     let system = System::start_with(Single, &["--mode", mode, "--pull-threshold", "5"]).await;
     for author in (1..=AUTHORS).map(id) {
@@ -74,16 +73,16 @@ async fn with_posts(mode: &str, reader: u64) -> (System, Vec<pb::Delivery>) {
     if mode == "hybrid" {
         let authors = [1, 2, 3].map(|n| UserId::new(id(n)).unwrap());
         testkit::eventually("two authors are pulled from", PATIENCE, async || {
-            let expected = [State::Pulled, State::Pulled, State::Pushed];
-            system.store.states(&authors).await.unwrap() == expected
+            let expected = [FanoutState::OnRead, FanoutState::OnRead, FanoutState::OnWrite];
+            system.store.fanout_states(&authors).await.unwrap() == expected
         })
         .await;
     }
     (system, seeds)
 }
 
-/// Takes a hundred posts in each second, as many as may come. One of five comes late: it is as old as a post
-/// that is there already.
+/// Delivers a hundred posts per second, as many as allowed. One of five is late: as old as an
+/// existing post.
 async fn arrive(system: &System, seeds: &[pb::Delivery], arrived: &Arrived) {
     let mut ticks = interval(PACE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -102,7 +101,7 @@ async fn arrive(system: &System, seeds: &[pb::Delivery], arrived: &Arrived) {
     }
 }
 
-/// Scrolls down to the end of 40 pages; returns what is on them.
+/// Reads 40 pages; returns their posts.
 async fn scroll(
     system: &System,
     reader: u64,
@@ -131,7 +130,7 @@ async fn scroll(
 }
 
 #[tokio::test]
-async fn forty_pages_down_no_post_shows_twice_and_none_is_skipped() {
+async fn a_scroll_of_forty_pages_repeats_and_skips_no_post() {
     for mode in MODES {
         let reader = id(50);
         let (system, seeds) = with_posts(mode, reader).await;
@@ -157,9 +156,9 @@ async fn forty_pages_down_no_post_shows_twice_and_none_is_skipped() {
         assert!(seen.difference(&old).all(|post| late.contains(post)), "{mode}");
         assert!(seen.len() > old.range(oldest..).count(), "none of those that came late was seen");
 
-        // What came on top meanwhile is new, and nothing else. One may be under way yet.
+        // Exactly the posts delivered meanwhile are new. One may be pending.
         let mut all: Vec<_> = Vec::new();
-        testkit::eventually("what came is new", PATIENCE, async || {
+        testkit::eventually("delivered posts are new", PATIENCE, async || {
             all = Timeline::Home.whole(&system.client, reader, PAGE as i32, &since).await;
             let arrived = arrived.posts.lock().unwrap();
             arrived.iter().all(|post| all.contains(post) || old.range(post..).count() >= PAGE)
@@ -171,7 +170,7 @@ async fn forty_pages_down_no_post_shows_twice_and_none_is_skipped() {
 }
 
 #[tokio::test]
-async fn posts_of_one_moment_are_all_shown_once() {
+async fn posts_with_equal_time_stamps_show_once() {
     for mode in MODES {
         let system = System::start_with(Single, &["--mode", mode]).await;
         let bob = id(100);
@@ -189,7 +188,7 @@ async fn posts_of_one_moment_are_all_shown_once() {
             };
             let mut posts: Vec<_> = authors.map(|author| of(author, 0)).into();
             posts.extend((1..4).map(|sequence| of(authors[2], sequence)));
-            // In some order.
+            // In a shuffled order.
             posts.sort_by_key(|delivery| delivery.post_id.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             deliver_all(&system.client, &posts).await;
             all.extend(posts);
@@ -207,7 +206,7 @@ async fn posts_of_one_moment_are_all_shown_once() {
             assert_eq!(whole(Timeline::Friends, bob).await, expected, "{mode}");
             assert_eq!(whole(Timeline::User, authors[2]).await, own, "{mode}");
         }
-        // What is new since one of them was seen: the others, and the last one of that moment.
+        // New since the first one: the others, and the last post of that millisecond.
         let (first, _, since) = system.home_page(bob, 1, "", "").await.unwrap();
         assert_eq!(posts(&first), expected[..1]);
         let last = delivery(expected[0] | 3, id(1_023), 0);

@@ -1,5 +1,5 @@
-//! The end of a follow: whatever comes late, nothing of those who are not followed any more shows, and
-//! what their posts had pushed out comes back.
+//! Unfollow: late pushes of unfollowed authors never show, and the posts that their posts displaced
+//! return.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -12,10 +12,10 @@ use support::{
     PATIENCE, System, delivery, entry, id,
     pages::{Timeline, deliver_all},
     post_id,
-    queue::{settles, stored},
+    queue::{drained, stored},
 };
 
-/// Returns whether these posts are stored, and no others. Some may be there twice.
+/// Returns whether exactly these posts are stored, duplicates allowed.
 async fn has_only(system: &System, user: u64, posts: &[u64]) -> bool {
     let mut stored = stored(&system.store, user).await;
     stored.sort_unstable_by(|a, b| b.cmp(a));
@@ -28,18 +28,18 @@ fn user(id: u64) -> UserId {
 }
 
 #[tokio::test]
-async fn posts_that_are_pushed_after_an_unfollow_never_show_and_are_cleaned_away() {
+async fn late_pushes_after_an_unfollow_never_show_and_are_removed() {
     let system = System::start(Single).await;
     let [alice, bob, carol] = [1, 2, 3].map(id);
     system.follow(bob, alice).await;
     system.follow(bob, carol).await;
     let mut kept = vec![system.post(carol).await];
-    let gone = system.post(alice).await;
-    system.home_becomes(bob, &[gone, kept[0]]).await;
-    settles(&system).await;
+    let removed = system.post(alice).await;
+    system.home_becomes(bob, &[removed, kept[0]]).await;
+    drained(&system).await;
     system.unfollow(bob, alice).await;
     for n in 0..5 {
-        // A step that had asked who follows before.
+        // Like a step that read the followers before.
         let late = entry(post_id(alice), alice);
         assert_eq!(system.store.push(&late, &[user(bob)], n % 2 == 1).await.unwrap(), 1);
         assert_eq!(system.home(bob).await, kept);
@@ -47,13 +47,13 @@ async fn posts_that_are_pushed_after_an_unfollow_never_show_and_are_cleaned_away
         system.home_becomes(bob, &kept).await;
         assert_eq!(Timeline::Home.whole(&system.client, bob, 1, "").await, kept);
     }
-    // Each read finds what is left of alice, and has it cleaned away.
+    // Each read finds posts of alice and starts a rebuild.
     testkit::eventually("nothing of alice is stored", PATIENCE, async || {
         assert_eq!(system.home(bob).await, kept);
         has_only(&system, bob, &kept).await
     })
     .await;
-    // And once more, long after.
+    // The same again, much later.
     let late = entry(post_id(alice), alice);
     system.store.push(&late, &[user(bob)], false).await.unwrap();
     assert_eq!(system.home(bob).await, kept);
@@ -64,7 +64,7 @@ async fn posts_that_are_pushed_after_an_unfollow_never_show_and_are_cleaned_away
 }
 
 #[tokio::test]
-async fn what_a_prolific_author_had_pushed_out_is_back_when_they_are_not_followed_any_more() {
+async fn posts_displaced_by_an_unfollowed_author_return() {
     for mode in ["hybrid", "push", "pull"] {
         let system = System::start_with(Single, &["--mode", mode]).await;
         let [prolific, bob, friend, other] = [1, 2, 3, 4].map(id);
@@ -81,21 +81,21 @@ async fn what_a_prolific_author_had_pushed_out_is_back_when_they_are_not_followe
             let many: Vec<_> = (0..450).map(|_| delivery(post_id(prolific), prolific, 0)).collect();
             deliver_all(&system.client, &many).await;
         }
-        settles(&system).await;
+        drained(&system).await;
         let all = Timeline::Home.whole(&system.client, bob, 200, "").await;
         assert!(all.len() == 800 && old.iter().all(|post| !all.contains(post)));
         system.unfollow(bob, prolific).await;
         let new = system.post(friend).await;
-        settles(&system).await;
+        drained(&system).await;
         let expected = [&[new], &old[..]].concat();
-        // On the first read: a page is short only at the end.
+        // On the first read: only the last page is short.
         let first = Timeline::Home.whole(&system.client, bob, 20, "").await;
         assert_eq!(first, expected, "{mode}");
     }
 }
 
 #[tokio::test]
-async fn who_is_blocked_or_muted_is_gone_at_once_and_back_at_once() {
+async fn blocks_and_mutes_take_effect_at_once() {
     let system = System::start(Single).await;
     let [alice, bob, carol] = [1, 2, 3].map(id);
     for (a, b) in [(bob, alice), (alice, bob), (bob, carol), (carol, bob)] {

@@ -1,5 +1,5 @@
-//! Watching a home timeline: everything that comes, soon and once, whoever is slow, comes back or
-//! goes away.
+//! `WatchHomeTimeline`: each post comes soon and once, also for slow or reconnecting callers, and
+//! hidden posts do not come.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 use microblog_domain::UserId;
 use microblog_proto::{relation, timeline as pb};
 use microblog_testkit::{self as testkit, Process, Topology::Single};
-use microblog_timeline::State;
+use microblog_timeline::FanoutState;
 use support::{
     Client, PATIENCE, System, client, delivery, id,
     pages::{Timeline, deliver_all, is_newest_first},
@@ -21,7 +21,7 @@ use support::{
 use tokio::time::{Instant, timeout};
 use tonic::{Code, Status, Streaming};
 
-/// From a post's delivery to the message that has it: about a second, on a busy machine more.
+/// From delivery to message: about a second, longer on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 type Stream = Streaming<pb::WatchHomeTimelineResponse>;
@@ -35,18 +35,18 @@ async fn watch(client: &Client, user_id: u64, since_token: &str) -> Stream {
 /// Returns the next message: posts and a token.
 async fn next(stream: &mut Stream) -> (Vec<u64>, String) {
     let message = timeout(PATIENCE, stream.message()).await.expect("a message");
-    let message = message.unwrap().expect("the stream goes on");
+    let message = message.unwrap().expect("the stream continues");
     let posts = posts(&message.entries);
     assert!(is_newest_first(&posts) && posts.len() <= 200);
     (posts, message.since_token)
 }
 
-/// Returns what comes in messages until it is so many posts, and the last token.
+/// Reads messages until they have so many posts. Returns the posts and the last token.
 async fn come(stream: &mut Stream, count: usize) -> (Vec<u64>, String) {
     let (mut all, mut token) = (Vec::new(), String::new());
     while all.len() < count {
         let (posts, since) = next(stream).await;
-        assert!(!posts.is_empty(), "a message without news");
+        assert!(!posts.is_empty(), "an empty message");
         all.extend(posts);
         token = since;
     }
@@ -54,7 +54,7 @@ async fn come(stream: &mut Stream, count: usize) -> (Vec<u64>, String) {
     (all, token)
 }
 
-/// Takes many posts of an author in, and returns them.
+/// Delivers many posts of an author, and returns them.
 async fn post_many(client: &Client, author: u64, count: usize) -> Vec<u64> {
     let deliveries: Vec<_> = (0..count).map(|_| delivery(post_id(author), author, 0)).collect();
     deliver_all(client, &deliveries).await;
@@ -62,30 +62,30 @@ async fn post_many(client: &Client, author: u64, count: usize) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn a_post_comes_soon_however_it_reaches_its_readers() {
+async fn a_watch_gets_posts_of_each_fanout_mode() {
     let (alice, bob) = (id(1), id(2));
     for (mode, state) in [
-        ("hybrid", State::Pushed),
-        ("hybrid", State::Pulled),
-        ("push", State::Pushed),
-        ("pull", State::Pushed),
+        ("hybrid", FanoutState::OnWrite),
+        ("hybrid", FanoutState::OnRead),
+        ("push", FanoutState::OnWrite),
+        ("pull", FanoutState::OnWrite),
     ] {
         let flags = ["--mode", mode, "--pull-threshold", "3"];
         let system = System::start_with(Single, &flags).await;
         system.follow(bob, alice).await;
         let early = system.post(alice).await;
         system.home_becomes(bob, &[early]).await;
-        if state == State::Pulled {
+        if state == FanoutState::OnRead {
             import(&system.relation, (100..110).map(id), alice).await;
             let author = UserId::new(alice).unwrap();
             testkit::eventually("alice is pulled from", PATIENCE, async || {
                 system.post(alice).await;
-                system.store.states(&[author]).await.unwrap() == [state]
+                system.store.fanout_states(&[author]).await.unwrap() == [state]
             })
             .await;
         }
         let mut stream = watch(&system.client, bob, "").await;
-        assert_eq!(next(&mut stream).await.0, [0; 0], "what is there already is no news");
+        assert_eq!(next(&mut stream).await.0, [0; 0], "existing posts are not new");
         for _ in 0..3 {
             let began = Instant::now();
             let post = system.post(alice).await;
@@ -98,7 +98,7 @@ async fn a_post_comes_soon_however_it_reaches_its_readers() {
 }
 
 #[tokio::test]
-async fn who_comes_back_with_the_last_token_misses_nothing() {
+async fn a_watch_resumes_from_its_last_token() {
     for mode in ["hybrid", "pull"] {
         let system = System::start_with(Single, &["--mode", mode]).await;
         let (alice, bob) = (id(1), id(2));
@@ -110,7 +110,7 @@ async fn who_comes_back_with_the_last_token_misses_nothing() {
             let heard = system.post(alice).await;
             assert_eq!(next(&mut stream).await.0, [heard]);
             drop(stream);
-            // With the token from before it: that post is news again, once.
+            // With an earlier token, that post comes again, once.
             let missed = [system.post(alice).await, system.post(alice).await];
             stream = watch(&system.client, bob, &token).await;
             let (posts, _) = come_at_first(&mut stream, 3).await;
@@ -121,7 +121,7 @@ async fn who_comes_back_with_the_last_token_misses_nothing() {
             token = since;
         }
         drop(stream);
-        // The token of the home timeline does as well.
+        // A token of `GetHomeTimeline` works too.
         let (_, _, since) = system.home_page(bob, 20, "", "").await.unwrap();
         let mut stream = watch(&system.client, bob, &since).await;
         assert_eq!(next(&mut stream).await.0, [0; 0]);
@@ -130,7 +130,7 @@ async fn who_comes_back_with_the_last_token_misses_nothing() {
     }
 }
 
-/// Like [`come`], of a watch that has begun just now, whose first message may be without news.
+/// Like [`come`] for a new watch, whose first message may be empty.
 async fn come_at_first(stream: &mut Stream, count: usize) -> (Vec<u64>, String) {
     let (mut posts, mut token) = next(stream).await;
     if posts.len() < count {
@@ -143,7 +143,7 @@ async fn come_at_first(stream: &mut Stream, count: usize) -> (Vec<u64>, String) 
 }
 
 #[tokio::test]
-async fn what_does_not_fit_into_one_message_comes_in_the_next_ones() {
+async fn a_watch_splits_many_posts_into_messages() {
     for mode in ["hybrid", "pull"] {
         let system = System::start_with(Single, &["--mode", mode]).await;
         let (alice, bob) = (id(1), id(2));
@@ -173,7 +173,7 @@ async fn what_does_not_fit_into_one_message_comes_in_the_next_ones() {
 }
 
 #[tokio::test]
-async fn a_slow_caller_gets_everything_once() {
+async fn a_slow_watch_gets_each_post_once() {
     for mode in ["hybrid", "pull"] {
         let system = System::start_with(Single, &["--mode", mode]).await;
         let (alice, bob) = (id(1), id(2));
@@ -196,7 +196,7 @@ async fn a_slow_caller_gets_everything_once() {
 }
 
 #[tokio::test]
-async fn those_who_are_not_to_be_seen_any_more_do_not_come() {
+async fn a_watch_hides_unfollowed_blocked_and_muted_authors() {
     let system = System::start(Single).await;
     let [alice, bob, carol, dave, erin] = [1, 2, 3, 4, 5].map(id);
     for author in [alice, carol, dave, erin] {
@@ -216,7 +216,7 @@ async fn those_who_are_not_to_be_seen_any_more_do_not_come() {
     let entry = |author| support::entry(post_id(author), author);
     for _ in 0..3 {
         for author in [carol, dave, erin] {
-            // And one that comes late.
+            // And a late one.
             let late = entry(author);
             system.store.push(&late, &[UserId::new(bob).unwrap()], false).await.unwrap();
             system.post(author).await;
@@ -224,7 +224,7 @@ async fn those_who_are_not_to_be_seen_any_more_do_not_come() {
         let post = system.post(alice).await;
         assert_eq!(next(&mut stream).await.0, [post], "and nothing else");
     }
-    // Who is followed again is seen again.
+    // After a new follow, the posts show again.
     system.follow(bob, carol).await;
     let post = system.post(carol).await;
     testkit::eventually("carol's come", PATIENCE, async || {
@@ -234,7 +234,7 @@ async fn those_who_are_not_to_be_seen_any_more_do_not_come() {
 }
 
 #[tokio::test]
-async fn a_watch_ends_with_its_service() {
+async fn a_watch_ends_at_shutdown() {
     let redis = testkit::Store::start(Single).await;
     let relation_url = start_relation(&redis).await;
     let url = redis.url("timeline");

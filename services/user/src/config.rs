@@ -1,4 +1,4 @@
-//! The user service's flags and environment.
+//! Configuration of the user service: flags and environment variables.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -8,7 +8,7 @@ use clap::Parser;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "microblog-user", version)]
 pub struct Config {
-    /// Address and port to listen on; port 0 picks a free one
+    /// Address and port to serve gRPC on; port 0 picks a free one
     #[arg(
         long,
         env = "MICROBLOG_LISTEN",
@@ -17,20 +17,20 @@ pub struct Config {
     )]
     pub listen: SocketAddr,
 
-    /// Passwords that the process hashes at once, all workers together; each takes 20 to 45 ms of
-    /// a core and 19 MiB. Sixteen times as many wait for their turn, and calls beyond are refused:
-    /// raise --max-streams with it, so that those who wait do not fill a connection
+    /// Concurrent password hashes of the process; each takes 20 to 45 ms of a core and 19 MiB.
+    /// Sixteen times as many calls may queue, further ones are rejected. Raise --max-streams with
+    /// it, so that queued calls do not use up the streams of a connection
     #[arg(long, env = "MICROBLOG_HASHING_THREADS", value_name = "COUNT", default_value_t = 2,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub hashing_threads: u16,
 
-    /// Life of a session from its log-in on, in seconds (30 days)
+    /// Lifetime of a session in seconds, from the log-in (default: 30 days)
     #[arg(long, env = "MICROBLOG_SESSION_TTL_S", value_name = "SECONDS", default_value_t = 2_592_000,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub session_ttl_s: u32,
 
-    /// How long the name of a deleted account is kept from others, in seconds (30 days); 0 to free it
-    /// at once. A change holds for accounts deleted from then on
+    /// How long the name of a deleted account stays reserved, in seconds (default: 30 days); 0
+    /// frees it at once. Applies to accounts deleted from now on
     #[arg(
         long,
         env = "MICROBLOG_FREED_NAME_HOLD_S",
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flags_make_sense_and_each_is_explained() {
+    fn each_flag_has_a_help_text() {
         let mut command = Config::command();
         command.build();
         for flag in command.get_arguments() {

@@ -1,59 +1,53 @@
-//! Checking passwords, so that guessing is slow and no answer tells who has an account.
+//! Password checks with login throttling, and without account enumeration.
 
 use microblog_domain::UserId;
 
 use crate::{
     Accounts, Error, Login, Password, Permit, Record, State,
     accounts::write,
-    store::{Attempt, Holder, decoy, intact},
+    store::{Attempt, ClaimOwner, decoy, intact},
 };
 
 impl Accounts {
     /// Returns the account with this name or address, and password.
     ///
-    /// Whether nobody has the name or address or the password is wrong, the answer is the same, and
-    /// so are the round trips to the store and the hashing.
+    /// To prevent account enumeration, an unknown account gets the same error as a wrong password,
+    /// with the same Redis round trips and the same hashing.
     pub(crate) async fn check_credentials(
         &self,
         login: &Login,
         password: &Password,
     ) -> Result<Record, Error> {
         let permit = self.hasher.permit().await?;
-        let counted = self.counted(login).await?;
-        let holder = self.announce(&permit, counted).await?;
-        let record = self.look_up(holder, login).await?;
+        let throttle_key = self.throttle_key(login).await?;
+        let owner = self.record_attempt(&permit, throttle_key).await?;
+        let record = self.look_up(owner, login).await?;
         compare(&permit, record, password).await
     }
 
-    /// Returns for what the failures of a log-in count: always an account's address, whether it is
-    /// called by that or by its name, so that no name is a way around the waits. Of a name that no
-    /// account has, the name itself.
-    async fn counted(&self, login: &Login) -> Result<Login, Error> {
+    /// Returns the throttle key of a log-in. It is the account's address, also if the caller logs
+    /// in by name, so that both share one counter. For an unknown name, it is the name.
+    async fn throttle_key(&self, login: &Login) -> Result<Login, Error> {
         if let Login::Email(_) = login {
             return Ok(login.clone());
         }
-        let holder = self.store.holders(&[login.claim()]).await?.pop().flatten();
-        let holder = holder.and_then(Holder::id);
-        match self.look_up(holder, login).await? {
+        let owner = self.store.claim_owners(&[login.claim()]).await?.pop().flatten();
+        let owner = owner.and_then(ClaimOwner::id);
+        match self.look_up(owner, login).await? {
             Some(record) => Ok(Login::Email(intact(record.claims(), "an account")?.email)),
             None => Ok(login.clone()),
         }
     }
 
-    /// Returns the account of a claim's holder, if it is one that has this name or address. One
-    /// round trip, also where there is no holder.
-    async fn look_up(
-        &self,
-        holder: Option<UserId>,
-        login: &Login,
-    ) -> Result<Option<Record>, Error> {
-        let ids: Vec<_> = holder.or_else(decoy).into_iter().collect();
+    /// Returns the account of a claim's owner, if the claim is valid. One round trip, also without
+    /// an owner.
+    async fn look_up(&self, owner: Option<UserId>, login: &Login) -> Result<Option<Record>, Error> {
+        let ids: Vec<_> = owner.or_else(decoy).into_iter().collect();
         let record = self.store.read(&ids).await?.pop().flatten();
-        Ok(record.filter(|r| r.state == State::Active && login.claim().is_worth(r)))
+        Ok(record.filter(|r| r.state == State::Active && login.claim().is_valid(r)))
     }
 
-    /// Returns the account if this is its password. Failures count together with those of logging
-    /// in by its address.
+    /// Returns the account if the password matches. Shares the failure counter with log-ins.
     pub(crate) async fn check_password(
         &self,
         permit: &Permit,
@@ -62,18 +56,22 @@ impl Accounts {
     ) -> Result<Record, Error> {
         let record = self.get_own(id).await?;
         let email = intact(record.claims(), "an account")?.email;
-        self.announce(permit, Login::Email(email)).await?;
+        self.record_attempt(permit, Login::Email(email)).await?;
         compare(permit, Some(record), password).await
     }
 
-    /// Counts an attempt as failed before its password is compared: many at once are no way around
-    /// the waits. Success takes the count back. Needs the permit to hash, since who is refused it or
-    /// gives up waiting for it has not guessed.
-    async fn announce(&self, _: &Permit, counted: Login) -> Result<Option<UserId>, Error> {
+    /// Counts an attempt as failed before the password is compared, so that concurrent guesses are
+    /// throttled too. Success resets the counter. Requires a hashing permit: an attempt that is
+    /// rejected or canceled in the queue does not count.
+    async fn record_attempt(
+        &self,
+        _: &Permit,
+        throttle_key: Login,
+    ) -> Result<Option<UserId>, Error> {
         let store = self.store.clone();
-        match write(async move { store.attempt(&counted).await }).await? {
-            Attempt::Allowed(holder) => Ok(holder),
-            Attempt::Refused(wait) => Err(Error::Throttled(wait)),
+        match write(async move { store.attempt(&throttle_key).await }).await? {
+            Attempt::Allowed(owner) => Ok(owner),
+            Attempt::Throttled(wait) => Err(Error::Throttled(wait)),
         }
     }
 }

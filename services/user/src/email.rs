@@ -1,27 +1,26 @@
-//! E-mail addresses. Pure: does not know where they are kept, and never shows one in a log.
+//! E-mail addresses. Pure. `Debug` does not show the address.
 
 use std::fmt;
 
 use email_address::{EmailAddress, Options};
 use microblog_domain::{Invalid, Partition};
 
-/// The most bytes of an address, after RFC 5321, section 4.5.3.1.3.
+/// The maximum length of an address in bytes, by RFC 5321, section 4.5.3.1.3.
 const LENGTH_MAX: usize = 254;
 
-/// An e-mail address by which an account logs in. Unique without regard to case.
+/// An account's e-mail address. Unique, ignoring case.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Email(String);
 
 impl Email {
-    /// Reads the address in a request's field: after RFC 5321, in ASCII (an international domain is
-    /// written in its `xn--` form), with a dot in its domain, without quotes or a display name, up
-    /// to 254 bytes.
+    /// Parses a request field: an RFC 5321 address in ASCII (international domains in `xn--` form),
+    /// with a dot in its domain, without quotes or a display name, up to 254 bytes.
     pub fn parse(field: &str, text: &str) -> Result<Self, Invalid> {
         if text.len() > LENGTH_MAX {
             return Err(Invalid::new(field, format!("must have at most {LENGTH_MAX} bytes")));
         }
-        // Beyond ASCII, two spellings of one address would be two accounts, and RFC 6531 leaves
-        // their comparison open. A quoted first part has many spellings as well: "ann" is ann.
+        // Non-ASCII addresses may have several spellings, whose comparison RFC 6531 leaves open.
+        // Quoted local parts have several spellings too: "ann" equals ann.
         let plain = text.bytes().all(|b| b.is_ascii_graphic() && b != b'"');
         let options =
             Options::default().with_required_tld().without_domain_literal().without_display_text();
@@ -36,19 +35,19 @@ impl Email {
         &self.0
     }
 
-    /// Returns what must be unique: the address in lower case. Its first part could mean something
-    /// by case, but in practice it does not, and people expect it not to.
+    /// Returns the unique form: the address in lower case. Local parts are case-sensitive by the
+    /// standard, but not in practice.
     pub fn unique(&self) -> String {
         self.0.to_ascii_lowercase()
     }
 
-    /// Returns the partition in which the claim on the address lies.
+    /// Returns the partition of the claim on the address.
     pub fn partition(&self) -> Partition {
         Partition::of_text(&self.unique())
     }
 }
 
-// It belongs to a person: it is not for logs.
+// Personal data must not appear in logs.
 impl fmt::Debug for Email {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Email(…)")
@@ -100,7 +99,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_answered(text in ".*") {
+        fn any_text_is_parsed_without_a_panic(text in ".*") {
             let _ = Email::parse("email", &text);
         }
     }

@@ -1,4 +1,4 @@
-//! What can go wrong, and the one place that says it on the wire.
+//! Errors of the user service and their mapping to gRPC status.
 
 use std::time::Duration;
 
@@ -8,51 +8,51 @@ use microblog_keyspace as keyspace;
 use microblog_proto::common::ErrorReason;
 use tonic::{Code, Status};
 
-use crate::{password::HashError, token::NoRandomness};
+use crate::{password::HashError, token::RngError};
 
-/// Why a call was refused or failed.
+/// Why a call is rejected or fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Fields of the request are wrong.
-    #[error("the request is invalid")]
+    /// Fields of the request are invalid.
+    #[error("invalid request")]
     Invalid(Vec<Invalid>),
-    /// Another account has this name, or had it until lately.
+    /// Another account has this name, or it is reserved after a deletion.
     #[error("the name is taken")]
     NameTaken,
     /// Another account has this e-mail address.
     #[error("the e-mail address is taken")]
     EmailTaken,
-    /// The same registration is under way, or was given up for taking too long or because others
-    /// kept coming in between.
-    #[error("the registration is under way")]
+    /// The same registration is running, or was aborted for taking too long or losing its claims
+    /// repeatedly.
+    #[error("registration in progress")]
     RegistrationInProgress,
-    /// No account has this name or e-mail address, and this password.
+    /// No account has this name or e-mail address with this password.
     #[error("wrong name, e-mail address or password")]
     BadCredentials,
-    /// Too many failures: no password is checked before this time is over.
+    /// Too many failures: no password is checked for this time.
     #[error("too many failed log-ins")]
     Throttled(Duration),
-    /// The token is nobody's, or not any more.
-    #[error("the session is not valid")]
+    /// The token is invalid or expired.
+    #[error("invalid session token")]
     TokenInvalid,
     /// There is no such account.
     #[error("no such account")]
     UserNotFound,
-    /// Redis is away, or did not answer as it should.
-    #[error("the store failed")]
+    /// Redis failed.
+    #[error("redis failed")]
     Store(#[from] keyspace::Error),
-    /// Something is stored in a form that this service does not write.
+    /// Stored data has an unknown form.
     #[error("stored data is damaged: {0}")]
     Damaged(&'static str),
-    /// A password could not be hashed.
-    #[error("a password could not be hashed")]
+    /// Hashing a password failed.
+    #[error("password hashing failed")]
     Hash(#[from] HashError),
-    /// No token could be made.
-    #[error("no token could be made")]
-    Token(#[from] NoRandomness),
-    /// A write ran out of its time, or the process is going down.
-    #[error("the write was cut off")]
-    Cut(#[source] Box<Status>),
+    /// Generating a token failed.
+    #[error("token generation failed")]
+    Token(#[from] RngError),
+    /// A write exceeded its time limit, or the process is shutting down.
+    #[error("write interrupted")]
+    Interrupted(#[source] Box<Status>),
 }
 
 impl From<Invalid> for Error {
@@ -76,12 +76,12 @@ impl From<Error> for Status {
             Error::Throttled(wait) => status::throttled(Reason::LoginThrottled, text, wait),
             Error::TokenInvalid => status::unauthenticated(Reason::TokenInvalid, text),
             Error::UserNotFound => status::not_found(Reason::UserNotFound, text),
-            Error::Hash(HashError::Full) => status::with_reason(
+            Error::Hash(HashError::QueueFull) => status::with_reason(
                 Code::ResourceExhausted,
                 Reason::Overloaded,
-                HashError::Full.to_string(),
+                HashError::QueueFull.to_string(),
             ),
-            Error::Cut(status) => *status,
+            Error::Interrupted(status) => *status,
             Error::Store(store) => {
                 store.log();
                 match store {
@@ -94,7 +94,7 @@ impl From<Error> for Status {
                 }
             }
             Error::Damaged(_) | Error::Hash(_) | Error::Token(_) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "a call failed");
+                tracing::error!(error = &error as &dyn std::error::Error, "call failed");
                 status::internal()
             }
         }

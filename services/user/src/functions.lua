@@ -1,23 +1,22 @@
--- The atomic steps of the user service. Each function touches one partition. Each can be repeated:
--- a cluster client repeats a call whose answer was lost. Arguments are checked before the first
--- write, since a function is isolated but not rolled back. `issue`, `integer` and `now_ms` are the
--- keyspace's own; an `issuer` is what `issue` takes.
+-- The Redis functions of the user service. Each uses one partition. Each is idempotent: a cluster
+-- client repeats a call whose response is lost. Functions are isolated but do not roll back, so all
+-- checks come before the first write. `issue`, `integer` and `now_ms` are from the keyspace's
+-- prelude; an `issuer` is the argument of `issue`.
 --
--- A profile with a `card` is an account. One without says by its `state` what it is, and has the
--- texts of a card in `draft`, where nobody sees them:
---   pending    a registration under way
---   aborted    a registration given up, whose claims are being released
---   deleted    a deleted account, of which only the claims to release are left
--- No profile: there is no such account, and as ids are never issued twice, there never will be.
+-- A profile with a `card` is an account. Without one, `state` has its state, and `draft` the texts
+-- of a card, which are not public:
+--   pending    a running registration
+--   aborted    an aborted registration, whose claims are being released
+--   deleted    a deleted account, with only the claims to release
+-- Without a profile there is no account, and never will be, since ids are never issued twice.
 
--- A card is what everybody may see of an account, in one text: these parts in this order, an empty
--- one where there is no text, and between them what no text contains. `store/card.rs` says the same
--- in Rust.
+-- A card is the public part of an account as one text: these parts in this order, empty if missing,
+-- with a separator that no text contains. `store/card.rs` has the same encoding in Rust.
 local PARTS = { 'name', 'display_name', 'bio', 'avatar_url', 'location' }
 local SEPARATOR = '\31'
 local EACH = '([^' .. SEPARATOR .. ']*)' .. SEPARATOR
 
--- Returns the parts of a card or draft by their names; nothing where it is missing or damaged.
+-- Decodes a card or draft; nil if it is missing or damaged.
 local function split(card)
   local texts = {}
   for text in string.gmatch((card or '') .. SEPARATOR, EACH) do
@@ -33,7 +32,7 @@ local function split(card)
   return parts
 end
 
--- Returns the card of these parts.
+-- Encodes a card.
 local function join(parts)
   local texts = {}
   for i, part in ipairs(PARTS) do
@@ -42,9 +41,9 @@ local function join(parts)
   return table.concat(texts, SEPARATOR)
 end
 
--- Begins registrations in one partition.
--- KEYS: clock, registrations, prefix of the profiles' keys. The profiles' own keys cannot be named:
---   their ids, which end them, are issued here. With the prefix's hash tag they lie in the same slot.
+-- Starts registrations in one partition.
+-- KEYS: clock, registrations, prefix of profile keys. The profile keys themselves cannot be named,
+--   since their ids are issued here. The prefix has the hash tag, so they are in the same slot.
 -- ARGV: issuer, then for each: draft, email, password, request
 -- Returns the ids.
 local function create(keys, args)
@@ -60,39 +59,38 @@ end
 
 -- Claims names or addresses that are free.
 -- KEYS: claims of one partition; ARGV: for each the id that claims it
--- Returns for each who has it now.
+-- Returns the owner of each.
 local function claim(keys, args)
-  local holders = {}
+  local owners = {}
   for i, key in ipairs(keys) do
-    local holder = redis.call('GET', key)
-    if not holder then
+    local owner = redis.call('GET', key)
+    if not owner then
       redis.call('SET', key, args[i])
-      holder = args[i]
+      owner = args[i]
     end
-    holders[i] = holder
+    owners[i] = owner
   end
-  return holders
+  return owners
 end
 
--- Takes over claims from accounts that are gone.
--- KEYS: claims of one partition; ARGV: for each the id of who has it, the id of who takes it
--- Returns for each who has it now.
-local function take(keys, args)
-  local holders = {}
+-- Takes over stale claims by compare-and-set.
+-- KEYS: claims of one partition; ARGV: for each the id of the owner, the id that takes it over
+-- Returns the owner of each.
+local function take_over(keys, args)
+  local owners = {}
   for i, key in ipairs(keys) do
-    local holder = redis.call('GET', key)
-    if not holder or holder == args[2 * i - 1] then
+    local owner = redis.call('GET', key)
+    if not owner or owner == args[2 * i - 1] then
       redis.call('SET', key, args[2 * i])
-      holder = args[2 * i]
+      owner = args[2 * i]
     end
-    holders[i] = holder
+    owners[i] = owner
   end
-  return holders
+  return owners
 end
 
--- Gives claims back, where they still are the id's. What is to be held belongs to nobody until then:
--- it has the id with a minus sign, and expires.
--- KEYS: claims of one partition; ARGV: for each the id, for how many ms it is held or 0
+-- Releases claims that the id still owns. A hold is the negated id, which expires.
+-- KEYS: claims of one partition; ARGV: for each the id, duration of the hold in ms or 0
 local function release(keys, args)
   for i, key in ipairs(keys) do
     local id, hold = args[2 * i - 1], args[2 * i]
@@ -107,9 +105,9 @@ local function release(keys, args)
   return #keys
 end
 
--- Makes accounts of registrations that hold both claims.
+-- Activates registrations that own both claims.
 -- KEYS: registrations, accounts, profiles; ARGV: the profiles' ids
--- Returns for each 1, or 0 if it was aborted meanwhile or its draft is damaged.
+-- Returns for each 1, or 0 if it was aborted or its draft is damaged.
 local function activate(keys, args)
   local done = {}
   for i, id in ipairs(args) do
@@ -128,9 +126,9 @@ local function activate(keys, args)
   return done
 end
 
--- Gives registrations up, so that they can become accounts no more.
+-- Aborts registrations, which then cannot be activated.
 -- KEYS: registrations, profiles; ARGV: the profiles' ids
--- Returns for each its draft and email, whose claims are to be released, or nothing.
+-- Returns for each its draft and email, whose claims must be released, or nothing.
 local function abort(keys, args)
   local claims = {}
   for i, id in ipairs(args) do
@@ -147,7 +145,7 @@ local function abort(keys, args)
   return claims
 end
 
--- Forgets registrations that became nothing.
+-- Deletes aborted registrations.
 -- KEYS: registrations, profiles; ARGV: the profiles' ids
 local function drop(keys, args)
   for i, id in ipairs(args) do
@@ -161,36 +159,36 @@ local function drop(keys, args)
   return #args
 end
 
--- Counts a log-in in advance as failed, unless one must wait; and finds who has what it counts for.
--- KEYS: attempts, claim on the name or address that they count for
--- ARGV: a text that is this attempt's own, memory in ms while failures are free, memory in ms, then
---   the waits in ms after 1, 2, 3 ... failures
--- Returns how many ms are left to wait, and the id of who has it or ''.
+-- Counts a log-in as failed in advance unless it is throttled, and returns the owner of the claim.
+-- KEYS: attempts, claim of the throttle key
+-- ARGV: a text unique to this attempt, TTL in ms without a delay, TTL in ms, then the delays in ms
+--   after 1, 2, 3 ... failures
+-- Returns the remaining delay in ms, and the id of the owner or ''.
 local function attempt(keys, args)
   local now = now_ms()
   local seen = redis.call('HMGET', keys[1], 'failures', 'until', 'last')
   local failures, until_ms = tonumber(seen[1] or '0'), tonumber(seen[2] or '0')
-  local holder = redis.call('GET', keys[2]) or ''
+  local owner = redis.call('GET', keys[2]) or ''
   if seen[3] == args[1] then
-    return { 0, holder }
+    return { 0, owner }
   end
   local longest = tonumber(args[#args])
-  -- A clock set back must not lock anybody out for longer than the longest wait.
+  -- After a clock was set back, the delay must not exceed the longest one.
   if now < until_ms and until_ms - now <= longest then
-    return { until_ms - now, holder }
+    return { until_ms - now, owner }
   end
   failures = failures + 1
   local wait = tonumber(args[3 + failures] or args[#args])
   redis.call('HSET', keys[1], 'failures', integer(failures), 'until', integer(now + wait),
     'last', args[1])
   redis.call('PEXPIRE', keys[1], wait == 0 and args[2] or args[3])
-  return { 0, holder }
+  return { 0, owner }
 end
 
--- Opens a session, if the password that was checked still is the account's.
+-- Opens a session if the checked password is still the account's.
 -- KEYS: profile, sessions
--- ARGV: password hash that was checked, fingerprint, end of the session and now in Unix ms, most sessions
--- Returns 1, or 0 if the account or the password is another now.
+-- ARGV: checked password hash, fingerprint, expiry and now in Unix ms, most sessions
+-- Returns 1, or 0 if the account or the password has changed.
 local function open_session(keys, args)
   local found = redis.call('HMGET', keys[1], 'card', 'password')
   if not found[1] or found[2] ~= args[1] then
@@ -209,8 +207,8 @@ local function open_session(keys, args)
 end
 
 -- Changes the password and ends all sessions.
--- KEYS: profile, sessions; ARGV: password hash that was checked, the new one
--- Returns 1, or 0 if the account or the password is another now.
+-- KEYS: profile, sessions; ARGV: checked password hash, new hash
+-- Returns 1, or 0 if the account or the password has changed.
 local function change_password(keys, args)
   local found = redis.call('HMGET', keys[1], 'card', 'password')
   if found[1] and found[2] == args[2] then
@@ -224,8 +222,8 @@ local function change_password(keys, args)
   return 1
 end
 
--- Changes parts of a profile; an empty text clears one.
--- KEYS: profile; ARGV: part, text ...
+-- Changes fields of a profile; an empty text clears one.
+-- KEYS: profile; ARGV: field, text ...
 -- Returns 1, 0 if there is no such account, or nothing if its card is damaged.
 local function update(keys, args)
   local card = redis.call('HGET', keys[1], 'card')
@@ -243,9 +241,9 @@ local function update(keys, args)
   return 1
 end
 
--- Deletes an account: only what is needed to release its claims is left.
--- KEYS: profile, sessions, accounts, deletions; ARGV: id, password hash that was checked
--- Returns 1, 0 if the account or the password is another now, or nothing if the account is damaged.
+-- Deletes an account, except for what is needed to release its claims.
+-- KEYS: profile, sessions, accounts, deletions; ARGV: id, checked password hash
+-- Returns 1, 0 if the account or the password has changed, or nothing if the account is damaged.
 local function delete(keys, args)
   local found = redis.call('HMGET', keys[1], 'card', 'state', 'password', 'email')
   if found[2] == 'deleted' then
@@ -266,7 +264,7 @@ local function delete(keys, args)
   return 1
 end
 
--- Forgets a deleted account whose claims have been released.
+-- Deletes the rest of a deleted account after the release of its claims.
 -- KEYS: profile, deletions; ARGV: id
 local function confirm_deletion(keys, args)
   if redis.call('HGET', keys[1], 'state') == 'deleted' then
@@ -276,9 +274,9 @@ local function confirm_deletion(keys, args)
   return 1
 end
 
--- Takes ids that are no accounts off the list of accounts.
+-- Removes ids that are not accounts from the list of accounts.
 -- KEYS: accounts, profiles; ARGV: the profiles' ids
--- Returns for each 1 if it was taken off, else 0.
+-- Returns for each 1 if it was removed, else 0.
 local function unlist(keys, args)
   local done = {}
   for i, id in ipairs(args) do
@@ -291,7 +289,7 @@ end
 register('user_mend_clock', mend_clock, 'allow-oom')
 register('user_create', create)
 register('user_claim', claim, 'allow-oom')
-register('user_take', take, 'allow-oom')
+register('user_take', take_over, 'allow-oom')
 register('user_release', release, 'allow-oom')
 register('user_activate', activate, 'allow-oom')
 register('user_abort', abort, 'allow-oom')

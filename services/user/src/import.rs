@@ -1,33 +1,33 @@
-//! Importing many accounts by name: registrations like all others, but each step taken for all of
-//! them at once.
+//! Bulk import of accounts by name: registrations in batches.
 
 use std::time::Duration;
 
 use microblog_domain::UserId;
 
 use crate::{
-    Accounts, Claim, Draft, Email, Error, Hash, Kind, Name, Password, Registration, State,
-    accounts::{Standing, write},
-    registration::Claimed,
+    Accounts, Draft, Email, Error, Hash, Identifier, IdentifierKind, Name, Password, Registration,
+    State,
+    accounts::{ClaimStatus, write},
+    registration::ClaimResult,
 };
 
-// Names that somebody is just registering are looked at again, so often and after such a pause.
-const ROUNDS: usize = 20;
-const PAUSE: Duration = Duration::from_millis(100);
+// Names with a running registration are retried in rounds, with this delay.
+const ROUNDS_MAX: usize = 20;
+const ROUND_DELAY: Duration = Duration::from_millis(100);
 
-/// What came of an import.
+/// The result of an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Imported {
-    /// The account of each name; `None` where the address is another account's, and where the name
-    /// was a deleted account's until lately.
+pub struct ImportResult {
+    /// The account of each name; `None` if another account has the address, or if the name is
+    /// reserved after a deletion.
     pub ids: Vec<Option<UserId>>,
-    /// How many accounts this call has made.
+    /// The number of accounts created.
     pub created: usize,
 }
 
 /// A name to import, with its address.
 #[derive(Clone, Debug)]
-pub struct Person {
+pub struct ImportEntry {
     /// The name.
     pub name: Name,
     /// The address.
@@ -35,15 +35,15 @@ pub struct Person {
 }
 
 enum Row {
-    /// To be looked at (again).
-    Open,
-    /// The name's account, or `None` where its address is another's or the name is held.
-    Settled(Option<UserId>),
+    /// To be processed in the next round.
+    Pending,
+    /// The name's account; `None` if another account has its address, or the name is reserved.
+    Done(Option<UserId>),
 }
 
 struct Import {
     accounts: Accounts,
-    people: Vec<Person>,
+    entries: Vec<ImportEntry>,
     password: Hash,
     request: String,
     rows: Vec<Row>,
@@ -51,33 +51,33 @@ struct Import {
 }
 
 impl Accounts {
-    /// Makes an account for each name that has none. Without a password, nobody can log in to them.
-    /// Safe to repeat, and beside registrations of the same names. Fails with
-    /// [`Error::RegistrationInProgress`] if such a registration does not come to an end meanwhile;
-    /// what was made until then stays.
+    /// Creates an account for each name that has none. Without a password, no log-in is possible.
+    /// Idempotent, and safe with concurrent registrations of the same names. Fails with
+    /// [`Error::RegistrationInProgress`] if such a registration does not end in time; accounts
+    /// created before stay.
     pub async fn import(
         &self,
-        people: Vec<Person>,
+        entries: Vec<ImportEntry>,
         password: Option<Password>,
-    ) -> Result<Imported, Error> {
+    ) -> Result<ImportResult, Error> {
         let password = match password {
             Some(password) => self.hasher.permit().await?.hash(password).await?,
             None => Hash::none(),
         };
         let mut import = Import {
             accounts: self.clone(),
-            rows: people.iter().map(|_| Row::Open).collect(),
-            people,
+            rows: entries.iter().map(|_| Row::Pending).collect(),
+            entries,
             password,
             request: uuid::Uuid::new_v4().to_string(),
             created: 0,
         };
         write(async move {
-            for _ in 0..ROUNDS {
+            for _ in 0..ROUNDS_MAX {
                 if let Some(imported) = import.round().await? {
                     return Ok(imported);
                 }
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(ROUND_DELAY).await;
             }
             Err(Error::RegistrationInProgress)
         })
@@ -86,39 +86,40 @@ impl Accounts {
 }
 
 impl Import {
-    /// Takes every open name through all steps; returns the result when none is open any more.
-    async fn round(&mut self) -> Result<Option<Imported>, Error> {
-        let free = self.settle_existing().await?;
+    /// Takes each pending name through all steps. Returns the result when none is left.
+    async fn round(&mut self) -> Result<Option<ImportResult>, Error> {
+        let free = self.resolve_existing().await?;
         let drafts: Vec<Draft> = free.iter().map(|&row| self.draft(row)).collect();
         let registrations = self.accounts.store.create(&drafts).await?;
         let begun: Vec<_> = free.into_iter().zip(registrations).collect();
-        let named = self.claim(Kind::Name, begun).await?;
-        let addressed = self.claim(Kind::Email, named).await?;
+        let named = self.claim(IdentifierKind::Name, begun).await?;
+        let addressed = self.claim(IdentifierKind::Email, named).await?;
         self.activate(addressed).await?;
 
         let settled = self.rows.iter().map(|row| match row {
-            Row::Open => None,
-            Row::Settled(id) => Some(*id),
+            Row::Pending => None,
+            Row::Done(id) => Some(*id),
         });
         let ids: Option<Vec<_>> = settled.collect();
-        Ok(ids.map(|ids| Imported { ids, created: self.created }))
+        Ok(ids.map(|ids| ImportResult { ids, created: self.created }))
     }
 
-    /// Settles the open names that have accounts, and returns those that are free.
-    async fn settle_existing(&mut self) -> Result<Vec<usize>, Error> {
-        let is_open = |&row: &usize| matches!(self.rows[row], Row::Open);
+    /// Resolves pending names that have accounts, and returns the free ones.
+    async fn resolve_existing(&mut self) -> Result<Vec<usize>, Error> {
+        let is_open = |&row: &usize| matches!(self.rows[row], Row::Pending);
         let open: Vec<_> = (0..self.rows.len()).filter(is_open).collect();
-        let claims: Vec<_> = open.iter().map(|&row| Claim::Name(&self.people[row].name)).collect();
-        let standings = self.accounts.standings_of(&claims).await?;
+        let claims: Vec<_> =
+            open.iter().map(|&row| Identifier::Name(&self.entries[row].name)).collect();
+        let claim_statuses = self.accounts.claim_statuses_of(&claims).await?;
         let mut free = Vec::with_capacity(open.len());
-        for (row, standing) in open.into_iter().zip(standings) {
-            match standing {
-                Standing::Free => free.push(row),
-                Standing::Held => self.rows[row] = Row::Settled(None),
-                Standing::By(record) if record.state == State::Active => {
-                    self.rows[row] = Row::Settled(Some(record.user.id));
+        for (row, claim_status) in open.into_iter().zip(claim_statuses) {
+            match claim_status {
+                ClaimStatus::Free => free.push(row),
+                ClaimStatus::Held => self.rows[row] = Row::Done(None),
+                ClaimStatus::OwnedBy(record) if record.state == State::Active => {
+                    self.rows[row] = Row::Done(Some(record.user.id));
                 }
-                Standing::By(_pending) => {}
+                ClaimStatus::OwnedBy(_pending) => {}
             }
         }
         Ok(free)
@@ -126,35 +127,36 @@ impl Import {
 
     fn draft(&self, row: usize) -> Draft {
         Draft {
-            name: self.people[row].name.clone(),
-            email: self.people[row].email.clone(),
+            name: self.entries[row].name.clone(),
+            email: self.entries[row].email.clone(),
             password: self.password.clone(),
             display_name: String::new(),
             request: self.request.clone(),
         }
     }
 
-    /// Claims names or addresses and returns the registrations that got theirs. The others are
-    /// given up; their rows are settled if an account has what they wanted.
+    /// Claims names or addresses, and returns the registrations that got their claims. Aborts the
+    /// others, and resolves those whose claim belongs to an account.
     async fn claim(
         &mut self,
-        kind: Kind,
+        kind: IdentifierKind,
         begun: Vec<(usize, Registration)>,
     ) -> Result<Vec<(usize, Registration)>, Error> {
         let (rows, registrations): (Vec<_>, Vec<_>) = begun.into_iter().unzip();
-        let claimed = self.accounts.acquire(kind, &registrations).await?;
+        let claimed = self.accounts.acquire_claims(kind, &registrations).await?;
         let (mut kept, mut lost) = (Vec::with_capacity(rows.len()), Vec::new());
         for ((row, registration), claimed) in rows.into_iter().zip(registrations).zip(claimed) {
             match claimed {
-                Claimed::Mine => {
+                ClaimResult::Acquired => {
                     kept.push((row, registration));
                     continue;
                 }
-                Claimed::By(rival) if rival.state == State::Active => {
-                    self.rows[row] = Row::Settled((kind == Kind::Name).then_some(rival.user.id));
+                ClaimResult::OwnedBy(existing) if existing.state == State::Active => {
+                    self.rows[row] =
+                        Row::Done((kind == IdentifierKind::Name).then_some(existing.user.id));
                 }
-                Claimed::Held => self.rows[row] = Row::Settled(None),
-                Claimed::By(_) | Claimed::Contested => {}
+                ClaimResult::Held => self.rows[row] = Row::Done(None),
+                ClaimResult::OwnedBy(_) | ClaimResult::Contested => {}
             }
             lost.push(registration);
         }
@@ -169,7 +171,7 @@ impl Import {
         for ((row, registration), done) in begun.into_iter().zip(done) {
             if done {
                 self.created += 1;
-                self.rows[row] = Row::Settled(Some(registration.id));
+                self.rows[row] = Row::Done(Some(registration.id));
             } else {
                 aborted.push(registration);
             }

@@ -1,27 +1,26 @@
-//! Every key of this service: its type, what it holds, how long it lives. Each carries its
-//! partition as its hash tag. No other file writes a key.
+//! All Redis keys of the user service. The partition is the hash tag. No other file builds keys.
 //!
-//! | key | type | holds |
+//! | key | type | value |
 //! | --- | --- | --- |
-//! | `user:{p}:clock` | string | the tick of the last id issued in the partition |
-//! | `user:{p}:profile:<u>` | hash | an account, or what will be or was one: see [`crate::store`] |
-//! | `user:{p}:registrations` | zset | ids whose registration is under way; score: the id |
-//! | `user:{p}:accounts` | set (intset) | ids of the accounts that exist, for checks |
+//! | `user:{p}:clock` | string | tick of the last id issued in the partition |
+//! | `user:{p}:profile:<u>` | hash | account, registration or deleted account: see [`crate::store`] |
+//! | `user:{p}:registrations` | zset | ids of pending and aborted registrations; score: the id |
+//! | `user:{p}:accounts` | set (intset) | ids of the accounts, for `Verify` |
 //! | `user:{p}:deletions` | zset | ids of deleted accounts that are not confirmed; score: the id |
-//! | `user:{p}:sessions:<u>` | zset | SHA-256 of a token → its end in Unix ms; goes with the last |
-//! | `user:{h}:name:<name>` | string | claim on a name in lower case: the id; of a deleted account, the id with a minus sign, which expires |
+//! | `user:{p}:sessions:<u>` | zset | SHA-256 of a token → expiry in Unix ms; expires with the last session |
+//! | `user:{h}:name:<name>` | string | claim on a name in lower case: the id; after a deletion, the negated id, which expires |
 //! | `user:{h}:email:<address>` | string | claim on an address in lower case: the id |
-//! | `user:{h}:attempts:<login>` | hash | failed log-ins of an account by its address, or of a name or address that nobody has; 1 hour, or 24 once they cost a wait |
+//! | `user:{h}:attempts:<login>` | hash | failed log-ins of an account by its address, or of an unknown name or address; TTL 1 hour, or 24 hours once throttled |
 //!
-//! `p` is the partition that the id names, `h` that of the text.
+//! `p` is the partition of the id, `h` that of the text.
 
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{key, number_behind};
 
-use crate::{Claim, Email, Login, Name};
+use crate::{Email, Identifier, Login, Name};
 
-/// Begins the key of every profile of a partition; the id follows. Ids are issued by the function
-/// that writes the profile, which therefore completes the key itself: the slot is the same.
+/// Returns the prefix of all profile keys of a partition, to which the id is appended. The Redis
+/// function issues the ids and completes the keys; the slot is the same.
 pub(crate) fn profile_prefix(partition: Partition) -> String {
     key(format_args!("user:{{{partition}}}:profile:"))
 }
@@ -30,7 +29,7 @@ pub(crate) fn profile(user: UserId) -> String {
     key(format_args!("user:{{{}}}:profile:{user}", user.partition()))
 }
 
-/// Returns whose profile has a key.
+/// Returns the owner of a profile key.
 pub(crate) fn owner_of_profile(key: &[u8]) -> Option<UserId> {
     UserId::new(number_behind("}:profile:", key)?)
 }
@@ -39,7 +38,7 @@ pub(crate) fn sessions(user: UserId) -> String {
     key(format_args!("user:{{{}}}:sessions:{user}", user.partition()))
 }
 
-/// Returns whose sessions have a key.
+/// Returns the owner of a sessions key.
 pub(crate) fn owner_of_sessions(key: &[u8]) -> Option<UserId> {
     UserId::new(number_behind("}:sessions:", key)?)
 }
@@ -69,10 +68,10 @@ pub(crate) fn email(email: &Email) -> String {
 }
 
 /// Returns the key of a claim.
-pub(crate) fn claim(claim: Claim<'_>) -> String {
+pub(crate) fn claim(claim: Identifier<'_>) -> String {
     match claim {
-        Claim::Name(text) => name(text),
-        Claim::Email(text) => email(text),
+        Identifier::Name(text) => name(text),
+        Identifier::Email(text) => email(text),
     }
 }
 
@@ -85,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_an_account_lies_in_its_partition() {
+    fn keys_of_an_account_are_in_its_partition() {
         let user = UserId::new((7 << 12) | (1023 << 2) | 1).unwrap();
         assert_eq!(profile(user), "user:{1023}:profile:32765");
         assert_eq!(owner_of_profile(profile(user).as_bytes()), Some(user));
@@ -100,21 +99,21 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_has_no_case_and_lies_beside_what_is_counted_for_it() {
+    fn claims_ignore_case_and_share_the_partition_of_the_counter() {
         let lower = Email::parse("email", "ann@example.org").unwrap();
         let upper = Email::parse("email", "ANN@Example.org").unwrap();
         assert_eq!(email(&lower), email(&upper));
         let at = lower.partition();
         assert_eq!(email(&lower), format!("user:{{{at}}}:email:ann@example.org"));
-        let counted = attempts(&Login::Email(lower));
-        assert_eq!(counted, format!("user:{{{at}}}:attempts:ann@example.org"));
+        let throttle_key = attempts(&Login::Email(lower));
+        assert_eq!(throttle_key, format!("user:{{{at}}}:attempts:ann@example.org"));
         let ann = Name::parse("name", "Ann").unwrap();
         assert_eq!(name(&ann), format!("user:{{{}}}:name:ann", ann.partition()));
     }
 
     #[test]
-    fn an_address_cannot_name_another_slot() {
-        // Only the first pair of braces is the hash tag, and it stands before anything of people's.
+    fn an_address_cannot_inject_a_hash_tag() {
+        // Only the first pair of braces is the hash tag, and user input comes after it.
         let odd = Email::parse("email", "{1}@example.org").unwrap();
         assert!(email(&odd).starts_with(&format!("user:{{{}}}:", odd.partition())));
     }

@@ -1,14 +1,14 @@
 //! The user service: accounts, their unique names and e-mail addresses, profiles, passwords and
-//! sessions. Calls no other service, and knows nothing of who follows whom.
+//! sessions. Calls no other service.
 //!
-//! A call goes through three rooms: `rpc` decodes it, checks every field and encodes the answer;
-//! [`Accounts`] has the rules, one file for each group of them; [`store`] alone speaks Redis, one
-//! method for each step. A step is one atomic function in one partition, and what belongs together
-//! in several partitions is a protocol of such steps that may stop anywhere: [`registration`] says
-//! how names and addresses stay unique all the same, and [`sweeper`] who sweeps up.
+//! A call passes three layers. `rpc` decodes and validates the request, and encodes the response.
+//! [`Accounts`] has the rules, one file per group. [`store`] alone calls Redis, one method per
+//! step. A step is one atomic function in one partition. An operation over several partitions is a
+//! sequence of steps that may stop anywhere: [`registration`] says how names and addresses stay
+//! unique, and [`sweeper`] aborts stale registrations.
 //!
-//! What is secret (passwords, their hashes, tokens, addresses) has types whose `Debug` does not
-//! show it, from where `rpc` has decoded it. The wire's own types show it: they go to no log.
+//! Secrets (passwords, hashes, tokens, addresses) have types whose `Debug` hides the value. Wire
+//! types show it and must not be logged.
 
 mod accounts;
 mod config;
@@ -48,14 +48,14 @@ pub use error::Error;
 pub use login::Login;
 pub use name::Name;
 pub use password::{Hash, HashError, Hasher, Password, Permit};
-pub use profile::{Draft, Part, Record, Registration, State, User};
+pub use profile::{Draft, ProfileField, Record, Registration, State, User};
 pub use sessions::Session;
-pub use store::{Claim, Holder, Kind, Store};
+pub use store::{ClaimOwner, Identifier, IdentifierKind, Store};
 pub use sweeper::Sweeper;
-pub use token::{Fingerprint, NoRandomness, Token};
-pub use verify::Findings;
+pub use token::{Fingerprint, RngError, Token};
+pub use verify::Report;
 
-/// Returns the service for one worker. Succeeds while Redis is away: it is not ready then.
+/// Returns the service for one worker thread of a process. Does not wait for Redis.
 pub async fn service(config: &Config, worker: Worker) -> Result<Service, Error> {
     let keyspace = Keyspace::open(&config.redis, store::LIBRARY)?;
     let store = Store::new(keyspace);
@@ -84,7 +84,7 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, Error> 
     })
 }
 
-/// Returns what one worker of the process listens for.
+/// Returns the listeners of this service's process.
 pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, Error> {
     let service = service(&config, worker).await?;
     Ok(vec![Listening { address: config.listen, service }])

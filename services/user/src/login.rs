@@ -1,11 +1,10 @@
-//! What somebody logs in by: a name or an e-mail address. Pure: does not know where either is kept.
+//! Login identifiers: a name or an e-mail address. Pure.
 
 use microblog_domain::{Invalid, Partition};
 
-use crate::{Claim, Email, Name};
+use crate::{Email, Identifier, Name};
 
-/// A name or an e-mail address. They cannot be taken for each other: no name has an `@`, and every
-/// address has one.
+/// A name or an e-mail address. They never overlap: addresses contain an `@`, names do not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Login {
     /// An account's name.
@@ -15,7 +14,7 @@ pub enum Login {
 }
 
 impl Login {
-    /// Reads the name or address in a request's field.
+    /// Parses a request field.
     pub fn parse(field: &str, text: &str) -> Result<Self, Invalid> {
         match text.contains('@') {
             true => Email::parse(field, text).map(Self::Email),
@@ -23,7 +22,7 @@ impl Login {
         }
     }
 
-    /// Returns what is unique: the name or address in lower case.
+    /// Returns the unique form: the name or address in lower case.
     pub fn unique(&self) -> String {
         match self {
             Self::Name(name) => name.unique(),
@@ -31,16 +30,16 @@ impl Login {
         }
     }
 
-    /// Returns the partition in which the claim on it lies.
+    /// Returns the partition of the claim.
     pub fn partition(&self) -> Partition {
         self.claim().partition()
     }
 
-    /// Returns it as what accounts claim.
-    pub const fn claim(&self) -> Claim<'_> {
+    /// Returns the identifier to claim.
+    pub const fn claim(&self) -> Identifier<'_> {
         match self {
-            Self::Name(name) => Claim::Name(name),
-            Self::Email(email) => Claim::Email(email),
+            Self::Name(name) => Identifier::Name(name),
+            Self::Email(email) => Identifier::Email(email),
         }
     }
 }
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_an_at_and_a_name_has_none() {
+    fn addresses_and_names_are_told_apart_by_the_at_sign() {
         let is_name = |text: &str| matches!(Login::parse("login", text).unwrap(), Login::Name(_));
         assert!(is_name("Ann"));
         assert!(!is_name("Ann@example.org"));
@@ -63,7 +62,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_answered(text in ".*") {
+        fn any_text_is_parsed_without_a_panic(text in ".*") {
             let _ = Login::parse("login", &text);
         }
     }

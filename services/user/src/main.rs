@@ -1,11 +1,11 @@
-//! The user service as a process of its own.
+//! The user server.
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
 use microblog_user::Config;
 
-// About a third more calls per second than the system's allocator.
+// About a third more calls per second than with the system's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,18 +1,18 @@
-//! Unique names. Pure: does not know where they are kept.
+//! Unique account names. Pure.
 
 use std::fmt;
 
 use microblog_domain::{Invalid, Partition};
 
-/// The most characters of a name.
+/// The maximum length of a name in characters.
 const LENGTH_MAX: usize = 30;
 
-/// An account's unique name, as its owner writes it. Unique without regard to case.
+/// An account's name. Unique, ignoring case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Name(String);
 
 impl Name {
-    /// Reads the name in a request's field: 1 to 30 of `A-Z`, `a-z`, `0-9` and `_`.
+    /// Parses a request field: 1 to 30 of `A-Z`, `a-z`, `0-9` and `_`.
     pub fn parse(field: &str, text: &str) -> Result<Self, Invalid> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
         if text.is_empty() || text.len() > LENGTH_MAX || !text.bytes().all(allowed) {
@@ -27,12 +27,12 @@ impl Name {
         &self.0
     }
 
-    /// Returns what must be unique: the name in lower case.
+    /// Returns the unique form: the name in lower case.
     pub fn unique(&self) -> String {
         self.0.to_ascii_lowercase()
     }
 
-    /// Returns the partition in which the claim on the name lies.
+    /// Returns the partition of the claim on the name.
     pub fn partition(&self) -> Partition {
         Partition::of_text(&self.unique())
     }
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_name_is_refused() {
+    fn invalid_names_are_rejected() {
         let long = "a".repeat(31);
         // The last two look like "admin": a Cyrillic letter, and a bidirectional override.
         for text in ["", " a", "a b", "a-b", "李雷", "a\0", "a\n", &long, "аdmin", "\u{202e}nimda"]
@@ -71,7 +71,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_answered(text in ".*") {
+        fn any_text_is_parsed_without_a_panic(text in ".*") {
             if let Ok(name) = Name::parse("name", &text) {
                 prop_assert_eq!(name.as_str(), text);
             }

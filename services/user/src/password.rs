@@ -1,5 +1,5 @@
-//! Passwords: what is taken for one, and hashing them at a bounded rate. A password or its hash
-//! never shows in a log. Does not know where hashes are kept.
+//! Passwords: validation, and hashing with bounded concurrency. `Debug` shows neither passwords nor
+//! hashes.
 
 use std::{
     fmt,
@@ -13,26 +13,26 @@ use unicode_normalization::UnicodeNormalization as _;
 
 const CHARACTERS_MIN: usize = 8;
 const CHARACTERS_MAX: usize = 128;
-// Before normalisation, which is not run on more.
+// Checked before normalisation, to bound its cost.
 const BYTES_MAX: usize = 4096;
 
-// So many calls wait for each that hashes: less than a second's work, and at the default of two far
-// fewer than a connection has streams, so that waiting log-ins do not stop its other calls.
-const WAITING_PER_TURN: usize = 16;
+// Queued calls per concurrent hash: less than a second's work. At the default concurrency of two,
+// far fewer than a connection's streams, so that queued log-ins do not block its other calls.
+const QUEUED_PER_PERMIT: usize = 16;
 
-/// A password as somebody sent it, normalised to NFC, so that it is the same from every keyboard.
-/// Nothing is trimmed and no case is changed.
+/// A password, normalised to NFC, so that it does not depend on the keyboard. Not trimmed;
+/// case-sensitive.
 #[derive(Clone)]
 pub struct Password(String);
 
 impl Password {
-    /// Reads a password to be set: 8 to 128 characters (Unicode code points, after NFC), no control
-    /// character among them.
+    /// Parses a new password: 8 to 128 characters (Unicode code points after NFC), without control
+    /// characters.
     pub fn parse_new(field: &str, text: &str) -> Result<Self, Invalid> {
         Self::parse(field, text, CHARACTERS_MIN)
     }
 
-    /// Reads a password to be compared: up to 128 characters, at least 1.
+    /// Parses a password to compare: 1 to 128 characters.
     pub fn parse_given(field: &str, text: &str) -> Result<Self, Invalid> {
         Self::parse(field, text, 1)
     }
@@ -59,22 +59,22 @@ impl fmt::Debug for Password {
     }
 }
 
-/// The hash of a password in PHC form, or the empty text of an account that nobody can log in to.
+/// The hash of a password in PHC form; empty for an account without a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Hash(String);
 
 impl Hash {
-    /// Returns the hash that no password has.
+    /// Returns the hash that matches no password.
     pub const fn none() -> Self {
         Self(String::new())
     }
 
-    /// Returns a hash as it was stored.
+    /// Returns a stored hash.
     pub const fn stored(text: String) -> Self {
         Self(text)
     }
 
-    /// Returns the hash as it is to be stored.
+    /// Returns the hash to store.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -86,80 +86,80 @@ impl fmt::Debug for Hash {
     }
 }
 
-/// Hashing failed: a fault of the service or of a stored hash.
+/// Hashing failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HashError {
-    /// The algorithm refused.
+    /// The algorithm failed.
     #[error("password hashing failed")]
     Algorithm(#[source] argon2::password_hash::Error),
-    /// The blocking thread ended early.
-    #[error("password hashing was cut off")]
+    /// The blocking thread panicked or was canceled.
+    #[error("password hashing thread failed")]
     Thread(#[source] tokio::task::JoinError),
-    /// As many wait for their turn as may.
-    #[error("too many passwords wait to be hashed")]
-    Full,
-    /// The process is going down.
-    #[error("password hashing has stopped")]
+    /// The queue is full.
+    #[error("password hashing queue is full")]
+    QueueFull,
+    /// The process is shutting down.
+    #[error("password hashing stopped")]
     Stopped(#[source] tokio::sync::AcquireError),
 }
 
-/// Hashes passwords off the async threads, so many at once in the whole process: it takes 20 to 45
-/// ms and 19 MiB each, and must leave the CPU to other calls. So many wait for their turn, and are
-/// let go with their calls; all others are refused.
+/// Hashes passwords on blocking threads, with bounded concurrency for the whole process: each takes
+/// 20 to 45 ms and 19 MiB, and other calls need the CPU. Further calls wait in a bounded queue, or
+/// leave it if they are canceled. All others are rejected.
 #[derive(Clone)]
 pub struct Hasher {
-    turns: Arc<Semaphore>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
+    queue_slots: Arc<Semaphore>,
 }
 
-/// A turn at hashing, until it is dropped and the work begun under it is done.
+/// A permit to hash. It is released when it is dropped and its work is done.
 #[derive(Clone, Debug)]
 pub struct Permit {
-    _turn: Arc<OwnedSemaphorePermit>,
+    _permit: Arc<OwnedSemaphorePermit>,
 }
 
-// Of one password that nobody knows: work for addresses that no account has.
+// The hash of a random password: equal work for unknown accounts.
 static DECOY: OnceLock<String> = OnceLock::new();
 
 impl Hasher {
-    /// Returns the process's hasher. Its worker threads share it; the first one says how many
-    /// passwords are hashed at once.
+    /// Returns the process's hasher, which its worker threads share. The first call sets the
+    /// concurrency.
     pub fn of_process(at_once: usize) -> Self {
         static SHARED: OnceLock<Hasher> = OnceLock::new();
         let hasher = || Self {
-            turns: Arc::new(Semaphore::new(at_once)),
-            places: Arc::new(Semaphore::new(at_once * WAITING_PER_TURN)),
+            permits: Arc::new(Semaphore::new(at_once)),
+            queue_slots: Arc::new(Semaphore::new(at_once * QUEUED_PER_PERMIT)),
         };
         SHARED.get_or_init(hasher).clone()
     }
 
-    /// Waits for a turn. Fails at once with [`HashError::Full`] if too many wait already.
+    /// Waits for a permit. Fails with [`HashError::QueueFull`] if the queue is full.
     pub async fn permit(&self) -> Result<Permit, HashError> {
-        let _place = self.places.try_acquire().map_err(|_| HashError::Full)?;
-        self.turn().await
+        let _slot = self.queue_slots.try_acquire().map_err(|_| HashError::QueueFull)?;
+        self.acquire().await
     }
 
-    /// Makes what the first comparison would otherwise have to make, so that an unknown address
-    /// takes the same time as any other from the first call on. Takes as long as one hash; waits
-    /// however many wait, since every worker thread of a process does it at its start.
+    /// Computes the decoy hash in advance, so that the first check of an unknown account takes no
+    /// longer than others. Takes one hash. Ignores the queue limit, since each worker thread calls
+    /// it at its start.
     pub async fn warm_up(&self) -> Result<(), HashError> {
-        self.turn().await?.run(|| decoy().map(drop)).await
+        self.acquire().await?.run(|| decoy().map(drop)).await
     }
 
-    async fn turn(&self) -> Result<Permit, HashError> {
-        let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(HashError::Stopped)?;
-        Ok(Permit { _turn: Arc::new(turn) })
+    async fn acquire(&self) -> Result<Permit, HashError> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(HashError::Stopped)?;
+        Ok(Permit { _permit: Arc::new(permit) })
     }
 }
 
 impl Permit {
-    /// Returns the hash of a password with a salt of its own.
+    /// Hashes a password with a random salt.
     pub async fn hash(&self, password: Password) -> Result<Hash, HashError> {
         self.run(move || hash(&password.0)).await.map(Hash)
     }
 
-    /// Returns whether the password has this hash. Without a hash, or with that of an account
-    /// without password, it does the same work and returns false.
+    /// Returns whether a password matches a hash. Without a hash, or with an empty one, does the
+    /// same work and returns false.
     pub async fn verify(
         &self,
         password: &Password,
@@ -178,10 +178,10 @@ impl Permit {
         &self,
         work: impl FnOnce() -> Result<T, argon2::password_hash::Error> + Send + 'static,
     ) -> Result<T, HashError> {
-        // The turn goes along: a caller who gives up does not make room while the work goes on.
-        let turn = self.clone();
+        // The work holds the permit: a canceled call does not release it early.
+        let permit = self.clone();
         let work = move || {
-            let _turn = turn;
+            let _permit = permit;
             work()
         };
         let done = tokio::task::spawn_blocking(work).await.map_err(HashError::Thread)?;
@@ -206,8 +206,7 @@ fn verify(password: &str, hash: &str) -> Result<bool, argon2::password_hash::Err
     }
 }
 
-/// Returns a hash for the work alone. The first call costs one hash more: see
-/// [`Hasher::warm_up`].
+/// Returns the decoy hash. The first call computes it: see [`Hasher::warm_up`].
 fn decoy() -> Result<&'static str, argon2::password_hash::Error> {
     if let Some(decoy) = DECOY.get() {
         return Ok(decoy);
@@ -238,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_secret_shows_in_debug() {
+    fn debug_hides_secrets() {
         let password = Password::parse_new("password", "correct horse").unwrap();
         assert!(!format!("{password:?}").contains("horse"));
         assert!(!format!("{:?}", Hash::stored("$argon2id$".to_owned())).contains("argon"));
     }
 
     #[tokio::test]
-    async fn a_password_is_the_same_from_every_keyboard() {
+    async fn passwords_are_compared_in_nfc() {
         let composed = Password::parse_new("password", "caf\u{e9} 1234").unwrap();
         let decomposed = Password::parse_given("password", "cafe\u{301} 1234").unwrap();
         let hash = permit().await.hash(composed).await.unwrap();
@@ -254,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_hash_has_no_password() {
+    async fn an_empty_hash_matches_no_password() {
         Hasher::of_process(2).warm_up().await.unwrap();
         let password = Password::parse_given("password", "anything").unwrap();
         assert!(!permit().await.verify(&password, None).await.unwrap());

@@ -1,5 +1,4 @@
-//! What an account is made of, and what may stand in its profile. Pure: knows neither the wire nor
-//! where accounts are kept.
+//! Domain types of accounts, and the validation of profile fields. Pure.
 
 use std::fmt;
 
@@ -16,70 +15,70 @@ const BIO_MAX: usize = 160;
 const LOCATION_MAX: usize = 50;
 const AVATAR_URL_BYTES_MAX: usize = 500;
 
-/// An account as everybody may see it.
+/// The public part of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// Identifies the account.
+    /// The account id.
     pub id: UserId,
     /// The unique name, as registered.
     pub name: String,
-    /// A name to show; may be empty.
+    /// The display name; may be empty.
     pub display_name: String,
-    /// About the account; may be empty.
+    /// The biography; may be empty.
     pub bio: String,
-    /// A picture; may be empty.
+    /// The URL of a picture; may be empty.
     pub avatar_url: String,
-    /// Where the account says it is; may be empty.
+    /// The location; may be empty.
     pub location: String,
 }
 
-/// What a profile in the store is.
+/// The state of a stored profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// An account.
     Active,
-    /// A registration under way.
+    /// A running registration.
     Pending,
-    /// A deleted account. Its claim on its e-mail address is worth nothing.
+    /// A deleted account. Its claim on its e-mail address is stale.
     Deleted,
-    /// A registration given up: its claims are worth nothing.
-    Gone,
+    /// An aborted registration. Its claims are stale.
+    Aborted,
 }
 
-/// All that is known of an account, what nobody else may see among it.
+/// An account with its private part.
 #[derive(Clone)]
 pub struct Record {
-    /// What it is.
+    /// The state.
     pub state: State,
-    /// What everybody may see.
+    /// The public part.
     pub user: User,
-    /// The address by which the account logs in, as registered.
+    /// The e-mail address, as registered.
     pub email: String,
-    /// The hash of its password.
+    /// The password hash.
     pub password: Hash,
-    /// The id of the request that registered it.
+    /// The id of the request that registered it (idempotency key).
     pub request: String,
 }
 
 impl User {
-    /// Returns whether a name is this account's.
+    /// Returns whether this is the account's name.
     pub fn has_name(&self, name: &Name) -> bool {
         self.name.eq_ignore_ascii_case(name.as_str())
     }
 }
 
 impl Record {
-    /// Returns whether a claim on a name is this account's or registration's.
+    /// Returns whether this is the name of the account or registration.
     pub fn has_name(&self, name: &Name) -> bool {
         self.user.has_name(name)
     }
 
-    /// Returns whether a claim on an address is this account's or registration's.
+    /// Returns whether this is the address of the account or registration.
     pub fn has_email(&self, email: &Email) -> bool {
         self.email.eq_ignore_ascii_case(email.as_str())
     }
 
-    /// Returns what it claims; `None` where that is damaged.
+    /// Returns its claims; `None` if they are damaged.
     pub fn claims(&self) -> Option<Registration> {
         Registration::of(self.user.id, &self.user.name, &self.email)
     }
@@ -94,56 +93,56 @@ impl fmt::Debug for Record {
     }
 }
 
-/// An account to be registered.
+/// A new account before its registration.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// The name it wants.
+    /// The name to claim.
     pub name: Name,
-    /// The address it wants.
+    /// The address to claim.
     pub email: Email,
-    /// The hash of its password.
+    /// The password hash.
     pub password: Hash,
-    /// A name to show; may be empty.
+    /// The display name; may be empty.
     pub display_name: String,
-    /// The id of the request.
+    /// The id of the request (idempotency key).
     pub request: String,
 }
 
-/// A registration under way, or one whose claims are to be released.
+/// The claims of a registration, or of a deleted account.
 #[derive(Clone, Debug)]
 pub struct Registration {
-    /// The id that was issued for it.
+    /// The account id.
     pub id: UserId,
-    /// The name it wants.
+    /// The name.
     pub name: Name,
-    /// The address it wants.
+    /// The address.
     pub email: Email,
 }
 
 impl Registration {
-    /// Returns the registration of what was stored; `None` where that is damaged.
+    /// Returns the claims from stored texts; `None` if they are damaged.
     pub fn of(id: UserId, name: &str, email: &str) -> Option<Self> {
         let (name, email) = (Name::parse("name", name).ok()?, Email::parse("email", email).ok()?);
         Some(Self { id, name, email })
     }
 }
 
-/// A part of the profile that its owner can change.
+/// A profile field that its owner may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// A name to show, up to 50 characters.
+pub enum ProfileField {
+    /// The display name, up to 50 characters.
     DisplayName,
-    /// About the account, up to 160 characters on any number of lines.
+    /// The biography, up to 160 characters on any number of lines.
     Bio,
     /// An http or https URL, up to 500 bytes.
     AvatarUrl,
-    /// Where the account says it is, up to 50 characters.
+    /// The location, up to 50 characters.
     Location,
 }
 
-impl Part {
-    /// Returns its name on the wire and in the store's functions.
-    pub const fn field(self) -> &'static str {
+impl ProfileField {
+    /// Returns its name on the wire and in Redis functions.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::DisplayName => "display_name",
             Self::Bio => "bio",
@@ -152,13 +151,13 @@ impl Part {
         }
     }
 
-    /// Reads a new text for it; an empty one clears it.
+    /// Validates a new value; an empty one clears the field.
     pub fn parse(self, text: &str) -> Result<String, Invalid> {
         match self {
-            Self::DisplayName => text::clean(self.field(), text, DISPLAY_NAME_MAX, Lines::One),
-            Self::Bio => text::clean(self.field(), text, BIO_MAX, Lines::Many),
-            Self::AvatarUrl => avatar_url(self.field(), text),
-            Self::Location => text::clean(self.field(), text, LOCATION_MAX, Lines::One),
+            Self::DisplayName => text::clean(self.name(), text, DISPLAY_NAME_MAX, Lines::One),
+            Self::Bio => text::clean(self.name(), text, BIO_MAX, Lines::Many),
+            Self::AvatarUrl => avatar_url(self.name(), text),
+            Self::Location => text::clean(self.name(), text, LOCATION_MAX, Lines::One),
         }
     }
 }
@@ -173,7 +172,7 @@ fn avatar_url(field: &str, text: &str) -> Result<String, Invalid> {
         return Err(too_long());
     }
     let bad = || Invalid::new(field, "must be an http or https URL with a host, and no user in it");
-    // The parser would drop some of these silently.
+    // The URL parser drops some of these silently.
     if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return Err(bad());
     }
@@ -182,7 +181,7 @@ fn avatar_url(field: &str, text: &str) -> Result<String, Invalid> {
         && url.has_host()
         && url.username().is_empty()
         && url.password().is_none();
-    // Normalised: percent-encoded, so without control or bidirectional characters.
+    // Normalised and percent-encoded, hence without control or bidirectional characters.
     let url = String::from(url);
     match () {
         () if !fine => Err(bad()),
@@ -198,8 +197,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_avatar_is_a_web_address() {
-        let parse = |text: &str| Part::AvatarUrl.parse(text);
+    fn an_avatar_is_an_http_url() {
+        let parse = |text: &str| ProfileField::AvatarUrl.parse(text);
         assert_eq!(parse("https://Example.org/a.png").unwrap(), "https://example.org/a.png");
         assert_eq!(
             parse("http://例子.中国/头.png").unwrap(),
@@ -225,21 +224,25 @@ mod tests {
     }
 
     #[test]
-    fn each_part_has_its_bounds() {
-        for (part, max) in [(Part::DisplayName, 50), (Part::Bio, 160), (Part::Location, 50)] {
+    fn each_field_has_its_limits() {
+        for (part, max) in [
+            (ProfileField::DisplayName, 50),
+            (ProfileField::Bio, 160),
+            (ProfileField::Location, 50),
+        ] {
             assert!(part.parse(&"微".repeat(max)).is_ok());
             let error = part.parse(&"微".repeat(max + 1)).unwrap_err();
-            assert_eq!(error.field, part.field());
+            assert_eq!(error.field, part.name());
             assert!(part.parse("a\u{202e}b").is_err());
         }
-        assert!(Part::Bio.parse("two\nlines").is_ok());
-        assert!(Part::DisplayName.parse("two\nlines").is_err());
+        assert!(ProfileField::Bio.parse("two\nlines").is_ok());
+        assert!(ProfileField::DisplayName.parse("two\nlines").is_err());
     }
 
     proptest! {
         #[test]
-        fn any_text_is_answered(text in ".*") {
-            for part in [Part::DisplayName, Part::Bio, Part::AvatarUrl, Part::Location] {
+        fn any_text_is_parsed_without_a_panic(text in ".*") {
+            for part in [ProfileField::DisplayName, ProfileField::Bio, ProfileField::AvatarUrl, ProfileField::Location] {
                 if let Ok(kept) = part.parse(&text) {
                     prop_assert!(kept.len() <= 160 * 16);
                 }

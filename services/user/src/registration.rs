@@ -1,33 +1,32 @@
-//! Registering: unique names and addresses under any race, and nothing taken by those who died on
-//! the way.
+//! Registration: a saga that keeps names and addresses unique under races and crashes.
 //!
-//! 1. The profile is written as *pending*, so that whatever follows is found again.
-//! 2. The name is claimed, then the address. Always in this order: of any number of registrations
-//!    of the same name and address, the one that gets the name gets the address.
-//! 3. The pending profile becomes an account. From then on the claims are its own for good.
+//! 1. The profile is written as *pending*, so that a crash leaves a trace.
+//! 2. The name is claimed, then the address. The order is fixed: of concurrent registrations of the
+//!    same name and address, the one that gets the name also gets the address.
+//! 3. The pending profile becomes an active account, which then owns its claims.
 //!
-//! Who does not get a claim gives back what it has. Who dies is swept up ([`crate::sweeper`]): the
-//! sweeper aborts what stays pending for longer than any write may take, and of abortion and
-//! activation only one can win, whenever they come. The invariants are those of [`crate::store`].
+//! A registration that does not get a claim rolls back. After a crash, the sweeper
+//! ([`crate::sweeper`]) aborts profiles that stay pending for longer than any write may take. Abort
+//! and activation exclude each other. [`crate::store`] has the invariants.
 
 use std::time::Duration;
 
 use microblog_domain::UserId;
 
 use crate::{
-    Accounts, Claim, Draft, Email, Error, Holder, Kind, Name, Password, Record, Registration,
-    State, User,
-    accounts::{Standing, write},
+    Accounts, ClaimOwner, Draft, Email, Error, Identifier, IdentifierKind, Name, Password, Record,
+    Registration, State, User,
+    accounts::{ClaimStatus, write},
 };
 
-// A worthless claim that I could not take over was taken by somebody else in that moment. This often
-// in a row, others are to come to an end first.
-const TAKE_OVER_TRIES: usize = 3;
+// The most attempts to take over stale claims. A failed attempt means that another registration
+// took the claim at the same moment; after several, that one should end first.
+const TAKE_OVER_ATTEMPTS_MAX: usize = 3;
 
 /// A request to register.
 #[derive(Debug)]
-pub struct Application {
-    /// Made by the caller, the same when it repeats the call.
+pub struct RegistrationRequest {
+    /// The idempotency key, equal in repeated calls.
     pub request: String,
     /// The name.
     pub name: Name,
@@ -35,94 +34,96 @@ pub struct Application {
     pub email: Email,
     /// The password.
     pub password: Password,
-    /// A name to show; may be empty.
+    /// The display name; may be empty.
     pub display_name: String,
 }
 
-/// What came of a claim.
+/// The result of a claim.
 #[derive(Clone, Debug)]
-pub(crate) enum Claimed {
-    /// It is mine.
-    Mine,
-    /// It is this account's, or this registration's.
-    By(Box<Record>),
-    /// It is a name that is kept from all for some time.
+pub(crate) enum ClaimResult {
+    /// The registration owns the claim.
+    Acquired,
+    /// Another account or registration owns the claim.
+    OwnedBy(Box<Record>),
+    /// The name is reserved after a deletion.
     Held,
-    /// It is somebody's, who came in between.
+    /// A concurrent registration took the claim.
     Contested,
 }
 
 enum Outcome {
     Registered(User),
-    Lost(Kind, Box<Record>),
-    /// Its name is kept from all for some time.
+    Conflict(IdentifierKind, Box<Record>),
+    /// The name is reserved after a deletion.
     Held,
-    /// Given up by the sweeper, or by itself since others kept coming in between: who they are is
-    /// unknown, and may be the same request.
+    /// Aborted by the sweeper, or after repeated conflicts with unknown registrations, which may be
+    /// of the same request.
     Aborted,
 }
 
 impl Accounts {
-    /// Registers an account, or returns the one that the same request has registered before.
-    pub async fn register(&self, application: Application) -> Result<User, Error> {
-        let claims = [Claim::Name(&application.name), Claim::Email(&application.email)];
-        let [name, email] = self.standings(claims).await?;
-        // Asked before hashing, which is dear.
-        for (kind, standing) in [(Kind::Name, name), (Kind::Email, email)] {
-            match standing {
-                Standing::Free => {}
-                Standing::Held => return Err(taken(kind)),
-                Standing::By(rival) => return self.replay(&application, kind, &rival).await,
+    /// Registers an account, or returns the account that the same request registered before.
+    pub async fn register(&self, request: RegistrationRequest) -> Result<User, Error> {
+        let claims = [Identifier::Name(&request.name), Identifier::Email(&request.email)];
+        let [name, email] = self.claim_statuses(claims).await?;
+        // Checked before hashing, which is expensive.
+        for (kind, claim_status) in [(IdentifierKind::Name, name), (IdentifierKind::Email, email)] {
+            match claim_status {
+                ClaimStatus::Free => {}
+                ClaimStatus::Held => return Err(taken(kind)),
+                ClaimStatus::OwnedBy(existing) => {
+                    return self.replay(&request, kind, &existing).await;
+                }
             }
         }
         let draft = Draft {
-            name: application.name.clone(),
-            email: application.email.clone(),
-            password: self.hasher.permit().await?.hash(application.password.clone()).await?,
-            display_name: application.display_name.clone(),
-            request: application.request.clone(),
+            name: request.name.clone(),
+            email: request.email.clone(),
+            password: self.hasher.permit().await?.hash(request.password.clone()).await?,
+            display_name: request.display_name.clone(),
+            request: request.request.clone(),
         };
         let accounts = self.clone();
-        match write(async move { accounts.carry_out(draft).await }).await? {
+        match write(async move { accounts.run_registration(draft).await }).await? {
             Outcome::Registered(user) => Ok(user),
-            Outcome::Lost(kind, rival) => self.replay(&application, kind, &rival).await,
+            Outcome::Conflict(kind, existing) => self.replay(&request, kind, &existing).await,
             Outcome::Held => Err(Error::NameTaken),
             Outcome::Aborted => Err(Error::RegistrationInProgress),
         }
     }
 
-    /// Answers a registration whose name or address somebody has: with that account, if it is what
-    /// the same request has made.
+    /// Resolves a conflict: returns the existing account if the same request created it (idempotent
+    /// replay).
     async fn replay(
         &self,
-        application: &Application,
-        kind: Kind,
-        rival: &Record,
+        request: &RegistrationRequest,
+        kind: IdentifierKind,
+        existing: &Record,
     ) -> Result<User, Error> {
-        let same = rival.request == application.request
-            && rival.has_name(&application.name)
-            && rival.has_email(&application.email);
+        let same = existing.request == request.request
+            && existing.has_name(&request.name)
+            && existing.has_email(&request.email);
         if !same {
             return Err(taken(kind));
         }
-        if rival.state == State::Pending {
+        if existing.state == State::Pending {
             return Err(Error::RegistrationInProgress);
         }
         let permit = self.hasher.permit().await?;
-        let known = permit.verify(&application.password, Some(&rival.password)).await?;
-        if known { Ok(rival.user.clone()) } else { Err(taken(kind)) }
+        let known = permit.verify(&request.password, Some(&existing.password)).await?;
+        if known { Ok(existing.user.clone()) } else { Err(taken(kind)) }
     }
 
-    async fn carry_out(&self, draft: Draft) -> Result<Outcome, Error> {
+    async fn run_registration(&self, draft: Draft) -> Result<Outcome, Error> {
         let drafts = [draft];
         let registrations = self.store.create(&drafts).await?;
-        for kind in [Kind::Name, Kind::Email] {
-            let claimed = self.acquire(kind, &registrations).await?.pop();
+        for kind in [IdentifierKind::Name, IdentifierKind::Email] {
+            let claimed = self.acquire_claims(kind, &registrations).await?.pop();
             let outcome = match claimed {
-                Some(Claimed::Mine) => continue,
-                Some(Claimed::By(rival)) => Outcome::Lost(kind, rival),
-                Some(Claimed::Held) => Outcome::Held,
-                Some(Claimed::Contested) | None => Outcome::Aborted,
+                Some(ClaimResult::Acquired) => continue,
+                Some(ClaimResult::OwnedBy(existing)) => Outcome::Conflict(kind, existing),
+                Some(ClaimResult::Held) => Outcome::Held,
+                Some(ClaimResult::Contested) | None => Outcome::Aborted,
             };
             self.discard(&registrations).await?;
             return Ok(outcome);
@@ -133,7 +134,7 @@ impl Accounts {
             return Ok(Outcome::Aborted);
         }
         let [draft] = drafts;
-        let [id] = ids.as_slice() else { return Err(Error::Damaged("an answer")) };
+        let [id] = ids.as_slice() else { return Err(Error::Damaged("a response")) };
         Ok(Outcome::Registered(User {
             id: *id,
             name: draft.name.as_str().to_owned(),
@@ -144,57 +145,59 @@ impl Accounts {
         }))
     }
 
-    /// Claims something for each registration: what is free, and what somebody holds who is gone.
-    pub(crate) async fn acquire(
+    /// Claims an identifier for each registration, and takes over stale claims.
+    pub(crate) async fn acquire_claims(
         &self,
-        kind: Kind,
+        kind: IdentifierKind,
         registrations: &[Registration],
-    ) -> Result<Vec<Claimed>, Error> {
-        let mut claimed = vec![Claimed::Mine; registrations.len()];
-        let holders = self.store.claim(kind, registrations).await?;
-        let mut open: Vec<_> = holders.into_iter().enumerate().collect();
-        for _ in 0..TAKE_OVER_TRIES {
-            let rivals = self.others(&mut claimed, registrations, open).await?;
-            let mut worthless = Vec::new();
-            for (i, holder, rival) in rivals {
-                match self.standing(Claim::of(&registrations[i], kind), rival) {
-                    Standing::Free => worthless.push((i, holder)),
-                    Standing::Held => claimed[i] = Claimed::Held,
-                    Standing::By(rival) => claimed[i] = Claimed::By(rival),
+    ) -> Result<Vec<ClaimResult>, Error> {
+        let mut claimed = vec![ClaimResult::Acquired; registrations.len()];
+        let owners = self.store.claim(kind, registrations).await?;
+        let mut open: Vec<_> = owners.into_iter().enumerate().collect();
+        for _ in 0..TAKE_OVER_ATTEMPTS_MAX {
+            let conflicts = self.conflicting_owners(&mut claimed, registrations, open).await?;
+            let mut stale = Vec::new();
+            for (i, owner, existing) in conflicts {
+                match self.claim_status(Identifier::of(&registrations[i], kind), existing) {
+                    ClaimStatus::Free => stale.push((i, owner)),
+                    ClaimStatus::Held => claimed[i] = ClaimResult::Held,
+                    ClaimStatus::OwnedBy(existing) => claimed[i] = ClaimResult::OwnedBy(existing),
                 }
             }
-            if worthless.is_empty() {
+            if stale.is_empty() {
                 return Ok(claimed);
             }
-            let wants: Vec<_> =
-                worthless.iter().map(|&(i, from)| (&registrations[i], Holder::Of(from))).collect();
-            let taken = self.store.take(kind, &wants).await?;
-            open = worthless.iter().zip(taken).map(|(&(i, _), holder)| (i, holder)).collect();
+            let wants: Vec<_> = stale
+                .iter()
+                .map(|&(i, from)| (&registrations[i], ClaimOwner::Account(from)))
+                .collect();
+            let taken = self.store.take_over(kind, &wants).await?;
+            open = stale.iter().zip(taken).map(|(&(i, _), owner)| (i, owner)).collect();
         }
-        for (i, holder) in open {
-            match holder {
-                Holder::Of(id) if id == registrations[i].id => {}
-                Holder::Of(_) => claimed[i] = Claimed::Contested,
-                Holder::Freed(_) => claimed[i] = Claimed::Held,
+        for (i, owner) in open {
+            match owner {
+                ClaimOwner::Account(id) if id == registrations[i].id => {}
+                ClaimOwner::Account(_) => claimed[i] = ClaimResult::Contested,
+                ClaimOwner::Hold(_) => claimed[i] = ClaimResult::Held,
             }
         }
         Ok(claimed)
     }
 
-    /// Returns of the claims that others hold who these are, each with its place; notes those that
-    /// are held for nobody. One round trip, where there are any.
-    async fn others(
+    /// Returns the profiles of other owners of the claims, with their positions. Records claims
+    /// that are held. One round trip, if there are any.
+    async fn conflicting_owners(
         &self,
-        claimed: &mut [Claimed],
+        claimed: &mut [ClaimResult],
         registrations: &[Registration],
-        holders: Vec<(usize, Holder)>,
+        owners: Vec<(usize, ClaimOwner)>,
     ) -> Result<Vec<(usize, UserId, Option<Record>)>, Error> {
         let mut others = Vec::new();
-        for (i, holder) in holders {
-            match holder {
-                Holder::Of(id) if id == registrations[i].id => {}
-                Holder::Of(id) => others.push((i, id)),
-                Holder::Freed(_) => claimed[i] = Claimed::Held,
+        for (i, owner) in owners {
+            match owner {
+                ClaimOwner::Account(id) if id == registrations[i].id => {}
+                ClaimOwner::Account(id) => others.push((i, id)),
+                ClaimOwner::Hold(_) => claimed[i] = ClaimResult::Held,
             }
         }
         if others.is_empty() {
@@ -205,18 +208,18 @@ impl Accounts {
         Ok(others.into_iter().zip(records).map(|((i, id), record)| (i, id, record)).collect())
     }
 
-    /// Gives back what registrations hold and forgets them. They must not be going on elsewhere.
+    /// Releases the claims of registrations and deletes these. They must not be running elsewhere.
     pub(crate) async fn discard(&self, registrations: &[Registration]) -> Result<(), Error> {
         let ids: Vec<_> = registrations.iter().map(|registration| registration.id).collect();
-        // Nobody has ever had these names.
+        // No account ever had these names, so no hold is needed.
         self.store.release(registrations, Duration::ZERO).await?;
         self.store.drop_registrations(&ids).await
     }
 }
 
-const fn taken(kind: Kind) -> Error {
+const fn taken(kind: IdentifierKind) -> Error {
     match kind {
-        Kind::Name => Error::NameTaken,
-        Kind::Email => Error::EmailTaken,
+        IdentifierKind::Name => Error::NameTaken,
+        IdentifierKind::Email => Error::EmailTaken,
     }
 }

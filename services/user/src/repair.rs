@@ -1,20 +1,22 @@
-//! Mends what a check finds wrong of accounts. May run while writes are under way: each step is a
-//! compare-and-set against what is there at that moment.
+//! Repairs the violations that a check finds. May run concurrently with writes: each step is a
+//! compare-and-set.
 //!
-//! Left as it is: an account that cannot be read, since nobody can tell what it was, and a name or
-//! address that two accounts have, of which the repair must not choose one.
+//! Not repaired: a damaged account, whose content is lost, and an identifier of two accounts, since
+//! either may be right.
 
 use microblog_domain::{Partition, Repairs, UserId};
 
-use crate::{Accounts, Claim, Error, Holder, Kind, Registration, State, accounts::write};
+use crate::{
+    Accounts, ClaimOwner, Error, Identifier, IdentifierKind, Registration, State, accounts::write,
+};
 
 const ACCOUNTS_PER_BATCH: usize = 500;
 
-/// How often registrations under way are looked for, of which new ones come in meanwhile.
+/// The most rounds of aborting registrations, since new ones may arrive.
 const ROUNDS_MAX: usize = 1_000;
 
 impl Accounts {
-    /// Mends one partition.
+    /// Repairs one partition.
     pub(crate) async fn repair(&self, partition: Partition) -> Result<Repairs, Error> {
         let mut repairs = Repairs::default();
         for _ in 0..ROUNDS_MAX {
@@ -22,14 +24,14 @@ impl Accounts {
             if ids.is_empty() {
                 break;
             }
-            let (accounts, given_up) = (self.clone(), ids.clone());
+            let (accounts, aborted) = (self.clone(), ids.clone());
             write(async move {
-                accounts.give_up(&given_up).await?;
-                // One that is damaged has no claims that can be told.
-                accounts.store.drop_registrations(&given_up).await
+                accounts.abort_registrations(&aborted).await?;
+                // The claims of a damaged registration are unknown.
+                accounts.store.drop_registrations(&aborted).await
             })
             .await?;
-            ids.iter().for_each(|id| repairs.add(format!("registration {id} is given up")));
+            ids.iter().for_each(|id| repairs.add(format!("registration {id} aborted")));
         }
         let mut cursor = 0;
         loop {
@@ -46,54 +48,57 @@ impl Accounts {
 
     async fn repair_accounts(&self, ids: &[UserId]) -> Result<Repairs, Error> {
         let mut repairs = Repairs::default();
-        let (mut sound, mut gone) = (Vec::new(), Vec::new());
+        let (mut valid, mut inactive) = (Vec::new(), Vec::new());
         for (&id, record) in ids.iter().zip(self.store.read_each(ids).await?) {
             match record {
-                Ok(Some(record)) if record.state == State::Active => sound.extend(record.claims()),
-                Ok(_) => gone.push(id),
+                Ok(Some(record)) if record.state == State::Active => valid.extend(record.claims()),
+                Ok(_) => inactive.push(id),
                 Err(_) => {}
             }
         }
-        for id in self.store.unlist(&gone).await? {
-            repairs.add(format!("account {id} is no account any more, and is not listed as one"));
+        for id in self.store.unlist(&inactive).await? {
+            repairs.add(format!("account {id} is not active, removed from the list of accounts"));
         }
-        for (kind, what) in [(Kind::Name, "name"), (Kind::Email, "e-mail address")] {
-            let claims: Vec<_> = sound.iter().map(|account| Claim::of(account, kind)).collect();
-            let holders = self.store.holders(&claims).await?;
-            for (account, holder) in sound.iter().zip(holders) {
-                let is_own = holder == Some(Holder::Of(account.id));
-                if !is_own && self.claim_again(kind, account, holder).await? {
-                    repairs.add(format!("the {what} of account {} is claimed by it", account.id));
+        for (kind, what) in
+            [(IdentifierKind::Name, "name"), (IdentifierKind::Email, "e-mail address")]
+        {
+            let claims: Vec<_> =
+                valid.iter().map(|account| Identifier::of(account, kind)).collect();
+            let owners = self.store.claim_owners(&claims).await?;
+            for (account, owner) in valid.iter().zip(owners) {
+                let is_own = owner == Some(ClaimOwner::Account(account.id));
+                if !is_own && self.restore_claim(kind, account, owner).await? {
+                    repairs.add(format!("the {what} of account {}: claim restored", account.id));
                 }
             }
         }
         Ok(repairs)
     }
 
-    // Claims for an account what nobody has, somebody whose claim is worth nothing, or what is held
-    // since another account was deleted: since its own, it is being deleted now. Returns whether it
-    // has it then.
-    async fn claim_again(
+    // Restores an account's claim if it is missing, stale, or held after another account's
+    // deletion. A hold after its own deletion means that it is being deleted. Returns whether the
+    // account owns the claim.
+    async fn restore_claim(
         &self,
-        kind: Kind,
+        kind: IdentifierKind,
         account: &Registration,
-        holder: Option<Holder>,
+        owner: Option<ClaimOwner>,
     ) -> Result<bool, Error> {
-        let Some(holder) = holder else {
-            let holders = self.store.claim(kind, std::slice::from_ref(account)).await?;
-            return Ok(holders == [Holder::Of(account.id)]);
+        let Some(owner) = owner else {
+            let owners = self.store.claim(kind, std::slice::from_ref(account)).await?;
+            return Ok(owners == [ClaimOwner::Account(account.id)]);
         };
-        match holder {
-            Holder::Freed(of) if of == account.id => return Ok(false),
-            Holder::Freed(_) => {}
-            Holder::Of(other) => {
+        match owner {
+            ClaimOwner::Hold(of) if of == account.id => return Ok(false),
+            ClaimOwner::Hold(_) => {}
+            ClaimOwner::Account(other) => {
                 let record = self.store.read(&[other]).await?.pop().flatten();
-                if record.is_some_and(|record| Claim::of(account, kind).is_worth(&record)) {
+                if record.is_some_and(|record| Identifier::of(account, kind).is_valid(&record)) {
                     return Ok(false);
                 }
             }
         }
-        let holders = self.store.take(kind, &[(account, holder)]).await?;
-        Ok(holders == [Holder::Of(account.id)])
+        let owners = self.store.take_over(kind, &[(account, owner)]).await?;
+        Ok(owners == [ClaimOwner::Account(account.id)])
     }
 }

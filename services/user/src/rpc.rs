@@ -1,5 +1,4 @@
-//! The wire: decodes each request, checks every field of it, calls one rule and encodes what comes
-//! back. Nothing else.
+//! The gRPC handlers: decode, call, encode.
 
 mod decode;
 mod encode;
@@ -14,9 +13,9 @@ use tonic::{Request, Response, Status};
 
 use crate::{Accounts, Error, Name};
 
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
-/// The service on the wire.
+/// The handlers of `UserService`.
 pub(crate) struct Rpc {
     accounts: Accounts,
 }
@@ -32,16 +31,16 @@ impl UserService for Rpc {
     async fn register(
         &self,
         request: Request<pb::RegisterRequest>,
-    ) -> Answer<pb::RegisterResponse> {
-        let application = decode::register(request.into_inner())?;
-        let user = self.accounts.register(application).await?;
+    ) -> RpcResult<pb::RegisterResponse> {
+        let request = decode::register(request.into_inner())?;
+        let user = self.accounts.register(request).await?;
         Ok(Response::new(pb::RegisterResponse { user: Some(encode::user(user)) }))
     }
 
     async fn check_availability(
         &self,
         request: Request<pb::CheckAvailabilityRequest>,
-    ) -> Answer<pb::CheckAvailabilityResponse> {
+    ) -> RpcResult<pb::CheckAvailabilityResponse> {
         let name = Name::parse("name", &request.get_ref().name).map_err(Error::from)?;
         let name_available = Some(self.accounts.is_free(&name).await?);
         Ok(Response::new(pb::CheckAvailabilityResponse { name_available }))
@@ -50,9 +49,9 @@ impl UserService for Rpc {
     async fn import_users(
         &self,
         request: Request<pb::ImportUsersRequest>,
-    ) -> Answer<pb::ImportUsersResponse> {
-        let (people, password) = decode::import_users(&request.into_inner())?;
-        let imported = self.accounts.import(people, password).await?;
+    ) -> RpcResult<pb::ImportUsersResponse> {
+        let (entries, password) = decode::import_users(&request.into_inner())?;
+        let imported = self.accounts.import(entries, password).await?;
         let number = |id: Option<UserId>| id.map_or(0, UserId::get);
         Ok(Response::new(pb::ImportUsersResponse {
             user_ids: imported.ids.into_iter().map(number).collect(),
@@ -60,7 +59,7 @@ impl UserService for Rpc {
         }))
     }
 
-    async fn login(&self, request: Request<pb::LoginRequest>) -> Answer<pb::LoginResponse> {
+    async fn login(&self, request: Request<pb::LoginRequest>) -> RpcResult<pb::LoginResponse> {
         let (login, password) = decode::login(&request.into_inner())?;
         let session = self.accounts.login(login, password).await?;
         Ok(Response::new(pb::LoginResponse {
@@ -70,7 +69,7 @@ impl UserService for Rpc {
         }))
     }
 
-    async fn logout(&self, request: Request<pb::LogoutRequest>) -> Answer<pb::LogoutResponse> {
+    async fn logout(&self, request: Request<pb::LogoutRequest>) -> RpcResult<pb::LogoutResponse> {
         self.accounts.logout(&request.into_inner().token).await?;
         Ok(Response::new(pb::LogoutResponse {}))
     }
@@ -78,7 +77,7 @@ impl UserService for Rpc {
     async fn authenticate(
         &self,
         request: Request<pb::AuthenticateRequest>,
-    ) -> Answer<pb::AuthenticateResponse> {
+    ) -> RpcResult<pb::AuthenticateResponse> {
         let (user, expires_at) = self.accounts.authenticate(&request.into_inner().token).await?;
         Ok(Response::new(pb::AuthenticateResponse {
             user_id: user.get(),
@@ -89,13 +88,16 @@ impl UserService for Rpc {
     async fn change_password(
         &self,
         request: Request<pb::ChangePasswordRequest>,
-    ) -> Answer<pb::ChangePasswordResponse> {
+    ) -> RpcResult<pb::ChangePasswordResponse> {
         let (id, current, new) = decode::change_password(&request.into_inner())?;
         self.accounts.change_password(id, current, new).await?;
         Ok(Response::new(pb::ChangePasswordResponse {}))
     }
 
-    async fn get_user(&self, request: Request<pb::GetUserRequest>) -> Answer<pb::GetUserResponse> {
+    async fn get_user(
+        &self,
+        request: Request<pb::GetUserRequest>,
+    ) -> RpcResult<pb::GetUserResponse> {
         let id = decode::user_id(request.get_ref().user_id)?;
         let user = self.accounts.get(id).await?;
         Ok(Response::new(pb::GetUserResponse { user: Some(encode::user(user)) }))
@@ -104,7 +106,7 @@ impl UserService for Rpc {
     async fn batch_get_users(
         &self,
         request: Request<pb::BatchGetUsersRequest>,
-    ) -> Answer<pb::BatchGetUsersResponse> {
+    ) -> RpcResult<pb::BatchGetUsersResponse> {
         let ids = UserId::parse_list("user_ids", &request.get_ref().user_ids, BATCH_MAX)
             .map_err(Error::from)?;
         let users = self.accounts.get_many(ids).await?;
@@ -115,7 +117,7 @@ impl UserService for Rpc {
     async fn get_user_by_name(
         &self,
         request: Request<pb::GetUserByNameRequest>,
-    ) -> Answer<pb::GetUserByNameResponse> {
+    ) -> RpcResult<pb::GetUserByNameResponse> {
         let name = Name::parse("name", &request.get_ref().name).map_err(Error::from)?;
         let user = self.accounts.get_by_name(&name).await?;
         Ok(Response::new(pb::GetUserByNameResponse { user: Some(encode::user(user)) }))
@@ -124,7 +126,7 @@ impl UserService for Rpc {
     async fn batch_resolve_names(
         &self,
         request: Request<pb::BatchResolveNamesRequest>,
-    ) -> Answer<pb::BatchResolveNamesResponse> {
+    ) -> RpcResult<pb::BatchResolveNamesResponse> {
         let names = decode::possible_names(&request.get_ref().names)?;
         let found = self.accounts.resolve(names).await?;
         let users = found.into_iter().map(encode::named_user).collect();
@@ -134,7 +136,7 @@ impl UserService for Rpc {
     async fn get_account(
         &self,
         request: Request<pb::GetAccountRequest>,
-    ) -> Answer<pb::GetAccountResponse> {
+    ) -> RpcResult<pb::GetAccountResponse> {
         let id = decode::user_id(request.get_ref().user_id)?;
         let record = self.accounts.get_own(id).await?;
         Ok(Response::new(pb::GetAccountResponse { account: Some(encode::account(record)) }))
@@ -143,7 +145,7 @@ impl UserService for Rpc {
     async fn update_profile(
         &self,
         request: Request<pb::UpdateProfileRequest>,
-    ) -> Answer<pb::UpdateProfileResponse> {
+    ) -> RpcResult<pb::UpdateProfileResponse> {
         let (id, changes) = decode::update_profile(&request.into_inner())?;
         let user = self.accounts.update(id, changes).await?;
         Ok(Response::new(pb::UpdateProfileResponse { user: Some(encode::user(user)) }))
@@ -152,7 +154,7 @@ impl UserService for Rpc {
     async fn delete_user(
         &self,
         request: Request<pb::DeleteUserRequest>,
-    ) -> Answer<pb::DeleteUserResponse> {
+    ) -> RpcResult<pb::DeleteUserResponse> {
         let (id, password) = decode::delete_user(&request.into_inner())?;
         self.accounts.delete(id, &password).await?;
         Ok(Response::new(pb::DeleteUserResponse {}))
@@ -161,7 +163,7 @@ impl UserService for Rpc {
     async fn list_deletions(
         &self,
         request: Request<pb::ListDeletionsRequest>,
-    ) -> Answer<pb::ListDeletionsResponse> {
+    ) -> RpcResult<pb::ListDeletionsResponse> {
         let size = PageSize::parse(request.get_ref().page_size).map_err(Error::from)?;
         let ids = self.accounts.deletions(size.get()).await?;
         let user_ids = ids.into_iter().map(UserId::get).collect();
@@ -171,7 +173,7 @@ impl UserService for Rpc {
     async fn confirm_deletion(
         &self,
         request: Request<pb::ConfirmDeletionRequest>,
-    ) -> Answer<pb::ConfirmDeletionResponse> {
+    ) -> RpcResult<pb::ConfirmDeletionResponse> {
         let id = decode::user_id(request.get_ref().user_id)?;
         self.accounts.confirm_deletion(id).await?;
         Ok(Response::new(pb::ConfirmDeletionResponse {}))
@@ -179,10 +181,10 @@ impl UserService for Rpc {
 
     type VerifyStream = Pin<Box<dyn Stream<Item = Result<pb::VerifyResponse, Status>> + Send>>;
 
-    async fn verify(&self, request: Request<pb::VerifyRequest>) -> Answer<Self::VerifyStream> {
+    async fn verify(&self, request: Request<pb::VerifyRequest>) -> RpcResult<Self::VerifyStream> {
         let pb::VerifyRequest { repair } = request.into_inner();
         let accounts = self.accounts.clone();
-        // A repair may issue ids: first, the clocks.
+        // The clocks first, since repairs may issue ids.
         let clocks = match repair {
             true => Some(accounts.mend_clocks().await?),
             false => None,
@@ -190,7 +192,7 @@ impl UserService for Rpc {
         let clocks = clocks.map(|repairs| {
             Ok(pb::VerifyResponse { repaired: repairs.into_vec(), ..pb::VerifyResponse::default() })
         });
-        let findings = futures::stream::iter(Partition::all()).then(move |partition| {
+        let report = futures::stream::iter(Partition::all()).then(move |partition| {
             let accounts = accounts.clone();
             async move {
                 let found = match repair {
@@ -204,6 +206,6 @@ impl UserService for Rpc {
                 })
             }
         });
-        Ok(Response::new(Box::pin(futures::stream::iter(clocks).chain(findings))))
+        Ok(Response::new(Box::pin(futures::stream::iter(clocks).chain(report))))
     }
 }

@@ -1,5 +1,5 @@
-//! Sessions: opened by a password, shown by a token, ended by time, log-out, a new password or the
-//! account's deletion.
+//! Sessions: opened with a password, authenticated by a token, ended by expiry, log-out, a new
+//! password or the account's deletion.
 
 use std::time::SystemTime;
 
@@ -11,14 +11,14 @@ use crate::{
     store::{self, intact},
 };
 
-/// A session that was opened.
+/// A new session.
 #[derive(Debug)]
 pub struct Session {
-    /// What its owner shows from now on.
+    /// The session token, for the client.
     pub token: Token,
-    /// When it ends by itself.
+    /// The expiry.
     pub expires_at: SystemTime,
-    /// Whose it is.
+    /// The account.
     pub user: User,
 }
 
@@ -33,21 +33,21 @@ impl Accounts {
         let open = async move {
             store.open_session(id, &email, &record.password, fingerprint, expires_at).await
         };
-        // The password was changed, or the account deleted, while it was being checked.
+        // The password changed, or the account was deleted, during the check.
         if !write(open).await? {
             return Err(Error::BadCredentials);
         }
         Ok(Session { token, expires_at, user: record.user })
     }
 
-    /// Ends a session, if it is one.
+    /// Ends a session, if it exists.
     pub async fn logout(&self, token: &str) -> Result<(), Error> {
         let Some(token) = Token::parse(token) else { return Ok(()) };
         let store = self.store.clone();
         write(async move { store.close_session(token.user(), token.fingerprint()).await }).await
     }
 
-    /// Returns whose session a token is, and when it ends. One round trip, as a rule.
+    /// Returns the account and the expiry of a session. Usually one round trip.
     pub async fn authenticate(&self, token: &str) -> Result<(UserId, SystemTime), Error> {
         let token = Token::parse(token).ok_or(Error::TokenInvalid)?;
         let expires_at = self.store.session(token.user(), token.fingerprint()).await?;
@@ -55,7 +55,7 @@ impl Accounts {
         alive.map(|expires_at| (token.user(), expires_at)).ok_or(Error::TokenInvalid)
     }
 
-    /// Sets a new password, once the present one is checked, and ends every session.
+    /// Changes the password after checking the current one, and ends all sessions.
     pub async fn change_password(
         &self,
         id: UserId,

@@ -1,8 +1,8 @@
-//! Sweeps up after registrations whose process died: what stays pending for longer than any write
-//! may take is given up, and its name and address are free.
+//! The sweeper aborts stale registrations: those that stay pending for longer than any write may
+//! take. Their names and addresses become free.
 //!
-//! How long a registration has been pending is judged by when this sweeper first saw it, by its own
-//! monotonic clock: no machine's idea of the time can end a registration early.
+//! The age of a registration is the time since this sweeper first read it, by the local monotonic
+//! clock. So a wrong system clock cannot abort a registration early.
 
 use std::{
     collections::HashMap,
@@ -15,39 +15,39 @@ use microblog_keyspace::BacklogMetrics;
 
 use crate::{Accounts, Error, Store, accounts::write};
 
-/// Finds registrations that were left behind. Each replica has one: what several of them do at once
-/// is done once.
+/// The sweeper of a replica. Concurrent sweeps are harmless.
 pub struct Sweeper {
     accounts: Accounts,
-    patience: Duration,
+    stale_after: Duration,
     seen: HashMap<UserId, Instant>,
     metrics: BacklogMetrics,
 }
 
 impl Sweeper {
-    /// Returns a sweeper that gives up what has been pending for longer than a write may take
-    /// (`write_budget`) and half as long again.
+    /// Returns a sweeper that aborts registrations which are pending for more than one and a half
+    /// times `write_budget`.
     pub fn new(accounts: Accounts, write_budget: Duration) -> Self {
-        let (patience, metrics) = (write_budget * 3 / 2, BacklogMetrics::new("user registrations"));
-        Self { accounts, patience, seen: HashMap::new(), metrics }
+        let (stale_after, metrics) =
+            (write_budget * 3 / 2, BacklogMetrics::new("user registrations"));
+        Self { accounts, stale_after, seen: HashMap::new(), metrics }
     }
 
-    /// Sweeps for ever: ten times within its patience, but no more than 20 times a second, and at
-    /// least once a second.
+    /// Sweeps in a loop: ten times per stale time, but at most 20 times and at least once a second.
     pub async fn run(mut self) {
-        let pause = (self.patience / 10).clamp(Duration::from_millis(50), Duration::from_secs(1));
+        let pause =
+            (self.stale_after / 10).clamp(Duration::from_millis(50), Duration::from_secs(1));
         let mut job = PeriodicJob::new("giving up registrations", pause);
         loop {
             job.tick().await;
-            let given_up = self.sweep().await;
-            if let Ok(count @ 1..) = given_up {
-                tracing::info!(count, "registrations that were left behind are given up");
+            let aborted = self.sweep().await;
+            if let Ok(count @ 1..) = aborted {
+                tracing::info!(count, "stale registrations aborted");
             }
-            job.record(given_up.map(|_| ()));
+            job.record(aborted.map(|_| ()));
         }
     }
 
-    /// Looks once, and returns how many registrations it gave up.
+    /// Sweeps once. Returns the number of registrations aborted.
     pub async fn sweep(&mut self) -> Result<usize, Error> {
         let pending = self.accounts.store.registrations().await?;
         let now = Instant::now();
@@ -55,7 +55,8 @@ impl Sweeper {
             .into_iter()
             .map(|id| (id, self.seen.get(&id).copied().unwrap_or(now)))
             .collect();
-        let is_stale = |(_, first_seen): &(&UserId, &Instant)| now - **first_seen >= self.patience;
+        let is_stale =
+            |(_, first_seen): &(&UserId, &Instant)| now - **first_seen >= self.stale_after;
         let stale: Vec<_> = self.seen.iter().filter(is_stale).map(|(&id, _)| id).collect();
         let age = self.seen.values().map(|&first_seen| now - first_seen).max();
         self.metrics.note(self.seen.len(), age.unwrap_or_default(), stale.len());
@@ -63,17 +64,18 @@ impl Sweeper {
             return Ok(0);
         }
         let (accounts, ids) = (self.accounts.clone(), stale.clone());
-        let count = write(async move { accounts.give_up(&ids).await }).await?;
-        // What could not be given up, being damaged, has all its time again: it is seldom logged.
+        let count = write(async move { accounts.abort_registrations(&ids).await }).await?;
+        // A damaged registration cannot be aborted. It is retried after the stale time, so it is
+        // seldom logged.
         self.seen.extend(stale.into_iter().map(|id| (id, now)));
         Ok(count)
     }
 }
 
-/// How often the clocks of the partitions are measured.
+/// The period of the clock measurement.
 const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 
-/// Measures how far the clocks of the partitions are ahead, for ever.
+/// Measures in a loop how far the partitions' clocks are ahead.
 pub(crate) async fn measure_clocks(store: Store) {
     let mut job = PeriodicJob::new("measuring the clocks", CLOCKS_PERIOD);
     loop {
@@ -83,9 +85,9 @@ pub(crate) async fn measure_clocks(store: Store) {
 }
 
 impl Accounts {
-    /// Aborts registrations, releases what they hold and forgets them; what became an account
-    /// meanwhile is left alone. If it is cut short, the next sweep goes on.
-    pub(crate) async fn give_up(&self, ids: &[UserId]) -> Result<usize, Error> {
+    /// Aborts registrations, releases their claims and deletes them. Skips those that became
+    /// accounts. The next sweep continues after an interruption.
+    pub(crate) async fn abort_registrations(&self, ids: &[UserId]) -> Result<usize, Error> {
         let aborted = self.store.abort(ids).await?;
         self.discard(&aborted).await?;
         Ok(aborted.len())

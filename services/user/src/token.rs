@@ -1,5 +1,4 @@
-//! Session tokens: opaque to everybody else, 256 random bits that say whose they are. Only their
-//! hash is kept. Does not know where, nor how long they last.
+//! Session tokens: opaque to clients, 256 random bits with the account's id. Only a hash is stored.
 
 use std::fmt;
 
@@ -13,18 +12,18 @@ const BYTES: usize = 8 + SECRET_BYTES;
 // 40 bytes in base64 without padding.
 const TEXT_BYTES: usize = 54;
 
-/// What is kept of a token: its SHA-256. A token has 256 random bits, so that a fast hash without
-/// salt is enough.
+/// The stored form of a token: its SHA-256. With 256 random bits, a fast hash without salt is
+/// enough.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// Returns what these kept bytes are; `None` for those that are none.
+    /// Returns the fingerprint of stored bytes; `None` if their length is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 
-    /// Returns the bytes to keep.
+    /// Returns the bytes to store.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -37,7 +36,7 @@ impl fmt::Debug for Fingerprint {
 }
 
 /// A session token: the base64url text of the account's id (8 bytes, big-endian) and 32 random
-/// bytes. The id says in whose partition the session lies; it is checked with all the rest.
+/// bytes. The id tells the partition of the session; the hash covers it too.
 pub struct Token {
     user: UserId,
     bytes: [u8; BYTES],
@@ -45,20 +44,20 @@ pub struct Token {
 
 /// The system's random number generator failed.
 #[derive(Debug, thiserror::Error)]
-#[error("the system gave no random numbers")]
-pub struct NoRandomness(#[source] rand::rngs::SysError);
+#[error("system random number generator failed")]
+pub struct RngError(#[source] rand::rngs::SysError);
 
 impl Token {
-    /// Returns a new token for an account, from the system's random number generator.
-    pub fn issue(user: UserId) -> Result<Self, NoRandomness> {
+    /// Generates a token for an account.
+    pub fn issue(user: UserId) -> Result<Self, RngError> {
         let mut bytes = [0; BYTES];
         let (id, secret) = bytes.split_at_mut(8);
         id.copy_from_slice(&user.get().to_be_bytes());
-        SysRng.try_fill_bytes(secret).map_err(NoRandomness)?;
+        SysRng.try_fill_bytes(secret).map_err(RngError)?;
         Ok(Self { user, bytes })
     }
 
-    /// Reads a token, or returns `None` if the text cannot be one.
+    /// Parses a token; `None` if the text is not one.
     pub fn parse(text: &str) -> Option<Self> {
         if text.len() != TEXT_BYTES {
             return None;
@@ -68,12 +67,12 @@ impl Token {
         Some(Self { user, bytes })
     }
 
-    /// Returns whose session it is, if it is one.
+    /// Returns the account of the session, if there is one.
     pub const fn user(&self) -> UserId {
         self.user
     }
 
-    /// Returns what is kept of it.
+    /// Returns the stored form.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint(Sha256::digest(self.bytes).into())
     }
@@ -97,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_says_whose_it_is_and_nothing_in_debug() {
+    fn a_token_has_its_user_and_debug_hides_it() {
         let user = UserId::new(42).unwrap();
         let token = Token::issue(user).unwrap();
         let read = Token::parse(&token.reveal()).unwrap();
@@ -108,8 +107,8 @@ mod tests {
     }
 
     #[test]
-    fn a_token_has_one_text() {
-        // The last character carries four bits too many: they must be zero.
+    fn a_token_has_one_encoding() {
+        // The last character has four unused bits, which must be zero.
         let text = Token::issue(UserId::new(42).unwrap()).unwrap().reveal();
         let spellings = ('A'..='Z').chain('a'..='z').chain('0'..='9').chain(['-', '_']);
         let read = |c: char| Token::parse(&format!("{}{c}", &text[..TEXT_BYTES - 1]));
@@ -121,7 +120,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rubbish_is_no_token(text in ".{0,200}") {
+        fn malformed_tokens_do_not_parse(text in ".{0,200}") {
             prop_assert!(Token::parse(&text).is_none());
         }
     }

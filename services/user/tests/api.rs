@@ -1,15 +1,11 @@
-//! The service as its callers see it: real gRPC, real Redis.
+//! API tests over gRPC, with Redis.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod harness;
+mod support;
 
 use std::time::Duration;
 
-use harness::{
-    PASSWORD, PATIENCE, System, assert_sound, authenticate, login, login_as, on_each_store,
-    refused, register, registration, try_register,
-};
 use microblog_chassis::status::reason_of;
 use microblog_domain::Partition;
 use microblog_proto::{
@@ -17,19 +13,23 @@ use microblog_proto::{
     user::{self as pb},
 };
 use microblog_testkit::{Topology, eventually, redis};
+use support::{
+    PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate, login, login_as,
+    on_each_store, register, registration, try_register,
+};
 use tonic_types::StatusExt as _;
 
 on_each_store! {
-    an_account_is_found_by_all_that_names_it
+    an_account_is_found_by_id_and_name
     a_profile_is_changed_in_parts
-    what_is_taken_is_said
+    taken_names_and_addresses_are_rejected
     a_session_lives_until_it_is_ended
     a_new_password_ends_every_session
     a_deleted_account_frees_its_name_and_address
     a_freed_name_is_held_for_its_time
 }
 
-async fn an_account_is_found_by_all_that_names_it(topology: Topology) {
+async fn an_account_is_found_by_id_and_name(topology: Topology) {
     let system = System::start(topology).await;
     let mut client = system.client.clone();
     let (ann, bob) = (register(&client, "Ann").await, register(&client, "bob").await);
@@ -53,11 +53,14 @@ async fn an_account_is_found_by_all_that_names_it(topology: Topology) {
     assert_eq!(batch, [bob, ann]);
 
     let none = client.get_user(pb::GetUserRequest { user_id: 1 }).await;
-    refused(none, Reason::UserNotFound);
+    assert_rejected(none, Reason::UserNotFound);
     let none = client.get_user_by_name(pb::GetUserByNameRequest { name: "eve".to_owned() }).await;
-    refused(none, Reason::UserNotFound);
-    refused(client.get_account(pb::GetAccountRequest { user_id: 1 }).await, Reason::UserNotFound);
-    assert_sound(&client, 2).await;
+    assert_rejected(none, Reason::UserNotFound);
+    assert_rejected(
+        client.get_account(pb::GetAccountRequest { user_id: 1 }).await,
+        Reason::UserNotFound,
+    );
+    assert_valid(&client, 2).await;
 }
 
 async fn a_profile_is_changed_in_parts(topology: Topology) {
@@ -89,17 +92,17 @@ async fn a_profile_is_changed_in_parts(topology: Topology) {
 
     let nobody =
         pb::UpdateProfileRequest { user_id: 5, bio: Some("x".to_owned()), ..Default::default() };
-    refused(client.update_profile(nobody).await, Reason::UserNotFound);
+    assert_rejected(client.update_profile(nobody).await, Reason::UserNotFound);
 }
 
-async fn what_is_taken_is_said(topology: Topology) {
+async fn taken_names_and_addresses_are_rejected(topology: Topology) {
     let system = System::start(topology).await;
     let mut client = system.client.clone();
     register(&client, "ann").await;
     let name = pb::RegisterRequest { email: "new@example.org".to_owned(), ..registration("ANN") };
-    refused(client.register(name).await, Reason::NameTaken);
+    assert_rejected(client.register(name).await, Reason::NameTaken);
     let email = pb::RegisterRequest { email: "Ann@Example.org".to_owned(), ..registration("new") };
-    refused(client.register(email).await, Reason::EmailTaken);
+    assert_rejected(client.register(email).await, Reason::EmailTaken);
 
     let mut free = async |name: &str| {
         let request = pb::CheckAvailabilityRequest { name: name.to_owned() };
@@ -107,7 +110,7 @@ async fn what_is_taken_is_said(topology: Topology) {
     };
     assert_eq!(free("Ann").await, Some(false));
     assert_eq!(free("new").await, Some(true));
-    assert_sound(&system.client, 1).await;
+    assert_valid(&system.client, 1).await;
 }
 
 async fn a_session_lives_until_it_is_ended(topology: Topology) {
@@ -129,7 +132,7 @@ async fn a_session_lives_until_it_is_ended(topology: Topology) {
 
     for _ in 0..2 {
         client.logout(pb::LogoutRequest { token: first.clone() }).await.unwrap();
-        refused(authenticate(&client, &first).await, Reason::TokenInvalid);
+        assert_rejected(authenticate(&client, &first).await, Reason::TokenInvalid);
     }
     assert_eq!(authenticate(&client, &second).await.unwrap(), ann.id);
 
@@ -140,7 +143,7 @@ async fn a_session_lives_until_it_is_ended(topology: Topology) {
         authenticate(&system.client, &short).await.is_err()
     })
     .await;
-    refused(authenticate(&system.client, &short).await, Reason::TokenInvalid);
+    assert_rejected(authenticate(&system.client, &short).await, Reason::TokenInvalid);
 }
 
 async fn a_new_password_ends_every_session(topology: Topology) {
@@ -156,12 +159,12 @@ async fn a_new_password_ends_every_session(topology: Topology) {
         current_password: current.to_owned(),
         new_password: "battery staple".to_owned(),
     };
-    refused(client.change_password(change("wrong")).await, Reason::BadCredentials);
+    assert_rejected(client.change_password(change("wrong")).await, Reason::BadCredentials);
     assert!(authenticate(&client, &token).await.is_ok());
     client.change_password(change(PASSWORD)).await.unwrap();
-    refused(authenticate(&client, &token).await, Reason::TokenInvalid);
+    assert_rejected(authenticate(&client, &token).await, Reason::TokenInvalid);
     assert!(authenticate(&client, &others).await.is_ok());
-    refused(login(&client, "ann", PASSWORD).await, Reason::BadCredentials);
+    assert_rejected(login(&client, "ann", PASSWORD).await, Reason::BadCredentials);
     assert!(login(&client, "ann", "battery staple").await.is_ok());
 }
 
@@ -183,25 +186,25 @@ async fn a_freed_name_is_held_for_its_time(topology: Topology) {
         email_domain: "example.com".to_owned(),
         password: String::new(),
     };
-    // It is nobody's, and nobody gets it, whoever they are.
+    // The held name cannot be registered, not even by the same request.
     let same = pb::RegisterRequest { name: "ann".to_owned(), ..registration("ann") };
-    refused(client.register(same).await, Reason::NameTaken);
+    assert_rejected(client.register(same).await, Reason::NameTaken);
     assert_eq!(free().await, Some(false));
     let imported = client.import_users(import("ann")).await.unwrap().into_inner();
     assert_eq!((imported.user_ids[0], imported.created), (0, 1));
     let by_name = pb::GetUserByNameRequest { name: "ann".to_owned() };
-    refused(client.get_user_by_name(by_name.clone()).await, Reason::UserNotFound);
-    refused(login_as(&client, "ann", PASSWORD).await, Reason::BadCredentials);
+    assert_rejected(client.get_user_by_name(by_name.clone()).await, Reason::UserNotFound);
+    assert_rejected(login_as(&client, "ann", PASSWORD).await, Reason::BadCredentials);
     // The address is free at once.
     let back = pb::RegisterRequest { name: "ann2".to_owned(), ..registration("Ann") };
     try_register(&client, back).await.unwrap();
-    assert_sound(&client, 2).await;
+    assert_valid(&client, 2).await;
 
-    // 30 days, of which confirming takes none away and adds none.
+    // 30 days, not changed by the confirmation.
     let key = format!("user:{{{}}}:name:ann", Partition::of_text("ann"));
     let (mut left, day_ms) = (0, 86_400_000);
     for node in system.redis.nodes() {
-        // All nodes but one say that it is elsewhere, or know only of a copy.
+        // The other nodes redirect, or have a replica only.
         let mut admin = node.admin().await;
         let pttl = redis::cmd("PTTL").arg(&key).take();
         left = pttl.query_async::<i64>(&mut admin).await.unwrap_or_default().max(left);
@@ -211,7 +214,7 @@ async fn a_freed_name_is_held_for_its_time(topology: Topology) {
     eventually("the name is free", PATIENCE, async || free().await == Some(true)).await;
     let imported = client.import_users(import("ann")).await.unwrap().into_inner();
     assert_ne!(imported.user_ids[0], 0);
-    assert_sound(&client, 3).await;
+    assert_valid(&client, 3).await;
 }
 
 async fn a_deleted_account_frees_its_name_and_address(topology: Topology) {
@@ -221,13 +224,16 @@ async fn a_deleted_account_frees_its_name_and_address(topology: Topology) {
     let token = login(&client, "ann", PASSWORD).await.unwrap();
     let delete =
         |password: &str| pb::DeleteUserRequest { user_id: ann.id, password: password.to_owned() };
-    refused(client.delete_user(delete("wrong")).await, Reason::BadCredentials);
+    assert_rejected(client.delete_user(delete("wrong")).await, Reason::BadCredentials);
     client.delete_user(delete(PASSWORD)).await.unwrap();
 
-    refused(client.delete_user(delete(PASSWORD)).await, Reason::UserNotFound);
-    refused(client.get_user(pb::GetUserRequest { user_id: ann.id }).await, Reason::UserNotFound);
-    refused(authenticate(&client, &token).await, Reason::TokenInvalid);
-    refused(login(&client, "ann", PASSWORD).await, Reason::BadCredentials);
+    assert_rejected(client.delete_user(delete(PASSWORD)).await, Reason::UserNotFound);
+    assert_rejected(
+        client.get_user(pb::GetUserRequest { user_id: ann.id }).await,
+        Reason::UserNotFound,
+    );
+    assert_rejected(authenticate(&client, &token).await, Reason::TokenInvalid);
+    assert_rejected(login(&client, "ann", PASSWORD).await, Reason::BadCredentials);
     let again = register(&client, "ann").await;
     assert_ne!(again.id, ann.id);
     assert!(login(&client, "ann", PASSWORD).await.is_ok());
@@ -242,7 +248,7 @@ async fn a_deleted_account_frees_its_name_and_address(topology: Topology) {
     let by_name = pb::GetUserByNameRequest { name: "ann".to_owned() };
     let found = client.get_user_by_name(by_name).await.unwrap().into_inner().user.unwrap();
     assert_eq!(found.id, again.id);
-    assert_sound(&client, 1).await;
+    assert_valid(&client, 1).await;
 }
 
 #[tokio::test]
@@ -250,7 +256,7 @@ async fn guessing_passwords_gets_slow_and_tells_nothing() {
     let system = System::start(Topology::Single).await;
     let client = &system.client;
     register(client, "ann").await;
-    // Known or not, the answers are the same.
+    // Known or unknown, the responses are equal.
     for name in ["ann", "nobody"] {
         let mut heard = 0;
         let status = loop {
@@ -262,7 +268,7 @@ async fn guessing_passwords_gets_slow_and_tells_nothing() {
             assert_eq!(status.message(), "wrong name, e-mail address or password");
             heard += 1;
         };
-        // More than five only where a check takes longer than the wait, on a busy machine.
+        // More than five only if a check takes longer than the delay, on a busy machine.
         assert!((5..10).contains(&heard), "{heard}");
         let wait = status.get_details_retry_info().unwrap().retry_delay.unwrap();
         assert!(!wait.is_zero() && wait <= Duration::from_secs(1 << (heard - 5)), "{wait:?}");
@@ -271,16 +277,16 @@ async fn guessing_passwords_gets_slow_and_tells_nothing() {
         login(client, "ann", PASSWORD).await.is_ok()
     })
     .await;
-    // Success starts the count anew.
-    refused(login(client, "ann", "wrong").await, Reason::BadCredentials);
+    // Success resets the counter.
+    assert_rejected(login(client, "ann", "wrong").await, Reason::BadCredentials);
     assert!(login(client, "ann", PASSWORD).await.is_ok());
 }
 
 #[tokio::test]
-async fn many_guesses_at_once_are_no_way_around_the_waits() {
+async fn concurrent_guesses_are_throttled() {
     let system = System::start(Topology::Single).await;
     register(&system.client, "ann").await;
-    harness::set_failures(&system.redis, "ann@example.org", 11).await;
+    support::set_failures(&system.redis, "ann@example.org", 11).await;
     let guesses = (0..30).map(|_| login(&system.client, "ann", "wrong"));
     let answers = futures::future::join_all(guesses).await;
     let heard = answers.into_iter().filter(|answer| {
@@ -297,9 +303,9 @@ async fn guesses_by_name_and_by_address_count_together() {
     register(client, "Ann").await;
     let mut admin = system.redis.nodes()[0].admin().await;
     let failures =
-        redis::cmd("HGET").arg(harness::attempts("ann@example.org")).arg("failures").take();
+        redis::cmd("HGET").arg(support::attempts("ann@example.org")).arg("failures").take();
     for (count, login) in ["ANN", "Ann@example.org", "ann"].into_iter().enumerate() {
-        refused(login_as(client, login, "wrong").await, Reason::BadCredentials);
+        assert_rejected(login_as(client, login, "wrong").await, Reason::BadCredentials);
         let counted = failures.query_async::<usize>(&mut admin).await.unwrap();
         assert_eq!(counted, count + 1, "{login}");
     }
@@ -307,15 +313,15 @@ async fn guesses_by_name_and_by_address_count_together() {
     let counted: Option<usize> = failures.query_async(&mut admin).await.unwrap();
     assert_eq!(counted, None, "success clears the count");
 
-    harness::set_failures(&system.redis, "ann@example.org", 11).await;
-    refused(login_as(client, "ann", "wrong").await, Reason::BadCredentials);
-    refused(login_as(client, "ann@example.org", PASSWORD).await, Reason::LoginThrottled);
-    refused(login_as(client, "ann", PASSWORD).await, Reason::LoginThrottled);
+    support::set_failures(&system.redis, "ann@example.org", 11).await;
+    assert_rejected(login_as(client, "ann", "wrong").await, Reason::BadCredentials);
+    assert_rejected(login_as(client, "ann@example.org", PASSWORD).await, Reason::LoginThrottled);
+    assert_rejected(login_as(client, "ann", PASSWORD).await, Reason::LoginThrottled);
 
-    // Unknown or not, a name is throttled.
-    harness::set_failures(&system.redis, "nobody", 11).await;
-    refused(login_as(client, "nobody", "wrong").await, Reason::BadCredentials);
-    refused(login_as(client, "NOBODY", "wrong").await, Reason::LoginThrottled);
+    // Known or unknown, a name is throttled.
+    support::set_failures(&system.redis, "nobody", 11).await;
+    assert_rejected(login_as(client, "nobody", "wrong").await, Reason::BadCredentials);
+    assert_rejected(login_as(client, "NOBODY", "wrong").await, Reason::LoginThrottled);
 }
 
 #[tokio::test]
@@ -330,12 +336,12 @@ async fn every_call_that_takes_a_password_counts_for_the_same_address() {
     };
     let delete =
         |password: &str| pb::DeleteUserRequest { user_id: ann.id, password: password.to_owned() };
-    let key = harness::attempts("ann@example.org");
+    let key = support::attempts("ann@example.org");
     let mut admin = system.redis.nodes()[0].admin().await;
 
-    refused(client.change_password(change("wrong")).await, Reason::BadCredentials);
-    refused(client.delete_user(delete("wrong")).await, Reason::BadCredentials);
-    refused(login(&client, "ann", "wrong").await, Reason::BadCredentials);
+    assert_rejected(client.change_password(change("wrong")).await, Reason::BadCredentials);
+    assert_rejected(client.delete_user(delete("wrong")).await, Reason::BadCredentials);
+    assert_rejected(login(&client, "ann", "wrong").await, Reason::BadCredentials);
     let failures = redis::cmd("HGET").arg(&key).arg("failures").to_owned();
     assert_eq!(failures.query_async::<u64>(&mut admin).await.unwrap(), 3);
     client.change_password(change(PASSWORD)).await.unwrap();
@@ -346,9 +352,9 @@ async fn every_call_that_takes_a_password_counts_for_the_same_address() {
         "success clears the count"
     );
 
-    harness::set_failures(&system.redis, "ann@example.org", 11).await;
-    refused(client.change_password(change("wrong")).await, Reason::BadCredentials);
-    refused(client.change_password(change("battery staple")).await, Reason::LoginThrottled);
-    refused(client.delete_user(delete("battery staple")).await, Reason::LoginThrottled);
-    refused(login(&client, "ann", "battery staple").await, Reason::LoginThrottled);
+    support::set_failures(&system.redis, "ann@example.org", 11).await;
+    assert_rejected(client.change_password(change("wrong")).await, Reason::BadCredentials);
+    assert_rejected(client.change_password(change("battery staple")).await, Reason::LoginThrottled);
+    assert_rejected(client.delete_user(delete("battery staple")).await, Reason::LoginThrottled);
+    assert_rejected(login(&client, "ann", "battery staple").await, Reason::LoginThrottled);
 }

@@ -1,27 +1,27 @@
-//! Registrations, deletions and sweeps of the same few names and addresses, all at once, by a
-//! sweeper without patience that gives up registrations at any point.
+//! Concurrent registrations, deletions and sweeps of the same few names and addresses, with a
+//! sweeper that aborts registrations at any point.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod harness;
+mod support;
 
 use std::{collections::HashSet, time::Duration};
 
 use futures::future::join_all;
-use harness::{accounts, on_each_store};
 use microblog_domain::Partition;
 use microblog_testkit::{Store as Redis, Topology};
 use microblog_user::{
     Accounts, Email, Error, Hash, Name, Store, Sweeper,
-    import::{Imported, Person},
+    import::{ImportEntry, ImportResult},
 };
+use support::{accounts, on_each_store};
 
 const NAMES: u8 = 5;
 const TASKS: usize = 8;
 const ROUNDS: usize = 40;
 
 on_each_store! {
-    names_and_addresses_stay_unique_whatever_is_given_up_or_deleted
+    names_and_addresses_stay_unique_under_aborts_and_deletions
 }
 
 fn name(i: u8) -> Name {
@@ -37,11 +37,11 @@ fn any() -> u8 {
 }
 
 /// Registers two names with any addresses.
-async fn some_register(accounts: &Accounts) -> Result<Imported, Error> {
+async fn some_register(accounts: &Accounts) -> Result<ImportResult, Error> {
     let (first, second) = (any(), any());
-    let mut people = vec![Person { name: name(first), email: email(any()) }];
+    let mut people = vec![ImportEntry { name: name(first), email: email(any()) }];
     if first != second {
-        people.push(Person { name: name(second), email: email(any()) });
+        people.push(ImportEntry { name: name(second), email: email(any()) });
     }
     accounts.import(people, None).await
 }
@@ -52,7 +52,7 @@ async fn work(store: Store, accounts: Accounts) -> HashSet<u64> {
         match rand::random_range(0..4) {
             0 | 1 => match some_register(&accounts).await {
                 Ok(imported) => made.extend(imported.ids.into_iter().flatten().map(|id| id.get())),
-                // The sweeper was in the way each time.
+                // The sweeper aborted each attempt.
                 Err(Error::RegistrationInProgress) => {}
                 Err(error) => panic!("{error:?}"),
             },
@@ -72,7 +72,7 @@ async fn work(store: Store, accounts: Accounts) -> HashSet<u64> {
     made
 }
 
-async fn names_and_addresses_stay_unique_whatever_is_given_up_or_deleted(topology: Topology) {
+async fn names_and_addresses_stay_unique_under_aborts_and_deletions(topology: Topology) {
     let redis = Redis::start(topology).await;
     let (store, accounts) = accounts(&redis).await;
     let tasks = (0..TASKS).map(|_| tokio::spawn(work(store.clone(), accounts.clone())));
@@ -96,7 +96,7 @@ async fn names_and_addresses_stay_unique_whatever_is_given_up_or_deleted(topolog
         }
     }
     assert_eq!((named, addresses.len() as u64), (alive, alive), "each has its own");
-    // Everything is free in the end, whatever stale claims there are.
-    let people = (0..NAMES).map(|i| Person { name: name(i), email: email(i) }).collect();
+    // Everything is free in the end, despite stale claims.
+    let people = (0..NAMES).map(|i| ImportEntry { name: name(i), email: email(i) }).collect();
     assert_eq!(accounts.import(people, None).await.unwrap().created, usize::from(NAMES));
 }

@@ -1,36 +1,36 @@
-//! Whoever stops or stalls between two steps of the store leaves nothing taken.
+//! A process that stops or stalls between two steps leaves no name or address taken.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod harness;
+mod support;
 
 use std::time::Duration;
 
-use harness::{PASSWORD, PATIENCE, accounts, draft, on_each_store};
 use microblog_domain::Partition;
 use microblog_testkit::{Store as Redis, Topology, eventually};
 use microblog_user::{
-    Accounts, Draft, Hash, Holder, Kind, Login, Name, Password, Registration, Store, Sweeper, User,
-    import::Person, registration::Application,
+    Accounts, ClaimOwner, Draft, Hash, IdentifierKind, Login, Name, Password, Registration, Store,
+    Sweeper, User, import::ImportEntry, registration::RegistrationRequest,
 };
+use support::{PASSWORD, PATIENCE, accounts, draft, on_each_store};
 
 on_each_store! {
-    a_registration_that_stops_anywhere_leaves_nothing_taken
-    a_sweep_that_stops_anywhere_is_taken_up_again
-    who_stalls_until_he_is_given_up_cannot_come_back
-    a_deletion_that_stops_anywhere_frees_the_name
-    a_deletion_that_stops_anywhere_holds_the_name
+    an_interrupted_registration_leaves_no_claims
+    an_interrupted_sweep_is_continued
+    a_stalled_registration_cannot_continue_after_its_abort
+    an_interrupted_deletion_frees_the_name
+    an_interrupted_deletion_holds_the_name
 }
 
 async fn register_directly(accounts: &Accounts, name: &str) -> User {
     let Draft { name, email, request, .. } = draft(name);
     let password = Password::parse_new("password", PASSWORD).unwrap();
     let display_name = String::new();
-    let application = Application { request, name, email, password, display_name };
+    let application = RegistrationRequest { request, name, email, password, display_name };
     accounts.register(application).await.unwrap()
 }
 
-/// Sweeps without patience, so that whatever is under way counts as left behind.
+/// Sweeps with a stale time of zero: all registrations count as stale.
 async fn sweep(accounts: &Accounts) -> usize {
     Sweeper::new(accounts.clone(), Duration::ZERO).sweep().await.unwrap()
 }
@@ -49,17 +49,17 @@ async fn assert_checked(accounts: &Accounts, expected: u64) {
     assert_eq!(checked, expected);
 }
 
-/// Takes so many steps of a registration.
+/// Runs so many steps of a registration.
 async fn begin(store: &Store, name: &str, steps: usize) -> Vec<Registration> {
     let registrations = store.create(&[draft(name)]).await.unwrap();
-    for kind in [Kind::Name, Kind::Email].into_iter().take(steps - 1) {
-        let mine = Holder::Of(registrations[0].id);
+    for kind in [IdentifierKind::Name, IdentifierKind::Email].into_iter().take(steps - 1) {
+        let mine = ClaimOwner::Account(registrations[0].id);
         assert_eq!(store.claim(kind, &registrations).await.unwrap(), [mine]);
     }
     registrations
 }
 
-async fn a_registration_that_stops_anywhere_leaves_nothing_taken(topology: Topology) {
+async fn an_interrupted_registration_leaves_no_claims(topology: Topology) {
     let redis = Redis::start(topology).await;
     let (store, accounts) = accounts(&redis).await;
     for steps in 1..=3 {
@@ -75,7 +75,7 @@ async fn a_registration_that_stops_anywhere_leaves_nothing_taken(topology: Topol
     assert_checked(&accounts, 3).await;
 }
 
-async fn a_sweep_that_stops_anywhere_is_taken_up_again(topology: Topology) {
+async fn an_interrupted_sweep_is_continued(topology: Topology) {
     let redis = Redis::start(topology).await;
     let (store, accounts) = accounts(&redis).await;
     for steps in 1..=2 {
@@ -83,7 +83,7 @@ async fn a_sweep_that_stops_anywhere_is_taken_up_again(topology: Topology) {
         let ids = [begin(&store, &name, 3).await[0].id];
         let aborted = store.abort(&ids).await.unwrap();
         assert_eq!(aborted.len(), 1);
-        // It cannot become an account any more, and its claims are worth nothing.
+        // It cannot be activated any more, and its claims are stale.
         assert_eq!(store.activate(&ids).await.unwrap(), [false]);
         assert_free(&accounts, &name, true).await;
         if steps == 2 {
@@ -97,15 +97,15 @@ async fn a_sweep_that_stops_anywhere_is_taken_up_again(topology: Topology) {
     assert_checked(&accounts, 2).await;
 }
 
-async fn who_stalls_until_he_is_given_up_cannot_come_back(topology: Topology) {
+async fn a_stalled_registration_cannot_continue_after_its_abort(topology: Topology) {
     let redis = Redis::start(topology).await;
     let (store, accounts) = accounts(&redis).await;
     for steps in 1..=3 {
         let name = format!("stalls_after_{steps}");
         let stalled = begin(&store, &name, steps).await;
         assert_eq!(sweep(&accounts).await, 1);
-        // It goes on where it was, not knowing. What it claims now is worth nothing.
-        for kind in [Kind::Name, Kind::Email].into_iter().skip(steps - 1) {
+        // The stalled process continues. Its new claims are stale.
+        for kind in [IdentifierKind::Name, IdentifierKind::Email].into_iter().skip(steps - 1) {
             store.claim(kind, &stalled).await.unwrap();
         }
         assert_free(&accounts, &name, true).await;
@@ -116,7 +116,7 @@ async fn who_stalls_until_he_is_given_up_cannot_come_back(topology: Topology) {
         assert_eq!(accounts.get_by_name(&stalled[0].name).await.unwrap(), user);
         assert!(accounts.get(stalled[0].id).await.is_err());
     }
-    // Nor does it matter who is first: what became an account is not given up.
+    // In the other order: an activated registration is not aborted.
     let ids = [begin(&store, "in_time", 3).await[0].id];
     assert_eq!(store.activate(&ids).await.unwrap(), [true]);
     assert!(store.abort(&ids).await.unwrap().is_empty());
@@ -125,7 +125,7 @@ async fn who_stalls_until_he_is_given_up_cannot_come_back(topology: Topology) {
     assert_checked(&accounts, 4).await;
 }
 
-async fn a_deletion_that_stops_anywhere_frees_the_name(topology: Topology) {
+async fn an_interrupted_deletion_frees_the_name(topology: Topology) {
     let redis = Redis::start(topology).await;
     let (store, accounts) = accounts(&redis).await;
     for steps in 1..=2 {
@@ -142,7 +142,7 @@ async fn a_deletion_that_stops_anywhere_frees_the_name(topology: Topology) {
         assert_free(&accounts, "ann", true).await;
         let again = register_directly(&accounts, "ann").await;
         assert_eq!(accounts.deletions(20).await.unwrap(), [user.id]);
-        // Finishing it does not touch the new owner.
+        // Its remaining steps do not affect the new owner.
         for _ in 0..2 {
             accounts.confirm_deletion(user.id).await.unwrap();
         }
@@ -189,23 +189,23 @@ async fn ids_grow_though_the_clock_goes_back() {
 }
 
 #[tokio::test]
-async fn a_registration_is_not_given_up_before_its_time() {
+async fn a_registration_is_not_aborted_early() {
     let redis = Redis::start(Topology::Single).await;
     let (store, accounts) = accounts(&redis).await;
-    // Gives up after three seconds.
-    let mut patient = Sweeper::new(accounts.clone(), Duration::from_secs(2));
+    // Aborts after three seconds.
+    let mut slow = Sweeper::new(accounts.clone(), Duration::from_secs(2));
     begin(&store, "slow", 2).await;
-    assert_eq!(patient.sweep().await.unwrap(), 0);
-    assert_eq!(patient.sweep().await.unwrap(), 0);
-    // Whoever asks meanwhile is told that the name is taken.
+    assert_eq!(slow.sweep().await.unwrap(), 0);
+    assert_eq!(slow.sweep().await.unwrap(), 0);
+    // Meanwhile the name is taken.
     assert_free(&accounts, "slow", false).await;
-    eventually("it is given up in the end", PATIENCE, async || patient.sweep().await.unwrap() == 1)
+    eventually("it is aborted in the end", PATIENCE, async || slow.sweep().await.unwrap() == 1)
         .await;
     assert_free(&accounts, "slow", true).await;
 }
 
 #[tokio::test]
-async fn a_damaged_registration_does_not_keep_others_from_being_given_up() {
+async fn a_damaged_registration_does_not_block_the_sweeper() {
     let redis = Redis::start(Topology::Single).await;
     let (store, accounts) = accounts(&redis).await;
     let mut admin = redis.nodes()[0].admin().await;
@@ -226,7 +226,7 @@ async fn a_damaged_registration_does_not_keep_others_from_being_given_up() {
 }
 
 #[tokio::test]
-async fn a_deletion_is_confirmed_whatever_is_left_of_the_account() {
+async fn a_deletion_is_confirmed_in_any_state_of_the_account() {
     let redis = Redis::start(Topology::Single).await;
     let (_, accounts) = accounts(&redis).await;
     let password = Password::parse_given("password", PASSWORD).unwrap();
@@ -245,10 +245,10 @@ async fn a_deletion_is_confirmed_whatever_is_left_of_the_account() {
     assert_checked(&accounts, 0).await;
 }
 
-async fn a_deletion_that_stops_anywhere_holds_the_name(topology: Topology) {
+async fn an_interrupted_deletion_holds_the_name(topology: Topology) {
     let redis = Redis::start(topology).await;
     let hold = Duration::from_secs(3600);
-    let (store, accounts) = harness::accounts_with_hold(&redis, hold).await;
+    let (store, accounts) = support::accounts_with_hold(&redis, hold).await;
     for steps in 1..=2 {
         let name = format!("ann{steps}");
         let user = register_directly(&accounts, &name).await;
@@ -261,7 +261,7 @@ async fn a_deletion_that_stops_anywhere_holds_the_name(topology: Topology) {
         for _ in 0..2 {
             assert_free(&accounts, &name, false).await;
             let rival = begin(&store, &name, 1).await;
-            let person = Person { name: rival[0].name.clone(), email: draft("other").email };
+            let person = ImportEntry { name: rival[0].name.clone(), email: draft("other").email };
             let imported = accounts.import(vec![person], None).await.unwrap();
             assert_eq!((imported.ids, imported.created), (vec![None], 0));
             assert_eq!(sweep(&accounts).await, 1);
@@ -272,17 +272,17 @@ async fn a_deletion_that_stops_anywhere_holds_the_name(topology: Topology) {
 }
 
 #[tokio::test]
-async fn a_confirmed_deletion_leaves_no_failed_log_ins() {
+async fn a_confirmed_deletion_removes_the_failure_counter() {
     let redis = Redis::start(Topology::Single).await;
     let (store, accounts) = accounts(&redis).await;
     let user = register_directly(&accounts, "ann").await;
     let record = accounts.get_own(user.id).await.unwrap();
-    // Cut short after its first step.
+    // Interrupted after its first step.
     assert!(store.delete(user.id, &record.password).await.unwrap());
     store.attempt(&Login::Email(draft("ann").email)).await.unwrap();
     accounts.confirm_deletion(user.id).await.unwrap();
     let mut admin = redis.nodes()[0].admin().await;
     let mut counted = microblog_testkit::redis::cmd("EXISTS");
-    counted.arg(harness::attempts("ann@example.org"));
+    counted.arg(support::attempts("ann@example.org"));
     assert_eq!(counted.query_async::<u64>(&mut admin).await.unwrap(), 0);
 }

@@ -1,17 +1,17 @@
-//! What the service costs Redis, and what it finds wrong there.
+//! The cost of the service in Redis commands, and its `Verify` and repair.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod harness;
+mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use harness::{PASSWORD, PATIENCE, System, accounts, draft, login, refused, register};
 use microblog_domain::Partition;
 use microblog_keyspace::redis::cmd;
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::{self as testkit, Store as Redis, Topology};
-use microblog_user::{Draft, Part};
+use microblog_user::{Draft, ProfileField};
+use support::{PASSWORD, PATIENCE, System, accounts, assert_rejected, draft, login, register};
 
 fn profile(id: u64) -> String {
     format!("user:{{{}}}:profile:{id}", Partition::of_id(id))
@@ -19,21 +19,21 @@ fn profile(id: u64) -> String {
 
 #[tokio::test]
 async fn reads_cost_one_command_for_each_account() {
-    // Nothing is remembered, so that each read costs all of what it costs.
+    // Without the client-side cache, so that each read sends its commands.
     let forgetful = ["--redis-recall-bytes", "0"];
     let system = System::start_without_jobs(Topology::Single, &forgetful).await;
     let mut client = system.client.clone();
     let users = [register(&client, "ann").await, register(&client, "bob").await];
     let token = login(&client, "ann", PASSWORD).await.unwrap();
     let node = &system.redis.nodes()[0];
-    // The readiness probe asks for other things.
+    // The readiness probe sends other commands.
     let counted = async |command: &str| {
         let count = node.commandstats().await.get(command).copied().unwrap_or_default();
         node.reset_commandstats().await;
         count
     };
     counted("zrange").await;
-    harness::authenticate(&client, &token).await.unwrap();
+    support::authenticate(&client, &token).await.unwrap();
     assert_eq!(counted("zrange").await, 1);
 
     let user_ids = users.iter().map(|user| user.id).chain([1, users[0].id]).collect();
@@ -41,15 +41,15 @@ async fn reads_cost_one_command_for_each_account() {
     client.batch_get_users(pb::BatchGetUsersRequest { user_ids }).await.unwrap();
     assert_eq!(counted("hget").await, 3);
 
-    // Known or not, a log-in does the same in the store before the password is checked.
+    // Known or unknown, a log-in sends the same commands before the password check.
     let cost = async |login: &str| {
         counted("fcall").await;
-        let _ = harness::login_as(&client, login, "wrong").await;
+        let _ = support::login_as(&client, login, "wrong").await;
         let stats = node.commandstats().await;
         ["fcall", "hmget", "get", "hset", "pexpire"].map(|command| stats.get(command).copied())
     };
-    // One of the HMGETs, one GET and the rest are the function's. By name, who has it is looked up
-    // before, with their address.
+    // One HMGET and one GET are in the service, the others in the function. A log-in by name first
+    // reads the claim and the address.
     for (known, unknown, expected) in [
         ("ann@example.org", "nobody@example.org", [1, 2, 1, 1, 1]),
         ("ann", "nobody", [1, 3, 2, 1, 1]),
@@ -60,7 +60,7 @@ async fn reads_cost_one_command_for_each_account() {
 }
 
 #[tokio::test]
-async fn what_has_not_changed_is_not_read_again() {
+async fn unchanged_data_is_read_from_the_cache() {
     let system = System::start_without_jobs(Topology::Single, &[]).await;
     let mut client = system.client.clone();
     let user_ids: Vec<_> = [register(&client, "ann").await.id, register(&client, "bob").await.id]
@@ -71,14 +71,14 @@ async fn what_has_not_changed_is_not_read_again() {
     let node = &system.redis.nodes()[0];
     let mut reads = async || {
         node.reset_commandstats().await;
-        harness::authenticate(&client, &token).await.unwrap();
+        support::authenticate(&client, &token).await.unwrap();
         let request = pb::BatchGetUsersRequest { user_ids: user_ids.clone() };
         assert_eq!(client.batch_get_users(request).await.unwrap().into_inner().users.len(), 2);
         let stats = node.commandstats().await;
         ["zrange", "hget"].map(|command| stats.get(command).copied().unwrap_or_default())
     };
-    // The connection for it is made when it is first needed.
-    testkit::eventually("all is remembered", PATIENCE, async || reads().await == [0, 0]).await;
+    // The connection of the cache is opened at its first use.
+    testkit::eventually("all reads are cached", PATIENCE, async || reads().await == [0, 0]).await;
 }
 
 #[tokio::test]
@@ -113,11 +113,11 @@ async fn verify_tells_what_is_wrong_by_ids_alone() {
         format!("the e-mail address of account {bob} is claimed by {ann}"),
         format!("account {carl} has no profile"),
         format!("account {dora} has a damaged card"),
-        "registration 29 is still under way".to_owned(),
+        "registration 29 is pending".to_owned(),
     ];
     assert_eq!(violations, expected.into());
 
-    // A repair mends all but a card that cannot be read, which stays as it is.
+    // A repair fixes all but a damaged card, which stays.
     for is_first in [true, false] {
         let request = pb::VerifyRequest { repair: true };
         let mut stream = client.clone().verify(request).await.unwrap().into_inner();
@@ -128,17 +128,17 @@ async fn verify_tells_what_is_wrong_by_ids_alone() {
         }
         assert_eq!(violations, [format!("account {dora} has a damaged card")].into());
         let expected = [
-            format!("the name of account {ann} is claimed by it"),
-            format!("the e-mail address of account {bob} is claimed by it"),
-            format!("account {carl} is no account any more, and is not listed as one"),
-            "registration 29 is given up".to_owned(),
+            format!("the name of account {ann}: claim restored"),
+            format!("the e-mail address of account {bob}: claim restored"),
+            format!("account {carl} is not active, removed from the list of accounts"),
+            "registration 29 aborted".to_owned(),
         ];
         assert_eq!(repaired, if is_first { expected.into() } else { BTreeSet::new() });
     }
 }
 
 #[tokio::test]
-async fn what_everybody_may_see_is_one_field_exactly_while_it_is_an_account() {
+async fn an_account_has_a_card_exactly_while_it_is_active() {
     let redis = Redis::start(Topology::Single).await;
     let (store, _) = accounts(&redis).await;
     let mut admin = redis.nodes()[0].admin().await;
@@ -164,10 +164,10 @@ async fn what_everybody_may_see_is_one_field_exactly_while_it_is_an_account() {
     assert_eq!(store.users(&ids).await.unwrap().len(), 1);
 
     let changes = [
-        (Part::Bio, "one\ntwo"),
-        (Part::AvatarUrl, "https://a.org/%25"),
-        (Part::DisplayName, ""),
-        (Part::Location, "here"),
+        (ProfileField::Bio, "one\ntwo"),
+        (ProfileField::AvatarUrl, "https://a.org/%25"),
+        (ProfileField::DisplayName, ""),
+        (ProfileField::Location, "here"),
     ];
     let changes = changes.map(|(part, text)| (part, text.to_owned()));
     assert!(store.update(ann, &changes).await.unwrap());
@@ -189,7 +189,7 @@ async fn what_everybody_may_see_is_one_field_exactly_while_it_is_an_account() {
 }
 
 #[tokio::test]
-async fn a_damaged_card_is_no_reason_to_forget_the_account() {
+async fn an_account_with_a_damaged_card_is_kept() {
     let system = System::start(Topology::Single).await;
     let mut client = system.client.clone();
     let ann = register(&client, "ann").await.id;
@@ -201,14 +201,17 @@ async fn a_damaged_card_is_no_reason_to_forget_the_account() {
         let user_ids = vec![ann];
         let batch = client.batch_get_users(pb::BatchGetUsersRequest { user_ids }).await;
         assert!(batch.unwrap().into_inner().users.is_empty());
-        refused(client.get_account(pb::GetAccountRequest { user_id: ann }).await, Reason::Internal);
+        assert_rejected(
+            client.get_account(pb::GetAccountRequest { user_id: ann }).await,
+            Reason::Internal,
+        );
         let bio = Some("x".to_owned());
         let update = pb::UpdateProfileRequest { user_id: ann, bio, ..Default::default() };
-        refused(client.update_profile(update).await, Reason::Internal);
+        assert_rejected(client.update_profile(update).await, Reason::Internal);
         let delete = pb::DeleteUserRequest { user_id: ann, password: PASSWORD.to_owned() };
-        refused(client.delete_user(delete).await, Reason::Internal);
-        refused(
-            harness::try_register(&client, harness::registration("ann")).await,
+        assert_rejected(client.delete_user(delete).await, Reason::Internal);
+        assert_rejected(
+            support::try_register(&client, support::registration("ann")).await,
             Reason::Internal,
         );
         let kept: String =
@@ -218,7 +221,7 @@ async fn a_damaged_card_is_no_reason_to_forget_the_account() {
 }
 
 #[tokio::test]
-async fn a_card_that_is_no_text_does_not_keep_others_from_being_read() {
+async fn a_card_with_invalid_utf8_does_not_affect_other_reads() {
     let system = System::start(Topology::Single).await;
     let mut client = system.client.clone();
     let [ann, bob] = [register(&client, "ann").await.id, register(&client, "bob").await.id];
@@ -232,7 +235,7 @@ async fn a_card_that_is_no_text_does_not_keep_others_from_being_read() {
 }
 
 #[tokio::test]
-async fn a_registration_with_a_damaged_draft_becomes_no_account() {
+async fn a_registration_with_a_damaged_draft_is_not_activated() {
     let redis = Redis::start(Topology::Single).await;
     let (store, _) = accounts(&redis).await;
     let mut admin = redis.nodes()[0].admin().await;

@@ -1,18 +1,18 @@
-//! Names of a text, resolved to whose they are.
+//! Names in a text, resolved to accounts.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod harness;
+mod support;
 
-use harness::{Client, PASSWORD, System, accounts, on_each_store, refused_for, register};
 use microblog_domain::UserId;
 use microblog_proto::user as pb;
 use microblog_testkit::Topology;
-use microblog_user::{Email, Kind, Name, Registration};
+use microblog_user::{Email, IdentifierKind, Name, Registration};
+use support::{Client, PASSWORD, System, accounts, assert_invalid_fields, on_each_store, register};
 
 on_each_store! {
     names_in_any_case_are_resolved_in_their_order
-    a_name_of_nobody_is_left_out
+    unknown_names_are_skipped
 }
 
 async fn resolve(client: &Client, names: &[&str]) -> Vec<(String, u64)> {
@@ -33,20 +33,20 @@ async fn names_in_any_case_are_resolved_in_their_order(topology: Topology) {
     assert!(resolve(client, &[]).await.is_empty());
 }
 
-async fn a_name_of_nobody_is_left_out(topology: Topology) {
+async fn unknown_names_are_skipped(topology: Topology) {
     let system = System::start(topology).await;
     let mut client = system.client.clone();
     let (ann, eve) = (register(&client, "ann").await, register(&client, "eve").await);
     let long = "a".repeat(3 << 20);
-    let nobodys = ["", " ann", "ann ", "a\0", "李雷", "\u{202e}nna", "@ann", &long, "nobody"];
-    assert!(resolve(&client, &nobodys).await.is_empty());
-    let among: Vec<&str> = nobodys.into_iter().chain(["ann"]).collect();
+    let unknown = ["", " ann", "ann ", "a\0", "李雷", "\u{202e}nna", "@ann", &long, "nobody"];
+    assert!(resolve(&client, &unknown).await.is_empty());
+    let among: Vec<&str> = unknown.into_iter().chain(["ann"]).collect();
     assert_eq!(resolve(&client, &among).await, [("ann".to_owned(), ann.id)]);
 
-    // Claims that are worth nothing: of a registration under way, of an account with another name,
-    // of no account, and of one that is deleted, whose release a crash cut short.
+    // Stale claims: of a pending registration, of an account with another name, of no account, and
+    // of a deleted one whose release was interrupted by a crash.
     let (store, _) = accounts(&system.redis).await;
-    let pending = store.create(&[harness::draft("pending")]).await.unwrap();
+    let pending = store.create(&[support::draft("pending")]).await.unwrap();
     let stale = |name: &str, id: u64| {
         let email = Email::parse("email", &format!("{name}@example.org")).unwrap();
         let (id, name) = (UserId::new(id).unwrap(), Name::parse("name", name).unwrap());
@@ -56,7 +56,7 @@ async fn a_name_of_nobody_is_left_out(topology: Topology) {
     client.delete_user(request).await.unwrap();
     let others = [stale("renamed", ann.id), stale("lost", 4096), stale("eve", eve.id)];
     let claims: Vec<Registration> = pending.into_iter().chain(others).collect();
-    store.claim(Kind::Name, &claims).await.unwrap();
+    store.claim(IdentifierKind::Name, &claims).await.unwrap();
     let names = ["pending", "renamed", "lost", "eve", "Ann"];
     assert_eq!(resolve(&client, &names).await, [("Ann".to_owned(), ann.id)]);
 }
@@ -69,13 +69,13 @@ async fn at_most_500_names_are_resolved_at_once() {
     let names = |count: usize| pb::BatchResolveNamesRequest {
         names: std::iter::repeat_n("ann".to_owned(), count).collect(),
     };
-    refused_for(client.batch_resolve_names(names(501)).await, &["names"]);
+    assert_invalid_fields(client.batch_resolve_names(names(501)).await, &["names"]);
     let most = client.batch_resolve_names(names(500)).await.unwrap().into_inner().users;
     assert_eq!(most, [pb::NamedUser { name: "ann".to_owned(), user_id: ann.id }]);
 }
 
 #[tokio::test]
-async fn a_name_costs_one_command_and_one_more_for_its_account() {
+async fn resolving_a_name_takes_two_commands() {
     let system = System::start(Topology::Single).await;
     let client = &system.client;
     register(client, "ann").await;

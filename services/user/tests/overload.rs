@@ -1,21 +1,21 @@
-//! What happens while more passwords are to be hashed than the process can.
+//! Overload: more passwords to hash than the process can.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod harness;
+mod support;
 
 use std::time::Duration;
 
 use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
-use harness::{Client, PASSWORD, PATIENCE, System, authenticate, login, register};
 use microblog_chassis::status::reason_of;
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::{Topology, redis};
 use microblog_user::{Hasher, Permit};
+use support::{Client, PASSWORD, PATIENCE, System, authenticate, login, register};
 use tokio::sync::Mutex;
 use tonic::Request;
 
-// More than the streams of the connection that all of a test's calls share.
+// More than the streams of the connection that a test's calls share.
 const FLOOD: usize = 150;
 const HASHING_THREADS: usize = 2;
 const WAITING: usize = 16 * HASHING_THREADS;
@@ -23,13 +23,13 @@ const WAITING: usize = 16 * HASHING_THREADS;
 // The tests share the process's hasher.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// Occupies the hasher, which is the process's, so that nobody gets a turn.
+/// Takes all permits of the process's hasher.
 async fn occupy() -> Vec<Permit> {
     let hasher = Hasher::of_process(HASHING_THREADS);
     vec![hasher.permit().await.unwrap(), hasher.permit().await.unwrap()]
 }
 
-/// Logs in once, without a second try, and returns why not.
+/// Logs in without a retry, and returns the error.
 async fn try_login(client: &Client, name: String, timeout: Duration) -> Option<Reason> {
     let email = format!("{name}@example.org");
     let mut request =
@@ -40,14 +40,14 @@ async fn try_login(client: &Client, name: String, timeout: Duration) -> Option<R
 }
 
 #[tokio::test]
-async fn log_ins_that_wait_do_not_stop_other_calls() {
+async fn queued_log_ins_do_not_block_other_calls() {
     let _alone = ALONE.lock().await;
     let system = System::start(Topology::Single).await;
     let client = system.client.clone();
     let ann = register(&client, "ann").await;
     let token = login(&client, "ann", PASSWORD).await.unwrap();
     let occupied = occupy().await;
-    // Of the flood, some wait, and the rest is refused at once.
+    // Some of the flood are queued, the others rejected at once.
     let flood = (0..FLOOD).map(|i| try_login(&client, format!("nobody{i}"), PATIENCE));
     let mut flood = flood.collect::<FuturesUnordered<_>>();
     for _ in 0..FLOOD - WAITING {
@@ -65,7 +65,7 @@ async fn log_ins_that_wait_do_not_stop_other_calls() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_was_given_up_waiting_has_not_failed() {
+async fn a_canceled_queued_attempt_does_not_count_as_failed() {
     let _alone = ALONE.lock().await;
     let system = System::start(Topology::Single).await;
     let _occupied = occupy().await;
@@ -73,7 +73,7 @@ async fn an_attempt_that_was_given_up_waiting_has_not_failed() {
     let waits = (0..FLOOD).map(|_| try_login(&system.client, "ann".to_owned(), timeout));
     let answers = join_all(waits).await;
     assert!(answers.contains(&Some(Reason::Overloaded)), "{answers:?}");
-    let counted = harness::attempts("ann@example.org");
+    let counted = support::attempts("ann@example.org");
     let counted = redis::cmd("EXISTS").arg(counted).to_owned();
     let mut admin = system.redis.nodes()[0].admin().await;
     assert_eq!(counted.query_async::<u64>(&mut admin).await.unwrap(), 0);

@@ -1,23 +1,23 @@
-//! The service as a process: killed, without its Redis, and in its log.
+//! The service as a process: crashes, Redis outages, and its log.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
-mod harness;
+mod support;
 
 use std::time::{Duration, Instant};
 
-use harness::{
-    PASSWORD, PATIENCE, System, assert_sound, authenticate, connect, login, on_each_store, refused,
-    register, registration,
-};
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::{Process, RedisServer, Store as Redis, Topology, eventually};
+use support::{
+    PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate, connect, login,
+    on_each_store, register, registration,
+};
 
 on_each_store! {
-    what_a_killed_process_answered_holds_and_the_rest_is_free
+    a_crash_keeps_acknowledged_registrations_and_frees_the_rest
 }
 
-async fn what_a_killed_process_answered_holds_and_the_rest_is_free(topology: Topology) {
+async fn a_crash_keeps_acknowledged_registrations_and_frees_the_rest(topology: Topology) {
     const TASKS: usize = 12;
     let redis = Redis::start(topology).await;
     let url = redis.url("user");
@@ -43,7 +43,7 @@ async fn what_a_killed_process_answered_holds_and_the_rest_is_free(topology: Top
     drop(answered);
     let mut acknowledged = Vec::new();
     while acknowledged.len() < 25 {
-        acknowledged.push(answers.recv().await.expect("all tasks were refused"));
+        acknowledged.push(answers.recv().await.expect("all tasks were rejected"));
     }
     process.kill9();
     let mut unanswered = Vec::new();
@@ -61,7 +61,7 @@ async fn what_a_killed_process_answered_holds_and_the_rest_is_free(topology: Top
         login(&client, &user.name, PASSWORD).await.unwrap();
     }
     for request in &unanswered {
-        // Another may take the name, unless the registration was done and only its answer lost.
+        // The name is free, unless the registration completed and only its response was lost.
         let other = pb::RegisterRequest {
             request_id: registration("x").request_id,
             password: "another password".to_owned(),
@@ -74,7 +74,7 @@ async fn what_a_killed_process_answered_holds_and_the_rest_is_free(topology: Top
         })
         .await;
     }
-    assert_sound(&client, (acknowledged.len() + TASKS) as u64).await;
+    assert_valid(&client, (acknowledged.len() + TASKS) as u64).await;
 }
 
 #[tokio::test]
@@ -86,11 +86,11 @@ async fn without_redis_calls_end_in_time_and_it_recovers_by_itself() {
     system.redis.nodes()[0].kill();
     let started = Instant::now();
     let get = client.get_user(pb::GetUserRequest { user_id: ann.id }).await;
-    refused(get, Reason::StoreUnavailable);
-    refused(authenticate(&client, &token).await, Reason::StoreUnavailable);
-    refused(login(&client, "ann", PASSWORD).await, Reason::StoreUnavailable);
-    refused(client.register(registration("bob")).await, Reason::StoreUnavailable);
-    // None waits for its deadline, which is a minute here.
+    assert_rejected(get, Reason::StoreUnavailable);
+    assert_rejected(authenticate(&client, &token).await, Reason::StoreUnavailable);
+    assert_rejected(login(&client, "ann", PASSWORD).await, Reason::StoreUnavailable);
+    assert_rejected(client.register(registration("bob")).await, Reason::StoreUnavailable);
+    // No call waits for its deadline, which is a minute here.
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
 
     system.redis.nodes()[0].restart().await;
@@ -99,11 +99,11 @@ async fn without_redis_calls_end_in_time_and_it_recovers_by_itself() {
     })
     .await;
     register(&client, "bob").await;
-    assert_sound(&client, 2).await;
+    assert_valid(&client, 2).await;
 }
 
 #[tokio::test]
-async fn nothing_secret_shows_in_the_log() {
+async fn no_secret_is_logged() {
     let redis = RedisServer::start().await;
     let url = redis.url("user");
     let program = env!("CARGO_BIN_EXE_microblog-user");
@@ -118,9 +118,9 @@ async fn nothing_secret_shows_in_the_log() {
         new_password: "battery staple".to_owned(),
     };
     client.change_password(change).await.unwrap();
-    refused(login(&client, "ann", PASSWORD).await, Reason::BadCredentials);
+    assert_rejected(login(&client, "ann", PASSWORD).await, Reason::BadCredentials);
     redis.kill();
-    refused(login(&client, "ann", PASSWORD).await, Reason::StoreUnavailable);
+    assert_rejected(login(&client, "ann", PASSWORD).await, Reason::StoreUnavailable);
     let log = process.log();
     assert!(log.contains("UserService/Login") || log.contains("Login"), "calls are logged: {log}");
     let redis_password = microblog_testkit::password("user");

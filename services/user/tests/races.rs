@@ -1,31 +1,31 @@
-//! Many at once: names and addresses have one owner, and a request that is repeated happens once.
+//! Concurrency: names and addresses have one owner, and repeated requests have one effect.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod harness;
+mod support;
 
 use std::collections::HashSet;
 
 use futures::future::join_all;
-use harness::{
-    Client, PASSWORD, System, assert_sound, login, on_each_store, patiently, register,
-    registration, try_register,
-};
 use microblog_chassis::status::reason_of;
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::Topology;
+use support::{
+    Client, PASSWORD, System, assert_valid, login, on_each_store, register, registration,
+    try_register, with_retries,
+};
 
 const CLIENTS: usize = 64;
 
 on_each_store! {
-    of_many_who_want_one_name_one_wins
-    of_many_who_want_one_address_one_wins
-    of_many_who_want_both_one_wins
-    a_registration_repeated_at_once_makes_one_account
+    concurrent_registrations_of_a_name_have_one_winner
+    concurrent_registrations_of_an_address_have_one_winner
+    concurrent_registrations_of_both_have_one_winner
+    concurrent_repeats_of_a_registration_create_one_account
     imports_and_registrations_of_the_same_names_agree
 }
 
-/// Sends all at once; returns who won, and for what reasons the others did not.
+/// Sends all requests concurrently; returns the winners, and the reasons of the others.
 async fn race(
     client: &Client,
     requests: impl IntoIterator<Item = pb::RegisterRequest>,
@@ -41,7 +41,7 @@ async fn race(
     (won, lost)
 }
 
-async fn of_many_who_want_one_name_one_wins(topology: Topology) {
+async fn concurrent_registrations_of_a_name_have_one_winner(topology: Topology) {
     let system = System::start(topology).await;
     let requests = (0..CLIENTS).map(|i| pb::RegisterRequest {
         email: format!("client{i}@example.org"),
@@ -51,7 +51,7 @@ async fn of_many_who_want_one_name_one_wins(topology: Topology) {
     let (won, lost) = race(&system.client, requests).await;
     assert_eq!(won.len(), 1);
     assert_eq!(lost, vec![Some(Reason::NameTaken); CLIENTS - 1]);
-    assert_sound(&system.client, 1).await;
+    assert_valid(&system.client, 1).await;
     // The losers' addresses are free again.
     let requests = (0..CLIENTS).map(|i| pb::RegisterRequest {
         email: format!("client{i}@example.org"),
@@ -59,10 +59,10 @@ async fn of_many_who_want_one_name_one_wins(topology: Topology) {
     });
     let (won, lost) = race(&system.client, requests).await;
     assert_eq!((won.len(), lost), (CLIENTS - 1, vec![Some(Reason::EmailTaken)]));
-    assert_sound(&system.client, CLIENTS as u64).await;
+    assert_valid(&system.client, CLIENTS as u64).await;
 }
 
-async fn of_many_who_want_one_address_one_wins(topology: Topology) {
+async fn concurrent_registrations_of_an_address_have_one_winner(topology: Topology) {
     let system = System::start(topology).await;
     let request = |i: usize| pb::RegisterRequest {
         email: "ann@example.org".to_owned(),
@@ -75,30 +75,30 @@ async fn of_many_who_want_one_address_one_wins(topology: Topology) {
     let requests = (0..CLIENTS).map(|i| registration(&format!("client{i}")));
     let (won, lost) = race(&system.client, requests).await;
     assert_eq!((won.len(), lost), (CLIENTS - 1, vec![Some(Reason::NameTaken)]));
-    assert_sound(&system.client, CLIENTS as u64).await;
+    assert_valid(&system.client, CLIENTS as u64).await;
 }
 
-async fn of_many_who_want_both_one_wins(topology: Topology) {
+async fn concurrent_registrations_of_both_have_one_winner(topology: Topology) {
     let system = System::start(topology).await;
     let (won, lost) = race(&system.client, (0..CLIENTS).map(|_| registration("ann"))).await;
     assert_eq!((won.len(), lost.len()), (1, CLIENTS - 1));
     let taken = [Some(Reason::NameTaken), Some(Reason::EmailTaken)];
     assert!(lost.iter().all(|reason| taken.contains(reason)), "{lost:?}");
     assert!(login(&system.client, "ann", PASSWORD).await.is_ok());
-    assert_sound(&system.client, 1).await;
+    assert_valid(&system.client, 1).await;
 }
 
-async fn a_registration_repeated_at_once_makes_one_account(topology: Topology) {
+async fn concurrent_repeats_of_a_registration_create_one_account(topology: Topology) {
     let system = System::start(topology).await;
     let request = registration("ann");
     let (won, lost) = race(&system.client, (0..CLIENTS).map(|_| request.clone())).await;
     let ids: HashSet<_> = won.iter().map(|user| user.id).collect();
     assert_eq!(ids.len(), 1);
     assert!(lost.iter().all(|&reason| reason == Some(Reason::RegistrationInProgress)), "{lost:?}");
-    // And once more when all is over.
+    // And again afterwards.
     let again = try_register(&system.client, request.clone()).await.unwrap();
     assert!(ids.contains(&again.id));
-    // The same request with something else in it is another one.
+    // The same request id with other content is another request.
     for other in [
         pb::RegisterRequest { password: "another password".to_owned(), ..request.clone() },
         pb::RegisterRequest { email: "other@example.org".to_owned(), ..request.clone() },
@@ -106,7 +106,7 @@ async fn a_registration_repeated_at_once_makes_one_account(topology: Topology) {
         let (won, lost) = race(&system.client, [other]).await;
         assert_eq!((won.len(), lost), (0, vec![Some(Reason::NameTaken)]));
     }
-    assert_sound(&system.client, 1).await;
+    assert_valid(&system.client, 1).await;
 }
 
 async fn imports_and_registrations_of_the_same_names_agree(topology: Topology) {
@@ -119,7 +119,7 @@ async fn imports_and_registrations_of_the_same_names_agree(topology: Topology) {
     };
     let imports = join_all((0..3).map(|_| {
         let (mut client, import) = (system.client.clone(), import.clone());
-        async move { patiently(async || client.import_users(import.clone()).await).await }
+        async move { with_retries(async || client.import_users(import.clone()).await).await }
     }));
     let registered = race(&system.client, (0..40).map(|i| registration(&format!("USER{i}"))));
     let (imports, (won, lost)) = futures::future::join(imports, registered).await;
@@ -135,11 +135,11 @@ async fn imports_and_registrations_of_the_same_names_agree(topology: Topology) {
         let i: usize = user.name[4..].parse().unwrap();
         assert_eq!(imports[0].user_ids[i], user.id);
     }
-    assert_sound(&system.client, NAMES as u64).await;
+    assert_valid(&system.client, NAMES as u64).await;
 }
 
 #[tokio::test]
-async fn an_import_can_be_repeated_and_keeps_what_is_there() {
+async fn an_import_is_idempotent_and_keeps_existing_accounts() {
     let system = System::start(Topology::Single).await;
     let mut client = system.client.clone();
     let ann = register(&client, "Ann").await;
@@ -155,18 +155,18 @@ async fn an_import_can_be_repeated_and_keeps_what_is_there() {
     assert_eq!((first.created, first.user_ids[0], first.user_ids[2]), (2, ann.id, 0));
     let second = client.import_users(import).await.unwrap().into_inner();
     assert_eq!((second.created, &second.user_ids), (0, &first.user_ids));
-    // Without a password nobody can log in.
+    // Without a password, no log-in is possible.
     assert_eq!(
         reason_of(&login(&client, "bob", PASSWORD).await.unwrap_err()),
         Some(Reason::BadCredentials)
     );
-    assert_sound(&client, 4).await;
+    assert_valid(&client, 4).await;
     let more = pb::ImportUsersRequest {
         names: vec!["eve".to_owned()],
         email_domain: "example.org".to_owned(),
         password: PASSWORD.to_owned(),
     };
-    patiently(async || system.client.clone().import_users(more.clone()).await).await.unwrap();
+    with_retries(async || system.client.clone().import_users(more.clone()).await).await.unwrap();
     assert!(login(&client, "eve", PASSWORD).await.is_ok());
     let nothing = client.import_users(pb::ImportUsersRequest::default()).await.unwrap();
     assert!(nothing.into_inner().user_ids.is_empty());

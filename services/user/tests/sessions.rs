@@ -1,12 +1,11 @@
-//! Sessions and failed log-ins, as the store counts them.
+//! Sessions and failed log-ins at the level of the store.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod harness;
+mod support;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use harness::{PASSWORD, System, accounts, register};
 use microblog_domain::UserId;
 use microblog_proto::user as pb;
 use microblog_testkit::{Store as Redis, Topology};
@@ -14,6 +13,7 @@ use microblog_user::{
     Accounts, Email, Fingerprint, Hash, Login, Token,
     store::{Attempt, SESSIONS_MAX, Store},
 };
+use support::{PASSWORD, System, accounts, register};
 
 /// An account whose sessions a store opens without a log-in.
 struct Account {
@@ -21,7 +21,7 @@ struct Account {
     email: Email,
     password: Hash,
     store: Store,
-    /// What reads over the same store.
+    /// Readers of the same store.
     accounts: Accounts,
 }
 
@@ -41,22 +41,22 @@ impl Account {
 }
 
 #[tokio::test]
-async fn of_too_many_sessions_the_one_that_would_end_first_ends() {
+async fn the_session_that_expires_first_is_evicted() {
     let system = System::start(Topology::Single).await;
     let ann = Account::register(&system).await;
     let mut tokens = Vec::new();
     for i in 0..=SESSIONS_MAX as u64 {
         let token = Token::issue(ann.id).unwrap();
         let end = SystemTime::now() + Duration::from_secs(100 + i);
-        // Twice, as when an answer was lost.
+        // Twice, as after a lost response.
         for _ in 0..2 {
             ann.open(token.fingerprint(), end).await;
         }
         tokens.push(token.reveal());
     }
-    assert!(harness::authenticate(&system.client, &tokens[0]).await.is_err());
+    assert!(support::authenticate(&system.client, &tokens[0]).await.is_err());
     for token in &tokens[1..] {
-        assert_eq!(harness::authenticate(&system.client, token).await.unwrap(), ann.id.get());
+        assert_eq!(support::authenticate(&system.client, token).await.unwrap(), ann.id.get());
     }
     let end = SystemTime::now() + Duration::from_secs(100);
     let late = Token::issue(ann.id).unwrap().fingerprint();
@@ -67,9 +67,9 @@ async fn of_too_many_sessions_the_one_that_would_end_first_ends() {
 
 const ROUNDS: u64 = 200;
 
-// Each has a connection and a memory of its own, as replicas have.
+// Each has its own connection and client-side cache, like replicas.
 #[tokio::test]
-async fn what_one_ends_another_does_not_remember() {
+async fn ended_sessions_are_invalidated_in_other_replicas() {
     for topology in [Topology::Single, Topology::Cluster] {
         let system = System::start_without_jobs(topology, &[]).await;
         let ann = Account::register(&system).await;
@@ -85,7 +85,7 @@ async fn what_one_ends_another_does_not_remember() {
             let (text, kept) = (token.reveal(), kept.reveal());
             assert!(other.authenticate(&text).await.is_err(), "{round}: not opened yet");
             ann.open(token.fingerprint(), end).await;
-            for _ in ["read", "remembered"] {
+            for _ in ["read", "cached"] {
                 assert_eq!(other.authenticate(&text).await.unwrap().0, id, "{round}");
             }
             system.client.clone().logout(pb::LogoutRequest { token: text.clone() }).await.unwrap();
@@ -93,11 +93,11 @@ async fn what_one_ends_another_does_not_remember() {
             assert_eq!(other.authenticate(&kept).await.unwrap().0, id, "{round}");
         }
         if let Redis::Single(server) = &system.redis {
-            // Beside those of the function that opens one: two changes for five looks.
+            // Besides those of the function that opens a session: two changes for five reads.
             let reads = server.commandstats().await.get("zrange").copied().unwrap_or_default();
-            assert!(reads - ROUNDS < 4 * ROUNDS, "{reads}: nothing is remembered");
+            assert!(reads - ROUNDS < 4 * ROUNDS, "{reads}: nothing is cached");
         }
-        // All at once, with the password; and with the account.
+        // All sessions end, with a new password or the account's deletion.
         let new_password = "another one than that".to_owned();
         let change = pb::ChangePasswordRequest {
             user_id: id.get(),
@@ -106,7 +106,7 @@ async fn what_one_ends_another_does_not_remember() {
         };
         system.client.clone().change_password(change).await.unwrap();
         assert!(other.authenticate(&kept.reveal()).await.is_err());
-        let last = harness::login(&system.client, "ann", &new_password).await.unwrap();
+        let last = support::login(&system.client, "ann", &new_password).await.unwrap();
         assert_eq!(other.authenticate(&last).await.unwrap().0, id);
         let delete = pb::DeleteUserRequest { user_id: id.get(), password: new_password };
         system.client.clone().delete_user(delete).await.unwrap();
@@ -115,26 +115,27 @@ async fn what_one_ends_another_does_not_remember() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_remembered_ends_in_time() {
+async fn a_cached_session_expires() {
     let system = System::start(Topology::Single).await;
     let ann = Account::register(&system).await;
     let token = Token::issue(ann.id).unwrap();
-    // As it is kept: in whole milliseconds.
+    // As stored: in whole milliseconds.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
     let end = UNIX_EPOCH + Duration::from_millis(now + 1500);
     ann.open(token.fingerprint(), end).await;
-    // Which keeps the key.
+    // It keeps the key alive.
     let longer = Token::issue(ann.id).unwrap();
     ann.open(longer.fingerprint(), end + Duration::from_secs(100)).await;
     let text = token.reveal();
-    // However long that takes, what was asked after its end is refused, and nothing before.
-    let mut was_refused = false;
-    while !was_refused {
+    // On a machine of any speed: reads that start after the expiry are rejected, those before
+    // succeed.
+    let mut was_rejected = false;
+    while !was_rejected {
         let before = SystemTime::now();
-        was_refused = ann.accounts.authenticate(&text).await.is_err();
+        was_rejected = ann.accounts.authenticate(&text).await.is_err();
         let after = SystemTime::now();
-        assert!(!was_refused || after >= end, "refused before its end");
-        assert!(was_refused || before < end, "taken after its end");
+        assert!(!was_rejected || after >= end, "rejected before its expiry");
+        assert!(was_rejected || before < end, "taken after its end");
     }
 }
 
@@ -150,11 +151,11 @@ async fn five_attempts_are_free_and_others_have_to_wait() {
         );
     }
     store.forget_attempts(&email).await.unwrap();
-    harness::set_failures(&redis, email.as_str(), 11).await;
+    support::set_failures(&redis, email.as_str(), 11).await;
     assert_eq!(store.attempt(&Login::Email(email.clone())).await.unwrap(), Attempt::Allowed(None));
-    let refused = store.attempt(&Login::Email(email.clone())).await.unwrap();
-    // 1 s after the fifth failure, and twice as long after each of the next seven.
-    assert!(matches!(refused, Attempt::Refused(wait) if wait <= Duration::from_secs(128)));
+    let throttled = store.attempt(&Login::Email(email.clone())).await.unwrap();
+    // 1 s after the fifth failure, doubled for each of the next seven.
+    assert!(matches!(throttled, Attempt::Throttled(wait) if wait <= Duration::from_secs(128)));
     store.forget_attempts(&email).await.unwrap();
     assert_eq!(store.attempt(&Login::Email(email.clone())).await.unwrap(), Attempt::Allowed(None));
 }

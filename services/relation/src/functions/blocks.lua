@@ -1,21 +1,21 @@
--- Blocks, which have two sides as well, and mutes, which have one.
+-- Blocks, which have two sides, and mutes, which have one.
 
--- Returns since when a user's lists have a peer as a follower: 0 if not at all.
+-- Returns the version at which a peer is on a user's followers list; 0 if it is not.
 local function follower_since(followers, follower_ids, peer)
   local since = redis.call('ZSCORE', followers, peer)
   return tonumber(since or redis.call('SISMEMBER', follower_ids, peer))
 end
 
--- Returns whether a user follows a peer: by its list or by its id set, where they differ.
+-- Returns whether a user follows a peer, by the list or by the id set.
 local function follows_peer(following, following_ids, peer)
   return redis.call('SISMEMBER', following_ids, peer) == 1
     or redis.call('ZSCORE', following, peer) ~= false
 end
 
--- Ends a user's follow of a peer; `ended` is the version of the end, nil if it does not follow it.
--- Returns the version of the end, or of one that waits to be told; 0 if there is neither.
+-- Ends a user's follow of a peer. `ended` is the version of the end, nil if the user does not
+-- follow. Returns the version of the end, or of one in the outbox; 0 if there is neither.
 local function end_follow(ended, pending, user, peer, following, following_ids, mutual)
-  local member = waiting_follow(user, peer)
+  local member = outbox_follow(user, peer)
   if not ended then
     return tonumber(redis.call('ZSCORE', pending, member) or 0)
   end
@@ -26,13 +26,13 @@ local function end_follow(ended, pending, user, peer, following, following_ids, 
   return tonumber(ended)
 end
 
--- The truth of blocks: makes a user block a target, and follow it no more.
+-- The source step of a block: blocks a target, and ends the user's follow of it.
 --
 -- KEYS: clock, pending, forgotten, users; of the user: blocks, following, following_ids, followers,
 --       follower_ids, mutual.
 -- ARGV: issuer, user, target, limit of blocks.
 -- Returns outcome, version of the block, version of the end of the follow (0 if there is none to
--- tell of), since when the target was the user's follower (0 if it was none).
+-- project), version at which the target is the user's follower (0 if it is not).
 local function block(keys, args)
   local clock, pending, forgotten, users = keys[1], keys[2], keys[3], keys[4]
   local blocks, following, following_ids = keys[5], keys[6], keys[7]
@@ -52,9 +52,9 @@ local function block(keys, args)
   if not version then
     outcome, version = DONE, issued[1]
     redis.call('ZADD', blocks, version, target)
-    redis.call('ZADD', pending, version, waiting_block(user, target))
+    redis.call('ZADD', pending, version, outbox_block(user, target))
     redis.call('SADD', users, user)
-  elseif redis.call('ZSCORE', pending, waiting_block(user, target)) then
+  elseif redis.call('ZSCORE', pending, outbox_block(user, target)) then
     outcome = PENDING
   end
   local ended = follows and issued[count] or nil
@@ -62,16 +62,16 @@ local function block(keys, args)
   return { outcome, tonumber(version), ended, follower_since(followers, follower_ids, target) }
 end
 
--- The truth of blocks: makes a user block a target no more.
+-- The source step of an unblock.
 --
 -- KEYS: clock, pending; of the user: blocks.
--- ARGV: issuer, user, target, 1 to note an end also of what was not there.
+-- ARGV: issuer, user, target, 1 to add an end to the outbox even if there is no block.
 -- Returns outcome, version of the end (0 if NOTHING).
 local function unblock(keys, args)
   local clock, pending, blocks = keys[1], keys[2], keys[3]
   local issuer, user, target, always = tonumber(args[1]), args[2], args[3], args[4] == '1'
   if not redis.call('ZSCORE', blocks, target) then
-    local version = redis.call('ZSCORE', pending, waiting_block(user, target))
+    local version = redis.call('ZSCORE', pending, outbox_block(user, target))
     if version then
       return { PENDING, tonumber(version) }
     elseif not always then
@@ -80,27 +80,27 @@ local function unblock(keys, args)
   end
   local version = issue(clock, issuer, 1)[1]
   redis.call('ZREM', blocks, target)
-  redis.call('ZADD', pending, version, waiting_block(user, target))
+  redis.call('ZADD', pending, version, outbox_block(user, target))
   return { DONE, tonumber(version) }
 end
 
--- Gives a block or its end a new version above what both sides know, as `raise` does for follows.
+-- Gives a block or its end a version above both sides, like `bump_versions` for follows.
 --
 -- KEYS: clock, pending; of the user: blocks.
--- ARGV: issuer, user, target, version that was seen (0 for none), 1 if it blocks and 0 if it does
---       not, version that the target's side knows.
--- Returns the new version, 0 if the block has changed since it was seen.
-local function raise_block(keys, args)
+-- ARGV: issuer, user, target, version that was read (0 for none), 1 if the block exists and 0 if
+--       not, version of the inverse side.
+-- Returns the new version, 0 if the block has changed since it was read.
+local function bump_block_version(keys, args)
   local clock, pending, blocks = keys[1], keys[2], keys[3]
   local issuer, user, target = tonumber(args[1]), args[2], args[3]
   local seen, exists = tonumber(args[4]), args[5] == '1'
-  local member = waiting_block(user, target)
+  local member = outbox_block(user, target)
   local current = tonumber(redis.call('ZSCORE', blocks, target) or 0)
-  local waiting = tonumber(redis.call('ZSCORE', pending, member) or seen)
-  if exists and current ~= seen or not exists and (current > 0 or waiting ~= seen) then
+  local pending_version = tonumber(redis.call('ZSCORE', pending, member) or seen)
+  if exists and current ~= seen or not exists and (current > 0 or pending_version ~= seen) then
     return 0
   end
-  local version = above(issue(clock, issuer, 1)[1], seen, tonumber(args[6]))
+  local version = version_above(issue(clock, issuer, 1)[1], seen, tonumber(args[6]))
   if exists then
     redis.call('ZADD', blocks, version, target)
   end
@@ -108,14 +108,15 @@ local function raise_block(keys, args)
   return tonumber(version)
 end
 
--- The projection of blocks: what the blocked user's side hears. A block ends the blocked user's
--- follow of the blocker, whose truth lies here.
+-- The projection of a block. Also ends the target's follow of the blocker, whose source edge is in
+-- this partition.
 --
 -- KEYS: clock, pending, forgotten, users; of the target: blocked_by, unblocked, following,
 --       following_ids, followers, follower_ids, mutual.
--- ARGV: issuer, target, user who blocks, version, 1 if it blocks and 0 if it does not.
--- Returns outcome, version of the end of the follow (0 if there is none to tell of), since when the
--- blocker is the target's follower (0 if it is none), and if STALE the version that is known.
+-- ARGV: issuer, target, blocker, version, 1 for a block and 0 for an unblock.
+-- Returns outcome, version of the end of the follow (0 if there is none to project), version at
+-- which the blocker is the target's follower (0 if it is not), and if STALE the version of the
+-- inverse side.
 local function project_block(keys, args)
   local clock, pending, forgotten, users = keys[1], keys[2], keys[3], keys[4]
   local blocked_by, unblocked, following, following_ids = keys[5], keys[6], keys[7], keys[8]
@@ -127,13 +128,13 @@ local function project_block(keys, args)
     return { FORGOTTEN, 0, 0, 0 }
   end
   local known = tonumber(redis.call('ZSCORE', blocked_by, user) or 0)
-  local gone = tonumber(redis.call('ZSCORE', unblocked, user) or 0)
-  if blocks and (gone >= number or known > number) or not blocks and known >= number then
-    return { STALE, 0, 0, math.max(known, gone) }
+  local tombstone_at = tonumber(redis.call('ZSCORE', unblocked, user) or 0)
+  if blocks and (tombstone_at >= number or known > number) or not blocks and known >= number then
+    return { STALE, 0, 0, math.max(known, tombstone_at) }
   end
   if not blocks then
     redis.call('ZREM', blocked_by, user)
-    if gone < number then
+    if tombstone_at < number then
       bury(unblocked, { version, user })
     end
     return { DONE, 0, 0, 0 }
@@ -148,7 +149,7 @@ local function project_block(keys, args)
   return { DONE, ended, follower_since(followers, follower_ids, user), 0 }
 end
 
--- Makes a user mute a target. Nobody else hears of it.
+-- Mutes a target. Mutes have no inverse edge.
 --
 -- KEYS: clock, forgotten, users; of the user: mutes.
 -- ARGV: issuer, user, target, limit of mutes.
@@ -170,6 +171,6 @@ end
 
 register('relation_block', block, 'allow-oom')
 register('relation_unblock', unblock, 'allow-oom')
-register('relation_raise_block', raise_block, 'allow-oom')
+register('relation_raise_block', bump_block_version, 'allow-oom')
 register('relation_project_block', project_block, 'allow-oom')
 register('relation_mute', mute, 'allow-oom')

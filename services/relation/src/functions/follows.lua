@@ -1,7 +1,7 @@
--- Follows: the truth in the follower's partition, the projection in the target's.
+-- Follows: the source step in the follower's partition, the projection in the target's.
 
--- Notes peers that stand in both of a user's lists as mutual, each with the later of its two
--- versions: that of the one list, and the one that `opposite` has. Leaves out those that it lost.
+-- Adds peers that are on both lists of a user to `mutual`, each with the later of its two versions:
+-- that of one list, and that of `opposite`. Skips peers that `opposite` lacks.
 local function add_mutuals(mutual, opposite, peers, versions)
   if #peers == 0 then
     return
@@ -18,12 +18,12 @@ local function add_mutuals(mutual, opposite, peers, versions)
   end
 end
 
--- The truth of follows: makes a user follow targets.
+-- The source step of follows.
 --
 -- KEYS: clock, pending, forgotten, users; of the follower: following, following_ids, followers,
 --       follower_ids, mutual, blocks, blocked_by.
--- ARGV: issuer, follower, limit of following, targets…: each once, none the follower itself.
--- Returns for each target: outcome, version (0 if refused), whether it follows the follower.
+-- ARGV: issuer, follower, following limit, targets…: distinct, without the follower.
+-- Returns for each target: outcome, version (0 if rejected), whether it follows the follower.
 local function follow(keys, args)
   local clock, pending, forgotten, users = keys[1], keys[2], keys[3], keys[4]
   local following, following_ids, followers, follower_ids = keys[5], keys[6], keys[7], keys[8]
@@ -43,7 +43,7 @@ local function follow(keys, args)
 
   local outcomes, versions, old, new, new_is_follower = {}, {}, {}, {}, {}
   for i = 1, #targets do
-    -- A follow that only the id set has is made anew.
+    -- A follow that only the id set has is created again.
     local since = follows[i] == 1 and redis.call('ZSCORE', following, targets[i])
     versions[i] = 0
     if is_forgotten then
@@ -71,7 +71,7 @@ local function follow(keys, args)
     local entries, changes, both, both_at = {}, {}, {}, {}
     for i, target in ipairs(new) do
       entries[2 * i - 1], entries[2 * i] = issued[i], target
-      changes[2 * i - 1], changes[2 * i] = issued[i], waiting_follow(follower, target)
+      changes[2 * i - 1], changes[2 * i] = issued[i], outbox_follow(follower, target)
       if new_is_follower[i] then
         both[#both + 1], both_at[#both_at + 1] = target, issued[i]
       end
@@ -93,7 +93,7 @@ local function follow(keys, args)
       n = n + 1
       versions[i] = tonumber(issued[n])
     elseif outcomes[i] == UNCHANGED
-      and redis.call('ZSCORE', pending, waiting_follow(follower, target)) then
+      and redis.call('ZSCORE', pending, outbox_follow(follower, target)) then
       outcomes[i] = PENDING
     end
     answer[3 * i - 2], answer[3 * i - 1], answer[3 * i] = outcomes[i], versions[i], is_follower[i]
@@ -101,11 +101,11 @@ local function follow(keys, args)
   return answer
 end
 
--- The truth of follows: makes a user follow targets no more.
+-- The source step of unfollows.
 --
 -- KEYS: clock, pending; of the follower: following, following_ids, follower_ids, mutual.
--- ARGV: issuer, follower, 1 to note an end also of what was not there (so that the target's
---       side hears of it), targets…: each once.
+-- ARGV: issuer, follower, 1 to add an end to the outbox even if there is no follow, targets…:
+--       distinct.
 -- Returns for each target: outcome, version of the end (0 if NOTHING), whether it follows the
 -- follower.
 local function unfollow(keys, args)
@@ -121,7 +121,7 @@ local function unfollow(keys, args)
     local is_listed = follows == 1 or redis.call('ZSCORE', following, targets[i])
     if not is_listed then
       unlisted[#unlisted + 1] = targets[i]
-      local version = redis.call('ZSCORE', pending, waiting_follow(follower, targets[i]))
+      local version = redis.call('ZSCORE', pending, outbox_follow(follower, targets[i]))
       if version then
         outcomes[i], versions[i] = PENDING, tonumber(version)
       end
@@ -139,7 +139,7 @@ local function unfollow(keys, args)
   if #ended > 0 then
     local changes = {}
     for i, target in ipairs(ended) do
-      changes[2 * i - 1], changes[2 * i] = issued[i], waiting_follow(follower, target)
+      changes[2 * i - 1], changes[2 * i] = issued[i], outbox_follow(follower, target)
     end
     call_with('ZREM', following, ended)
     call_with('SREM', following_ids, ended)
@@ -161,24 +161,24 @@ local function unfollow(keys, args)
   return answer
 end
 
--- Gives edges new versions above what both sides know, where the target's side does not agree with
--- the truth and must not refuse it. An edge that has changed since its caller saw it is left alone.
+-- Gives edges versions above both sides, where the inverse side differs from the source side. Skips
+-- edges that have changed since they were read.
 --
 -- KEYS: clock, pending; of the follower: following, following_ids, followers, follower_ids, mutual.
--- ARGV: issuer, follower; for each edge, of which each is once: target, version that was seen (0 for none), 1 if it
---       exists and 0 if not, version that the target's side knows (0 for none). One that exists at 0
---       is one that only the follower's id set has.
--- Returns for each edge the new version, 0 if it was left alone.
-local function raise(keys, args)
+-- ARGV: issuer, follower; for each distinct edge: target, version that was read (0 for none), 1 if
+--       the edge exists and 0 if not, version of the inverse side (0 for none). An edge that exists
+--       at version 0 is one that only the follower's id set has.
+-- Returns for each edge the new version, 0 if it was skipped.
+local function bump_versions(keys, args)
   local clock, pending, following = keys[1], keys[2], keys[3]
   local issuer, follower = tonumber(args[1]), args[2]
   local answer, as_seen = {}, {}
   for at = 3, #args, 4 do
     local target, seen, exists = args[at], tonumber(args[at + 1]), args[at + 2] == '1'
-    local member = waiting_follow(follower, target)
+    local member = outbox_follow(follower, target)
     local current = tonumber(redis.call('ZSCORE', following, target) or 0)
-    local waiting = tonumber(redis.call('ZSCORE', pending, member) or seen)
-    local is_as_seen = not exists and waiting == seen
+    local pending_version = tonumber(redis.call('ZSCORE', pending, member) or seen)
+    local is_as_seen = not exists and pending_version == seen
     if exists then
       is_as_seen = seen > 0 or redis.call('SISMEMBER', keys[4], target) == 1
     end
@@ -192,13 +192,13 @@ local function raise(keys, args)
   local targets = {}
   for i, at in ipairs(as_seen) do
     local target = args[at]
-    local version = above(issued[i], tonumber(args[at + 1]), tonumber(args[at + 3]))
+    local version = version_above(issued[i], tonumber(args[at + 1]), tonumber(args[at + 3]))
     if args[at + 2] == '1' then
       redis.call('ZADD', following, version, target)
     else
       redis.call('SREM', keys[4], target)
     end
-    redis.call('ZADD', pending, version, waiting_follow(follower, target))
+    redis.call('ZADD', pending, version, outbox_follow(follower, target))
     targets[i] = target
     answer[(at + 1) / 4] = tonumber(version)
   end
@@ -208,9 +208,9 @@ local function raise(keys, args)
   return answer
 end
 
--- Takes the followers `begun` since `versions` into a target's lists; `entries` are both, as for
--- ZADD. Their ids are in the id set already.
-local function begin(lists, begun, versions, entries)
+-- Adds the followers `begun` with `versions` to a target's lists. `entries` are both, as for ZADD.
+-- Their ids are in the id set already.
+local function add_followers(lists, begun, versions, entries)
   local followers, following, following_ids, mutual = lists[1], lists[4], lists[5], lists[6]
   redis.call('ZADD', followers, 'GT', unpack(entries))
   local both, both_at = {}, {}
@@ -222,48 +222,47 @@ local function begin(lists, begun, versions, entries)
   add_mutuals(mutual, following, both, both_at)
 end
 
--- Applies changes to one target's followers: `peers` follow it since `versions`, or where
--- `follows` is false, no more. `fresh` and `forgotten` say that the target has no tombstones, and
--- that it takes no followers any more. Appends an outcome for each change, and to `stale`, for
--- each that it refuses since it knows of a newer one, that one's version.
+-- Applies changes to one target's followers: creations if `follows`, else deletions. `fresh` says
+-- that the target has no tombstones, `forgotten` that it rejects followers. Appends an outcome for
+-- each change, and to `stale`, for each stale change, the version of the inverse side.
 local function project_one(lists, changes, fresh, forgotten, outcomes, stale)
   local followers, follower_ids, lost, mutual = lists[1], lists[2], lists[3], lists[6]
   local peers, versions, follows = changes.peers, changes.versions, changes.follows
 
-  -- Mostly all are new. The set tells, and is where they belong: nothing can refuse them.
+  -- The common case: all followers are new, which SADD finds out as it adds them.
   if fresh and not forgotten and changes.all_follow
     and call_with('SADD', follower_ids, peers) == #peers then
-    begin(lists, peers, versions, changes.entries)
+    add_followers(lists, peers, versions, changes.entries)
     for _ = 1, #peers do
       outcomes[#outcomes + 1] = DONE
     end
     return
   end
 
-  local known, gone = call_with('ZMSCORE', followers, peers), {}
+  local known, lost_versions = call_with('ZMSCORE', followers, peers), {}
   if not fresh then
-    gone = call_with('ZMSCORE', lost, peers)
+    lost_versions = call_with('ZMSCORE', lost, peers)
   end
-  local begun, begun_at, entries, ended, tombstones, risen = {}, {}, {}, {}, {}, {}
+  local begun, begun_at, entries, ended, tombstones, recreated = {}, {}, {}, {}, {}, {}
   for i, peer in ipairs(peers) do
     local version = tonumber(versions[i])
-    local known_at, gone_at = tonumber(known[i] or 0), tonumber(gone[i] or 0)
+    local known_at, tombstone_at = tonumber(known[i] or 0), tonumber(lost_versions[i] or 0)
     local outcome = DONE
     if follows[i] and forgotten then
       outcome = FORGOTTEN
-    elseif follows[i] and (gone_at >= version or known_at > version)
+    elseif follows[i] and (tombstone_at >= version or known_at > version)
       or not follows[i] and known_at >= version then
       outcome = STALE
-      stale[#stale + 1] = math.max(known_at, gone_at)
+      stale[#stale + 1] = math.max(known_at, tombstone_at)
     elseif follows[i] then
       begun[#begun + 1], begun_at[#begun_at + 1] = peer, versions[i]
       entries[2 * #begun - 1], entries[2 * #begun] = versions[i], peer
-      if gone[i] then
-        risen[#risen + 1] = peer
+      if lost_versions[i] then
+        recreated[#recreated + 1] = peer
       end
     else
       ended[#ended + 1] = peer
-      if gone_at < version then
+      if tombstone_at < version then
         tombstones[#tombstones + 1] = versions[i]
         tombstones[#tombstones + 1] = peer
       end
@@ -273,23 +272,23 @@ local function project_one(lists, changes, fresh, forgotten, outcomes, stale)
 
   if #begun > 0 then
     call_with('SADD', follower_ids, begun)
-    if #risen > 0 then
-      call_with('ZREM', lost, risen)
+    if #recreated > 0 then
+      call_with('ZREM', lost, recreated)
     end
-    begin(lists, begun, begun_at, entries)
+    add_followers(lists, begun, begun_at, entries)
   end
   if #ended > 0 then
     call_with('ZREM', followers, ended)
     call_with('SREM', follower_ids, ended)
     call_with('ZREM', mutual, ended)
-    -- A forgotten target refuses every follow, so it need not know which were before an end.
+    -- A forgotten target rejects all follows, so it needs no tombstones.
     if not forgotten and #tombstones > 0 then
       bury(lost, tombstones)
     end
   end
 end
 
--- Reads the changes of one target from the arguments, `count` of them from `at` on.
+-- Reads `count` changes of one target from the arguments from `at` on.
 local function read_changes(args, at, count)
   local peers, versions, follows, entries, all_follow = {}, {}, {}, {}, true
   for i = 1, count do
@@ -308,16 +307,15 @@ local function read_changes(args, at, count)
   }
 end
 
--- The projection of follows: what the followers lists of a partition's users hear of the
--- followers' sides.
+-- The projection of follows to the targets of one partition.
 --
 -- KEYS: forgotten, users; of each target: followers, follower_ids, lost, following,
 --       following_ids, mutual.
--- ARGV: for each target: target, number of its changes; for each of these: follower, version, 1 if
---       it follows and 0 if it does not. Each follower once for a target.
--- Returns two lists. For each change: DONE if the target's side says the same now, STALE if it knows
--- of a newer one that says something else, FORGOTTEN if the target takes no followers any more. For
--- each STALE one: the version that the target's side knows.
+-- ARGV: for each target: target, number of its changes; for each of these: follower, version, 1 for
+--       a follow and 0 for an unfollow. Each follower once for a target.
+-- Returns two lists. For each change: DONE if it is applied, STALE if the inverse side has a newer
+-- one that differs, FORGOTTEN if the target rejects followers. For each STALE one: the version of
+-- the inverse side.
 local function project(keys, args)
   local targets, changes, at = {}, {}, 1
   while at < #args do
@@ -344,35 +342,36 @@ local function project(keys, args)
   return { outcomes, stale }
 end
 
--- Compares what the target's side says of one target's followers with changes that it was told
--- before, and brings its id sets and mutuals in line with its lists.
+-- Compares acknowledged changes with one target's followers, and rebuilds its id sets and mutuals
+-- for these peers.
 --
 -- KEYS: of the target: followers, follower_ids, lost, following, following_ids, mutual.
 -- ARGV: target, number of changes; for each: follower, version (0 if there never was one), 1 if it
---       follows and 0 if it does not.
--- Returns for each change: -1 if it says the same, else the version that it knows, 0 for none.
+--       follows and 0 if not.
+-- Returns for each change: -1 if both sides agree, else the version of the inverse side, 0 for
+-- none.
 local function compare(keys, args)
   local followers, follower_ids, lost, following, following_ids, mutual = unpack(keys)
   local changes = read_changes(args, 3, tonumber(args[2]))
   index({ following, following_ids, followers, follower_ids, mutual }, changes.peers)
   local known = call_with('ZMSCORE', followers, changes.peers)
-  local gone = call_with('ZMSCORE', lost, changes.peers)
+  local lost_versions = call_with('ZMSCORE', lost, changes.peers)
   local answer = {}
   for i, version in ipairs(changes.versions) do
-    local known_at, gone_at = tonumber(known[i] or 0), tonumber(gone[i] or 0)
+    local known_at, tombstone_at = tonumber(known[i] or 0), tonumber(lost_versions[i] or 0)
     local expected = changes.follows[i] and tonumber(version) or 0
-    answer[i] = known_at == expected and -1 or math.max(known_at, gone_at)
+    answer[i] = known_at == expected and -1 or math.max(known_at, tombstone_at)
   end
   return answer
 end
 
 register('relation_follow', follow)
 register('relation_unfollow', unfollow, 'allow-oom')
-register('relation_raise', raise, 'allow-oom')
+register('relation_raise', bump_versions, 'allow-oom')
 register('relation_project', project, 'allow-oom')
 register('relation_compare', compare, 'allow-oom')
 
--- Brings a user's id sets and mutuals in line with its lists.
+-- Rebuilds a user's id sets and mutuals for some peers.
 --
 -- KEYS: of the user: following, following_ids, followers, follower_ids, mutual. ARGV: peers…
 -- Returns for each 1 if something differed, else 0.

@@ -1,7 +1,6 @@
--- Forgetting deleted accounts: one that is marked takes part in nothing any more, and what it took
--- part in is to be ended.
+-- Deletion of accounts. A marked account can have no new edges; its existing ones are removed.
 
--- Ends the forgetting of a user whose lists are empty, with what only it could see.
+-- Completes the deletion of an account whose lists are empty: removes its private data.
 --
 -- KEYS: forgetting, users; of the user: following, followers, blocks, blocked_by, mutes, lost,
 --       unblocked. ARGV: user.

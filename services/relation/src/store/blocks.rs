@@ -3,51 +3,50 @@
 use microblog_domain::UserId;
 use microblog_keyspace::{Call, Error};
 
-use super::{Store, Waiting, outcome, version};
+use super::{OutboxEntry, Store, outcome, version};
 use crate::{
     graph::{Change, Conflict, Edge, Outcome},
     keys,
 };
 
-/// What the blocker's side says of a block.
+/// The result of the source step of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blocked {
-    /// What was done.
+pub struct BlockSourceResult {
+    /// The outcome.
     pub outcome: Outcome,
-    /// The version of the block; 0 if it was refused.
+    /// The version of the block; 0 if it was rejected.
     pub version: u64,
-    /// The version of the end of the blocker's follow, if the target's side may not know it.
+    /// The version at which the blocker's follow ended, if it is not acknowledged.
     pub ended_at: Option<u64>,
-    /// Since when that side has the target as a follower; 0 if it has not.
+    /// The version at which the blocker's followers list has the target; 0 if it does not.
     pub follower_since: u64,
 }
 
-/// What the blocked account's side says of a block or of its end.
+/// The result of the projection of a block or unblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProjectedBlock {
-    /// What was done.
+pub struct BlockProjectionResult {
+    /// The outcome.
     pub outcome: Outcome,
-    /// The version of the end of the blocked account's follow, if the blocker's side may not know it.
+    /// The version at which the blocked account's follow ended, if it is not acknowledged.
     pub ended_at: Option<u64>,
-    /// Since when that side has the blocker as a follower; 0 if it has not.
+    /// The version at which the blocked account's followers list has the blocker; 0 if it does not.
     pub follower_since: u64,
-    /// If it was stale: the version that is known.
+    /// For a stale change: the version of the inverse side.
     pub known: u64,
 }
 
 impl Store {
-    /// Makes a user block a target and follow it no more: the truth alone.
-    pub async fn block(&self, edge: Edge) -> Result<Blocked, Error> {
+    /// The source step of a block, which also ends the user's follow of the target.
+    pub async fn block(&self, edge: Edge) -> Result<BlockSourceResult, Error> {
         self.block_within(edge, self.blocks_limit).await
     }
 
-    /// Does the same where the user blocks the target already: what else belongs to a block. Refused
-    /// as beyond the limit where it does not.
-    pub async fn block_again(&self, edge: Edge) -> Result<Blocked, Error> {
+    /// The source step of an existing block. Rejected as beyond the limit if there is no block.
+    pub async fn reblock(&self, edge: Edge) -> Result<BlockSourceResult, Error> {
         self.block_within(edge, 0).await
     }
 
-    async fn block_within(&self, edge: Edge, limit: u32) -> Result<Blocked, Error> {
+    async fn block_within(&self, edge: Edge, limit: u32) -> Result<BlockSourceResult, Error> {
         let (user, partition) = (edge.from, edge.from.partition());
         let call = Call::new("relation_block")
             .key(keys::clock(partition))
@@ -65,7 +64,7 @@ impl Store {
             .arg(edge.to.get())
             .arg(limit);
         let numbers: (i64, i64, i64, i64) = self.keyspace.call(call).await?;
-        Ok(Blocked {
+        Ok(BlockSourceResult {
             outcome: outcome(numbers.0)?,
             version: version(numbers.1)?,
             ended_at: Some(version(numbers.2)?).filter(|&version| version > 0),
@@ -73,10 +72,10 @@ impl Store {
         })
     }
 
-    /// Makes a user block a target no more: the truth alone. Returns the version of the end.
+    /// The source step of an unblock. Returns the version of the end.
     ///
-    /// `always` notes an end also of a block that is not there.
-    pub async fn unblock(&self, edge: Edge, always: bool) -> Result<(Outcome, u64), Error> {
+    /// With `force`, adds the end to the outbox even if there is no block.
+    pub async fn unblock(&self, edge: Edge, force: bool) -> Result<(Outcome, u64), Error> {
         let (user, partition) = (edge.from, edge.from.partition());
         let call = Call::new("relation_unblock")
             .key(keys::clock(partition))
@@ -85,14 +84,14 @@ impl Store {
             .issuing(partition)
             .arg(user.get())
             .arg(edge.to.get())
-            .arg(u8::from(always));
+            .arg(u8::from(force));
         let (number, ended_at): (i64, i64) = self.keyspace.call(call).await?;
         Ok((outcome(number)?, version(ended_at)?))
     }
 
-    /// Tells the target's side of a block or of its end. A block ends the target's follow of the
-    /// blocker, whose truth lies on that side.
-    pub async fn project_block(&self, change: &Change) -> Result<ProjectedBlock, Error> {
+    /// The projection of a block or unblock. A block also ends the target's follow of the blocker,
+    /// whose source edge is in the same partition.
+    pub async fn project_block(&self, change: &Change) -> Result<BlockProjectionResult, Error> {
         let (target, partition) = (change.edge.to, change.edge.to.partition());
         let call = Call::new("relation_project_block")
             .key(keys::clock(partition))
@@ -112,7 +111,7 @@ impl Store {
             .arg(change.version)
             .arg(u8::from(change.exists));
         let numbers: (i64, i64, i64, i64) = self.keyspace.call(call).await?;
-        Ok(ProjectedBlock {
+        Ok(BlockProjectionResult {
             outcome: outcome(numbers.0)?,
             ended_at: Some(version(numbers.1)?).filter(|&version| version > 0),
             follower_since: version(numbers.2)?,
@@ -120,9 +119,9 @@ impl Store {
         })
     }
 
-    /// Gives a block or its end a new version above what both sides know: the truth alone. Returns
-    /// the change; `None` if the block has changed since it was seen.
-    pub async fn raise_block(&self, conflict: &Conflict) -> Result<Option<Change>, Error> {
+    /// Gives a block or its end a version above both sides: a source step. Returns the change;
+    /// `None` if the block has changed since it was read.
+    pub async fn bump_block_version(&self, conflict: &Conflict) -> Result<Option<Change>, Error> {
         let Conflict { change, known } = *conflict;
         let (user, partition) = (change.edge.from, change.edge.from.partition());
         let call = Call::new("relation_raise_block")
@@ -135,18 +134,18 @@ impl Store {
             .arg(change.version)
             .arg(u8::from(change.exists))
             .arg(known);
-        let raised = version(self.keyspace.call(call).await?)?;
-        Ok((raised > 0).then_some(Change { version: raised, ..change }))
+        let bumped = version(self.keyspace.call(call).await?)?;
+        Ok((bumped > 0).then_some(Change { version: bumped, ..change }))
     }
 
-    /// Takes a change of a block off the list of those that the other side may not know, unless a
-    /// newer one has come in.
-    pub async fn confirm_block(&self, change: &Change) -> Result<(), Error> {
-        let entry = (Waiting::Block(change.edge), change.version);
-        self.confirm_entries([entry].into_iter()).await
+    /// Acknowledges a change of a block: removes its outbox entry, unless a newer change replaced
+    /// it.
+    pub async fn acknowledge_block(&self, change: &Change) -> Result<(), Error> {
+        let entry = (OutboxEntry::Block(change.edge), change.version);
+        self.acknowledge_entries([entry].into_iter()).await
     }
 
-    /// Makes a user mute a target.
+    /// Mutes an account.
     pub async fn mute(&self, user: UserId, target: UserId) -> Result<Outcome, Error> {
         let partition = user.partition();
         let call = Call::new("relation_mute")
@@ -161,7 +160,7 @@ impl Store {
         outcome(self.keyspace.call(call).await?)
     }
 
-    /// Makes a user mute a target no more.
+    /// Unmutes an account.
     pub async fn unmute(&self, user: UserId, target: UserId) -> Result<(), Error> {
         let mut command = microblog_keyspace::redis::cmd("ZREM");
         command.arg(keys::mutes(user)).arg(target.get());

@@ -1,33 +1,33 @@
-//! The three steps of a follow: truth, projection, confirmation.
+//! The three steps of a follow: source step, projection, acknowledgement.
 
 use std::collections::{BTreeMap, HashMap};
 
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{Call, Error, decode};
 
-use super::{CHUNK, Store, Waiting, outcome, version};
+use super::{CHUNK, OutboxEntry, Store, outcome, version};
 use crate::{
     graph::{Change, Conflict, Edge, Outcome},
     keys,
 };
 
-/// One account, and targets of its: each once, and not the account itself.
+/// An account with targets: distinct, and without the account itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Targets {
-    /// Who is to follow, or to follow no more.
+    /// The follower.
     pub user: UserId,
-    /// Whom, at most 100.
+    /// The targets, at most 100.
     pub targets: Vec<UserId>,
 }
 
 impl Targets {
-    /// Returns the sole edge from one account to another.
+    /// Returns a single edge.
     pub fn one(edge: Edge) -> Self {
         Self { user: edge.from, targets: vec![edge.to] }
     }
 
-    /// Groups edges by who they start from, in their order, at most 100 a group; groups of the
-    /// same account stand in the order of their edges.
+    /// Groups edges by follower, with at most 100 targets per group. Keeps the order of each
+    /// follower's edges.
     pub fn group(edges: impl IntoIterator<Item = Edge>) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
         let mut last_of: HashMap<UserId, usize> = HashMap::new();
@@ -44,41 +44,41 @@ impl Targets {
     }
 }
 
-/// What the follower's side says of one edge.
+/// The result of the source step of one edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Truth {
-    /// Which edge.
+pub struct SourceResult {
+    /// The edge.
     pub edge: Edge,
-    /// What was done.
+    /// The outcome.
     pub outcome: Outcome,
-    /// The version of the edge, or of its end; 0 if it was refused or nothing was there.
+    /// The version of the edge or of its end; 0 if it was rejected or did not exist.
     pub version: u64,
     /// Whether the target follows the follower.
     pub is_follower: bool,
 }
 
-/// What the targets' sides did not take.
+/// The rejected changes of a projection.
 #[derive(Clone, Debug, Default)]
-pub struct Projected {
-    /// Follows of accounts that are deleted.
-    pub refused: Vec<Change>,
-    /// Changes older than what the target's side knows.
+pub struct ProjectionResult {
+    /// Follows of deleted accounts.
+    pub rejected: Vec<Change>,
+    /// Changes older than the inverse side.
     pub stale: Vec<Conflict>,
 }
 
 impl Store {
-    /// Makes an account follow a target: the truth alone.
-    pub async fn follow_one(&self, edge: Edge) -> Result<Truth, Error> {
+    /// The source step of one follow.
+    pub async fn follow_one(&self, edge: Edge) -> Result<SourceResult, Error> {
         let call = self.follow_call(edge.from).arg(edge.to.get());
-        read_truth(edge, self.keyspace.call(call).await?)
+        read_source_result(edge, self.keyspace.call(call).await?)
     }
 
-    /// Makes accounts follow their targets: the truth alone. All groups go out together.
-    pub async fn follow(&self, groups: &[Targets]) -> Result<Vec<Truth>, Error> {
-        self.truths(groups, |group| self.follow_call(group.user)).await
+    /// The source step of follows. All groups are sent together.
+    pub async fn follow(&self, groups: &[Targets]) -> Result<Vec<SourceResult>, Error> {
+        self.source_results(groups, |group| self.follow_call(group.user)).await
     }
 
-    // Lacks the targets.
+    // Without the targets.
     fn follow_call(&self, user: UserId) -> Call {
         let partition = user.partition();
         Call::new("relation_follow")
@@ -98,11 +98,15 @@ impl Store {
             .arg(self.following_limit)
     }
 
-    /// Makes accounts follow their targets no more: the truth alone. All groups go out together.
+    /// The source step of unfollows. All groups are sent together.
     ///
-    /// `always` notes an end also of an edge that is not there, so that the target's side hears
-    /// of it whatever it believes.
-    pub async fn unfollow(&self, groups: &[Targets], always: bool) -> Result<Vec<Truth>, Error> {
+    /// With `force`, adds an end to the outbox even if the edge does not exist, so that the inverse
+    /// side is corrected in any case.
+    pub async fn unfollow(
+        &self,
+        groups: &[Targets],
+        force: bool,
+    ) -> Result<Vec<SourceResult>, Error> {
         let call = |group: &Targets| {
             let (user, partition) = (group.user, group.user.partition());
             Call::new("relation_unfollow")
@@ -114,33 +118,34 @@ impl Store {
                 .key(keys::mutual(user))
                 .issuing(partition)
                 .arg(user.get())
-                .arg(u8::from(always))
+                .arg(u8::from(force))
         };
-        self.truths(groups, call).await
+        self.source_results(groups, call).await
     }
 
-    async fn truths(
+    async fn source_results(
         &self,
         groups: &[Targets],
         call: impl Fn(&Targets) -> Call,
-    ) -> Result<Vec<Truth>, Error> {
+    ) -> Result<Vec<SourceResult>, Error> {
         let with_targets = |group: &Targets| {
             let call = group.targets.iter().fold(call(group), |call, to| call.arg(to.get()));
             (group.user.partition(), call)
         };
-        let answers = self.in_windows(groups, |group| group.targets.len(), with_targets).await?;
-        let mut truths = Vec::with_capacity(groups.iter().map(|group| group.targets.len()).sum());
+        let answers =
+            self.call_in_batches(groups, |group| group.targets.len(), with_targets).await?;
+        let mut results = Vec::with_capacity(groups.iter().map(|group| group.targets.len()).sum());
         for (group, answer) in groups.iter().zip(answers) {
             let numbers: Vec<i64> = decode(answer)?;
             for (&to, &fields) in group.targets.iter().zip(numbers.as_chunks::<3>().0) {
-                truths.push(read_truth(Edge { from: group.user, to }, fields)?);
+                results.push(read_source_result(Edge { from: group.user, to }, fields)?);
             }
         }
-        Ok(truths)
+        Ok(results)
     }
 
-    /// Tells the targets' sides of changes, each edge once. All go out together.
-    pub async fn project(&self, changes: &[Change]) -> Result<Projected, Error> {
+    /// The projection of changes, each edge once. All are sent together.
+    pub async fn project(&self, changes: &[Change]) -> Result<ProjectionResult, Error> {
         let mut changes = changes.to_vec();
         changes.sort_by_key(|change| (change.edge.to.partition(), change.edge.to));
         let same_partition =
@@ -148,14 +153,14 @@ impl Store {
         let chunks: Vec<&[Change]> =
             changes.chunk_by(same_partition).flat_map(|all| all.chunks(CHUNK)).collect();
         let call = |chunk: &&[Change]| (chunk[0].edge.to.partition(), project(chunk));
-        let answers = self.in_windows(&chunks, |chunk| chunk.len(), call).await?;
-        let mut projected = Projected::default();
+        let answers = self.call_in_batches(&chunks, |chunk| chunk.len(), call).await?;
+        let mut projected = ProjectionResult::default();
         for (chunk, answer) in chunks.into_iter().zip(answers) {
             let (numbers, known): (Vec<i64>, Vec<i64>) = decode(answer)?;
             let mut known = known.into_iter();
             for (&change, number) in chunk.iter().zip(numbers) {
                 match outcome(number)? {
-                    Outcome::Forgotten => projected.refused.push(change),
+                    Outcome::Forgotten => projected.rejected.push(change),
                     Outcome::Stale => {
                         let known = version(known.next().unwrap_or(0))?;
                         projected.stale.push(Conflict { change, known });
@@ -167,8 +172,8 @@ impl Store {
         Ok(projected)
     }
 
-    /// Compares changes that the targets' sides were told before, each edge once, with what these
-    /// sides say. All go out together. Returns those that differ.
+    /// Compares acknowledged changes, each edge once, with the inverse side. All are sent together.
+    /// Returns those that differ.
     pub async fn compare(&self, changes: &[Change]) -> Result<Vec<Conflict>, Error> {
         let mut changes = changes.to_vec();
         changes.sort_by_key(|change| change.edge.to);
@@ -177,7 +182,7 @@ impl Store {
             .flat_map(|of_target| of_target.chunks(CHUNK))
             .collect();
         let call = |chunk: &&[Change]| (chunk[0].edge.to.partition(), compare(chunk));
-        let answers = self.in_windows(&chunks, |chunk| chunk.len(), call).await?;
+        let answers = self.call_in_batches(&chunks, |chunk| chunk.len(), call).await?;
         let mut conflicts = Vec::new();
         for (chunk, answer) in chunks.into_iter().zip(answers) {
             let numbers: Vec<i64> = decode(answer)?;
@@ -189,43 +194,45 @@ impl Store {
         Ok(conflicts)
     }
 
-    /// Gives edges new versions above what both sides know: the truth alone. Leaves edges alone that
-    /// have changed since they were seen. All go out together. Returns the changes that it made.
-    pub async fn raise(&self, conflicts: &[Conflict]) -> Result<Vec<Change>, Error> {
+    /// Gives edges versions above both sides: a source step. Skips edges that have changed since
+    /// they were read. All are sent together. Returns the changes made.
+    pub async fn bump_versions(&self, conflicts: &[Conflict]) -> Result<Vec<Change>, Error> {
         let mut conflicts = conflicts.to_vec();
         conflicts.sort_by_key(|conflict| conflict.change.edge.from);
         let chunks: Vec<&[Conflict]> = conflicts
             .chunk_by(|a, b| a.change.edge.from == b.change.edge.from)
             .flat_map(|of_user| of_user.chunks(CHUNK))
             .collect();
-        let call = |chunk: &&[Conflict]| (chunk[0].change.edge.from.partition(), raise(chunk));
-        let answers = self.in_windows(&chunks, |chunk| chunk.len(), call).await?;
-        let mut raised = Vec::new();
+        let call =
+            |chunk: &&[Conflict]| (chunk[0].change.edge.from.partition(), bump_versions(chunk));
+        let answers = self.call_in_batches(&chunks, |chunk| chunk.len(), call).await?;
+        let mut bumped = Vec::new();
         for (chunk, answer) in chunks.into_iter().zip(answers) {
             let versions: Vec<i64> = decode(answer)?;
             for (conflict, number) in chunk.iter().zip(versions).filter(|&(_, n)| n != 0) {
-                raised.push(Change { version: version(number)?, ..conflict.change });
+                bumped.push(Change { version: version(number)?, ..conflict.change });
             }
         }
-        Ok(raised)
+        Ok(bumped)
     }
 
-    /// Takes changes of follows off the list of those that the other side may not know, unless
-    /// newer ones of the same edges have come in. All go out together.
-    pub async fn confirm(&self, changes: &[Change]) -> Result<(), Error> {
-        let entries = changes.iter().map(|change| (Waiting::Follow(change.edge), change.version));
-        self.confirm_entries(entries).await
+    /// Acknowledges changes of follows: removes their outbox entries, unless newer changes replaced
+    /// them. All are sent together.
+    pub async fn acknowledge(&self, changes: &[Change]) -> Result<(), Error> {
+        let entries =
+            changes.iter().map(|change| (OutboxEntry::Follow(change.edge), change.version));
+        self.acknowledge_entries(entries).await
     }
 
-    /// Takes entries out of `pending`, each unless it has another version by now.
-    pub(super) async fn confirm_entries(
+    /// Removes outbox entries, unless they have another version.
+    pub(super) async fn acknowledge_entries(
         &self,
-        entries: impl Iterator<Item = (Waiting, u64)>,
+        entries: impl Iterator<Item = (OutboxEntry, u64)>,
     ) -> Result<(), Error> {
         let mut by_partition: BTreeMap<Partition, Vec<(String, u64)>> = BTreeMap::new();
-        for (waiting, version) in entries {
-            let partition = waiting.edge().from.partition();
-            by_partition.entry(partition).or_default().push((waiting.member(), version));
+        for (pending, version) in entries {
+            let partition = pending.edge().from.partition();
+            by_partition.entry(partition).or_default().push((pending.member(), version));
         }
         let chunks: Vec<(Partition, &[(String, u64)])> = by_partition
             .iter()
@@ -240,13 +247,13 @@ impl Store {
             };
             (*partition, chunk.iter().fold(call, add))
         };
-        self.in_windows(&chunks, |(_, chunk)| chunk.len(), call).await?;
+        self.call_in_batches(&chunks, |(_, chunk)| chunk.len(), call).await?;
         Ok(())
     }
 }
 
-fn read_truth(edge: Edge, fields: [i64; 3]) -> Result<Truth, Error> {
-    Ok(Truth {
+fn read_source_result(edge: Edge, fields: [i64; 3]) -> Result<SourceResult, Error> {
+    Ok(SourceResult {
         edge,
         outcome: outcome(fields[0])?,
         version: version(fields[1])?,
@@ -254,12 +261,12 @@ fn read_truth(edge: Edge, fields: [i64; 3]) -> Result<Truth, Error> {
     })
 }
 
-// Compares changes of one target.
+// Returns the call for changes of one target.
 fn compare(changes: &[Change]) -> Call {
     with_target(Call::new("relation_compare"), changes)
 }
 
-// Adds a target's lists, and changes of its followers, of which there is at least one.
+// Adds a target's lists, and the changes of its followers, at least one.
 fn with_target(call: Call, changes: &[Change]) -> Call {
     let target = changes[0].edge.to;
     let call = call
@@ -276,8 +283,8 @@ fn with_target(call: Call, changes: &[Change]) -> Call {
     })
 }
 
-// Raises edges of one follower.
-fn raise(conflicts: &[Conflict]) -> Call {
+// Returns the call for edges of one follower.
+fn bump_versions(conflicts: &[Conflict]) -> Call {
     let follower = conflicts[0].change.edge.from;
     let partition = follower.partition();
     let call = Call::new("relation_raise")
@@ -296,7 +303,7 @@ fn raise(conflicts: &[Conflict]) -> Call {
     })
 }
 
-// Projects changes of targets of one partition, ordered by target.
+// Returns the call for changes of one partition, ordered by target.
 fn project(changes: &[Change]) -> Call {
     let partition = changes[0].edge.to.partition();
     let call =

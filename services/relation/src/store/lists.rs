@@ -1,4 +1,4 @@
-//! Reads of the follow graph. None costs more for a longer list.
+//! Reads of the follow graph. Their cost does not depend on the length of lists.
 
 use microblog_domain::UserId;
 use microblog_keyspace::{
@@ -12,15 +12,16 @@ use crate::{
     keys,
 };
 
-/// How many accounts one command looks up in a list.
+/// The most accounts that one command looks up.
 const LOOK_UP_MAX: usize = 500;
 
 impl Store {
-    /// Returns up to which version the follows of a user are settled, of which the newest has this
-    /// one: their targets' side knows of them. One round trip.
+    /// Returns the version up to which a user's follows are settled, that is, acknowledged by their
+    /// targets' partitions. `newest` is the version of the newest follow. One round trip.
     ///
-    /// Asked after `newest` was read: what waits then was made before, or was not read. What waits
-    /// of others in the partition counts as well, which can only make it less.
+    /// Must be called after `newest` was read: then each outbox entry is either older, or of a
+    /// later follow. Entries of other users of the partition count too, which can only lower the
+    /// result.
     pub async fn settled(&self, user: UserId, newest: u64) -> Result<u64, Error> {
         let pending = keys::pending(user.partition());
         let oldest = cmd("ZRANGE").arg(pending).arg(0).arg(0).arg("WITHSCORES").take();
@@ -29,7 +30,7 @@ impl Store {
         Ok(oldest.first().map_or(newest, before).min(newest))
     }
 
-    /// Returns a page of a list, newest first: in the usual case one command.
+    /// Returns a page of a list, newest first; usually one command.
     pub async fn page(
         &self,
         list: List,
@@ -42,12 +43,13 @@ impl Store {
         self.range(list, user, range).await
     }
 
-    /// Returns a page of a list in either order: in the usual case one command.
+    /// Returns a page of a list in either order; usually one command.
     pub async fn range(&self, list: List, user: UserId, range: Range) -> Result<Page, Error> {
         self.keyspace.page(&key(list, user), range).await
     }
 
-    /// Returns the lengths of users' lists, in their order: three commands each, all together.
+    /// Returns the lengths of users' lists, in their order: three commands per user, all sent
+    /// together.
     pub async fn counts(&self, users: &[UserId]) -> Result<Vec<Counts>, Error> {
         let mut batch = Batch::new();
         for &user in users {
@@ -62,7 +64,7 @@ impl Store {
         Ok(lengths.as_chunks::<3>().0.iter().map(counts).collect())
     }
 
-    /// Returns how long two lists are.
+    /// Returns the lengths of two lists.
     pub async fn lengths(&self, lists: [(List, UserId); 2]) -> Result<[u64; 2], Error> {
         let mut batch = Batch::new();
         for (list, user) in lists {
@@ -73,8 +75,8 @@ impl Store {
         Ok([next()?, next()?])
     }
 
-    /// Returns which of some accounts, at most 500, are in the id set beside a list of follows
-    /// (none for other lists, which have no such set).
+    /// Returns which accounts, at most 500, are in the id set of a list of follows (none for other
+    /// lists, which have no id set).
     pub async fn in_id_set(
         &self,
         list: List,
@@ -88,8 +90,8 @@ impl Store {
         self.keyspace.query(with_ids("SMISMEMBER", key, accounts)).await
     }
 
-    /// Returns the versions of some accounts on a user's list, 0 for those that are not on it: one
-    /// command for each 500, all together.
+    /// Returns the versions of accounts on a user's list, 0 for those not on it: one command per
+    /// 500, all sent together.
     pub async fn versions(
         &self,
         list: List,
@@ -135,7 +137,7 @@ fn length(list: List, user: UserId) -> Cmd {
 }
 
 pub(super) fn with_ids(command: &str, key: String, ids: &[UserId]) -> Cmd {
-    // Made as large as it gets: ids are up to 16 digits.
+    // Full capacity: an id has up to 16 digits.
     let mut with_ids = Cmd::with_capacity(ids.len() + 2, key.len() + 16 * (ids.len() + 1));
     with_ids.arg(command).arg(key);
     for id in ids {

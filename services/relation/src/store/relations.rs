@@ -1,4 +1,5 @@
-//! How accounts stand to a viewer, looked up in the viewer's own id sets and lists: in one partition.
+//! Relations of a viewer to accounts, looked up in the viewer's own lists and id sets: in one
+//! partition.
 
 use microblog_domain::UserId;
 use microblog_keyspace::{
@@ -15,30 +16,28 @@ use crate::{
     keys,
 };
 
-/// From how many accounts on a list is read whole, if it is short, instead of each being looked up
-/// in it: a packed list is searched from its beginning for each. To look 25 accounts up in none, in
-/// 30 and in 500 entries takes Redis 7.0 some 1.5, 8 and 90 µs, to read the list 0.4, 2 and 30.
-const MANY: usize = 8;
+/// From so many targets on, a short list is read whole instead of looking up each target, since a
+/// lookup in a listpack scans it. For 25 targets in lists of 0, 30 and 500 entries, lookups take
+/// Redis 7.0 about 1.5, 8 and 90 µs; reading takes 0.4, 2 and 30 µs.
+const BULK_MIN: usize = 8;
 
-/// How many entries a short list has at most: as many as are packed (`zset-max-listpack-entries`). In
-/// longer ones each account is found at once.
-const SHORT: usize = 500;
+/// The most entries of a listpack (`zset-max-listpack-entries`). Longer lists have fast lookups.
+const LISTPACK_MAX: usize = 500;
 
-/// Whether each of some accounts is on a list of the viewer's.
-struct Listed {
+/// Which targets are on one of the viewer's lists.
+struct Membership {
     list: List,
-    /// `None` as long as it is not known.
+    /// `None` while unknown.
     flags: Option<Vec<bool>>,
 }
 
 impl Store {
-    /// Returns how the viewer and targets stand to each other, in their order, and the version of
-    /// the viewer's newest follow if it was asked for (0 if there is none).
+    /// Returns the relations of a viewer to targets, in their order, and the version of the
+    /// viewer's newest follow if requested (0 if there is none).
     ///
-    /// One round trip to the viewer's partition: two commands for the states, two more for
-    /// blocks, one more for mutes, one more for the newest follow. Another one where there are
-    /// eight targets or more, and more than 500 accounts on a list of blocks, either way, or mutes: a
-    /// command for each such list.
+    /// One round trip to the viewer's partition: two commands for states, two for blocks, one for
+    /// mutes, one for the newest follow. One more round trip with eight targets or more and a list
+    /// of more than 500 blocks or mutes: one command for each such list.
     pub async fn relations(
         &self,
         viewer: UserId,
@@ -61,18 +60,18 @@ impl Store {
         }
 
         let mut answers = self.keyspace.send(batch).await?.into_iter();
-        let mut next = || answers.next().ok_or(Error::Malformed("an answer is missing".into()));
+        let mut next = || answers.next().ok_or(Error::Malformed("missing response".into()));
         let (mut follows, mut is_follower) = (Vec::new(), Vec::new());
         if !targets.is_empty() {
             (follows, is_follower) = (flags(next()?)?, flags(next()?)?);
         }
         let mut listed = Vec::with_capacity(lists.len());
         for list in lists {
-            listed.push(Listed { list, flags: looked_up(targets, next()?)? });
+            listed.push(Membership { list, flags: parse_look_up(targets, next()?)? });
         }
         let newest: Vec<(u64, f64)> =
             if include.newest_following { decode(next()?)? } else { Vec::new() };
-        self.look_up_in_long(viewer, targets, &mut listed).await?;
+        self.look_up_long_lists(viewer, targets, &mut listed).await?;
 
         let is_on = |list: List| {
             let listed = listed.iter().find(|listed| listed.list == list);
@@ -80,7 +79,7 @@ impl Store {
         };
         let (blocking, blocked_by, muting) =
             (is_on(List::Blocks), is_on(List::BlockedBy), is_on(List::Mutes));
-        // What was not asked for is not told.
+        // Parts that were not requested are false.
         let at = |flags: &[bool], i: usize| flags.get(i).copied().unwrap_or(false);
         let relation = |(i, &target)| Relation {
             target,
@@ -97,12 +96,12 @@ impl Store {
         Ok((relations, newest.first().map_or(0, |&(_, score)| score as u64)))
     }
 
-    // Looks targets up in those lists of which nothing is known yet, since they are long.
-    async fn look_up_in_long(
+    // Looks up targets in the lists that are too long to read.
+    async fn look_up_long_lists(
         &self,
         viewer: UserId,
         targets: &[UserId],
-        listed: &mut [Listed],
+        listed: &mut [Membership],
     ) -> Result<(), Error> {
         let unknown = || listed.iter().filter(|listed| listed.flags.is_none());
         let mut batch = Batch::new();
@@ -126,38 +125,38 @@ fn newest(viewer: UserId) -> Cmd {
     cmd("ZRANGE").arg(following).arg(0).arg(0).arg("REV").arg("WITHSCORES").take()
 }
 
-// Reads the beginning of a list, or looks each target up in it.
+// Reads the start of a list, or looks up each target.
 fn look_up(list: List, viewer: UserId, targets: &[UserId]) -> Cmd {
-    if targets.len() < MANY {
+    if targets.len() < BULK_MIN {
         return scores(list, viewer, targets);
     }
-    cmd("ZRANGE").arg(key(list, viewer)).arg(0).arg(SHORT).take()
+    cmd("ZRANGE").arg(key(list, viewer)).arg(0).arg(LISTPACK_MAX).take()
 }
 
 fn scores(list: List, viewer: UserId, targets: &[UserId]) -> Cmd {
     with_ids("ZMSCORE", key(list, viewer), targets)
 }
 
-// Returns which targets are on a list, by the answer to `look_up`; `None` if it is longer than its
-// beginning.
-fn looked_up(targets: &[UserId], answer: Value) -> Result<Option<Vec<bool>>, Error> {
-    if targets.len() < MANY {
+// Returns which targets are on a list, from the response to `look_up`; `None` if the list is
+// longer.
+fn parse_look_up(targets: &[UserId], answer: Value) -> Result<Option<Vec<bool>>, Error> {
+    if targets.len() < BULK_MIN {
         return flags(answer).map(Some);
     }
     let mut members: Vec<u64> = decode(answer)?;
     members.sort_unstable();
-    let is_all = members.len() <= SHORT;
+    let is_all = members.len() <= LISTPACK_MAX;
     let is_member = |target: &UserId| members.binary_search(&target.get()).is_ok();
     Ok(is_all.then(|| targets.iter().map(is_member).collect()))
 }
 
-// SMISMEMBER answers 0 and 1, ZMSCORE nil and scores.
+// SMISMEMBER returns 0 and 1, ZMSCORE nil and scores.
 fn flags(answer: Value) -> Result<Vec<bool>, Error> {
     let values: Vec<Value> = decode(answer)?;
     let flag = |value: Value| match value {
         Value::Nil => Ok(false),
         Value::Int(flag) => Ok(flag > 0),
-        // A version, which need not be read: there is none that is 0.
+        // A score is a version, which is never 0.
         Value::BulkString(_) | Value::Double(_) => Ok(true),
         other => Ok(decode::<f64>(other)? > 0.0),
     };

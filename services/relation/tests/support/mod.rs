@@ -1,4 +1,4 @@
-//! A relation service on a store of its own, and what tests need to call it.
+//! Test support: a relation service on a store of its own.
 #![allow(dead_code, reason = "no test file uses all of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -28,12 +28,12 @@ pub(crate) const FOLLOWING: i32 = RelationState::Following as i32;
 pub(crate) const FOLLOWER: i32 = RelationState::Follower as i32;
 pub(crate) const MUTUAL: i32 = RelationState::Mutual as i32;
 
-/// A configuration for a store, with further flags.
+/// Returns a configuration with further flags.
 pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
     Config::parse_from(["relation", "--redis-url", url, "--threads", "1"].iter().chain(flags))
 }
 
-/// A store whose service runs on a free port, with its background jobs.
+/// A service on a free port, with its store and background jobs.
 pub(crate) struct System {
     pub(crate) redis: testkit::Store,
     pub(crate) client: Client,
@@ -49,7 +49,7 @@ impl System {
         Self::start_as(Worker::ONLY, topology, flags).await
     }
 
-    /// Starts the service without its background jobs, whose commands would be counted.
+    /// Starts the service without background jobs, whose commands would be counted.
     pub(crate) async fn start_without_jobs(topology: testkit::Topology) -> Self {
         Self::start_as(Worker { index: 1, count: 2 }, topology, &[]).await
     }
@@ -103,13 +103,13 @@ impl System {
         self.client.clone().import_follows(request).await.unwrap().into_inner()
     }
 
-    /// Waits until nothing is pending and all invariants hold.
-    pub(crate) async fn settles(&self) {
-        settles(&self.client).await;
+    /// Waits until the outbox is empty and all invariants hold.
+    pub(crate) async fn converges(&self) {
+        converges(&self.client).await;
     }
 }
 
-/// Returns an administrator's connection to the server that has a key.
+/// Returns an admin connection to the server that has a key.
 pub(crate) async fn admin_of(
     redis: &testkit::Store,
     key: &str,
@@ -127,12 +127,12 @@ pub(crate) async fn client(address: &str) -> Client {
     Client::new(endpoint.tcp_nodelay(true).connect_lazy())
 }
 
-/// Returns what `Verify` says of everything.
+/// Returns the violations that `Verify` reports.
 pub(crate) async fn violations(client: &Client) -> Vec<String> {
     verify(client, false).await.0
 }
 
-/// Has everything repaired. Returns what is wrong still, and what was mended.
+/// Repairs everything. Returns the remaining violations, and the repairs.
 pub(crate) async fn repair(client: &Client) -> (Vec<String>, Vec<String>) {
     verify(client, true).await
 }
@@ -148,8 +148,8 @@ async fn verify(client: &Client, repair: bool) -> (Vec<String>, Vec<String>) {
     (violations, repaired)
 }
 
-/// Waits until nothing is pending and all invariants hold; panics with what does not.
-pub(crate) async fn settles(client: &Client) {
+/// Waits until the outbox is empty and all invariants hold; panics with the remaining violations.
+pub(crate) async fn converges(client: &Client) {
     let deadline = std::time::Instant::now() + PATIENCE;
     loop {
         let violations = violations(client).await;
@@ -161,7 +161,7 @@ pub(crate) async fn settles(client: &Client) {
     }
 }
 
-/// Returns the id of the n-th user of a test; they lie in different partitions.
+/// Returns the id of the n-th test user, each in a partition of its own.
 pub(crate) const fn id(n: u64) -> u64 {
     (n << 12) + ((n * 37) % 1024) * 4
 }
@@ -170,24 +170,24 @@ pub(crate) const fn user(n: u64) -> UserId {
     UserId::new(id(n)).unwrap()
 }
 
-/// Asserts how a call was refused.
+/// Asserts the status of a rejected call.
 #[track_caller]
-pub(crate) fn refused<T: std::fmt::Debug>(
+pub(crate) fn assert_rejected<T: std::fmt::Debug>(
     result: Result<T, Status>,
     code: Code,
     reason: ErrorReason,
 ) -> Status {
-    let status = result.expect_err("a refusal");
+    let status = result.expect_err("a rejection");
     assert_eq!(status.code(), code, "{status:?}");
     assert_eq!(microblog_chassis::status::reason_of(&status), Some(reason), "{status:?}");
     status
 }
 
-/// Asserts that a call was refused for one field.
+/// Asserts that a call was rejected because of one field.
 #[track_caller]
-pub(crate) fn names_field<T: std::fmt::Debug>(result: Result<T, Status>, field: &str) {
+pub(crate) fn assert_invalid_field<T: std::fmt::Debug>(result: Result<T, Status>, field: &str) {
     use tonic_types::StatusExt as _;
-    let status = result.expect_err("a refusal");
+    let status = result.expect_err("a rejection");
     assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
     let violations = status.get_details_bad_request().expect("a BadRequest").field_violations;
     let fields: Vec<_> = violations.iter().map(|violation| violation.field.as_str()).collect();

@@ -1,4 +1,4 @@
-//! What the benchmarks share: both services on a store, many followers, and what Redis works.
+//! Benchmark support: both services on a store, imports of followers, and measurements of Redis.
 #![allow(dead_code, reason = "no benchmark uses all of it")]
 
 #[path = "../../tests/support/mod.rs"]
@@ -13,16 +13,16 @@ use microblog_testkit::{
     RedisServer,
     redis::{aio::MultiplexedConnection, cmd},
 };
-use microblog_timeline::{Begun, Entry, Replacement, Store};
+use microblog_timeline::{BuildLease, Entry, Replacement, Store};
 use tokio::time::sleep;
 
 pub(crate) use self::system::*;
 
-/// Calls under way at once while something is made ready.
+/// Concurrent calls during preparation.
 const AT_ONCE: usize = 256;
 
-/// The follows of one import: few enough that followers come in an order that has nothing to do
-/// with their partitions, as when each follows at a time of their own.
+/// The follows per import: few enough that the order of followers is independent of their
+/// partitions, as with single follows.
 const IMPORT: usize = 1_000;
 
 /// Runs a benchmark, on one thread.
@@ -32,12 +32,12 @@ pub(crate) fn run_alone(benchmark: impl Future<Output = ()>) {
 }
 
 impl System {
-    /// Returns the one server.
+    /// Returns the only server.
     pub(crate) fn server(&self) -> &RedisServer {
         &self.redis.nodes()[0]
     }
 
-    /// Makes all of these follow an author.
+    /// Makes users follow an author.
     pub(crate) async fn import(&self, followers: &[u64], author: u64) {
         let follow = |&follower_id: &u64| Follow { follower_id, target_id: author };
         for followers in followers.chunks(IMPORT) {
@@ -48,7 +48,7 @@ impl System {
         }
     }
 
-    /// Waits until nothing is left of an author's jobs.
+    /// Waits until an author's fan-out stream is empty.
     pub(crate) async fn drained(&self, admin: &mut MultiplexedConnection, author: u64) {
         let stream = format!("tl:{{{}}}:fanout", (author >> 2) % 16);
         while cmd("XLEN").arg(&stream).query_async::<u64>(admin).await.unwrap() > 0 {
@@ -57,18 +57,20 @@ impl System {
     }
 }
 
-/// Gives each of these users a home timeline with these entries, oldest first.
+/// Creates the home timelines of users with these entries, oldest first.
 pub(crate) async fn build(store: &Store, users: &[u64], entries: &[Entry], pulls: &[UserId]) {
     let build = async |user: u64| {
         let user = UserId::new(user).unwrap();
-        let Begun::Edition(edition) = store.begin(user, None).await? else { return Ok(()) };
-        // As new as can be, so that no read completes it.
+        let BuildLease::Acquired(edition) = store.begin_build(user, None).await? else {
+            return Ok(());
+        };
+        // The highest version, so that no read backfills it.
         let version = (1 << 53) - 1;
         let replacement = Replacement {
             version,
             entries: entries.to_vec(),
-            pulls: pulls.to_vec(),
-            is_whole: true,
+            pulled_authors: pulls.to_vec(),
+            is_rebuild: true,
         };
         store.replace(user, edition, &replacement).await.map(|_| ())
     };
@@ -78,12 +80,12 @@ pub(crate) async fn build(store: &Store, users: &[u64], entries: &[Entry], pulls
     built.unwrap();
 }
 
-/// Returns posts, oldest first, of a number of authors in turn; all older than what is delivered.
+/// Returns posts of a number of authors in turn, oldest first, and all older than delivered ones.
 pub(crate) fn old_entries(count: u64, authors: u64) -> Vec<Entry> {
     entries_from(40_000_000, count, authors)
 }
 
-/// Returns posts from a millisecond since 2024 on, one in each, of a number of authors in turn.
+/// Returns posts of a number of authors in turn, one per millisecond from one since 2024 on.
 pub(crate) fn entries_from(millisecond: u64, count: u64, authors: u64) -> Vec<Entry> {
     let post = |n| {
         let author = id(500_000 + n % authors);
@@ -92,7 +94,7 @@ pub(crate) fn entries_from(millisecond: u64, count: u64, authors: u64) -> Vec<En
     (0..count).map(post).collect()
 }
 
-/// Returns the seconds of processor time that a server has used.
+/// Returns the processor time of a server in seconds.
 pub(crate) async fn redis_seconds(admin: &mut MultiplexedConnection) -> f64 {
     let info: String = cmd("INFO").arg("cpu").query_async(admin).await.unwrap();
     let number = |name: &str| -> f64 {
@@ -102,14 +104,14 @@ pub(crate) async fn redis_seconds(admin: &mut MultiplexedConnection) -> f64 {
     number("used_cpu_user") + number("used_cpu_sys")
 }
 
-/// Returns the seconds of processor time that this thread has used: both services, and who calls.
+/// Returns the processor time of this thread in seconds: both services and the client.
 pub(crate) fn own_seconds() -> f64 {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     let nanoseconds: u64 = statistics.split(' ').next().unwrap().parse().unwrap();
     nanoseconds as f64 / 1e9
 }
 
-/// Returns the value in the middle.
+/// Returns the median.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

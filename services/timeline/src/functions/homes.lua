@@ -1,38 +1,37 @@
--- Home timelines: written into, built, replaced.
+-- Cached home timelines: push, build lease and replacement.
 
--- The lengths that a ring may have: with its head and what Redis adds, each fills a size of its
+-- The sizes of a ring in records. With the head and Redis' overhead, each fills a size class of the
 -- allocator.
-local ROOMS = { 10, 23, 48, 100, 202, 407, HOME_MAX }
-local IS_SHORT_ROOM = {}
-for i = 1, #ROOMS - 1 do
-  IS_SHORT_ROOM[ROOMS[i]] = true
+local RING_SIZES = { 10, 23, 48, 100, 202, 407, HOME_MAX }
+local IS_GROWABLE = {}
+for i = 1, #RING_SIZES - 1 do
+  IS_GROWABLE[RING_SIZES[i]] = true
 end
 
--- Where each record of a ring begins. As texts, like all places in commands on the way of posts to
--- followers: Redis takes a tenth of a delivery's time to write a number.
-local PLACES = {}
+-- The offset of each record of a ring. Offsets on the push path are strings: formatting numbers
+-- takes Redis a tenth of the time of a push.
+local OFFSETS = {}
 for i = 0, HOME_MAX - 1 do
-  PLACES[i] = '' .. (HOME_HEAD + i * HOME_RECORD)
+  OFFSETS[i] = '' .. (HOME_HEAD + i * HOME_RECORD)
 end
 
--- Returns a home timeline's head and records in a ring that has room for one more.
-local function in_room(head, records)
+-- Returns a head and records as a home timeline with room for one more record.
+local function with_room(head, records)
   local count = #records / HOME_RECORD
-  for _, room in ipairs(ROOMS) do
+  for _, room in ipairs(RING_SIZES) do
     if count < room or room == HOME_MAX then
       return head .. records .. string.rep('\0', (room - count) * HOME_RECORD)
     end
   end
 end
 
--- Returns whether a home timeline begins with this.
+-- Returns whether a string begins with a valid home timeline head.
 local function is_home(head)
   return string.byte(head) == HOME_FORMAT and #head >= HOME_HEAD
 end
 
--- Writes a record into a home timeline, if there is one. With `once`, only if the timeline does not
--- have it.
--- Returns whether it was written.
+-- Pushes a record into a home timeline if it exists; with `once`, only if the timeline does not
+-- have the post. Returns whether it was written.
 local function push_one(home, record, once)
   local head = redis.call('GETRANGE', home, '0', '39')
   if head == '' then
@@ -45,22 +44,22 @@ local function push_one(home, record, once)
     return false
   end
   local next, count, came = struct.unpack('<I2I2I4', head, 3)
-  if IS_SHORT_ROOM[count] then
+  if IS_GROWABLE[count] then
     local timeline = redis.call('GET', home)
     local records = string.sub(timeline, HOME_HEAD + 1, HOME_HEAD + count * HOME_RECORD)
-    redis.call('SET', home, in_room(string.sub(timeline, 1, HOME_HEAD), records), 'KEEPTTL')
+    redis.call('SET', home, with_room(string.sub(timeline, 1, HOME_HEAD), records), 'KEEPTTL')
   end
-  redis.call('SETRANGE', home, PLACES[next], record)
+  redis.call('SETRANGE', home, OFFSETS[next], record)
   next = (next + 1) % HOME_MAX
   count = math.min(count + 1, HOME_MAX)
   redis.call('SETRANGE', home, '2', struct.pack('<I2I2I4', next, count, came + 1))
   return true
 end
 
--- Writes a post into home timelines.
+-- Pushes a post into home timelines.
 --
--- KEYS: home timelines. ARGV: the record, 1 to write it only where it is not there already.
--- Returns into how many it was written.
+-- KEYS: home timelines. ARGV: record, 1 to check for duplicates.
+-- Returns the number of writes.
 local function push(keys, args)
   local written = 0
   for _, home in ipairs(keys) do
@@ -71,13 +70,13 @@ local function push(keys, args)
   return written
 end
 
--- Returns the edition that follows: it tells the time, in milliseconds since 2024 and thousandths of
--- them, so that no two timelines of a user have one in common, either.
+-- Returns the next edition. Editions derive from the time, in thousandths of milliseconds since
+-- 2024, so they stay unique after the timeline was deleted.
 local function next_edition(edition)
   return math.max(edition + 1, now_ms() * 1000)
 end
 
--- Begins an edition of a home timeline. Returns it.
+-- Starts the next edition of a home timeline and returns it.
 local function begin_edition(home, edition)
   edition = next_edition(edition)
   redis.call('SETRANGE', home, 6, struct.pack('<I4', 0))
@@ -85,12 +84,12 @@ local function begin_edition(home, edition)
   return edition
 end
 
--- Adds an author to those whose posts are fetched, where there is a home timeline. Whoever is
--- building one has to begin again: it may be with an author who was pushed then.
+-- Adds an author to the pulled authors of existing home timelines. Revokes a build lease: the
+-- builder may have read the author's old state.
 --
--- KEYS: home timeline, pulls, home timeline, pulls, … ARGV: author (8 bytes), lifetime in seconds.
--- Returns to how many it was added.
-local function pull(keys, args)
+-- KEYS: home timeline, pulls, home timeline, pulls, … ARGV: author (8 bytes), TTL in seconds.
+-- Returns the number of additions.
+local function add_pulled_author(keys, args)
   local added = 0
   for i = 1, #keys, 2 do
     local home, pulls = keys[i], keys[i + 1]
@@ -110,43 +109,43 @@ local function pull(keys, args)
   return added
 end
 
--- What `begin` answers instead of an edition.
-local BEING_BUILT, CHANGED = 0, -1
+-- Results of `begin_build` besides an edition.
+local HELD, EDITION_CHANGED = 0, -1
 
--- Lets one reader build a home timeline; from then on it is there, and posts are pushed into it.
+-- Acquires the lease to build a home timeline. Creates the key, so that concurrent posts are pushed
+-- to it.
 --
--- KEYS: home timeline, pulls. ARGV: after how many seconds a builder counts as dead, hours since
--- 1970, lifetime in seconds, the edition that is to be replaced (0: only what was never built).
--- Returns the edition to replace; or BEING_BUILT by somebody else; or CHANGED, where there is another
--- edition.
-local function begin(keys, args)
+-- KEYS: home timeline, pulls. ARGV: lease time in seconds, hours since 1970, TTL in seconds,
+-- edition to replace (0: only if it was never built).
+-- Returns the edition to replace; HELD if another builder has the lease; EDITION_CHANGED if the
+-- timeline has another edition.
+local function begin_build(keys, args)
   local home, now = keys[1], now_seconds()
   local head = redis.call('GETRANGE', home, 0, HOME_HEAD - 1)
   if not is_home(head) then
     local edition = next_edition(0)
     head = struct.pack('<BBI2I2I4I4I2I8I8I4I4', HOME_FORMAT, 0, 0, 0, 0, tonumber(args[2]), 0,
       edition, 0, now, 0)
-    redis.call('SET', home, in_room(head, ''), 'EX', args[3])
+    redis.call('SET', home, with_room(head, ''), 'EX', args[3])
     redis.call('DEL', keys[2])
     return edition
   end
   local was_built = string.byte(head, 2) == 1
   local edition, _, since = struct.unpack('<I8I8I4', head, 17)
   if was_built and edition ~= tonumber(args[4]) then
-    return CHANGED
+    return EDITION_CHANGED
   elseif since > 0 and since <= now and now - since < tonumber(args[1]) then
-    return BEING_BUILT
+    return HELD
   end
   redis.call('SETRANGE', home, 32, struct.pack('<I4', now))
   return begin_edition(home, edition)
 end
 
--- Replaces what is in a home timeline, but for what came since its edition began.
+-- Replaces the content of a home timeline, but keeps the records pushed since the edition began.
 --
--- KEYS: home timeline, pulls. ARGV: edition, version, hours since 1970, lifetime in seconds, the
--- records, oldest first, the authors whose posts are to be fetched, 1 where all of that was found
--- without what is there.
--- Returns whether it did: not if the timeline has another edition by now, or is gone.
+-- KEYS: home timeline, pulls. ARGV: edition, version, hours since 1970, TTL in seconds, records
+-- oldest first, pulled authors, 1 for a rebuild without the existing content.
+-- Returns 0 if the timeline has another edition or does not exist, else 1.
 local function replace(keys, args)
   local home, pulls = keys[1], keys[2]
   local timeline = redis.call('GET', home)
@@ -164,14 +163,14 @@ local function replace(keys, args)
   local ring = string.sub(timeline, HOME_HEAD + 1)
   local recent = string.sub(ring, math.max(next - since, 0) * HOME_RECORD + 1, next * HOME_RECORD)
   if since > next then
-    -- The ring is full, and the older ones of them lie at its end.
+    -- The ring is full, and the older ones of them are at its end.
     recent = string.sub(ring, (HOME_MAX + next - since) * HOME_RECORD + 1) .. recent
   end
   local records = string.sub(args[5] .. recent, -HOME_MAX * HOME_RECORD)
   count = #records / HOME_RECORD
   local head = struct.pack('<BBI2I2I4I4I2I8I8I4I4', HOME_FORMAT, 1, count % HOME_MAX, count, 0,
     tonumber(args[3]), 0, next_edition(edition), tonumber(args[2]), 0, built)
-  redis.call('SET', home, in_room(head, records), 'EX', args[4])
+  redis.call('SET', home, with_room(head, records), 'EX', args[4])
   redis.call('DEL', pulls)
   if args[6] ~= '' then
     redis.call('SET', pulls, args[6], 'EX', args[4])
@@ -179,9 +178,9 @@ local function replace(keys, args)
   return 1
 end
 
--- Notes that a home timeline is read.
+-- Records a read and extends the lifetime.
 --
--- KEYS: home timeline, pulls. ARGV: hours since 1970, lifetime in seconds.
+-- KEYS: home timeline, pulls. ARGV: hours since 1970, TTL in seconds.
 local function touch(keys, args)
   if redis.call('EXPIRE', keys[1], args[2]) == 1 then
     redis.call('SETRANGE', keys[1], 10, struct.pack('<I4', tonumber(args[1])))
@@ -189,16 +188,16 @@ local function touch(keys, args)
   end
 end
 
--- Notes until when posts may not be pushed.
+-- Records the time until which posts may not be pushed.
 --
--- KEYS: unpushed. ARGV: for how many milliseconds from now, lifetime in seconds.
+-- KEYS: unpushed. ARGV: milliseconds from now, TTL in seconds.
 local function unpushed(keys, args)
   redis.call('SET', keys[1], integer(now_ms() + tonumber(args[1])), 'EX', args[2])
 end
 
 register('tl_push', push)
-register('tl_pull', pull)
-register('tl_begin', begin)
+register('tl_pull', add_pulled_author)
+register('tl_begin', begin_build)
 register('tl_replace', replace, 'allow-oom')
 register('tl_touch', touch, 'allow-oom')
 register('tl_unpushed', unpushed)

@@ -1,9 +1,10 @@
--- Streams of what is to be done to home timelines.
+-- Fan-out streams.
 
--- Ends a step of a job, and adds the step that follows, if there is one; unless somebody else did.
+-- Acknowledges and deletes a step, and enqueues the next one if given. Does nothing if the step is
+-- already deleted.
 --
--- KEYS: stream. ARGV: group, the step, what follows.
--- Returns whether it did.
+-- KEYS: stream. ARGV: group, step, next job.
+-- Returns whether the step existed.
 local function advance(keys, args)
   local stream, group, step = keys[1], args[1], args[2]
   redis.call('XACK', stream, group, step)
@@ -16,16 +17,16 @@ local function advance(keys, args)
   return 1
 end
 
--- Creates a stream's group, unless it is there. It begins with the oldest entry: what was added before
--- the group is not to be missed.
+-- Creates the consumer group if needed. It starts at the oldest entry, so jobs added before it are
+-- not skipped.
 --
 -- KEYS: stream. ARGV: group.
-local function listen(keys, args)
+local function create_group(keys, args)
   local created = redis.pcall('XGROUP', 'CREATE', keys[1], args[1], '0', 'MKSTREAM')
   if created.err and string.sub(created.err, 1, 9) ~= 'BUSYGROUP' then
     return redis.error_reply(created.err)
   end
 end
 
-register('tl_listen', listen, 'allow-oom')
+register('tl_listen', create_group, 'allow-oom')
 register('tl_advance', advance, 'allow-oom')

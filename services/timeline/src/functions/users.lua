@@ -1,14 +1,14 @@
--- User timelines: what an author posts, and how it reaches followers.
+-- User timelines and fan-out states.
 
--- The head of a new one.
+-- The head of a new user timeline.
 local NEW_HEAD = '\0\0\0\0\0\0\224\255\0\0\0\0\0\0\0\0'
 
--- Returns the post's id at the beginning of a record.
+-- Returns the post id of the record at an offset.
 local function post_at(timeline, at)
   return (struct.unpack('<I8', timeline, at))
 end
 
--- Puts a record into an author's timeline, in the order of posts: nearly always at the end.
+-- Inserts a record in the order of posts: nearly always at the end.
 local function insert(user, timeline, record)
   local post, at = post_at(record, 1), #timeline
   while at > USER_HEAD and post_at(timeline, at - USER_RECORD + 1) > post do
@@ -26,10 +26,10 @@ local function insert(user, timeline, record)
   redis.call('SET', user, string.sub(timeline, 1, USER_HEAD) .. records)
 end
 
--- Takes a post into its author's timelines.
+-- Publishes a post into the author's user timeline and home timeline.
 --
--- KEYS: user timeline, home timeline. ARGV: the post's record for either.
--- Returns: whether it is new, the author's state.
+-- KEYS: user timeline, home timeline. ARGV: user record, home record.
+-- Returns whether it is new, and the fan-out state.
 local function publish(keys, args)
   local user, home = keys[1], keys[2]
   local timeline = redis.call('GET', user)
@@ -41,38 +41,38 @@ local function publish(keys, args)
     insert(user, timeline, args[1])
   end
   push_one(home, args[2], not is_new)
-  return { is_new and 1 or 0, timeline and string.byte(timeline) or PUSHED }
+  return { is_new and 1 or 0, timeline and string.byte(timeline) or ON_WRITE }
 end
 
--- Changes how an author's posts reach followers, unless it is not as expected.
+-- Sets the fan-out state if it is as expected (compare-and-set).
 --
--- KEYS: user timeline. ARGV: the state expected, the new one.
--- Returns the state before; PUSHED for an author without posts.
-local function cross(keys, args)
-  local state = string.byte(redis.call('GETRANGE', keys[1], 0, 0)) or PUSHED
+-- KEYS: user timeline. ARGV: expected state, new state.
+-- Returns the previous state; ON_WRITE for an author without posts.
+local function switch_fanout(keys, args)
+  local state = string.byte(redis.call('GETRANGE', keys[1], 0, 0)) or ON_WRITE
   if state == tonumber(args[1]) and redis.call('EXISTS', keys[1]) == 1 then
     redis.call('SETRANGE', keys[1], 0, string.char(tonumber(args[2])))
-    if tonumber(args[2]) == PUSHED then
+    if tonumber(args[2]) == ON_WRITE then
       redis.call('SETRANGE', keys[1], 8, struct.pack('<I4', 0))
     end
   end
   return state
 end
 
--- Says whether it is time to begin a crossing of an author, or to begin it again since the last one
--- did not come to an end; and that it begins now.
+-- Checks whether a switch to fan-out on read must start, or restart after a timeout. If so, records
+-- its start.
 --
--- KEYS: user timeline. ARGV: how many seconds one has for its first step, and for all of it.
--- Returns whether it is.
-local function cross_due(keys, args)
+-- KEYS: user timeline. ARGV: timeout of the first step and of the whole switch, in seconds.
+-- Returns whether it must.
+local function fanout_switch_due(keys, args)
   local head = redis.call('GETRANGE', keys[1], 0, USER_HEAD - 1)
   local state = string.byte(head)
-  if not state or state == PULLED then
+  if not state or state == ON_READ then
     return 0
   end
   local now, last = now_seconds(), struct.unpack('<I4', head, 9)
-  local patience = tonumber(state == PUSHED and args[1] or args[2])
-  if last <= now and now - last < patience then
+  local timeout = tonumber(state == ON_WRITE and args[1] or args[2])
+  if last <= now and now - last < timeout then
     return 0
   end
   redis.call('SETRANGE', keys[1], 8, struct.pack('<I4', now))
@@ -80,5 +80,5 @@ local function cross_due(keys, args)
 end
 
 register('tl_publish', publish)
-register('tl_cross', cross, 'allow-oom')
-register('tl_cross_due', cross_due, 'allow-oom')
+register('tl_cross', switch_fanout, 'allow-oom')
+register('tl_cross_due', fanout_switch_due, 'allow-oom')

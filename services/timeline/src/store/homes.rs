@@ -1,11 +1,11 @@
-//! Home timelines: built, filled, read.
+//! Cached home timelines: build lease, replacement, push and read.
 
 use std::time::Duration;
 
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{Batch, Call, Error, decode, redis::cmd};
 
-use super::{LIFETIME, Store, hours, malformed};
+use super::{HOME_TTL, Store, hours, malformed};
 use crate::{
     entry::{Entry, HOME_RECORD},
     keys,
@@ -15,87 +15,87 @@ use crate::{
 const HEAD: usize = 40;
 const FORMAT: u8 = 1;
 
-/// The bytes of an author whose posts are fetched.
+/// The size of a pulled author's id in bytes.
 const PULL: usize = 8;
 
-/// After how long a builder counts as dead: longer than a build takes in all but bad moments, far
-/// less than a reader waits.
+/// The lifetime of a build lease: longer than nearly all builds, far shorter than a reader waits.
 const BUILD_MAX: Duration = Duration::from_secs(5);
 
-/// How many hours old the note may be that a home timeline is read.
+/// The interval in hours in which a read extends the lifetime.
 const TOUCH_HOURS: u32 = 24;
 
-/// What stands at the beginning of a home timeline.
+/// The head of a cached home timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Whether it was ever built: else it has only what was pushed since its builder began.
+    /// Whether the first build is complete. Before, the timeline has only posts pushed since the
+    /// build began.
     pub was_built: bool,
     /// The version of the newest follow that it reflects.
     pub version: u64,
-    /// Changes with every replacement.
+    /// The edition: changes with each replacement.
     pub edition: u64,
-    /// Whether it has no room: what comes takes the place of what came first.
+    /// Whether the ring is full: a new post overwrites the one inserted first.
     pub is_full: bool,
-    // When it was built from nothing, in seconds since 2024.
+    // The time of the last rebuild, in seconds since 2024.
     built_at: u64,
-    /// Where the next record goes.
+    /// The ring position of the next record.
     next: usize,
-    /// How many posts came since the edition began.
-    came: u32,
+    /// The number of posts pushed since the edition began.
+    pushed_count: u32,
     read_at_hour: u32,
 }
 
-/// A home timeline as it is stored.
+/// A cached home timeline.
 #[derive(Clone, Debug)]
 pub struct Home {
-    /// What stands at its beginning.
+    /// Its head.
     pub head: Head,
-    /// Its posts, in the order in which they came: mostly that of the posts. Some may be there twice.
+    /// Its posts in order of insertion: mostly oldest first. May have duplicates.
     pub entries: Vec<Entry>,
-    /// Authors whose posts are to be fetched.
-    pub pulls: Vec<UserId>,
-    /// Whether posts may be missing since it was built: they were not pushed to anybody.
+    /// Authors with fan-out on read.
+    pub pulled_authors: Vec<UserId>,
+    /// Whether posts may be missing that were delivered in pull mode.
     pub is_stale: bool,
 }
 
-/// What a home timeline is to be.
+/// The new content of a home timeline.
 #[derive(Clone, Debug, Default)]
 pub struct Replacement {
     /// The version of the newest follow that it reflects.
     pub version: u64,
     /// Its posts, oldest first.
     pub entries: Vec<Entry>,
-    /// Authors whose posts are to be fetched.
-    pub pulls: Vec<UserId>,
-    /// Whether nothing of it was there before.
-    pub is_whole: bool,
+    /// Authors with fan-out on read.
+    pub pulled_authors: Vec<UserId>,
+    /// Whether it is a rebuild, without the existing content.
+    pub is_rebuild: bool,
 }
 
-/// What became of the wish to build a home timeline.
+/// The result of acquiring a build lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begun {
-    /// It is to be replaced as this edition.
-    Edition(u64),
-    /// Somebody else is building it.
-    BeingBuilt,
-    /// It is another edition by now.
-    Changed,
+pub enum BuildLease {
+    /// The caller builds this edition.
+    Acquired(u64),
+    /// Another builder holds the lease.
+    Held,
+    /// The timeline has another edition now.
+    EditionChanged,
 }
 
 impl Head {
-    /// Returns whether it is time to note that the timeline is read.
-    pub fn is_to_be_touched(&self) -> bool {
+    /// Returns whether a read must extend the lifetime.
+    pub fn is_touch_due(&self) -> bool {
         hours().saturating_sub(self.read_at_hour) >= TOUCH_HOURS
     }
 
-    // What cannot be read is as if it were not there: it is built again.
+    // An unknown format reads as missing, so the timeline is rebuilt.
     fn read(bytes: &[u8]) -> Option<Self> {
         let head = bytes.first_chunk::<HEAD>().filter(|head| head[0] == FORMAT)?;
         Some(Self {
             was_built: head[1] == 1,
             next: number(&head[2..4]) as usize,
             is_full: number(&head[4..6]) >= HOME_MAX as u64,
-            came: number(&head[6..10]) as u32,
+            pushed_count: number(&head[6..10]) as u32,
             read_at_hour: number(&head[10..14]) as u32,
             edition: number(&head[16..24]),
             version: number(&head[24..32]),
@@ -105,58 +105,63 @@ impl Head {
 }
 
 impl Store {
-    /// Returns a user's home timeline as it is stored; `None` where there is none. One round trip.
+    /// Returns a user's cached home timeline; `None` if there is none. One round trip.
     pub async fn home(&self, user: UserId) -> Result<Option<Home>, Error> {
         let partition = user.partition();
         let keys = [keys::home(user), keys::pulls(user), keys::unpushed(partition)];
         let get = cmd("MGET").arg(&keys).take();
         type Strings = (Option<Vec<u8>>, Option<Vec<u8>>, Option<u64>);
-        let (home, pulls, unpushed): Strings = self.keyspace.query(get).await?;
+        let (home, pulled_authors, unpushed): Strings = self.keyspace.query(get).await?;
         let bytes = home.unwrap_or_default();
         let Some(head) = Head::read(&bytes) else { return Ok(None) };
         let (records, _) = bytes[HEAD..].as_chunks::<HOME_RECORD>();
         let mut entries = Vec::with_capacity(records.len());
-        // Of a full ring, the next place is that of the record that came first.
+        // In a full ring, the oldest record is at the next position.
         let (last, first) = records.split_at(head.next.min(records.len()));
         entries.extend(first.iter().chain(last).filter_map(Entry::from_home_record));
-        let pulls = pulls.unwrap_or_default();
-        let (pulls, _) = pulls.as_chunks::<PULL>();
-        let pulls = pulls.iter().filter_map(|author| UserId::new(u64::from_le_bytes(*author)));
-        let pulls = pulls.collect();
+        let pulled_authors = pulled_authors.unwrap_or_default();
+        let (pulled_authors, _) = pulled_authors.as_chunks::<PULL>();
+        let pulled_authors =
+            pulled_authors.iter().filter_map(|author| UserId::new(u64::from_le_bytes(*author)));
+        let pulled_authors = pulled_authors.collect();
         let is_stale = unpushed.is_some_and(|until| head.built_at * 1000 < until);
-        Ok(Some(Home { head, entries, pulls, is_stale }))
+        Ok(Some(Home { head, entries, pulled_authors, is_stale }))
     }
 
-    /// Returns what stands at the beginning of a user's home timeline, which changes whenever a
-    /// post comes.
+    /// Returns the head of a user's home timeline, which changes with each pushed post.
     pub async fn head(&self, user: UserId) -> Result<Option<Head>, Error> {
         let command = cmd("GETRANGE").arg(keys::home(user)).arg(0).arg(HEAD - 1).take();
         Ok(Head::read(&self.keyspace.query::<Vec<u8>>(command).await?))
     }
 
-    /// Begins to build a home timeline that was never built, or to replace this edition of it. From
-    /// then on, posts that are pushed come into it.
-    pub async fn begin(&self, user: UserId, again: Option<u64>) -> Result<Begun, Error> {
+    /// Acquires the lease to build a home timeline that was never built, or to replace the edition
+    /// `again`. Creates the key, so that concurrent posts are pushed to it.
+    pub async fn begin_build(
+        &self,
+        user: UserId,
+        replaced_edition: Option<u64>,
+    ) -> Result<BuildLease, Error> {
         let call = Call::new("tl_begin")
             .key(keys::home(user))
             .key(keys::pulls(user))
             .arg(BUILD_MAX.as_secs())
             .arg(hours())
-            .arg(LIFETIME.as_secs())
-            .arg(again.unwrap_or(0));
+            .arg(HOME_TTL.as_secs())
+            .arg(replaced_edition.unwrap_or(0));
         Ok(match self.keyspace.call::<i64>(call).await? {
-            0 => Begun::BeingBuilt,
-            -1 => Begun::Changed,
+            0 => BuildLease::Held,
+            -1 => BuildLease::EditionChanged,
             edition => {
                 let edition = u64::try_from(edition).map_err(|_| malformed("edition"))?;
-                Begun::Edition(edition)
+                BuildLease::Acquired(edition)
             }
         })
     }
 
-    /// Replaces what is in a home timeline, but for what came since this edition began.
+    /// Replaces the content of a home timeline, but keeps the posts pushed since this edition
+    /// began.
     ///
-    /// Returns whether it did: not if somebody else did meanwhile, or the timeline is gone.
+    /// Returns false if another builder replaced it, or if it does not exist any more.
     pub async fn replace(
         &self,
         user: UserId,
@@ -164,36 +169,36 @@ impl Store {
         with: &Replacement,
     ) -> Result<bool, Error> {
         let records: Vec<u8> = with.entries.iter().flat_map(Entry::home_record).collect();
-        let pulls = with.pulls.iter().flat_map(|author| author.get().to_le_bytes());
+        let pulled_authors =
+            with.pulled_authors.iter().flat_map(|author| author.get().to_le_bytes());
         let call = Call::new("tl_replace")
             .key(keys::home(user))
             .key(keys::pulls(user))
             .arg(edition)
             .arg(with.version)
             .arg(hours())
-            .arg(LIFETIME.as_secs())
+            .arg(HOME_TTL.as_secs())
             .arg(records)
-            .arg(pulls.collect::<Vec<u8>>())
-            .arg(u8::from(with.is_whole));
+            .arg(pulled_authors.collect::<Vec<u8>>())
+            .arg(u8::from(with.is_rebuild));
         self.keyspace.call(call).await
     }
 
-    /// Notes that a home timeline is read: it is kept for 14 days from now.
-    pub async fn touch(&self, user: UserId) -> Result<(), Error> {
+    /// Extends the lifetime of a home timeline to 14 days from now.
+    pub async fn touch_home(&self, user: UserId) -> Result<(), Error> {
         let call = Call::new("tl_touch")
             .key(keys::home(user))
             .key(keys::pulls(user))
             .arg(hours())
-            .arg(LIFETIME.as_secs());
+            .arg(HOME_TTL.as_secs());
         self.keyspace.call(call).await
     }
 
-    /// Writes a post into the home timelines that there are of these users; with `once`, only where
-    /// it is not there already. One round trip for every 500 users. Returns into how many it was
-    /// written.
+    /// Pushes a post into the existing home timelines of users; with `once`, only where it is
+    /// missing. One round trip per 500 users. Returns the number of writes.
     pub async fn push(&self, post: &Entry, users: &[UserId], once: bool) -> Result<u64, Error> {
         let record = post.home_record();
-        self.of_users(users, |users| {
+        self.call_for_users(users, |users| {
             let call =
                 users.iter().fold(Call::new("tl_push"), |call, &user| call.key(keys::home(user)));
             call.arg(&record[..]).arg(u8::from(once))
@@ -201,27 +206,27 @@ impl Store {
         .await
     }
 
-    /// Adds an author to those whose posts are fetched, for the home timelines that there are of
-    /// these users. One round trip for every 500 of them. Returns to how many.
-    pub async fn pull(&self, author: UserId, users: &[UserId]) -> Result<u64, Error> {
-        self.of_users(users, |users| {
+    /// Adds an author to the pulled authors of existing home timelines. One round trip per 500
+    /// users. Returns the number of additions.
+    pub async fn add_pulled_author(&self, author: UserId, users: &[UserId]) -> Result<u64, Error> {
+        self.call_for_users(users, |users| {
             let call = users.iter().fold(Call::new("tl_pull"), |call, &user| {
                 call.key(keys::home(user)).key(keys::pulls(user))
             });
-            call.arg(&author.get().to_le_bytes()[..]).arg(LIFETIME.as_secs())
+            call.arg(&author.get().to_le_bytes()[..]).arg(HOME_TTL.as_secs())
         })
         .await
     }
 
-    /// Notes that posts are not pushed to anybody for so long from now: home timelines that were
-    /// built before that is over are built again when they are read.
-    pub async fn note_unpushed(&self, duration: Duration) -> Result<(), Error> {
+    /// Records that posts are not pushed for this duration. Home timelines built before its end are
+    /// rebuilt at their next read.
+    pub async fn record_unpushed(&self, duration: Duration) -> Result<(), Error> {
         let mut batch = Batch::new();
         for partition in Partition::all() {
             let call = Call::new("tl_unpushed").key(keys::unpushed(partition));
             let call = call.arg(duration.as_millis() as u64);
-            // For longer than any home timeline that it is about is kept.
-            batch.call(partition, call.arg(2 * LIFETIME.as_secs()));
+            // Longer than the lifetime of any affected home timeline.
+            batch.call(partition, call.arg(2 * HOME_TTL.as_secs()));
         }
         for answer in self.keyspace.send(batch).await? {
             decode::<()>(answer)?;
@@ -229,9 +234,9 @@ impl Store {
         Ok(())
     }
 
-    // One call for some users of a partition, or of any where the keyspace joins partitions: a few
-    // hundred followers have hardly a partition in common. One round trip for some hundred users.
-    async fn of_users(
+    // One call for the users of a partition, or of any partition where the keyspace joins them: a
+    // few hundred followers hardly share partitions. One round trip per batch.
+    async fn call_for_users(
         &self,
         users: &[UserId],
         call: impl Fn(&[UserId]) -> Call,
@@ -241,10 +246,10 @@ impl Store {
         let is_joined = self.keyspace.joins_partitions();
         let may_share = |a: &UserId, b: &UserId| is_joined || a.partition() == b.partition();
         let mut sum = 0;
-        for users in users.chunks(TOGETHER_MAX) {
+        for users in users.chunks(BATCH_USERS_MAX) {
             let mut batch = Batch::new();
             for users in users.chunk_by(may_share) {
-                for users in users.chunks(CALL_MAX) {
+                for users in users.chunks(CALL_USERS_MAX) {
                     batch.call(users[0].partition(), call(users));
                 }
             }
@@ -256,14 +261,14 @@ impl Store {
     }
 }
 
-/// The most home timelines that one call touches: 0.1 milliseconds of the store's time, and 1 where
-/// each is searched first.
-const CALL_MAX: usize = 50;
+/// The most home timelines per call: 0.1 milliseconds of Redis' time, or 1 millisecond with
+/// duplicate checks.
+const CALL_USERS_MAX: usize = 50;
 
-/// The most home timelines that are touched by calls that are sent together: up to 5 milliseconds
-/// of the store's time, and some more where each gets more room first. The readers' commands wait
-/// behind them, and they wait behind those of other steps, for far less than a time-out.
-const TOGETHER_MAX: usize = 500;
+/// The most home timelines per batch of calls: up to 5 milliseconds of Redis' time, and more where
+/// rings grow. Reads wait behind a batch, and batches of concurrent steps queue, for far less than
+/// a timeout.
+const BATCH_USERS_MAX: usize = 500;
 
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, &byte| (number << 8) | u64::from(byte))

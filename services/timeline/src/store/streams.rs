@@ -1,6 +1,5 @@
-//! Fan-out streams: what is to be done to home timelines, a step at a time. A step is a stream's
-//! entry, read by one worker, which renews its claim while it works. Where the worker dies, another
-//! claims the entry.
+//! Fan-out streams. A stream entry is one step of a job. One worker reads it and renews its claim
+//! while it works. If the worker dies, another one claims the entry.
 
 use std::time::Duration;
 
@@ -17,61 +16,59 @@ use crate::{
     keys::{self, STREAMS},
 };
 
-/// The consumer group, and the one consumer in it: a step belongs to whoever read it, and which
-/// replica that is, nobody needs to know.
+/// The consumer group and its only consumer. The idle time alone decides who may claim a step.
 const GROUP: &str = "fanout";
 const CONSUMER: &str = "worker";
 const FIELD: &str = "job";
 
-// How much later than Redis ends a read that waits its answer may come, as long as that of any command
-// by default.
-const ANSWER_MAX: Duration = Duration::from_secs(3);
+// The time for a response after a blocking read ends; equals the default timeout of commands.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The idle time after which a step may count as abandoned: several times `RENEWAL_PERIOD`.
+/// The idle time after which a pending step counts as abandoned: several times `RENEWAL_PERIOD`.
 pub(crate) const ABANDONED_AFTER: Duration = Duration::from_secs(1);
 
-/// How often a worker resets the idle time of a step that it works on.
+/// The interval in which a worker resets the idle time of its step.
 pub(crate) const RENEWAL_PERIOD: Duration = Duration::from_millis(300);
 const _: () = assert!(3 * RENEWAL_PERIOD.as_millis() < ABANDONED_AFTER.as_millis());
 
-/// Among how many pending steps of a stream the abandoned ones are looked for.
+/// The most pending entries to check for abandoned steps.
 const PENDING_MAX: usize = 100;
 
-/// How many steps are read or claimed at once. Few, since they wait for their turn.
+/// The most steps per read or claim. Few, since they wait for a permit.
 pub(crate) const STEPS_MAX: usize = 4;
 
-/// Among how many steps of a stream the oldest job is looked for.
-const LOOKED_AT_MAX: usize = 100;
+/// The most stream entries to scan for the oldest job.
+const BACKLOG_SCAN_MAX: usize = 100;
 
-/// A step of a job, as a worker has it.
+/// A fan-out step: an entry of a fan-out stream.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// The stream that it is in.
+    /// The stream key.
     stream: String,
-    /// Its name there.
+    /// The entry id.
     id: String,
-    /// What is to be done; `None` for what this version does not understand.
+    /// The job; `None` if this version does not support it.
     pub job: Option<Job>,
 }
 
-/// The backlog of fan-out streams.
+/// The backlog of the fan-out streams.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Backlog {
-    /// How many steps there are, those under way among them. A job has one step at a time.
+    /// The number of steps, pending ones included. A job has one step at a time.
     pub(crate) depth: u64,
-    /// When the oldest job was added, in milliseconds since 1970; `None` if there is none.
+    /// The enqueue time of the oldest job, in milliseconds since 1970; `None` without jobs.
     oldest_ms: Option<u64>,
 }
 
 impl Backlog {
-    /// Returns how long ago the oldest job was added; zero if there is none.
+    /// Returns the age of the oldest job; zero without jobs.
     pub(crate) fn age(&self) -> Duration {
         self.oldest_ms.map(job::age).unwrap_or_default()
     }
 }
 
 impl Store {
-    /// Adds jobs to their authors' streams. All go out together.
+    /// Enqueues jobs to their authors' streams, all concurrently.
     pub async fn enqueue(&self, jobs: &[Job]) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(jobs.len());
         for job in jobs {
@@ -87,31 +84,29 @@ impl Store {
         Ok(())
     }
 
-    /// Returns a connection on which to wait for the steps of a stream, whose group is there from
-    /// now on.
+    /// Creates the consumer group if needed. Returns a connection for blocking reads.
     pub(crate) async fn listen(&self, stream: &str) -> Result<Exclusive, Error> {
         self.keyspace.call::<()>(Call::new("tl_listen").key(stream).arg(GROUP)).await?;
         self.keyspace.exclusive(stream).await
     }
 
-    /// Waits up to so long for steps that nobody has read yet.
+    /// Reads new steps; blocks up to this duration.
     pub(crate) async fn next_steps(
         &self,
         connection: &mut Exclusive,
         stream: &str,
-        patience: Duration,
+        block: Duration,
     ) -> Result<Vec<Step>, Error> {
         let mut read = cmd("XREADGROUP");
         read.arg("GROUP").arg(GROUP).arg(CONSUMER).arg("COUNT").arg(STEPS_MAX);
-        read.arg("BLOCK").arg(patience.as_millis() as u64).arg("STREAMS").arg(stream).arg(">");
-        let longest = patience + ANSWER_MAX;
+        read.arg("BLOCK").arg(block.as_millis() as u64).arg("STREAMS").arg(stream).arg(">");
+        let longest = block + RESPONSE_TIMEOUT;
         let streams: Option<Vec<(String, Entries)>> = connection.query(&read, longest).await?;
         let entries = streams.unwrap_or_default().into_iter().flat_map(|(_, entries)| entries);
         Ok(entries.map(|entry| Step::read(stream, entry)).collect())
     }
 
-    /// Returns the ids of steps that were read, are not done, and have been idle for as long as an
-    /// abandoned one.
+    /// Returns the ids of pending steps that have been idle for `ABANDONED_AFTER`.
     pub(crate) async fn idle_steps(&self, stream: &str) -> Result<Vec<String>, Error> {
         let mut pending = cmd("XPENDING");
         pending.arg(stream).arg(GROUP).arg("IDLE").arg(ABANDONED_AFTER.as_millis() as u64);
@@ -121,7 +116,7 @@ impl Store {
         Ok(entries.into_iter().map(|(id, ..)| id).collect())
     }
 
-    /// Claims those of these steps that are still idle. Of several workers that try, one gets a step.
+    /// Claims the steps that are still idle. Of concurrent claimers, one gets a step.
     pub(crate) async fn claim(&self, stream: &str, ids: &[String]) -> Result<Vec<Step>, Error> {
         let mut claim = cmd("XCLAIM");
         claim.arg(stream).arg(GROUP).arg(CONSUMER).arg(ABANDONED_AFTER.as_millis() as u64);
@@ -130,7 +125,7 @@ impl Store {
         Ok(entries.into_iter().map(|entry| Step::read(stream, entry)).collect())
     }
 
-    /// Resets the idle time of a step. Does nothing to one that is done.
+    /// Resets the idle time of a step. Does nothing if the step is done.
     pub(crate) async fn renew(&self, step: &Step) -> Result<(), Error> {
         let mut claim = cmd("XCLAIM");
         claim.arg(&step.stream).arg(GROUP).arg(CONSUMER).arg(0).arg(&step.id).arg("JUSTID");
@@ -138,7 +133,7 @@ impl Store {
         Ok(())
     }
 
-    /// Ends a step, with the one that follows in its place, if there is one.
+    /// Acknowledges and deletes a step and enqueues the next one, in one atomic step.
     pub(crate) async fn advance(&self, step: &Step, next: Option<&Job>) -> Result<(), Error> {
         let call = Call::new("tl_advance").key(&step.stream).arg(GROUP).arg(&step.id);
         let call = match next {
@@ -149,7 +144,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the backlog of all streams together.
+    /// Returns the total backlog of all streams.
     pub(crate) async fn backlog(&self) -> Result<Backlog, Error> {
         let streams = try_join_all((0..STREAMS).map(|number| self.stream_backlog(number))).await?;
         Ok(Backlog {
@@ -162,7 +157,7 @@ impl Store {
         let stream = keys::fanout(number);
         let depth = self.keyspace.query(cmd("XLEN").arg(&stream).take()).await?;
         let mut range: Cmd = cmd("XRANGE");
-        range.arg(&stream).arg("-").arg("+").arg("COUNT").arg(LOOKED_AT_MAX);
+        range.arg(&stream).arg("-").arg("+").arg("COUNT").arg(BACKLOG_SCAN_MAX);
         let entries: Entries = self.keyspace.query(range).await?;
         let steps = entries.into_iter().map(|entry| Step::read(&stream, entry));
         Ok(Backlog { depth, oldest_ms: steps.filter_map(|step| step.added_ms()).min() })
@@ -173,12 +168,12 @@ type Fields = Option<Vec<(String, Vec<u8>)>>;
 type Entries = Vec<(String, Fields)>;
 
 impl Step {
-    /// Returns its name in its stream.
+    /// Returns the entry id.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
-    // A job's later steps are added when they come to be: what tells its age is in it.
+    // Later steps of a job have newer entry ids, so the enqueue time is in the job.
     fn added_ms(&self) -> Option<u64> {
         let job = self.job.as_ref().map(|job| job.added_ms).filter(|&added_ms| added_ms > 0);
         job.or_else(|| self.id.split('-').next()?.parse().ok())
@@ -187,6 +182,6 @@ impl Step {
     fn read(stream: &str, (id, fields): (String, Fields)) -> Self {
         let job = fields.unwrap_or_default().into_iter().find(|(name, _)| name == FIELD);
         let job = job.and_then(|(_, bytes)| Job::decode(&bytes[..]).ok());
-        Self { stream: stream.to_owned(), id, job: job.filter(Job::is_understood) }
+        Self { stream: stream.to_owned(), id, job: job.filter(Job::is_supported) }
     }
 }

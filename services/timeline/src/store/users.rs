@@ -1,4 +1,4 @@
-//! User timelines: an author's own posts, and how they reach followers.
+//! User timelines and the fan-out state of authors.
 
 use std::time::Duration;
 
@@ -11,51 +11,51 @@ use crate::{
     keys,
 };
 
-/// After how long a crossing counts as lost whose first step was not done; and one that was begun and
-/// did not come to an end.
-const FIRST_STEP_MAX: Duration = Duration::from_secs(60);
-const CROSSING_MAX: Duration = Duration::from_secs(60 * 60);
+/// Timeouts of a switch to fan-out on read, until its first step and until its end. After that, it
+/// is started again.
+const FIRST_STEP_TIMEOUT: Duration = Duration::from_secs(60);
+const SWITCH_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
-/// How an author's posts reach followers. `functions.lua` has the same numbers.
+/// The fan-out state of an author. `functions.lua` has the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// They are written into their home timelines.
-    Pushed = 0,
-    /// They are written there, and all home timelines are being told to fetch them.
-    Crossing = 1,
-    /// They are fetched when a home timeline is read.
-    Pulled = 2,
+pub enum FanoutState {
+    /// Fan-out on write: posts are pushed into followers' home timelines.
+    OnWrite = 0,
+    /// Posts are pushed while a job adds the author to the pulled authors of home timelines.
+    Switching = 1,
+    /// Fan-out on read: posts are fetched when a home timeline is read.
+    OnRead = 2,
 }
 
-/// What became of a post in its author's timeline.
+/// The result of publishing a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// Whether it was not there before.
+    /// Whether the user timeline did not have it before.
     pub is_new: bool,
-    /// How the author's posts reach followers.
-    pub state: State,
+    /// The author's fan-out state.
+    pub state: FanoutState,
 }
 
-/// The end of a user timeline.
+/// The newest part of a user timeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tail {
-    /// The newest posts, oldest first.
+    /// Its posts, oldest first.
     pub entries: Vec<Entry>,
-    /// Whether there are no others.
-    pub is_whole: bool,
+    /// Whether the timeline has no other posts.
+    pub is_complete: bool,
 }
 
-impl State {
-    // What is unknown is pushed: nothing is lost by that.
+impl FanoutState {
+    // An unknown state reads as `OnWrite`, which loses no post.
     fn read(number: i64) -> Self {
-        let all = [Self::Pushed, Self::Crossing, Self::Pulled];
-        all.into_iter().find(|&state| state as i64 == number).unwrap_or(Self::Pushed)
+        let all = [Self::OnWrite, Self::Switching, Self::OnRead];
+        all.into_iter().find(|&state| state as i64 == number).unwrap_or(Self::OnWrite)
     }
 }
 
 impl Store {
-    /// Takes posts into their authors' timelines, and into their own home timelines. All go out
-    /// together; what was taken in before changes nothing.
+    /// Writes posts into their authors' user timelines and own home timelines, all concurrently.
+    /// Idempotent.
     pub async fn publish(&self, posts: &[Entry]) -> Result<Vec<Published>, Error> {
         let mut batch = Batch::with_capacity(posts.len());
         for post in posts {
@@ -69,13 +69,13 @@ impl Store {
         let mut published = Vec::with_capacity(posts.len());
         for answer in self.keyspace.send(batch).await? {
             let (is_new, state): (i64, i64) = decode(answer)?;
-            published.push(Published { is_new: is_new == 1, state: State::read(state) });
+            published.push(Published { is_new: is_new == 1, state: FanoutState::read(state) });
         }
         Ok(published)
     }
 
-    /// Returns the newest posts of authors, up to `count` of each, or all that are kept. One
-    /// command for each author, all sent together.
+    /// Returns the newest posts of authors, up to `count` of each, or all. One command per author,
+    /// all concurrent.
     pub async fn tails(
         &self,
         authors: &[UserId],
@@ -98,8 +98,8 @@ impl Store {
         Ok(tails)
     }
 
-    /// Returns how the posts of authors reach followers. One command for each, all sent together.
-    pub async fn states(&self, authors: &[UserId]) -> Result<Vec<State>, Error> {
+    /// Returns the fan-out states of authors. One command per author, all concurrent.
+    pub async fn fanout_states(&self, authors: &[UserId]) -> Result<Vec<FanoutState>, Error> {
         let mut batch = Batch::with_capacity(authors.len());
         for &author in authors {
             let mut command = cmd("GETRANGE");
@@ -108,36 +108,41 @@ impl Store {
         let mut states = Vec::with_capacity(authors.len());
         for answer in self.keyspace.send(batch).await? {
             let first: Vec<u8> = decode(answer)?;
-            states.push(State::read(first.first().copied().unwrap_or_default().into()));
+            states.push(FanoutState::read(first.first().copied().unwrap_or_default().into()));
         }
         Ok(states)
     }
 
-    /// Returns whether it is time to begin a crossing of an author, or to begin it again, since one
-    /// that began long ago did not come to an end; and notes that it begins.
-    pub async fn is_crossing_due(&self, author: UserId) -> Result<bool, Error> {
+    /// Returns whether a switch of an author to fan-out on read must start, or restart after a
+    /// timeout. If so, records its start.
+    pub async fn is_fanout_switch_due(&self, author: UserId) -> Result<bool, Error> {
         let call = Call::new("tl_cross_due")
             .key(keys::user(author))
-            .arg(FIRST_STEP_MAX.as_secs())
-            .arg(CROSSING_MAX.as_secs());
+            .arg(FIRST_STEP_TIMEOUT.as_secs())
+            .arg(SWITCH_TIMEOUT.as_secs());
         self.keyspace.call(call).await
     }
 
-    /// Changes how an author's posts reach followers, unless it is not as expected. Returns how it
-    /// was before.
-    pub async fn cross(&self, author: UserId, from: State, to: State) -> Result<State, Error> {
+    /// Sets an author's fan-out state if it equals `from` (compare-and-set). Returns the previous
+    /// state.
+    pub async fn switch_fanout(
+        &self,
+        author: UserId,
+        from: FanoutState,
+        to: FanoutState,
+    ) -> Result<FanoutState, Error> {
         let call = Call::new("tl_cross").key(keys::user(author)).arg(from as u8).arg(to as u8);
-        Ok(State::read(self.keyspace.call(call).await?))
+        Ok(FanoutState::read(self.keyspace.call(call).await?))
     }
 }
 
 impl Tail {
-    // The head is read with the records where there are few of them, and is none itself.
+    // A short read includes the head, which does not decode as a record.
     fn read(author: UserId, bytes: &[u8], count: Option<usize>) -> Self {
         let (records, _) = bytes.as_chunks::<USER_RECORD>();
         let entries: Vec<_> =
             records.iter().filter_map(|record| Entry::from_user_record(author, record)).collect();
-        let is_whole = count.is_none_or(|count| entries.len() < count);
-        Self { entries, is_whole }
+        let is_complete = count.is_none_or(|count| entries.len() < count);
+        Self { entries, is_complete }
     }
 }

@@ -1,4 +1,4 @@
-//! The calls of a run, as a client makes them who repeats what an overloaded machine refuses.
+//! The calls of a run, with retries on overload.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,38 +16,38 @@ use tonic::{Code, Status};
 use crate::{
     Case,
     check::{Page, Scroll},
-    history::{Deed, Kind, Moment, Post, Span},
+    history::{Action, Kind, Moment, Post, Span},
     support::id,
 };
 
-/// How often a call is repeated.
+/// The most attempts of a call.
 const ATTEMPTS: usize = 100;
 
-/// Before a call is repeated; and how long what was repeated may still be under way.
+/// The delay before a retry; and how long a retried call may still run on the server.
 const PAUSE: Duration = Duration::from_millis(300);
 const STRAGGLER_MAX: Duration = Duration::from_secs(5);
 
-/// How long only one side knows of a follow that is slow.
+/// How long a slow follow exists on one side only.
 const HALF_FOLLOWED: Duration = Duration::from_millis(60);
 
-/// How many fan-out streams there are, and the partition of each.
+/// The number of fan-out streams, and the partition of each.
 const STREAMS: u64 = 16;
 
-/// Nothing of it is ever called.
+/// No function of it is called.
 const LIBRARY: Library = Library { name: "model", source: "" };
 
-/// Returns the store with the rights of the service.
+/// Returns the keyspace with the service's credentials.
 pub(crate) fn keyspace(config: &microblog_timeline::Config) -> Keyspace {
     Keyspace::open(&config.redis, LIBRARY).unwrap()
 }
 
-/// Returns the relation service's store, to do a part of what the service does.
+/// Returns the relation service's store, to run parts of its operations.
 pub(crate) fn relation_store(url: &str) -> microblog_relation::Store {
     let flags = ["relation", "--redis-url", url, "--threads", "1"];
     microblog_relation::Store::open(&microblog_relation::Config::parse_from(flags)).unwrap()
 }
 
-// Calls until it is done or refused for good; and whether more than once.
+// Calls until success or final rejection; also returns whether there were several attempts.
 macro_rules! again {
     ($call:expr) => {{
         let mut attempt = 1;
@@ -67,8 +67,8 @@ fn may_repeat(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled)
 }
 
-// For a block, one's own or the other's.
-fn is_refusal(status: &Status) -> bool {
+// Rejected because of a block by either side.
+fn is_rejection(status: &Status) -> bool {
     matches!(status.code(), Code::FailedPrecondition | Code::PermissionDenied)
 }
 
@@ -102,62 +102,64 @@ impl Case {
         Ok(())
     }
 
-    /// Begins a follow as a relation service that then dies: the follower's side has it, the other
-    /// one has not heard of it. Whoever repeats the follow goes on from there.
+    /// Starts a follow like a relation service that then crashes: only the follower's side has it.
+    /// A repeated follow completes it.
     async fn begin_follow(&self, own: usize, other: usize) {
         let user = |number| UserId::new(id(number as u64)).unwrap();
         let edge = Edge { from: user(own), to: user(other) };
-        // Not worth a second attempt.
+        // Needs no retry.
         let _ = self.relation_store.follow(&[Targets::one(edge)]).await;
         sleep(HALF_FOLLOWED).await;
     }
 
-    /// Does something to another user, unless something between the two is under way.
+    /// Changes the relation to another user, unless a change between the two is pending.
     pub(crate) async fn act(
         &self,
-        deed: Deed,
+        action: Action,
         own: usize,
         other: usize,
         is_slow: bool,
     ) -> Result<(), String> {
-        let Some(is_accepted) = self.history().deed_begins(deed, own, other) else { return Ok(()) };
+        let Some(is_accepted) = self.history().action_begins(action, own, other) else {
+            return Ok(());
+        };
         let (user_id, target_id) = (id(own as u64), id(other as u64));
         let (follower_id, to) = (user_id, || self.relation.clone());
-        if is_slow && deed == Deed::Follow {
+        if is_slow && action == Action::Follow {
             self.begin_follow(own, other).await;
         }
-        let (answer, was_repeated) = match deed {
-            Deed::Follow => {
+        let (answer, was_repeated) = match action {
+            Action::Follow => {
                 let request = relation::FollowRequest { follower_id, target_id };
                 let (answer, was_repeated) = again!(to().follow(request));
                 (answer.map(drop), was_repeated)
             }
-            Deed::Unfollow => {
+            Action::Unfollow => {
                 let request = relation::UnfollowRequest { follower_id, target_id };
                 let (answer, was_repeated) = again!(to().unfollow(request));
                 (answer.map(drop), was_repeated)
             }
-            Deed::RemoveFollower => {
+            Action::RemoveFollower => {
                 let request = relation::RemoveFollowerRequest { user_id, follower_id: target_id };
                 let (answer, was_repeated) = again!(to().remove_follower(request));
                 (answer.map(drop), was_repeated)
             }
-            Deed::Block => {
+            Action::Block => {
                 let request = relation::BlockRequest { user_id, target_id };
                 let (answer, was_repeated) = again!(to().block(request));
                 (answer.map(drop), was_repeated)
             }
-            Deed::Unblock => {
+            Action::Unblock => {
                 let request = relation::UnblockRequest { user_id, target_id };
                 let (answer, was_repeated) = again!(to().unblock(request));
                 (answer.map(drop), was_repeated)
             }
-            Deed::Mute => {
+            Action::Mute => {
                 let request = relation::MuteRequest { user_id, target_id };
                 let (answer, was_repeated) = again!(to().mute(request));
                 (answer.map(drop), was_repeated)
             }
-            Deed::Unmute => {
+            Action::Unmute => {
                 let request = relation::UnmuteRequest { user_id, target_id };
                 let (answer, was_repeated) = again!(to().unmute(request));
                 (answer.map(drop), was_repeated)
@@ -169,13 +171,12 @@ impl Case {
         self.history().deed_ends(own, other);
         match answer {
             Ok(()) if is_accepted => Ok(()),
-            Err(status) if !is_accepted && is_refusal(&status) => Ok(()),
-            answer => Err(format!("{deed:?} of {own} to {other}: {answer:?}")),
+            Err(status) if !is_accepted && is_rejection(&status) => Ok(()),
+            answer => Err(format!("{action:?} of {own} to {other}: {answer:?}")),
         }
     }
 
-    /// Reads up to so many pages of a timeline from its beginning, and returns them with the last
-    /// token for what will be new.
+    /// Reads up to so many pages of a timeline, and returns them with the last since token.
     pub(crate) async fn scroll(
         &self,
         kind: Kind,
@@ -186,7 +187,7 @@ impl Case {
     ) -> Result<(Scroll, String), String> {
         let (mut pages, mut next, mut seen) = (Vec::new(), String::new(), String::new());
         let (mut last, mut is_in_order) = (u64::MAX, true);
-        // What is out of order, the checks refuse: there may be no end of it.
+        // Pages out of order are rejected by the checks; the scroll might not end.
         while pages.len() < pages_max && is_in_order && (pages.is_empty() || !next.is_empty()) {
             let begin = self.tick();
             let entries;
@@ -201,7 +202,7 @@ impl Case {
             }
         }
         let scroll = Scroll { kind, owner, page_size, pages };
-        // The model knows users by their numbers.
+        // The model identifies users by their numbers.
         for entry in scroll.pages.iter().flat_map(|page| &page.entries) {
             let post = self.history().posts.get(&entry.post_id).copied();
             let is_of = post.is_some_and(|post| id(post.author as u64) == entry.author_id);
@@ -245,17 +246,17 @@ impl Case {
         answer.map(|answer| answer.count as usize).map_err(text)
     }
 
-    /// Drops a home timeline, as if nobody had read it for long.
+    /// Deletes a home timeline, as if it had expired.
     pub(crate) async fn expire(&self, user: usize) -> Result<(), String> {
         let id = id(user as u64);
         let key = format!("tl:{{{}}}:home:{id}", (id >> 2) & 1023);
         let dropped = self.keyspace.query::<u64>(cmd("UNLINK").arg(key).take()).await;
-        // Not worth a second attempt.
+        // Needs no retry.
         drop(dropped);
         Ok(())
     }
 
-    /// Looks which streams have nothing to do, and has the history note it. Returns whether all.
+    /// Checks which streams are empty, and records it in the history. Returns whether all are.
     pub(crate) async fn look_for_quiet(&self) -> bool {
         let mut batch = Batch::new();
         for stream in 0..STREAMS {

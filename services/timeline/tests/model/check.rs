@@ -1,4 +1,4 @@
-//! Whether what was read is what the history allows, and has all that it demands.
+//! Checks whether a read has what the history requires and nothing else.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,13 @@ use crate::{
     support,
 };
 
-/// Among how many entries below it a plain repost is left out where one shows the same root.
-const REPEAT_WINDOW: usize = 40;
+/// A plain repost is suppressed if one of so many entries below it displays the same post.
+const REPOST_WINDOW: usize = 40;
 
-/// How many newer posts that are seen do not keep a late one from being new.
+/// How many newer seen posts still let a late post count as new.
 const LATE_MAX: usize = 40;
 
-/// A page as it was read.
+/// A page of a read.
 #[derive(Debug)]
 pub(crate) struct Page {
     pub(crate) span: Span,
@@ -23,7 +23,7 @@ pub(crate) struct Page {
     pub(crate) has_next: bool,
 }
 
-/// Pages of a timeline, read one after the other from its beginning.
+/// Consecutive pages of a timeline from its beginning.
 #[derive(Debug)]
 pub(crate) struct Scroll {
     pub(crate) kind: Kind,
@@ -32,17 +32,17 @@ pub(crate) struct Scroll {
     pub(crate) pages: Vec<Page>,
 }
 
-/// What a reader has seen who asks again and again what is new.
+/// The seen set of a reader who polls for new posts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reader {
     pub(crate) token: String,
     pub(crate) seen: BTreeSet<u64>,
-    /// Down to where the timeline was read in the beginning; 0 for all of it.
+    /// The oldest post of the first read; 0 if it was complete.
     pub(crate) floor: u64,
 }
 
 impl Reader {
-    /// Returns whether a post would be new: neither seen, nor too far below what was.
+    /// Returns whether a post would be new: not seen, and not too old.
     pub(crate) fn is_new(&self, post: u64) -> bool {
         let is_late = self.seen.range(post + 1..).count() <= LATE_MAX;
         post > self.floor && is_late && !self.seen.contains(&post)
@@ -68,7 +68,7 @@ impl Scroll {
         self.pages.iter().flat_map(|page| &page.entries).map(|entry| entry.post_id).collect()
     }
 
-    /// Checks a scroll; with `reader`, of what is new to that one.
+    /// Checks a scroll; with `reader`, one of new posts.
     pub(crate) fn check(&self, history: &History, reader: Option<&Reader>) -> Result<(), String> {
         self.is_in_order()?;
         for page in &self.pages {
@@ -77,7 +77,7 @@ impl Scroll {
                 self.is_allowed(history, &view, page, entry)?;
                 if let Some(reader) = reader {
                     let is_new = reader.is_new(entry.post_id);
-                    demand!(is_new, "not new: {}", history.tell(entry.post_id, self.owner));
+                    demand!(is_new, "not new: {}", history.describe(entry.post_id, self.owner));
                 }
             }
         }
@@ -90,7 +90,7 @@ impl Scroll {
         let entries = self.pages.iter().flat_map(|page| &page.entries);
         let mut named = BTreeSet::new();
         for id in entries.flat_map(|entry| [&[entry.post_id], &entry.stand_in_ids[..]].concat()) {
-            demand!(named.insert(id), "named twice in one scroll: {id}, as an entry or a stand-in");
+            demand!(named.insert(id), "returned twice in one scroll: {id}");
         }
         for page in &self.pages {
             let (count, has_next) = (page.entries.len(), page.has_next);
@@ -100,7 +100,7 @@ impl Scroll {
         Ok(())
     }
 
-    // Whether what is shown may be.
+    // Checks that only allowed posts are shown.
     fn is_allowed(
         &self,
         history: &History,
@@ -108,16 +108,16 @@ impl Scroll {
         page: &Page,
         entry: &pb::Entry,
     ) -> Result<(), String> {
-        let tell = |id| history.tell(id, self.owner);
+        let describe = |id| history.describe(id, self.owner);
         let id = entry.post_id;
         let post = history.posts.get(&id).filter(|post| view.may(post));
         let Some(post) = post else {
-            return Err(format!("in {:?} shown against the rules: {}", page.span, tell(id)));
+            return Err(format!("in {:?} shown against the rules: {}", page.span, describe(id)));
         };
-        demand!(entry.root_id == post.root, "another root: {entry:?}, {}", tell(id));
+        demand!(entry.root_id == post.root, "another root: {entry:?}, {}", describe(id));
         let is_repeat = post.is_plain_repost() && self.kind != Kind::User;
         if let Some(shown) = history.repeated(view, post).filter(|_| is_repeat) {
-            let (repost, shown) = (tell(id), tell(shown));
+            let (repost, shown) = (describe(id), describe(shown));
             return Err(format!("in {:?} {repost}\n  repeats {shown}", page.span));
         }
         let stand_ins = &entry.stand_in_ids;
@@ -130,12 +130,12 @@ impl Scroll {
             };
             let other = history.posts.get(&stand_in).filter(|other| view.may(other));
             let is_stand_in = other.filter(of_entry).is_some() && !is_shown;
-            demand!(is_stand_in, "{} stands in for {}", tell(stand_in), tell(id));
+            demand!(is_stand_in, "{} is suppressed by {}", describe(stand_in), describe(id));
         }
         Ok(())
     }
 
-    // Whether everything is shown that must be, as far down as was read.
+    // Checks that all required posts are shown, as far down as was read.
     fn has_all(&self, history: &History, reader: Option<&Reader>) -> Result<(), String> {
         let ids = self.ids();
         let is_whole = self.pages.last().is_some_and(|page| !page.has_next);
@@ -147,23 +147,24 @@ impl Scroll {
                 && !shown.contains(&post.id)
                 && reader.is_none_or(|reader| reader.is_new(post.id))
                 && (self.kind == Kind::User || !history.may_be_repeated(&view, post));
-            let tell = || history.tell(post.id, self.owner);
-            demand!(!is_demanded, "not shown in {:?}: {}", self.span(), tell());
+            let describe = || history.describe(post.id, self.owner);
+            demand!(!is_demanded, "not shown in {:?}: {}", self.span(), describe());
         }
         Ok(())
     }
 }
 
 impl History {
-    /// Returns an entry that certainly shows the same among the 40 below a repost.
+    /// Returns an entry that certainly displays the same post among the 40 below a repost.
     fn repeated(&self, view: &View, repost: &Post) -> Option<u64> {
         let below = self.posts.range(..repost.id).rev().map(|(_, post)| post);
-        let below = below.filter(|post| view.may(post)).take(REPEAT_WINDOW);
+        let below = below.filter(|post| view.may(post)).take(REPOST_WINDOW);
         let mut shown = below.filter(|post| view.must(post) && !post.is_plain_repost());
         shown.find(|post| post.shows() == repost.shows()).map(|post| post.id)
     }
 
-    /// Returns whether a repost may be left out: one of the 40 entries below it may show the same.
+    /// Returns whether a repost may be suppressed: one of the 40 entries below it may display the
+    /// same post.
     fn may_be_repeated(&self, view: &View, repost: &Post) -> bool {
         if !repost.is_plain_repost() {
             return false;
@@ -174,14 +175,14 @@ impl History {
                 return true;
             }
             certain += usize::from(view.must(post) && !post.is_plain_repost());
-            if certain == REPEAT_WINDOW {
+            if certain == REPOST_WINDOW {
                 return false;
             }
         }
         false
     }
 
-    /// Checks a count of what is new to a reader.
+    /// Checks a count of new posts.
     pub(crate) fn check_count(
         &self,
         owner: usize,
@@ -193,31 +194,32 @@ impl History {
         let new = || self.posts.values().filter(|post| reader.is_new(post.id));
         let must = |post: &&Post| view.must(post) && !post.is_plain_repost();
         let (min, max) = (new().filter(must).count(), new().filter(|post| view.may(post)).count());
-        let tell = || new().filter(must).map(|post| format!("\n  {}", self.tell(post.id, owner)));
+        let describe =
+            || new().filter(must).map(|post| format!("\n  {}", self.describe(post.id, owner)));
         demand!(
             (min..=max).contains(&count),
             "{count} new in {span:?}, not {min} to {max}:{}",
-            tell().collect::<String>()
+            describe().collect::<String>()
         );
         Ok(())
     }
 }
 
-/// An entry that must be there when all is quiet.
+/// A required entry in a quiescent state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
-    pub(crate) post: Told,
+    pub(crate) post: TimelineEnd,
     pub(crate) stand_ins: Vec<u64>,
 }
 
-/// What the wire says of a post: its id, its author, its root.
-pub(crate) type Told = (u64, u64, u64);
+/// The wire fields of an entry: its id, author and root.
+pub(crate) type TimelineEnd = (u64, u64, u64);
 
-/// Returns a timeline as the contract has it, word for word.
+/// Returns a timeline by the specification.
 pub(crate) fn expected(history: &History, view: &View) -> Vec<Expected> {
     let mut shown: Vec<(Post, Vec<u64>)> = Vec::new();
     for post in history.posts.values().filter(|post| view.must(post)) {
-        let mut below = shown.iter_mut().rev().take(REPEAT_WINDOW);
+        let mut below = shown.iter_mut().rev().take(REPOST_WINDOW);
         match below.find(|(entry, _)| entry.shows() == post.shows()) {
             Some((_, stand_ins)) if post.is_plain_repost() && view.kind != Kind::User => {
                 stand_ins.push(post.id);

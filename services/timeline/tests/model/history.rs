@@ -1,28 +1,28 @@
-//! What happened, and when: posts and the follow graph as their operations' callers know them, and
-//! what follows from that for those who read meanwhile. Knows no service.
+//! The history of a run: posts and the follow graph as the callers know them, and what they imply
+//! for concurrent reads. Independent of the service.
 //!
-//! Moments are numbers of one counter. Of an operation that is under way, nobody knows whether it
-//! has taken effect; so a read that overlaps it may show either.
+//! Moments are values of one counter. An operation may take effect at any time between its start
+//! and its end, so an overlapping read may show either state.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
 };
 
-/// A number of the counter.
+/// A value of the counter.
 pub(crate) type Moment = u64;
 
-/// Not yet.
+/// In the future.
 pub(crate) const NEVER: Moment = Moment::MAX;
 
-/// From when to when something happened.
+/// The start and end of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) begin: Moment,
     pub(crate) end: Moment,
 }
 
-/// A post, as it was delivered.
+/// A delivered post.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Post {
     pub(crate) id: u64,
@@ -32,12 +32,12 @@ pub(crate) struct Post {
     pub(crate) has_text: bool,
     /// Its delivery.
     pub(crate) span: Span,
-    /// From when on it was known that its fan-out is done.
+    /// When its fan-out was known to be complete.
     pub(crate) settled: Moment,
 }
 
 impl Post {
-    /// Returns what its readers see by it.
+    /// Returns the post that it displays.
     pub(crate) fn shows(&self) -> u64 {
         if self.root == 0 { self.id } else { self.root }
     }
@@ -47,7 +47,7 @@ impl Post {
     }
 }
 
-/// What one user is to another.
+/// The relation of one user to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Side {
     pub(crate) follows: bool,
@@ -55,12 +55,12 @@ pub(crate) struct Side {
     pub(crate) mutes: bool,
 }
 
-/// What two users are to each other, the one with the lower number first.
+/// The relations between two users, that of the lower number first.
 pub(crate) type Pair = [Side; 2];
 
-/// What a user does to another.
+/// A change of the relation to another user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum Action {
     Follow,
     Unfollow,
     RemoveFollower,
@@ -70,8 +70,8 @@ pub(crate) enum Deed {
     Unmute,
 }
 
-impl Deed {
-    /// Returns what two are to each other after the first did it; `None` where it is refused.
+impl Action {
+    /// Returns the relations after the change by the first user; `None` if it is rejected.
     fn done(self, [mut own, mut other]: Pair) -> Option<Pair> {
         match self {
             Self::Follow if own.blocks || other.blocks => return None,
@@ -90,14 +90,14 @@ impl Deed {
     }
 }
 
-/// A change between two users, and what they are to each other after it.
+/// A change between two users, and their relations after it.
 #[derive(Clone, Copy, Debug)]
 struct Change {
     span: Span,
     after: Pair,
 }
 
-/// Which timeline.
+/// The timeline kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     User,
@@ -105,34 +105,34 @@ pub(crate) enum Kind {
     Friends,
 }
 
-/// How an author's posts are to be seen while a timeline is read.
+/// The visibility of an author's posts during a read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sight {
-    /// At some moment of it.
+    /// Visible at some moment.
     may: bool,
-    /// At every moment of it.
+    /// Visible at every moment.
     must: bool,
-    /// The newest follow, if it had ended by then.
+    /// The newest follow, if it had ended.
     follow: Option<Span>,
 }
 
-/// What a timeline may show that was read in a span of time, and what it must.
+/// What a timeline that was read in a span may show, and must show.
 pub(crate) struct View {
     pub(crate) kind: Kind,
     pub(crate) owner: usize,
     pub(crate) span: Span,
-    /// Whether posts are fetched from their authors' timelines, so that they come at once.
+    /// Whether posts are fetched from user timelines, so that they show at once.
     is_direct: bool,
     sights: Vec<Sight>,
 }
 
 impl View {
-    /// Returns whether it may show a post, as far as it is about the author and the time.
+    /// Returns whether it may show a post, by author and time.
     pub(crate) fn may(&self, post: &Post) -> bool {
         self.sights[post.author].may && post.span.begin < self.span.end
     }
 
-    /// Returns whether it must show a post, but for what is said of reposts.
+    /// Returns whether it must show a post, before suppression of reposts.
     pub(crate) fn must(&self, post: &Post) -> bool {
         let sight = self.sights[post.author];
         let begin = self.span.begin;
@@ -145,7 +145,7 @@ impl View {
     }
 }
 
-/// What happened.
+/// The history.
 pub(crate) struct History {
     now: Moment,
     users: usize,
@@ -153,7 +153,7 @@ pub(crate) struct History {
     pub(crate) posts: BTreeMap<u64, Post>,
     pairs: BTreeMap<(usize, usize), Vec<Change>>,
     busy: BTreeSet<(usize, usize)>,
-    /// When the last home read of each user began that is over.
+    /// The start of the last completed home read of each user.
     reads: Vec<Moment>,
 }
 
@@ -163,13 +163,13 @@ impl History {
         Self { now: 1, users, is_direct, posts, pairs, busy, reads: vec![0; users] }
     }
 
-    /// Returns a moment later than all before.
+    /// Returns the next moment.
     pub(crate) fn tick(&mut self) -> Moment {
         self.now += 1;
         self.now
     }
 
-    /// Takes note that the delivery of posts begins, some of them not for the first time.
+    /// Records the start of a delivery, some posts of it repeated.
     pub(crate) fn delivery_begins(&mut self, posts: &[Post]) {
         let span = Span { begin: self.tick(), end: NEVER };
         for post in posts {
@@ -185,7 +185,7 @@ impl History {
         }
     }
 
-    /// Takes note that no fan-out of these authors' posts was under way at a moment.
+    /// Records that no fan-out of these authors was pending at a moment.
     pub(crate) fn settled(&mut self, at: Moment, is_idle: impl Fn(usize) -> bool) {
         let now = self.tick();
         for post in self.posts.values_mut() {
@@ -199,14 +199,19 @@ impl History {
         self.reads[user] = self.reads[user].max(begin);
     }
 
-    /// Takes note that a user does something to another, and returns whether it is accepted; `None`
-    /// if something between the two is under way.
-    pub(crate) fn deed_begins(&mut self, deed: Deed, own: usize, other: usize) -> Option<bool> {
+    /// Records a change by a user, and returns whether it is accepted; `None` if another change
+    /// between the two is pending.
+    pub(crate) fn action_begins(
+        &mut self,
+        action: Action,
+        own: usize,
+        other: usize,
+    ) -> Option<bool> {
         if !self.busy.insert(key(own, other)) {
             return None;
         }
         let before = self.pair(own, other);
-        let after = deed.done(before);
+        let after = action.done(before);
         if let Some(after) = after.filter(|after| *after != before) {
             let span = Span { begin: self.tick(), end: NEVER };
             let after = turned(own, other, after);
@@ -223,20 +228,20 @@ impl History {
         }
     }
 
-    /// Returns what a user is to another, and the other to the user, when all is done.
+    /// Returns the relations between two users after all changes.
     pub(crate) fn pair(&self, own: usize, other: usize) -> Pair {
         let last = self.pairs.get(&key(own, other)).and_then(|changes| changes.last());
         turned(own, other, last.map_or(Pair::default(), |change| change.after))
     }
 
-    /// Returns what a timeline may and must show that was read from then to then.
+    /// Returns what a timeline that was read in a span may and must show.
     pub(crate) fn view(&self, kind: Kind, owner: usize, span: Span) -> View {
         let sights = (0..self.users).map(|author| self.sight(kind, owner, author, span)).collect();
         let is_direct = self.is_direct || kind != Kind::Home;
         View { kind, owner, span, is_direct, sights }
     }
 
-    /// Returns the same for a count, which need not look at follows that no read has met yet.
+    /// Returns the same for a count, which may miss follows that no read has met.
     pub(crate) fn view_of_count(&self, owner: usize, span: Span) -> View {
         let mut view = self.view(Kind::Home, owner, span);
         let is_met = |follow: &Span| follow.end <= self.reads[owner];
@@ -264,7 +269,7 @@ impl History {
                 sight.follow = None;
             }
             was_followed = own.follows;
-            // It may hold from the beginning of its change to the end of the next one.
+            // It may hold from the start of its change to the end of the next one.
             let until = changes.get(place + 1).map_or(NEVER, |next| next.span.end);
             if change.span.begin < span.end && until > span.begin {
                 let is_near = own.follows && (kind == Kind::Home || other.follows);
@@ -276,8 +281,8 @@ impl History {
         sight
     }
 
-    /// Returns a text with all that is known of a post and of what its author is to a reader.
-    pub(crate) fn tell(&self, id: u64, reader: usize) -> String {
+    /// Describes a post and its author's relations to a reader.
+    pub(crate) fn describe(&self, id: u64, reader: usize) -> String {
         let Some(post) = self.posts.get(&id) else { return format!("post {id}, unknown") };
         let mut text = format!("{post:?}");
         for Change { span, after } in
@@ -297,7 +302,7 @@ fn key(own: usize, other: usize) -> (usize, usize) {
     (own.min(other), own.max(other))
 }
 
-// From the lower number's side to one's own, and back.
+// Converts from the lower number's side to one's own, and back.
 fn turned(own: usize, other: usize, [first, second]: Pair) -> Pair {
     if own < other { [first, second] } else { [second, first] }
 }

@@ -1,27 +1,25 @@
-//! Timelines against a model: posts, reposts, follows and their ends, blocks and mutes by 50 users
-//! in many tasks at once, some follows stopped halfway for a moment, some posts delivered late,
-//! some again, some home timelines dropped, and meanwhile scrolls of several pages, counts, and
-//! readers who ask again and again what is new.
+//! Model test of timelines: 50 users post, repost, follow, unfollow, block and mute in many
+//! concurrent tasks. Some follows stop halfway for a moment; some posts are delivered late or
+//! twice; some home timelines are deleted. Meanwhile others scroll, count and poll for new posts.
 //!
-//! Each answer is compared with what the contract allows and demands of it, given what had ended
-//! when it was asked for and what had begun when it came (`history`, `check`). And now and then all
-//! wait until the fan-out is done: then every timeline must be exactly as the contract has it.
+//! Each response is compared with what the specification allows and requires, given the operations
+//! before and during it (`history`, `check`). From time to time, all tasks wait until the fan-out
+//! is complete. Then each timeline must be exactly as specified.
 //!
-//! Deletions are no matter of this service: timelines know none. But a scroll names no post twice, as
-//! an entry or as one that stands in, so that none is shown twice, whatever is deleted.
+//! This service does not store deletions. But a scroll returns no post twice, as an entry or as a
+//! suppressed repost, so none shows twice after deletions either.
 //!
-//! A failure says its seed. With `MICROBLOG_MODEL_SEED`, the same tasks choose by the same chance,
-//! and so take much the same steps; how they interleave is the machine's matter and differs.
-//! `MICROBLOG_MODEL_STEPS` makes runs longer.
+//! A failure prints its seed. With `MICROBLOG_MODEL_SEED`, the tasks make the same choices; their
+//! interleaving still differs. `MICROBLOG_MODEL_STEPS` makes runs longer.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
 mod calls;
 mod check;
-mod dice;
 mod history;
-mod quiet;
+mod quiescent;
 mod ring;
+mod rng;
 #[path = "../support/mod.rs"]
 mod support;
 mod task;
@@ -39,38 +37,37 @@ use microblog_domain::UserId;
 use microblog_keyspace::Keyspace;
 use microblog_proto::relation::relation_service_client::RelationServiceClient;
 use microblog_testkit::{self as testkit, Topology};
-use microblog_timeline::{State, Store};
+use microblog_timeline::{FanoutState, Store};
 use support::{Client, PATIENCE, System};
 use task::{Phase, Task};
 use tokio::{task::JoinSet, time::sleep};
 use tonic::transport::Channel;
 
-use crate::{dice::Dice, history::History};
+use crate::{history::History, rng::Rng};
 
-/// How many users there are. Those with low numbers post more and have more followers.
+/// The number of users. Those with low numbers post more and have more followers.
 const USERS: usize = 50;
 
-/// How many tasks do something at once.
+/// The number of concurrent tasks.
 const TASKS: usize = 10;
 
-/// How many steps all tasks together take in a run.
+/// The steps of a run, over all tasks.
 const STEPS: usize = 2_000;
 
-/// What the parts of a run are mostly about; after each of them, everything is compared.
+/// The phases of a run; all timelines are compared after each.
 const PHASES: [Phase; 5] =
     [Phase::Growth, Phase::Calm, Phase::Decline, Phase::Growth, Phase::Decline];
 
-/// How many more declines there are at most, until some author went both ways: that is a matter of
-/// chance.
+/// The most further declines until some author has switched both ways, which is random.
 const DECLINES_MORE: usize = 10;
 
-/// With how many followers an author is pulled from: about half of them, at times.
+/// The pull threshold; about half of the authors exceed it at times.
 const THRESHOLD: &str = "8";
 
-/// Between two looks at the streams.
+/// The poll interval of the streams.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A system and what must be true of it.
+/// A system under test and its model.
 struct Case {
     client: Client,
     relation: RelationServiceClient<Channel>,
@@ -106,7 +103,7 @@ impl Case {
     }
 }
 
-/// Lets the tasks take their steps at once.
+/// Runs the steps of all tasks concurrently.
 async fn play(
     case: &Arc<Case>,
     tasks: Vec<Task>,
@@ -138,7 +135,7 @@ async fn play(
     played.into_iter().collect()
 }
 
-/// How authors' posts reached followers in the course of a run.
+/// The fan-out states of authors in the course of a run.
 #[derive(Debug, Default)]
 struct Ways {
     pulled: BTreeSet<usize>,
@@ -153,14 +150,14 @@ impl Ways {
     async fn note(&mut self, store: &Store) {
         let authors: Vec<_> =
             (0..USERS).filter_map(|n| UserId::new(support::id(n as u64))).collect();
-        let states = store.states(&authors).await.expect("the states");
+        let states = store.fanout_states(&authors).await.expect("the states");
         for (author, state) in states.into_iter().enumerate() {
             match state {
-                State::Pulled => drop(self.pulled.insert(author)),
-                State::Pushed if self.pulled.contains(&author) => {
+                FanoutState::OnRead => drop(self.pulled.insert(author)),
+                FanoutState::OnWrite if self.pulled.contains(&author) => {
                     self.pushed_again.insert(author);
                 }
-                State::Pushed | State::Crossing => {}
+                FanoutState::OnWrite | FanoutState::Switching => {}
             }
         }
     }
@@ -178,7 +175,7 @@ async fn run(
     for number in 0..TASKS {
         tasks.push(Task::new(case.clone(), seed, number, TASKS).prepare().await?);
     }
-    let mut dice = Dice::new(seed, TASKS as u64);
+    let mut rng = Rng::new(seed, TASKS as u64);
     let more = [Phase::Decline; DECLINES_MORE];
     for (number, phase) in PHASES.into_iter().chain(more).enumerate() {
         if number >= PHASES.len() && (ways.are_both() || !crosses) {
@@ -187,7 +184,7 @@ async fn run(
         tasks = play(&case, tasks, phase, steps / TASKS / PHASES.len()).await?;
         case.becomes_quiet().await;
         ways.note(&store).await;
-        quiet::all_is_as_expected(&case, &mut dice).await?;
+        quiescent::all_is_as_expected(&case, &mut rng).await?;
         for task in &mut tasks {
             task.nothing_is_left().await?;
         }
@@ -196,7 +193,7 @@ async fn run(
 }
 
 async fn every_answer_is_allowed(topology: Topology, mode: &str) {
-    let seed = dice::seed();
+    let seed = rng::seed();
     let steps = std::env::var("MICROBLOG_MODEL_STEPS").ok();
     let steps = steps.map_or(STEPS, |steps| steps.parse().expect("a number"));
     let flags = ["--mode", mode, "--pull-threshold", THRESHOLD];
@@ -208,8 +205,8 @@ async fn every_answer_is_allowed(topology: Topology, mode: &str) {
     let posts = case.history().posts.len();
     println!("{steps} steps, {posts} posts in {:?}", begin.elapsed());
     match outcome {
-        Ok(ways) => assert!(ways.are_both() || !crosses, "{ways:?}\n{}", dice::again(seed)),
-        Err(reason) => panic!("{reason}\n{}", dice::again(seed)),
+        Ok(ways) => assert!(ways.are_both() || !crosses, "{ways:?}\n{}", rng::again(seed)),
+        Err(reason) => panic!("{reason}\n{}", rng::again(seed)),
     }
 }
 

@@ -1,13 +1,13 @@
-//! Home timelines that are full.
+//! Full home timelines.
 
 use microblog_testkit::Topology;
 
 use crate::support::{System, delivery, id, post_id};
 
-/// How many posts a home timeline has.
+/// The length of a home timeline.
 const HOME_MAX: usize = 800;
 
-/// How many posts are delivered at once.
+/// The posts per delivery.
 const BATCH: usize = 100;
 
 impl System {
@@ -32,8 +32,7 @@ impl System {
     }
 }
 
-// Of a post that came earlier than one before it, the place is taken earlier, too: so few posts
-// around the end may be others.
+// A post inserted earlier is also overwritten earlier, so a few posts around the end may differ.
 fn is_full_of(home: &[u64], posts: &[u64]) -> bool {
     let newest: Vec<_> = posts.iter().rev().take(HOME_MAX).copied().collect();
     let certain = HOME_MAX - 2 * BATCH;
@@ -41,13 +40,13 @@ fn is_full_of(home: &[u64], posts: &[u64]) -> bool {
 }
 
 #[tokio::test]
-async fn a_full_home_timeline_has_the_newest_800_through_all_its_sizes() {
+async fn a_home_timeline_has_the_newest_800_posts_at_each_ring_size() {
     let system = System::start_with(Topology::Single, &["--mode", "push"]).await;
     let (author, reader) = (id(1), id(2));
     system.follow(reader, author).await;
     assert_eq!(system.home(reader).await, [0; 0]);
     let mut posts: Vec<u64> = Vec::new();
-    // Past each of the lengths that a ring has, one by one around the first of them.
+    // Past each size of a ring, one by one around the first of them.
     for count in [9, 1, 1, 11, 1, 1, 24, 1, 51, 101, 204, 393, 1, 1, 1, 799, 1, 1, 350] {
         let new: Vec<u64> = (0..count).map(|_| post_id(author)).collect();
         system.deliver_all(&new, author).await;
@@ -62,7 +61,7 @@ async fn a_full_home_timeline_has_the_newest_800_through_all_its_sizes() {
         microblog_testkit::eventually(&what, crate::PATIENCE, async || is_there(reader).await)
             .await;
     }
-    // What is delivered again takes no place.
+    // A repeated delivery inserts nothing.
     let before = [system.whole_home(author).await, system.whole_home(reader).await];
     let again = &posts[posts.len() - 500..];
     system.deliver_all(again, author).await;

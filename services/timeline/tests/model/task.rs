@@ -1,34 +1,34 @@
-//! What one of many tasks does: a random operation after the other. The graph's are those of the
-//! users that the task owns; it posts for anybody and reads anything.
+//! A task of the model test: a series of random operations. It changes the relations of its own
+//! users, posts for any user and reads any timeline.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     Case, USERS,
     check::Reader,
-    dice::Dice,
-    history::{Deed, Kind, NEVER, Post, Span},
+    history::{Action, Kind, NEVER, Post, Span},
+    rng::Rng,
     support,
 };
 
-/// How many steps after a post got its id it is delivered, at most, if it comes late.
+/// A late post is delivered at most so many steps after it got its id.
 const LATE_STEPS: usize = 4;
 
-/// How many each user follows in the beginning, about.
+/// The approximate number of initial followings per user.
 const FOLLOWS: usize = 8;
 
-/// Every how many-th author loses followers in a decline.
+/// In a decline, each author with a multiple of this number loses followers.
 const UNLOVED: usize = 5;
 
-/// How many posts there are, about: a home timeline has room for them all.
+/// The approximate number of posts: fewer than the length of a home timeline.
 const POSTS_MAX: usize = 750;
 
-/// What most of a task's operations are.
+/// The phase: which operations are most frequent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Follows.
     Growth,
-    /// Ends of follows, all of the same few authors.
+    /// Unfollows, all of the same few authors.
     Decline,
     /// Neither.
     Calm,
@@ -41,7 +41,7 @@ enum Verb {
     Repost,
     Quote,
     Redeliver,
-    Act(Deed),
+    Act(Action),
     Home,
     HomeAmidFollows,
     HomeTop,
@@ -74,50 +74,50 @@ fn verbs(phase: Phase) -> Vec<(usize, Verb)> {
         (2, Verb::Expire),
     ];
     let deeds = [
-        (follow, Deed::Follow),
-        (unfollow, Deed::Unfollow),
-        (2, Deed::RemoveFollower),
-        (2, Deed::Block),
-        (3, Deed::Unblock),
-        (3, Deed::Mute),
-        (3, Deed::Unmute),
+        (follow, Action::Follow),
+        (unfollow, Action::Unfollow),
+        (2, Action::RemoveFollower),
+        (2, Action::Block),
+        (3, Action::Unblock),
+        (3, Action::Mute),
+        (3, Action::Unmute),
     ];
-    verbs.extend(deeds.map(|(weight, deed)| (weight, Verb::Act(deed))));
+    verbs.extend(deeds.map(|(weight, action)| (weight, Verb::Act(action))));
     verbs
 }
 
 /// A task.
 pub(crate) struct Task {
     case: Arc<Case>,
-    dice: Dice,
+    rng: Rng,
     users: Vec<usize>,
-    /// Posts that have an id and are not delivered, with the step in which they will be.
+    /// Posts with an id that are not delivered yet, with their step.
     held: Vec<(usize, Post)>,
-    /// Those of the users who ask what is new.
+    /// Users who poll for new posts.
     readers: BTreeMap<usize, Reader>,
 }
 
 impl Task {
     pub(crate) fn new(case: Arc<Case>, seed: u64, number: usize, tasks: usize) -> Self {
-        let dice = Dice::new(seed, number as u64);
+        let rng = Rng::new(seed, number as u64);
         let users = (number..USERS).step_by(tasks).collect();
-        Self { case, dice, users, held: Vec::new(), readers: BTreeMap::new() }
+        Self { case, rng, users, held: Vec::new(), readers: BTreeMap::new() }
     }
 
-    /// Has the task's users follow some.
+    /// Makes the task's users follow others.
     pub(crate) async fn prepare(mut self) -> Result<Self, String> {
         for user in self.users.clone() {
             for _ in 0..FOLLOWS {
-                let other = self.dice.low(USERS);
+                let other = self.rng.low(USERS);
                 if other != user {
-                    self.case.act(Deed::Follow, user, other, false).await?;
+                    self.case.act(Action::Follow, user, other, false).await?;
                 }
             }
         }
         Ok(self)
     }
 
-    /// Takes so many steps.
+    /// Runs so many steps.
     pub(crate) async fn run(mut self, phase: Phase, steps: usize) -> Result<Self, String> {
         let verbs = verbs(phase);
         for step in 0..steps {
@@ -128,7 +128,7 @@ impl Task {
             for (_, post) in due {
                 self.case.deliver(&[post]).await?;
             }
-            let verb = self.dice.weighed(&verbs);
+            let verb = self.rng.weighed(&verbs);
             let done = self.step(phase, verb, step).await;
             done.map_err(|error| format!("{verb:?}: {error}"))?;
         }
@@ -145,12 +145,12 @@ impl Task {
         }
         match verb {
             Verb::Post => {
-                let count = if self.dice.one_in(4) { 1 + self.dice.below(3) } else { 1 };
+                let count = if self.rng.one_in(4) { 1 + self.rng.below(3) } else { 1 };
                 let posts: Vec<_> = (0..count).map(|_| self.post(0, true)).collect();
                 self.case.deliver(&posts).await
             }
             Verb::PostLate => {
-                let due = step + 1 + self.dice.below(LATE_STEPS);
+                let due = step + 1 + self.rng.below(LATE_STEPS);
                 let post = self.post(0, true);
                 self.held.push((due, post));
                 Ok(())
@@ -164,28 +164,28 @@ impl Task {
                 Some(post) => self.case.deliver(&[post]).await,
                 None => Ok(()),
             },
-            Verb::Act(deed) => self.act(deed, phase).await,
+            Verb::Act(action) => self.act(action, phase).await,
             Verb::HomeAmidFollows => self.read_amid_follows().await,
             Verb::Home | Verb::HomeTop | Verb::Friends | Verb::User => self.read(verb).await,
             Verb::Count => self.count().await,
             Verb::Poll => self.poll().await,
             Verb::Expire => {
-                let user = self.dice.below(USERS);
+                let user = self.rng.below(USERS);
                 self.case.expire(user).await
             }
         }
     }
 
     fn post(&mut self, root: u64, has_text: bool) -> Post {
-        let author = self.dice.low(USERS);
+        let author = self.rng.low(USERS);
         let id = support::post_id(support::id(author as u64));
         let span = Span { begin: 0, end: NEVER };
         Post { id, author, root, has_text, span, settled: NEVER }
     }
 
-    // One of the newest, the newer the likelier.
+    // One of the newest; newer ones are more likely.
     fn delivered(&mut self) -> Option<Post> {
-        let place = self.dice.low(120);
+        let place = self.rng.low(120);
         let history = self.case.history();
         let place = place.min(history.posts.len().checked_sub(1)?);
         history.posts.values().rev().nth(place).copied()
@@ -195,33 +195,33 @@ impl Task {
         self.delivered().map(|post| post.shows())
     }
 
-    async fn act(&mut self, deed: Deed, phase: Phase) -> Result<(), String> {
-        let own = self.dice.of(&self.users);
+    async fn act(&mut self, action: Action, phase: Phase) -> Result<(), String> {
+        let own = self.rng.of(&self.users);
         let is_fit = |other: usize| {
             let [of_own, of_other] = self.case.history().pair(own, other);
-            match deed {
-                Deed::Follow => !of_own.follows,
-                Deed::Unfollow if phase == Phase::Decline => {
+            match action {
+                Action::Follow => !of_own.follows,
+                Action::Unfollow if phase == Phase::Decline => {
                     of_own.follows && other.is_multiple_of(UNLOVED)
                 }
-                Deed::Unfollow => of_own.follows,
-                Deed::RemoveFollower => of_other.follows,
-                Deed::Block => of_own.follows || of_other.follows,
-                Deed::Unblock => of_own.blocks,
-                Deed::Mute => of_own.follows && !of_own.mutes,
-                Deed::Unmute => of_own.mutes,
+                Action::Unfollow => of_own.follows,
+                Action::RemoveFollower => of_other.follows,
+                Action::Block => of_own.follows || of_other.follows,
+                Action::Unblock => of_own.blocks,
+                Action::Mute => of_own.follows && !of_own.mutes,
+                Action::Unmute => of_own.mutes,
             }
         };
-        // Now and then where it changes nothing, or is refused.
-        let is_any = self.dice.one_in(10);
+        // Sometimes without effect, or rejected.
+        let is_any = self.rng.one_in(10);
         let others = (0..USERS).filter(|&other| other != own && (is_any || is_fit(other)));
         let others: Vec<_> = others.collect();
         if others.is_empty() {
             return Ok(());
         }
-        let other = others[self.dice.low(others.len())];
-        let is_slow = self.dice.one_in(4);
-        self.case.act(deed, own, other, is_slow).await
+        let other = others[self.rng.low(others.len())];
+        let is_slow = self.rng.one_in(4);
+        self.case.act(action, own, other, is_slow).await
     }
 
     async fn read(&mut self, verb: Verb) -> Result<(), String> {
@@ -231,24 +231,24 @@ impl Task {
             Verb::HomeTop => (Kind::Home, 1),
             _ => (Kind::Home, 12),
         };
-        let owner = self.dice.below(USERS);
-        let size = self.dice.of(&[1, 2, 5, 10, 20, 20, 35, 41, 60, 100, 200]);
+        let owner = self.rng.below(USERS);
+        let size = self.rng.of(&[1, 2, 5, 10, 20, 20, 35, 41, 60, 100, 200]);
         let (scroll, _) = self.case.scroll(kind, owner, size, pages_max, "").await?;
         scroll.check(&self.case.history(), None)
     }
 
-    // Whoever scrolls follows and unfollows meanwhile, so that what is shown of reposts changes.
+    // The reader follows and unfollows during the scroll, which changes the suppressed reposts.
     async fn read_amid_follows(&mut self) -> Result<(), String> {
-        let owner = self.dice.of(&self.users);
-        let size = self.dice.of(&[1, 2, 5, 10]);
+        let owner = self.rng.of(&self.users);
+        let size = self.rng.of(&[1, 2, 5, 10]);
         let case = self.case.clone();
         let following = async {
             for _ in 0..FOLLOWS {
-                let other = self.dice.low(USERS);
+                let other = self.rng.low(USERS);
                 let follows = case.history().pair(owner, other)[0].follows;
-                let deed = if follows { Deed::Unfollow } else { Deed::Follow };
+                let action = if follows { Action::Unfollow } else { Action::Follow };
                 if other != owner {
-                    case.act(deed, owner, other, false).await?;
+                    case.act(action, owner, other, false).await?;
                 }
             }
             Ok::<_, String>(())
@@ -260,7 +260,7 @@ impl Task {
     }
 
     async fn count(&mut self) -> Result<(), String> {
-        let owner = self.dice.of(&self.users);
+        let owner = self.rng.of(&self.users);
         let Some(reader) = self.readers.get(&owner) else { return Ok(()) };
         let begin = self.case.tick();
         let count = self.case.count(owner, &reader.token).await?;
@@ -269,18 +269,18 @@ impl Task {
     }
 
     async fn poll(&mut self) -> Result<(), String> {
-        let owner = self.dice.of(&self.users);
+        let owner = self.rng.of(&self.users);
         match self.readers.remove(&owner) {
-            // Somebody who begins anew now and then.
-            Some(mut reader) if !self.dice.one_in(25) => {
-                let size = self.dice.of(&[1, 3, 20, 50]);
-                // Not everybody comes to the end.
-                let pages_max = if self.dice.one_in(5) { 1 } else { usize::MAX };
+            // Sometimes starts anew.
+            Some(mut reader) if !self.rng.one_in(25) => {
+                let size = self.rng.of(&[1, 3, 20, 50]);
+                // Some polls stop before the last page.
+                let pages_max = if self.rng.one_in(5) { 1 } else { usize::MAX };
                 self.case.poll(owner, size, pages_max, &mut reader).await?;
                 self.readers.insert(owner, reader);
             }
             _ => {
-                let (size, pages) = self.dice.of(&[(20, 1), (50, 1), (50, 3), (200, 4)]);
+                let (size, pages) = self.rng.of(&[(20, 1), (50, 1), (50, 3), (200, 4)]);
                 let reader = self.case.begin_polling(owner, size, pages).await?;
                 self.readers.insert(owner, reader);
             }
@@ -288,14 +288,16 @@ impl Task {
         Ok(())
     }
 
-    /// Checks, while nothing happens, that each of the readers is told of everything new, once.
+    /// Checks in a quiescent state that each reader gets each new post once.
     pub(crate) async fn nothing_is_left(&mut self) -> Result<(), String> {
         for (&owner, reader) in &mut self.readers {
             let count = self.case.count(owner, &reader.token).await?;
-            let told = self.case.poll(owner, 50, usize::MAX, reader).await?;
+            let returned = self.case.poll(owner, 50, usize::MAX, reader).await?;
             let left = self.case.poll(owner, 50, usize::MAX, reader).await?;
-            if (count, 0) != (told, left) {
-                return Err(format!("{count} new to {owner}, told of {told}, and of {left} again"));
+            if (count, 0) != (returned, left) {
+                return Err(format!(
+                    "{count} new to {owner}, {returned} returned, then {left} again"
+                ));
             }
         }
         Ok(())
@@ -317,8 +319,8 @@ impl Case {
         Ok(Reader { token, seen: scroll.ids().into_iter().collect(), floor })
     }
 
-    // Returns of how many posts the reader is told. Who does not come to the last page has seen
-    // nothing: the token stands for what it stood for before.
+    // Returns the number of new posts. A poll that stops before the last page leaves the since
+    // token unchanged.
     async fn poll(
         &self,
         owner: usize,
@@ -331,10 +333,10 @@ impl Case {
         scroll.check(&self.history(), Some(reader))?;
         reader.token = token;
         let ids = scroll.ids();
-        let told = ids.len();
+        let returned = ids.len();
         if scroll.pages.last().is_some_and(|page| !page.has_next) {
             reader.seen.extend(ids);
         }
-        Ok(told)
+        Ok(returned)
     }
 }

@@ -1,5 +1,4 @@
-//! A timeline service and the relation service that it asks, on a store of their own, and what tests
-//! need to call them.
+//! Test support: a timeline service and a relation service on a store of their own.
 #![allow(dead_code, reason = "no test file uses all of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -36,7 +35,7 @@ pub(crate) type Client = TimelineServiceClient<Channel>;
 
 pub(crate) use microblog_testkit::PATIENCE;
 
-/// A configuration for a store, with further flags.
+/// Returns a configuration with further flags.
 pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
     let own = ["timeline", "--redis-url", url, "--threads", "1"];
     Config::parse_from(own.iter().chain(flags))
@@ -62,13 +61,13 @@ impl System {
         Self::start_as(Worker::ONLY, topology, flags).await
     }
 
-    /// Starts the timeline service without most of its background jobs: the one stream that is left
-    /// to it is that of partition 15.
+    /// Starts the timeline service without most background jobs: only the stream of partition 15
+    /// has a worker.
     pub(crate) async fn start_without_jobs(topology: Topology) -> Self {
         Self::start_as(Worker { index: 15, count: 1_000 }, topology, &[]).await
     }
 
-    /// Starts another timeline service on the same store, and with the same relation service.
+    /// Starts another timeline service with the same store and relation service.
     pub(crate) async fn another(&self, flags: &[&str]) -> Self {
         Self::on(Worker::ONLY, self.redis.clone(), self.relation_url.clone(), flags).await
     }
@@ -79,7 +78,7 @@ impl System {
         Self::on(worker, redis, relation_url, flags).await
     }
 
-    /// Starts a timeline service on a store, with a relation service that runs already.
+    /// Starts a timeline service on a store, with a running relation service.
     pub(crate) async fn on(
         worker: Worker,
         redis: Arc<testkit::Store>,
@@ -91,24 +90,24 @@ impl System {
         let service = microblog_timeline::service(&config, peer, worker).await.unwrap();
         let ready = service.ready.clone();
         let address = run(service, &config.chassis);
-        // A cluster that has just formed may take a moment, on a busy machine more.
+        // A new cluster may take a moment.
         testkit::eventually("the store is ready", PATIENCE, async || ready().await).await;
         let relation = RelationServiceClient::new(channel(&relation_url));
         let (client, store) = (client(&address), Store::open(&config.redis).unwrap());
         Self { redis, config, address, client, relation, relation_url, store }
     }
 
-    /// Takes a post of an author in, and returns its id.
+    /// Delivers a post of an author, and returns its id.
     pub(crate) async fn post(&self, author: u64) -> u64 {
         self.deliver(delivery(post_id(author), author, 0)).await
     }
 
-    /// Takes a repost without a text in, and returns its id.
+    /// Delivers a plain repost, and returns its id.
     pub(crate) async fn repost(&self, author: u64, root: u64) -> u64 {
         self.deliver(delivery(post_id(author), author, root)).await
     }
 
-    /// Takes a repost with a text in, and returns its id.
+    /// Delivers a repost with a text, and returns its id.
     pub(crate) async fn quote(&self, author: u64, root: u64) -> u64 {
         let delivery = delivery(post_id(author), author, root);
         self.deliver(pb::Delivery { has_text: true, ..delivery }).await
@@ -195,7 +194,7 @@ pub(crate) fn id(n: u64) -> u64 {
     ((1_000_000 + n) << 12) | ((n % 1024) << 2)
 }
 
-/// Returns the id of a new post: later than all before, in its author's partition.
+/// Returns the id of a new post: newer than all before, in its author's partition.
 pub(crate) fn post_id(author: u64) -> u64 {
     static TICK: AtomicU64 = AtomicU64::new(50_000_000);
     (TICK.fetch_add(1, Ordering::SeqCst) << 12) | (author & 0xffc)
@@ -205,7 +204,7 @@ pub(crate) fn delivery(post_id: u64, author_id: u64, root_id: u64) -> pb::Delive
     pb::Delivery { post_id, author_id, root_id, has_text: root_id == 0 }
 }
 
-/// Returns an entry as the store has it.
+/// Returns an entry for the store.
 pub(crate) fn entry(post: u64, author: u64) -> Entry {
     let (post, author) = (PostId::new(post).unwrap(), UserId::new(author).unwrap());
     Entry { post, author, root: None, has_text: true }
@@ -215,8 +214,8 @@ pub(crate) fn posts(entries: &[pb::Entry]) -> Vec<u64> {
     entries.iter().map(|entry| entry.post_id).collect()
 }
 
-/// Asserts why a call was refused.
-pub(crate) fn assert_refused<T: std::fmt::Debug>(
+/// Asserts that a call was rejected with this status.
+pub(crate) fn assert_rejected<T: std::fmt::Debug>(
     answer: Result<T, Status>,
     code: Code,
     reason: ErrorReason,
@@ -226,11 +225,14 @@ pub(crate) fn assert_refused<T: std::fmt::Debug>(
     assert_eq!((status.code(), actual), (code, Some(reason)), "{status:?}");
 }
 
-/// Asserts that a call was refused for some fields.
+/// Asserts that a call was rejected because of these fields.
 #[track_caller]
-pub(crate) fn names_fields<T: std::fmt::Debug>(answer: Result<T, Status>, fields: &[&str]) {
+pub(crate) fn assert_invalid_fields<T: std::fmt::Debug>(
+    answer: Result<T, Status>,
+    fields: &[&str],
+) {
     use tonic_types::StatusExt as _;
-    let status = answer.expect_err("a refusal");
+    let status = answer.expect_err("a rejection");
     assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
     let violations = status.get_details_bad_request().expect("a BadRequest").field_violations;
     let named: Vec<_> = violations.iter().map(|violation| violation.field.as_str()).collect();

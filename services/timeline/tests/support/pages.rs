@@ -1,4 +1,4 @@
-//! Timelines read page by page, and calls that are made until they succeed.
+//! Reads timelines page by page, and repeats calls until they succeed.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,13 @@ use tonic::{Code, Request, Status};
 
 use super::{Client, PATIENCE, posts};
 
-/// For one call.
+/// The deadline of a call.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
-/// A call is over by then: on a busy machine somewhat after its deadline.
+/// The time in which a call ends: its deadline, with a margin for busy machines.
 pub(crate) const OVER: Duration = Duration::from_secs(40);
 
-/// How calls end of which nobody knows what became of them.
+/// Status codes with an unknown outcome.
 pub(crate) const UNKNOWN: [Code; 4] =
     [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled, Code::Unknown];
 
@@ -58,7 +58,7 @@ impl Timeline {
         }
     }
 
-    /// Returns the posts of all pages: what is new since a token, or all.
+    /// Returns the posts of all pages: those new since a token, or all.
     pub(crate) async fn whole(
         self,
         client: &Client,
@@ -83,7 +83,7 @@ impl Timeline {
     }
 }
 
-/// Makes a call, and makes it again as long as its outcome is unknown.
+/// Repeats a call while its outcome is unknown.
 pub(crate) async fn until_answered<T>(mut call: impl AsyncFnMut() -> Result<T, Status>) -> T {
     let give_up = Instant::now() + 3 * PATIENCE;
     loop {
@@ -101,7 +101,7 @@ pub(crate) async fn until_answered<T>(mut call: impl AsyncFnMut() -> Result<T, S
     }
 }
 
-/// Takes posts in, however often it has to be tried.
+/// Delivers posts, with retries.
 pub(crate) async fn deliver_all(client: &Client, deliveries: &[pb::Delivery]) {
     until_answered(async || {
         let deliveries = deliveries.to_vec();
@@ -112,7 +112,7 @@ pub(crate) async fn deliver_all(client: &Client, deliveries: &[pb::Delivery]) {
     .await;
 }
 
-/// Returns whether posts are newest first, each once.
+/// Returns whether posts are newest first without duplicates.
 pub(crate) fn is_newest_first(posts: &[u64]) -> bool {
     posts.is_sorted_by(|a, b| a > b)
 }

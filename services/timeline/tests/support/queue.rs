@@ -1,4 +1,4 @@
-//! What waits in the fan-out streams.
+//! The content of the fan-out streams.
 
 use microblog_domain::UserId;
 use microblog_testkit::{
@@ -12,10 +12,10 @@ use super::{PATIENCE, System};
 
 const STREAMS: u16 = 16;
 
-/// What a step says.
+/// The fields of a stream entry.
 type Fields = Vec<(String, Vec<u8>)>;
 
-/// Returns the jobs that wait or are under way, on a store that is one server.
+/// Returns the jobs in the streams of a single server, pending ones included.
 pub(crate) async fn jobs(redis: &RedisServer) -> Vec<Job> {
     let mut admin = redis.admin().await;
     let mut jobs = Vec::new();
@@ -29,14 +29,14 @@ pub(crate) async fn jobs(redis: &RedisServer) -> Vec<Job> {
     jobs
 }
 
-/// Returns how many steps wait or are under way.
+/// Returns the number of steps, pending ones included.
 pub(crate) async fn depth(redis: &testkit::Store) -> u64 {
     let mut depth = 0;
     for stream in 0..STREAMS {
         for node in redis.nodes() {
             let mut len = cmd("XLEN");
             len.arg(format!("tl:{{{stream}}}:fanout"));
-            // Of a cluster, one node has it.
+            // In a cluster, one node has the stream.
             if let Ok(Value::Int(len)) = len.query_async(&mut node.admin().await).await {
                 depth += len as u64;
             }
@@ -45,17 +45,17 @@ pub(crate) async fn depth(redis: &testkit::Store) -> u64 {
     depth
 }
 
-/// Waits until nothing is to be done.
-pub(crate) async fn settles(system: &System) {
+/// Waits until the streams are empty.
+pub(crate) async fn drained(system: &System) {
     let is_idle = async || depth(&system.redis).await == 0;
-    testkit::eventually("nothing waits", PATIENCE, is_idle).await;
+    testkit::eventually("the streams are empty", PATIENCE, is_idle).await;
 }
 
-/// Returns the posts of a home timeline as they are stored, in no order.
+/// Returns the stored posts of a home timeline, in no order.
 pub(crate) async fn stored(store: &Store, user: u64) -> Vec<u64> {
     let user = UserId::new(user).unwrap();
     let mut entries = Vec::new();
-    // On a busy machine a server may not answer in time.
+    // On a busy machine, a server may respond late.
     testkit::eventually("the store answers", PATIENCE, async || {
         let home = store.home(user).await;
         home.is_ok_and(|home| {

@@ -1,4 +1,4 @@
-//! A relation service that can be killed, and a way to it that can be cut.
+//! A relation service that can be killed, and a proxy that can cut the connection to it.
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -18,7 +18,7 @@ use tonic::transport::Channel;
 
 use super::{PATIENCE, channel};
 
-/// A relation service in a thread of its own, on a port that it keeps.
+/// A relation service in a thread of its own, on a fixed port.
 pub(crate) struct Relation {
     redis_url: String,
     port: u16,
@@ -40,7 +40,7 @@ impl Relation {
         RelationServiceClient::new(channel(&self.url()))
     }
 
-    /// Ends it as a crash would: whatever it was doing, its connections break.
+    /// Ends it like a crash: its connections break.
     pub(crate) fn kill(&mut self) {
         if let Some((stop, thread)) = self.running.take() {
             drop(stop);
@@ -48,7 +48,7 @@ impl Relation {
         }
     }
 
-    /// Starts it again on the same port, and waits until it answers.
+    /// Starts it again on the same port, and waits until it responds.
     pub(crate) async fn restart(&mut self) {
         self.kill();
         let (stop, stopped) = oneshot::channel();
@@ -85,18 +85,18 @@ fn run(redis_url: &str, port: u16, stopped: oneshot::Receiver<()>) {
     });
 }
 
-/// What becomes of what is sent.
+/// The state of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// It goes through.
+    /// Bytes pass.
     Open,
-    /// It waits, and nobody is told.
+    /// Bytes are delayed without an error.
     Frozen,
     /// Connections break, old ones and new ones.
     Cut,
 }
 
-/// A way to a service of 127.0.0.1.
+/// A proxy to a service on 127.0.0.1.
 pub(crate) struct Proxy {
     address: SocketAddr,
     link: watch::Sender<Link>,
@@ -127,7 +127,7 @@ impl Proxy {
 }
 
 impl Relation {
-    /// Returns a way to it.
+    /// Returns a proxy to it.
     pub(crate) async fn proxy(&self) -> Proxy {
         Proxy::to(self.port).await
     }
@@ -142,7 +142,7 @@ async fn carry(caller: TcpStream, port: u16, link: watch::Receiver<Link>) {
     }
 }
 
-// Until one side ends, or the link is cut.
+// Until one side closes, or the link is cut.
 async fn pump(
     from: Arc<TcpStream>,
     to: Arc<TcpStream>,
@@ -170,7 +170,7 @@ async fn pump(
     }
 }
 
-// `None` at the end, `Some(None)` where there is nothing yet.
+// `None` at the end, `Some(None)` without data.
 fn unless_blocked(count: std::io::Result<usize>) -> Option<Option<usize>> {
     match count {
         Ok(0) => None,
@@ -180,10 +180,10 @@ fn unless_blocked(count: std::io::Result<usize>) -> Option<Option<usize>> {
     }
 }
 
-/// For how many follows an import has time, in a build for tests on a busy machine.
+/// The follows that one import can process in time, in a debug build on a busy machine.
 const IMPORT: usize = 10_000;
 
-/// Has many follow somebody.
+/// Makes many users follow one.
 pub(crate) async fn import(
     relation: &RelationServiceClient<Channel>,
     followers: impl IntoIterator<Item = u64>,

@@ -1,25 +1,28 @@
-//! From the wire's types to the domain's. Says of every field what is wrong with it, all at once;
-//! of an import, which has thousands, only of the first.
+//! Decodes and validates requests. Reports all invalid fields at once; of an import, which has
+//! thousands, only the first.
 
 use std::collections::HashSet;
 
 use microblog_domain::{BATCH_MAX, Fields, Invalid, RequestId, UserId};
 use microblog_proto::user as pb;
 
-use crate::{Email, Error, Login, Name, Part, Password, import::Person, registration::Application};
+use crate::{
+    Email, Error, Login, Name, Password, ProfileField, import::ImportEntry,
+    registration::RegistrationRequest,
+};
 
-/// The most names that an import takes.
+/// The most names per import.
 const IMPORT_MAX: usize = 5000;
 
-pub(super) fn register(request: pb::RegisterRequest) -> Result<Application, Error> {
+pub(super) fn register(request: pb::RegisterRequest) -> Result<RegistrationRequest, Error> {
     let mut fields = Fields::default();
     let id = fields.read(RequestId::parse("request_id", &request.request_id));
     let name = fields.read(Name::parse("name", &request.name));
     let email = fields.read(Email::parse("email", &request.email));
     let password = fields.read(Password::parse_new("password", &request.password));
-    let display_name = fields.read(Part::DisplayName.parse(&request.display_name));
-    let application = id.zip(name).zip(email).zip(password).zip(display_name).map(
-        |((((request, name), email), password), display_name)| Application {
+    let display_name = fields.read(ProfileField::DisplayName.parse(&request.display_name));
+    let request = id.zip(name).zip(email).zip(password).zip(display_name).map(
+        |((((request, name), email), password), display_name)| RegistrationRequest {
             request: request.to_string(),
             name,
             email,
@@ -27,37 +30,36 @@ pub(super) fn register(request: pb::RegisterRequest) -> Result<Application, Erro
             display_name,
         },
     );
-    fields.finish(application).map_err(Error::Invalid)
+    fields.finish(request).map_err(Error::Invalid)
 }
 
 pub(super) fn import_users(
     request: &pb::ImportUsersRequest,
-) -> Result<(Vec<Person>, Option<Password>), Error> {
+) -> Result<(Vec<ImportEntry>, Option<Password>), Error> {
     let names = &request.names;
     at_most(IMPORT_MAX, names)?;
     let mut seen = HashSet::with_capacity(names.len());
-    let mut people = Vec::with_capacity(names.len());
+    let mut entries = Vec::with_capacity(names.len());
     for (i, name) in names.iter().enumerate() {
         let field = format!("names[{i}]");
         let name = Name::parse(&field, name)?;
         if !seen.insert(name.unique()) {
-            return Err(Invalid::new(field, "must be there once only").into());
+            return Err(Invalid::new(field, "must be unique").into());
         }
         let email = Email::parse("email_domain", &format!("{name}@{}", request.email_domain));
         let email = email.map_err(|invalid| {
             Invalid::new(invalid.field, "must be a domain for e-mail addresses")
         })?;
-        people.push(Person { name, email });
+        entries.push(ImportEntry { name, email });
     }
     let password = match request.password.as_str() {
         "" => None,
         text => Some(Password::parse_new("password", text)?),
     };
-    Ok((people, password))
+    Ok((entries, password))
 }
 
-/// Reads names of a text, which come from where nobody checks them: those that nobody can have are
-/// nobody's, and no fault of the request.
+/// Decodes names mentioned in a text. The text is not validated, so invalid names are skipped.
 pub(super) fn possible_names(names: &[String]) -> Result<Vec<Name>, Error> {
     at_most(BATCH_MAX, names)?;
     Ok(names.iter().filter_map(|name| Name::parse("names", name).ok()).collect())
@@ -92,14 +94,14 @@ pub(super) fn delete_user(request: &pb::DeleteUserRequest) -> Result<(UserId, Pa
 
 pub(super) fn update_profile(
     request: &pb::UpdateProfileRequest,
-) -> Result<(UserId, Vec<(Part, String)>), Error> {
+) -> Result<(UserId, Vec<(ProfileField, String)>), Error> {
     let mut fields = Fields::default();
     let id = fields.read(UserId::parse("user_id", request.user_id));
     let given = [
-        (Part::DisplayName, &request.display_name),
-        (Part::Bio, &request.bio),
-        (Part::AvatarUrl, &request.avatar_url),
-        (Part::Location, &request.location),
+        (ProfileField::DisplayName, &request.display_name),
+        (ProfileField::Bio, &request.bio),
+        (ProfileField::AvatarUrl, &request.avatar_url),
+        (ProfileField::Location, &request.location),
     ];
     let mut changes = Vec::new();
     for (part, text) in given {

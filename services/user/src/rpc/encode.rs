@@ -1,4 +1,4 @@
-//! From the domain's types to the wire's.
+//! Encodes responses.
 
 use microblog_domain::UserId;
 use microblog_proto::user as pb;

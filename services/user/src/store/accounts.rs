@@ -1,36 +1,35 @@
-//! Accounts: read, changed, deleted.
+//! Accounts: reads, changes and deletion.
 
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 
-use super::{Recalled, Store, Which, card, claims, intact};
-use crate::{Error, Hash, Part, Record, Registration, State, User, keys};
+use super::{CacheKey, CachedValue, Store, card, claims, intact};
+use crate::{Error, Hash, ProfileField, Record, Registration, State, User, keys};
 
-// The order in which profiles are read.
+// The fields of a profile in reading order.
 const FIELDS: [&str; 6] = ["card", "state", "draft", "email", "password", "request"];
 
-// Deletions are looked for in so many partitions at once, until there are enough.
+// The partitions per batch when collecting deletions.
 const PARTITIONS_PER_BATCH: usize = 256;
 
-/// Some accounts of a partition.
+/// A page of a partition's accounts.
 #[derive(Clone, Debug)]
 pub struct AccountsPage {
-    /// Their ids, in no order.
+    /// The ids, unordered.
     pub ids: Vec<UserId>,
-    /// From where to go on; 0 at the end.
+    /// The next cursor; 0 at the end.
     pub cursor: u64,
 }
 
 type Texts = Vec<Option<String>>;
 
 impl Store {
-    /// Returns all that is known of ids, whether they are accounts or not; `None` where there is
-    /// nothing. One round trip.
+    /// Returns the profiles of ids, in any state; `None` if there is none. One round trip.
     pub async fn read(&self, ids: &[UserId]) -> Result<Vec<Option<Record>>, Error> {
         self.read_each(ids).await?.into_iter().collect()
     }
 
-    /// The same, with what is damaged in its place. One round trip.
+    /// As `read`, with an error in place of each damaged profile.
     pub async fn read_each(
         &self,
         ids: &[UserId],
@@ -46,28 +45,32 @@ impl Store {
         ids.iter().zip(answers).map(read).collect()
     }
 
-    /// Returns what everybody may see of those ids that are accounts, in the same order; without
-    /// those whose card is damaged. One round trip.
+    /// Returns the public parts of the ids that are accounts, in their order; skips damaged cards.
+    /// One round trip.
     pub async fn users(&self, ids: &[UserId]) -> Result<Vec<User>, Error> {
-        let cards: Vec<_> = ids.iter().map(|&id| Which::Card(id)).collect();
-        let read = |(&id, recalled)| match recalled {
-            Recalled::Card(card) => card::read(id, &card?),
-            Recalled::Sessions(_) => None,
+        let cards: Vec<_> = ids.iter().map(|&id| CacheKey::Card(id)).collect();
+        let read = |(&id, cached)| match cached {
+            CachedValue::Card(card) => card::read(id, &card?),
+            CachedValue::Sessions(_) => None,
         };
-        Ok(ids.iter().zip(self.recall.read(&cards).await?).filter_map(read).collect())
+        Ok(ids.iter().zip(self.cache.read(&cards).await?).filter_map(read).collect())
     }
 
-    /// Changes parts of a profile; an empty text clears one. Returns whether there is such an
-    /// account. One round trip.
-    pub async fn update(&self, id: UserId, changes: &[(Part, String)]) -> Result<bool, Error> {
+    /// Changes fields of a profile; an empty text clears one. Returns whether the account exists.
+    /// One round trip.
+    pub async fn update(
+        &self,
+        id: UserId,
+        changes: &[(ProfileField, String)],
+    ) -> Result<bool, Error> {
         let call = Call::new("user_update").key(keys::profile(id));
-        let call = changes.iter().fold(call, |call, (part, text)| call.arg(part.field()).arg(text));
+        let call = changes.iter().fold(call, |call, (part, text)| call.arg(part.name()).arg(text));
         let done: Option<u64> = self.keyspace.call(call).await?;
         Ok(intact(done, "a card")? == 1)
     }
 
-    /// Deletes an account if this still is the hash of its password, with its sessions. Its claims
-    /// are worth nothing from then on, but still to be released. One round trip.
+    /// Deletes an account with its sessions if `checked` is still its password hash. Its claims
+    /// become stale and must be released. One round trip.
     pub async fn delete(&self, id: UserId, checked: &Hash) -> Result<bool, Error> {
         let call = Call::new("user_delete")
             .key(keys::profile(id))
@@ -80,7 +83,7 @@ impl Store {
         Ok(intact(done, "an account")? == 1)
     }
 
-    /// Returns the claims of an account that was deleted and is not confirmed. One round trip.
+    /// Returns the claims of a deleted account that is not confirmed. One round trip.
     pub async fn deleted(&self, id: UserId) -> Result<Option<Registration>, Error> {
         let mut read = redis::cmd("HMGET");
         read.arg(keys::profile(id)).arg(&["state", "draft", "email"]);
@@ -93,7 +96,7 @@ impl Store {
         }
     }
 
-    /// Forgets a deleted account, after its claims were released. One round trip.
+    /// Deletes the rest of a deleted account after the release of its claims. One round trip.
     pub async fn confirm_deletion(&self, id: UserId) -> Result<(), Error> {
         let call = Call::new("user_confirm_deletion")
             .key(keys::profile(id))
@@ -103,8 +106,8 @@ impl Store {
         Ok(())
     }
 
-    /// Returns up to so many deleted accounts that are not confirmed. Begins at a partition chosen
-    /// at random, so that none waits for ever behind others. Up to four round trips.
+    /// Returns up to `max` deleted accounts that are not confirmed. Starts at a random partition,
+    /// so that none starves. Up to four round trips.
     pub async fn deletions(&self, max: usize) -> Result<Vec<UserId>, Error> {
         let first: u16 = rand::random();
         let partitions: Vec<_> =
@@ -127,7 +130,7 @@ impl Store {
     }
 
     /// Returns some of a partition's accounts: up to 100,000 (8 bytes each, a few milliseconds)
-    /// while Redis keeps them packed, and about 1,000 from there on.
+    /// while the set is an intset, and about 1,000 afterwards.
     pub async fn accounts(&self, at: Partition, cursor: u64) -> Result<AccountsPage, Error> {
         let mut scan = redis::cmd("SSCAN");
         scan.arg(keys::accounts(at)).arg(cursor).arg("COUNT").arg(1000);
@@ -144,11 +147,11 @@ fn record(id: UserId, texts: Texts) -> Result<Option<Record>, Error> {
         _ if card.is_some() => State::Active,
         Some("pending") => State::Pending,
         Some("deleted") => State::Deleted,
-        _ => State::Gone,
+        _ => State::Aborted,
     };
     let user = match card {
         Some(card) => Some(intact(card::read(id, &card), "a card")?),
-        // What has a damaged draft is nothing: it cannot become an account.
+        // A profile with a damaged draft counts as missing: it cannot become an account.
         None => draft.and_then(|draft| card::read(id, &draft)),
     };
     let email = next().unwrap_or_default();

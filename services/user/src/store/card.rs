@@ -1,8 +1,8 @@
-//! How the store writes what everybody may see of an account: as one text, which is read as one
-//! field of a hash. It is the account's card, or the draft of one.
+//! The encoding of a card: the public part of an account as one text, in one field of a hash. A
+//! draft has the same encoding.
 //!
-//! It always has five parts: name, display name, bio, avatar URL and location, in this order. What
-//! is not there is an empty part. `functions.lua` says the same in Lua.
+//! It always has five parts: name, display name, bio, avatar URL and location, in this order.
+//! Missing ones are empty. `functions.lua` has the same encoding in Lua.
 
 use std::sync::Arc;
 
@@ -14,31 +14,31 @@ use microblog_keyspace::{
 
 use crate::{Draft, User, keys};
 
-/// Stands between two parts, and in none: ASCII's unit separator, a control character.
-/// A `char`, since a text is split at one in a fraction of the time that a `&str` takes.
+/// The separator, which no part contains: ASCII's unit separator, a control character. A `char`,
+/// since splitting at one is much faster than at a `&str`.
 const SEPARATOR: char = '\u{1f}';
 
-/// Returns the command that reads one, for those who want nothing else.
+/// Returns the command that reads a card.
 pub(super) fn command(id: UserId) -> Cmd {
     cmd("HGET").arg(keys::profile(id)).arg("card").take()
 }
 
-/// Reads the answer: a card that can be read; `None` for whoever is no account, or has a damaged one.
+/// Decodes the response: a valid card; `None` without an account, or for a damaged card.
 pub(super) fn decode(id: UserId, answer: Value) -> Result<Option<Arc<str>>, Error> {
     let Some(card) = keyspace::decode::<Option<Vec<u8>>>(answer)? else { return Ok(None) };
     let card = String::from_utf8(card).ok().filter(|card| read(id, card).is_some());
     if card.is_none() {
-        tracing::error!(%id, "an account's card is damaged");
+        tracing::error!(%id, "damaged account card");
     }
     Ok(card.map(Into::into))
 }
 
-/// Writes the draft of a registration.
+/// Encodes the draft of a registration.
 pub(super) fn write(draft: &Draft) -> String {
     [draft.name.as_str(), &draft.display_name, "", "", ""].join(SEPARATOR.encode_utf8(&mut [0]))
 }
 
-/// Reads a card or draft; `None` where it is damaged.
+/// Decodes a card or draft; `None` if it is damaged.
 pub(super) fn read(id: UserId, text: &str) -> Option<User> {
     let mut parts = text.split(SEPARATOR).map(str::to_owned);
     let user = User {
@@ -57,9 +57,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Email, Hash, Name, Part};
+    use crate::{Email, Hash, Name, ProfileField};
 
-    const PARTS: [Part; 4] = [Part::DisplayName, Part::Bio, Part::AvatarUrl, Part::Location];
+    const PARTS: [ProfileField; 4] = [
+        ProfileField::DisplayName,
+        ProfileField::Bio,
+        ProfileField::AvatarUrl,
+        ProfileField::Location,
+    ];
 
     fn id() -> UserId {
         UserId::new(4096).unwrap()
@@ -96,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_another_number_of_parts_is_damaged() {
+    fn a_card_with_a_wrong_number_of_parts_is_damaged() {
         for separators in [0, 1, 3, 5] {
             assert_eq!(
                 read(id(), &format!("ann{}", SEPARATOR.to_string().repeat(separators))),
@@ -118,7 +123,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_has_it_whatever_comes_in(text in "(\\PC|[\u{0}-\u{1f}]){0,20}") {
+        fn no_parsed_text_contains_the_separator(text in "(\\PC|[\u{0}-\u{1f}]){0,20}") {
             for part in PARTS {
                 if let Ok(kept) = part.parse(&text) {
                     prop_assert!(!kept.contains(SEPARATOR));

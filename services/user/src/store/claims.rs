@@ -1,5 +1,5 @@
-//! Claims on names and addresses. Does not know what a claim is worth: that depends on the profile
-//! of who holds it.
+//! Claims on names and addresses, which make them unique. The owner's profile decides whether a
+//! claim is valid.
 
 use std::time::Duration;
 
@@ -9,63 +9,63 @@ use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 use super::{Store, by_partition, intact};
 use crate::{Email, Error, Name, Registration, keys};
 
-/// What is claimed.
+/// The kind of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum IdentifierKind {
     /// A name.
     Name,
     /// An e-mail address.
     Email,
 }
 
-/// A name or address, whoever claims it.
+/// An identifier that accounts claim: a name or an e-mail address.
 #[derive(Clone, Copy, Debug)]
-pub enum Claim<'a> {
+pub enum Identifier<'a> {
     /// A name.
     Name(&'a Name),
     /// An e-mail address.
     Email(&'a Email),
 }
 
-/// Who holds a claim.
+/// The owner of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
-    /// This account or registration, if it is one.
-    Of(UserId),
-    /// Nobody: a name that is kept from others for some time, since this account was deleted.
-    Freed(UserId),
+pub enum ClaimOwner {
+    /// This account or registration, if it exists.
+    Account(UserId),
+    /// A hold: the name of this deleted account is reserved for some time.
+    Hold(UserId),
 }
 
-impl Holder {
-    /// Reads what is kept: an id, or one with a minus sign.
+impl ClaimOwner {
+    /// Decodes a stored claim: an id, or a negated one for a hold.
     pub(super) fn decode(value: i64) -> Option<Self> {
         let id = UserId::new(value.unsigned_abs())?;
-        Some(if value < 0 { Self::Freed(id) } else { Self::Of(id) })
+        Some(if value < 0 { Self::Hold(id) } else { Self::Account(id) })
     }
 
-    /// Returns what is kept.
+    /// Encodes a claim.
     fn encode(self) -> String {
         match self {
-            Self::Of(id) => id.to_string(),
-            Self::Freed(id) => format!("-{id}"),
+            Self::Account(id) => id.to_string(),
+            Self::Hold(id) => format!("-{id}"),
         }
     }
 
     /// Returns the account or registration.
     pub(crate) const fn id(self) -> Option<UserId> {
         match self {
-            Self::Of(id) => Some(id),
-            Self::Freed(_) => None,
+            Self::Account(id) => Some(id),
+            Self::Hold(_) => None,
         }
     }
 }
 
-impl<'a> Claim<'a> {
-    /// Returns what a registration claims.
-    pub const fn of(registration: &'a Registration, kind: Kind) -> Self {
+impl<'a> Identifier<'a> {
+    /// Returns an identifier of a registration.
+    pub const fn of(registration: &'a Registration, kind: IdentifierKind) -> Self {
         match kind {
-            Kind::Name => Self::Name(&registration.name),
-            Kind::Email => Self::Email(&registration.email),
+            IdentifierKind::Name => Self::Name(&registration.name),
+            IdentifierKind::Email => Self::Email(&registration.email),
         }
     }
 
@@ -78,8 +78,11 @@ impl<'a> Claim<'a> {
 }
 
 impl Store {
-    /// Returns who holds each claim. One round trip.
-    pub async fn holders(&self, claims: &[Claim<'_>]) -> Result<Vec<Option<Holder>>, Error> {
+    /// Returns the owner of each claim. One round trip.
+    pub async fn claim_owners(
+        &self,
+        claims: &[Identifier<'_>],
+    ) -> Result<Vec<Option<ClaimOwner>>, Error> {
         let mut batch = Batch::new();
         for claim in claims {
             let mut get = redis::cmd("GET");
@@ -89,45 +92,44 @@ impl Store {
         let answers = self.keyspace.send(batch).await?;
         let read = |answer| match keyspace::decode::<Option<i64>>(answer)? {
             None => Ok(None),
-            Some(value) => intact(Holder::decode(value), "a claim").map(Some),
+            Some(value) => intact(ClaimOwner::decode(value), "a claim").map(Some),
         };
         answers.into_iter().map(read).collect()
     }
 
-    /// Claims for each registration what is free, and returns who holds it then. One round trip.
+    /// Claims free identifiers, and returns the resulting owners. One round trip.
     pub async fn claim(
         &self,
-        kind: Kind,
+        kind: IdentifierKind,
         registrations: &[Registration],
-    ) -> Result<Vec<Holder>, Error> {
-        let call = |group: &[(usize, (Claim<'_>, UserId))]| {
+    ) -> Result<Vec<ClaimOwner>, Error> {
+        let call = |group: &[(usize, (Identifier<'_>, UserId))]| {
             let call = Call::new("user_claim");
             group
                 .iter()
                 .fold(call, |call, &(_, (claim, id))| call.key(keys::claim(claim)).arg(id.get()))
         };
-        let wants = registrations.iter().map(|r| (Claim::of(r, kind), r.id));
+        let wants = registrations.iter().map(|r| (Identifier::of(r, kind), r.id));
         self.change_claims(wants, |(claim, _)| claim.partition(), call).await
     }
 
-    /// Takes claims over from holders that have no right to them any more, each from the one given,
-    /// and returns who holds them then. One round trip.
-    pub async fn take(
+    /// Takes over stale claims by compare-and-set on their owners, and returns the resulting
+    /// owners. One round trip.
+    pub async fn take_over(
         &self,
-        kind: Kind,
-        registrations: &[(&Registration, Holder)],
-    ) -> Result<Vec<Holder>, Error> {
-        let call = |group: &[(usize, (Claim<'_>, Holder, UserId))]| {
+        kind: IdentifierKind,
+        registrations: &[(&Registration, ClaimOwner)],
+    ) -> Result<Vec<ClaimOwner>, Error> {
+        let call = |group: &[(usize, (Identifier<'_>, ClaimOwner, UserId))]| {
             group.iter().fold(Call::new("user_take"), |call, &(_, (claim, from, to))| {
                 call.key(keys::claim(claim)).arg(from.encode()).arg(to.get())
             })
         };
-        let wants = registrations.iter().map(|&(r, from)| (Claim::of(r, kind), from, r.id));
+        let wants = registrations.iter().map(|&(r, from)| (Identifier::of(r, kind), from, r.id));
         self.change_claims(wants, |(claim, ..)| claim.partition(), call).await
     }
 
-    /// Gives back what registrations claim, where they still hold it; names are kept from others for
-    /// so long. One round trip.
+    /// Releases the claims that these registrations own; names are held for `hold`. One round trip.
     pub async fn release(
         &self,
         registrations: &[Registration],
@@ -135,7 +137,10 @@ impl Store {
     ) -> Result<(), Error> {
         let hold_ms = hold.as_millis() as u64;
         let claims = registrations.iter().flat_map(|r| {
-            [(Claim::of(r, Kind::Name), r.id, hold_ms), (Claim::of(r, Kind::Email), r.id, 0)]
+            [
+                (Identifier::of(r, IdentifierKind::Name), r.id, hold_ms),
+                (Identifier::of(r, IdentifierKind::Email), r.id, 0),
+            ]
         });
         let mut batch = Batch::new();
         for (partition, group) in by_partition(claims, |(claim, ..)| claim.partition()) {
@@ -156,8 +161,8 @@ impl Store {
         items: impl ExactSizeIterator<Item = T>,
         partition: impl Fn(T) -> Partition,
         call: impl Fn(&[(usize, T)]) -> Call,
-    ) -> Result<Vec<Holder>, Error> {
-        let mut holders = vec![None; items.len()];
+    ) -> Result<Vec<ClaimOwner>, Error> {
+        let mut owners = vec![None; items.len()];
         let groups = by_partition(items, partition);
         let mut batch = Batch::new();
         for (partition, group) in &groups {
@@ -167,9 +172,9 @@ impl Store {
         for ((_, group), answer) in groups.iter().zip(answers) {
             let found: Vec<i64> = keyspace::decode(answer)?;
             for ((place, _), value) in group.iter().zip(found) {
-                holders[*place] = Holder::decode(value);
+                owners[*place] = ClaimOwner::decode(value);
             }
         }
-        holders.into_iter().map(|holder| intact(holder, "a claim")).collect()
+        owners.into_iter().map(|owner| intact(owner, "a claim")).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Registrations under way: from the id that is issued to the account, or to nothing.
+//! The steps of a registration, from the id to the account, or to its abort.
 
 use microblog_domain::{Partition, Repairs, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, redis};
@@ -6,14 +6,14 @@ use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 use super::{Store, by_partition, card, claims, intact};
 use crate::{Draft, Error, Registration, keys};
 
-// So many accounts go to one partition together: fewer calls, and still spread evenly.
+// The accounts per partition and call: fewer calls, but still evenly spread.
 const DRAFTS_PER_CALL_MAX: usize = 16;
-// So many registrations of one partition are looked through at once; the rest is found later.
+// The registrations per partition that one read returns.
 const PENDING_PER_PARTITION_MAX: isize = 100;
 
 impl Store {
-    /// Begins registrations: issues ids in partitions chosen at random and writes the profiles as
-    /// pending. Nothing is claimed yet. One round trip.
+    /// Starts registrations: issues ids in random partitions and writes pending profiles, without
+    /// claims. One round trip.
     pub async fn create(&self, drafts: &[Draft]) -> Result<Vec<Registration>, Error> {
         let mut batch = Batch::new();
         for chunk in drafts.chunks(DRAFTS_PER_CALL_MAX) {
@@ -31,9 +31,8 @@ impl Store {
         drafts.iter().zip(ids).map(begun).collect()
     }
 
-    /// Makes accounts of pending registrations, which must hold both their claims. Returns for each
-    /// whether it is an account now; if not, it was aborted meanwhile, or its draft is damaged. One
-    /// round trip.
+    /// Activates pending registrations, which must own both their claims. Returns for each whether
+    /// it is an account now; if not, it was aborted, or its draft is damaged. One round trip.
     pub async fn activate(&self, ids: &[UserId]) -> Result<Vec<bool>, Error> {
         let groups = by_partition(ids.iter().copied(), UserId::partition);
         let mut batch = Batch::new();
@@ -54,9 +53,9 @@ impl Store {
         Ok(done)
     }
 
-    /// Gives registrations up, so that they can become accounts no more, and returns those whose
-    /// claims are to be released before they are dropped. One round trip. A damaged one is logged
-    /// and left out, so that it does not keep the others from being given up.
+    /// Aborts registrations, which then cannot be activated. Returns those whose claims must be
+    /// released before `drop_registrations`. One round trip. Logs and skips damaged ones, so that
+    /// they do not block others.
     pub async fn abort(&self, ids: &[UserId]) -> Result<Vec<Registration>, Error> {
         let groups = by_partition(ids.iter().copied(), UserId::partition);
         let mut batch = Batch::new();
@@ -74,15 +73,15 @@ impl Store {
                 }
                 match claims(*id, &texts) {
                     Some(registration) => aborted.push(registration),
-                    None => tracing::error!(id = id.get(), "a registration is damaged"),
+                    None => tracing::error!(id = id.get(), "damaged registration"),
                 }
             }
         }
         Ok(aborted)
     }
 
-    /// Forgets registrations that became nothing, after their claims were released. Accounts are
-    /// left alone. One round trip.
+    /// Deletes aborted registrations after the release of their claims. Skips accounts. One round
+    /// trip.
     pub async fn drop_registrations(&self, ids: &[UserId]) -> Result<(), Error> {
         let mut batch = Batch::new();
         for (partition, group) in by_partition(ids.iter().copied(), UserId::partition) {
@@ -95,8 +94,8 @@ impl Store {
         Ok(())
     }
 
-    /// Takes ids that are no accounts off their partitions' lists of accounts. Returns those that were
-    /// on them. One round trip.
+    /// Removes ids that are not accounts from their partitions' lists of accounts. Returns those
+    /// removed. One round trip.
     pub async fn unlist(&self, ids: &[UserId]) -> Result<Vec<UserId>, Error> {
         let groups = by_partition(ids.iter().copied(), UserId::partition);
         let mut batch = Batch::new();
@@ -114,7 +113,7 @@ impl Store {
         Ok(unlisted)
     }
 
-    /// Returns registrations under way, the oldest 100 of each partition. One round trip.
+    /// Returns the oldest 100 registrations of each partition. One round trip.
     pub async fn registrations(&self) -> Result<Vec<UserId>, Error> {
         let mut batch = Batch::with_capacity(usize::from(Partition::COUNT));
         for partition in Partition::all() {
@@ -123,29 +122,29 @@ impl Store {
         self.ids(batch).await
     }
 
-    /// Returns registrations under way in one partition, the oldest 100. One command.
+    /// Returns the oldest 100 registrations of one partition. One command.
     pub async fn registrations_in(&self, partition: Partition) -> Result<Vec<UserId>, Error> {
         let mut batch = Batch::new();
         batch.query(partition, pending(partition));
         self.ids(batch).await
     }
 
-    /// Measures how far the clocks of the partitions are ahead of this process's. One batch.
+    /// Measures how far the partitions' clocks are ahead of this process's clock. One batch.
     pub async fn measure_clocks(&self) -> Result<(), Error> {
         Ok(self.keyspace.measure_clocks(keys::clock).await?)
     }
 
-    /// Returns what is wrong with a partition's clock.
+    /// Returns the violation of a partition's clock, if any.
     pub async fn clock_violation(&self, at: Partition) -> Result<Option<String>, Error> {
         Ok(self.keyspace.clock_violation(at, keys::clock).await?)
     }
 
-    /// Sets all clocks back that are too far ahead to issue stamps. Returns what it did.
+    /// Sets back all clocks that are too far ahead to issue stamps. Returns the repairs.
     pub async fn mend_clocks(&self) -> Result<Repairs, Error> {
         Ok(self.keyspace.mend_clocks("user_mend_clock", keys::clock).await?)
     }
 
-    /// Returns all the ids that the commands of a batch answer with.
+    /// Returns all ids in the responses of a batch.
     pub(super) async fn ids(&self, batch: Batch) -> Result<Vec<UserId>, Error> {
         let mut ids = Vec::new();
         for answer in self.keyspace.send(batch).await? {

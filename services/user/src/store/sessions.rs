@@ -1,4 +1,4 @@
-//! Sessions, and the counting of failed log-ins.
+//! Sessions, and the counters of failed log-ins.
 
 use std::{
     sync::Arc,
@@ -11,33 +11,33 @@ use microblog_keyspace::{
     redis::{self, Cmd, Value},
 };
 
-use super::{Holder, Recalled, Store, Which, intact};
+use super::{CacheKey, CachedValue, ClaimOwner, Store, intact};
 use crate::{Email, Error, Hash, Login, keys, throttle, token::Fingerprint};
 
-/// The most sessions of one account; a further one ends the one that would end first.
+/// The most sessions per account; a further one evicts the one that expires first.
 pub const SESSIONS_MAX: usize = 50;
 
-/// What came of announcing a log-in.
+/// The result of an attempt to log in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// It counts as failed until it succeeds. The name or address is claimed by this id, if by any.
+    /// Allowed, and counted as failed until it succeeds. Has the owner of the claim, if any.
     Allowed(Option<UserId>),
-    /// Too many have failed: the next one is allowed after this time.
-    Refused(Duration),
+    /// Throttled: the next attempt is allowed after this time.
+    Throttled(Duration),
 }
 
-/// The sessions of an account, and when each ends, in Unix ms. Their key goes with the last of them;
-/// what is still known of it then is over, as each session says.
+/// The sessions of an account with their expiry in Unix ms. The key expires with the last one; each
+/// cached session has its own expiry.
 #[derive(Clone, Debug)]
 pub(super) struct Sessions(Arc<[(Fingerprint, u64)]>);
 
-/// Returns the command that reads an account's sessions, of which there are few.
+/// Returns the command that reads an account's sessions, which are few.
 pub(super) fn command(id: UserId) -> Cmd {
     redis::cmd("ZRANGE").arg(keys::sessions(id)).arg(0).arg(-1).arg("WITHSCORES").take()
 }
 
 impl Sessions {
-    /// Reads the answer.
+    /// Decodes the response.
     pub(super) fn decode(answer: Value) -> Result<Self, keyspace::Error> {
         let sessions: Vec<(Vec<u8>, f64)> = keyspace::decode(answer)?;
         let kept = sessions.into_iter();
@@ -46,7 +46,7 @@ impl Sessions {
         Ok(Self(kept.collect()))
     }
 
-    /// Returns how many bytes they take, about.
+    /// Returns their approximate size in bytes.
     pub(super) fn heap_bytes(&self) -> usize {
         size_of_val(&*self.0)
     }
@@ -58,35 +58,35 @@ impl Sessions {
 }
 
 impl Store {
-    /// Counts a log-in as failed in advance, unless one must wait, and finds who claims what it
-    /// counts for. One round trip, whether anybody does or not.
-    pub async fn attempt(&self, counted: &Login) -> Result<Attempt, Error> {
+    /// Counts a log-in as failed in advance unless it is throttled, and returns the owner of the
+    /// claim. One round trip, with or without an owner.
+    pub async fn attempt(&self, throttle_key: &Login) -> Result<Attempt, Error> {
         let call = Call::new("user_attempt")
-            .key(keys::attempts(counted))
-            .key(keys::claim(counted.claim()))
+            .key(keys::attempts(throttle_key))
+            .key(keys::claim(throttle_key.claim()))
             .arg(rand::random::<u64>())
-            .arg(throttle::MEMORY_WHILE_FREE.as_millis() as u64)
-            .arg(throttle::MEMORY.as_millis() as u64)
-            .arg(throttle::waits_ms());
-        let (wait_ms, holder): (u64, String) = self.keyspace.call(call).await?;
+            .arg(throttle::UNDELAYED_FAILURES_TTL.as_millis() as u64)
+            .arg(throttle::FAILURES_TTL.as_millis() as u64)
+            .arg(throttle::delays_ms());
+        let (wait_ms, owner): (u64, String) = self.keyspace.call(call).await?;
         if wait_ms > 0 {
-            return Ok(Attempt::Refused(Duration::from_millis(wait_ms)));
+            return Ok(Attempt::Throttled(Duration::from_millis(wait_ms)));
         }
-        if holder.is_empty() {
+        if owner.is_empty() {
             return Ok(Attempt::Allowed(None));
         }
-        let holder = holder.parse().ok().and_then(Holder::decode);
-        intact(holder, "a claim").map(|holder| Attempt::Allowed(holder.id()))
+        let owner = owner.parse().ok().and_then(ClaimOwner::decode);
+        intact(owner, "a claim").map(|owner| Attempt::Allowed(owner.id()))
     }
 
-    /// Forgets failed log-ins. One round trip.
+    /// Resets the counter of failed log-ins. One round trip.
     pub async fn forget_attempts(&self, email: &Email) -> Result<(), Error> {
         self.keyspace.query::<u64>(forget_attempts(email)).await?;
         Ok(())
     }
 
-    /// Opens a session if this still is the hash of the account's password, and forgets failed
-    /// log-ins. Returns whether it did. One round trip.
+    /// Opens a session if `checked` is still the account's password hash, and resets the counter of
+    /// failed log-ins. Returns whether it did. One round trip.
     pub async fn open_session(
         &self,
         id: UserId,
@@ -107,20 +107,20 @@ impl Store {
         batch.call(id.partition(), call);
         batch.query(email.partition(), forget_attempts(email));
         let opened = self.keyspace.send(batch).await?.into_iter().next();
-        let opened: u64 = keyspace::decode(intact(opened, "no answer")?)?;
+        let opened: u64 = keyspace::decode(intact(opened, "a response")?)?;
         Ok(opened == 1)
     }
 
-    /// Returns when a session ends, also if that is over; `None` if there is none. As much as to
-    /// recall a card.
+    /// Returns the expiry of a session, also if it is past; `None` if there is none. Costs as much
+    /// as a cached card.
     pub async fn session(
         &self,
         id: UserId,
         token: Fingerprint,
     ) -> Result<Option<SystemTime>, Error> {
-        match self.recall.read(&[Which::Sessions(id)]).await?.pop() {
-            Some(Recalled::Sessions(sessions)) => Ok(sessions.end_of(token)),
-            Some(Recalled::Card(_)) | None => Err(Error::Damaged("an answer")),
+        match self.cache.read(&[CacheKey::Sessions(id)]).await?.pop() {
+            Some(CachedValue::Sessions(sessions)) => Ok(sessions.end_of(token)),
+            Some(CachedValue::Card(_)) | None => Err(Error::Damaged("a response")),
         }
     }
 
@@ -155,7 +155,7 @@ fn forget_attempts(email: &Email) -> redis::Cmd {
     forget
 }
 
-/// Returns a time as it is kept: in whole milliseconds.
+/// Returns a time as stored: in whole milliseconds.
 pub(crate) fn whole_ms(time: SystemTime) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(unix_ms(time))
 }

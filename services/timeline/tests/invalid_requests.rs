@@ -1,4 +1,4 @@
-//! Whatever comes in is answered: each wrong field is named, nothing is written, nothing crashes.
+//! Invalid requests: each invalid field is named, nothing is written, nothing crashes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -7,7 +7,7 @@ mod support;
 use microblog_proto::{common::ErrorReason, timeline as pb};
 use microblog_testkit::Topology::Single;
 use support::{
-    System, assert_refused, delivery, id, names_fields, pages::Timeline, post_id, posts,
+    System, assert_invalid_fields, assert_rejected, delivery, id, pages::Timeline, post_id, posts,
 };
 use tonic::{Code, Status};
 
@@ -18,7 +18,7 @@ async fn deliver(system: &System, deliveries: Vec<pb::Delivery>) -> Result<(), S
 }
 
 #[tokio::test]
-async fn every_wrong_field_of_a_delivery_is_named_and_nothing_is_taken_in() {
+async fn invalid_delivery_fields_are_named_and_nothing_is_delivered() {
     let system = System::start(Single).await;
     let alice = id(1);
     let good = delivery(post_id(alice), alice, 0);
@@ -26,9 +26,9 @@ async fn every_wrong_field_of_a_delivery_is_named_and_nothing_is_taken_in() {
         let bad = [
             pb::Delivery { post_id: wrong, ..good },
             pb::Delivery { author_id: wrong, ..good },
-            // Of no repost, the root is 0.
+            // The root of a post is 0.
             pb::Delivery { root_id: wrong.max(1 << 53), ..good },
-            // A post lives in its author's partition.
+            // A post must be in its author's partition.
             pb::Delivery { author_id: id(2), ..good },
         ];
         let answer = deliver(&system, [&[good], &bad[..]].concat()).await;
@@ -38,9 +38,9 @@ async fn every_wrong_field_of_a_delivery_is_named_and_nothing_is_taken_in() {
             "deliveries[3].root_id",
             "deliveries[4].author_id",
         ];
-        names_fields(answer, &fields);
+        assert_invalid_fields(answer, &fields);
     }
-    names_fields(deliver(&system, vec![good; 501]).await, &["deliveries"]);
+    assert_invalid_fields(deliver(&system, vec![good; 501]).await, &["deliveries"]);
     assert_eq!(system.home(alice).await, [0; 0]);
     deliver(&system, Vec::new()).await.unwrap();
     deliver(&system, vec![good; 500]).await.unwrap();
@@ -48,30 +48,36 @@ async fn every_wrong_field_of_a_delivery_is_named_and_nothing_is_taken_in() {
 }
 
 #[tokio::test]
-async fn wrong_fields_of_a_read_are_named() {
+async fn invalid_read_fields_are_named() {
     let system = System::start(Single).await;
     let mut client = system.client.clone();
     for user_id in WRONG_IDS {
         for timeline in Timeline::ALL {
             let page = timeline.page(&client, user_id, 20, "", "").await;
-            names_fields(page, &["user_id"]);
+            assert_invalid_fields(page, &["user_id"]);
         }
         let since_token = String::new();
         let count = pb::CountNewRequest { user_id, since_token: since_token.clone() };
-        names_fields(client.count_new(count).await, &["user_id"]);
+        assert_invalid_fields(client.count_new(count).await, &["user_id"]);
         let watch = pb::WatchHomeTimelineRequest { user_id, since_token };
-        names_fields(client.watch_home_timeline(watch).await.map(|_| ()), &["user_id"]);
-        names_fields(client.forget_user(pb::ForgetUserRequest { user_id }).await, &["user_id"]);
+        assert_invalid_fields(client.watch_home_timeline(watch).await.map(|_| ()), &["user_id"]);
+        assert_invalid_fields(
+            client.forget_user(pb::ForgetUserRequest { user_id }).await,
+            &["user_id"],
+        );
     }
     for timeline in Timeline::ALL {
         for page_size in [-1, i32::MIN] {
-            names_fields(timeline.page(&client, id(1), page_size, "", "").await, &["page_size"]);
+            assert_invalid_fields(
+                timeline.page(&client, id(1), page_size, "", "").await,
+                &["page_size"],
+            );
         }
     }
 }
 
 #[tokio::test]
-async fn a_page_has_20_entries_if_it_is_not_said_and_200_at_most() {
+async fn the_default_page_size_is_20_and_the_maximum_200() {
     let system = System::start(Single).await;
     let alice = id(1);
     let all: Vec<_> = (0..230).map(|_| delivery(post_id(alice), alice, 0)).collect();
@@ -84,17 +90,17 @@ async fn a_page_has_20_entries_if_it_is_not_said_and_200_at_most() {
     }
 }
 
-/// Tokens that nobody was given.
-const RUBBISH: [&str; 6] =
+/// Malformed tokens.
+const MALFORMED: [&str; 6] =
     ["x", "!!", "AAAA", "no-token", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "微"];
 
 #[tokio::test]
-async fn tokens_of_nobody_are_refused() {
+async fn malformed_tokens_are_rejected() {
     let system = System::start(Single).await;
     let mut client = system.client.clone();
     let alice = id(1);
     let long = "A".repeat(100_000);
-    for token in RUBBISH.into_iter().chain([long.as_str()]) {
+    for token in MALFORMED.into_iter().chain([long.as_str()]) {
         for timeline in Timeline::ALL {
             let page = timeline.page(&client, alice, 2, token, "").await;
             assert_names(page, "page_token", ErrorReason::PageTokenInvalid);
@@ -111,7 +117,7 @@ async fn tokens_of_nobody_are_refused() {
 }
 
 #[tokio::test]
-async fn tokens_of_other_timelines_are_refused() {
+async fn tokens_of_other_timelines_are_rejected() {
     let system = System::start(Single).await;
     let mut client = system.client.clone();
     let (alice, bob) = (id(1), id(2));
@@ -127,7 +133,7 @@ async fn tokens_of_other_timelines_are_refused() {
         for _ in 0..3 {
             post().await;
         }
-        // A token for what is new goes on with the same `since_token` only.
+        // The page token of a query for new posts is valid with its `since_token` only.
         let (_, next_new, _) = timeline.page(&client, alice, 2, "", &since).await.unwrap();
         assert!(!next.is_empty() && !next_new.is_empty(), "{timeline:?}");
         tokens.push((timeline, next, since, next_new));
@@ -144,7 +150,7 @@ async fn tokens_of_other_timelines_are_refused() {
                     page(next_new, since).await.unwrap();
                     assert_names(page(next, since).await, "page_token", mismatch);
                     assert_names(page(next_new, "").await, "page_token", mismatch);
-                    // Of another kind.
+                    // A page token as a since token.
                     assert_names(page(since, "").await, "page_token", mismatch);
                     assert_names(page("", next).await, "since_token", mismatch);
                 } else {
@@ -182,7 +188,7 @@ async fn the_page_size_may_change_between_pages() {
 
 #[track_caller]
 fn assert_names<T: std::fmt::Debug>(answer: Result<T, Status>, field: &str, reason: ErrorReason) {
-    let status = answer.expect_err("a refusal");
-    names_fields(Err::<(), _>(status.clone()), &[field]);
-    assert_refused(Err::<(), _>(status), Code::InvalidArgument, reason);
+    let status = answer.expect_err("a rejection");
+    assert_invalid_fields(Err::<(), _>(status.clone()), &[field]);
+    assert_rejected(Err::<(), _>(status), Code::InvalidArgument, reason);
 }

@@ -1,4 +1,4 @@
-//! Chance that a seed repeats.
+//! A seeded random number generator.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -7,25 +7,25 @@ use proptest::{
     test_runner::{RngAlgorithm, TestRng},
 };
 
-/// Repeats the operations of a run.
+/// Set it to repeat the operations of a run.
 const SEED: &str = "MICROBLOG_MODEL_SEED";
 
-/// Returns the seed that is asked for, or a new one.
+/// Returns the seed from the environment, or a new one.
 pub(crate) fn seed() -> u64 {
     let given = std::env::var(SEED).ok();
     given.map_or_else(|| RandomState::new().hash_one(SEED), |seed| seed.parse().expect("a number"))
 }
 
-/// Says how to repeat a run.
+/// Returns instructions to repeat a run.
 pub(crate) fn again(seed: u64) -> String {
     format!("again with {SEED}={seed}")
 }
 
-/// Chance.
-pub(crate) struct Dice(TestRng);
+/// A random number generator.
+pub(crate) struct Rng(TestRng);
 
-impl Dice {
-    /// Returns the chance of one of those who share a seed.
+impl Rng {
+    /// Returns the generator of one of several users of a seed.
     pub(crate) fn new(seed: u64, one: u64) -> Self {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -33,12 +33,12 @@ impl Dice {
         Self(TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
     }
 
-    /// Returns a number below this.
+    /// Returns a number below `count`.
     pub(crate) fn below(&mut self, count: usize) -> usize {
         self.0.random_range(0..count)
     }
 
-    /// Returns a number below this, the lower the likelier.
+    /// Returns a number below `count`; lower ones are more likely.
     pub(crate) fn low(&mut self, count: usize) -> usize {
         (0..3).map(|_| self.below(count)).min().unwrap_or(0)
     }
@@ -51,7 +51,7 @@ impl Dice {
         all[self.below(all.len())]
     }
 
-    /// Returns one of these, each as likely as its weight says.
+    /// Returns one of these by weight.
     pub(crate) fn weighed<T: Copy>(&mut self, all: &[(usize, T)]) -> T {
         let mut place = self.below(all.iter().map(|(weight, _)| weight).sum());
         let is_it = |&&(weight, _): &&(usize, T)| {

@@ -1,4 +1,4 @@
-//! What the tests have in common: the service on a real Redis, and a client of it.
+//! Test support: the service with Redis, and a client.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "only tests use it")]
@@ -29,11 +29,11 @@ pub type Client = UserServiceClient<Channel>;
 pub const PASSWORD: &str = "correct horse";
 pub use microblog_testkit::PATIENCE;
 
-/// Within this time a sweeper gives up what nobody works on any more: one and a half write budgets,
-/// and time to spare.
+/// The time in which the sweeper aborts a stale registration: one and a half write budgets, with a
+/// margin.
 pub const SWEPT: Duration = Duration::from_secs(75);
 
-/// The service in this process, on a Redis of its own.
+/// The service in this process, with its own Redis.
 pub struct System {
     pub redis: Redis,
     pub client: Client,
@@ -48,7 +48,7 @@ impl System {
         Self::start_as(Worker::ONLY, topology, flags).await
     }
 
-    /// Starts the service without its background jobs, whose commands would be counted.
+    /// Starts the service without background jobs, whose commands would be counted.
     pub async fn start_without_jobs(topology: Topology, flags: &[&str]) -> Self {
         Self::start_as(Worker { index: 1, count: 2 }, topology, flags).await
     }
@@ -56,7 +56,7 @@ impl System {
     async fn start_as(worker: Worker, topology: Topology, flags: &[&str]) -> Self {
         let redis = Redis::start(topology).await;
         let url = redis.url("user");
-        // On a busy machine, many hashes take longer than the default time of a call.
+        // On a busy machine, many hashes exceed the default timeout of a call.
         let own = ["user", "--redis-url", url.as_str(), "--log", "off"];
         let own = own.into_iter().chain(["--default-timeout-ms", "60000"]);
         let config = Config::try_parse_from(own.chain(flags.iter().copied())).unwrap();
@@ -72,7 +72,7 @@ impl System {
     }
 }
 
-/// Returns a client of the service at an address, once the service answers from its store.
+/// Returns a client of the service at an address, once the service is ready.
 pub async fn connect(address: &str) -> Client {
     let channel = Endpoint::from_shared(address.to_owned()).unwrap().connect_lazy();
     let client = UserServiceClient::new(channel).max_decoding_message_size(64 << 20);
@@ -87,12 +87,12 @@ pub async fn connect(address: &str) -> Client {
     client
 }
 
-/// Returns the rules over a Redis, in this task. Names of deleted accounts are free at once.
+/// Returns the rules on a Redis. Names of deleted accounts are free at once.
 pub async fn accounts(redis: &Redis) -> (Store, Accounts) {
     accounts_with_hold(redis, Duration::ZERO).await
 }
 
-/// Returns the same, where names of deleted accounts are kept from others for so long.
+/// Returns the rules on a Redis. Names of deleted accounts are held for `hold`.
 pub async fn accounts_with_hold(redis: &Redis, hold: Duration) -> (Store, Accounts) {
     let config = microblog_keyspace::Config::at(redis.url("user"));
     let store = Store::new(Keyspace::open(&config, store::LIBRARY).unwrap());
@@ -101,7 +101,7 @@ pub async fn accounts_with_hold(redis: &Redis, hold: Duration) -> (Store, Accoun
     (store.clone(), Accounts::new(store, Hasher::of_process(2), day, hold))
 }
 
-/// Returns what a registration begins with, of a name with an address that goes with it.
+/// Returns the draft of a registration, with an address derived from the name.
 pub fn draft(name: &str) -> Draft {
     Draft {
         name: Name::parse("name", name).unwrap(),
@@ -112,7 +112,7 @@ pub fn draft(name: &str) -> Draft {
     }
 }
 
-/// Returns a request to register a name, with an address that goes with it.
+/// Returns a request to register a name, with an address derived from it.
 pub fn registration(name: &str) -> pb::RegisterRequest {
     pb::RegisterRequest {
         request_id: Uuid::new_v4().to_string(),
@@ -123,8 +123,10 @@ pub fn registration(name: &str) -> pb::RegisterRequest {
     }
 }
 
-/// Makes a call, and again while too many passwords wait to be hashed, as a client would.
-pub async fn patiently<T>(mut call: impl AsyncFnMut() -> Result<T, Status>) -> Result<T, Status> {
+/// Makes a call, with retries while the hashing queue is full.
+pub async fn with_retries<T>(
+    mut call: impl AsyncFnMut() -> Result<T, Status>,
+) -> Result<T, Status> {
     loop {
         match call().await {
             Err(status) if reason_of(&status) == Some(ErrorReason::Overloaded) => {
@@ -139,7 +141,7 @@ pub async fn try_register(
     client: &Client,
     request: pb::RegisterRequest,
 ) -> Result<pb::User, Status> {
-    let answer = patiently(async || client.clone().register(request.clone()).await).await;
+    let answer = with_retries(async || client.clone().register(request.clone()).await).await;
     answer.map(|answer| answer.into_inner().user.unwrap())
 }
 
@@ -147,7 +149,7 @@ pub async fn register(client: &Client, name: &str) -> pb::User {
     try_register(client, registration(name)).await.unwrap()
 }
 
-/// Logs in by the address that goes with a name.
+/// Logs in by the address derived from a name.
 pub async fn login(client: &Client, name: &str, password: &str) -> Result<String, Status> {
     login_as(client, &format!("{name}@example.org"), password).await
 }
@@ -155,7 +157,7 @@ pub async fn login(client: &Client, name: &str, password: &str) -> Result<String
 /// Logs in by a name or an address.
 pub async fn login_as(client: &Client, login: &str, password: &str) -> Result<String, Status> {
     let request = pb::LoginRequest { login: login.to_owned(), password: password.to_owned() };
-    let answer = patiently(async || client.clone().login(request.clone()).await).await;
+    let answer = with_retries(async || client.clone().login(request.clone()).await).await;
     answer.map(|answer| answer.into_inner().token)
 }
 
@@ -164,40 +166,42 @@ pub async fn authenticate(client: &Client, token: &str) -> Result<u64, Status> {
     client.clone().authenticate(request).await.map(|answer| answer.into_inner().user_id)
 }
 
-/// Returns the key of the failed log-ins of an address.
+/// Returns the key of the counter of failed log-ins of an address.
 pub fn attempts(email: &str) -> String {
     format!("user:{{{}}}:attempts:{email}", Partition::of_text(email))
 }
 
-/// Makes as many log-ins of an address have failed, on a single server. From 11 on, the next failure
-/// costs a wait of minutes, which no machine is slow enough to sit out.
+/// Sets the counter of failed log-ins of an address, on a single server. From 11 on, the next
+/// failure costs a delay of minutes, longer than any test.
 pub async fn set_failures(redis: &Redis, email: &str, failures: u64) {
     let set = redis::cmd("HSET").arg(attempts(email)).arg("failures").arg(failures).to_owned();
     set.query_async::<()>(&mut redis.nodes()[0].admin().await).await.unwrap();
 }
 
-/// Asserts that a call was refused for a reason.
+/// Asserts that a call was rejected for a reason.
 #[track_caller]
-pub fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, reason: ErrorReason) -> Status {
+pub fn assert_rejected<T: std::fmt::Debug>(
+    answer: Result<T, Status>,
+    reason: ErrorReason,
+) -> Status {
     let status = answer.unwrap_err();
     assert_eq!(reason_of(&status), Some(reason), "{status:?}");
     status
 }
 
-/// Asserts that a call was refused for exactly these fields.
+/// Asserts that a call was rejected because of exactly these fields.
 #[track_caller]
-pub fn refused_for<T: std::fmt::Debug>(answer: Result<T, Status>, fields: &[&str]) {
+pub fn assert_invalid_fields<T: std::fmt::Debug>(answer: Result<T, Status>, fields: &[&str]) {
     use tonic_types::StatusExt as _;
-    let status = refused(answer, ErrorReason::InvalidField);
+    let status = assert_rejected(answer, ErrorReason::InvalidField);
     let named = status.get_details_bad_request().unwrap().field_violations;
     let named: Vec<_> = named.iter().map(|violation| violation.field.as_str()).collect();
     assert_eq!(named, fields);
 }
 
-/// Asserts that Verify finds so many accounts and nothing wrong, once the sweeper has ended what is
-/// under way: a cluster's client may run a step twice, and what that begins is given up by nobody
-/// else.
-pub async fn assert_sound(client: &Client, accounts: u64) {
+/// Asserts that `Verify` finds so many accounts and no violations, once no registration is pending:
+/// a cluster client may repeat a step, and only the sweeper aborts what that starts.
+pub async fn assert_valid(client: &Client, accounts: u64) {
     let deadline = Instant::now() + SWEPT;
     loop {
         let (partitions, checked, violations) = verified(client).await;
@@ -222,7 +226,7 @@ async fn verified(client: &Client) -> (u64, u64, Vec<String>) {
     (partitions, checked, violations)
 }
 
-/// Makes each test run on a single server and on a cluster.
+/// Runs each test on a single server and on a cluster.
 #[allow(unused_macros, reason = "not all test binaries have such tests")]
 macro_rules! on_each_store {
     ($($test:ident)*) => {

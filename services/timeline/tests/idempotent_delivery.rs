@@ -1,5 +1,4 @@
-//! Posts taken in: at once in their authors' timelines, and once in all timelines, however often and
-//! by whomever they are delivered.
+//! Delivery is idempotent: a post is at once in its author's timelines, and once in all timelines.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -17,11 +16,11 @@ use support::{
     PATIENCE, System, client, delivery, entry, id,
     pages::{Timeline, deliver_all},
     post_id,
-    queue::{settles, stored},
+    queue::{drained, stored},
 };
 
 #[tokio::test]
-async fn own_posts_are_there_at_once() {
+async fn own_posts_show_at_once() {
     for mode in ["hybrid", "push", "pull"] {
         let system = System::start_with(Single, &["--mode", mode]).await;
         let alice = id(1);
@@ -35,7 +34,7 @@ async fn own_posts_are_there_at_once() {
 }
 
 #[tokio::test]
-async fn a_post_delivered_again_and_again_is_there_once() {
+async fn repeated_deliveries_show_a_post_once() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         let (alice, bob) = (id(1), id(2));
@@ -43,7 +42,7 @@ async fn a_post_delivered_again_and_again_is_there_once() {
         assert_eq!(system.home(bob).await, [0; 0]);
         let mut all = Vec::new();
         for _ in 0..10 {
-            // Twice in one call, by eight callers at once.
+            // Twice per call, by eight concurrent callers.
             let post = delivery(post_id(alice), alice, 0);
             let callers: Vec<_> = (0..8).map(|_| client(&system.address)).collect();
             let twice = [post, post];
@@ -51,27 +50,27 @@ async fn a_post_delivered_again_and_again_is_there_once() {
             all.insert(0, post.post_id);
         }
         system.home_becomes(bob, &all).await;
-        settles(&system).await;
+        drained(&system).await;
         let before = stored(&system.store, bob).await.len();
-        // When their steps are long done.
+        // After their steps are done.
         for &post in &all {
             system.deliver(delivery(post, alice, 0)).await;
         }
-        settles(&system).await;
+        drained(&system).await;
         for user in [alice, bob] {
             assert_eq!(Timeline::Home.whole(&system.client, user, 3, "").await, all);
         }
-        // A repetition that overtakes what it repeats is stored beside it; one that follows is not.
+        // A duplicate that overtakes the original is stored twice; a later one is not.
         assert_eq!(stored(&system.store, bob).await.len(), before);
         assert_eq!(stored(&system.store, alice).await.len(), all.len());
         assert_eq!(Timeline::User.whole(&system.client, alice, 3, "").await, all);
     }
 }
 
-/// A client of a cluster may send a command twice whose answer is lost: then a job is in its stream
-/// twice, and neither one knows.
+/// A cluster client may resend a command whose response is lost. The stream then has the job twice,
+/// without a repeat flag.
 #[tokio::test]
-async fn a_job_that_was_added_twice_shows_a_post_once() {
+async fn duplicate_jobs_show_a_post_once() {
     let system = System::start(Single).await;
     let (alice, bob) = (id(1), id(2));
     system.follow(bob, alice).await;
@@ -87,7 +86,7 @@ async fn a_job_that_was_added_twice_shows_a_post_once() {
         system.store.enqueue(&[job.clone(), job]).await.unwrap();
         all.insert(0, post.post.get());
     }
-    settles(&system).await;
+    drained(&system).await;
     system.home_becomes(bob, &all).await;
     assert_eq!(Timeline::Home.whole(&system.client, bob, 2, "").await, all);
     let request = pb::CountNewRequest { user_id: bob, since_token: since.clone() };
@@ -98,7 +97,7 @@ async fn a_job_that_was_added_twice_shows_a_post_once() {
 }
 
 #[tokio::test]
-async fn five_hundred_are_taken_in_at_once() {
+async fn one_call_delivers_five_hundred_posts() {
     let system = System::start(Single).await;
     let (authors, bob): (Vec<_>, _) = ((1..=50).map(id).collect(), id(100));
     for &author in &authors {
@@ -125,7 +124,7 @@ async fn five_hundred_are_taken_in_at_once() {
 }
 
 #[tokio::test]
-async fn the_newest_thousand_and_the_newest_eight_hundred_are_kept() {
+async fn user_timelines_keep_1000_posts_and_home_timelines_800() {
     let system = System::start(Single).await;
     let alice = id(1);
     let mut all = Vec::new();
@@ -138,7 +137,7 @@ async fn the_newest_thousand_and_the_newest_eight_hundred_are_kept() {
     let own = Timeline::User.whole(&system.client, alice, 200, "").await;
     assert!(own.len() >= 1_000 && own == all[..own.len()], "{}", own.len());
     assert_eq!(Timeline::Home.whole(&system.client, alice, 200, "").await, all[..800]);
-    // Their ring has gone round, and is read from where it began.
+    // The ring has wrapped around, and is read from its oldest record.
     let home = system.store.home(UserId::new(alice).unwrap()).await.unwrap().unwrap();
     let posts: Vec<u64> = home.entries.iter().map(|entry| entry.post.get()).collect();
     assert_eq!(posts.len(), 800);
@@ -146,12 +145,12 @@ async fn the_newest_thousand_and_the_newest_eight_hundred_are_kept() {
 }
 
 #[tokio::test]
-async fn posts_that_come_very_late_hide_none_of_their_author() {
+async fn late_posts_hide_no_other_posts_of_their_author() {
     let system = System::start_with(Single, &["--mode", "pull"]).await;
     let (author, reader) = (id(1), id(2));
     system.follow(reader, author).await;
     let posts: Vec<_> = (0..150).map(|_| post_id(author)).collect();
-    // Two of the first come when a hundred others are there; forty-eight more come after them.
+    // Two of the first come after a hundred others; forty-eight come after them.
     let (early, later) = posts.split_at(102);
     let late = [early[4], early[6]];
     let in_time = early.iter().filter(|post| !late.contains(post));

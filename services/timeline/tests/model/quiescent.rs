@@ -1,20 +1,20 @@
-//! Everything, while nothing happens.
+//! Checks in a quiescent state.
 
 use std::sync::Arc;
 
 use crate::{
     Case, USERS,
     check::{Expected, expected},
-    dice::Dice,
     history::{Kind, Span},
+    rng::Rng,
 };
 
-/// Checks that every timeline is exactly as it must be.
-pub(crate) async fn all_is_as_expected(case: &Arc<Case>, dice: &mut Dice) -> Result<(), String> {
+/// Checks that each timeline is exactly as specified.
+pub(crate) async fn all_is_as_expected(case: &Arc<Case>, rng: &mut Rng) -> Result<(), String> {
     for owner in 0..USERS {
-        let size = dice.of(&[6, 20, 41, 41, 90, 200, 200, 200]);
+        let size = rng.of(&[6, 20, 41, 41, 90, 200, 200, 200]);
         is_as_expected(case, Kind::Home, owner, size).await?;
-        is_as_expected(case, dice.of(&[Kind::User, Kind::Friends]), owner, 60).await?;
+        is_as_expected(case, rng.of(&[Kind::User, Kind::Friends]), owner, 60).await?;
     }
     Ok(())
 }

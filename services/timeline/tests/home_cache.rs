@@ -1,5 +1,5 @@
-//! Readers: who comes back after a long time finds a whole timeline, which is built once however many
-//! ask, and is kept as long as it is read.
+//! Readers who return after a long time get a complete timeline. Concurrent reads build it once,
+//! and reads keep it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -21,7 +21,7 @@ use microblog_testkit::{
         cmd,
     },
 };
-use microblog_timeline::Begun;
+use microblog_timeline::BuildLease;
 use support::{
     PATIENCE, System, client, delivery, id,
     pages::{Timeline, deliver_all},
@@ -30,7 +30,7 @@ use support::{
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What is done to the store from now on.
+/// A monitor of the commands on the store.
 struct Watched {
     monitor: Monitor,
     admin: MultiplexedConnection,
@@ -44,7 +44,7 @@ impl Watched {
         Self { monitor, admin: redis.admin().await }
     }
 
-    /// Returns how often somebody built a home timeline since the last question: in vain or not.
+    /// Returns the number of builds since the last call, failed ones included.
     async fn builds(&mut self) -> usize {
         const MARK: &str = "so far";
         cmd("ECHO").arg(MARK).exec_async(&mut self.admin).await.unwrap();
@@ -54,7 +54,7 @@ impl Watched {
     }
 }
 
-/// Has readers follow some authors, who have 900 posts. Returns the newest 800.
+/// Makes readers follow authors who have 900 posts. Returns the newest 800.
 async fn with_followers(system: &System, readers: &[u64]) -> Vec<u64> {
     let authors: Vec<_> = (1..=9).map(id).collect();
     for &reader in readers {
@@ -77,13 +77,13 @@ fn home_key(reader: u64) -> String {
     format!("tl:{{{}}}:home:{reader}", reader.partition())
 }
 
-/// Returns how long a home timeline is still kept.
+/// Returns the remaining lifetime of a home timeline.
 async fn kept(admin: &mut MultiplexedConnection, reader: u64) -> Duration {
     let ms: i64 = cmd("PTTL").arg(home_key(reader)).query_async(admin).await.unwrap();
     Duration::from_millis(u64::try_from(ms).expect("a key with a deadline"))
 }
 
-/// Lets so much time go by for a home timeline.
+/// Moves a home timeline back in time.
 async fn let_pass(admin: &mut MultiplexedConnection, reader: u64, time: Duration) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let deadline = now + kept(admin, reader).await - time;
@@ -93,7 +93,7 @@ async fn let_pass(admin: &mut MultiplexedConnection, reader: u64, time: Duration
 }
 
 #[tokio::test]
-async fn a_reader_who_is_back_after_15_days_finds_everything_on_the_first_read() {
+async fn the_first_read_after_15_days_is_complete() {
     let (system, bob) = (System::start_without_jobs(Single).await, id(50));
     let mut all = with_followers(&system, &[bob]).await;
     assert_eq!(system.home(bob).await, all[..200]);
@@ -103,7 +103,7 @@ async fn a_reader_who_is_back_after_15_days_finds_everything_on_the_first_read()
     let_pass(&mut admin, bob, 15 * DAY).await;
     let bob_in_store = UserId::new(bob).unwrap();
     assert!(system.store.home(bob_in_store).await.unwrap().is_none());
-    // Not pushed to one who is away.
+    // Not pushed, since the reader has no cache.
     let missed = system.post(id(1)).await;
     all.insert(0, missed);
     all.truncate(800);
@@ -117,7 +117,7 @@ async fn a_reader_who_is_back_after_15_days_finds_everything_on_the_first_read()
 }
 
 #[tokio::test]
-async fn a_hundred_reads_at_once_of_one_who_is_back_build_once() {
+async fn a_hundred_concurrent_reads_build_once() {
     let system = System::start_without_jobs(Single).await;
     let all = with_followers(&system, &[id(50)]).await;
     let mut watched = Watched::new(&system).await;
@@ -131,7 +131,7 @@ async fn a_hundred_reads_at_once_of_one_who_is_back_build_once() {
 }
 
 #[tokio::test]
-async fn a_hundred_readers_who_are_back_at_once_build_once_each() {
+async fn a_hundred_concurrent_readers_build_once_each() {
     let system = System::start_without_jobs(Single).await;
     let readers: Vec<_> = (50..150).map(id).collect();
     let all = with_followers(&system, &readers).await;
@@ -146,13 +146,13 @@ async fn a_hundred_readers_who_are_back_at_once_build_once_each() {
 }
 
 #[tokio::test]
-async fn a_builder_who_died_keeps_nobody_waiting_for_long() {
+async fn the_build_lease_of_a_dead_builder_expires() {
     let (system, bob) = (System::start_without_jobs(Single).await, id(50));
     let mut all = with_followers(&system, &[bob]).await;
     let bob_in_store = UserId::new(bob).unwrap();
-    let begun = system.store.begin(bob_in_store, None).await.unwrap();
-    assert!(matches!(begun, Begun::Edition(_)), "nobody else builds");
-    // What comes in between comes into what is there.
+    let begun = system.store.begin_build(bob_in_store, None).await.unwrap();
+    assert!(matches!(begun, BuildLease::Acquired(_)), "no other builder");
+    // Pushed while the build lease is held.
     let post = support::entry(post_id(id(1)), id(1));
     system.store.publish(&[post]).await.unwrap();
     assert_eq!(system.store.push(&post, &[bob_in_store], false).await.unwrap(), 1);
@@ -172,7 +172,7 @@ async fn a_builder_who_died_keeps_nobody_waiting_for_long() {
     assert_eq!(Timeline::Home.whole(&system.client, bob, 200, "").await, all);
 }
 
-/// Where in a home timeline it says when it was last known to be read, in hours since 1970.
+/// The position of the time of the last recorded read in a home timeline, in hours since 1970.
 const READ_AT: (usize, usize) = (10, 13);
 
 async fn read_at_hour(admin: &mut MultiplexedConnection, reader: u64) -> u32 {
@@ -189,13 +189,13 @@ async fn is_being_built(admin: &mut MultiplexedConnection, user: u64) -> bool {
 }
 
 #[tokio::test]
-async fn a_home_timeline_lives_as_long_as_it_is_read() {
+async fn reads_extend_the_lifetime_of_a_home_timeline() {
     let (system, bob) = (System::start_without_jobs(Single).await, id(50));
     let all = with_followers(&system, &[bob]).await;
     let mut admin = system.redis.nodes()[0].admin().await;
     assert_eq!(system.home(bob).await, all[..200]);
     let hour = read_at_hour(&mut admin, bob).await;
-    // Once a day it is noted that it is read, and no more often.
+    // A read is recorded once a day.
     for (hours_ago, is_touched) in [(1, false), (23, false), (25, true), (13 * 24, true)] {
         let mut set = cmd("SETRANGE");
         set.arg(home_key(bob)).arg(READ_AT.0).arg(&(hour - hours_ago).to_le_bytes()[..]);
@@ -205,7 +205,7 @@ async fn a_home_timeline_lives_as_long_as_it_is_read() {
         let before = kept(&mut admin, bob).await;
         let edition = system.store.head(UserId::new(bob).unwrap()).await.unwrap().unwrap().edition;
         assert_eq!(system.home(bob).await, all[..200]);
-        testkit::eventually("what is read is kept", PATIENCE, async || {
+        testkit::eventually("a read extends the lifetime", PATIENCE, async || {
             let is_kept = kept(&mut admin, bob).await > before;
             let is_noted = read_at_hour(&mut admin, bob).await >= hour;
             (is_kept, is_noted) == (is_touched, is_touched)
@@ -214,7 +214,7 @@ async fn a_home_timeline_lives_as_long_as_it_is_read() {
         let restored = 14 * DAY - ago;
         let kept = kept(&mut admin, bob).await;
         if is_touched {
-            // It is built again as well, beside the calls.
+            // It is also rebuilt in the background.
             testkit::eventually("it is built again", PATIENCE, async || {
                 let user = UserId::new(bob).unwrap();
                 let head = system.store.head(user).await.unwrap().unwrap();
@@ -224,8 +224,8 @@ async fn a_home_timeline_lives_as_long_as_it_is_read() {
             assert!(kept > 14 * DAY - Duration::from_secs(60), "{kept:?}");
         } else {
             assert!(kept <= restored, "{kept:?}");
-            // As if just built.
-            system.store.touch(UserId::new(bob).unwrap()).await.unwrap();
+            // As if it were just built.
+            system.store.touch_home(UserId::new(bob).unwrap()).await.unwrap();
         }
     }
     assert_eq!(system.home(bob).await, all[..200]);

@@ -1,5 +1,4 @@
-//! What outlives a call: changes that wait for their other side, accounts that are being
-//! forgotten, and the index of users that `Verify` walks.
+//! Data of background jobs: the outbox, account deletions, and the index of users for `Verify`.
 
 use microblog_domain::{Partition, Repairs, UserId};
 use microblog_keyspace::{
@@ -13,16 +12,16 @@ use crate::{
     keys,
 };
 
-/// What waits in `pending`.
+/// An entry of the outbox (`pending`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Waiting {
+pub enum OutboxEntry {
     /// A change of a follow.
     Follow(Edge),
     /// A change of a block.
     Block(Edge),
 }
 
-impl Waiting {
+impl OutboxEntry {
     fn parse(member: &str) -> Option<Self> {
         let (kind, ids) = member.split_once(':')?;
         let (from, to) = ids.split_once('>')?;
@@ -35,7 +34,7 @@ impl Waiting {
         }
     }
 
-    /// Returns the member of `pending`, as the functions write it.
+    /// Returns the member of `pending`, as the Redis functions write it.
     pub(super) fn member(self) -> String {
         match self {
             Self::Follow(Edge { from, to }) => format!("follow:{from}>{to}"),
@@ -52,12 +51,12 @@ impl Waiting {
 }
 
 impl Store {
-    /// Returns up to 100 of what waits in each of some partitions, from a rank on: what waits, and
-    /// the version of the change. `None` stands for what cannot be read.
-    pub async fn waiting(
+    /// Returns up to 100 outbox entries of each partition, from a rank on, with the versions of the
+    /// changes. `None` stands for a malformed entry.
+    pub async fn outbox_page(
         &self,
         partitions: &[(Partition, usize)],
-    ) -> Result<Vec<Vec<Option<(Waiting, u64)>>>, Error> {
+    ) -> Result<Vec<Vec<Option<(OutboxEntry, u64)>>>, Error> {
         let mut batch = Batch::new();
         for &(partition, from) in partitions {
             let mut command = cmd("ZRANGE");
@@ -68,65 +67,68 @@ impl Store {
         let entries = |answer| -> Result<Vec<_>, Error> {
             let members: Vec<(String, f64)> = decode(answer)?;
             let entry = |(member, version): (String, f64)| {
-                let waiting = Waiting::parse(&member);
-                if waiting.is_none() {
-                    tracing::error!("what waits is neither a follow nor a block");
+                let pending = OutboxEntry::parse(&member);
+                if pending.is_none() {
+                    tracing::error!("malformed outbox entry");
                 }
-                Some((waiting?, version as u64))
+                Some((pending?, version as u64))
             };
             Ok(members.into_iter().map(entry).collect())
         };
         answers.map(entries).collect()
     }
 
-    /// Takes what cannot be read off the list of changes that wait, and returns it.
-    pub async fn discard_unreadable(&self, partition: Partition) -> Result<Vec<String>, Error> {
+    /// Removes malformed outbox entries and returns them.
+    pub async fn discard_malformed(&self, partition: Partition) -> Result<Vec<String>, Error> {
         let (mut discarded, mut from) = (Vec::new(), 0);
         loop {
             let mut read = cmd("ZRANGE");
             read.arg(keys::pending(partition)).arg(from).arg(from + CHUNK - 1);
             let members: Vec<String> = self.keyspace.query(read).await?;
             let is_page = members.len() == CHUNK;
-            let unreadable: Vec<String> =
-                members.into_iter().filter(|member| Waiting::parse(member).is_none()).collect();
-            if !unreadable.is_empty() {
-                let remove = cmd("ZREM").arg(keys::pending(partition)).arg(&unreadable).take();
+            let malformed: Vec<String> =
+                members.into_iter().filter(|member| OutboxEntry::parse(member).is_none()).collect();
+            if !malformed.is_empty() {
+                let remove = cmd("ZREM").arg(keys::pending(partition)).arg(&malformed).take();
                 self.keyspace.query::<u64>(remove).await?;
             }
-            from += CHUNK - unreadable.len();
-            discarded.extend(unreadable);
+            from += CHUNK - malformed.len();
+            discarded.extend(malformed);
             if !is_page {
                 return Ok(discarded);
             }
         }
     }
 
-    /// How many entries [`Self::waiting`] returns at most for a partition.
-    pub const WAITING_MAX: usize = CHUNK;
+    /// The page size of [`Self::outbox_page`] per partition.
+    pub const OUTBOX_PAGE_MAX: usize = CHUNK;
 
-    /// Returns what became of changes that wait, as the owners' sides now know: the edge with its
-    /// version if it exists, or its end at the version that waits.
-    pub async fn truth(&self, waiting: &[(Waiting, u64)]) -> Result<Vec<Change>, Error> {
+    /// Returns the current changes of outbox entries from the source side: the edge with its
+    /// version if it exists, else its end at the version of the entry.
+    pub async fn source_changes(
+        &self,
+        pending: &[(OutboxEntry, u64)],
+    ) -> Result<Vec<Change>, Error> {
         let mut batch = Batch::new();
-        for (waiting, _) in waiting {
-            let Edge { from, to } = waiting.edge();
-            let list = match waiting {
-                Waiting::Follow(_) => List::Following,
-                Waiting::Block(_) => List::Blocks,
+        for (pending, _) in pending {
+            let Edge { from, to } = pending.edge();
+            let list = match pending {
+                OutboxEntry::Follow(_) => List::Following,
+                OutboxEntry::Block(_) => List::Blocks,
             };
             batch.query(from.partition(), score(list, from, to));
         }
         let answers = self.keyspace.send(batch).await?;
-        let change = |((waiting, version), answer): (&(Waiting, u64), _)| {
+        let change = |((pending, version), answer): (&(OutboxEntry, u64), _)| {
             let current: Option<f64> = decode(answer)?;
             let version = current.map_or(*version, |version| version as u64);
-            Ok(Change { edge: waiting.edge(), version, exists: current.is_some() })
+            Ok(Change { edge: pending.edge(), version, exists: current.is_some() })
         };
-        waiting.iter().zip(answers).map(change).collect()
+        pending.iter().zip(answers).map(change).collect()
     }
 
-    /// Returns, for each of some entries (list, its user, an account), its version; 0 where the
-    /// account is not on the list. All go out together.
+    /// Returns the version of each entry (list, its user, an account); 0 if the account is not on
+    /// the list. All are sent together.
     pub async fn entries(&self, entries: &[(List, UserId, UserId)]) -> Result<Vec<u64>, Error> {
         let mut batch = Batch::with_capacity(entries.len());
         for &(list, user, account) in entries {
@@ -136,7 +138,7 @@ impl Store {
         self.keyspace.send(batch).await?.into_iter().map(version).collect()
     }
 
-    /// Records that an account is to be forgotten.
+    /// Marks an account as deleted.
     pub async fn forget(&self, user: UserId) -> Result<(), Error> {
         let partition = user.partition();
         let call = Call::new("relation_forget")
@@ -148,7 +150,7 @@ impl Store {
         self.keyspace.call(call).await
     }
 
-    /// Returns accounts that are being forgotten, a few of each partition.
+    /// Returns accounts whose deletion is in progress, a few of each partition.
     pub async fn forgetting(&self) -> Result<Vec<UserId>, Error> {
         let mut batch = Batch::new();
         for partition in Partition::all() {
@@ -164,7 +166,7 @@ impl Store {
         Ok(users)
     }
 
-    /// Returns accounts of one partition that are being forgotten, up to 1,000.
+    /// Returns accounts of one partition whose deletion is in progress, up to 1,000.
     pub async fn forgetting_in(&self, partition: Partition) -> Result<Vec<UserId>, Error> {
         let mut command = cmd("ZRANGE");
         command.arg(keys::forgetting(partition)).arg(0).arg(999);
@@ -172,7 +174,7 @@ impl Store {
         ids.into_iter().map(user).collect()
     }
 
-    /// Ends the forgetting of an account whose lists are empty. Returns whether they are.
+    /// Completes the deletion of an account whose lists are empty. Returns whether they are.
     pub async fn forgot(&self, user: UserId) -> Result<bool, Error> {
         let partition = user.partition();
         let call = Call::new("relation_forgot")
@@ -189,9 +191,9 @@ impl Store {
         self.keyspace.call(call).await
     }
 
-    /// Returns some of a partition's users that have lists, and where to go on; 0 is both the
-    /// beginning and the end. A user may come twice. Up to 100,000 users, which Redis keeps as one
-    /// array, come at once; that takes it some milliseconds.
+    /// Returns some of a partition's users with lists, and the next cursor; 0 is both the start and
+    /// the end. May repeat users. An intset of up to 100,000 users is returned at once, which takes
+    /// Redis some milliseconds.
     pub async fn users(
         &self,
         partition: Partition,
@@ -203,8 +205,7 @@ impl Store {
         Ok((cursor, ids.into_iter().map(user).collect::<Result<_, _>>()?))
     }
 
-    /// Returns some of the id set beside a list of follows, and where to go on, like
-    /// [`Self::users`].
+    /// Returns some of the id set of a list, and the next cursor, like [`Self::users`].
     pub async fn id_set(
         &self,
         list: List,
@@ -217,8 +218,8 @@ impl Store {
         Ok((cursor, ids.into_iter().map(user).collect::<Result<_, _>>()?))
     }
 
-    /// Brings a user's id sets and mutuals in line with its lists of following and followers, for up
-    /// to 100 accounts. Returns for each whether something differed.
+    /// Rebuilds a user's id sets and mutuals from the lists of following and followers, for up to
+    /// 100 accounts. Returns for each whether something differed.
     pub async fn index(&self, of: UserId, accounts: &[UserId]) -> Result<Vec<bool>, Error> {
         if accounts.is_empty() {
             return Ok(Vec::new());
@@ -233,7 +234,7 @@ impl Store {
         self.keyspace.call(call).await
     }
 
-    /// Returns how many changes wait, and how many accounts are being forgotten, in a partition.
+    /// Returns the number of outbox entries and of account deletions in progress, in a partition.
     pub async fn unfinished(&self, partition: Partition) -> Result<(u64, u64), Error> {
         let mut batch = Batch::new();
         for key in [keys::pending(partition), keys::forgetting(partition)] {
@@ -244,23 +245,22 @@ impl Store {
         Ok((next()?, next()?))
     }
 
-    /// Measures how far the clocks of the partitions are ahead of this process's. One batch.
+    /// Measures how far the partitions' clocks are ahead of this process's clock. One batch.
     pub async fn measure_clocks(&self) -> Result<(), Error> {
         self.keyspace.measure_clocks(keys::clock).await
     }
 
-    /// Returns what is wrong with a partition's clock.
+    /// Returns the violation of a partition's clock, if any.
     pub async fn clock_violation(&self, at: Partition) -> Result<Option<String>, Error> {
         self.keyspace.clock_violation(at, keys::clock).await
     }
 
-    /// Sets all clocks back that are too far ahead to issue stamps. Returns what it did.
+    /// Sets back all clocks that are too far ahead to issue stamps. Returns the repairs.
     pub async fn mend_clocks(&self) -> Result<Repairs, Error> {
         self.keyspace.mend_clocks("relation_mend_clock", keys::clock).await
     }
 
-    /// Returns for a user how long the lists of following and followers and their two id sets are,
-    /// and the list of mutuals.
+    /// Returns the lengths of a user's follow lists and id sets.
     pub async fn sizes(&self, user: UserId) -> Result<Sizes, Error> {
         let commands = [
             ("ZCARD", keys::following(user)),
@@ -285,7 +285,7 @@ impl Store {
     }
 }
 
-/// How long a user's lists and id sets are.
+/// The lengths of a user's lists and id sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named like the keys")]
 pub struct Sizes {

@@ -1,5 +1,4 @@
-//! Authors who become so many people's, and less again: on the way from push to pull and back, nothing
-//! is lost and nothing shows twice.
+//! Authors who switch to fan-out on read and back under load: no post is lost, none shows twice.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -19,29 +18,29 @@ use microblog_testkit::{
     self as testkit,
     Topology::{Cluster, Single},
 };
-use microblog_timeline::State;
+use microblog_timeline::FanoutState;
 use support::{
     PATIENCE, System, delivery, id,
     pages::{Timeline, deliver_all, is_newest_first},
     post_id,
-    queue::{settles, stored},
+    queue::{drained, stored},
 };
 
 const THRESHOLD: u64 = 50;
 const AUTHOR: u64 = 1;
-/// Somebody whom all follow, and who never crosses.
+/// An author whom all follow and who never switches.
 const FRIEND: u64 = 2;
 
-/// Those who follow from the beginning, and those who come one by one.
+/// Initial followers, and those who follow one by one.
 const FIRST: std::ops::Range<u64> = 100..130;
 const LATER: std::ops::Range<u64> = 130..190;
 
-/// Who reads all the time, among both.
+/// Followers of both groups who read all the time.
 const READERS: [u64; 8] = [100, 107, 111, 129, 130, 141, 160, 189];
 
 #[derive(Default)]
 struct Run {
-    /// What was taken in, oldest first.
+    /// Delivered posts, oldest first.
     posts: Mutex<Vec<u64>>,
     is_over: AtomicBool,
 }
@@ -55,7 +54,7 @@ impl Run {
         !self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Posts as the author, and as the friend, until it is over or there are so many.
+    /// Posts as both authors until `is_over`, or `max` posts.
     async fn post(&self, system: &System, max: usize) {
         while self.goes_on() && self.posts().len() < max {
             let posted: Vec<_> = [AUTHOR, AUTHOR, FRIEND]
@@ -67,7 +66,7 @@ impl Run {
         }
     }
 
-    /// Reads the whole timeline again and again. What was there once must be there again.
+    /// Reads the whole timeline repeatedly. Each post seen once must stay.
     async fn read(&self, system: &System, reader: u64) {
         let mut known = BTreeSet::new();
         while self.goes_on() {
@@ -81,8 +80,8 @@ impl Run {
     }
 }
 
-async fn state(system: &System) -> State {
-    system.store.states(&[UserId::new(id(AUTHOR)).unwrap()]).await.unwrap()[0]
+async fn state(system: &System) -> FanoutState {
+    system.store.fanout_states(&[UserId::new(id(AUTHOR)).unwrap()]).await.unwrap()[0]
 }
 
 async fn follows(system: &System, follower: u64) {
@@ -90,9 +89,9 @@ async fn follows(system: &System, follower: u64) {
     system.follow(id(follower), id(FRIEND)).await;
 }
 
-/// Asserts that the readers see all that was posted, in the end.
+/// Asserts that the readers see all posts in the end.
 async fn assert_exact(system: &System, posts: &[u64], readers: impl Iterator<Item = u64>) {
-    settles(system).await;
+    drained(system).await;
     let expected: Vec<_> = posts.iter().rev().copied().collect();
     for reader in readers {
         assert_eq!(
@@ -103,8 +102,8 @@ async fn assert_exact(system: &System, posts: &[u64], readers: impl Iterator<Ite
     }
 }
 
-/// Has the author cross the threshold while everything goes on.
-async fn cross_upwards(system: &System, run: &Run) {
+/// Makes the author cross the threshold under load.
+async fn cross_threshold(system: &System, run: &Run) {
     join_all(FIRST.map(|follower| follows(system, follower))).await;
     join_all(READERS.map(|reader| system.home(id(reader)))).await;
     let crosses = async {
@@ -112,32 +111,32 @@ async fn cross_upwards(system: &System, run: &Run) {
             follows(system, follower).await;
         }
         testkit::eventually("the author is pulled from", PATIENCE, async || {
-            state(system).await == State::Pulled
+            state(system).await == FanoutState::OnRead
         })
         .await;
-        // And some more.
+        // And a few more.
         let enough = run.posts().len() + 15;
         testkit::eventually("more is posted", PATIENCE, async || run.posts().len() >= enough).await;
         run.is_over.store(true, Ordering::Relaxed);
     };
     let readers = join_all(READERS.map(|reader| run.read(system, reader)));
-    // Fewer than a home timeline has, so that none falls off its end.
+    // Fewer than the length of a home timeline, so that none falls off its end.
     futures::join!(run.post(system, 700), readers, crosses);
 }
 
 #[tokio::test]
-async fn nothing_is_lost_or_doubled_on_the_way_to_pull_and_back() {
+async fn switching_fanout_loses_and_duplicates_no_post() {
     for topology in [Single, Cluster] {
         let threshold = THRESHOLD.to_string();
         let system = System::start_with(topology, &["--pull-threshold", &threshold]).await;
         let run = Run::default();
-        cross_upwards(&system, &run).await;
+        cross_threshold(&system, &run).await;
         let mut posts = run.posts();
-        assert!(posts.len() < 790, "room for what follows: {}", posts.len());
+        assert!(posts.len() < 790, "below the maximum length: {}", posts.len());
         assert_exact(&system, &posts, FIRST.chain(LATER)).await;
 
-        // Pulled: shown at once, and written nowhere but into the author's own timelines.
-        assert_eq!(state(&system).await, State::Pulled);
+        // Fan-out on read: shown at once, and written only into the author's own timelines.
+        assert_eq!(state(&system).await, FanoutState::OnRead);
         let pulled = system.post(id(AUTHOR)).await;
         posts.push(pulled);
         for reader in READERS {
@@ -148,7 +147,8 @@ async fn nothing_is_lost_or_doubled_on_the_way_to_pull_and_back() {
             assert!(!stored(&system.store, id(reader)).await.contains(&pulled));
         }
 
-        // Down to half of the threshold, pull goes on; below, the next post is pushed again.
+        // Fan-out on read holds down to half of the threshold. Below it, the next post is pushed
+        // again.
         let few = LATER.rev().chain(FIRST.rev()).filter(|follower| !READERS.contains(follower));
         let many = (FIRST.count() + LATER.count()) as u64 - THRESHOLD / 2;
         let mut few = few.take(many as usize + 1);
@@ -157,14 +157,14 @@ async fn nothing_is_lost_or_doubled_on_the_way_to_pull_and_back() {
         }
         posts.push(system.post(id(AUTHOR)).await);
         assert_exact(&system, &posts, READERS.into_iter()).await;
-        assert_eq!(state(&system).await, State::Pulled, "at half of the threshold");
+        assert_eq!(state(&system).await, FanoutState::OnRead, "at half of the threshold");
         system.unfollow(id(few.next().unwrap()), id(AUTHOR)).await;
         let mut pushed = Vec::new();
         for _ in 0..3 {
             pushed.push(system.post(id(AUTHOR)).await);
             posts.push(*pushed.last().unwrap());
             assert_exact(&system, &posts, READERS.into_iter()).await;
-            assert_eq!(state(&system).await, State::Pushed);
+            assert_eq!(state(&system).await, FanoutState::OnWrite);
         }
         for reader in READERS {
             let stored = stored(&system.store, id(reader)).await;
@@ -174,7 +174,7 @@ async fn nothing_is_lost_or_doubled_on_the_way_to_pull_and_back() {
 }
 
 #[tokio::test]
-async fn an_author_may_go_up_and_down_again_and_again() {
+async fn an_author_may_switch_repeatedly() {
     let system = System::start_with(Single, &["--pull-threshold", "6"]).await;
     let (fans, readers) = ((200..208).map(id), [100, 101].map(id));
     for reader in readers {
@@ -182,10 +182,10 @@ async fn an_author_may_go_up_and_down_again_and_again() {
         assert_eq!(system.home(reader).await, [0; 0]);
     }
     let mut posts = Vec::new();
-    let mut becomes = async |expected: State| {
+    let mut becomes = async |expected: FanoutState| {
         testkit::eventually("the author crosses", PATIENCE, async || {
             posts.insert(0, system.post(id(AUTHOR)).await);
-            settles(&system).await;
+            drained(&system).await;
             for reader in readers {
                 assert_eq!(system.home(reader).await, posts, "{expected:?}");
             }
@@ -197,10 +197,10 @@ async fn an_author_may_go_up_and_down_again_and_again() {
         for fan in fans.clone() {
             system.follow(fan, id(AUTHOR)).await;
         }
-        becomes(State::Pulled).await;
+        becomes(FanoutState::OnRead).await;
         for fan in fans.clone() {
             system.unfollow(fan, id(AUTHOR)).await;
         }
-        becomes(State::Pushed).await;
+        becomes(FanoutState::OnWrite).await;
     }
 }

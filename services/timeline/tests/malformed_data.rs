@@ -1,5 +1,4 @@
-//! Rubbish in the store: what cannot be read is built anew or left where it is, and nobody else is the
-//! worse for it.
+//! Malformed data in Redis: it is rebuilt or left in place, and does not affect other users.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -25,10 +24,10 @@ async fn set(admin: &mut MultiplexedConnection, key: &str, value: &[u8]) {
 }
 
 #[tokio::test]
-async fn a_home_timeline_that_cannot_be_read_is_built_anew() {
+async fn a_malformed_home_timeline_is_rebuilt() {
     let system = System::start(Single).await;
     let mut admin = system.redis.nodes()[0].admin().await;
-    // In one partition, so that posts are pushed to both in one call.
+    // In one partition, so that one call pushes to both.
     let (alice, bob, carol) = (id(1), id(100), id(1_124));
     let mut all = Vec::new();
     for reader in [bob, carol] {
@@ -36,19 +35,19 @@ async fn a_home_timeline_that_cannot_be_read_is_built_anew() {
         assert_eq!(system.home(reader).await, [0; 0]);
     }
     let other_format = [&[2][..], &[0; 16_039]].concat();
-    let rubbish: [&[u8]; 7] =
+    let malformed: [&[u8]; 7] =
         [b"", b"x", b"rubbish", &[1; 39], &[0; 40], &other_format, &[0xff; 100_000]];
-    for rubbish in rubbish {
-        // Before a post is pushed, and before the timeline is read.
-        set(&mut admin, &key("home", bob), rubbish).await;
+    for malformed in malformed {
+        // Before a push, and before a read.
+        set(&mut admin, &key("home", bob), malformed).await;
         all.insert(0, system.post(alice).await);
         system.home_becomes(carol, &all).await;
         system.home_becomes(bob, &all).await;
-        set(&mut admin, &key("home", bob), rubbish).await;
+        set(&mut admin, &key("home", bob), malformed).await;
         assert_eq!(Timeline::Home.whole(&system.client, bob, 1, "").await, all);
         assert_eq!(system.home(carol).await, all);
-        // And in the author's own, which is taken in at once all the same.
-        set(&mut admin, &key("home", alice), rubbish).await;
+        // Also in the author's own home timeline; deliveries still succeed.
+        set(&mut admin, &key("home", alice), malformed).await;
         all.insert(0, system.post(alice).await);
         assert_eq!(system.home(alice).await, all);
         system.home_becomes(bob, &all).await;
@@ -57,32 +56,32 @@ async fn a_home_timeline_that_cannot_be_read_is_built_anew() {
 }
 
 #[tokio::test]
-async fn pulls_that_are_rubbish_are_no_authors() {
+async fn malformed_pulled_authors_are_ignored() {
     let system = System::start(Single).await;
     let mut admin = system.redis.nodes()[0].admin().await;
     let (alice, bob) = (id(1), id(100));
     system.follow(bob, alice).await;
     let post = system.post(alice).await;
     system.home_becomes(bob, &[post]).await;
-    for rubbish in [&b"x"[..], b"rubbish!", &[0xff; 100], &[0; 24]] {
-        set(&mut admin, &key("pulls", bob), rubbish).await;
+    for malformed in [&b"x"[..], b"rubbish!", &[0xff; 100], &[0; 24]] {
+        set(&mut admin, &key("pulls", bob), malformed).await;
         assert_eq!(system.home(bob).await, [post]);
     }
 }
 
 #[tokio::test]
-async fn jobs_that_cannot_be_understood_keep_no_other_from_being_done() {
+async fn unsupported_jobs_do_not_block_others() {
     let system = System::start(Single).await;
     let mut admin = system.redis.nodes()[0].admin().await;
     let (alice, bob) = (id(1), id(100));
     system.follow(bob, alice).await;
     assert_eq!(system.home(bob).await, [0; 0]);
     let of_another_kind = Job { kind: 99, author_id: alice, ..Job::default() }.encode_to_vec();
-    let of_nobody = Job { kind: 1, ..Job::default() }.encode_to_vec();
-    // More than are read at once, in the stream of the author.
-    let rubbish: [(&str, &[u8]); 4] =
-        [("job", b"\xff\xff"), ("job", &of_another_kind), ("job", &of_nobody), ("what", b"x")];
-    for (field, value) in rubbish.iter().cycle().take(40) {
+    let without_author = Job { kind: 1, ..Job::default() }.encode_to_vec();
+    // More than one read returns, in the author's stream.
+    let malformed: [(&str, &[u8]); 4] =
+        [("job", b"\xff\xff"), ("job", &of_another_kind), ("job", &without_author), ("what", b"x")];
+    for (field, value) in malformed.iter().cycle().take(40) {
         let mut add = cmd("XADD");
         add.arg("tl:{1}:fanout").arg("*").arg(field).arg(*value);
         add.exec_async(&mut admin).await.unwrap();
@@ -92,13 +91,13 @@ async fn jobs_that_cannot_be_understood_keep_no_other_from_being_done() {
         all.insert(0, system.post(alice).await);
         system.home_becomes(bob, &all).await;
     }
-    // They stay, for a version that understands them.
+    // They stay for a version that supports them.
     testkit::eventually("the others are done", PATIENCE, async || depth(&system.redis).await == 40)
         .await;
 }
 
 #[tokio::test]
-async fn jobs_are_done_wherever_they_say_that_they_come_from() {
+async fn jobs_with_malformed_traceparents_are_done() {
     let system = System::start(Single).await;
     let (alice, bob) = (id(1), id(100));
     system.follow(bob, alice).await;

@@ -1,4 +1,5 @@
-//! Where timelines end for want of room: they say from where to go on, and nothing is missing above.
+//! The end of timelines at their maximum length: `older_than_id` is set, and no post above it is
+//! missing.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -7,12 +8,12 @@ mod support;
 use microblog_domain::UserId;
 use microblog_proto::{relation, timeline as pb};
 use microblog_testkit::{self as testkit, Topology::Single};
-use microblog_timeline::State;
+use microblog_timeline::FanoutState;
 use support::{
     PATIENCE, System, delivery, entry, id,
     pages::{deliver_all, is_newest_first},
     post_id, posts,
-    queue::settles,
+    queue::drained,
     relations::import,
 };
 
@@ -20,9 +21,9 @@ const MODES: [&str; 3] = ["hybrid", "push", "pull"];
 const HOME_MAX: usize = 800;
 const USER_MAX: usize = 1_000;
 
-/// What a reader of a whole timeline is told: its posts, and where it ends.
+/// The result of reading a whole timeline: its posts and `older_than_id`.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
+struct TimelineEnd {
     posts: Vec<u64>,
     older_than: u64,
 }
@@ -37,56 +38,56 @@ async fn home_page(system: &System, user_id: u64, size: i32, page_token: &str) -
 
 type HomePage = pb::GetHomeTimelineResponse;
 
-/// Reads a home timeline to its end.
-async fn home(system: &System, user_id: u64, size: i32) -> Told {
-    let (mut told, mut token) = (Vec::new(), String::new());
+/// Reads a whole home timeline.
+async fn home(system: &System, user_id: u64, size: i32) -> TimelineEnd {
+    let (mut actual, mut token) = (Vec::new(), String::new());
     loop {
         let page = home_page(system, user_id, size, &token).await;
-        told.extend(posts(&page.entries));
+        actual.extend(posts(&page.entries));
         if page.next_page_token.is_empty() {
-            assert!(is_newest_first(&told), "one shows twice");
-            return Told { posts: told, older_than: page.older_than_id };
+            assert!(is_newest_first(&actual), "a post shows twice");
+            return TimelineEnd { posts: actual, older_than: page.older_than_id };
         }
-        assert_eq!(page.older_than_id, 0, "it goes on");
+        assert_eq!(page.older_than_id, 0, "there is another page");
         token = page.next_page_token;
     }
 }
 
-async fn user(system: &System, user_id: u64, size: i32, since_token: &str) -> Told {
-    let (mut told, mut page_token) = (Vec::new(), String::new());
+async fn user(system: &System, user_id: u64, size: i32, since_token: &str) -> TimelineEnd {
+    let (mut actual, mut page_token) = (Vec::new(), String::new());
     loop {
         let since_token = since_token.to_owned();
         let request =
             pb::GetUserTimelineRequest { user_id, page_size: size, page_token, since_token };
         let page = system.client.clone().get_user_timeline(request).await.unwrap().into_inner();
-        told.extend(posts(&page.entries));
+        actual.extend(posts(&page.entries));
         page_token = page.next_page_token;
         if page_token.is_empty() {
-            return Told { posts: told, older_than: page.older_than_id };
+            return TimelineEnd { posts: actual, older_than: page.older_than_id };
         }
-        assert_eq!(page.older_than_id, 0, "it goes on");
+        assert_eq!(page.older_than_id, 0, "there is another page");
     }
 }
 
-/// What the newest of some posts are, and where a timeline of so many ends. Takes them oldest first.
-fn newest(posts: &[u64], max: usize) -> Told {
+/// Returns the expected result for posts, oldest first, in a timeline of `max` posts.
+fn newest(posts: &[u64], max: usize) -> TimelineEnd {
     let mut posts = posts.to_vec();
     posts.sort_unstable_by(|a, b| b.cmp(a));
     posts.truncate(max);
     let older_than = if posts.len() == max { posts[max - 1] } else { 0 };
-    Told { posts, older_than }
+    TimelineEnd { posts, older_than }
 }
 
-/// Delivers posts in this order, and waits until they are where they belong.
+/// Delivers posts in this order, and waits until they have arrived.
 async fn deliver(system: &System, deliveries: &[pb::Delivery]) {
     for some in deliveries.chunks(400) {
         deliver_all(&system.client, some).await;
     }
-    settles(system).await;
+    drained(system).await;
 }
 
-/// Starts a system in which Bob follows some authors, of whom the first is pulled from in hybrid mode,
-/// and has read.
+/// Starts a system in which Bob has followed authors and read. The first author uses fan-out on
+/// read in hybrid mode.
 async fn with_authors(mode: &str, bob: u64, authors: &[u64]) -> System {
     let system = System::start_with(Single, &["--mode", mode, "--pull-threshold", "5"]).await;
     for &author in authors {
@@ -98,14 +99,14 @@ async fn with_authors(mode: &str, bob: u64, authors: &[u64]) -> System {
     if mode == "hybrid" {
         let author = [UserId::new(authors[0]).unwrap()];
         testkit::eventually("one author is pulled from", PATIENCE, async || {
-            system.store.states(&author).await.unwrap() == [State::Pulled]
+            system.store.fanout_states(&author).await.unwrap() == [FanoutState::OnRead]
         })
         .await;
     }
     system
 }
 
-/// Returns so many new posts of authors by turns, oldest first.
+/// Returns new posts of authors in turn, oldest first.
 fn by_turns(authors: &[u64], count: usize) -> Vec<pb::Delivery> {
     let authors = authors.iter().cycle().take(count);
     authors.map(|&author| delivery(post_id(author), author, 0)).collect()
@@ -129,14 +130,14 @@ async fn an_authors_timeline_ends_at_its_thousandth_post() {
             assert_eq!(user(&system, alice, size, "").await, newest(&all, USER_MAX));
         }
     }
-    // Some came late, older than all.
+    // Some come late, older than all others.
     let late: Vec<_> = all[..50].iter().map(|post| delivery(post | 1, alice, 0)).collect();
     deliver_all(&system.client, &late).await;
     assert_eq!(user(&system, alice, 200, "").await, newest(&all, USER_MAX));
 }
 
 #[tokio::test]
-async fn what_is_new_of_an_author_has_no_past() {
+async fn queries_for_new_posts_do_not_set_older_than() {
     let (system, alice) = (System::start_without_jobs(Single).await, id(1));
     system.post(alice).await;
     let request = pb::GetUserTimelineRequest { user_id: alice, ..Default::default() };
@@ -145,12 +146,12 @@ async fn what_is_new_of_an_author_has_no_past() {
     for some in all.chunks(500) {
         deliver_all(&system.client, some).await;
     }
-    let told = user(&system, alice, 200, &page.since_token).await;
-    assert_eq!((told.posts.len(), told.older_than), (USER_MAX, 0));
+    let actual = user(&system, alice, 200, &page.since_token).await;
+    assert_eq!((actual.posts.len(), actual.older_than), (USER_MAX, 0));
 }
 
 #[tokio::test]
-async fn a_home_timeline_ends_at_its_800th_post_shown_or_not() {
+async fn a_home_timeline_ends_at_its_800th_post_visible_or_not() {
     for mode in MODES {
         let (bob, authors) = (id(50), [1, 2, 3, 4].map(id));
         let system = with_authors(mode, bob, &authors).await;
@@ -161,20 +162,20 @@ async fn a_home_timeline_ends_at_its_800th_post_shown_or_not() {
             deliver(&system, &some).await;
             all.extend(ids(&some));
             for size in [37, 200] {
-                let told = home(&system, bob, size).await;
-                assert_eq!(told, newest(&all, HOME_MAX), "{mode}, {} posts", all.len());
+                let actual = home(&system, bob, size).await;
+                assert_eq!(actual, newest(&all, HOME_MAX), "{mode}, {} posts", all.len());
             }
         }
-        // The whole end is by one who is muted.
+        // The end of the timeline has only posts of a muted author.
         let expected = newest(&all, HOME_MAX);
         let muted: Vec<_> = all.iter().filter(|&post| post & 0xffc == authors[1] & 0xffc).collect();
         let mute = relation::MuteRequest { user_id: bob, target_id: authors[1] };
         system.relation.clone().mute(mute).await.unwrap();
         for size in [20, 200] {
-            let told = home(&system, bob, size).await;
-            assert_eq!(told.older_than, expected.older_than, "{mode}");
+            let actual = home(&system, bob, size).await;
+            assert_eq!(actual.older_than, expected.older_than, "{mode}");
             let shown = expected.posts.iter().filter(|post| !muted.contains(post));
-            assert!(told.posts.iter().eq(shown), "{mode}");
+            assert!(actual.posts.iter().eq(shown), "{mode}");
         }
         let new = system.home_page(bob, 200, "", &since).await.unwrap();
         assert!(!new.1.is_empty());
@@ -190,12 +191,12 @@ async fn a_home_timeline_ends_at_its_800th_post_shown_or_not() {
             let page = system.client.clone().get_home_timeline(request).await.unwrap().into_inner();
             (token, older_than) = (page.next_page_token, page.older_than_id);
         }
-        assert_eq!(older_than, 0, "what is new has no past");
+        assert_eq!(older_than, 0, "queries for new posts do not set it");
     }
 }
 
 #[tokio::test]
-async fn a_page_below_which_everything_is_hidden_says_where_the_past_begins() {
+async fn the_last_page_sets_older_than_if_all_posts_below_are_hidden() {
     for mode in MODES {
         let (bob, authors) = (id(50), [1, 2].map(id));
         let system = with_authors(mode, bob, &authors).await;
@@ -213,12 +214,15 @@ async fn a_page_below_which_everything_is_hidden_says_where_the_past_begins() {
         let rest = home_page(&system, bob, 20, &first.next_page_token).await;
         let rest = (posts(&rest.entries), rest.next_page_token.as_str(), rest.older_than_id);
         assert_eq!(rest, (vec![], "", oldest), "{mode}");
-        assert_eq!(home(&system, bob, 7).await, Told { posts: expected, older_than: oldest });
+        assert_eq!(
+            home(&system, bob, 7).await,
+            TimelineEnd { posts: expected, older_than: oldest }
+        );
     }
 }
 
 #[tokio::test]
-async fn what_was_seen_does_not_come_again_where_more_comes_than_a_timeline_holds() {
+async fn seen_posts_are_not_new_again_in_a_full_timeline() {
     for mode in MODES {
         let (bob, authors) = (id(50), [1, 2, 3].map(id));
         let system = with_authors(mode, bob, &authors).await;
@@ -233,7 +237,7 @@ async fn what_was_seen_does_not_come_again_where_more_comes_than_a_timeline_hold
 }
 
 #[tokio::test]
-async fn posts_that_came_late_hide_no_younger_ones_at_the_end() {
+async fn late_posts_hide_no_newer_posts_at_the_end() {
     for mode in MODES {
         let (bob, authors) = (id(50), [1, 2, 3, 4].map(id));
         let system = with_authors(mode, bob, &authors).await;
@@ -241,7 +245,7 @@ async fn posts_that_came_late_hide_no_younger_ones_at_the_end() {
         let first = by_turns(&authors, 500);
         deliver(&system, &first).await;
         all.extend(ids(&first));
-        // A hundred as old as the first ones, after younger ones; and so many that those are gone.
+        // A hundred posts as old as the first ones come late; then so many that these fall off.
         let late = first.iter().step_by(5);
         let late: Vec<_> =
             late.map(|seed| pb::Delivery { post_id: seed.post_id | 1, ..*seed }).collect();
@@ -252,15 +256,15 @@ async fn posts_that_came_late_hide_no_younger_ones_at_the_end() {
             deliver(&system, &some).await;
             all.extend(ids(&some));
             for size in [9, 73] {
-                let told = home(&system, bob, size).await;
-                assert_eq!(told, newest(&all, HOME_MAX), "{mode}, {} posts", all.len());
+                let actual = home(&system, bob, size).await;
+                assert_eq!(actual, newest(&all, HOME_MAX), "{mode}, {} posts", all.len());
             }
         }
     }
 }
 
 #[tokio::test]
-async fn a_follow_that_fills_a_full_timeline_does_not_hide_where_it_ends() {
+async fn a_backfill_of_a_full_timeline_keeps_older_than() {
     for mode in MODES {
         let (bob, authors, carol) = (id(50), [1, 2].map(id), id(3));
         let system = with_authors(mode, bob, &authors).await;
@@ -271,14 +275,14 @@ async fn a_follow_that_fills_a_full_timeline_does_not_hide_where_it_ends() {
         deliver(&system, &some).await;
         all.extend(ids(&some));
         assert_eq!(home(&system, bob, 200).await, newest(&all, HOME_MAX));
-        // Some are there twice.
+        // Some are stored twice.
         for delivery in &some[some.len() - 5..] {
             let post = entry(delivery.post_id, delivery.author_id);
             system.store.push(&post, &[UserId::new(bob).unwrap()], false).await.unwrap();
         }
         system.follow(bob, carol).await;
         assert_eq!(home(&system, bob, 200).await, newest(&all, HOME_MAX), "{mode}");
-        // Of those who are followed now, there is room.
+        // After the unfollow, the timeline is not full.
         system.unfollow(bob, authors[0]).await;
         system.unfollow(bob, authors[1]).await;
         assert_eq!(home(&system, bob, 7).await, newest(&ids(&others), HOME_MAX), "{mode}");
@@ -286,7 +290,7 @@ async fn a_follow_that_fills_a_full_timeline_does_not_hide_where_it_ends() {
 }
 
 #[tokio::test]
-async fn a_friends_timeline_ends_at_the_800th_post_of_those_who_are_not_hidden() {
+async fn a_friends_timeline_ends_at_the_800th_post_of_visible_authors() {
     let (system, bob) = (System::start_without_jobs(Single).await, id(50));
     let [alice, muted, carol] = [1, 2, 3].map(id);
     for author in [alice, muted, carol] {
@@ -294,7 +298,7 @@ async fn a_friends_timeline_ends_at_the_800th_post_of_those_who_are_not_hidden()
         system.follow(author, bob).await;
     }
     let friends = async |page_size| {
-        let (mut told, mut page_token) = (Vec::new(), String::new());
+        let (mut actual, mut page_token) = (Vec::new(), String::new());
         loop {
             let request = pb::GetFriendsTimelineRequest {
                 user_id: bob,
@@ -304,15 +308,15 @@ async fn a_friends_timeline_ends_at_the_800th_post_of_those_who_are_not_hidden()
             };
             let page = system.client.clone().get_friends_timeline(request).await.unwrap();
             let page = page.into_inner();
-            told.extend(posts(&page.entries));
+            actual.extend(posts(&page.entries));
             page_token = page.next_page_token;
             if page_token.is_empty() {
-                return Told { posts: told, older_than: page.older_than_id };
+                return TimelineEnd { posts: actual, older_than: page.older_than_id };
             }
-            assert_eq!(page.older_than_id, 0, "it goes on");
+            assert_eq!(page.older_than_id, 0, "there is another page");
         }
     };
-    assert_eq!(friends(200).await, Told { posts: Vec::new(), older_than: 0 });
+    assert_eq!(friends(200).await, TimelineEnd { posts: Vec::new(), older_than: 0 });
     let mut seen = by_turns(&[alice, carol], HOME_MAX - 1);
     for some in seen.chunks(400) {
         deliver_all(&system.client, some).await;

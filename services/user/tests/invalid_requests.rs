@@ -1,16 +1,18 @@
-//! Whatever comes in is answered: each wrong field is named, nothing is written, nothing crashes.
+//! Invalid requests: each invalid field is named, nothing is written, nothing crashes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod harness;
+mod support;
 
-use harness::{PASSWORD, System, assert_sound, refused, refused_for, register, registration};
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::Topology;
+use support::{
+    PASSWORD, System, assert_invalid_fields, assert_rejected, assert_valid, register, registration,
+};
 
 const IDS: [u64; 4] = [0, 1 << 53, 1 << 63, u64::MAX];
 
-fn text_rubbish() -> Vec<String> {
+fn malformed_texts() -> Vec<String> {
     let controls = ["\0", "a\u{7}b", "\u{1f}", "\r"];
     let others = ["\u{202e}evil", "\u{202d}evil", "a\u{ffff}", "\u{feff}"];
     let huge = ["x".repeat(3 << 20), "\u{301}".repeat(100_000), "👩‍👩‍👧‍👦".repeat(10_000)];
@@ -18,37 +20,38 @@ fn text_rubbish() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn every_wrong_field_of_a_registration_is_named() {
+async fn invalid_registration_fields_are_named() {
     let system = System::start(Topology::Single).await;
     let mut client = system.client.clone();
     let nothing = client.register(pb::RegisterRequest::default()).await;
-    refused_for(nothing, &["request_id", "name", "email", "password"]);
-    for rubbish in text_rubbish() {
+    assert_invalid_fields(nothing, &["request_id", "name", "email", "password"]);
+    for malformed in malformed_texts() {
         let all = pb::RegisterRequest {
-            request_id: rubbish.clone(),
-            email: rubbish.clone(),
-            name: rubbish.clone(),
-            password: format!("{rubbish}\0"),
-            display_name: format!("x{rubbish}x"),
+            request_id: malformed.clone(),
+            email: malformed.clone(),
+            name: malformed.clone(),
+            password: format!("{malformed}\0"),
+            display_name: format!("x{malformed}x"),
         };
-        if rubbish.len() < 800_000 {
+        if malformed.len() < 800_000 {
             let fields = ["request_id", "name", "email", "password", "display_name"];
-            refused_for(client.register(all).await, &fields);
+            assert_invalid_fields(client.register(all).await, &fields);
         }
-        let one = pb::RegisterRequest { display_name: format!("x{rubbish}x"), ..registration("a") };
-        refused_for(client.register(one).await, &["display_name"]);
+        let one =
+            pb::RegisterRequest { display_name: format!("x{malformed}x"), ..registration("a") };
+        assert_invalid_fields(client.register(one).await, &["display_name"]);
     }
     let short = pb::RegisterRequest { password: "1234567".to_owned(), ..registration("ann") };
-    refused_for(client.register(short).await, &["password"]);
+    assert_invalid_fields(client.register(short).await, &["password"]);
     let long = pb::RegisterRequest { name: "a".repeat(31), ..registration("ann") };
-    refused_for(client.register(long).await, &["name"]);
+    assert_invalid_fields(client.register(long).await, &["name"]);
     let mut long = registration("ann");
     long.email = format!("{}@{}.org", "a".repeat(64), "b".repeat(250));
-    refused_for(client.register(long).await, &["email"]);
+    assert_invalid_fields(client.register(long).await, &["email"]);
     let nil = uuid::Uuid::nil().to_string();
     let nil = pb::RegisterRequest { request_id: nil, ..registration("ann") };
-    refused_for(client.register(nil).await, &["request_id"]);
-    assert_sound(&client, 0).await;
+    assert_invalid_fields(client.register(nil).await, &["request_id"]);
+    assert_valid(&client, 0).await;
 }
 
 #[tokio::test]
@@ -56,37 +59,40 @@ async fn ids_that_cannot_be_are_refused_everywhere() {
     let system = System::start(Topology::Single).await;
     let mut client = system.client.clone();
     for user_id in IDS {
-        refused_for(client.get_user(pb::GetUserRequest { user_id }).await, &["user_id"]);
-        refused_for(client.get_account(pb::GetAccountRequest { user_id }).await, &["user_id"]);
+        assert_invalid_fields(client.get_user(pb::GetUserRequest { user_id }).await, &["user_id"]);
+        assert_invalid_fields(
+            client.get_account(pb::GetAccountRequest { user_id }).await,
+            &["user_id"],
+        );
         let confirm = pb::ConfirmDeletionRequest { user_id };
-        refused_for(client.confirm_deletion(confirm).await, &["user_id"]);
+        assert_invalid_fields(client.confirm_deletion(confirm).await, &["user_id"]);
         let delete = pb::DeleteUserRequest { user_id, password: PASSWORD.to_owned() };
-        refused_for(client.delete_user(delete).await, &["user_id"]);
+        assert_invalid_fields(client.delete_user(delete).await, &["user_id"]);
         let update = pb::UpdateProfileRequest { user_id, ..Default::default() };
-        refused_for(client.update_profile(update).await, &["user_id"]);
+        assert_invalid_fields(client.update_profile(update).await, &["user_id"]);
         let change = pb::ChangePasswordRequest { user_id, ..Default::default() };
         let fields = ["user_id", "current_password", "new_password"];
-        refused_for(client.change_password(change).await, &fields);
+        assert_invalid_fields(client.change_password(change).await, &fields);
         let batch = pb::BatchGetUsersRequest { user_ids: vec![7, user_id] };
-        refused_for(client.batch_get_users(batch).await, &["user_ids[1]"]);
+        assert_invalid_fields(client.batch_get_users(batch).await, &["user_ids[1]"]);
     }
     let many = pb::BatchGetUsersRequest { user_ids: (1..=501).collect() };
-    refused_for(client.batch_get_users(many).await, &["user_ids"]);
+    assert_invalid_fields(client.batch_get_users(many).await, &["user_ids"]);
     let most = pb::BatchGetUsersRequest { user_ids: (1..=500).collect() };
     assert!(client.batch_get_users(most).await.unwrap().into_inner().users.is_empty());
     let none = client.batch_get_users(pb::BatchGetUsersRequest::default()).await.unwrap();
     assert!(none.into_inner().users.is_empty());
     let negative = pb::ListDeletionsRequest { page_size: -1 };
-    refused_for(client.list_deletions(negative).await, &["page_size"]);
+    assert_invalid_fields(client.list_deletions(negative).await, &["page_size"]);
 }
 
 #[tokio::test]
-async fn rubbish_in_other_requests_is_refused() {
+async fn other_invalid_requests_are_rejected() {
     let system = System::start(Topology::Single).await;
     let mut client = system.client.clone();
     let ann = register(&client, "ann").await;
-    for rubbish in text_rubbish() {
-        let text = Some(format!("x{rubbish}x"));
+    for malformed in malformed_texts() {
+        let text = Some(format!("x{malformed}x"));
         let update = pb::UpdateProfileRequest {
             user_id: ann.id,
             display_name: text.clone(),
@@ -94,54 +100,54 @@ async fn rubbish_in_other_requests_is_refused() {
             avatar_url: text.clone().filter(|text| text.len() < 1 << 20),
             ..Default::default()
         };
-        let fields: &[&str] = match rubbish.len() {
+        let fields: &[&str] = match malformed.len() {
             0..1_000_000 => &["display_name", "avatar_url", "location"],
             _ => &["display_name"],
         };
-        refused_for(client.update_profile(update).await, fields);
-        let by_name = pb::GetUserByNameRequest { name: rubbish.clone() };
-        refused_for(client.get_user_by_name(by_name).await, &["name"]);
-        let free = pb::CheckAvailabilityRequest { name: rubbish.clone() };
-        refused_for(client.check_availability(free).await, &["name"]);
-        let login = pb::LoginRequest { login: rubbish.clone(), password: String::new() };
-        refused_for(client.login(login).await, &["login", "password"]);
-        let token = pb::AuthenticateRequest { token: rubbish.clone() };
-        refused(client.authenticate(token).await, Reason::TokenInvalid);
-        client.logout(pb::LogoutRequest { token: rubbish }).await.unwrap();
+        assert_invalid_fields(client.update_profile(update).await, fields);
+        let by_name = pb::GetUserByNameRequest { name: malformed.clone() };
+        assert_invalid_fields(client.get_user_by_name(by_name).await, &["name"]);
+        let free = pb::CheckAvailabilityRequest { name: malformed.clone() };
+        assert_invalid_fields(client.check_availability(free).await, &["name"]);
+        let login = pb::LoginRequest { login: malformed.clone(), password: String::new() };
+        assert_invalid_fields(client.login(login).await, &["login", "password"]);
+        let token = pb::AuthenticateRequest { token: malformed.clone() };
+        assert_rejected(client.authenticate(token).await, Reason::TokenInvalid);
+        client.logout(pb::LogoutRequest { token: malformed }).await.unwrap();
     }
     let nothing = pb::CheckAvailabilityRequest::default();
-    refused_for(client.check_availability(nothing).await, &["name"]);
+    assert_invalid_fields(client.check_availability(nothing).await, &["name"]);
     assert_eq!(
-        harness::authenticate(&client, "").await.unwrap_err().code(),
+        support::authenticate(&client, "").await.unwrap_err().code(),
         tonic::Code::Unauthenticated
     );
 }
 
 #[tokio::test]
-async fn a_token_that_was_not_issued_opens_nothing() {
+async fn a_forged_token_is_rejected() {
     let system = System::start(Topology::Single).await;
     let client = &system.client;
     let (ann, bob) = (register(client, "ann").await, register(client, "bob").await);
-    let token = harness::login(client, "ann", PASSWORD).await.unwrap();
+    let token = support::login(client, "ann", PASSWORD).await.unwrap();
     // Any one character changed.
     for at in 0..token.len() {
         let other = if &token[at..=at] == "A" { "B" } else { "A" };
         let mut forged = token.clone();
         forged.replace_range(at..=at, other);
-        refused(harness::authenticate(client, &forged).await, Reason::TokenInvalid);
+        assert_rejected(support::authenticate(client, &forged).await, Reason::TokenInvalid);
     }
-    // Another account's id with a true secret; an id's text alone.
+    // Another account's id with a valid secret; an id alone.
     let user = |id| microblog_domain::UserId::new(id).unwrap();
     let foreign = microblog_user::Token::issue(user(bob.id)).unwrap().reveal();
     let stolen = format!("{}{}", &foreign[..12], &token[12..]);
     for forged in [foreign, stolen, token.to_uppercase(), format!("{token} "), ann.id.to_string()] {
-        refused(harness::authenticate(client, &forged).await, Reason::TokenInvalid);
+        assert_rejected(support::authenticate(client, &forged).await, Reason::TokenInvalid);
     }
-    assert_eq!(harness::authenticate(client, &token).await.unwrap(), ann.id);
+    assert_eq!(support::authenticate(client, &token).await.unwrap(), ann.id);
 }
 
 #[tokio::test]
-async fn an_import_with_one_bad_name_imports_nothing() {
+async fn an_import_with_an_invalid_name_imports_nothing() {
     let system = System::start(Topology::Single).await;
     let mut client = system.client.clone();
     let request = |names: &[&str]| pb::ImportUsersRequest {
@@ -149,16 +155,16 @@ async fn an_import_with_one_bad_name_imports_nothing() {
         email_domain: "example.org".to_owned(),
         password: String::new(),
     };
-    refused_for(client.import_users(request(&["a", "b c"])).await, &["names[1]"]);
-    refused_for(client.import_users(request(&["a", "b", "A"])).await, &["names[2]"]);
+    assert_invalid_fields(client.import_users(request(&["a", "b c"])).await, &["names[1]"]);
+    assert_invalid_fields(client.import_users(request(&["a", "b", "A"])).await, &["names[2]"]);
     let many: Vec<_> = (0..5001).map(|i| i.to_string()).collect();
     let many = pb::ImportUsersRequest { names: many, ..request(&[]) };
-    refused_for(client.import_users(many).await, &["names"]);
+    assert_invalid_fields(client.import_users(many).await, &["names"]);
     for domain in ["", "example", "a b.org", "x@example.org", "\u{202e}.org"] {
         let bad = pb::ImportUsersRequest { email_domain: domain.to_owned(), ..request(&["a"]) };
-        refused_for(client.import_users(bad).await, &["email_domain"]);
+        assert_invalid_fields(client.import_users(bad).await, &["email_domain"]);
     }
     let bad = pb::ImportUsersRequest { password: "short".to_owned(), ..request(&["a"]) };
-    refused_for(client.import_users(bad).await, &["password"]);
-    assert_sound(&client, 0).await;
+    assert_invalid_fields(client.import_users(bad).await, &["password"]);
+    assert_valid(&client, 0).await;
 }

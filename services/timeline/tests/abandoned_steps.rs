@@ -1,5 +1,5 @@
-//! Steps of fan-out jobs that nobody does any more are claimed by another worker within two seconds;
-//! those that somebody still does are not.
+//! Another worker claims abandoned steps within two seconds. It does not claim steps of a live
+//! worker.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -23,21 +23,21 @@ use prost::Message as _;
 use support::{PATIENCE, System, entry, id, post_id, queue::stored, relations::Relation};
 use tokio::time::sleep;
 
-/// Within which a step that was left behind is done.
-const PROMISED: Duration = Duration::from_secs(2);
+/// The time in which an abandoned step is done.
+const RECOVERY_MAX: Duration = Duration::from_secs(2);
 
-/// On a busy machine one round may take longer than promised, but not each of so many.
+/// On a busy machine one round may take longer, but not all of them.
 const ROUNDS: usize = 5;
 
-/// For how long a step is held up: many times as long as one may be idle.
-const HELD_UP: Duration = Duration::from_millis(2_500);
+/// How long a step is delayed: many times the idle time of an abandoned step.
+const DELAY: Duration = Duration::from_millis(2_500);
 
 fn stream_of(author: u64) -> String {
     format!("tl:{{{}}}:fanout", UserId::new(author).unwrap().partition().number() % 16)
 }
 
-/// Adds the job to push a post, and reads it in the same moment as a worker does that then dies.
-async fn leave_behind(admin: &mut MultiplexedConnection, author: u64, post: u64) {
+/// Enqueues a push job and reads it at once, like a worker that then dies.
+async fn abandon_step(admin: &mut MultiplexedConnection, author: u64, post: u64) {
     let (stream, job) = (stream_of(author), Job::of_post(Kind::Push, &entry(post, author), false));
     let mut transaction = pipe();
     transaction.atomic();
@@ -47,8 +47,8 @@ async fn leave_behind(admin: &mut MultiplexedConnection, author: u64, post: u64)
     let () = transaction.query_async(admin).await.unwrap();
 }
 
-/// Returns how often each step of a stream that is not done was given to a worker.
-async fn times_given(admin: &mut MultiplexedConnection, stream: &str) -> Vec<u64> {
+/// Returns the delivery count of each pending entry of a stream.
+async fn delivery_counts(admin: &mut MultiplexedConnection, stream: &str) -> Vec<u64> {
     let mut pending = cmd("XPENDING");
     pending.arg(stream).arg("fanout").arg("-").arg("+").arg(10);
     let pending: Vec<(String, String, u64, u64)> = pending.query_async(admin).await.unwrap();
@@ -56,7 +56,7 @@ async fn times_given(admin: &mut MultiplexedConnection, stream: &str) -> Vec<u64
 }
 
 #[tokio::test]
-async fn a_step_of_a_dead_worker_is_done_within_two_seconds() {
+async fn a_dead_workers_step_is_done_within_two_seconds() {
     let system = System::start(Single).await;
     let (alice, bob) = (id(1), id(2));
     system.follow(bob, alice).await;
@@ -66,24 +66,24 @@ async fn a_step_of_a_dead_worker_is_done_within_two_seconds() {
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
         let (post, begun) = (post_id(alice), Instant::now());
-        leave_behind(&mut admin, alice, post).await;
+        abandon_step(&mut admin, alice, post).await;
         let left = system.client.clone().verify(pb::VerifyRequest {}).await.unwrap().into_inner();
         assert_eq!(left.jobs_in_flight, 1, "{left:?}");
         all.insert(0, post);
         system.home_becomes(bob, &all).await;
         took.push(begun.elapsed());
-        support::queue::settles(&system).await;
+        support::queue::drained(&system).await;
         let done = system.client.clone().verify(pb::VerifyRequest {}).await.unwrap().into_inner();
         assert_eq!((done.jobs_in_flight, done.oldest_job_age_ms), (0, 0));
-        if took.last().unwrap() <= &PROMISED {
+        if took.last().unwrap() <= &RECOVERY_MAX {
             return;
         }
     }
-    panic!("left for {took:?}");
+    panic!("not done after {took:?}");
 }
 
 #[tokio::test]
-async fn more_steps_than_a_worker_does_at_once_are_all_done() {
+async fn more_abandoned_steps_than_one_claim_are_done() {
     let system = System::start(Single).await;
     let (alice, bob) = (id(1), id(2));
     system.follow(bob, alice).await;
@@ -92,15 +92,15 @@ async fn more_steps_than_a_worker_does_at_once_are_all_done() {
     let mut admin = system.redis.nodes()[0].admin().await;
     for _ in 0..150 {
         let post = post_id(alice);
-        leave_behind(&mut admin, alice, post).await;
+        abandon_step(&mut admin, alice, post).await;
         all.insert(0, post);
     }
     system.home_becomes(bob, &all).await;
-    support::queue::settles(&system).await;
+    support::queue::drained(&system).await;
 }
 
-/// Holds up a step that a worker does, and whatever `meanwhile` waits for; another replica looks on.
-async fn hold_up(meanwhile: impl AsyncFnOnce(&RedisServer)) {
+/// Delays a step of a live worker, and what `meanwhile` does, while another replica runs.
+async fn delay_step(meanwhile: impl AsyncFnOnce(&RedisServer)) {
     let of_relation = RedisServer::start().await;
     let relation = Relation::start(of_relation.url("relation")).await;
     let redis = Arc::new(testkit::Store::start(Single).await);
@@ -110,40 +110,40 @@ async fn hold_up(meanwhile: impl AsyncFnOnce(&RedisServer)) {
     system.follow(bob, alice).await;
     let first = system.post(alice).await;
     system.home_becomes(bob, &[first]).await;
-    support::queue::settles(&system).await;
+    support::queue::drained(&system).await;
     let stored_before = stored(&system.store, bob).await.len();
 
     let server = &system.redis.nodes()[0];
     let (mut admin, stream) = (server.admin().await, stream_of(alice));
-    // The worker waits for the followers.
+    // The worker waits for the list of followers.
     of_relation.pause();
     let second = system.post(alice).await;
     testkit::eventually("a worker has the step", PATIENCE, async || {
-        !times_given(&mut admin, &stream).await.is_empty()
+        !delivery_counts(&mut admin, &stream).await.is_empty()
     })
     .await;
     meanwhile(server).await;
-    let given = times_given(&mut admin, &stream).await;
+    let given = delivery_counts(&mut admin, &stream).await;
     of_relation.resume();
-    assert_eq!(given, [1], "nobody else claimed it");
+    assert_eq!(given, [1], "no other worker claimed it");
     system.home_becomes(bob, &[second, first]).await;
-    support::queue::settles(&system).await;
+    support::queue::drained(&system).await;
     assert_eq!(stored(&system.store, bob).await.len(), stored_before + 1);
 }
 
 #[tokio::test]
-async fn a_step_that_takes_long_stays_with_its_worker() {
-    hold_up(async |_| sleep(HELD_UP).await).await;
+async fn a_slow_step_is_not_claimed() {
+    delay_step(async |_| sleep(DELAY).await).await;
 }
 
 #[tokio::test]
-async fn a_step_stays_with_its_worker_though_redis_stood_still() {
-    hold_up(async |server| {
-        sleep(HELD_UP / 5).await;
+async fn a_step_is_not_claimed_after_a_redis_stall() {
+    delay_step(async |server| {
+        sleep(DELAY / 5).await;
         server.pause();
-        sleep(HELD_UP * 3 / 5).await;
+        sleep(DELAY * 3 / 5).await;
         server.resume();
-        sleep(HELD_UP / 5).await;
+        sleep(DELAY / 5).await;
     })
     .await;
 }

@@ -1,42 +1,41 @@
-//! The only part of the relation service that speaks Redis: the atomic steps and the reads of the
-//! follow graph, one method each. Knows nothing of what the steps are good for together (that is
-//! [`Edges`](crate::Edges)), so that a test can stop between any two of them.
+//! The store: the only module that calls Redis. One method for each atomic step or read.
+//! [`EdgeSaga`](crate::EdgeSaga) combines the steps; tests can stop between any two.
 
 mod blocks;
 mod follows;
-mod jobs;
 mod lists;
+mod maintenance;
 mod relations;
 
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, Entry, Keyspace, Library, redis::Value};
 
-pub use blocks::{Blocked, ProjectedBlock};
-pub use follows::{Projected, Targets, Truth};
-pub use jobs::Waiting;
+pub use blocks::{BlockProjectionResult, BlockSourceResult};
+pub use follows::{ProjectionResult, SourceResult, Targets};
+pub use maintenance::OutboxEntry;
 
 use crate::graph::Outcome;
 
-/// The service's atomic steps.
+/// The Redis functions of the service.
 const LIBRARY: Library = Library {
     name: "relation",
     source: concat!(
-        include_str!("../functions.lua"),
-        include_str!("../functions/follows.lua"),
-        include_str!("../functions/blocks.lua"),
-        include_str!("../functions/forget.lua"),
+        include_str!("functions.lua"),
+        include_str!("functions/follows.lua"),
+        include_str!("functions/blocks.lua"),
+        include_str!("functions/forget.lua"),
     ),
 };
 
-/// How many members one function call or variadic command carries, so that it takes well under a
-/// millisecond of the server's only thread.
+/// The most members per function call or variadic command, so that each takes well under a
+/// millisecond of Redis' single thread.
 const CHUNK: usize = 100;
 
-/// How many members the calls have together that Redis is given at once: tens of milliseconds of
-/// its time, so that neither they nor the calls of others run into their time-outs.
-const WINDOW: usize = 5_000;
+/// The most members of calls that are sent together: tens of milliseconds of Redis' time, so that
+/// neither they nor other calls time out.
+const BATCH_MEMBERS_MAX: usize = 5_000;
 
-/// The relation service's keyspace.
+/// The relation service's Redis store.
 #[derive(Clone)]
 pub struct Store {
     keyspace: Keyspace,
@@ -45,7 +44,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store, without waiting for it: it may be away now and come back later.
+    /// Opens the store without waiting for Redis.
     pub fn open(config: &crate::Config) -> Result<Self, keyspace::Error> {
         Ok(Self {
             keyspace: Keyspace::open(&config.redis, LIBRARY)?,
@@ -54,15 +53,14 @@ impl Store {
         })
     }
 
-    /// Returns how many accounts a user may follow.
+    /// Returns the following limit.
     pub(crate) fn following_limit(&self) -> usize {
         self.following_limit as usize
     }
 
-    /// Makes a call of each item, which carries so many members, and returns the answers in order.
-    /// Any number of them go out in windows, made one after the other, so that the thread is free
-    /// for other calls in between.
-    async fn in_windows<T>(
+    /// Makes one call per item and returns the responses in order. `members` is the size of a call.
+    /// Sends the calls in sequential batches, so that other tasks of the thread can run in between.
+    async fn call_in_batches<T>(
         &self,
         items: &[T],
         members: impl Fn(&T) -> usize,
@@ -71,25 +69,25 @@ impl Store {
         let mut answers = Vec::with_capacity(items.len());
         let mut rest = items.iter().peekable();
         while rest.peek().is_some() {
-            let mut window = Batch::new();
-            let mut room = WINDOW;
-            while let Some(item) = rest.next_if(|item| window.is_empty() || members(item) <= room) {
+            let mut batch = Batch::new();
+            let mut room = BATCH_MEMBERS_MAX;
+            while let Some(item) = rest.next_if(|item| batch.is_empty() || members(item) <= room) {
                 room = room.saturating_sub(members(item));
                 let (partition, call) = call(item);
-                window.call(partition, call);
+                batch.call(partition, call);
             }
-            answers.extend(self.keyspace.send(window).await?);
+            answers.extend(self.keyspace.send(batch).await?);
         }
         Ok(answers)
     }
 
-    /// Returns whether the store answers and knows the service's functions.
+    /// Returns whether Redis responds and has the functions loaded.
     pub async fn is_ready(&self) -> bool {
         self.keyspace.ready().await.is_ok()
     }
 }
 
-/// Returns the accounts of a page's entries.
+/// Returns the accounts of entries.
 pub(crate) fn ids(entries: &[Entry]) -> Vec<UserId> {
     entries.iter().filter_map(|entry| UserId::new(entry.member)).collect()
 }

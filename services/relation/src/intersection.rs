@@ -1,0 +1,191 @@
+//! The intersection of two lists, in the order of the first one.
+//!
+//! If the first list is shorter, it is scanned, and each chunk is looked up in the id set of the
+//! other list. If the second list is shorter, it is read whole, which the following limit bounds,
+//! and looked up in the first list for the order. A page always ends at a position in the first
+//! list, so pages neither repeat nor skip entries when the lengths change in between.
+
+use std::cmp::Reverse;
+
+use microblog_domain::UserId;
+use microblog_keyspace::{Entry, Order};
+
+use crate::{
+    error::Error,
+    graph::List,
+    store::{Store, ids},
+};
+
+const CHUNK: usize = 500;
+
+/// The most entries that one call scans or counts: the default following limit.
+const EXAMINED_MAX: usize = 5_000;
+
+/// The entries of the second list per round trip: about a millisecond of Redis' time.
+const READ_MAX: usize = 2_000;
+
+/// The intersection of two lists of follows. Entries have the order and the versions of the first
+/// list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Intersection([(List, UserId); 2]);
+
+/// The cursor of an intersection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IntersectionCursor {
+    /// The index of the list that was shorter at the start. It affects the cost, not the order.
+    pub(crate) shorter: usize,
+    /// The last scanned entry of the first list; `None` at the start.
+    pub(crate) after: Option<Entry>,
+}
+
+/// A page of an intersection.
+pub(crate) struct IntersectionPage {
+    /// Newest first.
+    pub(crate) entries: Vec<Entry>,
+    /// The cursor of the next page; `None` at the end.
+    pub(crate) next: Option<IntersectionCursor>,
+}
+
+impl Intersection {
+    /// The common followings of two users.
+    pub(crate) fn following(user: UserId, other: UserId) -> Self {
+        Self([(List::Following, user), (List::Following, other)])
+    }
+
+    /// The followers of a user whom the viewer follows.
+    pub(crate) fn followers_followed(user: UserId, viewer: UserId) -> Self {
+        Self([(List::Followers, user), (List::Following, viewer)])
+    }
+
+    /// Returns the start cursor.
+    pub(crate) async fn start(self, store: &Store) -> Result<IntersectionCursor, Error> {
+        let [first, second] = store.lengths(self.0).await?;
+        Ok(IntersectionCursor { shorter: usize::from(second < first), after: None })
+    }
+
+    /// Returns up to `count` entries after a cursor.
+    pub(crate) async fn page(
+        self,
+        store: &Store,
+        cursor: IntersectionCursor,
+        count: usize,
+    ) -> Result<IntersectionPage, Error> {
+        if cursor.shorter == 1
+            && let Some(common) = self.load_all(store).await?
+        {
+            return Ok(page_after(common, cursor, count));
+        }
+        self.scan(store, IntersectionCursor { shorter: 0, ..cursor }, count).await
+    }
+
+    /// Counts the intersection among the newest 5,000 entries of the shorter list.
+    pub(crate) async fn count(self, store: &Store) -> Result<usize, Error> {
+        Ok(self.scan_shorter(store).await?.1.len())
+    }
+
+    // Returns the whole intersection by reading the second list; `None` if it exceeds the following
+    // limit.
+    async fn load_all(self, store: &Store) -> Result<Option<Vec<Entry>>, Error> {
+        let [(first_list, first), (second_list, second)] = self.0;
+        let room = store.following_limit().max(EXAMINED_MAX);
+        let (mut members, mut after) = (Vec::new(), None);
+        loop {
+            let page = store.page(second_list, second, after, None, READ_MAX).await?;
+            members.extend(ids(&page.entries));
+            if !page.more {
+                break;
+            } else if members.len() >= room {
+                return Ok(None);
+            }
+            after = page.entries.last().copied();
+        }
+        let versions = store.versions(first_list, first, &members).await?;
+        let entry = |(member, score): (&UserId, u64)| {
+            (score > 0).then_some(Entry { member: member.get(), score })
+        };
+        Ok(Some(members.iter().zip(versions).filter_map(entry).collect()))
+    }
+
+    /// Counts as [`Intersection::count`]. Also returns up to `newest` entries, with the order and
+    /// versions of the first list.
+    pub(crate) async fn count_with_newest(
+        self,
+        store: &Store,
+        newest: usize,
+    ) -> Result<(usize, Vec<Entry>), Error> {
+        let (shorter, mut entries) = self.scan_shorter(store).await?;
+        let count = entries.len();
+        if shorter == 1 && newest > 0 {
+            let (list, user) = self.0[0];
+            let versions = store.versions(list, user, &ids(&entries)).await?;
+            for (entry, version) in entries.iter_mut().zip(versions) {
+                entry.score = version;
+            }
+            // An entry removed meanwhile has no version.
+            entries.retain(|entry| entry.score > 0);
+            entries.sort_unstable_by_key(|entry| Reverse((entry.score, entry.member)));
+        }
+        entries.truncate(newest);
+        Ok((count, entries))
+    }
+
+    // Returns the index of the shorter list, and the intersection of its newest 5,000 entries with
+    // the other list, with its own versions.
+    async fn scan_shorter(self, store: &Store) -> Result<(usize, Vec<Entry>), Error> {
+        let IntersectionCursor { shorter, after } = self.start(store).await?;
+        let shorter_first = if shorter == 0 { self } else { Self([self.0[1], self.0[0]]) };
+        let beginning = IntersectionCursor { shorter: 0, after };
+        Ok((shorter, shorter_first.scan(store, beginning, usize::MAX).await?.entries))
+    }
+
+    async fn scan(
+        self,
+        store: &Store,
+        cursor: IntersectionCursor,
+        count: usize,
+    ) -> Result<IntersectionPage, Error> {
+        let [(list, owner), (other_list, other)] = self.0;
+        let next = |after| Some(IntersectionCursor { after, ..cursor });
+        let mut after = cursor.after;
+        let mut entries = Vec::new();
+        for _ in 0..EXAMINED_MAX / CHUNK {
+            let page = store.page(list, owner, after, None, CHUNK).await?;
+            let is_common = store.in_id_set(other_list, other, &ids(&page.entries)).await?;
+            for (i, entry) in page.entries.iter().enumerate() {
+                if is_common.get(i) == Some(&true) {
+                    entries.push(*entry);
+                }
+                if entries.len() == count {
+                    let is_last = !page.more && i + 1 == page.entries.len();
+                    let next = if is_last { None } else { next(Some(*entry)) };
+                    return Ok(IntersectionPage { entries, next });
+                }
+            }
+            after = page.entries.last().copied();
+            if !page.more {
+                return Ok(IntersectionPage { entries, next: None });
+            }
+        }
+        Ok(IntersectionPage { entries, next: next(after) })
+    }
+}
+
+// Returns the page of unsorted entries after a cursor.
+fn page_after(
+    mut entries: Vec<Entry>,
+    cursor: IntersectionCursor,
+    count: usize,
+) -> IntersectionPage {
+    let is_after = |entry: &Entry| {
+        cursor.after.is_none_or(|after| Order::Newest.compare(entry, &after).is_gt())
+    };
+    entries.retain(is_after);
+    entries.sort_unstable_by(|a, b| Order::Newest.compare(a, b));
+    let more = entries.len() > count;
+    entries.truncate(count);
+    let after = entries.last().copied().filter(|_| more);
+    IntersectionPage {
+        entries,
+        next: after.map(|after| IntersectionCursor { after: Some(after), ..cursor }),
+    }
+}

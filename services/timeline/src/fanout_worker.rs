@@ -1,0 +1,179 @@
+//! Fan-out workers: each consumes one fan-out stream. A failed step, or one of a dead worker, stays
+//! among the pending entries until a worker in any replica claims it.
+//!
+//! **Claims.** While a worker runs a step, it resets the step's idle time every `RENEWAL_PERIOD`. A
+//! worker that finds a step idle for `ABANDONED_AFTER` claims it if it is still idle when the claim
+//! runs. The second check matters after a stall of Redis: every pending step is idle until Redis
+//! has read the renewals sent meanwhile. A wrong claim is harmless: the step runs twice, the second
+//! time with a check for duplicates, and readers show an entry once.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use microblog_chassis::{PeriodicJob, message};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout},
+};
+use tonic::{Code, Status};
+
+use crate::{
+    error::Error,
+    fanout_on_write::Fanout,
+    job::{Job, QUEUE},
+    keys,
+    metrics::{Metrics, Outcome},
+    store::{ABANDONED_AFTER, RENEWAL_PERIOD, STEPS_MAX, Step, Store},
+};
+
+/// The interval between claims of abandoned steps. Also the timeout of a blocking read.
+const CLAIM_PERIOD: Duration = Duration::from_millis(300);
+
+/// The time in which an idle worker claims and completes the step of a dead worker, as the README
+/// guarantees.
+const RECOVERY_MAX: Duration = Duration::from_secs(2);
+const _: () =
+    assert!(ABANDONED_AFTER.as_millis() + 2 * CLAIM_PERIOD.as_millis() < RECOVERY_MAX.as_millis());
+
+/// How long no step may fail before the job counts as healthy. Longer than a failed step waits for
+/// its retry.
+const HEALTHY_AFTER: Duration = Duration::from_secs(3);
+const _: () = assert!(RECOVERY_MAX.as_millis() < HEALTHY_AFTER.as_millis());
+
+/// The delay between retries during an outage of Redis or the relation service.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
+
+/// The timeout of a step, with the wait for a permit.
+const STEP_MAX: Duration = Duration::from_secs(8);
+
+/// The most concurrent steps in a worker thread, over all its streams. Bounds the load that steps
+/// put on Redis at once.
+const STEPS_AT_ONCE: usize = 4;
+
+/// The state that the workers of a thread share.
+#[derive(Clone)]
+pub(crate) struct FanoutWorkers {
+    store: Store,
+    fanout: Fanout,
+    permits: Arc<Semaphore>,
+    metrics: Metrics,
+}
+
+impl FanoutWorkers {
+    pub(crate) fn new(store: Store, fanout: Fanout, metrics: Metrics) -> Self {
+        Self { store, fanout, permits: Arc::new(Semaphore::new(STEPS_AT_ONCE)), metrics }
+    }
+
+    /// Consumes a stream; never returns.
+    pub(crate) async fn run(self, number: u16) {
+        let stream = keys::fanout(number);
+        let mut job = PeriodicJob::new("fanning posts out", RETRY_DELAY);
+        loop {
+            // Returns only on an error.
+            job.tick().await;
+            let Err(error) = self.consume(&stream, &mut job).await;
+            job.record(Err(error));
+        }
+    }
+
+    async fn consume(
+        &self,
+        stream: &str,
+        job: &mut PeriodicJob,
+    ) -> Result<std::convert::Infallible, Error> {
+        let mut connection = self.store.listen(stream).await?;
+        let mut next_claim = Instant::now();
+        let mut healthy_at = Instant::now() + HEALTHY_AFTER;
+        loop {
+            if Instant::now() >= next_claim {
+                self.claim_abandoned(stream).await?;
+                next_claim = Instant::now() + CLAIM_PERIOD;
+            }
+            let steps = self.store.next_steps(&mut connection, stream, CLAIM_PERIOD).await?;
+            self.process(steps, false).await?;
+            // Not earlier: without due steps, no failure shows.
+            if Instant::now() >= healthy_at {
+                job.record(Ok::<(), Error>(()));
+                healthy_at = Instant::now() + HEALTHY_AFTER;
+            }
+        }
+    }
+
+    async fn claim_abandoned(&self, stream: &str) -> Result<(), Error> {
+        let idle = self.store.idle_steps(stream).await?;
+        for ids in idle.chunks(STEPS_MAX) {
+            let steps = self.store.claim(stream, ids).await?;
+            self.process(steps, true).await?;
+        }
+        Ok(())
+    }
+
+    // Runs all steps to completion. One failed step does not block the others, unless the error is
+    // an outage, which affects the next ones too.
+    async fn process(&self, steps: Vec<Step>, is_repeat: bool) -> Result<(), Error> {
+        let done = join_all(steps.iter().map(|step| self.step(step, is_repeat))).await;
+        done.into_iter().filter(|done| done.as_ref().is_err_and(Error::is_outage)).collect()
+    }
+
+    async fn step(&self, step: &Step, is_repeat: bool) -> Result<(), Error> {
+        let Some(job) = &step.job else {
+            // Logged once, not at each claim.
+            if !is_repeat {
+                tracing::error!(?step, "unsupported fan-out job stays pending");
+            }
+            return Ok(());
+        };
+        let begun = Instant::now();
+        let timed_out = |_| {
+            let status = Status::deadline_exceeded("fan-out step timed out");
+            Err(Error::Relation(status))
+        };
+        let done = async {
+            tokio::select! {
+                done = timeout(STEP_MAX, self.advance(step, job, is_repeat)) => {
+                    done.unwrap_or_else(timed_out)
+                }
+                never = self.renew_claim(step) => never,
+            }
+        };
+        let done = message::process(QUEUE, step.id(), &job.traceparent, done).await;
+        let outcome = if done.is_ok() { Outcome::Done } else { Outcome::Failed };
+        self.metrics.stepped(job.kind(), outcome, is_repeat, begun.elapsed());
+        if let Err(failure) = &done {
+            let error = failure as &dyn std::error::Error;
+            // `PeriodicJob` logs an outage. Other errors are logged at the first attempt only.
+            if failure.is_outage() || is_repeat {
+                tracing::debug!(?step, error, "fan-out step failed");
+            } else {
+                tracing::error!(?step, error, "fan-out step failed, will be retried");
+            }
+        }
+        done
+    }
+
+    // Renews the claim on a step until it is dropped. Ignores errors: the step then fails too, or
+    // another worker claims it.
+    async fn renew_claim<T>(&self, step: &Step) -> T {
+        loop {
+            sleep(RENEWAL_PERIOD).await;
+            let _ = self.store.renew(step).await;
+        }
+    }
+
+    async fn advance(&self, step: &Step, job: &Job, is_repeat: bool) -> Result<(), Error> {
+        // Never closed.
+        let _permit = self.permits.acquire().await;
+        let rest = match self.fanout.step(job, is_repeat).await {
+            // The relation service does not accept the page token any more.
+            Err(Error::Relation(status)) if status.code() == Code::InvalidArgument => {
+                Some(job.restarted())
+            }
+            rest => rest?,
+        };
+        self.store.advance(step, rest.as_ref()).await?;
+        if rest.is_none() {
+            self.metrics.finished(job.kind(), job.age());
+        }
+        Ok(())
+    }
+}

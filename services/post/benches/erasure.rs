@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Parser as _;
 use futures::{StreamExt as _, stream};
 use microblog_domain::{PostId, RequestId};
-use microblog_post::{CommentContent, Config, Eraser, Store, Tiers};
+use microblog_post::{CommentContent, Config, Eraser, Store, TieredStore};
 use microblog_testkit::RedisServer;
 use support::{author, english, publish};
 use uuid::Uuid;
@@ -65,9 +65,9 @@ async fn measure() {
 /// Erases an account that wrote nothing, and returns how long that took.
 async fn erase(store: &Store, n: u64) -> Duration {
     store.forget(author(AUTHORS + 100 + n)).await.unwrap();
-    let tiers = Tiers::new(store.clone(), None, Duration::ZERO);
+    let tiered = TieredStore::new(store.clone(), None, Duration::ZERO);
     let begun = Instant::now();
-    assert!(Eraser::new(tiers, Duration::ZERO).round().await.unwrap());
+    assert!(Eraser::new(tiered, Duration::ZERO).run_once().await.unwrap());
     begun.elapsed()
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Parser as _;
 use futures::{StreamExt as _, stream};
 use microblog_domain::{Partition, PostId, RequestId};
-use microblog_post::{Archive, Archiver, CommentContent, Config, Mover, Store};
+use microblog_post::{Archive, Archiver, CommentContent, Config, Evictor, Store};
 use microblog_testkit::RedisServer;
 use support::{author, english, info, publish, remove, used};
 use uuid::Uuid;
@@ -52,7 +52,7 @@ async fn measure() {
     let mut archiver = Archiver::new(store.clone(), archive.clone());
     let mut admin = server.admin().await;
     // Connections, functions and tables are there before the measurement begins.
-    archiver.pass().await.unwrap();
+    archiver.drain_page().await.unwrap();
     let empty = used(&mut admin).await;
 
     for round in 0..POSTS_EACH {
@@ -63,14 +63,14 @@ async fn measure() {
         remove(&mut admin, "*request:*").await;
     }
     let began = Instant::now();
-    while archiver.pass().await.unwrap() {}
+    while archiver.drain_page().await.unwrap() {}
     let archived = began.elapsed();
     let before = used(&mut admin).await - empty;
     let began = Instant::now();
-    let mover = Mover::new(store.clone(), archive, &config.archive);
+    let evictor = Evictor::new(store.clone(), archive, &config.archive);
     let mut evicted = 0;
     for partition in Partition::all() {
-        evicted += mover.partition(partition).await.unwrap().evicted;
+        evicted += evictor.partition(partition).await.unwrap().evicted;
     }
     let moved = began.elapsed();
     assert_eq!(evicted, POSTS - AUTHORS * STAY);

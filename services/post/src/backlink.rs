@@ -13,7 +13,7 @@ pub struct Backlink {
 
 /// What is told to a post that counts a repost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct BacklinkUpdate {
     /// Of which repost, to which post.
     pub backlink: Backlink,
     /// The version of the change: the repost's id, or the stamp of its end.

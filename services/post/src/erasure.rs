@@ -36,8 +36,8 @@ use uuid::Uuid;
 use crate::{
     archive::Archive,
     error::Error,
-    store::{Fence, List, Run, Stage, post_ids},
-    tiers::Tiers,
+    store::{ErasureRun, ErasureStage, Fence, List, post_ids},
+    tiered_store::TieredStore,
 };
 
 /// How many accounts one walk erases at most: each post that is liked is searched for all of them.
@@ -47,7 +47,7 @@ const ACCOUNTS_MAX: usize = 500;
 const PAGE: usize = 500;
 
 /// How many of each author's newest posts are read together with those of other authors.
-const TAIL: usize = 100;
+const AUTHOR_PAGE: usize = 100;
 
 /// Comments on how many posts are read at once.
 const POSTS_AT_ONCE: usize = 8;
@@ -55,20 +55,20 @@ const POSTS_AT_ONCE: usize = 8;
 /// Erases what deleted accounts wrote.
 #[derive(Clone)]
 pub struct Eraser {
-    tiers: Tiers,
+    tiered: TieredStore,
     grace: Duration,
 }
 
 impl Eraser {
     /// Returns an eraser that begins with an account when it was deleted so long ago.
-    pub fn new(tiers: Tiers, grace: Duration) -> Self {
-        Self { tiers, grace }
+    pub fn new(tiered: TieredStore, grace: Duration) -> Self {
+        Self { tiered, grace }
     }
 
     /// Goes on with the run that is under way, or begins one if accounts wait for it. Returns whether
     /// there was anything to do.
-    pub async fn round(&self) -> Result<bool, Error> {
-        let store = self.tiers.store();
+    pub async fn run_once(&self) -> Result<bool, Error> {
+        let store = self.tiered.store();
         let mut run = match store.erasure().await? {
             Some(run) => run,
             None => match self.begin().await? {
@@ -76,46 +76,46 @@ impl Eraser {
                 None => return Ok(false),
             },
         };
-        if run.stage == Stage::Begun {
+        if run.stage == ErasureStage::Begun {
             self.erase_archived(&run).await?;
-            run.stage = Stage::Walking(Partition::new(0));
-            store.note_erasure(&run).await?;
+            run.stage = ErasureStage::Walking(Partition::new(0));
+            store.save_erasure(&run).await?;
         }
-        while let Stage::Walking(partition) = run.stage {
+        while let ErasureStage::Walking(partition) = run.stage {
             self.walk(partition, &run).await?;
             run.stage = match partition.number() + 1 {
-                Partition::COUNT => Stage::Walked,
-                next => Stage::Walking(Partition::new(next)),
+                Partition::COUNT => ErasureStage::Walked,
+                next => ErasureStage::Walking(Partition::new(next)),
             };
-            store.note_erasure(&run).await?;
+            store.save_erasure(&run).await?;
         }
         for &account in &run.accounts {
-            store.forgot(account).await?;
+            store.finish_forgetting(account).await?;
         }
-        store.end_erasure().await?;
+        store.delete_erasure().await?;
         Ok(true)
     }
 
-    async fn begin(&self) -> Result<Option<Run>, Error> {
-        let marked = self.tiers.store().forgetting_since().await?;
+    async fn begin(&self) -> Result<Option<ErasureRun>, Error> {
+        let marked = self.tiered.store().forgetting_since().await?;
         let due = marked.into_iter().filter(|&(_, since)| age(since) >= self.grace);
         let due: Vec<_> = due.map(|(account, _)| account).collect();
         // An account whose posts are still being deleted would not be forgotten after all.
-        let have_posts = self.tiers.store().have_lists(&due).await?;
+        let have_posts = self.tiered.store().have_lists(&due).await?;
         let accounts = due.into_iter().zip(have_posts).filter(|(_, has_posts)| !has_posts);
         let accounts: Vec<_> = accounts.map(|(account, _)| account).take(ACCOUNTS_MAX).collect();
         if accounts.is_empty() {
             return Ok(None);
         }
-        let run = Run { id: Uuid::new_v4(), stage: Stage::Begun, accounts };
-        self.tiers.store().note_erasure(&run).await?;
+        let run = ErasureRun { id: Uuid::new_v4(), stage: ErasureStage::Begun, accounts };
+        self.tiered.store().save_erasure(&run).await?;
         Ok(Some(run))
     }
 
     async fn archive(&self) -> Result<Option<&Archive>, Error> {
         // Where there ever was one, nothing is erased without it.
-        let is_needed = || self.tiers.store().is_archived();
-        match self.tiers.archive() {
+        let is_needed = || self.tiered.store().has_archive();
+        match self.tiered.archive() {
             Ok(archive) => Ok(Some(archive)),
             Err(missing) => {
                 if is_needed().await? {
@@ -127,10 +127,10 @@ impl Eraser {
         }
     }
 
-    async fn erase_archived(&self, run: &Run) -> Result<(), Error> {
+    async fn erase_archived(&self, run: &ErasureRun) -> Result<(), Error> {
         let Some(archive) = self.archive().await? else { return Ok(()) };
         let partitions: Vec<_> = Partition::all().collect();
-        self.tiers.store().fence(&partitions, run.id, Fence::Archive).await?;
+        self.tiered.store().fence(&partitions, run.id, Fence::Archive).await?;
         for &account in &run.accounts {
             while archive.erase_likes(account, PAGE).await? > 0 {}
             while archive.erase_comments(account, PAGE).await? > 0 {}
@@ -139,13 +139,13 @@ impl Eraser {
     }
 
     // Looks through all posts of a partition that are in Redis.
-    async fn walk(&self, partition: Partition, run: &Run) -> Result<(), Error> {
-        let store = self.tiers.store();
+    async fn walk(&self, partition: Partition, run: &ErasureRun) -> Result<(), Error> {
+        let store = self.tiered.store();
         store.fence(&[partition], run.id, Fence::Walk).await?;
         let mut cursor = 0;
         loop {
             let (next, authors) = store.authors(partition, cursor).await?;
-            for authors in authors.chunks(TAIL) {
+            for authors in authors.chunks(AUTHOR_PAGE) {
                 self.erase_of(authors, run).await?;
             }
             if next == 0 {
@@ -157,7 +157,7 @@ impl Eraser {
         // what comes from the lists.
         let mut after = None;
         loop {
-            let page = store.retired(partition, after, PAGE).await?;
+            let page = store.evictable_page(partition, after, PAGE).await?;
             self.erase_on(&post_ids(&page.entries), run).await?;
             after = page.entries.last().copied();
             if !page.more {
@@ -169,13 +169,15 @@ impl Eraser {
     }
 
     // Looks through the lists of some authors.
-    async fn erase_of(&self, authors: &[UserId], run: &Run) -> Result<(), Error> {
-        let store = self.tiers.store();
-        let tails = store.tails_of(authors, None, TAIL).await?;
-        let newest: Vec<_> = tails.iter().flatten().copied().filter_map(PostId::new).collect();
+    async fn erase_of(&self, authors: &[UserId], run: &ErasureRun) -> Result<(), Error> {
+        let store = self.tiered.store();
+        let pages = store.newest_of_each(authors, None, AUTHOR_PAGE).await?;
+        let newest: Vec<_> = pages.iter().flatten().copied().filter_map(PostId::new).collect();
         self.erase_on(&newest, run).await?;
-        for (&author, tail) in authors.iter().zip(&tails).filter(|(_, tail)| tail.len() == TAIL) {
-            let mut after = tail.last().map(|&id| Entry { member: id, score: id });
+        for (&author, page) in
+            authors.iter().zip(&pages).filter(|(_, page)| page.len() == AUTHOR_PAGE)
+        {
+            let mut after = page.last().map(|&id| Entry { member: id, score: id });
             loop {
                 let page = store.posts_of(author, after, PAGE).await?;
                 self.erase_on(&post_ids(&page.entries), run).await?;
@@ -189,8 +191,8 @@ impl Eraser {
     }
 
     // Takes off posts what the accounts wrote there.
-    async fn erase_on(&self, posts: &[PostId], run: &Run) -> Result<(), Error> {
-        let store = self.tiers.store();
+    async fn erase_on(&self, posts: &[PostId], run: &ErasureRun) -> Result<(), Error> {
+        let store = self.tiered.store();
         let accounts: &HashSet<UserId> = &run.accounts.iter().copied().collect();
         for posts in posts.chunks(PAGE) {
             let reactions = store.reactions(posts).await?;
@@ -208,7 +210,7 @@ impl Eraser {
     }
 
     async fn erase_comments(&self, post: PostId, by: &HashSet<UserId>) -> Result<(), Error> {
-        let (store, mut after) = (self.tiers.store(), None);
+        let (store, mut after) = (self.tiered.store(), None);
         loop {
             let page = store.list(List::Comments(Order::Oldest), post, after, PAGE).await?;
             let ids = page.entries.iter().filter_map(|entry| CommentId::new(entry.member));

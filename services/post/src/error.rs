@@ -42,7 +42,7 @@ pub enum Error {
     RestoresThrottled(Duration),
     /// The author's account is deleted.
     #[error("no such account")]
-    Forgotten,
+    AccountDeleted,
     /// The store failed.
     #[error("the store failed")]
     Store(#[from] keyspace::Error),
@@ -51,7 +51,7 @@ pub enum Error {
     Archive(#[from] archive::Error),
     /// A post is on its way from one tier to the other, again and again.
     #[error("the post is being moved")]
-    Moving,
+    RetriesExhausted,
     /// The timeline service failed.
     #[error("the timeline service does not take a post")]
     Timeline(#[source] Status),
@@ -83,7 +83,7 @@ impl From<Error> for Status {
             Error::Token(token) => status::page_token(token),
             Error::PostNotFound => status::not_found(ErrorReason::PostNotFound, text),
             Error::CommentNotFound => status::not_found(ErrorReason::CommentNotFound, text),
-            Error::Forgotten => status::not_found(ErrorReason::UserNotFound, text),
+            Error::AccountDeleted => status::not_found(ErrorReason::UserNotFound, text),
             Error::NotTheAuthor => {
                 status::with_reason(Code::PermissionDenied, ErrorReason::NotTheAuthor, text)
             }
@@ -121,7 +121,7 @@ impl From<Error> for Status {
                 tracing::error!(error = &archive as &dyn std::error::Error, "the archive failed");
                 status::internal()
             }
-            Error::Moving => status::store_unavailable(),
+            Error::RetriesExhausted => status::store_unavailable(),
             // No call fails for want of a delivery: the sweeper alone meets this.
             Error::Timeline(status) => status,
         }

@@ -12,19 +12,19 @@ use crate::{
 };
 
 /// How often a job that is under way is taken again: a third of what it may be left alone.
-const RENEWAL: Duration = Duration::from_secs(3);
+const RENEWAL_PERIOD: Duration = Duration::from_secs(3);
 
 /// The right to do a job.
 pub(crate) struct Lease {
     store: Store,
     job: Job,
-    whose: String,
+    holder: String,
 }
 
 impl Lease {
     /// Returns the right to do a job, which may be somebody else's now.
     pub(crate) fn new(store: Store, job: Job) -> Self {
-        Self { store, job, whose: Uuid::new_v4().to_string() }
+        Self { store, job, holder: Uuid::new_v4().to_string() }
     }
 
     /// Works, unless another process does, and until another one does. Returns what came of it;
@@ -33,23 +33,23 @@ impl Lease {
         &self,
         work: impl Future<Output = Result<T, Error>>,
     ) -> Result<Option<T>, Error> {
-        if !self.store.take_job(self.job, &self.whose).await? {
+        if !self.store.acquire_lease(self.job, &self.holder).await? {
             return Ok(None);
         }
         let done = tokio::select! {
             done = work => done.map(Some),
-            lost = self.lost() => lost.map(|()| None),
+            lost = self.until_lost() => lost.map(|()| None),
         };
         if done.is_err() {
-            self.store.leave_job(self.job, &self.whose).await?;
+            self.store.release_lease(self.job, &self.holder).await?;
         }
         done
     }
 
-    async fn lost(&self) -> Result<(), Error> {
+    async fn until_lost(&self) -> Result<(), Error> {
         loop {
-            sleep(RENEWAL).await;
-            if !self.store.take_job(self.job, &self.whose).await? {
+            sleep(RENEWAL_PERIOD).await;
+            if !self.store.acquire_lease(self.job, &self.holder).await? {
                 return Ok(());
             }
         }

@@ -18,19 +18,20 @@ mod delivery;
 mod entities;
 mod erasure;
 mod error;
+mod evictor;
 mod forget;
 mod keys;
 mod lease;
 mod likes;
 mod metrics;
-mod mover;
 mod post;
 mod posts;
 mod repair;
 mod rpc;
+mod snapshot;
 mod store;
 mod sweeper;
-mod tiers;
+mod tiered_store;
 mod verify;
 mod wire;
 
@@ -45,28 +46,29 @@ use microblog_proto::post::{
 use tonic::service::Routes;
 
 pub use archive::{
-    Archive, Changes, Config as ArchiveConfig, Error as ArchiveError, Frozen, OpenError, Writing,
+    Archive, Changes, Config as ArchiveConfig, Error as ArchiveError, OpenError, WriteTransaction,
 };
 pub use archiver::Archiver;
-pub use backlink::{Backlink, Change};
+pub use backlink::{Backlink, BacklinkUpdate};
 pub use comment::{Comment, CommentContent, Reply};
 pub use comments::Comments;
 pub use config::Config;
 pub use delivery::Delivery;
 pub use erasure::Eraser;
 pub use error::Error;
+pub use evictor::{Evictions, Evictor};
 pub use forget::forget_marked;
 pub use likes::Likes;
-pub use mover::{Moved, Mover};
-pub use post::{Content, Counts, Origin, Post, Root, WithRoot};
+pub use post::{Content, Counts, ListLengths, Origin, Post, Root, WithRoot};
 pub use posts::Posts;
 pub use repair::Repair;
+pub use snapshot::Snapshot;
 pub use store::{
-    Added, Admitted, Ending, Gathered, Job, Length, List, Note, Notes, Presence, Published,
-    Restored, Store,
+    AddedComment, CommentAdmission, Job, List, OutboxEntry, OutboxPage, PostCount, PostDeletion,
+    Presence, Published, RestoreOutcome, Store,
 };
 pub use sweeper::Sweeper;
-pub use tiers::{Newest, Tiers};
+pub use tiered_store::{PostPage, TieredStore};
 pub use verify::{Report, partition as verify_partition};
 
 /// Why the service does not start.
@@ -100,17 +102,17 @@ pub async fn service(
             tracing::warn!(error, "the archive is not there yet");
         }
     }
-    let tiers = Tiers::new(store.clone(), archive.clone(), config.archive.warm_window);
+    let tiered = TieredStore::new(store.clone(), archive.clone(), config.archive.warm_window);
     let delivery = Delivery::new(store.clone(), timeline);
-    let posts = Posts::new(tiers.clone(), delivery.clone());
-    let rpc = rpc::Rpc::new(tiers.clone(), posts);
+    let posts = Posts::new(tiered.clone(), delivery.clone());
+    let rpc = rpc::Rpc::new(tiered.clone(), posts);
     let rpc = Arc::new(PostServiceGuard::new(rpc, CallAuthorizer));
     let handler: PostServiceHandler = rpc.clone();
     let server = PostServiceServer::from_arc(rpc)
         .max_decoding_message_size(config.chassis.max_message_bytes);
     let mut background = Vec::new();
     if worker.is_first() {
-        background.extend(background::jobs(&tiers, &delivery, &config.chassis));
+        background.extend(background::jobs(&tiered, &delivery, &config.chassis));
         if let Some(archive) = Archive::open(&config.archive)? {
             // With connections of its own: it belongs to a runtime of its own.
             background.push(background::archiving(Store::open(config)?, archive, &config.archive));

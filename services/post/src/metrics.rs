@@ -14,7 +14,7 @@ pub(crate) struct Metrics {
     backlog: Gauge<u64>,
     age: Gauge<f64>,
     archived: Counter<u64>,
-    retired: Counter<u64>,
+    evictable: Counter<u64>,
     evicted: Counter<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Metrics {
                 .with_description("Posts, comments and deletions written to the archive")
                 .with_unit("{change}")
                 .build(),
-            retired: meter
+            evictable: meter
                 .u64_counter("microblog.post.archive.retired")
                 .with_description("Posts that were taken off their authors' lists in Redis")
                 .with_unit("{post}")
@@ -50,25 +50,25 @@ impl Metrics {
                 .build(),
         };
         // There from the start: a rate knows nothing of what came before the first number.
-        metrics.archived(0);
-        metrics.moved(0, 0);
+        metrics.add_archived(0);
+        metrics.add_evictions(0, 0);
         metrics
     }
 
     /// Notes how much the archive may not know, and since when.
-    pub(crate) fn waiting(&self, count: u64, age: Option<Duration>) {
+    pub(crate) fn set_backlog(&self, count: u64, age: Option<Duration>) {
         self.backlog.record(count, &[]);
         self.age.record(age.unwrap_or_default().as_secs_f64(), &[]);
     }
 
     /// Notes that so much was written to the archive.
-    pub(crate) fn archived(&self, count: u64) {
+    pub(crate) fn add_archived(&self, count: u64) {
         self.archived.add(count, &[]);
     }
 
     /// Notes that so many posts were taken off their lists, and so many left Redis.
-    pub(crate) fn moved(&self, retired: u64, evicted: u64) {
-        self.retired.add(retired, &[]);
+    pub(crate) fn add_evictions(&self, evictable: u64, evicted: u64) {
+        self.evictable.add(evictable, &[]);
         self.evicted.add(evicted, &[]);
     }
 }

@@ -58,6 +58,15 @@ pub struct Counts {
     pub reposts: u64,
 }
 
+/// How many entries a post's lists have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListLengths {
+    /// Likes, comments and reposts.
+    pub counts: Counts,
+    /// Contents of comments.
+    pub comment_bodies: u64,
+}
+
 /// A post with what it repeats.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WithRoot {

@@ -25,25 +25,25 @@
 use microblog_domain::{IdMap, IdSet, PostId, RequestId, UserId};
 
 use crate::{
-    backlink::{Backlink, Change},
+    backlink::{Backlink, BacklinkUpdate},
     delivery::Delivery,
     error::Error,
     post::{Content, Counts, Origin, Post, Root, WithRoot},
-    store::{Ending, Published},
-    tiers::{ATTEMPTS, Tiers},
+    store::{PostDeletion, Published},
+    tiered_store::{ATTEMPTS, TieredStore},
 };
 
 /// Makes, reads and deletes posts.
 #[derive(Clone)]
 pub struct Posts {
-    tiers: Tiers,
+    tiered: TieredStore,
     delivery: Delivery,
 }
 
 impl Posts {
     /// Returns the means to change what is in both tiers, and to tell timelines.
-    pub fn new(tiers: Tiers, delivery: Delivery) -> Self {
-        Self { tiers, delivery }
+    pub fn new(tiered: TieredStore, delivery: Delivery) -> Self {
+        Self { tiered, delivery }
     }
 
     /// Makes a post, or returns the one that the same request made.
@@ -65,11 +65,11 @@ impl Posts {
         text: String,
     ) -> Result<WithRoot, Error> {
         // Known requests first: what they repeated may be deleted by now.
-        let made = self.tiers.store().made_by(author, request);
-        let (made, target) = futures::join!(made, self.tiers.post(reposted, None));
+        let made = self.tiered.store().post_by_request(author, request);
+        let (made, target) = futures::join!(made, self.tiered.post(reposted, None));
         let content = match made? {
             Some(id) => {
-                let known = self.tiers.post(id, None).await?.ok_or(Error::PostNotFound)?.content;
+                let known = self.tiered.post(id, None).await?.ok_or(Error::PostNotFound)?.content;
                 let same = |origin: Origin| origin.reposted == reposted && known.text == text;
                 if known.origin.is_some_and(same) {
                     known
@@ -80,7 +80,7 @@ impl Posts {
             None => {
                 let target = target?.ok_or(Error::PostNotFound)?;
                 let root = target.content.origin.map_or(reposted, |origin| origin.root);
-                if root != reposted && self.tiers.exist(&[root]).await? != [true] {
+                if root != reposted && self.tiered.exist(&[root]).await? != [true] {
                     return Err(Error::PostNotFound);
                 }
                 Content { author, text, origin: Some(Origin { root, reposted }) }
@@ -91,43 +91,43 @@ impl Posts {
     }
 
     async fn publish(&self, content: Content, request: RequestId) -> Result<Post, Error> {
-        match self.tiers.store().publish(&content, request).await? {
+        match self.tiered.store().publish(&content, request).await? {
             Published::New(id) => {
-                self.spread(id, &content).await?;
+                self.complete_new(id, &content).await?;
                 Ok(Post { id, content, counts: Counts::default(), liked: false })
             }
-            Published::Known { id, is_open } => {
-                let post = self.tiers.post(id, Some(content.author)).await?;
+            Published::Existing { id, is_incomplete } => {
+                let post = self.tiered.post(id, Some(content.author)).await?;
                 let post = post.ok_or(Error::PostNotFound)?;
                 if post.content != content {
                     return Err(Error::RequestReused);
                 }
-                if is_open {
-                    self.spread(id, &content).await?;
+                if is_incomplete {
+                    self.complete_new(id, &content).await?;
                 }
                 Ok(post)
             }
             Published::Throttled(wait) => Err(Error::PostsThrottled(wait)),
-            Published::Forgotten => Err(Error::Forgotten),
+            Published::AccountDeleted => Err(Error::AccountDeleted),
         }
     }
 
     // The second and third steps of a new post.
-    async fn spread(&self, id: PostId, content: &Content) -> Result<(), Error> {
-        let changes = changes(id, content, id.get(), true);
-        let (told, ()) =
-            futures::join!(self.complete(&changes), self.delivery.attempt(id, content));
-        told
+    async fn complete_new(&self, id: PostId, content: &Content) -> Result<(), Error> {
+        let updates = backlink_updates(id, content, id.get(), true);
+        let (notified, ()) =
+            futures::join!(self.complete(&updates), self.delivery.attempt(id, content));
+        notified
     }
 
     /// Deletes a post on behalf of its author; nothing where there is none.
     pub async fn delete(&self, author: UserId, id: PostId) -> Result<(), Error> {
         for _ in 0..ATTEMPTS {
-            let here = self.tiers.store().post(id, None).await?;
-            let is_archived = here.is_none();
-            let post = match here {
+            let in_redis = self.tiered.store().post(id, None).await?;
+            let in_archive = in_redis.is_none();
+            let post = match in_redis {
                 Some(post) => post,
-                None => match self.tiers.archived(&[id], None).await?.remove(&id) {
+                None => match self.tiered.archived(&[id], None).await?.remove(&id) {
                     Some(post) => post,
                     None => return Ok(()),
                 },
@@ -135,18 +135,18 @@ impl Posts {
             if post.content.author != author {
                 return Err(Error::NotTheAuthor);
             }
-            let ending = Ending { id, content: &post.content, is_archived };
-            if let Some(version) = self.tiers.store().delete(&ending).await? {
-                return self.complete(&changes(id, &post.content, version, false)).await;
+            let deletion = PostDeletion { id, content: &post.content, in_archive };
+            if let Some(version) = self.tiered.store().delete(&deletion).await? {
+                return self.complete(&backlink_updates(id, &post.content, version, false)).await;
             }
             // Somebody else deleted it, or it left Redis in between.
         }
-        Err(Error::Moving)
+        Err(Error::RetriesExhausted)
     }
 
     /// Deletes posts on an author's list, and takes off it what is no post.
-    pub(crate) async fn remove_all(&self, author: UserId, ids: &[PostId]) -> Result<(), Error> {
-        let store = self.tiers.store();
+    pub(crate) async fn delete_listed(&self, author: UserId, ids: &[PostId]) -> Result<(), Error> {
+        let store = self.tiered.store();
         let exist = store.exist(ids).await?;
         let contents = store.contents(ids).await?.into_iter().zip(exist);
         // One that is there and cannot be read goes, too; who counts it is not known.
@@ -155,7 +155,7 @@ impl Posts {
             contents.map(|(content, exists)| content.or(exists.then(unreadable))).collect();
         let posts = ids.iter().zip(&contents);
         let there = posts.clone().filter_map(|(&id, content)| Some((id, content.as_ref()?)));
-        let mut absent = self.end(there, false).await?;
+        let mut absent = self.delete_found(there, false).await?;
         absent.extend(posts.filter(|(_, content)| content.is_none()).map(|(&id, _)| id));
         if !absent.is_empty() {
             store.unlist(author, &absent).await?;
@@ -164,52 +164,52 @@ impl Posts {
     }
 
     /// Deletes posts that the archive has, wherever they are.
-    pub(crate) async fn remove_archived(&self, ids: &[PostId]) -> Result<(), Error> {
-        let contents = self.tiers.contents(ids).await?;
+    pub(crate) async fn delete_archived(&self, ids: &[PostId]) -> Result<(), Error> {
+        let contents = self.tiered.contents(ids).await?;
         let found = ids.iter().zip(&contents);
         let found = found.filter_map(|(&id, content)| Some((id, content.as_ref()?)));
-        self.end(found, true).await?;
+        self.delete_found(found, true).await?;
         Ok(())
     }
 
     // Deletes posts, and returns those that were not there.
-    async fn end<'a>(
+    async fn delete_found<'a>(
         &self,
         posts: impl Iterator<Item = (PostId, &'a Content)>,
-        is_archived: bool,
+        in_archive: bool,
     ) -> Result<Vec<PostId>, Error> {
-        let endings: Vec<_> =
-            posts.map(|(id, content)| Ending { id, content, is_archived }).collect();
-        let (mut told, mut absent) = (Vec::new(), Vec::new());
-        let ends = self.tiers.store().delete_all(&endings).await?;
-        for (Ending { id, content, .. }, end) in endings.iter().zip(ends) {
-            match end {
-                Some(version) => told.extend(changes(*id, content, version, false)),
+        let deletions: Vec<_> =
+            posts.map(|(id, content)| PostDeletion { id, content, in_archive }).collect();
+        let (mut updates, mut absent) = (Vec::new(), Vec::new());
+        let versions = self.tiered.store().delete_all(&deletions).await?;
+        for (PostDeletion { id, content, .. }, version) in deletions.iter().zip(versions) {
+            match version {
+                Some(version) => updates.extend(backlink_updates(*id, content, version, false)),
                 None => absent.push(*id),
             }
         }
-        self.complete(&told).await?;
+        self.complete(&updates).await?;
         Ok(absent)
     }
 
     /// Carries out the second and third steps of reposts that came or went. What one of them cannot
     /// be told keeps the others from nothing; the first failure is returned.
-    pub async fn complete(&self, changes: &[Change]) -> Result<(), Error> {
-        if changes.is_empty() {
+    pub async fn complete(&self, updates: &[BacklinkUpdate]) -> Result<(), Error> {
+        if updates.is_empty() {
             return Ok(());
         }
-        let told = self.tiers.store().tell(changes).await?;
-        let mut done = Vec::with_capacity(changes.len());
+        let notified = self.tiered.store().notify(updates).await?;
+        let mut done = Vec::with_capacity(updates.len());
         let mut outcome = Ok(());
-        for (change, is_told) in changes.iter().zip(told) {
-            let told = if is_told { Ok(()) } else { self.tell_absent(change).await };
-            match told {
-                Ok(()) => done.push(*change),
+        for (update, is_notified) in updates.iter().zip(notified) {
+            let notified = if is_notified { Ok(()) } else { self.notify_archived(update).await };
+            match notified {
+                Ok(()) => done.push(*update),
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
         if !done.is_empty() {
-            self.tiers.store().confirm(&done).await?;
+            self.tiered.store().confirm(&done).await?;
         }
         outcome
     }
@@ -220,20 +220,20 @@ impl Posts {
     }
 
     // Tells a post that is not in Redis: it comes back, or there is none that has to know.
-    async fn tell_absent(&self, change: &Change) -> Result<(), Error> {
+    async fn notify_archived(&self, update: &BacklinkUpdate) -> Result<(), Error> {
         for _ in 0..ATTEMPTS {
-            if !self.tiers.bring_back(change.backlink.target).await?
-                || self.tiers.store().tell(&[*change]).await? == [true]
+            if !self.tiered.restore(update.backlink.target).await?
+                || self.tiered.store().notify(&[*update]).await? == [true]
             {
                 return Ok(());
             }
         }
-        Err(Error::Moving)
+        Err(Error::RetriesExhausted)
     }
 
     /// Returns a post with its root.
     pub async fn get(&self, id: PostId, viewer: Option<UserId>) -> Result<WithRoot, Error> {
-        let post = self.tiers.post(id, viewer).await?.ok_or(Error::PostNotFound)?;
+        let post = self.tiered.post(id, viewer).await?.ok_or(Error::PostNotFound)?;
         self.with_root(post, viewer).await
     }
 
@@ -244,15 +244,15 @@ impl Posts {
         ids: &[PostId],
         viewer: Option<UserId>,
     ) -> Result<Vec<WithRoot>, Error> {
-        let ids = each_once(ids);
-        let posts = self.tiers.posts(&ids, viewer).await?.into_iter().flatten().collect();
+        let ids = deduplicated(ids);
+        let posts = self.tiered.posts(&ids, viewer).await?.into_iter().flatten().collect();
         self.with_roots(posts, viewer).await
     }
 
     /// Returns those of some posts that an account likes, each once, in the order asked for.
     pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<Vec<PostId>, Error> {
-        let ids = each_once(ids);
-        let liked = self.tiers.liked(user, &ids).await?;
+        let ids = deduplicated(ids);
+        let liked = self.tiered.liked(user, &ids).await?;
         Ok(ids.into_iter().zip(liked).filter_map(|(id, liked)| liked.then_some(id)).collect())
     }
 
@@ -273,7 +273,7 @@ impl Posts {
         let missing: Vec<_> = missing.into_iter().collect();
         let (read, unread) = match &missing[..] {
             [] => (IdMap::default(), IdSet::default()),
-            missing => self.tiers.posts_as_far_as_known(missing, viewer).await?,
+            missing => self.tiered.posts_best_effort(missing, viewer).await?,
         };
         let wanted: IdSet<_> = posts.iter().filter_map(root_of).collect();
         let among = posts.iter().filter(|post| wanted.contains(&post.id)).cloned();
@@ -296,7 +296,7 @@ impl Posts {
     }
 }
 
-fn each_once(ids: &[PostId]) -> Vec<PostId> {
+fn deduplicated(ids: &[PostId]) -> Vec<PostId> {
     // As timelines name them.
     if ids.is_sorted_by(|one, next| one > next) {
         return ids.to_vec();
@@ -306,7 +306,12 @@ fn each_once(ids: &[PostId]) -> Vec<PostId> {
 }
 
 // What the posts that count a repost are to be told of it.
-fn changes(repost: PostId, content: &Content, version: u64, exists: bool) -> Vec<Change> {
-    let change = |target| Change { backlink: Backlink { repost, target }, version, exists };
-    content.counted_by().map(change).collect()
+fn backlink_updates(
+    repost: PostId,
+    content: &Content,
+    version: u64,
+    exists: bool,
+) -> Vec<BacklinkUpdate> {
+    let update = |target| BacklinkUpdate { backlink: Backlink { repost, target }, version, exists };
+    content.counted_by().map(update).collect()
 }

@@ -47,7 +47,7 @@ pub(crate) fn new_post(request: &pb::CreatePostRequest) -> Result<NewPost, Error
     let mut fields = Fields::default();
     let author = fields.read(UserId::parse("author_id", request.author_id));
     let id = fields.read(RequestId::parse("request_id", &request.request_id));
-    let text = fields.read(written(&request.text));
+    let text = fields.read(non_empty_text(&request.text));
     let made = author.zip(id).zip(text);
     let made = made.map(|((author, request), text)| NewPost { author, request, text });
     fields.finish(made).map_err(Error::Invalid)
@@ -59,7 +59,7 @@ pub(crate) fn new_repost(request: &pb::RepostRequest) -> Result<NewRepost, Error
     let author = fields.read(UserId::parse("author_id", request.author_id));
     let id = fields.read(RequestId::parse("request_id", &request.request_id));
     let reposted = fields.read(PostId::parse("post_id", request.post_id));
-    let text = fields.read(clean(&request.text));
+    let text = fields.read(valid_text(&request.text));
     let made =
         author.zip(id).zip(reposted).zip(text).map(|(((author, request), reposted), text)| {
             NewRepost { author, request, reposted, text }
@@ -73,7 +73,7 @@ pub(crate) fn new_comment(request: &pb::AddCommentRequest) -> Result<NewComment,
     let author = fields.read(UserId::parse("author_id", request.author_id));
     let id = fields.read(RequestId::parse("request_id", &request.request_id));
     let post = fields.read(PostId::parse("post_id", request.post_id));
-    let text = fields.read(written(&request.text));
+    let text = fields.read(non_empty_text(&request.text));
     let in_reply_to = fields.read(match request.in_reply_to_id {
         0 => Ok(None),
         id => CommentId::parse("in_reply_to_id", id).map(Some),
@@ -144,12 +144,12 @@ pub(crate) fn order(order: i32) -> Result<Order, Invalid> {
     }
 }
 
-fn clean(text: &str) -> Result<String, Invalid> {
+fn valid_text(text: &str) -> Result<String, Invalid> {
     text::clean("text", text, TEXT_MAX, Lines::Many)
 }
 
-fn written(text: &str) -> Result<String, Invalid> {
-    let text = clean(text)?;
+fn non_empty_text(text: &str) -> Result<String, Invalid> {
+    let text = valid_text(text)?;
     if text.is_empty() {
         return Err(Invalid::new("text", "must not be empty"));
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use microblog_domain::RequestId;
 use microblog_post::{
-    Admitted, Content, Delivery, Eraser, Origin, Posts, Published, Sweeper, forget_marked,
+    CommentAdmission, Content, Delivery, Eraser, Origin, Posts, Published, Sweeper, forget_marked,
 };
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::{self as testkit, Topology, redis};
@@ -26,10 +26,10 @@ async fn forget(system: &System, user_id: u64) {
 
 async fn forget_now(system: &System) {
     let delivery = Delivery::new(system.store.clone(), None);
-    let tiers = support::tiers(&system.store);
-    let posts = Posts::new(tiers.clone(), delivery);
-    forget_marked(&tiers, &posts).await.unwrap();
-    while Eraser::new(tiers.clone(), Duration::ZERO).round().await.unwrap() {}
+    let tiered = support::tiered(&system.store);
+    let posts = Posts::new(tiered.clone(), delivery);
+    forget_marked(&tiered, &posts).await.unwrap();
+    while Eraser::new(tiered.clone(), Duration::ZERO).run_once().await.unwrap() {}
 }
 
 /// Waits until the jobs of the service have deleted the posts of an account.
@@ -82,11 +82,11 @@ async fn the_posts_of_a_forgotten_account_go_and_it_makes_no_more() {
         }
         // What it wrote on the posts of others goes when no call of its is under way any more.
         assert_eq!(support::being_erased(&system.client).await, 1);
-        let tiers = support::tiers(&system.store);
-        let later = Eraser::new(tiers.clone(), Duration::from_secs(3_600));
-        assert!(!later.round().await.unwrap(), "it is too soon");
+        let tiered = support::tiered(&system.store);
+        let later = Eraser::new(tiered.clone(), Duration::from_secs(3_600));
+        assert!(!later.run_once().await.unwrap(), "it is too soon");
         assert_eq!(system.get(others.id, 0).await.unwrap().comments, 1);
-        assert!(Eraser::new(tiers, Duration::ZERO).round().await.unwrap());
+        assert!(Eraser::new(tiered, Duration::ZERO).run_once().await.unwrap());
         assert_eq!(support::being_erased(&system.client).await, 0);
         let others = system.get(others.id, gone).await.unwrap();
         assert_eq!((others.reposts, others.comments, others.likes), (1, 0, 0));
@@ -128,7 +128,7 @@ async fn a_comment_that_was_let_through_is_not_made_when_its_author_is_forgotten
     let parsed = RequestId::parse("request_id", &request).unwrap();
     let on = support::post(post.id);
     let admitted = system.store.admit_comment(on, user(1), parsed).await.unwrap();
-    assert_eq!(admitted, Admitted::Yes);
+    assert_eq!(admitted, CommentAdmission::Admitted);
     // Killed here; and before the caller repeats it, the account is deleted.
     forget(&system, id(1)).await;
     let request = pb::AddCommentRequest {
@@ -147,12 +147,12 @@ async fn an_account_is_being_forgotten_until_its_last_post_is_gone() {
     let system = System::start_without_jobs(Topology::Single).await;
     let post = system.create(id(1), "hello").await.unwrap();
     forget(&system, id(1)).await;
-    assert!(!system.store.forgot(user(1)).await.unwrap());
+    assert!(!system.store.finish_forgetting(user(1)).await.unwrap());
     assert_eq!(system.store.forgetting().await.unwrap(), [user(1)]);
     assert_eq!(support::being_erased(&system.client).await, 1);
 
     system.delete(id(1), post.id).await.unwrap();
-    assert!(system.store.forgot(user(1)).await.unwrap());
+    assert!(system.store.finish_forgetting(user(1)).await.unwrap());
     assert_eq!(system.store.forgetting().await.unwrap(), []);
     let authors = format!("post:{{{}}}:authors", user(1).partition());
     let mut admin = system.redis.nodes()[0].admin().await;
@@ -219,15 +219,15 @@ async fn many_posts_are_forgotten_though_the_first_attempt_stopped_half_way() {
         forget(&system, id(1)).await;
         // Deleted, and stopped before anybody was told: the newest and the oldest half page.
         for n in (0..100).chain(MANY - 100..MANY) {
-            system.store.delete(&support::ending(made[n], &contents[n])).await.unwrap().unwrap();
+            system.store.delete(&support::deletion(made[n], &contents[n])).await.unwrap().unwrap();
         }
 
         forget_now(&system).await;
         assert_eq!(posts_of(&system, id(1)).await, []);
         assert_eq!(system.store.forgetting().await.unwrap(), []);
         let delivery = Delivery::new(system.store.clone(), None);
-        let mut sweeper = Sweeper::new(support::tiers(&system.store), delivery);
-        sweeper.tell(Duration::ZERO).await.unwrap();
+        let mut sweeper = Sweeper::new(support::tiered(&system.store), delivery);
+        sweeper.notify_targets(Duration::ZERO).await.unwrap();
         assert_eq!(system.get(root.id, 0).await.unwrap().reposts, 0);
         assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
     }
@@ -294,11 +294,12 @@ async fn likes_and_comments_go_although_the_eraser_dies_again_and_again() {
             forget(&system, account).await;
         }
 
-        let (tiers, mut cut_off) = (support::tiers(&system.store), 0);
+        let (tiered, mut cut_off) = (support::tiered(&system.store), 0);
         for milliseconds in (1..).map(|n: u64| n * n) {
             // Each is another process, which remembers nothing.
-            let eraser = Eraser::new(tiers.clone(), Duration::ZERO);
-            match tokio::time::timeout(Duration::from_millis(milliseconds), eraser.round()).await {
+            let eraser = Eraser::new(tiered.clone(), Duration::ZERO);
+            match tokio::time::timeout(Duration::from_millis(milliseconds), eraser.run_once()).await
+            {
                 Ok(done) => {
                     assert!(done.unwrap());
                     break;
@@ -319,7 +320,7 @@ async fn likes_and_comments_go_although_the_eraser_dies_again_and_again() {
         assert_eq!(answer.in_reply_to_id, comments[0]);
         assert_eq!(left.last(), Some(&answer.id), "it answers one that is gone");
         assert_eq!(system.get(alone.post_id, 0).await.unwrap().comments, 0);
-        assert!(!Eraser::new(tiers, Duration::ZERO).round().await.unwrap());
+        assert!(!Eraser::new(tiered, Duration::ZERO).run_once().await.unwrap());
         assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
     }
 }

@@ -16,37 +16,37 @@ pub struct Changes {
     /// Posts that were made.
     pub posts: Vec<(PostId, Content)>,
     /// Posts that ended, and the stamps of that.
-    pub ended_posts: Vec<(PostId, u64)>,
+    pub deleted_posts: Vec<(PostId, u64)>,
     /// Comments that were made.
     pub comments: Vec<Comment>,
     /// Comments that ended, and the stamps of that.
-    pub ended_comments: Vec<(PostId, CommentId, u64)>,
+    pub deleted_comments: Vec<(PostId, CommentId, u64)>,
 }
 
 /// Changes that are written together, all of them or nothing: a transaction. While there is one, nobody
 /// else writes. Dropped before its end, it has not been.
-pub struct Writing<'a> {
+pub struct WriteTransaction<'a> {
     archive: &'a Archive,
     transaction: Transaction<'static, Any>,
 }
 
-impl Writing<'_> {
+impl WriteTransaction<'_> {
     /// Adds to it what was made and what ended.
     pub async fn add(&mut self, changes: &Changes) -> Result<(), Error> {
         let Self { archive, transaction } = self;
         archive
             .write("INSERT posts comments", async move {
                 for posts in changes.posts.chunks(ROWS_MAX) {
-                    add_posts(transaction, posts).await?;
+                    insert_posts(transaction, posts).await?;
                 }
                 for comments in changes.comments.chunks(ROWS_MAX) {
-                    add_comments(transaction, comments, Late::Left).await?;
+                    insert_comments(transaction, comments, OlderThanSnapshot::Skip).await?;
                 }
-                for posts in changes.ended_posts.chunks(ROWS_MAX) {
-                    end_posts(transaction, posts).await?;
+                for posts in changes.deleted_posts.chunks(ROWS_MAX) {
+                    delete_posts(transaction, posts).await?;
                 }
-                for comments in changes.ended_comments.chunks(ROWS_MAX) {
-                    end_comments(transaction, comments).await?;
+                for comments in changes.deleted_comments.chunks(ROWS_MAX) {
+                    delete_comments(transaction, comments).await?;
                 }
                 Ok(())
             })
@@ -61,9 +61,9 @@ impl Writing<'_> {
 
 impl Archive {
     /// Begins to write changes, once nobody else does.
-    pub async fn begin_writing(&self) -> Result<Writing<'_>, Error> {
+    pub async fn begin_write(&self) -> Result<WriteTransaction<'_>, Error> {
         let transaction = self.write("BEGIN", self.begin()).await?;
-        Ok(Writing { archive: self, transaction })
+        Ok(WriteTransaction { archive: self, transaction })
     }
 
     /// Removes what is left of posts and comments that ended before a stamp, up to a thousand of
@@ -97,7 +97,7 @@ impl Archive {
     }
 }
 
-async fn add_posts(
+async fn insert_posts(
     transaction: &mut Transaction<'_, Any>,
     posts: &[(PostId, Content)],
 ) -> Result<(), sqlx::Error> {
@@ -118,27 +118,27 @@ async fn add_posts(
 
 /// Whether comments are added that are older than what is known of their post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Late {
+pub(super) enum OlderThanSnapshot {
     /// They are: they are what is known.
-    Added,
+    Insert,
     /// They are not: such a one was frozen with its post, or had ended by then.
-    Left,
+    Skip,
 }
 
 /// Adds comments that are not there and were not.
-pub(super) async fn add_comments(
+pub(super) async fn insert_comments(
     transaction: &mut Transaction<'_, Any>,
     comments: &[Comment],
-    late: Late,
+    older: OlderThanSnapshot,
 ) -> Result<(), sqlx::Error> {
-    let frozen = match late {
-        Late::Added => "1 = 0",
-        Late::Left => "posts.frozen > made.column2",
+    let condition = match older {
+        OlderThanSnapshot::Insert => "1 = 0",
+        OlderThanSnapshot::Skip => "posts.frozen > made.column2",
     };
     let text = format!(
         "INSERT INTO comments (post, id, author, text, in_reply_to, in_reply_to_author) \
          SELECT * FROM (VALUES {}) AS made WHERE NOT EXISTS \
-         (SELECT 1 FROM posts WHERE posts.id = made.column1 AND {frozen}) \
+         (SELECT 1 FROM posts WHERE posts.id = made.column1 AND {condition}) \
          ON CONFLICT (post, id) DO NOTHING",
         rows(transaction.backend_name(), comments.len(), 6)
     );
@@ -154,7 +154,7 @@ pub(super) async fn add_comments(
     Ok(())
 }
 
-async fn end_posts(
+async fn delete_posts(
     transaction: &mut Transaction<'_, Any>,
     posts: &[(PostId, u64)],
 ) -> Result<(), sqlx::Error> {
@@ -170,11 +170,11 @@ async fn end_posts(
     });
     query.execute(&mut **transaction).await?;
     let ids: Vec<_> = posts.iter().map(|(id, _)| *id).collect();
-    clear(transaction, &["comments", "likes", "reposts"], &ids).await
+    delete_rows(transaction, &["comments", "likes", "reposts"], &ids).await
 }
 
 /// Removes what tables have of posts.
-pub(super) async fn clear(
+pub(super) async fn delete_rows(
     transaction: &mut Transaction<'_, Any>,
     tables: &[&str],
     posts: &[PostId],
@@ -188,7 +188,7 @@ pub(super) async fn clear(
 }
 
 // Ends comments, whether they were there or not.
-async fn end_comments(
+async fn delete_comments(
     transaction: &mut Transaction<'_, Any>,
     comments: &[(PostId, CommentId, u64)],
 ) -> Result<(), sqlx::Error> {

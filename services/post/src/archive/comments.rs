@@ -36,7 +36,7 @@ impl Archive {
             .bind(after.map_or(begin, |entry| number(entry.member)))
             .bind(number(count as u64));
         self.read("SELECT comments", async move {
-            query.fetch_all(&self.inner.reading).await?.iter().map(own).collect()
+            query.fetch_all(&self.inner.pools.reading).await?.iter().map(own).collect()
         })
         .await
     }
@@ -53,7 +53,7 @@ impl Archive {
         let query = statement(text).bind(number(post.get()));
         let query = ids.iter().fold(query, |query, id| query.bind(number(id.get())));
         self.read("SELECT comments", async move {
-            query.fetch_all(&self.inner.reading).await?.iter().map(comment).collect()
+            query.fetch_all(&self.inner.pools.reading).await?.iter().map(comment).collect()
         })
         .await
     }
@@ -73,7 +73,7 @@ impl Archive {
         let query =
             statement(text).bind(number(author.get())).bind(below).bind(number(count as u64));
         self.read("SELECT comments", async move {
-            query.fetch_all(&self.inner.reading).await?.iter().map(comment).collect()
+            query.fetch_all(&self.inner.pools.reading).await?.iter().map(comment).collect()
         })
         .await
     }

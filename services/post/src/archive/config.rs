@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use url::Url;
 
-use super::OpenError;
+use super::error::OpenError;
 
 /// What sqlx reads in the address of a PostgreSQL server, beside `options[…]`
 /// (<https://docs.rs/sqlx/latest/sqlx/postgres/struct.PgConnectOptions.html>).

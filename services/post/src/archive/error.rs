@@ -49,24 +49,24 @@ pub enum Error {
 
 impl Error {
     /// Returns what tells that there was no answer in time.
-    pub(super) fn late() -> Self {
+    pub(super) fn timed_out() -> Self {
         Self::Unavailable(None)
     }
 
     /// Returns the code of what the database itself said: an SQLSTATE, or a number of SQLite's.
-    pub(super) fn said(&self) -> Option<Cow<'_, str>> {
+    pub(super) fn database_code(&self) -> Option<Cow<'_, str>> {
         let (Self::Unavailable(Some(error)) | Self::Failed(error)) = self else { return None };
         code(error)
     }
 
     /// Returns it in a word: what the database said, or `timeout`, `unavailable` or `malformed`.
-    pub(super) fn word(&self) -> Cow<'_, str> {
+    pub(super) fn error_type(&self) -> Cow<'_, str> {
         let other = match self {
             Self::Unavailable(None | Some(sqlx::Error::PoolTimedOut)) => "timeout",
             Self::Unavailable(_) | Self::Missing => "unavailable",
             Self::Failed(_) | Self::Malformed(_) => "malformed",
         };
-        self.said().unwrap_or(other.into())
+        self.database_code().unwrap_or(other.into())
     }
 
     /// Returns whether it is of no use to go on at once.

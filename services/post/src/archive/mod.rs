@@ -6,48 +6,44 @@
 //! Whatever is written may be written again, and later than what follows it: rows of posts and
 //! comments are added once and end once, and what has ended does not come back.
 
-mod breaker;
 mod changes;
+mod circuit_breaker;
 mod comments;
 mod config;
 mod connections;
 mod erasure;
 mod error;
-mod frozen;
 mod operation;
 mod posts;
+mod snapshots;
 mod sql;
 
 use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use sqlx::{
-    Any, AnyConnection, AnyPool, AssertSqlSafe, Executor as _, SqlSafeStr as _, Transaction,
-    any::AnyPoolOptions,
+    Any, AssertSqlSafe, Executor as _, SqlSafeStr as _, Transaction,
     migrate::{Migration, MigrationType, Migrator},
 };
 use tokio::sync::Mutex;
 
-pub use changes::{Changes, Writing};
+pub use changes::{Changes, WriteTransaction};
 pub use config::Config;
 pub use error::{Error, OpenError};
-pub use frozen::Frozen;
 
-use breaker::Breaker;
+use circuit_breaker::CircuitBreaker;
+use connections::{Pools, pool};
 use operation::Operations;
 
 /// For one transaction of those that write, of which a post with a million likes is one.
-const WRITE_MAX: Duration = Duration::from_secs(120);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The number of PostgreSQL's advisory lock that whoever writes holds: any that nobody else of the
 /// same database uses.
-const WRITERS: i64 = 0x6d_6963_726f_626c;
+const WRITE_LOCK: i64 = 0x6d_6963_726f_626c;
 
 /// One thread of the process after the other.
-static MIGRATING: Mutex<()> = Mutex::const_new(());
-
-/// For reading all of one post.
-const THAW_MAX: Duration = Duration::from_secs(30);
+static MIGRATION_LOCK: Mutex<()> = Mutex::const_new(());
 
 /// The archive.
 ///
@@ -61,12 +57,9 @@ pub struct Archive {
 
 struct Inner {
     url: String,
-    // For callers who wait: none of its statements outlives them.
-    reading: AnyPool,
-    // For what takes longer: the jobs, and all of one post.
-    writing: AnyPool,
+    pools: Arc<Pools>,
     timeout: Duration,
-    breaker: Breaker,
+    breaker: CircuitBreaker,
     operations: Operations,
 }
 
@@ -77,13 +70,12 @@ impl Archive {
         let Some(url) = config.database_url()? else { return Ok(None) };
         sqlx::any::install_default_drivers();
         let timeout = Duration::from_millis(config.archive_timeout_ms);
-        let pool = |longest| {
-            pool(&url, config.archive_links, timeout, longest).map_err(OpenError::Address)
-        };
-        let (reading, writing) = (pool(timeout)?, pool(WRITE_MAX)?);
-        let (breaker, operations) = (Breaker::new(timeout), Operations::new(&url));
-        let inner = Arc::new(Inner { url, reading, writing, timeout, breaker, operations });
-        connections::observe(&inner);
+        let pools = Pools::open(&url, config.archive_links, timeout, WRITE_TIMEOUT)
+            .map_err(OpenError::Address)?;
+        let pools = Arc::new(pools);
+        connections::observe(&pools);
+        let (breaker, operations) = (CircuitBreaker::new(timeout), Operations::new(&url));
+        let inner = Arc::new(Inner { url, pools, timeout, breaker, operations });
         Ok(Some(Self { inner }))
     }
 
@@ -96,7 +88,7 @@ impl Archive {
     /// so at once: PostgreSQL has them wait for each other; SQLite may refuse all processes but one,
     /// for that time.
     pub async fn migrate(&self) -> Result<(), Error> {
-        let _turn = MIGRATING.lock().await;
+        let _turn = MIGRATION_LOCK.lock().await;
         let version = |number, name: &'static str, sql: &'static str| {
             // What SQLite calls the key that is a row's place, and not an index of its own.
             let sql = match self.is_embedded() {
@@ -113,7 +105,7 @@ impl Archive {
         migrator.set_ignore_missing(true);
         self.write("CREATE", async move {
             // A connection of its own, which is closed whatever happens: then nobody waits for it.
-            let pool = pool(&self.inner.url, 1, self.inner.timeout, WRITE_MAX)?;
+            let pool = pool(&self.inner.url, 1, self.inner.timeout, WRITE_TIMEOUT)?;
             let done = migrator.run(&pool).await;
             pool.close().await;
             done.map_err(|error| sqlx::Error::Migrate(error.into()))
@@ -130,9 +122,9 @@ impl Archive {
     ) -> BoxFuture<'a, Result<T, Error>> {
         Box::pin(async move {
             let Inner { timeout, breaker, .. } = &*self.inner;
-            breaker.pass()?;
+            breaker.check()?;
             let done = self.within(*timeout, summary, work).await;
-            breaker.note(&done);
+            breaker.record(&done);
             done
         })
     }
@@ -140,10 +132,10 @@ impl Archive {
     // Begins a transaction that writes, once the one before it has ended. Two that touch the same rows
     // in different orders would wait for each other; and it is a job or two that write, not callers.
     async fn begin(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
-        let mut transaction = self.inner.writing.begin().await?;
+        let mut transaction = self.inner.pools.writing.begin().await?;
         // SQLite has one write at a time by itself.
         if transaction.backend_name() != sql::SQLITE {
-            let turn = format!("SELECT 1 FROM pg_advisory_xact_lock({WRITERS})");
+            let turn = format!("SELECT 1 FROM pg_advisory_xact_lock({WRITE_LOCK})");
             transaction.execute(AssertSqlSafe(turn)).await?;
         }
         Ok(transaction)
@@ -155,62 +147,21 @@ impl Archive {
         summary: &'static str,
         work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, Error>> {
-        self.within(WRITE_MAX, summary, work)
+        self.within(WRITE_TIMEOUT, summary, work)
     }
 
     fn within<'a, T: Send + 'a>(
         &'a self,
-        longest: Duration,
+        limit: Duration,
         summary: &'static str,
         work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, Error>> {
         Box::pin(async move {
             let operation = self.inner.operations.begin(summary);
-            let done = tokio::time::timeout(longest, work).await;
-            let done = done.map_err(|_| Error::late()).and_then(|done| Ok(done?));
+            let done = tokio::time::timeout(limit, work).await;
+            let done = done.map_err(|_| Error::timed_out()).and_then(|done| Ok(done?));
             operation.end(&done);
             done
         })
     }
-}
-
-// Connections whose statements take no longer than `longest`.
-fn pool(
-    url: &str,
-    links: u32,
-    timeout: Duration,
-    longest: Duration,
-) -> Result<AnyPool, sqlx::Error> {
-    AnyPoolOptions::new()
-        .max_connections(links)
-        .acquire_timeout(timeout)
-        .after_connect(move |connection, _| Box::pin(prepare(connection, longest)))
-        .connect_lazy(url)
-}
-
-// Readers do not wait for the one that writes, which waits for its turn; what is committed survives
-// the machine. Posts of many authors change a page of the index each: these stay in memory (16 MiB),
-// and are written to the file itself when 64 MiB of changes have come together. What a statement would
-// have to undo is kept in memory, too: in a file, it was a quarter of the time that inserting takes.
-const PRAGMAS: [&str; 6] = [
-    "journal_mode = WAL",
-    "synchronous = FULL",
-    "busy_timeout = 30000",
-    "cache_size = -16384",
-    "wal_autocheckpoint = 16384",
-    "temp_store = MEMORY",
-];
-
-// In PostgreSQL, no statement outlives its caller for long.
-async fn prepare(connection: &mut AnyConnection, longest: Duration) -> Result<(), sqlx::Error> {
-    if connection.backend_name() == sql::SQLITE {
-        for setting in PRAGMAS {
-            let pragma = AssertSqlSafe(format!("PRAGMA {setting}"));
-            connection.execute(pragma).await?;
-        }
-        return Ok(());
-    }
-    let limit = format!("SET statement_timeout = {}", longest.as_millis());
-    connection.execute(AssertSqlSafe(limit)).await?;
-    Ok(())
 }

@@ -9,7 +9,7 @@ use opentelemetry::{KeyValue, global, metrics::Histogram};
 use tracing::{Span, field::Empty};
 use url::Url;
 
-use super::Error;
+use super::error::Error;
 
 /// In seconds: from a read of some pages in memory to a post with a million likes.
 const BOUNDARIES: [f64; 14] =
@@ -118,11 +118,11 @@ impl Operation<'_> {
         let seconds = self.begun.elapsed().as_secs_f64();
         let mut attributes = self.all.attributes(self.summary);
         if let Err(error) = done {
-            let word = error.word();
+            let error_type = error.error_type();
             self.span.record("otel.status_code", "ERROR");
-            self.span.record("error.type", &*word);
-            self.span.record("db.response.status_code", error.said().as_deref());
-            attributes.push(KeyValue::new("error.type", word.into_owned()));
+            self.span.record("error.type", &*error_type);
+            self.span.record("db.response.status_code", error.database_code().as_deref());
+            attributes.push(KeyValue::new("error.type", error_type.into_owned()));
         }
         self.all.durations.record(seconds, &attributes);
     }

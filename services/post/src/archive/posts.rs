@@ -10,10 +10,7 @@ use super::{
     Archive, Error,
     sql::{list, number, read, read_id, statement},
 };
-use crate::{
-    post::{Content, Counts, Origin, Post},
-    store::Gathered,
-};
+use crate::post::{Content, Counts, ListLengths, Origin, Post};
 
 /// What is read of a post.
 pub(super) const COLUMNS: &str = "id, author, text, root, reposted, likes, comments, reposts";
@@ -43,7 +40,7 @@ impl Archive {
             list(1, ids.len())
         );
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
-        query.fetch_all(&self.inner.reading).await?.iter().map(post).collect()
+        query.fetch_all(&self.inner.pools.reading).await?.iter().map(post).collect()
     }
 
     /// Returns which of some posts the archive has, not counting those that ended.
@@ -55,7 +52,7 @@ impl Archive {
             format!("SELECT id FROM posts WHERE deleted = 0 AND id IN ({})", list(1, ids.len()));
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
         self.read("SELECT posts", async move {
-            let rows = query.fetch_all(&self.inner.reading).await?;
+            let rows = query.fetch_all(&self.inner.pools.reading).await?;
             rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
         })
         .await
@@ -96,7 +93,7 @@ impl Archive {
         let query = statement(of_each.join(" UNION ALL ")).bind(below).bind(number(count as u64));
         let query = authors.iter().fold(query, |query, author| query.bind(number(author.get())));
         self.read("SELECT posts", async move {
-            let rows = query.fetch_all(&self.inner.reading).await?;
+            let rows = query.fetch_all(&self.inner.pools.reading).await?;
             rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
         })
         .await
@@ -114,7 +111,7 @@ impl Archive {
         let query = statement(text).bind(number(user.get()));
         let query = ids.iter().fold(query, |query, id| query.bind(number(id.get())));
         self.read("SELECT likes", async move {
-            let rows = query.fetch_all(&self.inner.reading).await?;
+            let rows = query.fetch_all(&self.inner.pools.reading).await?;
             rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
         })
         .await
@@ -126,7 +123,11 @@ impl Archive {
             .bind(number(id.get()))
             .bind(number(user.get()));
         self.read("SELECT likes", async move {
-            query.fetch_optional(&self.inner.reading).await?.map(|row| read(&row, 0)).transpose()
+            query
+                .fetch_optional(&self.inner.pools.reading)
+                .await?
+                .map(|row| read(&row, 0))
+                .transpose()
         })
         .await
     }
@@ -152,7 +153,7 @@ impl Archive {
             .bind(account)
             .bind(number(count as u64));
         self.read("SELECT likes", async move {
-            let rows = query.fetch_all(&self.inner.reading).await?;
+            let rows = query.fetch_all(&self.inner.pools.reading).await?;
             let entry = |row| Ok(Entry { member: read(row, 0)?, score: read(row, 1)? });
             rows.iter().map(entry).collect()
         })
@@ -173,13 +174,16 @@ impl Archive {
             .bind(after.map_or(i64::MAX, |entry| number(entry.member)))
             .bind(number(count as u64));
         self.read("SELECT reposts", async move {
-            query.fetch_all(&self.inner.reading).await?.iter().map(own).collect()
+            query.fetch_all(&self.inner.pools.reading).await?.iter().map(own).collect()
         })
         .await
     }
 
     /// Returns how many entries the lists of posts have, by the posts.
-    pub async fn gathered(&self, ids: &[PostId]) -> Result<HashMap<PostId, Gathered>, Error> {
+    pub async fn list_lengths(
+        &self,
+        ids: &[PostId],
+    ) -> Result<HashMap<PostId, ListLengths>, Error> {
         let text = format!(
             "SELECT id, (SELECT COUNT(*) FROM likes WHERE post = posts.id), \
              (SELECT COUNT(*) FROM comments WHERE post = posts.id AND comments.deleted = 0), \
@@ -189,14 +193,14 @@ impl Archive {
         );
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
         self.read("SELECT posts likes comments reposts", async move {
-            let rows = query.fetch_all(&self.inner.reading).await?;
-            let gathered = |row| {
+            let rows = query.fetch_all(&self.inner.pools.reading).await?;
+            let list_lengths = |row| {
                 let (likes, comments, reposts) = (read(row, 1)?, read(row, 2)?, read(row, 3)?);
                 let counts = Counts { likes, comments, reposts };
-                let gathered = Gathered { counts, comment_bodies: comments };
-                Ok((read_id(row, 0, PostId::new)?, gathered))
+                let list_lengths = ListLengths { counts, comment_bodies: comments };
+                Ok((read_id(row, 0, PostId::new)?, list_lengths))
             };
-            rows.iter().map(gathered).collect()
+            rows.iter().map(list_lengths).collect()
         })
         .await
     }
@@ -207,7 +211,7 @@ impl Archive {
             .bind(number(post.get()))
             .bind(number(repost.get()));
         self.read("SELECT reposts", async move {
-            Ok(query.fetch_optional(&self.inner.reading).await?.is_some())
+            Ok(query.fetch_optional(&self.inner.pools.reading).await?.is_some())
         })
         .await
     }

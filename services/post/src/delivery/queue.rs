@@ -15,7 +15,11 @@ use microblog_chassis::context::{self, Joint};
 use microblog_proto::timeline::Delivery;
 use tokio::sync::oneshot;
 
-use super::{BATCH_MAX, CALLS_MAX};
+/// The most posts that one call delivers, and that are read at once to be delivered.
+pub(super) const BATCH_MAX: usize = 100;
+
+/// How many calls for new posts a worker has under way. More than one, since one may hang.
+pub(super) const CALLS_MAX: usize = 4;
 
 /// At how many posts it is first looked for callers who left.
 const CHECK_AT_MIN: usize = 1_024;
@@ -24,12 +28,12 @@ const CHECK_AT_MIN: usize = 1_024;
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     state: Mutex<State>,
-    is_unanswered: AtomicBool,
+    is_unresponsive: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    posts: VecDeque<Waiting>,
+    posts: VecDeque<QueuedPost>,
     /// How many take posts out, one batch after the other.
     calls: usize,
     /// At how many posts to look for callers who left.
@@ -37,30 +41,30 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedPost {
     delivery: Delivery,
     /// Dropped when the caller has nothing to wait for any more.
     done: oneshot::Sender<()>,
     joint: Joint,
 }
 
-impl Waiting {
-    fn has_left(&self) -> bool {
+impl QueuedPost {
+    fn is_cancelled(&self) -> bool {
         self.done.is_closed()
     }
 }
 
 /// The right to take posts out, until there are none.
 #[derive(Debug)]
-pub(super) struct Calls {
+pub(super) struct Dispatcher {
     queue: Arc<Queue>,
-    is_over: bool,
+    is_finished: bool,
 }
 
 /// Posts for one call. When it is dropped, their callers go on.
 #[derive(Debug)]
 pub(super) struct Batch {
-    posts: Vec<Waiting>,
+    posts: Vec<QueuedPost>,
 }
 
 impl Queue {
@@ -69,29 +73,29 @@ impl Queue {
     pub(super) fn add(
         self: &Arc<Self>,
         delivery: Delivery,
-    ) -> (oneshot::Receiver<()>, Option<Calls>) {
+    ) -> (oneshot::Receiver<()>, Option<Dispatcher>) {
         let (done, over) = oneshot::channel();
         let mut state = self.state();
-        state.posts.push_back(Waiting { delivery, done, joint: context::joint() });
+        state.posts.push_back(QueuedPost { delivery, done, joint: context::joint() });
         if state.posts.len() > state.check_at.max(CHECK_AT_MIN) {
-            state.posts.retain(|post| !post.has_left());
+            state.posts.retain(|post| !post.is_cancelled());
             state.check_at = 2 * state.posts.len();
         }
         let calls = (state.calls < CALLS_MAX).then(|| {
             state.calls += 1;
-            Calls { queue: self.clone(), is_over: false }
+            Dispatcher { queue: self.clone(), is_finished: false }
         });
         (over, calls)
     }
 
     /// Notes whether the timeline service left the last call without an answer.
-    pub(super) fn note(&self, is_unanswered: bool) {
-        self.is_unanswered.store(is_unanswered, Ordering::Relaxed);
+    pub(super) fn record_answer(&self, is_unresponsive: bool) {
+        self.is_unresponsive.store(is_unresponsive, Ordering::Relaxed);
     }
 
     /// Returns whether the timeline service left the last call without an answer.
-    pub(super) fn is_unanswered(&self) -> bool {
-        self.is_unanswered.load(Ordering::Relaxed)
+    pub(super) fn is_unresponsive(&self) -> bool {
+        self.is_unresponsive.load(Ordering::Relaxed)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -99,11 +103,11 @@ impl Queue {
     }
 }
 
-impl Calls {
+impl Dispatcher {
     /// Returns the posts that came first, as many as one call takes. `None` if nobody waits; then
     /// the right is given back.
     pub(super) fn next(&mut self) -> Option<Batch> {
-        if self.is_over {
+        if self.is_finished {
             return None;
         }
         let mut state = self.queue.state();
@@ -111,24 +115,24 @@ impl Calls {
         while posts.len() < BATCH_MAX
             && let Some(post) = state.posts.pop_front()
         {
-            if !post.has_left() {
+            if !post.is_cancelled() {
                 posts.push(post);
             }
         }
         if posts.is_empty() {
             // Not later: who adds a post from now on must find that nobody will come to it.
             state.calls -= 1;
-            self.is_over = true;
+            self.is_finished = true;
             return None;
         }
         Some(Batch { posts })
     }
 }
 
-impl Drop for Calls {
+impl Drop for Dispatcher {
     // Only a task that is cut off or panics has not given it back.
     fn drop(&mut self) {
-        if !self.is_over {
+        if !self.is_finished {
             self.queue.state().calls -= 1;
         }
     }
@@ -158,7 +162,7 @@ mod tests {
         batch.deliveries().iter().map(|delivery| delivery.post_id).collect()
     }
 
-    fn waiting(queue: &Queue) -> usize {
+    fn queued(queue: &Queue) -> usize {
         queue.state().posts.len()
     }
 
@@ -206,10 +210,10 @@ mod tests {
         for post in 2..10_000 {
             drop(queue.add(delivery(post)).0);
         }
-        assert!(waiting(&queue) <= CHECK_AT_MIN + 1, "{}", waiting(&queue));
+        assert!(queued(&queue) <= CHECK_AT_MIN + 1, "{}", queued(&queue));
         let batch = calls.unwrap().next().unwrap();
         assert_eq!(ids(&batch), [1]);
-        assert_eq!(waiting(&queue), 0);
+        assert_eq!(queued(&queue), 0);
         drop(stays);
     }
 }

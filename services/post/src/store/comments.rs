@@ -13,28 +13,28 @@ use crate::{
 
 /// What became of a request to add a comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Added {
+pub enum AddedComment {
     /// It was added.
     New(CommentId),
     /// The same request added one before.
-    Known(CommentId),
+    Existing(CommentId),
     /// There is no such post.
-    NoPost,
+    PostNotFound,
     /// There is no such comment to answer.
-    NoComment,
+    CommentNotFound,
 }
 
 /// Whether an account may comment now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admitted {
+pub enum CommentAdmission {
     /// It may.
-    Yes,
+    Admitted,
     /// Not with this request, which was for a comment on another post.
-    Elsewhere,
+    RequestReused,
     /// It has to wait for so long.
     Throttled(Duration),
     /// It is deleted.
-    Forgotten,
+    AccountDeleted,
 }
 
 impl Store {
@@ -45,7 +45,7 @@ impl Store {
         post: PostId,
         author: UserId,
         request: RequestId,
-    ) -> Result<Admitted, Error> {
+    ) -> Result<CommentAdmission, Error> {
         let partition = author.partition();
         let call = Call::new("post_admit_comment")
             .key(keys::comment_admission(author, request))
@@ -57,16 +57,16 @@ impl Store {
             .arg(REQUEST_TTL.as_secs());
         let (done, milliseconds): (i64, i64) = self.keyspace.call(call).await?;
         match Outcome::read(done)? {
-            Outcome::Done | Outcome::Unchanged => Ok(Admitted::Yes),
-            Outcome::NotFound => Ok(Admitted::Elsewhere),
-            Outcome::Throttled => Ok(Admitted::Throttled(wait(milliseconds))),
-            Outcome::Forgotten => Ok(Admitted::Forgotten),
-            other @ Outcome::Open => Err(other.unexpected()),
+            Outcome::Done | Outcome::Unchanged => Ok(CommentAdmission::Admitted),
+            Outcome::NotFound => Ok(CommentAdmission::RequestReused),
+            Outcome::Throttled => Ok(CommentAdmission::Throttled(wait(milliseconds))),
+            Outcome::AccountDeleted => Ok(CommentAdmission::AccountDeleted),
+            other @ Outcome::Incomplete => Err(other.unexpected()),
         }
     }
 
     /// Returns the comment that a request made on a post.
-    pub async fn comment_made_by(
+    pub async fn comment_by_request(
         &self,
         post: PostId,
         author: UserId,
@@ -83,7 +83,7 @@ impl Store {
         id: PostId,
         content: &CommentContent,
         request: RequestId,
-    ) -> Result<Added, Error> {
+    ) -> Result<AddedComment, Error> {
         let partition = id.partition();
         let call = Call::new("post_comment")
             .key(keys::clock(partition))
@@ -103,26 +103,17 @@ impl Store {
             id.ok_or_else(|| malformed("comment id"))
         };
         match Outcome::read(done)? {
-            Outcome::Done => Ok(Added::New(made()?)),
-            Outcome::Unchanged => Ok(Added::Known(made()?)),
-            Outcome::NotFound if number == 0 => Ok(Added::NoPost),
-            Outcome::NotFound => Ok(Added::NoComment),
+            Outcome::Done => Ok(AddedComment::New(made()?)),
+            Outcome::Unchanged => Ok(AddedComment::Existing(made()?)),
+            Outcome::NotFound if number == 0 => Ok(AddedComment::PostNotFound),
+            Outcome::NotFound => Ok(AddedComment::CommentNotFound),
             other => Err(other.unexpected()),
         }
     }
 
     /// Deletes a comment. Returns whether it was there.
     pub async fn delete_comment(&self, post: PostId, id: CommentId) -> Result<bool, Error> {
-        let partition = post.partition();
-        let call = Call::new("post_uncomment")
-            .key(keys::clock(partition))
-            .key(keys::unarchived(partition))
-            .key(keys::post(post))
-            .key(keys::comments(post))
-            .key(keys::comment_bodies(post))
-            .issuing(partition)
-            .arg(post.get())
-            .arg(id.get());
+        let call = comment_call("post_uncomment", post, id);
         match Outcome::read(self.keyspace.call(call).await?)? {
             Outcome::Done => Ok(true),
             Outcome::NotFound => Ok(false),
@@ -150,4 +141,19 @@ impl Store {
         };
         Ok(ids.iter().zip(bodies).filter_map(comment).collect())
     }
+}
+
+/// Returns a call of a function that changes one comment, with the keys and arguments that these
+/// functions share.
+pub(super) fn comment_call(function: &'static str, post: PostId, id: CommentId) -> Call {
+    let partition = post.partition();
+    Call::new(function)
+        .key(keys::clock(partition))
+        .key(keys::unarchived(partition))
+        .key(keys::post(post))
+        .key(keys::comments(post))
+        .key(keys::comment_bodies(post))
+        .issuing(partition)
+        .arg(post.get())
+        .arg(id.get())
 }

@@ -12,18 +12,18 @@ use crate::keys;
 
 /// A run that erases what some accounts wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct ErasureRun {
     /// Which one.
     pub(crate) id: Uuid,
     /// How far it is.
-    pub(crate) stage: Stage,
+    pub(crate) stage: ErasureStage,
     /// Whom it erases.
     pub(crate) accounts: Vec<UserId>,
 }
 
 /// How far a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum ErasureStage {
     /// It has to erase in the archive.
     Begun,
     /// It has to walk from a partition on.
@@ -54,12 +54,12 @@ impl Fence {
     }
 }
 
-impl Run {
+impl ErasureRun {
     fn write(&self) -> String {
         let stage = match self.stage {
-            Stage::Begun => "begun".to_owned(),
-            Stage::Walking(partition) => partition.number().to_string(),
-            Stage::Walked => Partition::COUNT.to_string(),
+            ErasureStage::Begun => "begun".to_owned(),
+            ErasureStage::Walking(partition) => partition.number().to_string(),
+            ErasureStage::Walked => Partition::COUNT.to_string(),
         };
         let accounts: Vec<_> = self.accounts.iter().map(|account| account.to_string()).collect();
         format!("{} {stage} {}", self.id, accounts.join(" "))
@@ -69,10 +69,12 @@ impl Run {
         let mut parts = text.split(' ');
         let id = Uuid::parse_str(parts.next()?).ok()?;
         let stage = match parts.next()? {
-            "begun" => Stage::Begun,
+            "begun" => ErasureStage::Begun,
             number => match number.parse().ok()? {
-                number if number < Partition::COUNT => Stage::Walking(Partition::new(number)),
-                _ => Stage::Walked,
+                number if number < Partition::COUNT => {
+                    ErasureStage::Walking(Partition::new(number))
+                }
+                _ => ErasureStage::Walked,
             },
         };
         let accounts = parts.map(|id| UserId::new(id.parse().ok()?)).collect::<Option<_>>()?;
@@ -82,26 +84,26 @@ impl Run {
 
 impl Store {
     /// Returns the run that is under way.
-    pub(crate) async fn erasure(&self) -> Result<Option<Run>, Error> {
+    pub(crate) async fn erasure(&self) -> Result<Option<ErasureRun>, Error> {
         let text: Option<String> =
             self.keyspace.query(cmd("GET").arg(keys::job("erasure")).take()).await?;
-        text.map(|text| Run::read(&text).ok_or_else(|| malformed("erasure"))).transpose()
+        text.map(|text| ErasureRun::read(&text).ok_or_else(|| malformed("erasure"))).transpose()
     }
 
     /// Writes down how far a run is.
-    pub(crate) async fn note_erasure(&self, run: &Run) -> Result<(), Error> {
+    pub(crate) async fn save_erasure(&self, run: &ErasureRun) -> Result<(), Error> {
         self.keyspace.call(put(keys::job("erasure"), run.write())).await
     }
 
     /// Notes that no run is under way.
-    pub(crate) async fn end_erasure(&self) -> Result<(), Error> {
+    pub(crate) async fn delete_erasure(&self) -> Result<(), Error> {
         self.keyspace.query(cmd("UNLINK").arg(keys::job("erasure")).take()).await
     }
 
     /// Returns whether there is, or was, an archive.
-    pub(crate) async fn is_archived(&self) -> Result<bool, Error> {
+    pub(crate) async fn has_archive(&self) -> Result<bool, Error> {
         let partitions: Vec<_> = Partition::all().collect();
-        Ok(self.unarchived(&partitions).await?.iter().any(|notes| notes.is_archived))
+        Ok(self.archive_outbox(&partitions).await?.iter().any(|page| page.has_archive))
     }
 
     /// Sets or lifts a run's fence in some partitions. All go out together.
@@ -147,7 +149,7 @@ impl Store {
 
     /// Returns a page of the posts of a partition that are off their author's list, those first that
     /// may be evicted first.
-    pub(crate) async fn retired(
+    pub(crate) async fn evictable_page(
         &self,
         partition: Partition,
         after: Option<Entry>,
@@ -208,12 +210,16 @@ mod tests {
     #[test]
     fn a_run_is_read_as_it_was_written() {
         let accounts = [7, 1 << 52].map(|id| UserId::new(id).unwrap());
-        for stage in [Stage::Begun, Stage::Walking(Partition::new(1_023)), Stage::Walked] {
-            let run = Run { id: Uuid::new_v4(), stage, accounts: accounts.into() };
-            assert_eq!(Run::read(&run.write()), Some(run));
+        for stage in [
+            ErasureStage::Begun,
+            ErasureStage::Walking(Partition::new(1_023)),
+            ErasureStage::Walked,
+        ] {
+            let run = ErasureRun { id: Uuid::new_v4(), stage, accounts: accounts.into() };
+            assert_eq!(ErasureRun::read(&run.write()), Some(run));
         }
         for rubbish in ["", "7 begun 7", "7"] {
-            assert_eq!(Run::read(rubbish), None, "{rubbish}");
+            assert_eq!(ErasureRun::read(rubbish), None, "{rubbish}");
         }
     }
 }

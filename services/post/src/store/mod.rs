@@ -2,40 +2,39 @@
 //! each. Knows nothing of what the steps are good for together (that is [`Posts`](crate::Posts)
 //! and [`Comments`](crate::Comments)), so that a test can stop between any two of them.
 
+mod archive_outbox;
+mod backlog;
 mod body;
 mod comments;
 mod erasure;
-mod horizon;
-mod jobs;
+mod eviction;
 mod leases;
-mod leaving;
 mod likes;
 mod lists;
-mod notes;
 mod outcome;
 mod posts;
-mod repairs;
+mod repair;
 mod reposts;
-mod returning;
-mod scrutiny;
+mod restore;
+mod verify;
+mod watermark;
 
 use std::time::Duration;
 
 use microblog_domain::{PostId, UserId};
 use microblog_keyspace::{self as keyspace, Entry, Keyspace, Library, Order, Page, Range, Recall};
 
-use crate::post::Post;
+use crate::{config::Config, post::Post};
 
-pub use comments::{Added, Admitted};
-pub(crate) use erasure::{Fence, Run, Stage};
+pub use archive_outbox::{OutboxEntry, OutboxPage};
+pub use comments::{AddedComment, CommentAdmission};
+pub(crate) use erasure::{ErasureRun, ErasureStage, Fence};
+pub(crate) use eviction::ARCHIVE_MARKER;
+pub use eviction::PostCount;
 pub use leases::Job;
-pub(crate) use leaving::GOES_ON;
-pub use leaving::Length;
 pub use lists::{List, Presence};
-pub use notes::{Note, Notes};
-pub use posts::{Ending, Published};
-pub use returning::Restored;
-pub use scrutiny::Gathered;
+pub use posts::{PostDeletion, Published};
+pub use restore::RestoreOutcome;
 
 /// The service's atomic steps.
 const LIBRARY: Library = Library {
@@ -64,7 +63,7 @@ pub struct Store {
 
 impl Store {
     /// Opens the store, without waiting for it: it may be away now and come back later.
-    pub fn open(config: &crate::Config) -> Result<Self, keyspace::Error> {
+    pub fn open(config: &Config) -> Result<Self, keyspace::Error> {
         let keyspace = Keyspace::open(&config.redis, LIBRARY)?;
         Ok(Self {
             posts: keyspace.recall(posts::KIND),

@@ -12,13 +12,13 @@ pub(super) enum Outcome {
     /// It was done before, or there was nothing to do.
     Unchanged,
     /// It was done before, and steps that follow it may not have been.
-    Open,
+    Incomplete,
     /// What it is about is not there.
     NotFound,
     /// The author has to wait.
     Throttled,
     /// The author's account is deleted.
-    Forgotten,
+    AccountDeleted,
 }
 
 impl Outcome {
@@ -27,10 +27,10 @@ impl Outcome {
         Ok(match number {
             0 => Self::Done,
             1 => Self::Unchanged,
-            2 => Self::Open,
+            2 => Self::Incomplete,
             3 => Self::NotFound,
             4 => Self::Throttled,
-            5 => Self::Forgotten,
+            5 => Self::AccountDeleted,
             _ => return Err(malformed("outcome")),
         })
     }

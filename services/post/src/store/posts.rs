@@ -20,27 +20,27 @@ pub enum Published {
     /// It was made.
     New(PostId),
     /// The same request made one before. `is_open` where it may not have been told to all yet.
-    Known {
+    Existing {
         /// The post that it made.
         id: PostId,
         /// Whether the steps that follow may have to be done.
-        is_open: bool,
+        is_incomplete: bool,
     },
     /// The author has to wait for so long.
     Throttled(Duration),
     /// The author's account is deleted.
-    Forgotten,
+    AccountDeleted,
 }
 
 /// A post that is to be deleted.
 #[derive(Clone, Copy, Debug)]
-pub struct Ending<'a> {
+pub struct PostDeletion<'a> {
     /// The post.
     pub id: PostId,
     /// What it says.
     pub content: &'a Content,
     /// Whether it was read in the archive, and not here.
-    pub is_archived: bool,
+    pub in_archive: bool,
 }
 
 /// How posts are read by those who do not ask what a viewer likes.
@@ -75,16 +75,16 @@ impl Store {
         let (done, number): (i64, i64) = self.keyspace.call(call).await?;
         Ok(match Outcome::read(done)? {
             Outcome::Done => Published::New(post(number)?),
-            Outcome::Unchanged => Published::Known { id: post(number)?, is_open: false },
-            Outcome::Open => Published::Known { id: post(number)?, is_open: true },
+            Outcome::Unchanged => Published::Existing { id: post(number)?, is_incomplete: false },
+            Outcome::Incomplete => Published::Existing { id: post(number)?, is_incomplete: true },
             Outcome::Throttled => Published::Throttled(wait(number)),
-            Outcome::Forgotten => Published::Forgotten,
+            Outcome::AccountDeleted => Published::AccountDeleted,
             other @ Outcome::NotFound => return Err(other.unexpected()),
         })
     }
 
     /// Returns the post that a request made.
-    pub async fn made_by(
+    pub async fn post_by_request(
         &self,
         author: UserId,
         request: RequestId,
@@ -171,7 +171,7 @@ impl Store {
     /// Returns the newest posts of each of some authors that are here, newest first, below a post if
     /// one is named; behind them the member 0, where there is room and more in the archive. One round
     /// trip to each partition, all sent together.
-    pub async fn tails_of(
+    pub async fn newest_of_each(
         &self,
         authors: &[UserId],
         before: Option<PostId>,
@@ -189,20 +189,23 @@ impl Store {
 
     /// Deletes a post with all that belongs to it, and notes that those who count it are to be
     /// told. Returns the version of its end, or `None` where there is nothing left to do.
-    pub async fn delete(&self, ending: &Ending<'_>) -> Result<Option<u64>, Error> {
-        Ok(self.delete_all(&[*ending]).await?.pop().flatten())
+    pub async fn delete(&self, deletion: &PostDeletion<'_>) -> Result<Option<u64>, Error> {
+        Ok(self.delete_all(&[*deletion]).await?.pop().flatten())
     }
 
     /// Deletes posts likewise. All go out together.
-    pub async fn delete_all(&self, endings: &[Ending<'_>]) -> Result<Vec<Option<u64>>, Error> {
-        let mut batch = Batch::with_capacity(endings.len());
-        for ending in endings {
-            batch.call(ending.id.partition(), delete(ending));
+    pub async fn delete_all(
+        &self,
+        deletions: &[PostDeletion<'_>],
+    ) -> Result<Vec<Option<u64>>, Error> {
+        let mut batch = Batch::with_capacity(deletions.len());
+        for deletion in deletions {
+            batch.call(deletion.id.partition(), delete(deletion));
         }
         let version = |answer| {
             let (done, version): (i64, i64) = decode(answer)?;
             match Outcome::read(done)? {
-                Outcome::Done | Outcome::Open => Ok(Some(stamp(version)?)),
+                Outcome::Done | Outcome::Incomplete => Ok(Some(stamp(version)?)),
                 Outcome::NotFound => Ok(None),
                 other => Err(other.unexpected()),
             }
@@ -211,8 +214,10 @@ impl Store {
     }
 
     /// Says that nothing of an author's is in the archive any more.
-    pub async fn close_list(&self, author: UserId) -> Result<(), Error> {
-        self.keyspace.query(cmd("ZREM").arg(keys::posts(author)).arg(super::GOES_ON).take()).await
+    pub async fn remove_archive_marker(&self, author: UserId) -> Result<(), Error> {
+        self.keyspace
+            .query(cmd("ZREM").arg(keys::posts(author)).arg(super::ARCHIVE_MARKER).take())
+            .await
     }
 
     /// Takes posts that are not there off their author's list.
@@ -226,7 +231,7 @@ impl Store {
     }
 }
 
-fn delete(&Ending { id, content, is_archived }: &Ending<'_>) -> Call {
+fn delete(&PostDeletion { id, content, in_archive }: &PostDeletion<'_>) -> Call {
     let partition = id.partition();
     let call = Call::new("post_delete")
         .key(keys::clock(partition))
@@ -241,7 +246,7 @@ fn delete(&Ending { id, content, is_archived }: &Ending<'_>) -> Call {
         .key(keys::ended(partition))
         .issuing(partition)
         .arg(id.get())
-        .arg(u8::from(is_archived));
+        .arg(u8::from(in_archive));
     content.counted_by().fold(call, |call, target| call.arg(target.get()))
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use microblog_post::{
-    Archive, Archiver, Changes, Config, Moved, Mover, Posts, Tiers, verify_partition,
+    Archive, Archiver, Changes, Config, Evictions, Evictor, Posts, TieredStore, verify_partition,
 };
 use microblog_testkit::Topology;
 use tokio::sync::Mutex;
@@ -50,7 +50,7 @@ pub(crate) struct Aging {
     pub(crate) url: String,
     pub(crate) archive: Archive,
     pub(crate) config: Config,
-    pub(crate) mover: Mover,
+    pub(crate) evictor: Evictor,
     archiver: Mutex<Archiver>,
 }
 
@@ -96,48 +96,48 @@ impl Aging {
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
         let config = support::config(&system.redis.url("post"), &flags);
         let archive = Archive::open(&config.archive).unwrap().unwrap();
-        let mover = Mover::new(system.store.clone(), archive.clone(), &config.archive);
+        let evictor = Evictor::new(system.store.clone(), archive.clone(), &config.archive);
         let mut archiver = Archiver::new(system.store.clone(), archive.clone());
-        while archiver.pass().await.unwrap() {}
+        while archiver.drain_page().await.unwrap() {}
         let (url, archiver) = (url.to_owned(), Mutex::new(archiver));
-        Self { system, url, archive, config, mover, archiver }
+        Self { system, url, archive, config, evictor, archiver }
     }
 
     /// Returns posts wherever they are, as the service sees them.
-    pub(crate) fn tiers(&self) -> Tiers {
+    pub(crate) fn tiered(&self) -> TieredStore {
         let archive = Some(self.archive.clone());
-        Tiers::new(self.system.store.clone(), archive, self.config.archive.warm_window)
+        TieredStore::new(self.system.store.clone(), archive, self.config.archive.warm_window)
     }
 
     /// Returns what the jobs delete posts with.
     pub(crate) fn posts(&self) -> Posts {
         let delivery = microblog_post::Delivery::new(self.system.store.clone(), None);
-        Posts::new(self.tiers(), delivery)
+        Posts::new(self.tiered(), delivery)
     }
 
     /// Writes changes to the archive.
     pub(crate) async fn write(&self, changes: &Changes) {
-        let mut writing = self.archive.begin_writing().await.unwrap();
-        writing.add(changes).await.unwrap();
-        writing.commit().await.unwrap();
+        let mut transaction = self.archive.begin_write().await.unwrap();
+        transaction.add(changes).await.unwrap();
+        transaction.commit().await.unwrap();
     }
 
     /// Writes to the archive all that waits.
     pub(crate) async fn archive(&self) {
         let mut archiver = self.archiver.lock().await;
-        while archiver.pass().await.unwrap() {}
+        while archiver.drain_page().await.unwrap() {}
     }
 
     /// Archives what waits, and moves what is old in the partitions of some accounts or posts.
-    pub(crate) async fn age(&self, ids: &[u64]) -> Moved {
+    pub(crate) async fn age(&self, ids: &[u64]) -> Evictions {
         self.archive().await;
         let partitions: BTreeSet<_> =
             ids.iter().map(|&id| support::post(id).partition().number()).collect();
-        let mut all = Moved::default();
+        let mut all = Evictions::default();
         for partition in partitions {
             let partition = microblog_domain::Partition::new(partition);
-            let moved = self.mover.partition(partition).await.unwrap();
-            all.retired += moved.retired;
+            let moved = self.evictor.partition(partition).await.unwrap();
+            all.evictable += moved.evictable;
             all.evicted += moved.evicted;
         }
         all
@@ -156,10 +156,10 @@ impl Aging {
     /// accounts' partitions, since all take a while.
     pub(crate) async fn is_sound(&self) {
         self.archive().await;
-        let tiers = self.tiers();
+        let tiered = self.tiered();
         let mut checked = 0;
         for n in 1..=30 {
-            let report = verify_partition(&tiers, support::user(n).partition()).await.unwrap();
+            let report = verify_partition(&tiered, support::user(n).partition()).await.unwrap();
             assert_eq!(report.violations.into_vec(), Vec::<String>::new());
             assert_eq!(report.unarchived, 0);
             checked += report.posts;

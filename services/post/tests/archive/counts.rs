@@ -1,7 +1,7 @@
 //! How many posts an account has: as many as are listed, wherever they are.
 
 use futures::future::join_all;
-use microblog_post::Ending;
+use microblog_post::PostDeletion;
 use microblog_proto::post as pb;
 use microblog_testkit::redis::cmd;
 
@@ -50,7 +50,7 @@ async fn posts_count_wherever_they_are(archives: &ArchiveServer) {
     // The oldest is off the list and in Redis, then all but the newest are in the archive.
     aging.archive().await;
     let oldest = support::post(posts[0]);
-    assert_eq!(system.store.retire(user(1), &[oldest]).await.unwrap(), 1);
+    assert_eq!(system.store.make_evictable(user(1), &[oldest]).await.unwrap(), 1);
     has(&aging, AUTHOR, 6).await;
     aging.evict(&posts[..5]).await;
     has(&aging, AUTHOR, 6).await;
@@ -87,11 +87,11 @@ async fn a_deletion_counts_once(archives: &ArchiveServer) {
     // Two read the post in the archive; one deletes it, the archive comes to know, and the other one
     // comes late.
     let id = support::post(posts[1]);
-    let content = aging.tiers().contents(&[id]).await.unwrap().pop().flatten().unwrap();
-    let ending = Ending { id, content: &content, is_archived: true };
-    assert!(system.store.delete(&ending).await.unwrap().is_some());
+    let content = aging.tiered().contents(&[id]).await.unwrap().pop().flatten().unwrap();
+    let deletion = PostDeletion { id, content: &content, in_archive: true };
+    assert!(system.store.delete(&deletion).await.unwrap().is_some());
     aging.archive().await;
-    assert_eq!(system.store.delete(&ending).await.unwrap(), None);
+    assert_eq!(system.store.delete(&deletion).await.unwrap(), None);
     has(&aging, AUTHOR, 1).await;
 }
 

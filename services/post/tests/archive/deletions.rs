@@ -91,7 +91,7 @@ async fn a_deleted_post_is_gone_before_the_archive_knows(archives: &ArchiveServe
         assert_eq!(aging.count(&left).await, 0, "{table}");
     }
     // The row of its end goes after a day.
-    aging.mover.purge().await.unwrap();
+    aging.evictor.purge().await.unwrap();
     assert_eq!(aging.count("SELECT COUNT(*) FROM posts WHERE deleted <> 0").await, 1);
     while aging.archive.purge(i64::MAX as u64).await.unwrap() > 0 {}
     assert_eq!(aging.count("SELECT COUNT(*) FROM posts").await, 2);
@@ -115,7 +115,10 @@ async fn posts_are_deleted_wherever_they_are(archives: &ArchiveServer) {
     posts.insert(0, hot);
     aging.archive().await;
     let author = crate::support::user(1);
-    assert_eq!(system.store.retire(author, &[crate::support::post(posts[1])]).await.unwrap(), 1);
+    assert_eq!(
+        system.store.make_evictable(author, &[crate::support::post(posts[1])]).await.unwrap(),
+        1
+    );
     system.like(OTHER, posts[4]).await.unwrap();
     for post in posts.split_off(1).into_iter().chain([hot]) {
         system.delete(AUTHOR, post).await.unwrap();
@@ -125,5 +128,5 @@ async fn posts_are_deleted_wherever_they_are(archives: &ArchiveServer) {
     assert_eq!(List::UserPosts(AUTHOR).whole(&system.client, 2).await, Vec::<u64>::new());
     aging.is_sound_everywhere().await;
     assert_eq!(aging.count("SELECT COUNT(*) FROM posts WHERE deleted = 0").await, 0);
-    assert_eq!(aging.age(&[AUTHOR]).await, microblog_post::Moved::default());
+    assert_eq!(aging.age(&[AUTHOR]).await, microblog_post::Evictions::default());
 }

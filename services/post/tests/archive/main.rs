@@ -9,14 +9,14 @@ mod authors;
 mod cost;
 mod counts;
 mod deletions;
-mod forgetting;
+mod erasure;
 mod memory_limit;
 mod outage;
 mod races;
 mod reads;
 mod scroll;
-mod spans;
 #[path = "../support/mod.rs"]
 mod support;
 mod texts;
+mod traces;
 mod writes;

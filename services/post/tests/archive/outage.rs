@@ -58,7 +58,7 @@ async fn a_database_that_comes_later_gets_all_there_was(kind: Kind) {
     let system = System::start_with(Topology::Single, &flags).await;
     let partition = support::user(1).partition();
     eventually("notes are taken", PATIENCE, async || {
-        system.store.unarchived(&[partition]).await.unwrap()[0].is_archived
+        system.store.archive_outbox(&[partition]).await.unwrap()[0].has_archive
     })
     .await;
     let mut posts = Vec::new();

@@ -8,7 +8,7 @@ use std::{
 
 use futures::future::{join, join_all};
 use microblog_domain::CommentId;
-use microblog_post::{Changes, Frozen, Restored};
+use microblog_post::{Changes, RestoreOutcome, Snapshot};
 use microblog_proto::common::ErrorReason;
 use microblog_testkit::eventually;
 use tonic::Code;
@@ -39,27 +39,29 @@ const AUTHOR: u64 = id(1);
 const FAN: u64 = id(2);
 
 /// A post that is off its author's list, archived, and still in Redis.
-async fn retired(aging: &Aging) -> u64 {
+async fn evictable(aging: &Aging) -> u64 {
     let post = aging.system.create(AUTHOR, "old").await.unwrap().id;
     aging.archive().await;
-    let taken_off = aging.system.store.retire(user(1), &[support::post(post)]).await.unwrap();
+    let taken_off =
+        aging.system.store.make_evictable(user(1), &[support::post(post)]).await.unwrap();
     assert_eq!(taken_off, 1);
     post
 }
 
 /// Reads a post as a mover does that is to evict it.
-async fn read_to_evict(aging: &Aging, post: u64) -> Frozen {
+async fn read_to_evict(aging: &Aging, post: u64) -> Snapshot {
     let (store, id) = (&aging.system.store, support::post(post));
-    let mark = store.mark(&[id]).await.unwrap()[0].unwrap();
+    let mark = store.mark_for_eviction(&[id]).await.unwrap()[0].unwrap();
     let read = store.post(id, None).await.unwrap().unwrap();
-    store.gather(read, mark).await.unwrap()
+    store.read_snapshot(read, mark).await.unwrap()
 }
 
 /// Writes down and evicts what was read. Returns whether it left Redis.
-async fn evict_as_read(aging: &Aging, frozen: &Frozen) -> bool {
-    let id = frozen.post.id;
-    let written = aging.archive.freeze(std::slice::from_ref(frozen)).await.unwrap();
-    written.contains(&id) && aging.system.store.evict(&[(id, frozen.mark)]).await.unwrap() == [true]
+async fn evict_as_read(aging: &Aging, snapshot: &Snapshot) -> bool {
+    let id = snapshot.post.id;
+    let written = aging.archive.write_snapshots(std::slice::from_ref(snapshot)).await.unwrap();
+    written.contains(&id)
+        && aging.system.store.evict(&[(id, snapshot.mark)]).await.unwrap() == [true]
 }
 
 async fn who_is_late_brings_no_deleted_post_back(archives: &ArchiveServer) {
@@ -68,13 +70,13 @@ async fn who_is_late_brings_no_deleted_post_back(archives: &ArchiveServer) {
     let post = system.create(AUTHOR, "goes").await.unwrap().id;
     system.like(FAN, post).await.unwrap();
     aging.evict(&[post]).await;
-    let (id, whose) = (support::post(post), "somebody who is late");
-    assert!(store.begin_restore(id, whose).await.unwrap());
-    let frozen = aging.archive.thaw(id).await.unwrap().unwrap();
+    let (id, holder) = (support::post(post), "somebody who is late");
+    assert!(store.begin_restore(id, holder).await.unwrap());
+    let snapshot = aging.archive.read_snapshot(id).await.unwrap().unwrap();
     // Before that is in Redis, the post is deleted, and the archive knows it.
     system.delete(AUTHOR, post).await.unwrap();
     aging.archive().await;
-    assert_ne!(store.restore(&frozen, whose, 0, "").await.unwrap(), Restored::Yes);
+    assert_ne!(store.restore(&snapshot, holder, 0, "").await.unwrap(), RestoreOutcome::Restored);
     refused(system.get(post, 0).await, Code::NotFound, ErrorReason::PostNotFound);
     aging.is_sound().await;
 }
@@ -85,16 +87,16 @@ async fn who_is_late_brings_nothing_back_as_it_was_before(archives: &ArchiveServ
     let post = system.create(AUTHOR, "discuss").await.unwrap().id;
     aging.evict(&[post]).await;
     // Two find it gone. One brings it back; then the other one begins.
-    assert!(aging.tiers().bring_back(support::post(post)).await.unwrap());
-    let (id, whose) = (support::post(post), "somebody who is late");
-    let may_begin = store.begin_restore(id, whose).await.unwrap();
-    let frozen = aging.archive.thaw(id).await.unwrap().unwrap();
+    assert!(aging.tiered().restore(support::post(post)).await.unwrap());
+    let (id, holder) = (support::post(post), "somebody who is late");
+    let may_begin = store.begin_restore(id, holder).await.unwrap();
+    let snapshot = aging.archive.read_snapshot(id).await.unwrap().unwrap();
     // Meanwhile it changes, and leaves again.
     let comment = system.comment(FAN, post, "well", 0).await.unwrap().id;
     assert_eq!(system.like(FAN, post).await.unwrap(), 1);
     aging.age(&[post]).await;
     if may_begin {
-        store.restore(&frozen, whose, 0, "").await.unwrap();
+        store.restore(&snapshot, holder, 0, "").await.unwrap();
     }
     assert_eq!(List::oldest(post).whole(&system.client, 5).await, [comment]);
     assert_eq!(List::Likers(post).whole(&system.client, 5).await, [FAN]);
@@ -111,19 +113,19 @@ async fn who_died_keeps_nobody_from_a_post_for_longer_than_seconds() {
     aging.evict(&[post]).await;
     let id = support::post(post);
     assert!(store.begin_restore(id, "somebody who dies").await.unwrap());
-    assert!(store.keep_restore(id, "somebody who dies").await.unwrap());
+    assert!(store.renew_restore(id, "somebody who dies").await.unwrap());
     assert!(!store.begin_restore(id, "another").await.unwrap());
-    assert!(!store.keep_restore(id, "another").await.unwrap());
+    assert!(!store.renew_restore(id, "another").await.unwrap());
     assert!(system.get(post, 0).await.is_ok(), "it can be read all the while");
     eventually("it is liked", PATIENCE, async || system.like(FAN, post).await.is_ok()).await;
-    assert!(!store.keep_restore(id, "somebody who dies").await.unwrap());
+    assert!(!store.renew_restore(id, "somebody who dies").await.unwrap());
     aging.is_sound().await;
 }
 
 async fn who_is_late_archives_no_comment_that_ended(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let (system, store) = (&aging.system, &aging.system.store);
-    let post = retired(&aging).await;
+    let post = evictable(&aging).await;
     let comment = system.comment(FAN, post, "well", 0).await.unwrap().id;
     let id = CommentId::new(comment).unwrap();
     // One archiver has read it; before it writes, it ends, and a mover evicts the post.
@@ -145,13 +147,13 @@ async fn who_is_late_archives_no_comment_that_ended(archives: &ArchiveServer) {
 async fn a_comment_that_came_meanwhile_does_not_end_with_the_eviction(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
-    let post = retired(&aging).await;
+    let post = evictable(&aging).await;
     let first = system.comment(FAN, post, "well", 0).await.unwrap().id;
-    let frozen = read_to_evict(&aging, post).await;
+    let snapshot = read_to_evict(&aging, post).await;
     // Somebody comments, and another process archives that.
     let second = system.comment(FAN, post, "well?", first).await.unwrap().id;
     aging.archive().await;
-    assert!(!evict_as_read(&aging, &frozen).await, "it has changed");
+    assert!(!evict_as_read(&aging, &snapshot).await, "it has changed");
     assert_eq!(List::oldest(post).whole(&system.client, 5).await, [first, second]);
 
     aging.evict(&[post]).await;
@@ -166,11 +168,11 @@ async fn a_comment_that_came_meanwhile_does_not_end_with_the_eviction(archives: 
 async fn what_changed_since_it_was_read_is_not_evicted(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
-    let post = retired(&aging).await;
+    let post = evictable(&aging).await;
     let comment = system.comment(FAN, post, "well", 0).await.unwrap().id;
     let mut repost = 0;
     for change in 0..6 {
-        let frozen = read_to_evict(&aging, post).await;
+        let snapshot = read_to_evict(&aging, post).await;
         match change {
             0 => drop(system.like(FAN, post).await.unwrap()),
             1 => drop(system.unlike(FAN, post).await.unwrap()),
@@ -180,22 +182,22 @@ async fn what_changed_since_it_was_read_is_not_evicted(archives: &ArchiveServer)
             _ => system.delete(FAN, repost).await.unwrap(),
         }
         let before = system.get(post, FAN).await.unwrap();
-        assert!(!evict_as_read(&aging, &frozen).await, "change {change}");
+        assert!(!evict_as_read(&aging, &snapshot).await, "change {change}");
         assert_eq!(system.get(post, FAN).await.unwrap(), before, "change {change}");
     }
     // What changes nothing does not keep it.
-    let other = retired(&aging).await;
-    let frozen = read_to_evict(&aging, other).await;
+    let other = evictable(&aging).await;
+    let snapshot = read_to_evict(&aging, other).await;
     system.unlike(id(9), other).await.unwrap();
     system.delete(id(9), other).await.unwrap_err();
-    assert!(evict_as_read(&aging, &frozen).await);
+    assert!(evict_as_read(&aging, &snapshot).await);
     aging.is_sound().await;
 }
 
 async fn of_two_movers_the_later_one_counts(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
-    let post = retired(&aging).await;
+    let post = evictable(&aging).await;
     let early = read_to_evict(&aging, post).await;
     system.like(FAN, post).await.unwrap();
     let late = read_to_evict(&aging, post).await;
@@ -219,7 +221,7 @@ async fn writes_find_a_post_that_leaves_again_and_again(archives: &ArchiveServer
     let has_left = || evicted.load(Ordering::Relaxed) >= TIMES;
     let moves = async {
         while !has_left() {
-            let moved = aging.mover.partition(user(1).partition()).await.unwrap();
+            let moved = aging.evictor.partition(user(1).partition()).await.unwrap();
             evicted.fetch_add(moved.evicted, Ordering::Relaxed);
             tokio::task::yield_now().await;
         }
@@ -264,11 +266,11 @@ async fn those_who_write_the_same_in_another_order_do_not_block_each_other(
         let aging = &aging;
         async move {
             for time in 0..TIMES {
-                let mut ended_posts: Vec<_> = ends(time).collect();
+                let mut deleted_posts: Vec<_> = ends(time).collect();
                 if is_reversed {
-                    ended_posts.reverse();
+                    deleted_posts.reverse();
                 }
-                aging.write(&Changes { ended_posts, ..Default::default() }).await;
+                aging.write(&Changes { deleted_posts, ..Default::default() }).await;
             }
         }
     };

@@ -149,13 +149,13 @@ async fn every_read_answers_as_before_the_eviction(archives: &ArchiveServer) {
 
         let moved = aging.age(&world.authors).await;
         let evicted = (world.posts.len() - 3 * hot_posts) as u64;
-        assert_eq!((moved.retired, moved.evicted), (evicted, evicted));
+        assert_eq!((moved.evictable, moved.evicted), (evicted, evicted));
         assert_eq!(see(system, &world).await, before, "{hot_posts} posts stay");
         aging.is_sound().await;
 
         // They come back, and leave again.
         for &post in &world.posts {
-            assert!(aging.tiers().bring_back(support::post(post)).await.unwrap());
+            assert!(aging.tiered().restore(support::post(post)).await.unwrap());
             assert!(!support::keys_of(system, post).await.is_empty(), "{post} is back");
         }
         assert_eq!(
@@ -208,7 +208,7 @@ async fn pages_go_on_from_tokens_of_before(archives: &ArchiveServer) {
         match below.len() % 2 {
             1 => aging.evict(&of_authors).await,
             _ => {
-                assert!(aging.tiers().bring_back(support::post(post)).await.unwrap());
+                assert!(aging.tiered().restore(support::post(post)).await.unwrap());
                 assert!(!support::keys_of(system, post).await.is_empty());
             }
         }
@@ -261,7 +261,7 @@ async fn likes_of_one_moment_keep_their_order(archives: &ArchiveServer) {
         let rest = list.page(&system.client, 200, token).await.unwrap().0;
         assert_eq!(rest, before[n..], "behind {n}");
     }
-    assert!(aging.tiers().bring_back(support::post(post)).await.unwrap());
+    assert!(aging.tiered().restore(support::post(post)).await.unwrap());
     assert_eq!(list.whole(&system.client, 3).await, before, "they are back");
     aging.is_sound_everywhere().await;
 }

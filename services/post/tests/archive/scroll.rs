@@ -140,6 +140,6 @@ async fn thousands_of_posts_are_scrolled_while_they_move(archives: &ArchiveServe
     let read = List::UserPosts(AUTHOR).whole(&system.client, 123).await;
     check(&read, &posts, &posts.gone.lock().unwrap(), "in the end");
     assert_eq!(read.len(), posts.stay.len() + made, "and nothing else");
-    let in_redis = system.store.lengths(&[crate::support::user(1)]).await.unwrap();
+    let in_redis = system.store.post_counts(&[crate::support::user(1)]).await.unwrap();
     assert_eq!(in_redis[0].listed, HOT);
 }

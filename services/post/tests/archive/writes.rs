@@ -313,8 +313,8 @@ async fn a_post_whose_row_is_lost_is_archived_again_and_leaves(archives: &Archiv
     system.like(FAN, post).await.unwrap();
     let comment = system.comment(FAN, post, "well", 0).await.unwrap();
     aging.archive().await;
-    let retired = system.store.retire(user(1), &[support::post(post)]).await.unwrap();
-    assert_eq!(retired, 1);
+    let evictable = system.store.make_evictable(user(1), &[support::post(post)]).await.unwrap();
+    assert_eq!(evictable, 1);
     let lose = format!("DELETE FROM posts WHERE id = {post}");
     assert_eq!(execute(&mut connect(&aging.url).await, &lose).await, 1);
 

@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
-mod forgetting;
+mod erasure;
 mod load;
 mod outcome;
 #[path = "../support/mod.rs"]
@@ -18,7 +18,7 @@ use std::{
 use futures::future::{join, join_all};
 use load::Load;
 use microblog_domain::Partition;
-use microblog_post::{Archive, Archiver, Config, Mover, Store};
+use microblog_post::{Archive, Archiver, Config, Evictor, Store};
 use microblog_testkit::{self as testkit, Process, RedisServer};
 use support::{
     archives::{ArchiveServer, Kind},
@@ -90,13 +90,13 @@ async fn moves(config: &Config, is_done: &AtomicBool, evicted: &AtomicU64) {
     let mut milliseconds = 1;
     while !is_done.load(Ordering::Relaxed) {
         let archive = Archive::open(&config.archive).unwrap().unwrap();
-        let mover = Mover::new(store.clone(), archive.clone(), &config.archive);
+        let evictor = Evictor::new(store.clone(), archive.clone(), &config.archive);
         let mut archiver = Archiver::new(store.clone(), archive);
         let work = async {
             loop {
                 // Whatever is away now comes back.
-                let moved = join_all((0..PARTITIONS).map(|n| mover.partition(Partition::new(n))));
-                let (archived, moved) = join(archiver.pass(), moved).await;
+                let moved = join_all((0..PARTITIONS).map(|n| evictor.partition(Partition::new(n))));
+                let (archived, moved) = join(archiver.drain_page(), moved).await;
                 let moved = moved.into_iter().flatten().map(|moved| moved.evicted);
                 evicted.fetch_add(moved.sum(), Ordering::Relaxed);
                 let pause = if archived.is_ok() { 5 } else { 100 };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use futures::{StreamExt as _, stream};
 use microblog_domain::Partition;
-use microblog_post::{Archive, Archiver, Config, Mover, Store};
+use microblog_post::{Archive, Archiver, Config, Evictor, Store};
 use microblog_proto::post as pb;
 use microblog_testkit::eventually;
 
@@ -28,11 +28,11 @@ pub(crate) async fn is_right(client: &Client, load: &Load, config: &Config, hear
     all_is_there(client, &known, &gone).await;
 
     let archive = Archive::open(&config.archive).unwrap().unwrap();
-    assert!(!Archiver::new(store.clone(), archive.clone()).pass().await.unwrap());
-    let mover = Mover::new(store, archive, &config.archive);
+    assert!(!Archiver::new(store.clone(), archive.clone()).drain_page().await.unwrap());
+    let evictor = Evictor::new(store, archive, &config.archive);
     let mut evicted = 0;
     for partition in (0..PARTITIONS).map(Partition::new) {
-        evicted += mover.partition(partition).await.unwrap().evicted;
+        evicted += evictor.partition(partition).await.unwrap().evicted;
     }
     assert!(evicted > 0, "the newest of each author");
     all_is_there(client, &known, &gone).await;

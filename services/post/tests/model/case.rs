@@ -9,14 +9,14 @@ use std::{
 use microblog_chassis::Peer;
 use microblog_domain::{CommentId, PostId, UserId};
 use microblog_post::{
-    Archive, ArchiveConfig, Change, Comment, Comments, Config, Content, Delivery, Error, Likes,
-    Posts, Store, Sweeper, Tiers,
+    Archive, ArchiveConfig, BacklinkUpdate, Comment, Comments, Config, Content, Delivery, Error,
+    Likes, Posts, Store, Sweeper, TieredStore,
 };
 use microblog_testkit::{self as testkit, redis::aio::MultiplexedConnection};
 use tokio::task::JoinSet;
 
 use crate::{
-    lane, movers,
+    evictors, lane,
     operation::{Plan, USERS},
     readers,
     support::{self, timelines::Mood, timelines::Timelines},
@@ -44,7 +44,7 @@ pub(crate) struct Model {
     /// Posts and reposts that were seen on their lists.
     pub(crate) listed: BTreeSet<(PostId, PostId)>,
     /// What was told of reposts, or is to be told late.
-    pub(crate) told: Vec<Change>,
+    pub(crate) told: Vec<BacklinkUpdate>,
 }
 
 /// The archive, as several processes have it open.
@@ -74,7 +74,7 @@ pub(crate) struct Case {
     pub(crate) store: Store,
     /// Connections to its servers that may do everything.
     pub(crate) admins: Vec<MultiplexedConnection>,
-    pub(crate) tiers: Tiers,
+    pub(crate) tiered: TieredStore,
     pub(crate) posts: Posts,
     pub(crate) comments: Comments,
     pub(crate) likes: Likes,
@@ -106,14 +106,14 @@ impl Case {
         let peer = Peer::local(&timelines.service(), &config.chassis);
         let delivery = Delivery::new(store.clone(), Some(peer));
         let archive = archived.as_ref().map(|archived| archived.callers.clone());
-        let tiers = Tiers::new(store.clone(), archive, config.archive.warm_window);
+        let tiered = TieredStore::new(store.clone(), archive, config.archive.warm_window);
         Self {
             users,
             store: store.clone(),
-            posts: Posts::new(tiers.clone(), delivery.clone()),
-            comments: Comments::new(tiers.clone()),
-            likes: Likes::new(tiers.clone()),
-            tiers,
+            posts: Posts::new(tiered.clone(), delivery.clone()),
+            comments: Comments::new(tiered.clone()),
+            likes: Likes::new(tiered.clone()),
+            tiered,
             delivery,
             timelines,
             archived: archived.clone(),
@@ -145,9 +145,11 @@ impl Case {
     }
 
     async fn sweep(&self, sweeper: &mut Sweeper) {
-        for done in [sweeper.tell(Duration::ZERO).await, sweeper.deliver(Duration::ZERO).await] {
+        for done in
+            [sweeper.notify_targets(Duration::ZERO).await, sweeper.deliver(Duration::ZERO).await]
+        {
             match done {
-                Ok(()) | Err(Error::Timeline(_) | Error::Moving) => {}
+                Ok(()) | Err(Error::Timeline(_) | Error::RetriesExhausted) => {}
                 Err(error) => panic!("{error:?}"),
             }
         }
@@ -157,13 +159,13 @@ impl Case {
     pub(crate) async fn play(&self, plan: &Plan) -> Result<(), Error> {
         self.timelines.answer(plan.mood);
         if self.is_archived {
-            movers::begin(self).await;
+            evictors::begin(self).await;
         }
         let mut background = JoinSet::new();
         for _ in 0..2 {
             let case = self.clone();
             background.spawn(async move {
-                let mut sweeper = Sweeper::new(case.tiers.clone(), case.delivery.clone());
+                let mut sweeper = Sweeper::new(case.tiered.clone(), case.delivery.clone());
                 loop {
                     case.sweep(&mut sweeper).await;
                     tokio::time::sleep(case.pause()).await;
@@ -177,7 +179,7 @@ impl Case {
                 tokio::time::sleep(case.pause()).await;
             }
         });
-        movers::spawn(self, &mut background);
+        evictors::spawn(self, &mut background);
         readers::spawn(self, &mut background);
         let mut lanes = JoinSet::new();
         for (place, user) in self.users.into_iter().enumerate() {
@@ -197,17 +199,17 @@ impl Case {
         })
         .await;
         background.shutdown().await;
-        movers::let_time_pass(self).await;
+        evictors::let_time_pass(self).await;
         self.replay().await;
-        movers::settle(self).await;
+        evictors::settle(self).await;
         if self.archived.is_some() {
-            movers::delete_there(self).await;
-            movers::settle(self).await;
+            evictors::delete_there(self).await;
+            evictors::settle(self).await;
         }
         self.is_as_the_model().await?;
         if self.archived.is_some() {
-            movers::purge(self).await;
-            movers::bring_all_back(self).await;
+            evictors::purge(self).await;
+            evictors::bring_all_back(self).await;
             self.is_as_the_model().await?;
         }
         Ok(())
@@ -215,7 +217,7 @@ impl Case {
 
     async fn nothing_waits(&self) -> bool {
         for user in self.users {
-            if self.store.unfinished(user.partition()).await.unwrap() != [0; 4] {
+            if self.store.backlogs(user.partition()).await.unwrap() != [0; 4] {
                 return false;
             }
         }
@@ -230,7 +232,7 @@ where
 {
     for _ in 0..100 {
         match call().await {
-            Err(Error::Moving) => tokio::time::sleep(PAUSE).await,
+            Err(Error::RetriesExhausted) => tokio::time::sleep(PAUSE).await,
             done => return done,
         }
     }

@@ -1,7 +1,7 @@
 //! How a user comments and deletes comments.
 
 use microblog_domain::{CommentId, PostId, UserId};
-use microblog_post::{Admitted, Comment, Error};
+use microblog_post::{Comment, CommentAdmission, Error};
 
 use crate::{
     case::{Case, Made, Model, patiently, until},
@@ -26,7 +26,7 @@ impl Case {
         let mut answers = match fate {
             Fate::Truth => {
                 let admitted = self.store.admit_comment(post, author, request).await?;
-                assert_eq!(admitted, Admitted::Yes);
+                assert_eq!(admitted, CommentAdmission::Admitted);
                 Vec::new()
             }
             Fate::Twice => {
@@ -72,10 +72,10 @@ impl Case {
         let deletion = || self.comments.delete(user, post, id);
         let delete = || patiently(deletion);
         if fate < Fate::Whole {
-            let bring_back = || self.tiers.bring_back(post);
+            let restore = || self.tiered.restore(post);
             let is_done = || async {
                 Ok::<_, Error>(
-                    self.store.delete_comment(post, id).await? || !patiently(bring_back).await?,
+                    self.store.delete_comment(post, id).await? || !patiently(restore).await?,
                 )
             };
             until(is_done).await?;
@@ -85,7 +85,7 @@ impl Case {
         if again {
             delete().await?;
         }
-        assert_eq!(self.tiers.comments(post, &[id]).await?, []);
+        assert_eq!(self.tiered.comments(post, &[id]).await?, []);
         self.model().comments.get_mut(&id).unwrap().ended = true;
         Ok(())
     }

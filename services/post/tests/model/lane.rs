@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::{
     case::{Case, patiently},
-    movers::any_below,
+    evictors::any_below,
     operation::{Operation, Verb},
     support,
 };
@@ -98,7 +98,7 @@ impl Case {
         assert!(likes > 0);
         let first = *self.model().likes.entry((post, user)).or_insert(since);
         assert_eq!(since, first, "a like keeps its first time");
-        let is_liked = self.tiers.liked(user, &[post]).await? == [true];
+        let is_liked = self.tiered.liked(user, &[post]).await? == [true];
         assert!(is_liked || self.deletion(&[post], None).has_begun);
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Case {
     async fn unlike(&self, user: UserId, post: PostId) -> Result<(), Error> {
         self.model().likes.remove(&(post, user));
         patiently(|| self.likes.unlike(user, post)).await?;
-        assert_eq!(self.tiers.liked(user, &[post]).await?, [false]);
+        assert_eq!(self.tiered.liked(user, &[post]).await?, [false]);
         Ok(())
     }
 }

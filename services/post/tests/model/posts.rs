@@ -2,7 +2,7 @@
 
 use microblog_domain::{PostId, RequestId, UserId};
 use microblog_post::{
-    Backlink, Change, Content, Ending, Error, List, Origin, Post, Published, WithRoot,
+    Backlink, BacklinkUpdate, Content, Error, List, Origin, Post, PostDeletion, Published, WithRoot,
 };
 
 use crate::{
@@ -11,8 +11,9 @@ use crate::{
     operation::{Fate, Operation},
 };
 
-fn changes(id: PostId, content: &Content, version: u64, exists: bool) -> Vec<Change> {
-    let change = |target| Change { backlink: Backlink { repost: id, target }, version, exists };
+fn changes(id: PostId, content: &Content, version: u64, exists: bool) -> Vec<BacklinkUpdate> {
+    let change =
+        |target| BacklinkUpdate { backlink: Backlink { repost: id, target }, version, exists };
     content.counted_by().map(change).collect()
 }
 
@@ -90,14 +91,14 @@ impl Case {
         fate: Fate,
     ) -> Result<Option<PostId>, Error> {
         let targets: Vec<_> = content.counted_by().collect();
-        if self.tiers.exist(&targets).await?.contains(&false) {
+        if self.tiered.exist(&targets).await?.contains(&false) {
             return Ok(None);
         }
         let published = self.store.publish(content, request).await?;
         let Published::New(id) = published else { panic!("{published:?}") };
         let told = changes(id, content, id.get(), true);
         if fate >= Fate::Telling {
-            self.tell(&told).await?;
+            self.notify(&told).await?;
         }
         if fate >= Fate::Confirmation {
             self.store.confirm(&told).await?;
@@ -134,7 +135,7 @@ impl Case {
                     self.model().told.extend(&told);
                 }
                 if fate >= Fate::Telling {
-                    self.tell(&told).await?;
+                    self.notify(&told).await?;
                 }
                 if fate >= Fate::Confirmation {
                     self.store.confirm(&told).await?;
@@ -146,7 +147,7 @@ impl Case {
             deletion().await?;
         }
         self.watch.count().deleted_there += u64::from(!was_here);
-        assert_eq!(self.tiers.post(id, None).await?, None);
+        assert_eq!(self.tiered.post(id, None).await?, None);
         if fate >= Fate::Telling {
             for target in content.counted_by() {
                 let is_listed = self.is_listed(id, target).await?;
@@ -160,9 +161,9 @@ impl Case {
     async fn end(&self, id: PostId, content: &Content) -> Result<u64, Error> {
         let mut version = None;
         for _ in 0..100 {
-            let is_archived = self.store.post(id, None).await?.is_none();
-            assert!(self.tiers.post(id, None).await?.is_some(), "{id} was there");
-            version = self.store.delete(&Ending { id, content, is_archived }).await?;
+            let in_archive = self.store.post(id, None).await?.is_none();
+            assert!(self.tiered.post(id, None).await?.is_some(), "{id} was there");
+            version = self.store.delete(&PostDeletion { id, content, in_archive }).await?;
             if version.is_some() {
                 break;
             }
@@ -172,12 +173,12 @@ impl Case {
     }
 
     // The second step, of posts that left Redis, too.
-    async fn tell(&self, changes: &[Change]) -> Result<(), Error> {
+    async fn notify(&self, changes: &[BacklinkUpdate]) -> Result<(), Error> {
         for change in changes {
-            let bring_back = || self.tiers.bring_back(change.backlink.target);
+            let restore = || self.tiered.restore(change.backlink.target);
             let is_done = || async {
                 Ok::<_, Error>(
-                    self.store.tell(&[*change]).await? == [true] || !patiently(bring_back).await?,
+                    self.store.notify(&[*change]).await? == [true] || !patiently(restore).await?,
                 )
             };
             until(is_done).await?;
@@ -186,7 +187,7 @@ impl Case {
     }
 
     async fn is_listed(&self, repost: PostId, target: PostId) -> Result<bool, Error> {
-        let reposts = self.scroll(&self.tiers, List::Reposts, target, 100).await?;
+        let reposts = self.scroll(&self.tiered, List::Reposts, target, 100).await?;
         Ok(reposts.is_some_and(|reposts| reposts.contains(&repost.get())))
     }
 }

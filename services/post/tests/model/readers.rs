@@ -2,13 +2,13 @@
 
 use microblog_domain::{PostId, UserId};
 use microblog_keyspace::Order;
-use microblog_post::{Error, List, Tiers};
+use microblog_post::{Error, List, TieredStore};
 use tokio::task::JoinSet;
 
 use crate::{
     case::{Case, patiently},
     certain::{Certain, CertainPosts},
-    movers::any_below,
+    evictors::any_below,
 };
 
 /// Begins to read, for ever.
@@ -17,15 +17,15 @@ pub(crate) fn spawn(case: &Case, background: &mut JoinSet<()>) {
     for archive in &archived.jobs {
         // They have not read what callers have.
         let window = archived.config.warm_window;
-        let tiers = Tiers::new(case.store.clone(), Some(archive.clone()), window);
-        let reader = Reader { case: case.clone(), tiers };
+        let tiered = TieredStore::new(case.store.clone(), Some(archive.clone()), window);
+        let reader = Reader { case: case.clone(), tiered };
         background.spawn(async move { reader.read_for_ever().await.unwrap() });
     }
 }
 
 struct Reader {
     case: Case,
-    tiers: Tiers,
+    tiered: TieredStore,
 }
 
 impl Reader {
@@ -52,8 +52,8 @@ impl Reader {
     async fn post(&self, id: PostId, viewer: UserId) -> Result<(), Error> {
         let (before, was_gone) = (self.case.certain(id), self.case.model().posts[&id].ended);
         let is_here = self.case.store.exist(&[id]).await? == [true];
-        let post = self.tiers.post(id, Some(viewer)).await?;
-        let liked = self.tiers.liked(viewer, &[id]).await? == [true];
+        let post = self.tiered.post(id, Some(viewer)).await?;
+        let liked = self.tiered.liked(viewer, &[id]).await? == [true];
         assert!(!was_gone || post.is_none() && !liked, "{id} was deleted, and is read");
         let Some(certain) = Certain::both(before, self.case.certain(id)) else { return Ok(()) };
         self.case.watch.see(id, is_here);
@@ -77,7 +77,7 @@ impl Reader {
         let count = 1 + any_below(4) as usize;
         let (mut after, mut found) = (None, Vec::new());
         loop {
-            let page = self.tiers.posts_of(author, after, count).await?;
+            let page = self.tiered.posts_of(author, after, count).await?;
             assert!(page.entries.len() <= count);
             assert!(!page.more || !page.entries.is_empty());
             found.extend(page.entries.iter().map(|entry| entry.member));
@@ -97,7 +97,7 @@ impl Reader {
         let count = 1 + any_below(6) as usize;
         let (mut below, mut found) = (None, Vec::new());
         loop {
-            let newest = self.tiers.newest_of(&users, below, count).await?;
+            let newest = self.tiered.newest_of(&users, below, count).await?;
             assert!(newest.ids.len() <= count);
             assert!(below.is_none() || newest.next < below, "{below:?} {newest:?}");
             found.extend(newest.ids.iter().map(|id| id.get()));
@@ -124,7 +124,7 @@ impl Reader {
         }
         for id in before.gone.iter().filter(|id| found.contains(&id.get())) {
             // It is found while the archive is just being told that it ended, but not again.
-            let newest = self.tiers.newest_of(authors, None, 100).await?;
+            let newest = self.tiered.newest_of(authors, None, 100).await?;
             assert!(!newest.ids.contains(id), "{id} was deleted, and is listed");
         }
         Ok(())
@@ -132,7 +132,7 @@ impl Reader {
 
     async fn scroll_list(&self, list: List, id: PostId) -> Result<(), Error> {
         let before = self.case.certain(id);
-        let found = self.case.scroll(&self.tiers, list, id, 1 + any_below(3) as usize).await?;
+        let found = self.case.scroll(&self.tiered, list, id, 1 + any_below(3) as usize).await?;
         let Some(certain) = Certain::both(before, self.case.certain(id)) else { return Ok(()) };
         let found = found.unwrap_or_else(|| panic!("{id} is not found"));
         let certain: Vec<u64> = match list {
@@ -156,7 +156,7 @@ impl Reader {
     async fn comments(&self, id: PostId) -> Result<(), Error> {
         let Some(before) = self.case.certain(id) else { return Ok(()) };
         let ids: Vec<_> = before.comments.iter().copied().collect();
-        let found = self.tiers.comments(id, &ids).await?;
+        let found = self.tiered.comments(id, &ids).await?;
         let Some(certain) = Certain::both(Some(before), self.case.certain(id)) else {
             return Ok(());
         };
@@ -176,14 +176,14 @@ impl Case {
     /// Returns a list of a post, read in pages of a size; `None` where there is no such post.
     pub(crate) async fn scroll(
         &self,
-        tiers: &Tiers,
+        tiered: &TieredStore,
         list: List,
         id: PostId,
         count: usize,
     ) -> Result<Option<Vec<u64>>, Error> {
         let (mut after, mut found) = (None, Vec::new());
         loop {
-            let page = match patiently(|| tiers.list(list, id, after, count)).await {
+            let page = match patiently(|| tiered.list(list, id, after, count)).await {
                 Ok(page) => page,
                 Err(Error::PostNotFound) => return Ok(None),
                 Err(error) => return Err(error),

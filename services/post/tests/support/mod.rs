@@ -15,7 +15,7 @@ use std::{
 use clap::Parser as _;
 use microblog_chassis::{Peer, Service, Worker, serve};
 use microblog_domain::{PostId, UserId};
-use microblog_post::{Config, Content, Ending, Store, Tiers};
+use microblog_post::{Config, Content, PostDeletion, Store, TieredStore};
 use microblog_proto::{
     common::ErrorReason,
     post::{self as pb, post_service_client::PostServiceClient},
@@ -47,13 +47,13 @@ pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
 }
 
 /// Returns what is in a store that has no archive.
-pub(crate) fn tiers(store: &Store) -> Tiers {
-    Tiers::new(store.clone(), None, Duration::ZERO)
+pub(crate) fn tiered(store: &Store) -> TieredStore {
+    TieredStore::new(store.clone(), None, Duration::ZERO)
 }
 
 /// Returns what is to be deleted of what is in Redis.
-pub(crate) fn ending(id: PostId, content: &Content) -> Ending<'_> {
-    Ending { id, content, is_archived: false }
+pub(crate) fn deletion(id: PostId, content: &Content) -> PostDeletion<'_> {
+    PostDeletion { id, content, in_archive: false }
 }
 
 /// A store whose service runs on a free port, with its background jobs.

@@ -1,7 +1,7 @@
 //! How the timeline service hears of posts. It may be away, or refuse one: what it did not take
 //! stays in the outbox, and the [sweeper](crate::Sweeper) delivers it later.
 //!
-//! New posts go through a [queue](Queue) of their worker: up to [`CALLS_MAX`] calls are under way at
+//! New posts go through a [queue](Queue) of their worker: up to [`CALLS_MAX`](queue::CALLS_MAX) calls are under way at
 //! a time, and each takes all posts that came while it had to wait, up to [`BATCH_MAX`]. With few
 //! callers each post has a call of its own, at once; with many, none has to wait for more than a
 //! call or two.
@@ -17,25 +17,19 @@ use tokio::{sync::Semaphore, time::timeout};
 use tonic::Status;
 
 use crate::{error::Error, post::Content, store::Store};
-use queue::{Batch, Queue};
-
-/// The most posts that one call delivers, and that are read at once to be delivered.
-const BATCH_MAX: usize = 100;
-
-/// How many calls for new posts a worker has under way. More than one, since one may hang.
-const CALLS_MAX: usize = 4;
+use queue::{BATCH_MAX, Batch, Queue};
 
 /// How long a caller who publishes waits for the delivery, and a call for new posts for its answer.
 /// After that the sweeper sees to it.
-const ATTEMPT_MAX: Duration = Duration::from_secs(1);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How many callers of a worker wait for a delivery while the timeline service does not answer. The
 /// posts of more are left to the sweeper: a timeline service that hangs must not take the places of
 /// those who read.
-const ATTEMPTS_MAX: usize = 64;
+const WAITING_CALLERS_MAX: usize = 64;
 
 /// For one call of the sweeper's: a peer that hangs must not stop it for ever.
-const CALL_MAX: Duration = Duration::from_secs(5);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Delivers posts, and strikes them out of the outbox.
 #[derive(Clone)]
@@ -49,14 +43,14 @@ pub struct Delivery {
 impl Delivery {
     /// Returns the means to deliver to a timeline service. Without one, posts count as delivered.
     pub fn new(store: Store, timeline: Option<Peer>) -> Self {
-        let (queue, attempts) = (Arc::default(), Arc::new(Semaphore::new(ATTEMPTS_MAX)));
+        let (queue, attempts) = (Arc::default(), Arc::new(Semaphore::new(WAITING_CALLERS_MAX)));
         Self { store, timeline: timeline.map(TimelineServicePeer::new), queue, attempts }
     }
 
     /// Delivers a new post if that takes no longer than [`ATTEMPT_MAX`]. While the timeline service
     /// does not answer, only [`ATTEMPTS_MAX`] callers wait for it. The sweeper does what is left.
     pub(crate) async fn attempt(&self, id: PostId, content: &Content) {
-        let is_waiting = self.timeline.is_some() && self.queue.is_unanswered();
+        let is_waiting = self.timeline.is_some() && self.queue.is_unresponsive();
         let permit = is_waiting.then(|| self.attempts.try_acquire());
         if matches!(permit, Some(Err(_))) {
             return;
@@ -70,7 +64,7 @@ impl Delivery {
                 }
             });
         }
-        if timeout(ATTEMPT_MAX, done).await.is_err() {
+        if timeout(ATTEMPT_TIMEOUT, done).await.is_err() {
             tracing::debug!("a delivery takes long and is left to the sweeper");
         }
     }
@@ -78,7 +72,7 @@ impl Delivery {
     // Its callers go on when the batch is dropped, whatever became of it.
     async fn deliver_batch(&self, batch: Batch) {
         let Some(joint) = batch.joint() else { return };
-        let work = self.deliver_parts(batch.deliveries(), ATTEMPT_MAX);
+        let work = self.deliver_bisecting(batch.deliveries(), ATTEMPT_TIMEOUT);
         if let Err(error) = joint.run(work).await {
             let error = &error as &dyn std::error::Error;
             tracing::debug!(error, "posts are left to the sweeper");
@@ -96,7 +90,7 @@ impl Delivery {
             // What was deleted meanwhile left the outbox with it.
             let posts = ids.iter().zip(&contents);
             let found = posts.filter_map(|(&id, content)| Some(delivery(id, content.as_ref()?)));
-            let delivered = self.deliver_parts(found.collect(), CALL_MAX).await;
+            let delivered = self.deliver_bisecting(found.collect(), CALL_TIMEOUT).await;
             let is_outage = delivered.as_ref().is_err_and(Error::is_outage);
             outcome = outcome.and(delivered);
             if is_outage {
@@ -108,15 +102,15 @@ impl Delivery {
 
     // Delivers posts together. Where that is refused, each half of them for itself, and so on: one
     // that is refused keeps no other from being delivered.
-    async fn deliver_parts(
+    async fn deliver_bisecting(
         &self,
         deliveries: Vec<timeline::Delivery>,
-        call_max: Duration,
+        call_timeout: Duration,
     ) -> Result<(), Error> {
         let mut outcome = Ok(());
         let mut parts = vec![deliveries];
         while let Some(mut part) = parts.pop() {
-            let delivered = self.deliver_together(&part, call_max).await;
+            let delivered = self.deliver_call(&part, call_timeout).await;
             match &delivered {
                 Err(error) if error.is_outage() => return delivered,
                 Err(_) if part.len() > 1 => {
@@ -136,10 +130,10 @@ impl Delivery {
         outcome
     }
 
-    async fn deliver_together(
+    async fn deliver_call(
         &self,
         deliveries: &[timeline::Delivery],
-        call_max: Duration,
+        call_timeout: Duration,
     ) -> Result<(), Error> {
         if deliveries.is_empty() {
             return Ok(());
@@ -149,10 +143,10 @@ impl Delivery {
         if let Some(timeline) = &self.timeline {
             // Who posts may not tell timelines of posts: we do, of what we wrote down.
             let request = timeline::DeliverRequest { deliveries: deliveries.to_vec() };
-            let answer = timeout(call_max, context::as_system(timeline.deliver(request)));
+            let answer = timeout(call_timeout, context::as_system(timeline.deliver(request)));
             let late = |_| Err(Status::deadline_exceeded("no answer in time"));
             let answer = answer.await.unwrap_or_else(late).map_err(Error::Timeline);
-            self.queue.note(answer.as_ref().is_err_and(Error::is_outage));
+            self.queue.record_answer(answer.as_ref().is_err_and(Error::is_outage));
             answer?;
         }
         self.store.delivered(&delivered).await?;

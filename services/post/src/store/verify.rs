@@ -7,16 +7,10 @@ use microblog_keyspace::{
 };
 
 use super::{Store, user};
-use crate::{keys, post::Counts};
-
-/// How many entries a post's lists have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gathered {
-    /// Likes, comments and reposts.
-    pub counts: Counts,
-    /// Contents of comments.
-    pub comment_bodies: u64,
-}
+use crate::{
+    keys,
+    post::{Counts, ListLengths},
+};
 
 impl Store {
     /// Returns some of a partition's authors, and where to go on; 0 is both the beginning and the
@@ -35,7 +29,7 @@ impl Store {
 
     /// Returns how many reposts wait to be told, how many posts wait to be delivered, how many
     /// accounts are being forgotten, and how much the archive may not know, in a partition.
-    pub async fn unfinished(&self, partition: Partition) -> Result<[u64; 4], Error> {
+    pub async fn backlogs(&self, partition: Partition) -> Result<[u64; 4], Error> {
         let keys = [keys::pending(partition), keys::outbox(partition), keys::forgetting(partition)];
         let mut batch = Batch::new();
         for key in keys {
@@ -44,9 +38,9 @@ impl Store {
         batch.query(partition, length("ZCARD", keys::unarchived(partition)));
         let mut answers = self.keyspace.send(batch).await?.into_iter();
         let mut next = || answers.next().map_or(Ok(0), decode::<u64>);
-        let [told, delivered, forgotten, archived] = [next()?, next()?, next()?, next()?];
+        let [pending, undelivered, forgetting, unarchived] = [next()?, next()?, next()?, next()?];
         // But for the member that says that there is an archive.
-        Ok([told, delivered, forgotten, archived.saturating_sub(1)])
+        Ok([pending, undelivered, forgetting, unarchived.saturating_sub(1)])
     }
 
     /// Measures how far the clocks of the partitions are ahead of this process's. One batch.
@@ -60,12 +54,12 @@ impl Store {
     }
 
     /// Sets all clocks back that are too far ahead to issue stamps. Returns what it did.
-    pub async fn mend_clocks(&self) -> Result<Repairs, Error> {
+    pub async fn repair_clocks(&self) -> Result<Repairs, Error> {
         self.keyspace.mend_clocks("post_mend_clock", keys::clock).await
     }
 
     /// Returns how many entries the lists of posts have.
-    pub async fn gathered(&self, ids: &[PostId]) -> Result<Vec<Gathered>, Error> {
+    pub async fn list_lengths(&self, ids: &[PostId]) -> Result<Vec<ListLengths>, Error> {
         let mut batch = Batch::with_capacity(4 * ids.len());
         for &id in ids {
             batch.query(id.partition(), length("ZCARD", keys::likes(id)));
@@ -78,7 +72,7 @@ impl Store {
         ids.iter()
             .map(|_| {
                 let counts = Counts { likes: next()?, comments: next()?, reposts: next()? };
-                Ok(Gathered { counts, comment_bodies: next()? })
+                Ok(ListLengths { counts, comment_bodies: next()? })
             })
             .collect()
     }

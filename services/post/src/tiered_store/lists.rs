@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use microblog_domain::{CommentId, PostId};
 use microblog_keyspace::{Entry, Page};
 
-use super::{ATTEMPTS, Tiers};
+use super::{ATTEMPTS, TieredStore};
 use crate::{
     comment::Comment,
     error::Error,
     store::{List, Presence},
 };
 
-impl Tiers {
+impl TieredStore {
     /// Returns a page of a post's list.
     pub async fn list(
         &self,
@@ -41,7 +41,7 @@ impl Tiers {
                 Presence::Absent => return self.archived_list(list, id, after, count).await,
             }
         }
-        Err(Error::Moving)
+        Err(Error::RetriesExhausted)
     }
 
     async fn archived_list(
@@ -67,7 +67,7 @@ impl Tiers {
 
     /// Returns those of some comments on a post that exist and can be read, in the order asked for.
     pub async fn comments(&self, post: PostId, ids: &[CommentId]) -> Result<Vec<Comment>, Error> {
-        if let Some(comments) = self.comments_here(post, ids).await? {
+        if let Some(comments) = self.comments_in_redis(post, ids).await? {
             return Ok(comments);
         }
         if self.archived(&[post], None).await?.is_empty() {
@@ -80,7 +80,7 @@ impl Tiers {
     }
 
     /// Returns the same where the post is in Redis; `None` where it is not.
-    pub(crate) async fn comments_here(
+    pub(crate) async fn comments_in_redis(
         &self,
         post: PostId,
         ids: &[CommentId],

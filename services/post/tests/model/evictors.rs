@@ -7,7 +7,7 @@ use std::{
 };
 
 use microblog_domain::{Partition, PostId, Stamp};
-use microblog_post::{Archive, Archiver, Error, Mover, Restored};
+use microblog_post::{Archive, Archiver, Error, Evictor, RestoreOutcome};
 use microblog_testkit::redis;
 use tokio::{
     task::JoinSet,
@@ -35,7 +35,7 @@ async fn dawdle(case: &Case) {
 pub(crate) async fn begin(case: &Case) {
     if case.archived.is_some() {
         let partitions = case.users.map(|user| user.partition());
-        case.store.begin_archiving(&partitions).await.unwrap();
+        case.store.enable_archive_outbox(&partitions).await.unwrap();
     }
 }
 
@@ -65,20 +65,20 @@ async fn archive_for_ever(case: Case, archive: Archive) {
     let mut archiver = Archiver::new(case.store.clone(), archive);
     // The first one makes the tables, under a lock that its connection keeps, whoever gives up. One
     // who is killed closes that, which those here do not.
-    archiver.pass().await.unwrap();
+    archiver.drain_page().await.unwrap();
     loop {
-        mortal(archiver.pass()).await;
+        mortal(archiver.drain_page()).await;
         sleep(case.pause()).await;
     }
 }
 
 async fn move_for_ever(case: Case, archived: Archived, archive: Archive) {
-    let mover = Mover::new(case.store.clone(), archive, &archived.config);
+    let evictor = Evictor::new(case.store.clone(), archive, &archived.config);
     loop {
         for partition in partitions(&case) {
-            mortal(mover.partition(partition)).await;
+            mortal(evictor.partition(partition)).await;
         }
-        mortal(mover.purge()).await;
+        mortal(evictor.purge()).await;
         sleep(PAUSE).await;
     }
 }
@@ -105,12 +105,12 @@ async fn move_late_for_ever(case: Case, archive: Archive) {
 }
 
 async fn move_late(case: &Case, archive: &Archive, id: PostId) -> Result<(), Error> {
-    let Some(mark) = case.store.mark(&[id]).await?[0] else { return Ok(()) };
+    let Some(mark) = case.store.mark_for_eviction(&[id]).await?[0] else { return Ok(()) };
     let Some(post) = case.store.post(id, None).await? else { return Ok(()) };
     dawdle(case).await;
-    let frozen = case.store.gather(post, mark).await?;
+    let snapshot = case.store.read_snapshot(post, mark).await?;
     dawdle(case).await;
-    if !archive.freeze(&[frozen]).await?.contains(&id) || any_below(4) == 0 {
+    if !archive.write_snapshots(&[snapshot]).await?.contains(&id) || any_below(4) == 0 {
         case.watch.count().late += 1;
         return Ok(());
     }
@@ -139,11 +139,11 @@ async fn bring_back_late_for_ever(case: Case, archive: Archive) {
 }
 
 async fn bring_back_late(case: &Case, archive: &Archive, id: PostId) -> Result<(), Error> {
-    let whose = Uuid::new_v4().to_string();
-    if !case.store.begin_restore(id, &whose).await? {
+    let holder = Uuid::new_v4().to_string();
+    if !case.store.begin_restore(id, &holder).await? {
         return Ok(());
     }
-    let Some(frozen) = archive.thaw(id).await? else { return Ok(()) };
+    let Some(snapshot) = archive.read_snapshot(id).await? else { return Ok(()) };
     dawdle(case).await;
     let is_lost = any_below(2) == 0;
     if is_lost {
@@ -152,10 +152,10 @@ async fn bring_back_late(case: &Case, archive: &Archive, id: PostId) -> Result<(
     }
     let is_gone = case.model().posts[&id].ended;
     let now = Stamp::first_at(SystemTime::now(), id.partition()).get();
-    let restored = case.store.restore(&frozen, &whose, now, "").await?;
-    assert!(!is_lost || restored == Restored::Again, "{id}: {restored:?} without the lease");
-    assert!(!is_gone || restored != Restored::Yes, "{id} comes back, and was deleted");
-    case.watch.count().late += u64::from(restored != Restored::Yes);
+    let restored = case.store.restore(&snapshot, &holder, now, "").await?;
+    assert!(!is_lost || restored == RestoreOutcome::Retry, "{id}: {restored:?} without the lease");
+    assert!(!is_gone || restored != RestoreOutcome::Restored, "{id} comes back, and was deleted");
+    case.watch.count().late += u64::from(restored != RestoreOutcome::Restored);
     Ok(())
 }
 
@@ -191,15 +191,15 @@ pub(crate) async fn settle(case: &Case) {
     let Some(archived) = &case.archived else { return };
     let archive = &archived.callers;
     let mut archiver = Archiver::new(case.store.clone(), archive.clone());
-    while archiver.pass().await.unwrap() {}
-    let mover = Mover::new(case.store.clone(), archive.clone(), &archived.config);
+    while archiver.drain_page().await.unwrap() {}
+    let evictor = Evictor::new(case.store.clone(), archive.clone(), &archived.config);
     for partition in partitions(case) {
-        mover.partition(partition).await.unwrap();
+        evictor.partition(partition).await.unwrap();
     }
     // What was not noted, since it was made before there was an archive.
-    while archiver.pass().await.unwrap() {}
+    while archiver.drain_page().await.unwrap() {}
     for partition in partitions(case) {
-        mover.partition(partition).await.unwrap();
+        evictor.partition(partition).await.unwrap();
     }
 }
 
@@ -235,7 +235,7 @@ pub(crate) async fn purge(case: &Case) {
 pub(crate) async fn bring_all_back(case: &Case) {
     let posts = case.model().posts.clone();
     for (&id, made) in &posts {
-        let is_back = patiently(|| case.tiers.bring_back(id)).await.unwrap();
+        let is_back = patiently(|| case.tiered.restore(id)).await.unwrap();
         assert_eq!(is_back, !made.ended, "{id}");
         if is_back {
             case.watch.see(id, true);

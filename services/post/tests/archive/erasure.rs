@@ -61,8 +61,8 @@ async fn world(aging: &Aging) -> World {
     system.comment(OTHER, own[2], "secret answer", 0).await.unwrap();
     own.push(system.create(GONE, "secret").await.unwrap().id);
     aging.archive().await;
-    let retired = system.store.retire(user(1), &[support::post(own[7])]).await.unwrap();
-    assert_eq!(retired, 1);
+    let evictable = system.store.make_evictable(user(1), &[support::post(own[7])]).await.unwrap();
+    assert_eq!(evictable, 1);
     own.push(system.quote(GONE, others, "secret").await.unwrap().id);
     assert_eq!(system.get(others, 0).await.unwrap().reposts, 3);
     World { own, reposts, others }
@@ -75,7 +75,7 @@ async fn forget(aging: &Aging) {
 
 /// Erases what deleted accounts wrote on the posts of others.
 async fn erase(aging: &Aging) -> bool {
-    Eraser::new(aging.tiers(), Duration::ZERO).round().await.unwrap()
+    Eraser::new(aging.tiered(), Duration::ZERO).run_once().await.unwrap()
 }
 
 /// Asserts that nothing of the account is left anywhere, and all else is.
@@ -112,8 +112,8 @@ async fn posts_of_a_forgotten_account_go_wherever_they_are(archives: &ArchiveSer
     aging.archive().await;
     assert_eq!(aging.count(secrets).await, world.own.len() as i64);
     forget(&aging).await;
-    let (tiers, posts) = (aging.tiers(), aging.posts());
-    forget_marked(&tiers, &posts).await.unwrap();
+    let (tiered, posts) = (aging.tiered(), aging.posts());
+    forget_marked(&tiered, &posts).await.unwrap();
     // All of it is gone for those who read; the archive is told, and looked through once more.
     for &post in &world.own {
         refused(aging.system.get(post, 0).await, Code::NotFound, ErrorReason::PostNotFound);
@@ -121,12 +121,12 @@ async fn posts_of_a_forgotten_account_go_wherever_they_are(archives: &ArchiveSer
     assert_eq!(aging.system.store.forgetting().await.unwrap(), [user(1)]);
     aging.archive().await;
     assert!(!erase(&aging).await, "it has posts in the archive");
-    forget_marked(&tiers, &posts).await.unwrap();
+    forget_marked(&tiered, &posts).await.unwrap();
     assert!(erase(&aging).await);
     is_forgotten(&aging, &world).await;
     let again = aging.system.create(GONE, "I am back").await;
     refused(again, Code::NotFound, ErrorReason::UserNotFound);
-    assert_eq!(aging.age(&[GONE]).await, microblog_post::Moved::default());
+    assert_eq!(aging.age(&[GONE]).await, microblog_post::Evictions::default());
     is_forgotten(&aging, &world).await;
 }
 
@@ -137,11 +137,11 @@ async fn forgetting_goes_on_after_it_was_cut_off_again_and_again(archives: &Arch
     let mut cut_off = 0;
     for milliseconds in (0..).map(|n| n * n / 4) {
         // Each is another process, which remembers nothing.
-        let (tiers, posts) = (aging.tiers(), aging.posts());
-        let eraser = Eraser::new(tiers.clone(), Duration::ZERO);
+        let (tiered, posts) = (aging.tiered(), aging.posts());
+        let eraser = Eraser::new(tiered.clone(), Duration::ZERO);
         let attempt = async {
-            forget_marked(&tiers, &posts).await?;
-            eraser.round().await
+            forget_marked(&tiered, &posts).await?;
+            eraser.run_once().await
         };
         let in_time = tokio::time::timeout(Duration::from_millis(milliseconds), attempt).await;
         if milliseconds % 3 == 0 {
@@ -158,8 +158,8 @@ async fn forgetting_goes_on_after_it_was_cut_off_again_and_again(archives: &Arch
     assert!(cut_off > 3, "it was cut off {cut_off} times");
     // What others were not told, a sweeper tells.
     let delivery = microblog_post::Delivery::new(aging.system.store.clone(), None);
-    let mut sweeper = microblog_post::Sweeper::new(aging.tiers(), delivery);
-    sweeper.tell(Duration::ZERO).await.unwrap();
+    let mut sweeper = microblog_post::Sweeper::new(aging.tiered(), delivery);
+    sweeper.notify_targets(Duration::ZERO).await.unwrap();
     is_forgotten(&aging, &world).await;
 }
 
@@ -193,11 +193,11 @@ async fn likes_and_comments_go_in_either_store_and_on_the_way(archives: &Archive
         system.unlike(FAN, post).await.unwrap();
     }
     forget(&aging).await;
-    forget_marked(&aging.tiers(), &aging.posts()).await.unwrap();
+    forget_marked(&aging.tiered(), &aging.posts()).await.unwrap();
     let mut cut_off = 0;
     for milliseconds in (1..).map(|n: u64| n * n) {
-        let eraser = Eraser::new(aging.tiers(), Duration::ZERO);
-        match tokio::time::timeout(Duration::from_millis(milliseconds), eraser.round()).await {
+        let eraser = Eraser::new(aging.tiered(), Duration::ZERO);
+        match tokio::time::timeout(Duration::from_millis(milliseconds), eraser.run_once()).await {
             Ok(done) => {
                 assert!(done.unwrap());
                 break;
@@ -207,7 +207,7 @@ async fn likes_and_comments_go_in_either_store_and_on_the_way(archives: &Archive
         // Whatever can leave leaves, and others come back.
         aging.age(&posts).await;
         for &post in &posts[cut_off % 5..][..3] {
-            assert!(aging.tiers().bring_back(support::post(post)).await.unwrap());
+            assert!(aging.tiered().restore(support::post(post)).await.unwrap());
         }
     }
     assert!(cut_off > 3, "it was cut off {cut_off} times");
@@ -238,28 +238,28 @@ async fn nobody_who_is_late_brings_back_what_was_erased(archives: &ArchiveServer
     // one in Redis, to take it there.
     let [away, here] = [posts[0], posts[1]].map(support::post);
     aging.archive().await;
-    assert_eq!(store.retire(user(2), &[away, here]).await.unwrap(), 2);
+    assert_eq!(store.make_evictable(user(2), &[away, here]).await.unwrap(), 2);
     let far = microblog_domain::Stamp::END;
-    store.postpone(&[here], far - 1).await.unwrap();
+    store.postpone_eviction(&[here], far - 1).await.unwrap();
     aging.evict(&posts[..1]).await;
     assert!(store.begin_restore(away, "somebody who is late").await.unwrap());
     let erasing = store.erasing(away.partition()).await.unwrap();
-    let thawed = aging.archive.thaw(away).await.unwrap().unwrap();
-    let mark = store.mark(&[here]).await.unwrap()[0].unwrap();
+    let archived = aging.archive.read_snapshot(away).await.unwrap().unwrap();
+    let mark = store.mark_for_eviction(&[here]).await.unwrap()[0].unwrap();
     let found = store.post(here, None).await.unwrap().unwrap();
-    let frozen = store.gather(found, mark).await.unwrap();
+    let hot = store.read_snapshot(found, mark).await.unwrap();
 
     forget(&aging).await;
     assert!(erase(&aging).await);
-    let restored = store.restore(&thawed, "somebody who is late", 0, &erasing).await.unwrap();
-    assert_eq!(restored, microblog_post::Restored::Again);
-    aging.archive.freeze(std::slice::from_ref(&frozen)).await.unwrap();
+    let restored = store.restore(&archived, "somebody who is late", 0, &erasing).await.unwrap();
+    assert_eq!(restored, microblog_post::RestoreOutcome::Retry);
+    aging.archive.write_snapshots(std::slice::from_ref(&hot)).await.unwrap();
     assert_eq!(store.evict(&[(here, mark)]).await.unwrap(), [false]);
     for &post in &posts {
         assert_eq!(gathered(&aging, post).await, (0, 0));
         assert_eq!(system.like(FAN, post).await.unwrap(), 1);
     }
-    store.postpone(&[here], 0).await.unwrap();
+    store.postpone_eviction(&[here], 0).await.unwrap();
     aging.evict(&posts).await;
     for &post in &posts {
         assert_eq!(gathered(&aging, post).await, (1, 0));
@@ -274,9 +274,9 @@ async fn an_account_is_forgotten_although_postgres_is_away_meanwhile() {
     let world = world(&aging).await;
     archives.postgres().kill();
     forget(&aging).await;
-    let (tiers, posts) = (aging.tiers(), aging.posts());
+    let (tiered, posts) = (aging.tiered(), aging.posts());
     for _ in 0..2 {
-        forget_marked(&tiers, &posts).await.unwrap_err();
+        forget_marked(&tiered, &posts).await.unwrap_err();
     }
     // What is hot is gone; of what is old nobody knows until the database is back.
     let system = &aging.system;
@@ -289,10 +289,10 @@ async fn an_account_is_forgotten_although_postgres_is_away_meanwhile() {
     microblog_testkit::eventually("it is forgotten", support::PATIENCE, async || {
         // As the jobs do, each again and again.
         let delivery = microblog_post::Delivery::new(system.store.clone(), None);
-        let mut sweeper = microblog_post::Sweeper::new(tiers.clone(), delivery);
-        let _ = sweeper.tell(Duration::ZERO).await;
-        let _ = forget_marked(&tiers, &posts).await;
-        let _ = Eraser::new(tiers.clone(), Duration::ZERO).round().await;
+        let mut sweeper = microblog_post::Sweeper::new(tiered.clone(), delivery);
+        let _ = sweeper.notify_targets(Duration::ZERO).await;
+        let _ = forget_marked(&tiered, &posts).await;
+        let _ = Eraser::new(tiered.clone(), Duration::ZERO).run_once().await;
         aging.archive().await;
         system.store.forgetting().await.unwrap().is_empty()
     })

@@ -9,7 +9,8 @@ use std::time::Duration;
 use microblog_chassis::Peer;
 use microblog_domain::{CommentId, PostId, RequestId, UserId};
 use microblog_post::{
-    Added, Backlink, Change, CommentContent, Content, Delivery, Origin, Published, Reply, Sweeper,
+    AddedComment, Backlink, BacklinkUpdate, CommentContent, Content, Delivery, Origin, Published,
+    Reply, Sweeper,
 };
 use microblog_testkit::{Topology, redis};
 use support::{System, id, timelines::Mood, user};
@@ -18,8 +19,8 @@ async fn sweep(system: &System) {
     let config = support::config(&system.redis.url("post"), &[]);
     let peer = Peer::local(&system.timelines.service(), &config.chassis);
     let delivery = Delivery::new(system.store.clone(), Some(peer));
-    let mut sweeper = Sweeper::new(support::tiers(&system.store), delivery);
-    sweeper.tell(Duration::ZERO).await.unwrap();
+    let mut sweeper = Sweeper::new(support::tiered(&system.store), delivery);
+    sweeper.notify_targets(Duration::ZERO).await.unwrap();
     sweeper.deliver(Duration::ZERO).await.unwrap();
 }
 
@@ -33,7 +34,7 @@ async fn reposts(system: &System, post_id: u64) -> u64 {
 
 /// How many reposts wait to be told, and how many posts wait to be delivered.
 async fn waiting(system: &System, author: UserId) -> [u64; 2] {
-    let [pending, outbox, ..] = system.store.unfinished(author.partition()).await.unwrap();
+    let [pending, outbox, ..] = system.store.backlogs(author.partition()).await.unwrap();
     [pending, outbox]
 }
 
@@ -42,8 +43,9 @@ fn content(author: UserId, root: u64, reposted: u64) -> Content {
     Content { author, text: "again".to_owned(), origin: Some(Origin { root, reposted }) }
 }
 
-fn changes(id: PostId, content: &Content, version: u64, exists: bool) -> Vec<Change> {
-    let change = |target| Change { backlink: Backlink { repost: id, target }, version, exists };
+fn changes(id: PostId, content: &Content, version: u64, exists: bool) -> Vec<BacklinkUpdate> {
+    let change =
+        |target| BacklinkUpdate { backlink: Backlink { repost: id, target }, version, exists };
     content.counted_by().map(change).collect()
 }
 
@@ -57,8 +59,8 @@ async fn publish(system: &System, content: &Content) -> PostId {
 }
 
 /// Deletes a post and stops.
-async fn delete(system: &System, id: PostId, content: &Content) -> Vec<Change> {
-    let version = system.store.delete(&support::ending(id, content)).await.unwrap().unwrap();
+async fn delete(system: &System, id: PostId, content: &Content) -> Vec<BacklinkUpdate> {
+    let version = system.store.delete(&support::deletion(id, content)).await.unwrap().unwrap();
     changes(id, content, version, false)
 }
 
@@ -107,12 +109,12 @@ async fn a_repost_that_is_told_of_twice_counts_once() {
     let repost = publish(&system, &content).await;
     let came = changes(repost, &content, repost.get(), true);
     for _ in 0..2 {
-        system.store.tell(&came).await.unwrap();
+        system.store.notify(&came).await.unwrap();
         assert_eq!(reposts(&system, root.id).await, 1);
     }
     let went = delete(&system, repost, &content).await;
     for _ in 0..2 {
-        system.store.tell(&went).await.unwrap();
+        system.store.notify(&went).await.unwrap();
         assert_eq!(reposts(&system, root.id).await, 0);
     }
     system.store.confirm(&went).await.unwrap();
@@ -128,12 +130,12 @@ async fn a_repost_that_was_deleted_does_not_come_back_when_it_is_told_of_late() 
         let repost = publish(&system, &content).await;
         let came = changes(repost, &content, repost.get(), true);
         if was_told_before {
-            system.store.tell(&came).await.unwrap();
+            system.store.notify(&came).await.unwrap();
             system.store.confirm(&came).await.unwrap();
         }
         system.delete(id(2), repost.get()).await.unwrap();
 
-        system.store.tell(&came).await.unwrap();
+        system.store.notify(&came).await.unwrap();
         system.store.confirm(&came).await.unwrap();
         assert_eq!(reposts(&system, root.id).await, 0);
         nothing_is_wrong(&system).await;
@@ -191,13 +193,13 @@ async fn who_deletes_a_repost_at_the_same_time_tells_what_the_other_did_not() {
     let went = delete(&system, repost, &content).await;
     // The other one saw the post while it was there. One of two posts may know by then.
     for told in [&went[..0], &went[..1]] {
-        system.store.tell(told).await.unwrap();
+        system.store.notify(told).await.unwrap();
         system.store.confirm(told).await.unwrap();
         assert_eq!(delete(&system, repost, &content).await, went);
     }
-    system.store.tell(&went).await.unwrap();
+    system.store.notify(&went).await.unwrap();
     system.store.confirm(&went).await.unwrap();
-    assert_eq!(system.store.delete(&support::ending(repost, &content)).await.unwrap(), None);
+    assert_eq!(system.store.delete(&support::deletion(repost, &content)).await.unwrap(), None);
     assert_eq!(reposts(&system, root.id).await, 1);
     assert_eq!(reposts(&system, first.id).await, 0);
     nothing_is_wrong(&system).await;
@@ -210,12 +212,12 @@ async fn the_end_of_a_repost_waits_on_when_its_beginning_is_confirmed_late() {
     let content = content(user(2), root.id, root.id);
     let repost = publish(&system, &content).await;
     let came = changes(repost, &content, repost.get(), true);
-    system.store.tell(&came).await.unwrap();
+    system.store.notify(&came).await.unwrap();
     let went = delete(&system, repost, &content).await;
 
     system.store.confirm(&came).await.unwrap();
     assert_eq!(waiting(&system, user(2)).await, [1, 0]);
-    system.store.tell(&went).await.unwrap();
+    system.store.notify(&went).await.unwrap();
     system.store.confirm(&went).await.unwrap();
     assert_eq!(waiting(&system, user(2)).await, [0, 0]);
     nothing_is_wrong(&system).await;
@@ -298,10 +300,10 @@ async fn a_comment_is_not_made_on_what_went_while_it_was_on_its_way() {
         system.store.add_comment(on, &content(in_reply_to), request).await.unwrap()
     };
     system.uncomment(id(2), post.id, first.id).await.unwrap();
-    assert_eq!(add(Some(reply)).await, Added::NoComment);
+    assert_eq!(add(Some(reply)).await, AddedComment::CommentNotFound);
     system.delete(id(1), post.id).await.unwrap();
-    assert_eq!(add(Some(reply)).await, Added::NoPost);
-    assert_eq!(add(None).await, Added::NoPost);
+    assert_eq!(add(Some(reply)).await, AddedComment::PostNotFound);
+    assert_eq!(add(None).await, AddedComment::PostNotFound);
     assert_eq!(keys(&system, &format!("*:{}", post.id)).await, Vec::<String>::new());
 }
 

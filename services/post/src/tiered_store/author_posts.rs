@@ -6,12 +6,12 @@
 use microblog_domain::{PostId, Stamp, UserId};
 use microblog_keyspace::{Entry, Page};
 
-use super::Tiers;
-use crate::{error::Error, store::GOES_ON};
+use super::TieredStore;
+use crate::{error::Error, store::ARCHIVE_MARKER};
 
 /// The newest posts of some authors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Newest {
+pub struct PostPage {
     /// The posts, newest first.
     pub ids: Vec<PostId>,
     /// Below which there may be more; `None` at the end.
@@ -19,9 +19,9 @@ pub struct Newest {
 }
 
 /// How many posts are looked through at once where some of them ended.
-const ENDED_MAX: usize = 1_000;
+const DELETED_PAGE: usize = 1_000;
 
-impl Tiers {
+impl TieredStore {
     /// Returns a page of an author's posts, newest first, back to the first one. One that is short
     /// before that goes on when the archive answers again.
     pub async fn posts_of(
@@ -31,7 +31,7 @@ impl Tiers {
         count: usize,
     ) -> Result<Page, Error> {
         let mut page = self.store.posts_of(author, after, count).await?;
-        if page.entries.last().is_none_or(|last| last.member != GOES_ON) {
+        if page.entries.last().is_none_or(|last| last.member != ARCHIVE_MARKER) {
             return Ok(page);
         }
         page.entries.pop();
@@ -57,18 +57,21 @@ impl Tiers {
         authors: &[UserId],
         before: Option<PostId>,
         count: usize,
-    ) -> Result<Newest, Error> {
-        let tails = self.store.tails_of(authors, before, count + 1).await?;
-        let of_both = authors.iter().zip(&tails).filter(|(_, tail)| tail.last() == Some(&GOES_ON));
+    ) -> Result<PostPage, Error> {
+        let newest = self.store.newest_of_each(authors, before, count + 1).await?;
+        let of_both = authors
+            .iter()
+            .zip(&newest)
+            .filter(|(_, newest)| newest.last() == Some(&ARCHIVE_MARKER));
         // Down to where all of these are in Redis.
         let mut known = None;
         let mut both: Vec<UserId> = Vec::new();
-        for (&author, tail) in of_both {
-            let oldest = tail.iter().rev().find_map(|&id| PostId::new(id));
+        for (&author, newest) in of_both {
+            let oldest = newest.iter().rev().find_map(|&id| PostId::new(id));
             known = known.max(Some(oldest.map_or(Stamp::END, PostId::get)));
             both.push(author);
         }
-        let mut ids: Vec<_> = tails.into_iter().flatten().filter_map(PostId::new).collect();
+        let mut ids: Vec<_> = newest.into_iter().flatten().filter_map(PostId::new).collect();
         let mut cut = None;
         if !both.is_empty() {
             match self.older(&both, before, count + 1).await {
@@ -92,7 +95,7 @@ impl Tiers {
         let has_more = ids.len() > count || cut.is_some();
         ids.truncate(count);
         let next = ids.last().copied().or(cut).filter(|_| has_more);
-        Ok(Newest { ids, next })
+        Ok(PostPage { ids, next })
     }
 
     // The newest posts of some authors in the archive; fewer than `count` only at the end.
@@ -101,7 +104,7 @@ impl Tiers {
         authors: &[UserId],
         mut before: Option<PostId>,
         count: usize,
-    ) -> Result<Newest, Error> {
+    ) -> Result<PostPage, Error> {
         let archive = self.archive()?;
         let (mut ids, mut size) = (Vec::with_capacity(count), count);
         loop {
@@ -109,19 +112,19 @@ impl Tiers {
             let found = archive.newest_of(authors, before, size + 1).await?;
             let has_more = found.len() > size;
             let found = &found[..found.len().min(size)];
-            let ended = self.store.ended(found).await?;
-            let there = found.iter().zip(ended).filter(|(_, ended)| !ended).map(|(&id, _)| id);
-            let there: Vec<_> = there.collect();
+            let deleted = self.store.have_tombstones(found).await?;
+            let live = found.iter().zip(deleted).filter(|(_, deleted)| !deleted).map(|(&id, _)| id);
+            let live: Vec<_> = live.collect();
             before = found.last().copied().or(before);
-            ids.extend(there.iter().take(wanted));
-            if there.len() > wanted {
-                return Ok(Newest { next: ids.last().copied(), ids });
+            ids.extend(live.iter().take(wanted));
+            if live.len() > wanted {
+                return Ok(PostPage { next: ids.last().copied(), ids });
             }
             if !has_more || ids.len() == count {
-                return Ok(Newest { ids, next: before.filter(|_| has_more) });
+                return Ok(PostPage { ids, next: before.filter(|_| has_more) });
             }
             // Very many ended that the archive does not know of.
-            size = ENDED_MAX;
+            size = DELETED_PAGE;
         }
     }
 }

@@ -6,7 +6,7 @@ use microblog_keyspace::{
     redis::{Cmd, cmd},
 };
 
-use super::{Store, body::CommentBody, outcome::Outcome};
+use super::{Store, body::CommentBody, comments::comment_call, outcome::Outcome};
 use crate::{backlink::Backlink, comment::CommentContent, keys};
 
 const PAGE: usize = 500;
@@ -24,22 +24,13 @@ impl Store {
 
     /// Gives a comment its content again, or ends it without one; drops a content without a comment.
     /// Returns whether something was wrong.
-    pub(crate) async fn mend_comment(
+    pub(crate) async fn repair_comment(
         &self,
         post: PostId,
         id: CommentId,
         content: Option<&CommentContent>,
     ) -> Result<bool, Error> {
-        let partition = post.partition();
-        let call = Call::new("post_mend_comment")
-            .key(keys::clock(partition))
-            .key(keys::unarchived(partition))
-            .key(keys::post(post))
-            .key(keys::comments(post))
-            .key(keys::comment_bodies(post))
-            .issuing(partition)
-            .arg(post.get())
-            .arg(id.get());
+        let call = comment_call("post_mend_comment", post, id);
         let call = match content {
             Some(content) => call.arg(CommentBody::write(content)),
             None => call.arg(""),
@@ -59,7 +50,7 @@ impl Store {
     }
 
     /// Returns which of some comments have a content here.
-    pub(crate) async fn have_contents(
+    pub(crate) async fn have_bodies(
         &self,
         post: PostId,
         ids: &[CommentId],
@@ -74,7 +65,7 @@ impl Store {
 
     /// Returns some of the comments that have a content here, and where to go on; 0 is both the
     /// beginning and the end.
-    pub(crate) async fn contents_of_comments(
+    pub(crate) async fn scan_comment_bodies(
         &self,
         post: PostId,
         cursor: u64,

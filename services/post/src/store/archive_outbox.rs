@@ -9,37 +9,37 @@ use super::Store;
 use crate::keys;
 
 /// The member that says that there is an archive. It stands before all others.
-const ARCHIVED: &str = "-";
+const ENABLED: &str = "-";
 
 /// What the archive may not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Note {
+pub enum OutboxEntry {
     /// A post was made.
-    Post(PostId),
+    PostCreated(PostId),
     /// A post ended.
-    PostEnded(PostId),
+    PostDeleted(PostId),
     /// A comment was made.
-    Comment(PostId, CommentId),
+    CommentCreated(PostId, CommentId),
     /// A comment ended.
-    CommentEnded(PostId, CommentId),
+    CommentDeleted(PostId, CommentId),
 }
 
-impl Note {
+impl OutboxEntry {
     /// Returns the post that it is about.
     pub fn post(self) -> PostId {
         match self {
-            Self::Post(id) | Self::PostEnded(id) => id,
-            Self::Comment(post, _) | Self::CommentEnded(post, _) => post,
+            Self::PostCreated(id) | Self::PostDeleted(id) => id,
+            Self::CommentCreated(post, _) | Self::CommentDeleted(post, _) => post,
         }
     }
 
     /// Returns the member of `unarchived`, as the functions write it.
     pub(super) fn member(self) -> String {
         match self {
-            Self::Post(id) => format!("p{id}"),
-            Self::PostEnded(id) => format!("x{id}"),
-            Self::Comment(post, id) => format!("c{post}:{id}"),
-            Self::CommentEnded(post, id) => format!("d{post}:{id}"),
+            Self::PostCreated(id) => format!("p{id}"),
+            Self::PostDeleted(id) => format!("x{id}"),
+            Self::CommentCreated(post, id) => format!("c{post}:{id}"),
+            Self::CommentDeleted(post, id) => format!("d{post}:{id}"),
         }
     }
 
@@ -53,10 +53,10 @@ impl Note {
             Some((post(of)?, CommentId::new(id.parse().ok()?)?))
         };
         match kind {
-            'p' => post(rest).map(Self::Post),
-            'x' => post(rest).map(Self::PostEnded),
-            'c' => pair().map(|(post, id)| Self::Comment(post, id)),
-            'd' => pair().map(|(post, id)| Self::CommentEnded(post, id)),
+            'p' => post(rest).map(Self::PostCreated),
+            'x' => post(rest).map(Self::PostDeleted),
+            'c' => pair().map(|(post, id)| Self::CommentCreated(post, id)),
+            'd' => pair().map(|(post, id)| Self::CommentDeleted(post, id)),
             _ => None,
         }
     }
@@ -64,23 +64,23 @@ impl Note {
 
 /// A part of what waits in a partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Notes {
+pub struct OutboxPage {
     /// What waits, with its stamp, oldest first.
-    pub notes: Vec<(Note, u64)>,
+    pub entries: Vec<(OutboxEntry, u64)>,
     /// Whether the partition is one that has an archive.
-    pub is_archived: bool,
+    pub has_archive: bool,
 }
 
 impl Store {
     /// How many notes [`Self::unarchived`] returns at most for a partition.
-    pub const NOTES_MAX: usize = 100;
+    pub const OUTBOX_PAGE_MAX: usize = 100;
 
     /// From now on, what the archive may not know is noted in these partitions, for good.
-    pub async fn begin_archiving(&self, partitions: &[Partition]) -> Result<(), Error> {
+    pub async fn enable_archive_outbox(&self, partitions: &[Partition]) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(partitions.len());
         for &partition in partitions {
             let add = Call::new("post_enlist").key(keys::unarchived(partition));
-            batch.call(partition, add.arg("NX").arg(0).arg(ARCHIVED));
+            batch.call(partition, add.arg("NX").arg(0).arg(ENABLED));
         }
         self.keyspace.send(batch).await?;
         Ok(())
@@ -88,26 +88,29 @@ impl Store {
 
     /// Returns up to 100 of what the archive may not know, of each of some partitions, in their
     /// order.
-    pub async fn unarchived(&self, partitions: &[Partition]) -> Result<Vec<Notes>, Error> {
+    pub async fn archive_outbox(&self, partitions: &[Partition]) -> Result<Vec<OutboxPage>, Error> {
         let mut batch = Batch::with_capacity(partitions.len());
         for &partition in partitions {
             let mut read = cmd("ZRANGE");
-            read.arg(keys::unarchived(partition)).arg(0).arg(Self::NOTES_MAX).arg("WITHSCORES");
+            read.arg(keys::unarchived(partition))
+                .arg(0)
+                .arg(Self::OUTBOX_PAGE_MAX)
+                .arg("WITHSCORES");
             batch.query(partition, read);
         }
         let mut pages = Vec::with_capacity(partitions.len());
         for answer in self.keyspace.send(batch).await? {
             let members: Vec<(String, f64)> = decode(answer)?;
-            let is_archived = members.first().is_some_and(|(member, _)| member == ARCHIVED);
-            let members = members.into_iter().filter(|(member, _)| member != ARCHIVED);
-            let note = |(member, stamp): (String, f64)| {
-                let note = Note::parse(&member);
-                if note.is_none() {
+            let has_archive = members.first().is_some_and(|(member, _)| member == ENABLED);
+            let members = members.into_iter().filter(|(member, _)| member != ENABLED);
+            let entry = |(member, stamp): (String, f64)| {
+                let entry = OutboxEntry::parse(&member);
+                if entry.is_none() {
                     tracing::error!(member, "what waits in `unarchived` is nothing known");
                 }
-                Some((note?, stamp as u64))
+                Some((entry?, stamp as u64))
             };
-            pages.push(Notes { notes: members.filter_map(note).collect(), is_archived });
+            pages.push(OutboxPage { entries: members.filter_map(entry).collect(), has_archive });
         }
         Ok(pages)
     }
@@ -126,11 +129,11 @@ impl Store {
     }
 
     /// Notes that the archive may not know some posts.
-    pub async fn note(&self, ids: &[PostId]) -> Result<(), Error> {
+    pub async fn enqueue_posts(&self, ids: &[PostId]) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for id in ids {
             let add = Call::new("post_enlist").key(keys::unarchived(id.partition()));
-            let add = add.arg("NX").arg(id.get()).arg(Note::Post(*id).member());
+            let add = add.arg("NX").arg(id.get()).arg(OutboxEntry::PostCreated(*id).member());
             batch.call(id.partition(), add);
         }
         self.keyspace.send(batch).await?;
@@ -138,10 +141,10 @@ impl Store {
     }
 
     /// Strikes out what the archive knows now. All go out together.
-    pub async fn archived(&self, notes: &[Note]) -> Result<(), Error> {
+    pub async fn dequeue(&self, entries: &[OutboxEntry]) -> Result<(), Error> {
         let mut members: HashMap<Partition, Vec<String>> = HashMap::new();
-        for note in notes {
-            members.entry(note.post().partition()).or_default().push(note.member());
+        for entry in entries {
+            members.entry(entry.post().partition()).or_default().push(entry.member());
         }
         let mut batch = Batch::with_capacity(members.len());
         for (partition, members) in members {
@@ -160,17 +163,17 @@ mod tests {
     #[test]
     fn notes_are_read_as_they_were_written() {
         let (post, comment) = (PostId::new(7).unwrap(), CommentId::new(9).unwrap());
-        for (note, member) in [
-            (Note::Post(post), "p7"),
-            (Note::PostEnded(post), "x7"),
-            (Note::Comment(post, comment), "c7:9"),
-            (Note::CommentEnded(post, comment), "d7:9"),
+        for (entry, member) in [
+            (OutboxEntry::PostCreated(post), "p7"),
+            (OutboxEntry::PostDeleted(post), "x7"),
+            (OutboxEntry::CommentCreated(post, comment), "c7:9"),
+            (OutboxEntry::CommentDeleted(post, comment), "d7:9"),
         ] {
-            assert_eq!(note.member(), member);
-            assert_eq!(Note::parse(member), Some(note));
+            assert_eq!(entry.member(), member);
+            assert_eq!(OutboxEntry::parse(member), Some(entry));
         }
         for rubbish in ["", "-", "p", "p0", "x-1", "c7", "c7:", "q7", "微"] {
-            assert_eq!(Note::parse(rubbish), None, "{rubbish}");
+            assert_eq!(OutboxEntry::parse(rubbish), None, "{rubbish}");
         }
     }
 }

@@ -23,24 +23,24 @@ use crate::{
     error::Error,
     metrics::Metrics,
     post::Post,
-    store::{Length, Store},
+    store::{PostCount, Store},
 };
 
 /// How much posts may have gathered that are moved together, unless it is one.
 const ENTRIES_MAX: u64 = 50_000;
 
 /// For how long the rows of what ended stay: longer than an archiver can be late.
-const TOMBSTONES: Duration = Duration::from_secs(24 * 60 * 60);
+const TOMBSTONE_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How many posts of one author are retired at once.
-const RETIRED_MAX: usize = 100;
+const EVICTABLE_MAX: usize = 100;
 
 /// How many posts of one author are counted at once.
-const COUNTED_MAX: usize = 500;
+const COUNT_PAGE: usize = 500;
 
 /// Moves old posts to the archive.
 #[derive(Clone)]
-pub struct Mover {
+pub struct Evictor {
     store: Store,
     archive: Archive,
     metrics: Metrics,
@@ -51,16 +51,16 @@ pub struct Mover {
 
 /// What was moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct Evictions {
     /// Authors that were looked at.
     pub authors: usize,
     /// Posts that were taken off their author's list.
-    pub retired: u64,
+    pub evictable: u64,
     /// Posts that left Redis.
     pub evicted: u64,
 }
 
-impl Mover {
+impl Evictor {
     /// Returns a mover.
     pub fn new(store: Store, archive: Archive, config: &archive::Config) -> Self {
         let archive::Config { hot_window, hot_posts, warm_window, .. } = *config;
@@ -68,69 +68,74 @@ impl Mover {
     }
 
     /// Moves what is old in a partition.
-    pub async fn partition(&self, partition: Partition) -> Result<Moved, Error> {
-        let (authors, retired) = self.retire(partition).await?;
+    pub async fn partition(&self, partition: Partition) -> Result<Evictions, Error> {
+        let (authors, evictable) = self.make_evictable(partition).await?;
         let evicted = self.evict(partition).await?;
-        self.metrics.moved(retired, evicted);
-        Ok(Moved { authors, retired, evicted })
+        self.metrics.add_evictions(evictable, evicted);
+        Ok(Evictions { authors, evictable, evicted })
     }
 
     /// Removes what is left in the archive of posts and comments that ended long ago.
     pub async fn purge(&self) -> Result<(), Error> {
-        let before = SystemTime::now().checked_sub(TOMBSTONES).unwrap_or(SystemTime::UNIX_EPOCH);
+        let before = SystemTime::now().checked_sub(TOMBSTONE_TTL).unwrap_or(SystemTime::UNIX_EPOCH);
         let before = Stamp::first_at(before, Partition::new(0)).get();
         while self.archive.purge(before).await? > 0 {}
         Ok(())
     }
 
     // Returns how many authors there are, and how many posts were retired.
-    async fn retire(&self, partition: Partition) -> Result<(usize, u64), Error> {
-        let (mut count, mut retired, mut cursor) = (0, 0, 0);
+    async fn make_evictable(&self, partition: Partition) -> Result<(usize, u64), Error> {
+        let (mut count, mut evictable, mut cursor) = (0, 0, 0);
         loop {
             let (next, authors) = self.store.authors(partition, cursor).await?;
             count += authors.len();
-            let lengths = self.store.lengths(&authors).await?;
-            for (author, Length { listed, unlisted }) in authors.into_iter().zip(lengths) {
+            let post_counts = self.store.post_counts(&authors).await?;
+            for (author, PostCount { listed, unlisted }) in authors.into_iter().zip(post_counts) {
                 if unlisted.is_none() {
                     count_unlisted(&self.store, &self.archive, author).await?;
                 }
                 if listed > self.hot_posts {
-                    retired += self.retire_of(author, listed - self.hot_posts).await?;
+                    evictable +=
+                        self.make_author_posts_evictable(author, listed - self.hot_posts).await?;
                 }
             }
             if next == 0 {
-                return Ok((count, retired));
+                return Ok((count, evictable));
             }
             cursor = next;
         }
     }
 
     // Retires an author's posts that are old, of the oldest `count`.
-    async fn retire_of(&self, author: UserId, count: usize) -> Result<u64, Error> {
+    async fn make_author_posts_evictable(
+        &self,
+        author: UserId,
+        count: usize,
+    ) -> Result<u64, Error> {
         let before = SystemTime::now().checked_sub(self.hot_window);
         let before = Stamp::first_at(before.unwrap_or(SystemTime::UNIX_EPOCH), author.partition());
-        let (mut retired, mut left) = (0, count);
+        let (mut evictable, mut left) = (0, count);
         while left > 0 {
-            let page = left.min(RETIRED_MAX);
+            let page = left.min(EVICTABLE_MAX);
             let mut old = self.store.oldest_of(author, page).await?;
             old.retain(|id| id.get() < before.get());
             let known = self.archive.known(&old).await?;
             let unknown: Vec<_> = old.iter().copied().filter(|id| !known.contains(id)).collect();
             // Of before there was an archive: they are retired another time.
-            self.store.note(&unknown).await?;
+            self.store.enqueue_posts(&unknown).await?;
             let is_known = |id: &&PostId| known.contains(*id);
             let old: Vec<_> = old.iter().take_while(is_known).copied().collect();
             if old.is_empty() {
                 break;
             }
-            let done = self.store.retire(author, &old).await?;
-            retired += done as u64;
+            let done = self.store.make_evictable(author, &old).await?;
+            evictable += done as u64;
             left -= done.min(left);
             if done < old.len() || !unknown.is_empty() || old.len() < page {
                 break;
             }
         }
-        Ok(retired)
+        Ok(evictable)
     }
 
     async fn evict(&self, partition: Partition) -> Result<u64, Error> {
@@ -145,44 +150,44 @@ impl Mover {
             if ids.is_empty() {
                 return Ok(evicted);
             }
-            evicted += self.evict_some(partition, &ids).await?;
+            evicted += self.evict_posts(partition, &ids).await?;
         }
     }
 
     // Evicts posts, or leaves them in peace for a while.
-    async fn evict_some(&self, partition: Partition, ids: &[PostId]) -> Result<u64, Error> {
-        let marks = self.store.mark(ids).await?;
+    async fn evict_posts(&self, partition: Partition, ids: &[PostId]) -> Result<u64, Error> {
+        let marks = self.store.mark_for_eviction(ids).await?;
         let posts = self.store.posts(ids, None).await?;
         let marked = posts.into_iter().zip(marks);
         let mut marked: Vec<(Post, u64)> =
             marked.filter_map(|(post, mark)| Some((post?, mark?))).collect();
-        let mut gone: Vec<PostId> = Vec::with_capacity(ids.len());
+        let mut evicted: Vec<PostId> = Vec::with_capacity(ids.len());
         while !marked.is_empty() {
-            let part = part(&mut marked);
-            match self.freeze_and_evict(part.clone()).await {
-                Ok(evicted) => gone.extend(evicted),
+            let batch = take_batch(&mut marked);
+            match self.snapshot_and_evict(batch.clone()).await {
+                Ok(ids) => evicted.extend(ids),
                 Err(error) if error.is_outage() => return Err(error),
                 // What cannot be moved keeps no other here.
-                Err(_) => gone.extend(self.freeze_and_evict_singly(part).await?),
+                Err(_) => evicted.extend(self.snapshot_and_evict_each(batch).await?),
             }
         }
-        let stay: Vec<_> = ids.iter().copied().filter(|id| !gone.contains(id)).collect();
+        let stay: Vec<_> = ids.iter().copied().filter(|id| !evicted.contains(id)).collect();
         if !stay.is_empty() {
             let later = Stamp::first_at(SystemTime::now() + self.warm_window, partition).get();
-            self.store.postpone(&stay, later).await?;
+            self.store.postpone_eviction(&stay, later).await?;
         }
-        Ok(gone.len() as u64)
+        Ok(evicted.len() as u64)
     }
 
-    async fn freeze_and_evict_singly(
+    async fn snapshot_and_evict_each(
         &self,
         marked: Vec<(Post, u64)>,
     ) -> Result<Vec<PostId>, Error> {
-        let mut gone = Vec::with_capacity(marked.len());
+        let mut evicted = Vec::with_capacity(marked.len());
         for (post, mark) in marked {
             let id = post.id.get();
-            match self.freeze_and_evict(vec![(post, mark)]).await {
-                Ok(evicted) => gone.extend(evicted),
+            match self.snapshot_and_evict(vec![(post, mark)]).await {
+                Ok(ids) => evicted.extend(ids),
                 Err(error) if error.is_outage() => return Err(error),
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
@@ -190,32 +195,32 @@ impl Mover {
                 }
             }
         }
-        Ok(gone)
+        Ok(evicted)
     }
 
     // Returns those that left.
-    async fn freeze_and_evict(&self, marked: Vec<(Post, u64)>) -> Result<Vec<PostId>, Error> {
-        let mut frozen = Vec::with_capacity(marked.len());
+    async fn snapshot_and_evict(&self, marked: Vec<(Post, u64)>) -> Result<Vec<PostId>, Error> {
+        let mut snapshots = Vec::with_capacity(marked.len());
         for (post, mark) in marked {
-            frozen.push(self.store.gather(post, mark).await?);
+            snapshots.push(self.store.read_snapshot(post, mark).await?);
         }
-        let written = self.archive.freeze(&frozen).await?;
-        let unwritten = frozen.iter().map(|frozen| frozen.post.id);
+        let written = self.archive.write_snapshots(&snapshots).await?;
+        let unwritten = snapshots.iter().map(|snapshot| snapshot.post.id);
         let unwritten: Vec<_> = unwritten.filter(|id| !written.contains(id)).collect();
-        self.note_unknown(&unwritten).await?;
-        let written = frozen.iter().filter(|frozen| written.contains(&frozen.post.id));
-        let written: Vec<_> = written.map(|frozen| (frozen.post.id, frozen.mark)).collect();
+        self.reenqueue_unknown(&unwritten).await?;
+        let written = snapshots.iter().filter(|snapshot| written.contains(&snapshot.post.id));
+        let written: Vec<_> = written.map(|snapshot| (snapshot.post.id, snapshot.mark)).collect();
         let evicted = self.store.evict(&written).await?;
-        let gone = written.iter().zip(evicted).filter(|(_, is_gone)| *is_gone);
-        Ok(gone.map(|(&(id, _), _)| id).collect())
+        let evicted = written.iter().zip(evicted).filter(|(_, is_gone)| *is_gone);
+        Ok(evicted.map(|(&(id, _), _)| id).collect())
     }
 
     // Of a post that was retired, the archive may have lost the row since: then it is archived once
     // more, and leaves another time.
-    async fn note_unknown(&self, ids: &[PostId]) -> Result<(), Error> {
+    async fn reenqueue_unknown(&self, ids: &[PostId]) -> Result<(), Error> {
         let known = self.archive.known(ids).await?;
         let unknown: Vec<_> = ids.iter().copied().filter(|id| !known.contains(id)).collect();
-        self.store.note(&unknown).await?;
+        self.store.enqueue_posts(&unknown).await?;
         Ok(())
     }
 }
@@ -233,10 +238,10 @@ pub(crate) async fn count_unlisted(
     let mut before = store.oldest_of(author, 1).await?.pop();
     let mut count = 0;
     loop {
-        let mut ids = archive.newest_of(&[author], before, COUNTED_MAX).await?;
+        let mut ids = archive.newest_of(&[author], before, COUNT_PAGE).await?;
         let Some(&last) = ids.last() else { break };
-        let mut ended = store.ended(&ids).await?.into_iter();
-        ids.retain(|_| ended.next() == Some(false));
+        let mut deleted = store.have_tombstones(&ids).await?.into_iter();
+        ids.retain(|_| deleted.next() == Some(false));
         // The archive may have come to know of an end in between.
         count += archive.known(&ids).await?.len() as u64;
         before = Some(last);
@@ -246,7 +251,7 @@ pub(crate) async fn count_unlisted(
 }
 
 // Takes as many posts as are moved together.
-fn part(marked: &mut Vec<(Post, u64)>) -> Vec<(Post, u64)> {
+fn take_batch(marked: &mut Vec<(Post, u64)>) -> Vec<(Post, u64)> {
     let mut entries = 0;
     let fits = |(post, _): &&(Post, u64)| {
         let counts = post.counts;

@@ -8,11 +8,11 @@ use microblog_keyspace::{
 use uuid::Uuid;
 
 use super::{Store, outcome::Outcome, stamp};
-use crate::{archive::Frozen, keys, post::Post};
+use crate::{keys, post::Post, snapshot::Snapshot};
 
 /// The member of an author's list that says that it goes on in the archive. It stands behind all
 /// others.
-pub(crate) const GOES_ON: u64 = 0;
+pub(crate) const ARCHIVE_MARKER: u64 = 0;
 
 /// The score of that member is one more than the number of the author's posts that are not on the
 /// list, if it is neither 0 nor as large as this; `functions.lua` has the same number.
@@ -20,14 +20,14 @@ const UNLISTED_MAX: u64 = 1 << 40;
 
 /// How many posts an author has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Length {
+pub struct PostCount {
     /// On the list in Redis.
     pub listed: usize,
     /// The others: retired ones, in Redis or the archive. `None` where they are not counted yet.
     pub unlisted: Option<u64>,
 }
 
-impl Length {
+impl PostCount {
     fn read(entries: usize, marker: Option<f64>) -> Self {
         let Some(marker) = marker else { return Self { listed: entries, unlisted: Some(0) } };
         let (listed, score) = (entries.saturating_sub(1), marker as u64);
@@ -46,20 +46,20 @@ pub(super) const CHUNK: usize = 500;
 impl Store {
     /// Returns how many posts each of some authors has. One round trip to each partition, all sent
     /// together.
-    pub async fn lengths(&self, authors: &[UserId]) -> Result<Vec<Length>, Error> {
+    pub async fn post_counts(&self, authors: &[UserId]) -> Result<Vec<PostCount>, Error> {
         let mut batch = Batch::with_capacity(2 * authors.len());
         for &author in authors {
             let key = keys::posts(author);
             batch.query(author.partition(), cmd("ZCARD").arg(&key).take());
-            batch.query(author.partition(), cmd("ZSCORE").arg(&key).arg(GOES_ON).take());
+            batch.query(author.partition(), cmd("ZSCORE").arg(&key).arg(ARCHIVE_MARKER).take());
         }
         let mut answers = self.keyspace.send(batch).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil);
-        let mut length = |_: &UserId| {
+        let mut count = |_: &UserId| {
             let (entries, marker): (usize, Option<f64>) = (decode(next())?, decode(next())?);
-            Ok(Length::read(entries, marker))
+            Ok(PostCount::read(entries, marker))
         };
-        authors.iter().map(&mut length).collect()
+        authors.iter().map(&mut count).collect()
     }
 
     /// Notes that the posts of an author that are not on their list are being counted, in the place
@@ -68,7 +68,7 @@ impl Store {
         let (random, _, _, _) = Uuid::new_v4().as_fields();
         let counting = UNLISTED_MAX + u64::from(random);
         let mut add = cmd("ZADD");
-        add.arg(keys::posts(author)).arg("XX").arg(counting).arg(GOES_ON);
+        add.arg(keys::posts(author)).arg("XX").arg(counting).arg(ARCHIVE_MARKER);
         self.keyspace.query::<i64>(add).await?;
         Ok(counting)
     }
@@ -97,7 +97,7 @@ impl Store {
 
     /// Takes posts off their author's list that the archive has, the oldest first. Returns how many:
     /// fewer where one has still to be told to somebody.
-    pub async fn retire(&self, author: UserId, ids: &[PostId]) -> Result<usize, Error> {
+    pub async fn make_evictable(&self, author: UserId, ids: &[PostId]) -> Result<usize, Error> {
         let partition = author.partition();
         let call = Call::new("post_retire")
             .key(keys::unarchived(partition))
@@ -119,7 +119,7 @@ impl Store {
     }
 
     /// Marks posts that are to be evicted. Returns the mark of each; `None` of those that must stay.
-    pub async fn mark(&self, ids: &[PostId]) -> Result<Vec<Option<u64>>, Error> {
+    pub async fn mark_for_eviction(&self, ids: &[PostId]) -> Result<Vec<Option<u64>>, Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for &id in ids {
             let partition = id.partition();
@@ -144,7 +144,7 @@ impl Store {
     }
 
     /// Returns a marked post with all that it has gathered. What changes meanwhile wipes the mark.
-    pub async fn gather(&self, post: Post, mark: u64) -> Result<Frozen, Error> {
+    pub async fn read_snapshot(&self, post: Post, mark: u64) -> Result<Snapshot, Error> {
         let (id, counts) = (post.id, post.counts);
         let likes = self.entries(id, keys::likes(id), counts.likes).await?;
         let comments = self.entries(id, keys::comments(id), counts.comments).await?;
@@ -156,7 +156,7 @@ impl Store {
         }
         let reposts = self.entries(id, keys::reposts(id), counts.reposts).await?;
         let reposts = super::post_ids(&reposts);
-        Ok(Frozen { post, mark, likes, comments, reposts })
+        Ok(Snapshot { post, mark, likes, comments, reposts })
     }
 
     // All entries of a list, by rank: if it changes meanwhile, they are not used.
@@ -198,7 +198,7 @@ impl Store {
     }
 
     /// Leaves posts that are off their author's list in peace until a stamp.
-    pub async fn postpone(&self, ids: &[PostId], until: u64) -> Result<(), Error> {
+    pub async fn postpone_eviction(&self, ids: &[PostId], until: u64) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for id in ids {
             let add = Call::new("post_enlist").key(keys::retired(id.partition()));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_domain::Partition;
-use microblog_post::{Archive, Archiver, Mover, Store};
+use microblog_post::{Archive, Archiver, Evictor, Store};
 use microblog_proto::post as pb;
 use microblog_testkit::eventually;
 use tonic::Code;
@@ -33,7 +33,7 @@ async fn a_forgotten_account_leaves_nothing(kind: Kind) {
     let archive = Archive::open(&config.archive).unwrap().unwrap();
     let mut archiver = Archiver::new(store.clone(), archive.clone());
     // The process makes the tables as well, and SQLite lets one of them fail.
-    eventually("there are tables", PATIENCE, async || archiver.pass().await.is_ok()).await;
+    eventually("there are tables", PATIENCE, async || archiver.drain_page().await.is_ok()).await;
 
     let create = |author_id| {
         let (request_id, text) = (request_id(), "secret".to_owned());
@@ -66,10 +66,10 @@ async fn a_forgotten_account_leaves_nothing(kind: Kind) {
         client.clone().add_comment(request).await.unwrap();
         others.push(post);
     }
-    while archiver.pass().await.unwrap() {}
-    let mover = Mover::new(store.clone(), archive, &config.archive);
-    mover.partition(Partition::of_id(GONE)).await.unwrap();
-    mover.partition(Partition::of_id(OTHER)).await.unwrap();
+    while archiver.drain_page().await.unwrap() {}
+    let evictor = Evictor::new(store.clone(), archive, &config.archive);
+    evictor.partition(Partition::of_id(GONE)).await.unwrap();
+    evictor.partition(Partition::of_id(OTHER)).await.unwrap();
     let url = deployed.archives.url();
     let left = async |what: &str| numbers(&mut connect(&url).await, what).await[0][0];
     let secrets = "SELECT COUNT(*) FROM posts WHERE text = 'secret'";

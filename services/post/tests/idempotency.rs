@@ -6,7 +6,7 @@
 mod support;
 
 use microblog_domain::RequestId;
-use microblog_post::{Admitted, Backlink, Change, Content, Origin, Published};
+use microblog_post::{Backlink, BacklinkUpdate, CommentAdmission, Content, Origin, Published};
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::{Topology, redis};
 use support::{System, id, refused, request_id, timelines::Mood, user};
@@ -114,8 +114,8 @@ async fn a_repeated_request_tells_those_who_were_not_told() {
         let Published::New(repost) = published else { panic!("{published:?}") };
         system.store.delivered(&[repost]).await.unwrap();
         let backlink = Backlink { repost, target: [root, first][told] };
-        let change = Change { backlink, version: repost.get(), exists: true };
-        system.store.tell(&[change]).await.unwrap();
+        let change = BacklinkUpdate { backlink, version: repost.get(), exists: true };
+        system.store.notify(&[change]).await.unwrap();
         system.store.confirm(&[change]).await.unwrap();
 
         self::repost(&system, 3, &request, first.get(), &content.text).await.unwrap();
@@ -253,7 +253,7 @@ async fn a_comment_that_stopped_when_it_was_let_through_is_made_by_the_repeated_
     let request = request_id();
     let on = support::post(post.id);
     let admitted = system.store.admit_comment(on, user(2), parsed(&request)).await.unwrap();
-    assert_eq!(admitted, Admitted::Yes);
+    assert_eq!(admitted, CommentAdmission::Admitted);
     assert_eq!(system.get(post.id, 0).await.unwrap().comments, 0);
     let made = comment(&system, 2, &request, post.id, "hello", 0).await.unwrap();
     assert_eq!(comment(&system, 2, &request, post.id, "hello", 0).await.unwrap(), made);

@@ -12,13 +12,13 @@ use crate::{backlink::Backlink, keys};
 
 impl Store {
     /// How many entries [`Self::waiting`] and [`Self::undelivered`] return at most for a partition.
-    pub const WAITING_MAX: usize = 100;
+    pub const BACKLOG_PAGE_MAX: usize = 100;
 
     /// Returns up to 100 of what waits in each of some partitions, from a rank on: reposts that
     /// came or went, and the versions of the changes; `None` for what cannot be understood.
-    pub async fn waiting(
+    pub async fn pending_reposts(
         &self,
-        places: &[(Partition, usize)],
+        pages_from: &[(Partition, usize)],
     ) -> Result<Vec<Vec<Option<(Backlink, u64)>>>, Error> {
         let command =
             |(partition, rank)| ranks(keys::pending(partition), rank).arg("WITHSCORES").take();
@@ -29,8 +29,8 @@ impl Store {
             }
             Some((backlink?, version as u64))
         };
-        let mut pages = Vec::with_capacity(places.len());
-        for answer in self.of_places(places, command).await? {
+        let mut pages = Vec::with_capacity(pages_from.len());
+        for answer in self.read_pages(pages_from, command).await? {
             let members: Vec<(String, f64)> = decode(answer)?;
             pages.push(members.into_iter().map(entry).collect());
         }
@@ -41,24 +41,24 @@ impl Store {
     /// on; `None` for what is no post.
     pub async fn undelivered(
         &self,
-        places: &[(Partition, usize)],
+        pages_from: &[(Partition, usize)],
     ) -> Result<Vec<Vec<Option<PostId>>>, Error> {
         let command = |(partition, rank)| ranks(keys::outbox(partition), rank);
-        let mut pages = Vec::with_capacity(places.len());
-        for answer in self.of_places(places, command).await? {
+        let mut pages = Vec::with_capacity(pages_from.len());
+        for answer in self.read_pages(pages_from, command).await? {
             let ids: Vec<String> = decode(answer)?;
             pages.push(ids.iter().map(|id| parse(id)).collect());
         }
         Ok(pages)
     }
 
-    async fn of_places(
+    async fn read_pages(
         &self,
-        places: &[(Partition, usize)],
+        pages_from: &[(Partition, usize)],
         command: impl Fn((Partition, usize)) -> Cmd,
     ) -> Result<Vec<microblog_keyspace::redis::Value>, Error> {
-        let mut batch = Batch::with_capacity(places.len());
-        for &place in places {
+        let mut batch = Batch::with_capacity(pages_from.len());
+        for &place in pages_from {
             batch.query(place.0, command(place));
         }
         self.keyspace.send(batch).await
@@ -113,7 +113,7 @@ impl Store {
 
     /// Ends the forgetting of an account whose comments and likes are erased, if it has no posts any
     /// more. Returns whether that is so.
-    pub async fn forgot(&self, user: UserId) -> Result<bool, Error> {
+    pub async fn finish_forgetting(&self, user: UserId) -> Result<bool, Error> {
         let partition = user.partition();
         let call = Call::new("post_forgot")
             .key(keys::forgetting(partition))
@@ -134,5 +134,5 @@ fn parse(member: &str) -> Option<PostId> {
 
 // A page of a list by rank: entries only ever leave it, or are added at its end.
 fn ranks(key: String, rank: usize) -> Cmd {
-    cmd("ZRANGE").arg(key).arg(rank).arg(rank + Store::WAITING_MAX - 1).take()
+    cmd("ZRANGE").arg(key).arg(rank).arg(rank + Store::BACKLOG_PAGE_MAX - 1).take()
 }

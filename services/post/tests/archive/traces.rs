@@ -84,7 +84,7 @@ async fn a_recorded_call_that_reads_an_old_post_has_a_span_of_the_archive(
         posts.push(support::post(aging.system.create(AUTHOR, text).await.unwrap().id));
     }
     aging.evict(&[posts[0].get(), posts[1].get()]).await;
-    let (system, tiers) = (aging.url.split(':').next().unwrap(), aging.tiers());
+    let (system, tiered) = (aging.url.split(':').next().unwrap(), aging.tiered());
     let (system, refused) = match system {
         "sqlite" => ("sqlite", "1"),
         _ => ("postgresql", "42P01"),
@@ -93,9 +93,9 @@ async fn a_recorded_call_that_reads_an_old_post_has_a_span_of_the_archive(
     let subscriber = tracing_subscriber::registry().with(spans.clone());
     let _set = tracing::subscriber::set_default(subscriber);
 
-    assert!(tiers.post(posts[0], None).await.unwrap().is_some());
+    assert!(tiered.post(posts[0], None).await.unwrap().is_some());
     assert!(spans.take().is_empty(), "nobody records that");
-    let read = tiers.post(posts[0], None).instrument(info_span!("a call"));
+    let read = tiered.post(posts[0], None).instrument(info_span!("a call"));
     assert!(read.await.unwrap().is_some());
     let told = spans.take();
     assert_eq!(told.len(), 1, "one for each operation: {told:?}");
@@ -114,7 +114,7 @@ async fn a_recorded_call_that_reads_an_old_post_has_a_span_of_the_archive(
 
     let mut archive = connect(&aging.url).await;
     execute(&mut archive, "ALTER TABLE posts RENAME TO elsewhere").await;
-    let read = tiers.post(posts[1], None).instrument(info_span!("a call"));
+    let read = tiered.post(posts[1], None).instrument(info_span!("a call"));
     read.await.unwrap_err();
     let told = spans.take();
     for name in ["error.type", "db.response.status_code"] {

@@ -6,11 +6,11 @@
 //! comes back. So whatever is evicted, comes back or ends meanwhile, an answer is one that was right
 //! at some moment of the call.
 
-mod authors;
+mod author_posts;
 mod lists;
 mod restore;
 
-pub use authors::Newest;
+pub use author_posts::PostPage;
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use moka::sync::Cache;
 use crate::{
     archive::{self, Archive},
     error::Error,
-    post::{Content, Post},
-    store::{Gathered, Store},
+    post::{Content, ListLengths, Post},
+    store::Store,
 };
 
 /// How often a post is looked for that is on its way from one tier to the other.
@@ -34,14 +34,14 @@ const ABSENT_TTL: Duration = Duration::from_secs(30);
 
 /// Posts and what belongs to them, wherever they are.
 #[derive(Clone)]
-pub struct Tiers {
+pub struct TieredStore {
     store: Store,
     archive: Option<Archive>,
     absent: Cache<PostId, ()>,
     warm_window: Duration,
 }
 
-impl Tiers {
+impl TieredStore {
     /// Returns what is in a store, and in the archive if there is one. What is brought back from
     /// there stays for so long at least.
     pub fn new(store: Store, archive: Option<Archive>, warm_window: Duration) -> Self {
@@ -80,7 +80,7 @@ impl Tiers {
 
     /// Returns those of some posts that exist, as a viewer sees them, and those of which nobody can
     /// tell now: the archive may have them, and does not answer.
-    pub(crate) async fn posts_as_far_as_known(
+    pub(crate) async fn posts_best_effort(
         &self,
         ids: &[PostId],
         viewer: Option<UserId>,
@@ -92,13 +92,13 @@ impl Tiers {
         if missing.is_empty() {
             return Ok((found, IdSet::default()));
         }
-        let (archived, unknown) = self.archived_as_far_as_known(&missing, viewer).await?;
+        let (archived, unknown) = self.archived_best_effort(&missing, viewer).await?;
         found.extend(archived);
         Ok((found, unknown))
     }
 
     /// Returns which posts exist, in the order asked for; `None` where nobody can tell now.
-    pub(crate) async fn exist_as_far_as_known(
+    pub(crate) async fn exist_best_effort(
         &self,
         ids: &[PostId],
     ) -> Result<Vec<Option<bool>>, Error> {
@@ -108,14 +108,14 @@ impl Tiers {
         if missing.is_empty() {
             return Ok(exist.into_iter().map(Some).collect());
         }
-        let (found, unknown) = self.archived_as_far_as_known(&missing, None).await?;
-        let exists = |(id, here): (&PostId, bool)| {
-            (!unknown.contains(id)).then_some(here || found.contains_key(id))
+        let (found, unknown) = self.archived_best_effort(&missing, None).await?;
+        let exists = |(id, in_redis): (&PostId, bool)| {
+            (!unknown.contains(id)).then_some(in_redis || found.contains_key(id))
         };
         Ok(ids.iter().zip(exist).map(exists).collect())
     }
 
-    async fn archived_as_far_as_known(
+    async fn archived_best_effort(
         &self,
         missing: &[PostId],
         viewer: Option<UserId>,
@@ -157,26 +157,31 @@ impl Tiers {
     /// Returns which posts an account likes, in the order asked for. One round trip to each
     /// partition, all sent together, where all are newer than what was ever evicted.
     pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<Vec<bool>, Error> {
-        let here = self.store.liked_here(user, ids).await?;
-        let unsure = ids.iter().zip(&here).filter(|(_, liked)| liked.is_none());
+        let in_redis = self.store.liked_in_redis(user, ids).await?;
+        let unsure = ids.iter().zip(&in_redis).filter(|(_, liked)| liked.is_none());
         let unsure: Vec<_> = unsure.map(|(&id, _)| id).collect();
-        let mut there = IdSet::default();
+        let mut archived_likes = IdSet::default();
         if !unsure.is_empty() {
             // It may have come back since: whether it is here and liked is read at one moment.
-            let here = self.store.posts(&unsure, Some(user)).await?;
-            there.extend(here.iter().flatten().filter(|post| post.liked).map(|post| post.id));
-            let away = unsure.into_iter().zip(here).filter(|(_, here)| here.is_none());
-            let away: Vec<_> = away.map(|(id, _)| id).collect();
-            let found = self.archived(&away, Some(user)).await?;
-            there.extend(found.into_values().filter(|post| post.liked).map(|post| post.id));
+            let in_redis = self.store.posts(&unsure, Some(user)).await?;
+            archived_likes
+                .extend(in_redis.iter().flatten().filter(|post| post.liked).map(|post| post.id));
+            let archived_ids =
+                unsure.into_iter().zip(in_redis).filter(|(_, in_redis)| in_redis.is_none());
+            let archived_ids: Vec<_> = archived_ids.map(|(id, _)| id).collect();
+            let found = self.archived(&archived_ids, Some(user)).await?;
+            archived_likes
+                .extend(found.into_values().filter(|post| post.liked).map(|post| post.id));
         }
-        let liked = |(id, here): (&PostId, Option<bool>)| here.unwrap_or(there.contains(id));
-        Ok(ids.iter().zip(here).map(liked).collect())
+        let liked = |(id, in_redis): (&PostId, Option<bool>)| {
+            in_redis.unwrap_or(archived_likes.contains(id))
+        };
+        Ok(ids.iter().zip(in_redis).map(liked).collect())
     }
 
     /// Returns how many like a post that is not in Redis, but in the archive, and since when an
     /// account does, if it does; `None` where there is no such post.
-    pub(crate) async fn like_away(
+    pub(crate) async fn archived_like(
         &self,
         user: UserId,
         id: PostId,
@@ -227,9 +232,9 @@ impl Tiers {
     pub(crate) async fn are_listed(&self, pairs: &[(PostId, PostId)]) -> Result<Vec<bool>, Error> {
         let mut listed = self.store.are_listed(pairs).await?;
         let targets: Vec<_> = pairs.iter().map(|&(_, target)| target).collect();
-        let here = self.store.exist(&targets).await?;
-        for ((pair, here), listed) in pairs.iter().zip(here).zip(&mut listed) {
-            if !here && !*listed && self.archive.is_some() {
+        let in_redis = self.store.exist(&targets).await?;
+        for ((pair, in_redis), listed) in pairs.iter().zip(in_redis).zip(&mut listed) {
+            if !in_redis && !*listed && self.archive.is_some() {
                 *listed = self.archive()?.is_listed(*pair).await?;
             }
         }
@@ -237,17 +242,21 @@ impl Tiers {
     }
 
     /// Returns how many entries the lists of posts have.
-    pub(crate) async fn gathered(&self, ids: &[PostId]) -> Result<Vec<Gathered>, Error> {
-        let (mut gathered, here) =
-            futures::try_join!(self.store.gathered(ids), self.store.exist(ids))?;
-        let away: Vec<_> =
-            ids.iter().zip(&here).filter(|(_, here)| !**here).map(|(&id, _)| id).collect();
-        if self.archive.is_some() && !away.is_empty() {
-            let archived = self.archive()?.gathered(&away).await?;
-            for (id, gathered) in ids.iter().zip(&mut gathered) {
-                *gathered = archived.get(id).copied().unwrap_or(*gathered);
+    pub(crate) async fn list_lengths(&self, ids: &[PostId]) -> Result<Vec<ListLengths>, Error> {
+        let (mut list_lengths, in_redis) =
+            futures::try_join!(self.store.list_lengths(ids), self.store.exist(ids))?;
+        let archived_ids: Vec<_> = ids
+            .iter()
+            .zip(&in_redis)
+            .filter(|(_, in_redis)| !**in_redis)
+            .map(|(&id, _)| id)
+            .collect();
+        if self.archive.is_some() && !archived_ids.is_empty() {
+            let archived = self.archive()?.list_lengths(&archived_ids).await?;
+            for (id, list_lengths) in ids.iter().zip(&mut list_lengths) {
+                *list_lengths = archived.get(id).copied().unwrap_or(*list_lengths);
             }
         }
-        Ok(gathered)
+        Ok(list_lengths)
     }
 }

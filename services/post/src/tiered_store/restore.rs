@@ -12,31 +12,31 @@ use microblog_domain::{PostId, Stamp, UserId};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use super::Tiers;
-use crate::{error::Error, store::Restored};
+use super::TieredStore;
+use crate::{error::Error, store::RestoreOutcome};
 
 /// How long to try: longer than somebody who died meanwhile keeps the others out.
-const TRY_MAX: Duration = Duration::from_secs(60);
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long to wait for somebody else who brings the same post back: at first, and at most.
-const WAIT_MIN: Duration = Duration::from_millis(10);
-const WAIT_MAX: Duration = Duration::from_secs(1);
+const BACKOFF_MIN: Duration = Duration::from_millis(10);
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 /// How often the lease is prolonged: a third of the time that it is had for.
-const RENEWAL: Duration = Duration::from_secs(3);
+const RENEWAL_PERIOD: Duration = Duration::from_secs(3);
 
-impl Tiers {
+impl TieredStore {
     /// Brings a post back into Redis if it is in the archive. Returns whether it is in Redis now.
-    pub async fn bring_back(&self, id: PostId) -> Result<bool, Error> {
-        self.return_post(id, None).await
+    pub async fn restore(&self, id: PostId) -> Result<bool, Error> {
+        self.restore_post(id, None).await
     }
 
     /// Brings a post back likewise, for an account that changes it: so many per minute as it may.
-    pub async fn bring_back_for(&self, user: UserId, id: PostId) -> Result<bool, Error> {
-        self.return_post(id, Some(user)).await
+    pub async fn restore_for(&self, user: UserId, id: PostId) -> Result<bool, Error> {
+        self.restore_post(id, Some(user)).await
     }
 
-    async fn return_post(&self, id: PostId, user: Option<UserId>) -> Result<bool, Error> {
+    async fn restore_post(&self, id: PostId, user: Option<UserId>) -> Result<bool, Error> {
         if self.store.exist(&[id]).await? == [true] {
             return Ok(true);
         }
@@ -49,53 +49,53 @@ impl Tiers {
         {
             return Err(Error::RestoresThrottled(wait));
         }
-        let (give_up, mut wait) = (Instant::now() + TRY_MAX, WAIT_MIN);
-        while Instant::now() < give_up {
-            let whose = Uuid::new_v4().to_string();
-            if self.store.begin_restore(id, &whose).await? {
-                match self.restore(id, &whose).await {
-                    Ok(Restored::Yes) => return Ok(true),
-                    Ok(Restored::Deleted) => return Ok(false),
-                    Ok(Restored::Again) => {}
+        let (deadline, mut wait) = (Instant::now() + RESTORE_TIMEOUT, BACKOFF_MIN);
+        while Instant::now() < deadline {
+            let holder = Uuid::new_v4().to_string();
+            if self.store.begin_restore(id, &holder).await? {
+                match self.restore_under_lease(id, &holder).await {
+                    Ok(RestoreOutcome::Restored) => return Ok(true),
+                    Ok(RestoreOutcome::Deleted) => return Ok(false),
+                    Ok(RestoreOutcome::Retry) => {}
                     Err(error) => {
-                        self.store.give_up_restore(id, &whose).await?;
+                        self.store.release_restore(id, &holder).await?;
                         return Err(error);
                     }
                 }
             }
             // Somebody else is at it, or deletes it.
             sleep(wait).await;
-            wait = (wait * 2).min(WAIT_MAX);
+            wait = (wait * 2).min(BACKOFF_MAX);
             if self.store.exist(&[id]).await? == [true] {
                 return Ok(true);
             }
-            if self.store.ended(&[id]).await? == [true] {
+            if self.store.have_tombstones(&[id]).await? == [true] {
                 return Ok(false);
             }
         }
-        Err(Error::Moving)
+        Err(Error::RetriesExhausted)
     }
 
-    async fn restore(&self, id: PostId, whose: &str) -> Result<Restored, Error> {
+    async fn restore_under_lease(&self, id: PostId, holder: &str) -> Result<RestoreOutcome, Error> {
         let erasing = self.store.erasing(id.partition()).await?;
-        let thawed = tokio::select! {
-            thawed = self.archive()?.thaw(id) => thawed?,
-            lost = self.lost(id, whose) => return lost.map(|()| Restored::Again),
+        let snapshot = tokio::select! {
+            snapshot = self.archive()?.read_snapshot(id) => snapshot?,
+            lost = self.until_lost(id, holder) => return lost.map(|()| RestoreOutcome::Retry),
         };
-        let Some(frozen) = thawed else {
-            self.store.give_up_restore(id, whose).await?;
-            return Ok(Restored::Deleted);
+        let Some(snapshot) = snapshot else {
+            self.store.release_restore(id, holder).await?;
+            return Ok(RestoreOutcome::Deleted);
         };
         let until = SystemTime::now() + self.warm_window;
         let until = Stamp::first_at(until, id.partition()).get();
-        Ok(self.store.restore(&frozen, whose, until, &erasing).await?)
+        Ok(self.store.restore(&snapshot, holder, until, &erasing).await?)
     }
 
     // Keeps the lease while a large post is read, or until it is lost.
-    async fn lost(&self, id: PostId, whose: &str) -> Result<(), Error> {
+    async fn until_lost(&self, id: PostId, holder: &str) -> Result<(), Error> {
         loop {
-            sleep(RENEWAL).await;
-            if !self.store.keep_restore(id, whose).await? {
+            sleep(RENEWAL_PERIOD).await;
+            if !self.store.renew_restore(id, holder).await? {
                 return Ok(());
             }
         }

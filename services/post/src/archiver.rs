@@ -1,12 +1,13 @@
-//! Writes down in the archive what was made and what ended: from what waits in every partition,
-//! oldest first, in batches.
+//! The write-behind archiver: drains the archive outbox of every partition into the archive, oldest
+//! entries first, in batches.
 //!
-//! What waits says only what it is about. The archiver reads how that is now, writes it to the
-//! archive, and then strikes it out; killed in between, it begins again, and writes the same once
-//! more. A post or comment that is not there any more needs no row: its end waits, too, or its row
-//! was written when it was evicted. As long as the archive is away, things wait.
+//! An outbox entry names a post or comment and has no content. The archiver reads the current
+//! content, writes it to the archive, then removes the entry. After a crash it repeats the batch,
+//! which writes the same rows again. A post or comment that is gone needs no row: its tombstone is
+//! in the outbox too, or the eviction wrote its row. Entries stay in the outbox while the archive
+//! is unavailable.
 //!
-//! Two archivers at once do no harm.
+//! Two archivers may run at once.
 
 use std::{
     collections::HashMap,
@@ -23,14 +24,14 @@ use crate::{
     store::{OutboxEntry, Store},
 };
 
-/// How much is written in a transaction at most: much, since a database writes each page that changed
-/// once for each of them.
+/// The most changes of one transaction. Large, since the database writes each changed page once for
+/// each transaction.
 const TRANSACTION_MAX: usize = 10_000;
 
-/// How much of it is read at once, and in memory.
+/// The most changes that are read, and held in memory, at a time.
 const BATCH_MAX: usize = 500;
 
-/// Writes to the archive what waits.
+/// Drains the archive outbox.
 pub struct Archiver {
     store: Store,
     archive: Archive,
@@ -44,19 +45,19 @@ impl Archiver {
         Self { store, archive, metrics: Metrics::new(), is_migrated: false }
     }
 
-    /// Writes all that waits.
+    /// Drains the outbox of every partition until all are empty.
     pub async fn drain(&mut self) -> Result<(), Error> {
         while self.drain_page().await? {}
         self.metrics.set_backlog(0, None);
         Ok(())
     }
 
-    /// Says that nothing waits here, since another process tells what does.
+    /// Resets the backlog gauges; another replica holds the lease and reports them.
     pub(crate) fn reset_backlog(&self) {
         self.metrics.set_backlog(0, None);
     }
 
-    /// Writes a page of what waits in each partition. Returns whether there is more.
+    /// Writes one page of each partition's outbox. Returns whether there is more.
     pub async fn drain_page(&mut self) -> Result<bool, Error> {
         let partitions: Vec<_> = Partition::all().collect();
         let pages = self.store.archive_outbox(&partitions).await?;

@@ -1,4 +1,4 @@
-//! The jobs that run beside the calls, in one worker of every replica.
+//! Background jobs, which run in one worker of every replica.
 
 use std::time::{Duration, SystemTime};
 
@@ -22,13 +22,14 @@ use crate::{
     tiered_store::TieredStore,
 };
 
-/// How often each job looks for work: 1,024 small reads in one batch.
+/// The period of a job: each run reads 1,024 short lists in one batch.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How often it is looked for deleted accounts to erase, which wait for minutes before that.
+/// The period of the job that erases deleted accounts, which first wait for minutes.
 const ERASURE_PERIOD: Duration = Duration::from_secs(5);
 
-// A post is seen a period after it was written down at the latest, and taken up another one later.
+// The sweeper sees a post at most one period after its creation, and delivers it at most one period
+// later.
 const DELIVERED_WITHIN: Duration = Duration::from_secs(2);
 const _: () = assert!(UNDELIVERED_AFTER.as_millis() < PERIOD.as_millis());
 const _: () = assert!(2 * PERIOD.as_millis() <= DELIVERED_WITHIN.as_millis());
@@ -36,24 +37,24 @@ const _: () = assert!(2 * PERIOD.as_millis() <= DELIVERED_WITHIN.as_millis());
 /// How often the clocks of the partitions are measured.
 const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 
-/// How long a job rests that failed for want of the archive: longer than others take to notice. What
-/// waits may be much, and is read in vain.
+/// How long a job backs off after a failure. Longer than the archive's circuit breaker pauses,
+/// since a run reads long outboxes in vain.
 const BACK_OFF: Duration = Duration::from_secs(5);
 
-/// How many partitions the mover looks through in a round, and how many authors in all, but for the
-/// last partition's. With few authors it is round in half a minute; with a thousand in each
-/// partition, in a quarter of an hour.
+/// The most partitions and authors that one run of the evictor visits; it finishes the partition in
+/// which it reaches the latter. A cycle over all partitions takes half a minute with few authors,
+/// and a quarter of an hour with a thousand in each partition.
 const PARTITIONS_MAX: usize = 32;
 const AUTHORS_MAX: usize = 1_000;
 
-/// Returns the jobs, each running for ever.
+/// Returns the jobs, which never end.
 pub(crate) fn jobs(
     tiered: &TieredStore,
     delivery: &Delivery,
     chassis: &microblog_chassis::Config,
 ) -> Vec<BoxFuture<'static, ()>> {
-    // No call of a deleted account's is under way any more: each ends within its deadline, and a
-    // write that was begun by then not much later.
+    // After this time, no call of a deleted account is in flight: calls end within their deadline,
+    // and the writes that they began end soon after.
     let grace = 2 * Duration::from_millis(chassis.max_timeout_ms);
     let eraser = Eraser::new(tiered.clone(), grace);
     let eraser_lease = Lease::new(tiered.store().clone(), Job::Erasing);
@@ -76,8 +77,8 @@ async fn measure_clocks(store: Store) {
     }
 }
 
-/// Returns the jobs that archive, and move what is old to the archive, for ever. In a thread of their
-/// own: when many post, they keep a processor busy, for which callers would have to wait.
+/// Returns the archiver and the evictor, which never end. They run on a dedicated thread, since
+/// many posts keep a processor busy, and calls must not wait for it.
 pub(crate) fn archiving(
     store: Store,
     archive: Archive,
@@ -137,7 +138,7 @@ async fn archive_all(mut archiver: Archiver, lease: Lease) {
     }
 }
 
-// Goes round all partitions, beginning anywhere: processes may be started again and again.
+// Cycles over all partitions from a random one on, since processes may restart often.
 async fn evict_all(evictor: Evictor, lease: Lease) {
     let mut job = PeriodicJob::new("moving old posts", PERIOD);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

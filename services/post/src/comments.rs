@@ -1,9 +1,9 @@
-//! How a comment is added and deleted.
+//! Adding and deleting comments.
 //!
-//! A comment lies in its post's partition, its author's limit in the author's. So there are two
-//! steps: the request is let through in the author's partition, which is remembered with it; then
-//! the comment is made in the post's, with its count. A request that stopped in between has used
-//! up a place of the limit and done nothing else; repeated, it is let through and makes the comment.
+//! A comment lies in its post's partition, its author's rate limit in the author's. So adding takes
+//! two steps. The first admits the request in the author's partition and stores its idempotency
+//! key. The second adds the comment and its count in the post's partition. A crash in between only
+//! costs one unit of the rate limit: the repeated request is admitted again, and adds the comment.
 
 use microblog_domain::{CommentId, PostId, RequestId, UserId};
 
@@ -21,7 +21,7 @@ pub struct Comments {
 }
 
 impl Comments {
-    /// Returns the means to change what is in both tiers.
+    /// Returns the operations on a tiered store.
     pub fn new(tiered: TieredStore) -> Self {
         Self { tiered }
     }
@@ -50,8 +50,8 @@ impl Comments {
         Err(Error::RetriesExhausted)
     }
 
-    // Adds a comment to a post that is in Redis; PostNotFound where it is not, and the comment can be
-    // added when it is.
+    // Adds a comment to a post that is in Redis. Fails with PostNotFound if the post is not in
+    // Redis, and adding would succeed after a restore.
     async fn add_in_redis(
         &self,
         author: UserId,
@@ -66,7 +66,7 @@ impl Comments {
             Some(to) => match self.find(post, to).await? {
                 Some(answered) => Some(Reply { to, author: answered.content.author }),
                 None => {
-                    // A request that is known may answer what is deleted by now.
+                    // A repeated request may reply to a comment that has since been deleted.
                     let made = store.comment_by_request(post, author, request).await?;
                     let Some(id) = made else { return Err(Error::CommentNotFound) };
                     return self.existing(post, id, author, text, Some(to)).await;
@@ -85,7 +85,7 @@ impl Comments {
         }
     }
 
-    // A comment on a post, wherever that is: what changes nothing brings no post back.
+    // Finds a comment in either tier. Reads do not restore the post.
     async fn find(&self, post: PostId, id: CommentId) -> Result<Option<Comment>, Error> {
         if let Some(mut comments) = self.tiered.comments_in_redis(post, &[id]).await? {
             return Ok(comments.pop());
@@ -96,7 +96,7 @@ impl Comments {
         Ok(self.tiered.archive()?.comments(post, &[id]).await?.pop())
     }
 
-    // The comment that a request made before, if that request was the same.
+    // Returns the comment that the request made before; fails if that request differed.
     async fn existing(
         &self,
         post: PostId,
@@ -115,11 +115,12 @@ impl Comments {
         }
     }
 
-    /// Deletes a comment on behalf of its author or its post's; nothing where there is none.
+    /// Deletes a comment on behalf of its author or the post's author. Does nothing if there is
+    /// none.
     pub async fn delete(&self, user: UserId, post: PostId, id: CommentId) -> Result<(), Error> {
         let Some(comment) = self.tiered.comments(post, &[id]).await?.pop() else { return Ok(()) };
         if comment.content.author != user {
-            // Where there is no post any more, its comments went with it.
+            // If the post is deleted, so are its comments.
             let Some(post) = self.tiered.post(post, None).await? else { return Ok(()) };
             if post.content.author != user {
                 return Err(Error::NotTheAuthor);
@@ -132,7 +133,7 @@ impl Comments {
                 break;
             }
         }
-        // If it never was with its post, somebody else deleted it.
+        // If no attempt found the comment on its post, another call deleted it.
         Ok(())
     }
 }

@@ -1,27 +1,26 @@
-//! Erasing what deleted accounts wrote on the posts of others: their likes and comments.
+//! The eraser: removes the likes and comments that deleted accounts left on other accounts' posts.
 //!
-//! No index says where an account liked and commented, since each like would have to pay for it. One
-//! walk over all posts in Redis takes off what all accounts wrote that are to be erased at its
-//! beginning; in the archive an index finds it.
+//! Redis has no index of likes and comments by account, since every like would pay for it. One walk
+//! over all posts in Redis removes the entries of all accounts that are due when it begins. The
+//! archive has such an index.
 //!
-//! A run, which one replica carries out at a time, and another one takes up where it was left:
+//! One replica executes a run at a time; another one may resume it. Its stages:
 //!
-//! 1. *Begun*, once the posts of the accounts are gone, and no call of theirs is under way any more:
-//!    their posts and comments are refused since, and their tokens are gone, so what they wrote
-//!    only gets less. The run and its accounts are written down.
-//! 2. *Fenced*: from now on, no post leaves Redis, in any partition.
-//! 3. *The archive*: the likes and comments of the accounts go, in one transaction with the counts of
-//!    their posts.
-//! 4. *Walked*, partition by partition, after a new fence: whoever began before it to bring a post
-//!    back may have read it in the archive as it was before step 3, and has to begin again. Then all
-//!    posts of authors' lists, and all that are off them, are looked through; and then the fence is
-//!    lifted.
-//! 5. *Done*: the accounts, which have no posts either, are forgotten.
+//! 1. *Begun*: the posts of the accounts are deleted, and no call of theirs is in flight. Their
+//!    posts and comments have been rejected since, and their tokens are revoked, so no new entries
+//!    appear. The run and its accounts are stored.
+//! 2. *Fenced*: no post leaves Redis, in any partition.
+//! 3. *Archive*: the likes and comments of the accounts are deleted, in one transaction with the
+//!    counts.
+//! 4. *Walked*, for each partition, behind a second fence. A restore that began before the fence
+//!    may have read rows from before stage 3, and must retry. The walk visits all listed posts and
+//!    all evictable ones; then the fence is lifted.
+//! 5. *Done*: the deletion of the accounts is complete.
 //!
-//! So a post that is in the archive in step 3 is erased there, and comes back without what is erased;
-//! one that is in Redis then stays until it was walked past. What a mover that began before step 2
-//! still writes to the archive is of posts that stay in Redis, and is replaced when they leave. Each
-//! step may be repeated.
+//! A post that is in the archive during stage 3 is erased there, and a restore brings back the
+//! erased state. A post in Redis stays there until the walk has visited it. An evictor that began
+//! before stage 2 may still write a snapshot; that post stays in Redis, and a later snapshot
+//! replaces it. Each stage may be repeated.
 
 use std::{
     collections::HashSet,
@@ -40,16 +39,16 @@ use crate::{
     tiered_store::TieredStore,
 };
 
-/// How many accounts one walk erases at most: each post that is liked is searched for all of them.
+/// The most accounts of one run: each liked post is searched for all of them.
 const ACCOUNTS_MAX: usize = 500;
 
-/// How many posts are looked at at once, and how many comments on one of them.
+/// The page size of posts, and of comments on one post.
 const PAGE: usize = 500;
 
 /// How many of each author's newest posts are read together with those of other authors.
 const AUTHOR_PAGE: usize = 100;
 
-/// Comments on how many posts are read at once.
+/// The number of posts whose comments are read concurrently.
 const POSTS_AT_ONCE: usize = 8;
 
 /// Erases what deleted accounts wrote.
@@ -60,13 +59,12 @@ pub struct Eraser {
 }
 
 impl Eraser {
-    /// Returns an eraser that begins with an account when it was deleted so long ago.
+    /// Returns an eraser for accounts that were deleted at least `grace` ago.
     pub fn new(tiered: TieredStore, grace: Duration) -> Self {
         Self { tiered, grace }
     }
 
-    /// Goes on with the run that is under way, or begins one if accounts wait for it. Returns whether
-    /// there was anything to do.
+    /// Resumes the current run, or begins one if accounts are due. Returns whether there was work.
     pub async fn run_once(&self) -> Result<bool, Error> {
         let store = self.tiered.store();
         let mut run = match store.erasure().await? {
@@ -100,7 +98,7 @@ impl Eraser {
         let marked = self.tiered.store().forgetting_since().await?;
         let due = marked.into_iter().filter(|&(_, since)| age(since) >= self.grace);
         let due: Vec<_> = due.map(|(account, _)| account).collect();
-        // An account whose posts are still being deleted would not be forgotten after all.
+        // An account whose posts still exist could not be completed.
         let have_posts = self.tiered.store().have_lists(&due).await?;
         let accounts = due.into_iter().zip(have_posts).filter(|(_, has_posts)| !has_posts);
         let accounts: Vec<_> = accounts.map(|(account, _)| account).take(ACCOUNTS_MAX).collect();
@@ -113,7 +111,7 @@ impl Eraser {
     }
 
     async fn archive(&self) -> Result<Option<&Archive>, Error> {
-        // Where there ever was one, nothing is erased without it.
+        // If there ever was an archive, erasing requires it.
         let is_needed = || self.tiered.store().has_archive();
         match self.tiered.archive() {
             Ok(archive) => Ok(Some(archive)),
@@ -138,7 +136,7 @@ impl Eraser {
         Ok(())
     }
 
-    // Looks through all posts of a partition that are in Redis.
+    // Visits all posts of a partition that are in Redis.
     async fn walk(&self, partition: Partition, run: &ErasureRun) -> Result<(), Error> {
         let store = self.tiered.store();
         store.fence(&[partition], run.id, Fence::Walk).await?;
@@ -153,8 +151,8 @@ impl Eraser {
             }
             cursor = next;
         }
-        // After the lists: what is taken off one meanwhile is here. Scores only grow, but for those of
-        // what comes from the lists.
+        // After the lists, since posts move from the lists to here. Scores of posts in this set
+        // only grow.
         let mut after = None;
         loop {
             let page = store.evictable_page(partition, after, PAGE).await?;
@@ -168,7 +166,7 @@ impl Eraser {
         Ok(())
     }
 
-    // Looks through the lists of some authors.
+    // Visits the listed posts of some authors.
     async fn erase_of(&self, authors: &[UserId], run: &ErasureRun) -> Result<(), Error> {
         let store = self.tiered.store();
         let pages = store.newest_of_each(authors, None, AUTHOR_PAGE).await?;
@@ -190,7 +188,7 @@ impl Eraser {
         Ok(())
     }
 
-    // Takes off posts what the accounts wrote there.
+    // Removes the likes and comments of the accounts from posts.
     async fn erase_on(&self, posts: &[PostId], run: &ErasureRun) -> Result<(), Error> {
         let store = self.tiered.store();
         let accounts: &HashSet<UserId> = &run.accounts.iter().copied().collect();
@@ -227,7 +225,7 @@ impl Eraser {
     }
 }
 
-/// Returns how long ago a stamp was issued.
+/// Returns the age of a stamp.
 fn age(stamp: u64) -> Duration {
     let since = Stamp::new(stamp).map_or(SystemTime::UNIX_EPOCH, Stamp::time);
     SystemTime::now().duration_since(since).unwrap_or_default()

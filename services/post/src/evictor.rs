@@ -1,18 +1,19 @@
-//! Takes posts out of Redis that are old, once the archive has them.
+//! The evictor: moves old posts from Redis to the archive.
 //!
-//! 1. *Retired*, one atomic step in the author's partition: a post that is older than the hot window,
-//!    and not among its author's newest, is taken off its author's list, oldest first, if the archive
-//!    has its row. From then on the list goes on in the archive there. The post itself is still in
-//!    Redis.
-//! 2. *Marked*, one atomic step: the post is given a mark, a stamp, which whoever changes what it has
-//!    gathered wipes.
-//! 3. What it has gathered is read, and *frozen* in the archive under that mark, in one transaction,
-//!    unless something later is there.
-//! 4. *Evicted*, one atomic step, if the post still has the mark: it goes, with all that belongs to
-//!    it. What is in the archive is the truth now, until it [comes back](crate::Tiers::bring_back).
+//! 1. *Evictable*, one atomic step in the author's partition. A post that is older than the hot
+//!    window, and not among its author's newest, leaves its author's list. The oldest leaves first,
+//!    and only if the archive has its row. From there on the list continues in the archive. The
+//!    post itself is still in Redis.
+//! 2. *Marked*, one atomic step: the post gets an eviction mark, a stamp. Every change of its lists
+//!    removes the mark.
+//! 3. *Snapshotted*: the post and its lists are read, and written to the archive under the mark in
+//!    one transaction, unless the archive has a later snapshot.
+//! 4. *Evicted*, one atomic step, if the post still has the mark: the post and its lists are
+//!    deleted from Redis. The archive is authoritative until a
+//!    [restore](crate::TieredStore::restore).
 //!
-//! Killed after any step, the post is in Redis, or in the archive as it was. Two movers at once do no
-//! harm: the later mark counts in Redis, and in the archive.
+//! After a crash at any step, the post is in Redis, or in the archive unchanged. Two evictors may
+//! run at once: the later mark wins in Redis and in the archive.
 
 use std::time::{Duration, SystemTime};
 
@@ -26,19 +27,19 @@ use crate::{
     store::{PostCount, Store},
 };
 
-/// How much posts may have gathered that are moved together, unless it is one.
+/// The most list entries of a batch of posts, unless the batch is one post.
 const ENTRIES_MAX: u64 = 50_000;
 
-/// For how long the rows of what ended stay: longer than an archiver can be late.
+/// How long rows of deleted posts and comments stay as tombstones: longer than an archiver can lag.
 const TOMBSTONE_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How many posts of one author are retired at once.
+/// The most posts of one author that one step makes evictable.
 const EVICTABLE_MAX: usize = 100;
 
-/// How many posts of one author are counted at once.
+/// The page size when the unlisted posts of an author are counted.
 const COUNT_PAGE: usize = 500;
 
-/// Moves old posts to the archive.
+/// Evicts old posts to the archive.
 #[derive(Clone)]
 pub struct Evictor {
     store: Store,
@@ -49,25 +50,25 @@ pub struct Evictor {
     warm_window: Duration,
 }
 
-/// What was moved.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evictions {
-    /// Authors that were looked at.
+    /// Authors that were visited.
     pub authors: usize,
-    /// Posts that were taken off their author's list.
+    /// Posts that became evictable.
     pub evictable: u64,
-    /// Posts that left Redis.
+    /// Posts that were evicted.
     pub evicted: u64,
 }
 
 impl Evictor {
-    /// Returns a mover.
+    /// Returns an evictor.
     pub fn new(store: Store, archive: Archive, config: &archive::Config) -> Self {
         let archive::Config { hot_window, hot_posts, warm_window, .. } = *config;
         Self { store, archive, metrics: Metrics::new(), hot_window, hot_posts, warm_window }
     }
 
-    /// Moves what is old in a partition.
+    /// Evicts the old posts of a partition.
     pub async fn partition(&self, partition: Partition) -> Result<Evictions, Error> {
         let (authors, evictable) = self.make_evictable(partition).await?;
         let evicted = self.evict(partition).await?;
@@ -75,7 +76,7 @@ impl Evictor {
         Ok(Evictions { authors, evictable, evicted })
     }
 
-    /// Removes what is left in the archive of posts and comments that ended long ago.
+    /// Deletes expired tombstones from the archive.
     pub async fn purge(&self) -> Result<(), Error> {
         let before = SystemTime::now().checked_sub(TOMBSTONE_TTL).unwrap_or(SystemTime::UNIX_EPOCH);
         let before = Stamp::first_at(before, Partition::new(0)).get();
@@ -83,7 +84,7 @@ impl Evictor {
         Ok(())
     }
 
-    // Returns how many authors there are, and how many posts were retired.
+    // Returns the number of authors, and of posts that became evictable.
     async fn make_evictable(&self, partition: Partition) -> Result<(usize, u64), Error> {
         let (mut count, mut evictable, mut cursor) = (0, 0, 0);
         loop {
@@ -106,7 +107,7 @@ impl Evictor {
         }
     }
 
-    // Retires an author's posts that are old, of the oldest `count`.
+    // Makes the old ones of an author's oldest `count` posts evictable.
     async fn make_author_posts_evictable(
         &self,
         author: UserId,
@@ -121,7 +122,7 @@ impl Evictor {
             old.retain(|id| id.get() < before.get());
             let known = self.archive.known(&old).await?;
             let unknown: Vec<_> = old.iter().copied().filter(|id| !known.contains(id)).collect();
-            // Of before there was an archive: they are retired another time.
+            // Posts from before the archive existed: they become evictable in a later run.
             self.store.enqueue_posts(&unknown).await?;
             let is_known = |id: &&PostId| known.contains(*id);
             let old: Vec<_> = old.iter().take_while(is_known).copied().collect();
@@ -143,7 +144,7 @@ impl Evictor {
         if self.store.is_fenced(partition).await? {
             return Ok(evicted);
         }
-        // What is postponed to a moment from now on is not looked at again.
+        // A post that is postponed to after this moment is not read again.
         let now = Stamp::first_at(SystemTime::now(), partition).get();
         loop {
             let ids = self.store.evictable(partition, now).await?;
@@ -154,7 +155,7 @@ impl Evictor {
         }
     }
 
-    // Evicts posts, or leaves them in peace for a while.
+    // Evicts posts, or postpones those that cannot be evicted.
     async fn evict_posts(&self, partition: Partition, ids: &[PostId]) -> Result<u64, Error> {
         let marks = self.store.mark_for_eviction(ids).await?;
         let posts = self.store.posts(ids, None).await?;
@@ -167,7 +168,7 @@ impl Evictor {
             match self.snapshot_and_evict(batch.clone()).await {
                 Ok(ids) => evicted.extend(ids),
                 Err(error) if error.is_outage() => return Err(error),
-                // What cannot be moved keeps no other here.
+                // A post that fails must not keep the others in Redis.
                 Err(_) => evicted.extend(self.snapshot_and_evict_each(batch).await?),
             }
         }
@@ -191,14 +192,14 @@ impl Evictor {
                 Err(error) if error.is_outage() => return Err(error),
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
-                    tracing::error!(post = id, error, "a post cannot be moved to the archive");
+                    tracing::error!(post = id, error, "eviction of a post failed");
                 }
             }
         }
         Ok(evicted)
     }
 
-    // Returns those that left.
+    // Returns the posts that were evicted.
     async fn snapshot_and_evict(&self, marked: Vec<(Post, u64)>) -> Result<Vec<PostId>, Error> {
         let mut snapshots = Vec::with_capacity(marked.len());
         for (post, mark) in marked {
@@ -215,8 +216,8 @@ impl Evictor {
         Ok(evicted.map(|(&(id, _), _)| id).collect())
     }
 
-    // Of a post that was retired, the archive may have lost the row since: then it is archived once
-    // more, and leaves another time.
+    // If the archive has lost the row of an evictable post, archives it again; a later run evicts
+    // it.
     async fn reenqueue_unknown(&self, ids: &[PostId]) -> Result<(), Error> {
         let known = self.archive.known(ids).await?;
         let unknown: Vec<_> = ids.iter().copied().filter(|id| !known.contains(id)).collect();
@@ -225,9 +226,9 @@ impl Evictor {
     }
 }
 
-/// Counts an author's posts that are not on the list, where a version made the list that did not, or
-/// the count is wrong. They are those in the archive that are older than all on the list, and did not
-/// end. If one leaves the list or ends meanwhile, the count is not used, and another round counts
+/// Counts the unlisted posts of an author: those in the archive that are older than all listed ones
+/// and not deleted. Needed where an older version wrote the list, or the count is wrong. If a post
+/// becomes evictable or is deleted meanwhile, the result is discarded, and a later run counts
 /// again.
 pub(crate) async fn count_unlisted(
     store: &Store,
@@ -242,7 +243,7 @@ pub(crate) async fn count_unlisted(
         let Some(&last) = ids.last() else { break };
         let mut deleted = store.have_tombstones(&ids).await?.into_iter();
         ids.retain(|_| deleted.next() == Some(false));
-        // The archive may have come to know of an end in between.
+        // The archiver may have written a tombstone in between.
         count += archive.known(&ids).await?.len() as u64;
         before = Some(last);
     }
@@ -250,7 +251,7 @@ pub(crate) async fn count_unlisted(
     Ok(())
 }
 
-// Takes as many posts as are moved together.
+// Takes a batch of posts within [`ENTRIES_MAX`].
 fn take_batch(marked: &mut Vec<(Post, u64)>) -> Vec<(Post, u64)> {
     let mut entries = 0;
     let fits = |(post, _): &&(Post, u64)| {

@@ -1,9 +1,9 @@
-//! Forgetting a deleted account: its posts are deleted. What it wrote on the posts of others is
-//! [erased](crate::Eraser) later, and then it is forgotten.
+//! Deletes the posts of deleted accounts. The [eraser](crate::Eraser) removes their likes and
+//! comments on other posts later, and then completes the deletion.
 //!
-//! The account is marked first, and for good: from then on its posts and comments are refused, so
-//! that the list of its posts only shrinks. Each step here can be repeated, so a crash only means
-//! that a job begins again at what is left.
+//! The account is marked first, for good: from then on its posts and comments are rejected, so its
+//! list of posts only shrinks. Each step may be repeated: after a crash, the job continues with
+//! what is left.
 
 use microblog_domain::UserId;
 
@@ -16,8 +16,8 @@ use crate::{
 
 const PAGE: usize = 200;
 
-/// Deletes all posts of the marked accounts. What fails for one does not keep the others waiting;
-/// the first failure is returned.
+/// Deletes all posts of the marked accounts. A failure for one does not stop the others; returns
+/// the first failure.
 pub async fn forget_marked(tiered: &TieredStore, posts: &Posts) -> Result<(), Error> {
     let mut outcome = Ok(());
     for user in tiered.store().forgetting().await? {
@@ -37,16 +37,16 @@ async fn forget(tiered: &TieredStore, posts: &Posts, user: UserId) -> Result<(),
             break;
         }
     }
-    // What was retired since is in the archive, too.
+    // Posts that became evictable meanwhile are in the archive, too.
     if has_archived_posts && forget_archived(tiered, posts, user).await? {
         tiered.store().remove_archive_marker(user).await?;
     }
-    // If something is left, the next round goes on, as long as the account is marked.
+    // The next run deletes what is left, as long as the account is marked.
     Ok(())
 }
 
-// Returns whether nothing is left in the archive. What is deleted here is there until the archive
-// knows it.
+// Returns whether the archive has no posts of the account. It has those deleted here until the
+// archiver writes their tombstones.
 async fn forget_archived(tiered: &TieredStore, posts: &Posts, user: UserId) -> Result<bool, Error> {
     let (archive, mut before) = (tiered.archive()?, None);
     loop {

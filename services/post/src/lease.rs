@@ -1,5 +1,4 @@
-//! Jobs that one process of all replicas does at a time. Two at once would change nothing, but do the
-//! work twice.
+//! Leases: one process of all replicas runs a job at a time. Two at once would only repeat work.
 
 use std::time::Duration;
 
@@ -11,10 +10,10 @@ use crate::{
     store::{Job, Store},
 };
 
-/// How often a job that is under way is taken again: a third of what it may be left alone.
+/// How often a running job renews its lease: a third of the lease's lifetime.
 const RENEWAL_PERIOD: Duration = Duration::from_secs(3);
 
-/// The right to do a job.
+/// A lease on a job, which another process may hold.
 pub(crate) struct Lease {
     store: Store,
     job: Job,
@@ -22,13 +21,13 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Returns the right to do a job, which may be somebody else's now.
+    /// Returns a lease that is not acquired yet.
     pub(crate) fn new(store: Store, job: Job) -> Self {
         Self { store, job, holder: Uuid::new_v4().to_string() }
     }
 
-    /// Works, unless another process does, and until another one does. Returns what came of it;
-    /// `None` where the other one goes on. Who fails leaves the job to others, who may fare better.
+    /// Runs the work while it holds the lease. Returns `None` if another process holds the lease,
+    /// or takes it over. Releases the lease if the work fails: another process may succeed.
     pub(crate) async fn hold<T>(
         &self,
         work: impl Future<Output = Result<T, Error>>,

@@ -1,11 +1,14 @@
 //! The post service: posts, reposts, likes and comments.
 //!
-//! A post lies in its author's partition, which its id names, with all that belongs to it: one
-//! atomic step changes a list and its count. What reaches beyond the partition, such as a repost
-//! that another post counts and the delivery to timelines, [survives a crash](Posts) in between.
-//! The service calls the timeline service alone, to tell it of new posts. It does not know whether
-//! an account exists, nor who blocks whom; an account that it was told to [forget](Store::forget)
-//! posts no more.
+//! A post and everything that belongs to it lie in one partition, its author's; the post's id names
+//! it. One atomic step changes a list together with its count. Work that crosses partitions or
+//! services, such as repost counts and delivery to timelines, is a [saga that survives
+//! crashes](Posts). Posts live in two tiers: Redis is the [hot store](Store), a SQL database the
+//! [archive](Archive); [`TieredStore`] reads both.
+//!
+//! The service calls only the timeline service, to deliver new posts. It does not store whether an
+//! account exists or who blocks whom. It rejects posts of accounts that are marked as
+//! [deleted](Store::forget).
 
 mod archive;
 mod archiver;
@@ -74,20 +77,19 @@ pub use verify::{Report, partition as verify_partition};
 /// Why the service does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address of the store makes no sense.
+    /// The Redis address is not valid.
     #[error("the store cannot be opened")]
     Store(#[from] keyspace::Error),
-    /// The address of the archive makes no sense.
+    /// The archive address is not valid.
     #[error("the archive cannot be opened")]
     Archive(#[from] OpenError),
-    /// The address of the timeline service makes no sense.
+    /// The address of the timeline service is not valid.
     #[error("the address of the timeline service is not valid")]
     Timeline(#[from] AddressError),
 }
 
-/// Returns the service as one worker of a process runs it, with the timeline service that it
-/// delivers to; without one, as where nothing is read but posts, all of them count as delivered.
-/// Succeeds while the store and the archive are away.
+/// Returns the service as one worker of a process runs it. Without a timeline service, all posts
+/// count as delivered. Succeeds while Redis and the archive are unavailable.
 pub async fn service(
     config: &Config,
     timeline: Option<Peer>,
@@ -96,10 +98,10 @@ pub async fn service(
     let store = Store::open(config)?;
     let archive = Archive::open(&config.archive)?;
     if let Some(file) = archive.as_ref().filter(|archive| archive.is_embedded()) {
-        // Who reads before the archiver comes to it is not to be told that it is away.
+        // Reads may arrive before the archiver migrates the database.
         if let Err(error) = file.migrate().await {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "the archive is not there yet");
+            tracing::warn!(error, "archive unavailable at start");
         }
     }
     let tiered = TieredStore::new(store.clone(), archive.clone(), config.archive.warm_window);
@@ -114,7 +116,7 @@ pub async fn service(
     if worker.is_first() {
         background.extend(background::jobs(&tiered, &delivery, &config.chassis));
         if let Some(archive) = Archive::open(&config.archive)? {
-            // With connections of its own: it belongs to a runtime of its own.
+            // The archiver's runtime needs its own connections.
             background.push(background::archiving(Store::open(config)?, archive, &config.archive));
         }
     }
@@ -126,7 +128,7 @@ pub async fn service(
     Ok(Service { name: SERVICE_NAME, routes: Routes::new(server), handler, ready, background })
 }
 
-/// Returns what the process of this service listens for.
+/// Returns the listeners of the service's process.
 pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, StartError> {
     let timeline = Peer::remote(&config.timeline_url, &config.chassis)?;
     let service = service(&config, Some(timeline), worker).await?;

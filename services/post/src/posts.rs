@@ -1,26 +1,26 @@
-//! How a post is made, reposted and deleted, so that it survives a crash at any moment.
+//! Publishing, reposting and deleting posts: a saga that survives a crash at any moment.
 //!
-//! A post lies in its author's partition. Two others may have to hear of it: the timeline service,
-//! and, of a repost, the posts that count it (its root, and the one that was reposted), which lie
-//! in partitions of their own. No transaction spans them. So:
+//! A post lies in its author's partition. Others learn of it: the timeline service, and for a
+//! repost the posts that count it (its root and the reposted post), which lie in partitions of
+//! their own. No transaction spans them. The steps:
 //!
-//! 1. *Truth*, one atomic step in the author's partition: the post is written under its request's
-//!    id, with a note in `outbox`, and one in `pending` for each post that counts it. (Of a deletion
-//!    likewise: all of the post goes, and what is left is a note that it went.)
-//! 2. *Telling*, one atomic step in the partition of each post that counts it: the repost is put on
-//!    its list, or taken off, and its count changed with it. What was told to have gone does not
-//!    come back, and what is told twice changes nothing. *Delivery*, one call of the timeline
-//!    service, beside it.
-//! 3. *Confirmation* in the author's partition: the notes are struck out, `pending`'s unless there
-//!    is a newer one of the same repost.
+//! 1. *Write*, one atomic step in the author's partition. It stores the post under its idempotency
+//!    key, with an entry in `outbox`, and one in `pending` for each post that counts it. A deletion
+//!    removes the whole post, and adds its entries to `pending`.
+//! 2. *Notify*, one atomic step in the partition of each post that counts the repost: its list and
+//!    count change together. A tombstone keeps a deleted repost from coming back, and a repeated
+//!    update changes nothing. In parallel, *deliver*: one call of the timeline service.
+//! 3. *Confirm*, in the author's partition: the entries are removed, those of `pending` only if no
+//!    newer one of the same repost replaced them.
 //!
-//! A call answers after step 3, whether or not the delivery succeeded; only a repeated deletion may
-//! find nothing left and answer before others have been told. What a crash leaves in
-//! `pending` or `outbox`, a sweeper of any replica takes up after some seconds, from the truth as it
-//! then is. Steps 2 and 3 may be repeated and reordered in any way; they end in the same state.
+//! A call answers after step 3, whether or not the delivery succeeded. Only a repeated deletion may
+//! find nothing left, and answer before the counting posts are notified. A sweeper of any replica
+//! completes stale entries of `pending` and `outbox` from the current state. Steps 2 and 3 may be
+//! repeated and reordered in any way; the final state is the same.
 //!
-//! Invariants, at any quiet moment: a repost is on the list of each existing post that counts it,
-//! and no other is; a post's counts are the lengths of its lists; `pending` and `outbox` are empty.
+//! Invariants, when no call is in flight: a repost is on the list of each existing post that counts
+//! it, and on no other; a post's counts are the lengths of its lists; `pending` and `outbox` are
+//! empty.
 
 use microblog_domain::{IdMap, IdSet, PostId, RequestId, UserId};
 
@@ -33,7 +33,7 @@ use crate::{
     tiered_store::{ATTEMPTS, TieredStore},
 };
 
-/// Makes, reads and deletes posts.
+/// Publishes, reads and deletes posts.
 #[derive(Clone)]
 pub struct Posts {
     tiered: TieredStore,
@@ -41,12 +41,12 @@ pub struct Posts {
 }
 
 impl Posts {
-    /// Returns the means to change what is in both tiers, and to tell timelines.
+    /// Returns the operations on a tiered store, with a delivery for new posts.
     pub fn new(tiered: TieredStore, delivery: Delivery) -> Self {
         Self { tiered, delivery }
     }
 
-    /// Makes a post, or returns the one that the same request made.
+    /// Publishes a post, or returns the one that the same request made.
     pub async fn create(
         &self,
         author: UserId,
@@ -56,7 +56,7 @@ impl Posts {
         self.publish(Content { author, text, origin: None }, request).await
     }
 
-    /// Makes a repost, or returns the one that the same request made.
+    /// Publishes a repost, or returns the one that the same request made.
     pub async fn repost(
         &self,
         author: UserId,
@@ -64,7 +64,7 @@ impl Posts {
         reposted: PostId,
         text: String,
     ) -> Result<WithRoot, Error> {
-        // Known requests first: what they repeated may be deleted by now.
+        // Checked first: a repeated request may name a post that has since been deleted.
         let made = self.tiered.store().post_by_request(author, request);
         let (made, target) = futures::join!(made, self.tiered.post(reposted, None));
         let content = match made? {
@@ -112,7 +112,7 @@ impl Posts {
         }
     }
 
-    // The second and third steps of a new post.
+    // Steps 2 and 3 of a new post.
     async fn complete_new(&self, id: PostId, content: &Content) -> Result<(), Error> {
         let updates = backlink_updates(id, content, id.get(), true);
         let (notified, ()) =
@@ -120,7 +120,7 @@ impl Posts {
         notified
     }
 
-    /// Deletes a post on behalf of its author; nothing where there is none.
+    /// Deletes a post on behalf of its author. Does nothing if there is none.
     pub async fn delete(&self, author: UserId, id: PostId) -> Result<(), Error> {
         for _ in 0..ATTEMPTS {
             let in_redis = self.tiered.store().post(id, None).await?;
@@ -139,17 +139,17 @@ impl Posts {
             if let Some(version) = self.tiered.store().delete(&deletion).await? {
                 return self.complete(&backlink_updates(id, &post.content, version, false)).await;
             }
-            // Somebody else deleted it, or it left Redis in between.
+            // Another call deleted it, or it was evicted in between.
         }
         Err(Error::RetriesExhausted)
     }
 
-    /// Deletes posts on an author's list, and takes off it what is no post.
+    /// Deletes the posts on an author's list, and removes dangling entries from it.
     pub(crate) async fn delete_listed(&self, author: UserId, ids: &[PostId]) -> Result<(), Error> {
         let store = self.tiered.store();
         let exist = store.exist(ids).await?;
         let contents = store.contents(ids).await?.into_iter().zip(exist);
-        // One that is there and cannot be read goes, too; who counts it is not known.
+        // An unreadable post is deleted, too; the posts that count it are unknown.
         let unreadable = || Content { author, text: String::new(), origin: None };
         let contents: Vec<_> =
             contents.map(|(content, exists)| content.or(exists.then(unreadable))).collect();
@@ -163,7 +163,7 @@ impl Posts {
         Ok(())
     }
 
-    /// Deletes posts that the archive has, wherever they are.
+    /// Deletes posts that the archive has, in either tier.
     pub(crate) async fn delete_archived(&self, ids: &[PostId]) -> Result<(), Error> {
         let contents = self.tiered.contents(ids).await?;
         let found = ids.iter().zip(&contents);
@@ -172,7 +172,7 @@ impl Posts {
         Ok(())
     }
 
-    // Deletes posts, and returns those that were not there.
+    // Deletes posts. Returns those that did not exist.
     async fn delete_found<'a>(
         &self,
         posts: impl Iterator<Item = (PostId, &'a Content)>,
@@ -192,8 +192,8 @@ impl Posts {
         Ok(absent)
     }
 
-    /// Carries out the second and third steps of reposts that came or went. What one of them cannot
-    /// be told keeps the others from nothing; the first failure is returned.
+    /// Executes steps 2 and 3 for reposts that were published or deleted. A failure of one does not
+    /// stop the others; returns the first failure.
     pub async fn complete(&self, updates: &[BacklinkUpdate]) -> Result<(), Error> {
         if updates.is_empty() {
             return Ok(());
@@ -214,12 +214,12 @@ impl Posts {
         outcome
     }
 
-    /// Delivers posts that are in the outbox to the timeline service.
+    /// Delivers posts of the outbox to the timeline service.
     pub(crate) async fn deliver(&self, ids: &[PostId]) -> Result<(), Error> {
         self.delivery.deliver(ids).await
     }
 
-    // Tells a post that is not in Redis: it comes back, or there is none that has to know.
+    // Notifies a post that is not in Redis: restores it first. Succeeds if there is no such post.
     async fn notify_archived(&self, update: &BacklinkUpdate) -> Result<(), Error> {
         for _ in 0..ATTEMPTS {
             if !self.tiered.restore(update.backlink.target).await?
@@ -237,8 +237,8 @@ impl Posts {
         self.with_root(post, viewer).await
     }
 
-    /// Returns those of some posts that exist, each once, in the order asked for, with their roots.
-    /// Roots that are not asked for themselves cost a second round trip.
+    /// Returns the existing posts among some, deduplicated, in the given order, with their roots.
+    /// Roots that are not among them cost a second round trip.
     pub async fn batch(
         &self,
         ids: &[PostId],
@@ -249,15 +249,15 @@ impl Posts {
         self.with_roots(posts, viewer).await
     }
 
-    /// Returns those of some posts that an account likes, each once, in the order asked for.
+    /// Returns the posts that an account likes among some, deduplicated, in the given order.
     pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<Vec<PostId>, Error> {
         let ids = deduplicated(ids);
         let liked = self.tiered.liked(user, &ids).await?;
         Ok(ids.into_iter().zip(liked).filter_map(|(id, liked)| liked.then_some(id)).collect())
     }
 
-    /// Returns posts with their roots, read where they are not among the posts. A root that is in
-    /// the archive while that is away does not keep its reposts from being read.
+    /// Returns posts with their roots, and reads the roots that are not among them. If a root is in
+    /// the archive and that is unavailable, its reposts are returned all the same.
     pub(crate) async fn with_roots(
         &self,
         posts: Vec<Post>,
@@ -297,7 +297,7 @@ impl Posts {
 }
 
 fn deduplicated(ids: &[PostId]) -> Vec<PostId> {
-    // As timelines name them.
+    // Timelines are sorted, and have no duplicates.
     if ids.is_sorted_by(|one, next| one > next) {
         return ids.to_vec();
     }
@@ -305,7 +305,7 @@ fn deduplicated(ids: &[PostId]) -> Vec<PostId> {
     ids.iter().copied().filter(|&id| seen.insert(id)).collect()
 }
 
-// What the posts that count a repost are to be told of it.
+// Returns the updates for the posts that count a repost.
 fn backlink_updates(
     repost: PostId,
     content: &Content,

@@ -1,9 +1,9 @@
-//! Mends what [`verify`](crate::verify) finds wrong of posts that are in Redis.
+//! Repairs the violations that [`verify`](crate::verify) finds in posts that are in Redis.
 //!
-//! May run while writes are under way: each step reads again what it mends, and each change is an
-//! atomic function that compares, or may be repeated and reordered like those of the sweeper. Left as
-//! they are: posts that cannot be read, since a later version may read them; what is wrong with a post
-//! that is in the archive; and what the timeline service does not take.
+//! May run during writes: each step reads the current state again, and each change is an atomic
+//! function that compares first, or is idempotent and commutative like those of the sweeper. Not
+//! repaired: unreadable posts, which a later version may read; violations in the archive; and posts
+//! that the timeline service rejects.
 
 use microblog_domain::{CommentId, Partition, PostId, Repairs, UserId};
 use microblog_keyspace::Order;
@@ -20,10 +20,10 @@ use crate::{
 
 const PAGE: usize = 500;
 
-/// How often what waits is taken up, of which more comes in meanwhile.
+/// The most pages of a backlog that one repair processes, since new entries arrive meanwhile.
 const ROUNDS_MAX: usize = 1_000;
 
-/// Mends posts.
+/// Repairs posts.
 #[derive(Clone)]
 pub struct Repair {
     tiered: TieredStore,
@@ -31,17 +31,17 @@ pub struct Repair {
 }
 
 impl Repair {
-    /// Returns the means to mend what is in Redis.
+    /// Returns the repairs of a tiered store.
     pub fn new(tiered: TieredStore, posts: Posts) -> Self {
         Self { tiered, posts }
     }
 
-    /// Tells and delivers what waits in a partition.
+    /// Completes the pending reposts and the deliveries of a partition.
     pub(crate) async fn backlogs(&self, partition: Partition) -> Result<Repairs, Error> {
         let mut repairs = Repairs::default();
         let store = self.tiered.store();
         for member in store.discard_unreadable(partition).await? {
-            repairs.add(format!("partition {partition}: {member:?} waits no more"));
+            repairs.add(format!("partition {partition}: malformed entry {member:?} is removed"));
         }
         for _ in 0..ROUNDS_MAX {
             let page =
@@ -58,7 +58,7 @@ impl Repair {
             }
             self.posts.complete(&updates).await?;
             for Backlink { repost, target } in updates.iter().map(|update| update.backlink) {
-                repairs.add(format!("{target} is told of its repost {repost}"));
+                repairs.add(format!("{target} is notified of its repost {repost}"));
             }
         }
         self.deliver(partition, &mut repairs).await?;
@@ -79,15 +79,15 @@ impl Repair {
             store.delivered(&gone).await?;
             if let Err(error) = self.posts.deliver(&ids).await {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "a repair cannot deliver posts");
+                tracing::warn!(error, "delivery failed during a repair");
                 break;
             }
-            ids.iter().for_each(|id| repairs.add(format!("{id} is delivered, or gone")));
+            ids.iter().for_each(|id| repairs.add(format!("{id} is delivered or deleted")));
         }
         Ok(())
     }
 
-    /// Mends one author's posts.
+    /// Repairs one author's posts.
     pub(crate) async fn author(&self, author: UserId) -> Result<Repairs, Error> {
         let mut repairs = Repairs::default();
         let (mut after, mut listed) = (None, 0);
@@ -127,9 +127,10 @@ impl Repair {
         Ok(repairs)
     }
 
-    // Counts again the posts of an author who has so many, where the count differs.
+    // Counts the author's unlisted posts again, if the stored count differs from `listed`, the
+    // number of all posts found.
     async fn count(&self, author: UserId, listed: u64, repairs: &mut Repairs) -> Result<(), Error> {
-        // Without an archive all posts are on the list, whose length is their number.
+        // Without an archive, all posts are listed, and the list's length is the count.
         let Ok(archive) = self.tiered.archive() else { return Ok(()) };
         let post_counts = self.tiered.store().post_counts(&[author]).await?;
         let differs = |count: &PostCount| count.unlisted.is_some() && count.total() != listed;
@@ -140,7 +141,8 @@ impl Repair {
         Ok(())
     }
 
-    // Takes off an author's list what is no post, or somebody else's, and what belonged to the former.
+    // Removes from an author's list entries without a post, with their remaining keys, and posts of
+    // other authors.
     async fn unlist(
         &self,
         author: UserId,
@@ -157,13 +159,13 @@ impl Repair {
             if !exists {
                 store.recount(&[id]).await?;
             }
-            repairs.add(format!("{id} is not on the list of {author} any more"));
+            repairs.add(format!("{id} is removed from the list of {author}"));
         }
         Ok(())
     }
 
-    // Gives comments their contents again, from the archive if it has them, and ends those of which
-    // nobody has any.
+    // Restores missing bodies of comments from the archive, and deletes comments without a body in
+    // either tier.
     async fn comment_bodies(&self, id: PostId, repairs: &mut Repairs) -> Result<(), Error> {
         let store = self.tiered.store();
         let mut after = None;
@@ -183,7 +185,7 @@ impl Repair {
                 let found = archived.iter().find(|archived| archived.id == comment);
                 let content = found.map(|found| &found.content);
                 if store.repair_comment(id, comment, content).await? {
-                    let what = if content.is_some() { "has its content" } else { "is ended" };
+                    let what = if content.is_some() { "has its body again" } else { "is deleted" };
                     repairs.add(format!("comment {comment} on {id} {what}"));
                 }
             }
@@ -201,7 +203,7 @@ impl Repair {
             let (next, comments) = self.tiered.store().scan_comment_bodies(id, cursor).await?;
             for comment in comments {
                 if self.tiered.store().repair_comment(id, comment, None).await? {
-                    repairs.add(format!("comment {comment} on {id}: no content is left"));
+                    repairs.add(format!("comment {comment} on {id}: its orphaned body is deleted"));
                 }
             }
             if next == 0 {
@@ -211,7 +213,7 @@ impl Repair {
         }
     }
 
-    // Takes off a post's list of reposts what does not repeat it.
+    // Removes from a post's list of reposts what does not repost it.
     async fn reposts(&self, target: PostId, repairs: &mut Repairs) -> Result<(), Error> {
         let store = self.tiered.store();
         let mut after = None;
@@ -227,7 +229,7 @@ impl Repair {
                 if !repeats {
                     let backlink = Backlink { repost, target };
                     store.notify(&[BacklinkUpdate { backlink, version: 0, exists: false }]).await?;
-                    repairs.add(format!("{repost} is not among the reposts of {target} any more"));
+                    repairs.add(format!("{repost} is removed from the reposts of {target}"));
                 }
             }
             after = page.entries.last().copied();
@@ -237,7 +239,7 @@ impl Repair {
         }
     }
 
-    // Puts a repost on the lists of those posts that count it and exist.
+    // Adds a repost to the lists of the existing posts that count it.
     async fn listed(&self, repost: &Post, repairs: &mut Repairs) -> Result<(), Error> {
         let pairs: Vec<_> = repost.content.counted_by().map(|target| (repost.id, target)).collect();
         let targets: Vec<PostId> = pairs.iter().map(|&(_, target)| target).collect();
@@ -249,7 +251,7 @@ impl Repair {
                 self.tiered.store().recount(&[target]).await?;
             } else if exists && !is_listed && self.tiered.restore(target).await? {
                 self.tiered.store().relist(backlink).await?;
-                // It may have been deleted meanwhile, which its target was told before.
+                // If it was deleted meanwhile, its target may have been notified before.
                 if self.tiered.exist(&[repost.id]).await? != [true] {
                     let end = BacklinkUpdate { backlink, version: 0, exists: false };
                     self.tiered.store().notify(&[end]).await?;
@@ -257,7 +259,7 @@ impl Repair {
             } else {
                 continue;
             }
-            repairs.add(format!("{target} lists its repost {} as far as it exists", repost.id));
+            repairs.add(format!("{target}: its entry of repost {} is corrected", repost.id));
         }
         Ok(())
     }

@@ -1,21 +1,21 @@
-//! A post as it is archived.
+//! The snapshot of a post, as it moves between Redis and the archive.
 
 use microblog_domain::PostId;
 use microblog_keyspace::Entry;
 
 use crate::{comment::Comment, post::Post};
 
-/// A post with all that it has gathered, as of one moment.
+/// A post with all entries of its lists, as of one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The post. Nobody views it.
+    /// The post, without a viewer.
     pub post: Post,
-    /// The stamp of the moment. Of two, the later one counts.
+    /// The eviction mark, a stamp. The snapshot with the later mark wins.
     pub mark: u64,
-    /// Who likes it, since when.
+    /// Accounts that like it, and since when (stamp).
     pub likes: Vec<Entry>,
-    /// The comments on it.
+    /// The comments.
     pub comments: Vec<Comment>,
-    /// What repeats it.
+    /// The reposts.
     pub reposts: Vec<PostId>,
 }

@@ -1,6 +1,6 @@
-//! Takes up what crashes and outages left half done: reposts that those who count them may not
-//! know, and posts that were not delivered. Runs in every replica; what two of them do at once
-//! changes nothing more.
+//! The sweeper: completes sagas that crashes and outages left incomplete, which are backlink
+//! updates in `pending` and deliveries in `outbox`. Runs in every replica; concurrent sweepers only
+//! repeat work.
 
 use std::time::Duration;
 
@@ -16,15 +16,14 @@ use crate::{
     tiered_store::TieredStore,
 };
 
-/// How long something waits before it is taken for left behind: longer than calls take in all but
-/// bad moments. Taking it up too early does no harm.
+/// The age at which an entry is stale: longer than calls usually take. Completing an entry too
+/// early is harmless.
 pub(crate) const PENDING_AFTER: Duration = Duration::from_secs(2);
 
-/// The same for posts that are to be delivered: with a look every second, each is taken up two seconds
-/// after it was written down at the latest.
+/// The same for deliveries: with a run every second, a post is delivered within two seconds.
 pub(crate) const UNDELIVERED_AFTER: Duration = Duration::from_millis(900);
 
-/// Looks for what was left half done, and does the rest.
+/// Finds stale entries and completes them.
 pub struct Sweeper {
     tiered: TieredStore,
     posts: Posts,
@@ -34,7 +33,7 @@ pub struct Sweeper {
 }
 
 impl Sweeper {
-    /// Returns a sweeper that has seen nothing yet.
+    /// Returns a sweeper that has seen no entries.
     pub fn new(tiered: TieredStore, delivery: Delivery) -> Self {
         let posts = Posts::new(tiered.clone(), delivery.clone());
         let pending = Backlog::new(Store::BACKLOG_PAGE_MAX).measured("post reposts");
@@ -42,8 +41,8 @@ impl Sweeper {
         Self { tiered, posts, delivery, pending, outbox }
     }
 
-    /// Looks at the reposts that wait in every partition, a page of each, and tells those who count
-    /// them of what has been waiting for longer than `patience` since this sweeper first saw it.
+    /// Reads a page of every partition's pending reposts. Completes those that this sweeper first
+    /// saw more than `stale_after` ago.
     pub async fn notify_targets(&mut self, stale_after: Duration) -> Result<(), Error> {
         let pages = self.tiered.store().pending_reposts(&self.pending.places()).await?;
         let stale: Vec<_> =
@@ -52,8 +51,8 @@ impl Sweeper {
         self.posts.complete(&updates).await
     }
 
-    // What is to be told of reposts that wait, as their own partitions and the archive now know. Not
-    // of those that may be in the archive while it does not answer: they go on waiting.
+    // Returns the updates for pending reposts, from the reposts' current state. Leaves out reposts
+    // that may be in the archive while it is unavailable; they stay pending.
     async fn current_updates(
         &self,
         pending: &[(Backlink, u64)],
@@ -66,8 +65,8 @@ impl Sweeper {
         Ok(pending.iter().zip(exist).filter_map(update).collect())
     }
 
-    /// Looks at the outbox of every partition, a page of each, and delivers what has been waiting
-    /// for longer than `patience` since this sweeper first saw it.
+    /// Reads a page of every partition's outbox. Delivers the posts that this sweeper first saw
+    /// more than `stale_after` ago.
     pub async fn deliver(&mut self, stale_after: Duration) -> Result<(), Error> {
         let pages = self.tiered.store().undelivered(&self.outbox.places()).await?;
         let stale: Vec<_> =

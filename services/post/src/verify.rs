@@ -1,15 +1,15 @@
-//! Checks the invariants of posts, read-only, or has what is wrong mended (see [`repair`](crate::repair)).
-//! What it finds while writes are under way may be a moment in between; at a quiet time it is a fault.
+//! Checks the invariants of posts, read-only; on request, [repairs](crate::repair) violations.
+//! During writes, a violation may be an intermediate state; otherwise it is a fault.
 //!
-//! * what an author's list names exists, and is the author's;
-//! * an author has as many posts as are counted;
-//! * each count of a post is the length of its list, and each comment has a content;
-//! * a post's reposts exist and repeat it, and a repost is on the list of each post that counts it;
-//! * the clock that issues ids is not ahead of the time;
-//! * nothing waits to be told or delivered.
+//! * Each entry of an author's list is an existing post of that author.
+//! * An author's post count is the number of its posts.
+//! * Each count of a post is the length of its list, and each comment has a body.
+//! * A post's reposts exist and repost it; a repost is on the list of each post that counts it.
+//! * The clock that issues ids is not ahead of the time.
+//! * No backlink update and no delivery is pending.
 //!
-//! Of a post that left Redis likewise, in the archive. What the archive does not know yet is counted,
-//! and no fault: Redis has it, and until the archive is told, Redis is right. So are accounts that are
+//! The same holds for archived posts. Entries of the archive outbox are counted and are no
+//! violations: Redis is authoritative until the archiver writes them. Nor are accounts that are
 //! being erased, which takes minutes.
 
 use microblog_domain::{Partition, PostId, Repairs, UserId, Violations};
@@ -24,20 +24,20 @@ use crate::{
 
 const PAGE: usize = 500;
 
-/// What was checked, and what is wrong.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// How many posts were checked.
+    /// The number of checked posts.
     pub posts: u64,
-    /// How many entries of their lists were counted.
+    /// The number of counted list entries.
     pub entries: u64,
-    /// What is wrong; after a repair, what still is.
+    /// The violations; after a repair, those that remain.
     pub violations: Violations,
-    /// What was mended.
+    /// The repairs.
     pub repairs: Repairs,
-    /// How much the archive may not know yet.
+    /// The length of the archive outbox.
     pub unarchived: u64,
-    /// How many accounts are being erased.
+    /// The number of accounts that are being erased.
     pub erasing: u64,
 }
 
@@ -52,7 +52,7 @@ impl Report {
     }
 }
 
-/// Checks all posts of a partition, and mends what is wrong.
+/// Checks all posts of a partition, and repairs violations.
 pub(crate) async fn repaired_partition(
     tiered: &TieredStore,
     repair: &Repair,
@@ -76,7 +76,7 @@ pub(crate) async fn repaired_partition(
     }
 }
 
-/// Checks one author's posts, and mends what is wrong.
+/// Checks one author's posts, and repairs violations.
 pub(crate) async fn repaired_author(
     tiered: &TieredStore,
     repair: &Repair,
@@ -95,9 +95,7 @@ pub async fn partition(tiered: &TieredStore, partition: Partition) -> Result<Rep
     let store = tiered.store();
     let [pending, undelivered, erasing, unarchived] = store.backlogs(partition).await?;
     let mut report = Report { unarchived, erasing, ..Report::default() };
-    for (count, kind) in
-        [(pending, "reposts wait to be told"), (undelivered, "posts wait to be delivered")]
-    {
+    for (count, kind) in [(pending, "pending reposts"), (undelivered, "undelivered posts")] {
         report.violations.check(count == 0, || format!("partition {partition}: {count} {kind}"));
     }
     if let Some(violation) = store.clock_violation(partition).await? {
@@ -129,7 +127,7 @@ pub(crate) async fn author(tiered: &TieredStore, author: UserId) -> Result<Repor
         for (&id, (post, list_lengths)) in ids.iter().zip(posts.iter().zip(list_lengths)) {
             let is_authors = post.as_ref().is_some_and(|post| post.content.author == author);
             report.violations.check(is_authors, || {
-                format!("{author} has {id} listed, which is none of its posts")
+                format!("{author} lists {id}, which is not one of its posts")
             });
             if let Some(post) = post {
                 check_counts(post, list_lengths, &mut report);
@@ -146,7 +144,7 @@ pub(crate) async fn author(tiered: &TieredStore, author: UserId) -> Result<Repor
         }
     }
     for count in tiered.store().post_counts(&[author]).await? {
-        // What is not counted yet, the mover counts.
+        // The evictor counts what is not counted yet.
         let is_right = count.unlisted.is_none() || count.total() == listed;
         let counted = count.total();
         report
@@ -164,11 +162,11 @@ fn check_counts(post: &Post, list_lengths: ListLengths, report: &mut Report) {
         format!("{} counts {:?}, its lists have {counts:?}", post.id, post.counts)
     });
     report.violations.check(comment_bodies == counts.comments, || {
-        format!("{} has {comment_bodies} contents of {} comments", post.id, counts.comments)
+        format!("{} has {comment_bodies} bodies of {} comments", post.id, counts.comments)
     });
 }
 
-// What is on the list of a post's reposts repeats it.
+// Each entry of a post's list of reposts must repost it.
 async fn check_reposts(tiered: &TieredStore, id: PostId, report: &mut Report) -> Result<(), Error> {
     let mut after = None;
     loop {
@@ -179,7 +177,7 @@ async fn check_reposts(tiered: &TieredStore, id: PostId, report: &mut Report) ->
                 found.is_some_and(|found| found.content.counted_by().any(|target| target == id));
             report
                 .violations
-                .check(repeats, || format!("{id} lists {repost}, which does not repeat it"));
+                .check(repeats, || format!("{id} lists {repost}, which is not its repost"));
         }
         after = page.entries.last().copied();
         if !page.more {
@@ -188,7 +186,7 @@ async fn check_reposts(tiered: &TieredStore, id: PostId, report: &mut Report) ->
     }
 }
 
-// A repost is on the lists of those posts that count it and exist.
+// A repost must be on the lists of those posts that count it and exist.
 async fn check_is_listed(
     tiered: &TieredStore,
     posts: &[Post],
@@ -203,7 +201,7 @@ async fn check_is_listed(
         pairs.into_iter().zip(listed.into_iter().zip(exist))
     {
         report.violations.check(is_listed == exists, || {
-            format!("{repost} repeats {target}: listed there {is_listed}, which exists {exists}")
+            format!("{repost} reposts {target}: is listed {is_listed}, target exists {exists}")
         });
     }
     Ok(())

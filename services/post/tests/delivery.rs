@@ -159,7 +159,7 @@ async fn what_cannot_be_delivered_keeps_no_other_waiting() {
     .await;
     assert_eq!(system.timelines.times(refused), 0);
     let told = violations(&system.client).await.join("\n");
-    assert!(told.contains("1 posts wait to be delivered"), "the refused one: {told}");
+    assert!(told.contains("1 undelivered posts"), "the refused one: {told}");
 
     system.timelines.refuse(None);
     eventually("it is delivered, too", PATIENCE, async || system.timelines.times(refused) > 0)

@@ -52,12 +52,12 @@ async fn each_kind_of_damage_is_told_of() {
             "{root} counts Counts {{ likes: 2, comments: 1, reposts: 1 }}, its lists have Counts \
              {{ likes: 1, comments: 1, reposts: 0 }}"
         ),
-        format!("{root} has 0 contents of 1 comments"),
-        format!("{repost} repeats {root}: listed there false, which exists true"),
-        format!("{plain} lists {root}, which does not repeat it"),
-        format!("{carl} has {gone} listed, which is none of its posts"),
-        format!("partition {partition}: 1 reposts wait to be told"),
-        format!("partition {partition}: 1 posts wait to be delivered"),
+        format!("{root} has 0 bodies of 1 comments"),
+        format!("{repost} reposts {root}: is listed false, target exists true"),
+        format!("{plain} lists {root}, which is not its repost"),
+        format!("{carl} lists {gone}, which is not one of its posts"),
+        format!("partition {partition}: 1 pending reposts"),
+        format!("partition {partition}: 1 undelivered posts"),
     ];
     let found: BTreeSet<_> = violations(&system.client).await.into_iter().collect();
     assert_eq!(found, expected.into());
@@ -66,10 +66,10 @@ async fn each_kind_of_damage_is_told_of() {
     assert_eq!(left, Vec::<String>::new());
     assert!(repaired.len() >= 6, "{repaired:?}");
     for mended in [
-        format!("comment {comment} on {root} is ended"),
+        format!("comment {comment} on {root} is deleted"),
         format!("{root} counts what its lists have"),
-        format!("{root} is not among the reposts of {plain} any more"),
-        format!("{gone} is not on the list of {carl} any more"),
+        format!("{root} is removed from the reposts of {plain}"),
+        format!("{gone} is removed from the list of {carl}"),
     ] {
         assert!(repaired.contains(&mended), "{mended}: {repaired:?}");
     }

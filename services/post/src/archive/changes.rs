@@ -1,5 +1,5 @@
-//! Writing what was made and what ended. All of it may be written again, and in any order: rows are
-//! added where there are none, and an end is for good.
+//! Writes what was created and deleted. Idempotent, in any order: rows are inserted where there are
+//! none, and tombstones are final.
 
 use microblog_domain::{CommentId, PostId};
 use sqlx::{Any, Transaction, any::AnyArguments, query::Query};
@@ -10,28 +10,27 @@ use super::{
 };
 use crate::{comment::Comment, post::Content};
 
-/// What was made and what ended.
+/// Changes to archive.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    /// Posts that were made.
+    /// Created posts.
     pub posts: Vec<(PostId, Content)>,
-    /// Posts that ended, and the stamps of that.
+    /// Deleted posts, with the stamps of their deletion.
     pub deleted_posts: Vec<(PostId, u64)>,
-    /// Comments that were made.
+    /// Created comments.
     pub comments: Vec<Comment>,
-    /// Comments that ended, and the stamps of that.
+    /// Deleted comments, with the stamps of their deletion.
     pub deleted_comments: Vec<(PostId, CommentId, u64)>,
 }
 
-/// Changes that are written together, all of them or nothing: a transaction. While there is one, nobody
-/// else writes. Dropped before its end, it has not been.
+/// A transaction of changes. There is one at a time. Dropping it rolls it back.
 pub struct WriteTransaction<'a> {
     archive: &'a Archive,
     transaction: Transaction<'static, Any>,
 }
 
 impl WriteTransaction<'_> {
-    /// Adds to it what was made and what ended.
+    /// Adds changes.
     pub async fn add(&mut self, changes: &Changes) -> Result<(), Error> {
         let Self { archive, transaction } = self;
         archive
@@ -53,23 +52,23 @@ impl WriteTransaction<'_> {
             .await
     }
 
-    /// Ends it: what was added is there now.
+    /// Commits the transaction.
     pub async fn commit(self) -> Result<(), Error> {
         self.archive.write("COMMIT", self.transaction.commit()).await
     }
 }
 
 impl Archive {
-    /// Begins to write changes, once nobody else does.
+    /// Begins a transaction, once the previous one has ended.
     pub async fn begin_write(&self) -> Result<WriteTransaction<'_>, Error> {
         let transaction = self.write("BEGIN", self.begin()).await?;
         Ok(WriteTransaction { archive: self, transaction })
     }
 
-    /// Removes what is left of posts and comments that ended before a stamp, up to a thousand of
-    /// each. Returns how many rows that were.
+    /// Deletes tombstones from before a stamp, up to a thousand of posts and of comments each.
+    /// Returns the number of deleted rows.
     pub async fn purge(&self, before: u64) -> Result<u64, Error> {
-        // What a latecomer may have added to a post after its end goes with it.
+        // A late writer may have added entries to a deleted post; they are deleted with it.
         const STEPS: [&str; 5] = [
             "DELETE FROM comments WHERE post IN (SELECT id FROM posts \
              WHERE deleted <> 0 AND deleted < $1 ORDER BY deleted LIMIT 1000)",
@@ -116,16 +115,16 @@ async fn insert_posts(
     Ok(())
 }
 
-/// Whether comments are added that are older than what is known of their post.
+/// What to do with comments that are older than the snapshot of their post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OlderThanSnapshot {
-    /// They are: they are what is known.
+    /// Insert them: they are part of the snapshot.
     Insert,
-    /// They are not: such a one was frozen with its post, or had ended by then.
+    /// Skip them: they are in the snapshot already, or were deleted before it.
     Skip,
 }
 
-/// Adds comments that are not there and were not.
+/// Inserts comments that have neither a row nor a tombstone.
 pub(super) async fn insert_comments(
     transaction: &mut Transaction<'_, Any>,
     comments: &[Comment],
@@ -173,7 +172,7 @@ async fn delete_posts(
     delete_rows(transaction, &["comments", "likes", "reposts"], &ids).await
 }
 
-/// Removes what tables have of posts.
+/// Deletes the rows of posts from tables.
 pub(super) async fn delete_rows(
     transaction: &mut Transaction<'_, Any>,
     tables: &[&str],
@@ -187,7 +186,7 @@ pub(super) async fn delete_rows(
     Ok(())
 }
 
-// Ends comments, whether they were there or not.
+// Writes tombstones of comments, whether or not they have rows.
 async fn delete_comments(
     transaction: &mut Transaction<'_, Any>,
     comments: &[(PostId, CommentId, u64)],

@@ -1,5 +1,5 @@
-//! Who asks while the database is away: one caller at a time. The others are told at once, so that
-//! what needs the archive for a part only is not kept waiting.
+//! A circuit breaker: while the database is unavailable, one call at a time probes it, and the
+//! others fail at once. So calls that need the archive for a part of their result do not wait.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -8,26 +8,26 @@ use std::{
 
 use super::error::Error;
 
-/// Knows whether the database answered the last time.
+/// The state of the circuit breaker.
 #[derive(Debug)]
 pub(super) struct CircuitBreaker {
-    // When somebody may try, while it is away.
+    // When the next probe is allowed; `None` while the circuit is closed.
     next: Mutex<Option<Instant>>,
     pause: Duration,
 }
 
 impl CircuitBreaker {
-    /// Returns one that lets somebody try each `pause` while the database is away.
+    /// Returns a closed circuit breaker, which probes every `pause` while it is open.
     pub(super) fn new(pause: Duration) -> Self {
         Self { next: Mutex::new(None), pause }
     }
 
-    /// Lets a call through, or not.
+    /// Rejects a call while the circuit is open.
     pub(super) fn check(&self) -> Result<(), Error> {
         self.check_at(Instant::now())
     }
 
-    /// Takes note of what became of a call.
+    /// Opens or closes the circuit by the result of a call.
     pub(super) fn record<T>(&self, done: &Result<T, Error>) {
         self.record_at(Instant::now(), done.as_ref().is_err_and(Error::is_unavailable));
     }
@@ -37,7 +37,7 @@ impl CircuitBreaker {
         match *next {
             Some(at) if now < at => Err(Error::timed_out()),
             Some(_) => {
-                // The others wait for what becomes of this one.
+                // One probe at a time: the others wait for its result.
                 *next = Some(now + self.pause);
                 Ok(())
             }
@@ -65,7 +65,7 @@ mod tests {
         breaker.check_at(at(1)).unwrap_err();
         breaker.check_at(at(2)).unwrap();
         breaker.check_at(at(2)).unwrap_err();
-        // That one was never heard of again.
+        // The probe at second 2 never ended.
         breaker.check_at(at(4)).unwrap();
         breaker.record_at(at(4), false);
         breaker.check_at(at(4)).unwrap();

@@ -1,4 +1,4 @@
-//! Reading comments.
+//! Reads of comments.
 
 use microblog_domain::{CommentId, PostId, UserId};
 use microblog_keyspace::{Entry, Order};
@@ -11,11 +11,11 @@ use super::{
 };
 use crate::comment::{Comment, CommentContent, Reply};
 
-/// What is read of a comment.
+/// The columns of a comment.
 pub(super) const COLUMNS: &str = "id, post, author, text, in_reply_to, in_reply_to_author";
 
 impl Archive {
-    /// Returns the comments on a post that is not in Redis, from behind an entry on.
+    /// Returns a page of the ids of comments on an archived post, after a cursor.
     pub async fn comment_ids(
         &self,
         post: PostId,
@@ -41,7 +41,7 @@ impl Archive {
         .await
     }
 
-    /// Returns those of some comments on a post that exist.
+    /// Returns the existing comments among some on a post.
     pub async fn comments(&self, post: PostId, ids: &[CommentId]) -> Result<Vec<Comment>, Error> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -58,7 +58,7 @@ impl Archive {
         .await
     }
 
-    /// Returns what an account commented, newest first, below a comment if one is named.
+    /// Returns a page of an account's comments, newest first, below a cursor.
     pub async fn comments_by(
         &self,
         author: UserId,
@@ -79,7 +79,7 @@ impl Archive {
     }
 }
 
-/// Reads a comment of [`COLUMNS`].
+/// Decodes a comment from [`COLUMNS`].
 pub(super) fn comment(row: &AnyRow) -> Result<Comment, sqlx::Error> {
     let in_reply_to = CommentId::new(read(row, 4)?)
         .zip(UserId::new(read(row, 5)?))

@@ -1,6 +1,6 @@
-//! How many connections to the archive there are, as OpenTelemetry's conventions for connection pools
-//! have it (<https://opentelemetry.io/docs/specs/semconv/db/database-metrics/>). Looked at whenever
-//! metrics are collected.
+//! Connection pools of the archive, and their metrics, which follow OpenTelemetry's conventions
+//! (<https://opentelemetry.io/docs/specs/semconv/db/database-metrics/>). Observed on each
+//! collection.
 
 use std::{
     sync::{Arc, Mutex, Once, PoisonError, Weak},
@@ -14,7 +14,7 @@ use super::sql;
 
 /// The connection pools of an archive.
 pub(super) struct Pools {
-    /// For calls. A statement takes no longer than the time-out of a read.
+    /// For calls: statements end within the read timeout.
     pub(super) reading: AnyPool,
     /// For jobs, and for reads of a whole snapshot.
     pub(super) writing: AnyPool,
@@ -33,7 +33,7 @@ impl Pools {
     }
 }
 
-// Connections whose statements take no longer than `longest`.
+// Returns a pool whose statements end within `limit`.
 pub(super) fn pool(
     url: &str,
     links: u32,
@@ -47,10 +47,10 @@ pub(super) fn pool(
         .connect_lazy(url)
 }
 
-// Readers do not wait for the one that writes, which waits for its turn; what is committed survives
-// the machine. Posts of many authors change a page of the index each: these stay in memory (16 MiB),
-// and are written to the file itself when 64 MiB of changes have come together. What a statement would
-// have to undo is kept in memory, too: in a file, it was a quarter of the time that inserting takes.
+// WAL: readers do not wait for the writer, and writers queue. FULL: commits survive a crash of the
+// machine. Posts of many authors each change a page of the index: a cache of 16 MiB holds these,
+// and a checkpoint follows every 64 MiB of changes. The rollback journal of a statement stays in
+// memory: in a file it took a quarter of the time of an insert.
 const PRAGMAS: [&str; 6] = [
     "journal_mode = WAL",
     "synchronous = FULL",
@@ -60,7 +60,7 @@ const PRAGMAS: [&str; 6] = [
     "temp_store = MEMORY",
 ];
 
-// In PostgreSQL, no statement outlives its caller for long.
+// PostgreSQL cancels statements that outlive their callers.
 async fn prepare(connection: &mut AnyConnection, limit: Duration) -> Result<(), sqlx::Error> {
     if connection.backend_name() == sql::SQLITE {
         for setting in PRAGMAS {
@@ -74,12 +74,12 @@ async fn prepare(connection: &mut AnyConnection, limit: Duration) -> Result<(), 
     Ok(())
 }
 
-/// The archives of all workers of the process, whose connections add up.
+/// The pools of all workers of the process; their metrics are summed.
 static POOLS: Mutex<Vec<Weak<Pools>>> = Mutex::new(Vec::new());
 
 static OBSERVED: Once = Once::new();
 
-/// Has the connections of an archive counted as long as there is that archive.
+/// Includes the pools in the metrics until they are dropped.
 pub(super) fn observe(pools: &Arc<Pools>) {
     POOLS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(pools));
     OBSERVED.call_once(|| {
@@ -110,7 +110,7 @@ fn count_of<'a>(
     for pool in pools {
         let (all, resting) = (i64::from(pool.size()), pool.num_idle() as i64);
         idle += resting;
-        // The two are not read at one moment.
+        // The two values are not read atomically.
         used += (all - resting).max(0);
     }
     for (state, count) in [("idle", idle), ("used", used)] {

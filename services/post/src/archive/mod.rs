@@ -1,10 +1,9 @@
-//! The only part of the post service that speaks SQL: all posts of all time with their comments,
-//! and what those have gathered that left Redis. SQLite or PostgreSQL, by its address; the same
-//! statements and the same tables for both. Knows nothing of Redis, nor of when what is written
-//! here.
+//! The archive: the only part of the post service that accesses SQL. It has all posts of all time
+//! with their comments, and the snapshots of evicted posts. SQLite or PostgreSQL, by its URL, with
+//! the same statements and tables. Independent of Redis, and of when its callers write.
 //!
-//! Whatever is written may be written again, and later than what follows it: rows of posts and
-//! comments are added once and end once, and what has ended does not come back.
+//! All writes are idempotent and may arrive late: rows of posts and comments are inserted once and
+//! deleted once, and tombstones keep deleted ones from coming back.
 
 mod changes;
 mod circuit_breaker;
@@ -35,21 +34,21 @@ use circuit_breaker::CircuitBreaker;
 use connections::{Pools, pool};
 use operation::Operations;
 
-/// For one transaction of those that write, of which a post with a million likes is one.
+/// The timeout of a write transaction, which may hold a post with a million likes.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The number of PostgreSQL's advisory lock that whoever writes holds: any that nobody else of the
-/// same database uses.
+/// The id of PostgreSQL's advisory lock for writers. Any number that other users of the database do
+/// not use.
 const WRITE_LOCK: i64 = 0x6d_6963_726f_626c;
 
-/// One thread of the process after the other.
+/// Serializes the migrations of the process's threads.
 static MIGRATION_LOCK: Mutex<()> = Mutex::const_new(());
 
 /// The archive.
 ///
-/// Cheap to clone. It belongs to the runtime that first uses it: each worker thread opens its own.
-/// Connects lazily and recovers by itself; while the database is away, every call ends with
-/// [`Error::Unavailable`] within the time-out, and at once where one has just met that.
+/// Cheap to clone. Belongs to the runtime that first uses it: each worker thread opens its own.
+/// Connects lazily and reconnects. While the database is unavailable, every call fails with
+/// [`Error::Unavailable`] within the timeout, or at once while the circuit breaker is open.
 #[derive(Clone)]
 pub struct Archive {
     inner: Arc<Inner>,
@@ -64,8 +63,8 @@ struct Inner {
 }
 
 impl Archive {
-    /// Opens the archive, without waiting for it: it may be away now and come back later. `None`
-    /// where none is configured.
+    /// Opens the archive. Connects lazily: the database may be unavailable. Returns `None` if none
+    /// is configured.
     pub fn open(config: &Config) -> Result<Option<Self>, OpenError> {
         let Some(url) = config.database_url()? else { return Ok(None) };
         sqlx::any::install_default_drivers();
@@ -79,18 +78,17 @@ impl Archive {
         Ok(Some(Self { inner }))
     }
 
-    /// Returns whether it is a file of this process: it is there as long as its disk is.
+    /// Returns whether the archive is a file of this process (SQLite).
     pub fn is_embedded(&self) -> bool {
         self.inner.url.starts_with("sqlite:")
     }
 
-    /// Creates the tables, or brings them to this version. Any number of threads and processes may do
-    /// so at once: PostgreSQL has them wait for each other; SQLite may refuse all processes but one,
-    /// for that time.
+    /// Creates or upgrades the tables. Any number of threads and processes may call it at once:
+    /// PostgreSQL serializes them; SQLite may reject all processes but one.
     pub async fn migrate(&self) -> Result<(), Error> {
         let _turn = MIGRATION_LOCK.lock().await;
         let version = |number, name: &'static str, sql: &'static str| {
-            // What SQLite calls the key that is a row's place, and not an index of its own.
+            // SQLite's rowid alias: a primary key without an index of its own.
             let sql = match self.is_embedded() {
                 true => sql.replace("BIGINT NOT NULL PRIMARY KEY", "INTEGER PRIMARY KEY"),
                 false => sql.to_owned(),
@@ -101,10 +99,10 @@ impl Archive {
         let archive = version(1, "archive", include_str!("migrations/0001_archive.sql"));
         let erasure = version(2, "erasure", include_str!("migrations/0002_erasure.sql"));
         let mut migrator = Migrator::with_migrations(vec![archive, erasure]);
-        // A later version may have made more of it already.
+        // A later version may have applied more migrations.
         migrator.set_ignore_missing(true);
         self.write("CREATE", async move {
-            // A connection of its own, which is closed whatever happens: then nobody waits for it.
+            // A dedicated connection, which is always closed: it releases the migration lock.
             let pool = pool(&self.inner.url, 1, self.inner.timeout, WRITE_TIMEOUT)?;
             let done = migrator.run(&pool).await;
             pool.close().await;
@@ -113,8 +111,8 @@ impl Archive {
         .await
     }
 
-    // Carries out a read, for a caller who waits; one that finds the database away tells the others.
-    // In metrics and traces, it goes by its summary.
+    // Executes a read for a call, through the circuit breaker. Metrics and traces name it by
+    // `summary`.
     fn read<'a, T: Send + 'a>(
         &'a self,
         summary: &'static str,
@@ -129,11 +127,11 @@ impl Archive {
         })
     }
 
-    // Begins a transaction that writes, once the one before it has ended. Two that touch the same rows
-    // in different orders would wait for each other; and it is a job or two that write, not callers.
+    // Begins a write transaction, once the previous one has ended: two that lock the same rows in
+    // different orders would deadlock. Only one or two jobs write, so waiting is cheap.
     async fn begin(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
         let mut transaction = self.inner.pools.writing.begin().await?;
-        // SQLite has one write at a time by itself.
+        // SQLite serializes writers itself.
         if transaction.backend_name() != sql::SQLITE {
             let turn = format!("SELECT 1 FROM pg_advisory_xact_lock({WRITE_LOCK})");
             transaction.execute(AssertSqlSafe(turn)).await?;
@@ -141,7 +139,7 @@ impl Archive {
         Ok(transaction)
     }
 
-    // Carries out a write, for a job: it finds out by itself whether the database is there.
+    // Executes a write for a job, which probes the database itself, without the circuit breaker.
     fn write<'a, T: Send + 'a>(
         &'a self,
         summary: &'static str,

@@ -1,4 +1,4 @@
-//! Reading posts.
+//! Reads of posts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,14 +12,14 @@ use super::{
 };
 use crate::post::{Content, Counts, ListLengths, Origin, Post};
 
-/// What is read of a post.
+/// The columns of a post.
 pub(super) const COLUMNS: &str = "id, author, text, root, reposted, likes, comments, reposts";
 
-/// Of how many authors one statement reads.
+/// The most authors of one statement.
 const AUTHORS_MAX: usize = 50;
 
 impl Archive {
-    /// Returns those of some posts that exist, as they were when they left Redis.
+    /// Returns the existing posts among some, as of their eviction.
     pub async fn posts(&self, ids: &[PostId], viewer: Option<UserId>) -> Result<Vec<Post>, Error> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -43,7 +43,7 @@ impl Archive {
         query.fetch_all(&self.inner.pools.reading).await?.iter().map(post).collect()
     }
 
-    /// Returns which of some posts the archive has, not counting those that ended.
+    /// Returns which of some posts have a row that is not a tombstone.
     pub async fn known(&self, ids: &[PostId]) -> Result<HashSet<PostId>, Error> {
         if ids.is_empty() {
             return Ok(HashSet::new());
@@ -58,7 +58,7 @@ impl Archive {
         .await
     }
 
-    /// Returns the newest posts of some authors, newest first, below a post if one is named.
+    /// Returns the newest posts of some authors, newest first, below a cursor.
     pub async fn newest_of(
         &self,
         authors: &[UserId],
@@ -74,8 +74,7 @@ impl Archive {
         Ok(newest)
     }
 
-    // Each author's by itself: what is wanted of all together would be looked for among the posts of
-    // everybody.
+    // One subquery for each author: a single one over all authors would scan the posts of others.
     async fn newest_of_some(
         &self,
         authors: &[UserId],
@@ -99,7 +98,7 @@ impl Archive {
         .await
     }
 
-    /// Returns which of some posts an account liked when they left Redis.
+    /// Returns which of some posts an account liked, as of their eviction.
     pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<HashSet<PostId>, Error> {
         if ids.is_empty() {
             return Ok(HashSet::new());
@@ -117,7 +116,7 @@ impl Archive {
         .await
     }
 
-    /// Returns since when an account liked a post when that left Redis; `None` if it did not.
+    /// Returns since when an account liked a post, as of its eviction; `None` if it did not.
     pub async fn liked_since(&self, user: UserId, id: PostId) -> Result<Option<u64>, Error> {
         let query = sqlx::query("SELECT since FROM likes WHERE post = $1 AND account = $2")
             .bind(number(id.get()))
@@ -132,8 +131,8 @@ impl Archive {
         .await
     }
 
-    /// Returns who liked a post when it left Redis, newest first, from behind an entry on. Those of
-    /// one moment are ordered as texts, as in Redis.
+    /// Returns a page of a post's likers as of its eviction, newest first, after a cursor. Likes
+    /// with equal stamps are ordered by the account as text, as in Redis.
     pub async fn likers(
         &self,
         id: PostId,
@@ -143,7 +142,7 @@ impl Archive {
         const PAGE: &str = "SELECT account, since FROM likes \
             WHERE post = $1 AND since <= $2 AND (since < $2 OR CAST(account AS TEXT) < $3) \
             ORDER BY since DESC, CAST(account AS TEXT) DESC LIMIT $4";
-        // Behind every account, as texts go.
+        // Sorts after every account, as text.
         let begin = || (i64::MAX, "~".to_owned());
         let (since, account) =
             after.map_or_else(begin, |entry| (number(entry.score), entry.member.to_string()));
@@ -160,7 +159,7 @@ impl Archive {
         .await
     }
 
-    /// Returns what repeated a post when it left Redis, newest first, from behind an entry on.
+    /// Returns a page of a post's reposts as of its eviction, newest first, after a cursor.
     pub async fn reposts(
         &self,
         id: PostId,
@@ -179,7 +178,7 @@ impl Archive {
         .await
     }
 
-    /// Returns how many entries the lists of posts have, by the posts.
+    /// Returns the lengths of the lists of posts, by post.
     pub async fn list_lengths(
         &self,
         ids: &[PostId],
@@ -205,7 +204,7 @@ impl Archive {
         .await
     }
 
-    /// Returns whether a repost was on the list of a post when that left Redis.
+    /// Returns whether a repost was on a post's list, as of its eviction.
     pub async fn is_listed(&self, (repost, post): (PostId, PostId)) -> Result<bool, Error> {
         let query = sqlx::query("SELECT repost FROM reposts WHERE post = $1 AND repost = $2")
             .bind(number(post.get()))
@@ -217,13 +216,13 @@ impl Archive {
     }
 }
 
-/// Reads an entry that is its own score.
+/// Decodes an entry whose score is its member.
 pub(super) fn own(row: &AnyRow) -> Result<Entry, sqlx::Error> {
     let id = read(row, 0)?;
     Ok(Entry { member: id, score: id })
 }
 
-/// Reads a post of [`COLUMNS`].
+/// Decodes a post from [`COLUMNS`].
 pub(super) fn post(row: &AnyRow) -> Result<Post, sqlx::Error> {
     let origin = PostId::new(read(row, 3)?).zip(PostId::new(read(row, 4)?));
     let content = Content {

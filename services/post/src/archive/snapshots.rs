@@ -1,4 +1,4 @@
-//! What a post has gathered, as it leaves Redis and as it comes back.
+//! Writes and reads snapshots of posts, for eviction and restore.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,21 +17,19 @@ use super::{
 };
 use crate::snapshot::Snapshot;
 
-/// For reading all of one post.
+/// The timeout of reading one snapshot.
 const SNAPSHOT_READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How many entries of lists one statement writes at most.
+/// The most list entries of one statement.
 const ENTRIES_MAX: usize = 100;
 
-/// A list that changed while it was read may name somebody twice: then its post stays in Redis, but
-/// keeps no other there.
+/// A list that changed while it was read may have duplicates. Its post stays in Redis, but must not
+/// keep the others there.
 const SKIP: &str = "ON CONFLICT DO NOTHING";
 
 impl Archive {
-    /// Writes down what posts have gathered, unless that is known of a later moment. Returns those
-    /// that were written; one that ended, or that the archive does not know, is not.
-    ///
-    /// All of it happens at once, so that nobody reads a part of it.
+    /// Writes snapshots in one transaction, except those that are older than the stored ones.
+    /// Returns the posts that were written: none that is deleted or has no row.
     pub async fn write_snapshots(&self, posts: &[Snapshot]) -> Result<HashSet<PostId>, Error> {
         self.write("UPDATE posts likes comments reposts", async move {
             let mut transaction = self.begin().await?;
@@ -52,7 +50,7 @@ impl Archive {
         .await
     }
 
-    /// Returns a post with all that it had gathered when it left Redis; `None` where there is none.
+    /// Returns the snapshot of a post as of its eviction; `None` if there is none.
     pub async fn read_snapshot(&self, id: PostId) -> Result<Option<Snapshot>, Error> {
         self.inner.breaker.check()?;
         self.within(SNAPSHOT_READ_TIMEOUT, "SELECT posts likes comments reposts", async move {
@@ -90,12 +88,12 @@ impl Archive {
     }
 }
 
-// Sets the counts of posts, and returns those of which nothing later was known.
+// Sets the counts of posts. Returns the posts without a later snapshot.
 async fn set_counts(
     transaction: &mut Transaction<'_, Any>,
     posts: &[Snapshot],
 ) -> Result<HashSet<PostId>, sqlx::Error> {
-    // The columns of VALUES have these names in both.
+    // Both databases name the columns of VALUES like this.
     let text = format!(
         "UPDATE posts SET likes = moment.column2, comments = moment.column3, reposts = moment.column4, \
          frozen = moment.column5 FROM (VALUES {}) AS moment \
@@ -152,9 +150,9 @@ async fn replace_entries(
     Ok(())
 }
 
-// Adds the comments that are there, and takes out those that were not there any more when the post
-// was marked. These leave no tombstones: were the post to stay in Redis after all, none of its
-// comments must be lost; and one that is late is not added again ([`Late`]).
+// Inserts the comments of the snapshots, and deletes older ones that are not in them. Without
+// tombstones: if the post stays in Redis after all, no comment of it may be lost. A late insert is
+// skipped ([`OlderThanSnapshot`]).
 async fn replace_comments(
     transaction: &mut Transaction<'_, Any>,
     posts: &[&Snapshot],

@@ -1,7 +1,7 @@
-//! New posts whose callers wait for their delivery. Does no input or output.
+//! The queue of new posts whose callers wait for their delivery. Does no I/O.
 //!
-//! Each post in it belongs to a caller that waits, and callers are limited by `--max-calls`. Those
-//! who left are dropped before they are more than those who wait, so that the queue is bounded.
+//! Each post belongs to a waiting caller, and `--max-calls` limits the callers. Posts of cancelled
+//! callers are dropped before they outnumber the others, so the queue is bounded.
 
 use std::{
     collections::VecDeque,
@@ -15,13 +15,13 @@ use microblog_chassis::context::{self, Joint};
 use microblog_proto::timeline::Delivery;
 use tokio::sync::oneshot;
 
-/// The most posts that one call delivers, and that are read at once to be delivered.
+/// The most posts of one call, and of one read for it.
 pub(super) const BATCH_MAX: usize = 100;
 
-/// How many calls for new posts a worker has under way. More than one, since one may hang.
+/// The most calls that a worker has in flight for new posts. More than one, since one may hang.
 pub(super) const CALLS_MAX: usize = 4;
 
-/// At how many posts it is first looked for callers who left.
+/// The queue length from which cancelled posts are looked for.
 const CHECK_AT_MIN: usize = 1_024;
 
 /// The queue of a worker.
@@ -34,16 +34,16 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 struct State {
     posts: VecDeque<QueuedPost>,
-    /// How many take posts out, one batch after the other.
+    /// The number of dispatchers.
     calls: usize,
-    /// At how many posts to look for callers who left.
+    /// The queue length at which cancelled posts are next looked for.
     check_at: usize,
 }
 
 #[derive(Debug)]
 struct QueuedPost {
     delivery: Delivery,
-    /// Dropped when the caller has nothing to wait for any more.
+    /// Dropped when the delivery is over, which resumes the caller.
     done: oneshot::Sender<()>,
     joint: Joint,
 }
@@ -54,22 +54,22 @@ impl QueuedPost {
     }
 }
 
-/// The right to take posts out, until there are none.
+/// A dispatcher: takes batches out of the queue until it is empty.
 #[derive(Debug)]
 pub(super) struct Dispatcher {
     queue: Arc<Queue>,
     is_finished: bool,
 }
 
-/// Posts for one call. When it is dropped, their callers go on.
+/// The posts of one call. Dropping it resumes their callers.
 #[derive(Debug)]
 pub(super) struct Batch {
     posts: Vec<QueuedPost>,
 }
 
 impl Queue {
-    /// Adds a post. Returns what resolves, either way, when its delivery is over; and the right to
-    /// take posts out, unless others have it who will come to this one.
+    /// Adds a post. Returns a receiver that resolves when its delivery is over, whatever the
+    /// result; and a dispatcher, unless there are enough.
     pub(super) fn add(
         self: &Arc<Self>,
         delivery: Delivery,
@@ -88,12 +88,12 @@ impl Queue {
         (over, calls)
     }
 
-    /// Notes whether the timeline service left the last call without an answer.
+    /// Records whether the last call to the timeline service had no answer.
     pub(super) fn record_answer(&self, is_unresponsive: bool) {
         self.is_unresponsive.store(is_unresponsive, Ordering::Relaxed);
     }
 
-    /// Returns whether the timeline service left the last call without an answer.
+    /// Returns whether the last call to the timeline service had no answer.
     pub(super) fn is_unresponsive(&self) -> bool {
         self.is_unresponsive.load(Ordering::Relaxed)
     }
@@ -104,8 +104,8 @@ impl Queue {
 }
 
 impl Dispatcher {
-    /// Returns the posts that came first, as many as one call takes. `None` if nobody waits; then
-    /// the right is given back.
+    /// Returns the oldest posts, as many as one call takes. Returns `None` if the queue is empty,
+    /// which ends the dispatcher.
     pub(super) fn next(&mut self) -> Option<Batch> {
         if self.is_finished {
             return None;
@@ -120,7 +120,7 @@ impl Dispatcher {
             }
         }
         if posts.is_empty() {
-            // Not later: who adds a post from now on must find that nobody will come to it.
+            // Under the lock: a post added later must get a new dispatcher.
             state.calls -= 1;
             self.is_finished = true;
             return None;
@@ -130,7 +130,7 @@ impl Dispatcher {
 }
 
 impl Drop for Dispatcher {
-    // Only a task that is cut off or panics has not given it back.
+    // Only a dispatcher of a cancelled or panicked task is not finished.
     fn drop(&mut self) {
         if !self.is_finished {
             self.queue.state().calls -= 1;
@@ -139,12 +139,12 @@ impl Drop for Dispatcher {
 }
 
 impl Batch {
-    /// Returns what to deliver.
+    /// Returns the deliveries of the batch.
     pub(super) fn deliveries(&self) -> Vec<Delivery> {
         self.posts.iter().map(|post| post.delivery).collect()
     }
 
-    /// Returns in whose trace they are delivered: that of the call that waits longest.
+    /// Returns the trace context of the oldest call in the batch.
     pub(super) fn joint(&self) -> Option<Joint> {
         self.posts.first().map(|post| post.joint.clone())
     }
@@ -195,7 +195,7 @@ mod tests {
         let sizes = [0, 1, 2].map(|call| calls[call].next().unwrap().posts.len());
         assert_eq!(sizes, [BATCH_MAX, BATCH_MAX, 50]);
         assert!(calls[0].next().is_none());
-        // One that ended, and one that was cut off.
+        // One finished dispatcher and one that was cancelled.
         drop(calls.pop());
         drop(calls.remove(0));
         drop(callers);

@@ -1,4 +1,4 @@
-//! The lists: a page each, by (score, member).
+//! The handlers of lists. A page's cursor is (score, member).
 
 use microblog_domain::{BATCH_MAX, CommentId, Fields, PageSize, PostId, Scope, UserId};
 use microblog_keyspace::{Entry, Page};
@@ -142,14 +142,14 @@ impl Rpc {
         Ok(posts.into_iter().flatten().collect())
     }
 
-    // Whether the root of a post's reposts is gone. All have one and the same, which is the post
-    // itself or lies behind it.
+    // Returns whether the root of a post's reposts is deleted. All reposts have the same root: the
+    // post, or the post's own root.
     async fn is_root_deleted(&self, id: PostId, reposts: &[Post]) -> Result<bool, Error> {
         let root = reposts.first().and_then(|post| post.content.origin).map(|origin| origin.root);
         match root.filter(|&root| root != id) {
             Some(root) => match self.tiered.exist(&[root]).await {
                 Ok(exist) => Ok(exist != [true]),
-                // It may be in the archive, which does not answer.
+                // The root may be in the archive, which is unavailable.
                 Err(error) if error.is_outage() => Ok(false),
                 Err(error) => Err(error),
             },
@@ -158,11 +158,11 @@ impl Rpc {
     }
 }
 
-/// The most bytes of a page's entries: half of what clients of gRPC take in one message, unless
-/// they are told otherwise (4 MiB). Texts of people are seldom as long as they may be.
+/// The most bytes of a page's entries: half of gRPC's default limit of a received message (4 MiB).
+/// Pages rarely reach it, since texts are rarely as long as allowed.
 const PAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// Cuts a page off where its entries get too large for one message; the next page goes on there.
+/// Truncates a page that is too large for one message; the next page begins there.
 fn fit<T: Message>(page: &mut Page, entries: &mut Vec<T>, id: impl Fn(&T) -> u64) {
     let kept = fitting(entries);
     if let Some(cut) = entries.get(kept).map(id) {
@@ -173,7 +173,7 @@ fn fit<T: Message>(page: &mut Page, entries: &mut Vec<T>, id: impl Fn(&T) -> u64
     }
 }
 
-// How many entries fit into one message. One alone is far smaller.
+// Returns how many entries fit into one message. A single one always fits.
 fn fitting<T: Message>(entries: &[T]) -> usize {
     let mut bytes = 0;
     let fits = |entry: &&T| {

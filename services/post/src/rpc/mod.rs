@@ -1,4 +1,4 @@
-//! The service on the wire: decode, call, encode; nothing else.
+//! The gRPC handlers: decode, call, encode.
 
 mod lists;
 
@@ -25,7 +25,7 @@ use crate::{
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// The service's calls.
+/// The gRPC service.
 #[derive(Clone)]
 pub(crate) struct Rpc {
     tiered: TieredStore,
@@ -40,7 +40,7 @@ impl Rpc {
         Self { tiered, posts, likes, comments }
     }
 
-    // Runs a write to its end, although the caller may hang up meanwhile.
+    // Completes a write even if the caller cancels the call.
     async fn write<T, F>(&self, work: impl FnOnce(Self) -> F) -> Result<T, Status>
     where
         T: Send + 'static,
@@ -243,7 +243,7 @@ impl PostService for Rpc {
         let pb::VerifyRequest { user_id, repair } = request.into_inner();
         let tiered = self.tiered.clone();
         let repair = repair.then(|| Repair::new(tiered.clone(), self.posts.clone()));
-        // Repairs issue stamps: first, the clocks.
+        // The clocks come first, since repairs issue stamps.
         let clocks = match repair {
             Some(_) => Some(tiered.store().repair_clocks().await.map_err(Error::from)?),
             None => None,

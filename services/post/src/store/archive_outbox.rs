@@ -1,4 +1,4 @@
-//! What the archive may not know.
+//! The archive outbox: changes that the archiver has not written yet.
 
 use std::collections::HashMap;
 
@@ -8,24 +8,24 @@ use microblog_keyspace::{Batch, Call, Error, decode, redis::cmd};
 use super::Store;
 use crate::keys;
 
-/// The member that says that there is an archive. It stands before all others.
+/// The member that says that there is an archive. It sorts before all entries.
 const ENABLED: &str = "-";
 
-/// What the archive may not know.
+/// An entry of the archive outbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OutboxEntry {
-    /// A post was made.
+    /// A post was created.
     PostCreated(PostId),
-    /// A post ended.
+    /// A post was deleted: a tombstone.
     PostDeleted(PostId),
-    /// A comment was made.
+    /// A comment was created.
     CommentCreated(PostId, CommentId),
-    /// A comment ended.
+    /// A comment was deleted: a tombstone.
     CommentDeleted(PostId, CommentId),
 }
 
 impl OutboxEntry {
-    /// Returns the post that it is about.
+    /// Returns the post that the entry belongs to.
     pub fn post(self) -> PostId {
         match self {
             Self::PostCreated(id) | Self::PostDeleted(id) => id,
@@ -33,7 +33,7 @@ impl OutboxEntry {
         }
     }
 
-    /// Returns the member of `unarchived`, as the functions write it.
+    /// Encodes the member of `unarchived`, in the functions' format.
     pub(super) fn member(self) -> String {
         match self {
             Self::PostCreated(id) => format!("p{id}"),
@@ -43,7 +43,7 @@ impl OutboxEntry {
         }
     }
 
-    /// Reads a member of `unarchived`.
+    /// Decodes a member of `unarchived`.
     fn parse(member: &str) -> Option<Self> {
         let kind = member.chars().next()?;
         let rest = &member[kind.len_utf8()..];
@@ -62,20 +62,20 @@ impl OutboxEntry {
     }
 }
 
-/// A part of what waits in a partition.
+/// A page of a partition's outbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutboxPage {
-    /// What waits, with its stamp, oldest first.
+    /// The entries with their stamps, oldest first.
     pub entries: Vec<(OutboxEntry, u64)>,
-    /// Whether the partition is one that has an archive.
+    /// Whether the outbox is enabled.
     pub has_archive: bool,
 }
 
 impl Store {
-    /// How many notes [`Self::unarchived`] returns at most for a partition.
+    /// The most entries that [`Self::archive_outbox`] returns for a partition.
     pub const OUTBOX_PAGE_MAX: usize = 100;
 
-    /// From now on, what the archive may not know is noted in these partitions, for good.
+    /// Enables the outbox of some partitions, for good.
     pub async fn enable_archive_outbox(&self, partitions: &[Partition]) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(partitions.len());
         for &partition in partitions {
@@ -86,8 +86,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns up to 100 of what the archive may not know, of each of some partitions, in their
-    /// order.
+    /// Returns the first page of the outbox of each of some partitions, in order.
     pub async fn archive_outbox(&self, partitions: &[Partition]) -> Result<Vec<OutboxPage>, Error> {
         let mut batch = Batch::with_capacity(partitions.len());
         for &partition in partitions {
@@ -106,7 +105,7 @@ impl Store {
             let entry = |(member, stamp): (String, f64)| {
                 let entry = OutboxEntry::parse(&member);
                 if entry.is_none() {
-                    tracing::error!(member, "what waits in `unarchived` is nothing known");
+                    tracing::error!(member, "malformed entry in `unarchived`");
                 }
                 Some((entry?, stamp as u64))
             };
@@ -115,7 +114,7 @@ impl Store {
         Ok(pages)
     }
 
-    /// Returns how much the archive may not know, in all partitions.
+    /// Returns the number of entries in the outboxes of all partitions.
     pub async fn unarchived_count(&self) -> Result<u64, Error> {
         let mut batch = Batch::with_capacity(usize::from(Partition::COUNT));
         for partition in Partition::all() {
@@ -128,7 +127,7 @@ impl Store {
         Ok(count)
     }
 
-    /// Notes that the archive may not know some posts.
+    /// Adds posts to the outbox.
     pub async fn enqueue_posts(&self, ids: &[PostId]) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for id in ids {
@@ -140,7 +139,7 @@ impl Store {
         Ok(())
     }
 
-    /// Strikes out what the archive knows now. All go out together.
+    /// Removes entries that are archived. All commands go out together.
     pub async fn dequeue(&self, entries: &[OutboxEntry]) -> Result<(), Error> {
         let mut members: HashMap<Partition, Vec<String>> = HashMap::new();
         for entry in entries {

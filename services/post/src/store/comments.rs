@@ -11,7 +11,7 @@ use crate::{
     keys,
 };
 
-/// What became of a request to add a comment.
+/// The result of adding a comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddedComment {
     /// It was added.
@@ -20,26 +20,26 @@ pub enum AddedComment {
     Existing(CommentId),
     /// There is no such post.
     PostNotFound,
-    /// There is no such comment to answer.
+    /// There is no such comment to reply to.
     CommentNotFound,
 }
 
-/// Whether an account may comment now.
+/// The result of admitting a comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommentAdmission {
-    /// It may.
+    /// The request is admitted.
     Admitted,
-    /// Not with this request, which was for a comment on another post.
+    /// The request was admitted for another post.
     RequestReused,
-    /// It has to wait for so long.
+    /// The rate limit is exceeded; retry after this time.
     Throttled(Duration),
-    /// It is deleted.
+    /// The account is deleted.
     AccountDeleted,
 }
 
 impl Store {
-    /// Lets an account comment, or not now. The first step, in the author's partition; once let
-    /// through, a request is let through whenever it is repeated.
+    /// Admits a comment under the author's rate limit: the first step, in the author's partition. A
+    /// repeated request is admitted again.
     pub async fn admit_comment(
         &self,
         post: PostId,
@@ -111,7 +111,7 @@ impl Store {
         }
     }
 
-    /// Deletes a comment. Returns whether it was there.
+    /// Deletes a comment. Returns whether it existed.
     pub async fn delete_comment(&self, post: PostId, id: CommentId) -> Result<bool, Error> {
         let call = comment_call("post_uncomment", post, id);
         match Outcome::read(self.keyspace.call(call).await?)? {
@@ -121,7 +121,7 @@ impl Store {
         }
     }
 
-    /// Returns those of some comments on a post that exist and can be read, in the order asked for.
+    /// Returns the existing, readable comments among some on a post, in the given order.
     pub async fn comments(&self, post: PostId, ids: &[CommentId]) -> Result<Vec<Comment>, Error> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -133,9 +133,13 @@ impl Store {
         }
         let bodies: Vec<Option<Vec<u8>>> = self.keyspace.query(read).await?;
         let comment = |(&id, body): (&CommentId, Option<Vec<u8>>)| {
-            // One that is damaged must not keep others from being read.
+            // A malformed comment must not hide the others.
             let content = CommentBody::read(&body?).inspect_err(|_| {
-                tracing::error!(post = post.get(), comment = id.get(), "a comment cannot be read");
+                tracing::error!(
+                    post = post.get(),
+                    comment = id.get(),
+                    "malformed content of a comment"
+                );
             });
             Some(Comment { id, post, content: content.ok()? })
         };

@@ -1,4 +1,4 @@
-//! What erasing deleted accounts needs: how far it is, and what it takes off posts.
+//! The state of an erasure run, and its changes of posts.
 
 use microblog_domain::{Partition, PostId, UserId};
 use microblog_keyspace::{
@@ -13,34 +13,34 @@ use crate::keys;
 /// A run that erases what some accounts wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ErasureRun {
-    /// Which one.
+    /// Its id.
     pub(crate) id: Uuid,
-    /// How far it is.
+    /// Its stage.
     pub(crate) stage: ErasureStage,
-    /// Whom it erases.
+    /// The accounts.
     pub(crate) accounts: Vec<UserId>,
 }
 
-/// How far a run is.
+/// The stage of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErasureStage {
-    /// It has to erase in the archive.
+    /// Next, erase in the archive.
     Begun,
-    /// It has to walk from a partition on.
+    /// Next, walk the partitions from this one on.
     Walking(Partition),
-    /// It has walked all of them.
+    /// All partitions are walked.
     Walked,
 }
 
-/// What a run keeps posts of a partition from.
+/// What a run's fence in a partition prevents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fence {
-    /// From leaving Redis, while the archive is erased.
+    /// Evictions, while the archive is erased.
     Archive,
-    /// From leaving Redis, and from coming back as they were read before; `functions/archive.lua`
-    /// knows the last of these.
+    /// Evictions, and restores of snapshots that were read before; `functions/archive.lua` enforces
+    /// the latter.
     Walk,
-    /// Still from coming back as they were read before.
+    /// Only restores of snapshots that were read before.
     Lifted,
 }
 
@@ -83,19 +83,19 @@ impl ErasureRun {
 }
 
 impl Store {
-    /// Returns the run that is under way.
+    /// Returns the current run.
     pub(crate) async fn erasure(&self) -> Result<Option<ErasureRun>, Error> {
         let text: Option<String> =
             self.keyspace.query(cmd("GET").arg(keys::job("erasure")).take()).await?;
         text.map(|text| ErasureRun::read(&text).ok_or_else(|| malformed("erasure"))).transpose()
     }
 
-    /// Writes down how far a run is.
+    /// Stores a run and its stage.
     pub(crate) async fn save_erasure(&self, run: &ErasureRun) -> Result<(), Error> {
         self.keyspace.call(put(keys::job("erasure"), run.write())).await
     }
 
-    /// Notes that no run is under way.
+    /// Deletes the state of the finished run.
     pub(crate) async fn delete_erasure(&self) -> Result<(), Error> {
         self.keyspace.query(cmd("UNLINK").arg(keys::job("erasure")).take()).await
     }
@@ -106,7 +106,7 @@ impl Store {
         Ok(self.archive_outbox(&partitions).await?.iter().any(|page| page.has_archive))
     }
 
-    /// Sets or lifts a run's fence in some partitions. All go out together.
+    /// Sets a run's fence in some partitions. All calls go out together.
     pub(crate) async fn fence(
         &self,
         partitions: &[Partition],
@@ -124,7 +124,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the fence of a partition, to be named to [`Self::restore`]; empty where there never
+    /// Returns the fence of a partition, to be passed to [`Self::restore`]; empty if there never
     /// was one.
     pub async fn erasing(&self, partition: Partition) -> Result<String, Error> {
         let fence: Option<String> =
@@ -132,13 +132,13 @@ impl Store {
         Ok(fence.unwrap_or_default())
     }
 
-    /// Returns whether no post may leave a partition now.
+    /// Returns whether a fence prevents evictions from a partition.
     pub(crate) async fn is_fenced(&self, partition: Partition) -> Result<bool, Error> {
         let fence = self.erasing(partition).await?;
         Ok(!fence.is_empty() && !fence.ends_with(":0"))
     }
 
-    /// Returns which of some accounts have posts, in the order asked for.
+    /// Returns which of some accounts have posts, in the given order.
     pub(crate) async fn have_lists(&self, accounts: &[UserId]) -> Result<Vec<bool>, Error> {
         let mut batch = Batch::with_capacity(accounts.len());
         for &account in accounts {
@@ -147,8 +147,7 @@ impl Store {
         self.keyspace.send(batch).await?.into_iter().map(decode).collect()
     }
 
-    /// Returns a page of the posts of a partition that are off their author's list, those first that
-    /// may be evicted first.
+    /// Returns a page of a partition's evictable posts, by the time from which they may be evicted.
     pub(crate) async fn evictable_page(
         &self,
         partition: Partition,
@@ -158,8 +157,8 @@ impl Store {
         self.page(keys::retired(partition), Order::Oldest, after, count).await
     }
 
-    /// Returns how many like posts, and comment on them, in the order asked for; of one that is
-    /// damaged, nothing.
+    /// Returns the counts of likes and comments of posts, in the given order; 0 for a malformed
+    /// post.
     pub(crate) async fn reactions(&self, ids: &[PostId]) -> Result<Vec<(u64, u64)>, Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for &id in ids {
@@ -169,7 +168,7 @@ impl Store {
         let mut reactions = Vec::with_capacity(ids.len());
         for (id, answer) in ids.iter().zip(self.keyspace.send(batch).await?) {
             let counts = decode::<(Option<u64>, Option<u64>)>(answer).inspect_err(|_| {
-                tracing::error!(post = id.get(), "a post's counts cannot be read");
+                tracing::error!(post = id.get(), "malformed counts of a post");
             });
             let (likes, comments) = counts.unwrap_or_default();
             reactions.push((likes.unwrap_or_default(), comments.unwrap_or_default()));
@@ -177,7 +176,7 @@ impl Store {
         Ok(reactions)
     }
 
-    /// Takes the likes of accounts off posts. All go out together.
+    /// Removes the likes of accounts from posts. All calls go out together.
     pub(crate) async fn erase_likes(
         &self,
         ids: &[PostId],
@@ -191,14 +190,14 @@ impl Store {
         }
         for (id, answer) in ids.iter().zip(self.keyspace.send(batch).await?) {
             if decode::<Value>(answer).is_err() {
-                tracing::error!(post = id.get(), "a post's likes cannot be erased");
+                tracing::error!(post = id.get(), "erasing likes of a post failed");
             }
         }
         Ok(())
     }
 }
 
-// Writes a string, also at Redis' memory limit.
+// Writes a string, even at Redis' memory limit.
 fn put(key: String, value: String) -> Call {
     Call::new("post_put").key(key).arg(value)
 }

@@ -1,4 +1,4 @@
-//! Jobs that one process does at a time.
+//! Leases on jobs that one process runs at a time.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use microblog_keyspace::{Call, Error};
 use super::Store;
 use crate::keys;
 
-/// How long somebody has something that only one may have, unless it is asked for again.
+/// The lifetime of a lease that is not renewed.
 const LEASE_TTL: Duration = Duration::from_secs(10);
 
-/// A lease that ends now.
+/// The lifetime that releases a lease.
 pub(super) const RELEASE_MS: u64 = 1;
 
-/// A job that one process does at a time.
+/// A job that one process runs at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
-    /// Writing to the archive what it may not know.
+    /// The archiver.
     Archiving,
-    /// Moving old posts there.
+    /// The evictor.
     Evicting,
-    /// Erasing what deleted accounts wrote.
+    /// The eraser.
     Erasing,
 }
 
@@ -35,14 +35,13 @@ impl Job {
 }
 
 impl Store {
-    /// Takes a job that one process does at a time, for ten seconds. Returns whether it was free, or
-    /// its own.
+    /// Acquires or renews the lease on a job, for ten seconds. Returns whether the holder has it.
     pub async fn acquire_lease(&self, job: Job, holder: &str) -> Result<bool, Error> {
         let call = Call::new("post_lease").key(keys::job(job.name()));
         self.keyspace.call(call.arg(holder).arg(LEASE_TTL.as_millis() as u64)).await
     }
 
-    /// Leaves a job to others.
+    /// Releases the lease on a job.
     pub async fn release_lease(&self, job: Job, holder: &str) -> Result<(), Error> {
         let call = Call::new("post_lease").key(keys::job(job.name()));
         self.keyspace.call::<bool>(call.arg(holder).arg(RELEASE_MS)).await?;

@@ -1,6 +1,6 @@
-//! The only part of the post service that speaks Redis: the atomic steps and the reads, one method
-//! each. Knows nothing of what the steps are good for together (that is [`Posts`](crate::Posts)
-//! and [`Comments`](crate::Comments)), so that a test can stop between any two of them.
+//! The hot store: the only part of the post service that accesses Redis. Each method is one atomic
+//! step or read. [`Posts`](crate::Posts) and [`Comments`](crate::Comments) combine them into sagas,
+//! so a test can stop between any two steps.
 
 mod archive_outbox;
 mod backlog;
@@ -36,7 +36,7 @@ pub use lists::{List, Presence};
 pub use posts::{PostDeletion, Published};
 pub use restore::RestoreOutcome;
 
-/// The service's atomic steps.
+/// The library of Redis functions.
 const LIBRARY: Library = Library {
     name: "post",
     source: concat!(
@@ -48,7 +48,7 @@ const LIBRARY: Library = Library {
     ),
 };
 
-/// For how long a request is known again when it is repeated.
+/// The lifetime of idempotency keys.
 const REQUEST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The post service's keyspace.
@@ -62,7 +62,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store, without waiting for it: it may be away now and come back later.
+    /// Opens the store. Connects lazily: Redis may be unavailable.
     pub fn open(config: &Config) -> Result<Self, keyspace::Error> {
         let keyspace = Keyspace::open(&config.redis, LIBRARY)?;
         Ok(Self {
@@ -74,12 +74,12 @@ impl Store {
         })
     }
 
-    /// Returns whether the store answers and knows the service's functions.
+    /// Returns whether Redis answers and has the service's functions.
     pub async fn is_ready(&self) -> bool {
         self.keyspace.ready().await.is_ok()
     }
 
-    // A page of a list; one round trip.
+    // Returns a page of a list; one round trip.
     async fn page(
         &self,
         key: String,

@@ -1,4 +1,4 @@
-//! What comes back into Redis from the archive.
+//! Restores of posts from the archive into Redis.
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ use super::{
 };
 use crate::{comment::Comment, keys, snapshot::Snapshot};
 
-/// How long somebody has a post to bring back, unless it is asked for again: so long its writers wait
-/// for somebody who died.
+/// The lifetime of a restore lease that is not renewed: writers wait this long after a crash.
 const RESTORE_LEASE_TTL: Duration = Duration::from_secs(10);
 
-/// What became of an attempt to bring a post back.
+/// The result of an attempt to restore a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestoreOutcome {
-    /// It is there.
+    /// The post is in Redis.
     Restored,
-    /// It was deleted meanwhile.
+    /// The post was deleted meanwhile.
     Deleted,
-    /// Somebody else is at it, or it took too long, or accounts are erased since it was read.
+    /// The lease was lost, the attempt took too long, or an erasure began after the archive was
+    /// read.
     Retry,
 }
 
 impl Store {
-    /// Begins to bring a post back: one at a time does, and nobody where it is here or ended. Returns
-    /// whether it may.
+    /// Acquires the lease to restore a post, unless another holder has it, or the post is in Redis
+    /// or deleted. Returns whether it was acquired.
     pub async fn begin_restore(&self, id: PostId, holder: &str) -> Result<bool, Error> {
         let call = Call::new("post_begin_restore")
             .key(keys::restoring(id))
@@ -48,7 +48,7 @@ impl Store {
         self.keyspace.call(call).await
     }
 
-    /// Lets an account have a post brought back. Returns for how long it has to wait, if it has to.
+    /// Admits a restore under an account's rate limit. Returns the time to wait, if any.
     pub async fn admit_restore(&self, user: UserId) -> Result<Option<Duration>, Error> {
         if self.restores_per_minute == 0 {
             return Ok(None);
@@ -58,13 +58,12 @@ impl Store {
         Ok(Some(wait(milliseconds)).filter(|wait| !wait.is_zero()))
     }
 
-    /// Lets somebody else bring a post back.
+    /// Releases the lease to restore a post.
     pub async fn release_restore(&self, id: PostId, holder: &str) -> Result<bool, Error> {
         self.set_restore_lease(id, holder, RELEASE_MS).await
     }
 
-    /// Goes on with a post that is being brought back. Returns whether nobody else is at it, and it
-    /// did not end.
+    /// Renews the lease to restore a post. Returns whether the holder still has it.
     pub async fn renew_restore(&self, id: PostId, holder: &str) -> Result<bool, Error> {
         self.set_restore_lease(id, holder, RESTORE_LEASE_TTL.as_millis() as u64).await
     }
@@ -74,8 +73,8 @@ impl Store {
         self.keyspace.call(call.arg(holder).arg(ms)).await
     }
 
-    /// Brings a post back that was begun with. It stays until a stamp. `erasing` is what
-    /// [`Self::erasing`] returned before the archive was read.
+    /// Restores a post under the lease. It may be evicted again after `until`, a stamp. `erasing`
+    /// is the result of [`Self::erasing`] from before the archive was read.
     pub async fn restore(
         &self,
         snapshot: &Snapshot,
@@ -114,7 +113,7 @@ impl Store {
         }
     }
 
-    // Puts aside what a post had gathered. Returns whether all of it was.
+    // Stages the lists of a post. Returns whether the lease was held throughout.
     async fn stage(&self, snapshot: &Snapshot, holder: &str) -> Result<bool, Error> {
         let id = snapshot.post.id;
         let stage = |key: String, command: &str| {

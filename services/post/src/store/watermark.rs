@@ -1,4 +1,4 @@
-//! What of that which is not in Redis may be in the archive.
+//! The eviction watermark: tells which posts that are not in Redis may be in the archive.
 
 use std::collections::HashMap;
 
@@ -17,8 +17,8 @@ use super::{
 use crate::keys;
 
 impl Store {
-    /// Returns which of some posts that are not here may be in the archive: those that were made
-    /// before the newest one that was ever taken off its author's list, and have not ended since.
+    /// Returns which of some posts that are not in Redis may be in the archive: those not above the
+    /// eviction watermark that have no tombstone.
     pub async fn may_be_archived(&self, ids: &[PostId]) -> Result<Vec<bool>, Error> {
         let watermarks = self.watermarks(ids).await?;
         let old: Vec<_> = ids.iter().copied().filter(|id| is_below(&watermarks, id)).collect();
@@ -27,9 +27,8 @@ impl Store {
         Ok(ids.iter().map(may_be).collect())
     }
 
-    /// Returns which posts an account likes, in the order asked for; `None` where it does not like
-    /// what is here, but the post may be in the archive. One round trip to each partition, all sent
-    /// together.
+    /// Returns which posts an account likes, in the given order; `None` if there is no like in
+    /// Redis, but the post may be in the archive. One round trip to each partition, sent together.
     pub async fn liked_in_redis(
         &self,
         user: UserId,
@@ -51,7 +50,7 @@ impl Store {
         Ok(ids.iter().zip(liked).map(known).collect())
     }
 
-    // The newest post that was ever retired, for each partition of some posts that has one.
+    // Returns the watermarks of the posts' partitions, where there are any.
     async fn watermarks(&self, ids: &[PostId]) -> Result<HashMap<Partition, PostId>, Error> {
         let partitions = partitions_of(ids);
         let mut batch = Batch::with_capacity(partitions.len());
@@ -61,7 +60,7 @@ impl Store {
         read_watermarks(partitions, self.keyspace.send(batch).await?.into_iter())
     }
 
-    /// Returns which posts ended without the archive knowing.
+    /// Returns which posts have a tombstone in the archive outbox.
     pub async fn have_tombstones(&self, ids: &[PostId]) -> Result<Vec<bool>, Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for id in ids {

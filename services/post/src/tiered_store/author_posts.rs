@@ -1,7 +1,7 @@
-//! The posts of authors, from the newest in Redis to the first one in the archive.
+//! The posts of authors, across Redis and the archive.
 //!
-//! An author's list in Redis is the newest part of its posts: they leave it oldest first, when the
-//! archive has them, and the member 0 stays behind them.
+//! An author's list in Redis holds its newest posts. Posts become evictable oldest first, once the
+//! archive has them, and leave the list; the archive marker, the member 0, then ends the list.
 
 use microblog_domain::{PostId, Stamp, UserId};
 use microblog_keyspace::{Entry, Page};
@@ -9,21 +9,21 @@ use microblog_keyspace::{Entry, Page};
 use super::TieredStore;
 use crate::{error::Error, store::ARCHIVE_MARKER};
 
-/// The newest posts of some authors.
+/// A page of the newest posts of some authors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PostPage {
     /// The posts, newest first.
     pub ids: Vec<PostId>,
-    /// Below which there may be more; `None` at the end.
+    /// The cursor: there may be more posts below it. `None` at the end.
     pub next: Option<PostId>,
 }
 
-/// How many posts are looked through at once where some of them ended.
+/// The page size once many of the archived posts turn out to be deleted.
 const DELETED_PAGE: usize = 1_000;
 
 impl TieredStore {
-    /// Returns a page of an author's posts, newest first, back to the first one. One that is short
-    /// before that goes on when the archive answers again.
+    /// Returns a page of an author's posts, newest first, across both tiers. While the archive is
+    /// unavailable, the page ends early, with more to follow.
     pub async fn posts_of(
         &self,
         author: UserId,
@@ -49,9 +49,8 @@ impl TieredStore {
         Ok(page)
     }
 
-    /// Returns the newest posts of some authors together, newest first, below a post if one is
-    /// named: up to `count`, fewer only at the end, or as far as they are in Redis alone while the
-    /// archive does not answer.
+    /// Returns up to `count` newest posts of some authors, merged, newest first, below a cursor.
+    /// Fewer only at the end, or where the archive is unavailable.
     pub async fn newest_of(
         &self,
         authors: &[UserId],
@@ -63,7 +62,7 @@ impl TieredStore {
             .iter()
             .zip(&newest)
             .filter(|(_, newest)| newest.last() == Some(&ARCHIVE_MARKER));
-        // Down to where all of these are in Redis.
+        // The lowest id above which all of these authors' posts are in Redis.
         let mut known = None;
         let mut both: Vec<UserId> = Vec::new();
         for (&author, newest) in of_both {
@@ -75,7 +74,7 @@ impl TieredStore {
         let mut cut = None;
         if !both.is_empty() {
             match self.older(&both, before, count + 1).await {
-                // Those that are here are found once more; they count once.
+                // Posts that are in both tiers are deduplicated.
                 Ok(older) => {
                     ids.extend(older.ids);
                     cut = older.next;
@@ -98,7 +97,7 @@ impl TieredStore {
         Ok(PostPage { ids, next })
     }
 
-    // The newest posts of some authors in the archive; fewer than `count` only at the end.
+    // Returns the newest archived posts of some authors; fewer than `count` only at the end.
     async fn older(
         &self,
         authors: &[UserId],
@@ -123,7 +122,7 @@ impl TieredStore {
             if !has_more || ids.len() == count {
                 return Ok(PostPage { ids, next: before.filter(|_| has_more) });
             }
-            // Very many ended that the archive does not know of.
+            // Many of these posts have tombstones that are not archived yet.
             size = DELETED_PAGE;
         }
     }

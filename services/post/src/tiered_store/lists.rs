@@ -1,4 +1,4 @@
-//! The lists of a post, and its comments.
+//! The lists and comments of a post, across Redis and the archive.
 
 use std::collections::HashMap;
 
@@ -23,13 +23,14 @@ impl TieredStore {
     ) -> Result<Page, Error> {
         for _ in 0..ATTEMPTS {
             let page = self.store.list(list, id, after, count).await?;
-            // What belongs to a post goes with it: only an empty page leaves open where that is.
+            // A post is evicted with its lists: only an empty page may mean that they are archived.
             if !page.entries.is_empty() {
                 return Ok(page);
             }
             match self.store.presence(list, id).await? {
                 Presence::Empty => return Ok(page),
-                // It may have come back just now; otherwise this is behind the last entry.
+                // A restore may have happened in between; otherwise the cursor is behind the last
+                // entry.
                 Presence::Listed => {
                     let page = self.store.list(list, id, after, count).await?;
                     if !page.entries.is_empty()
@@ -65,7 +66,7 @@ impl TieredStore {
         Ok(Page { entries, more })
     }
 
-    /// Returns those of some comments on a post that exist and can be read, in the order asked for.
+    /// Returns the existing, readable comments among some on a post, in the given order.
     pub async fn comments(&self, post: PostId, ids: &[CommentId]) -> Result<Vec<Comment>, Error> {
         if let Some(comments) = self.comments_in_redis(post, ids).await? {
             return Ok(comments);
@@ -79,7 +80,7 @@ impl TieredStore {
         Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
     }
 
-    /// Returns the same where the post is in Redis; `None` where it is not.
+    /// Likewise from Redis alone; `None` if the post is not there.
     pub(crate) async fn comments_in_redis(
         &self,
         post: PostId,
@@ -92,7 +93,7 @@ impl TieredStore {
         if self.store.exist(&[post]).await? != [true] {
             return Ok(None);
         }
-        // It may have come back just now.
+        // A restore may have happened in between.
         Ok(Some(self.store.comments(post, ids).await?))
     }
 }

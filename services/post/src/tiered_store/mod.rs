@@ -1,10 +1,9 @@
-//! The two tiers in which posts are: Redis, or else the archive.
+//! The tiered store: posts are in Redis, the hot tier, or else in the archive.
 //!
-//! Redis is asked first, and what is there is true. A post that is not there may have been evicted,
-//! but then it is not newer than its partition's horizon, and nothing waits that says that it ended.
-//! Such a post is asked for in the archive: its row stays as it was when it left Redis until it
-//! comes back. So whatever is evicted, comes back or ends meanwhile, an answer is one that was right
-//! at some moment of the call.
+//! Reads go to Redis first, which is authoritative for what it has. A missing post may be in the
+//! archive if it is not above its partition's eviction watermark and has no tombstone. Its row does
+//! not change between eviction and restore. So whatever is evicted, restored or deleted during a
+//! read, the result was correct at some moment of the call.
 
 mod author_posts;
 mod lists;
@@ -24,15 +23,15 @@ use crate::{
     store::Store,
 };
 
-/// How often a post is looked for that is on its way from one tier to the other.
+/// How many times a call tries again when a post moves between the tiers meanwhile.
 pub(crate) const ATTEMPTS: usize = 5;
 
-/// How many posts are remembered of which the archive knows nothing, and for how long. They are
-/// older than the horizon, so they will not come to be.
+/// The negative cache: posts that neither tier has. They are below the eviction watermark, so they
+/// cannot appear later.
 const ABSENT_MAX: u64 = 100_000;
 const ABSENT_TTL: Duration = Duration::from_secs(30);
 
-/// Posts and what belongs to them, wherever they are.
+/// Posts and what belongs to them, in either tier.
 #[derive(Clone)]
 pub struct TieredStore {
     store: Store,
@@ -42,26 +41,26 @@ pub struct TieredStore {
 }
 
 impl TieredStore {
-    /// Returns what is in a store, and in the archive if there is one. What is brought back from
-    /// there stays for so long at least.
+    /// Returns the store of a hot tier and an optional archive. A restored post stays in Redis for
+    /// at least `warm_window`.
     pub fn new(store: Store, archive: Option<Archive>, warm_window: Duration) -> Self {
         let absent = Cache::builder().max_capacity(ABSENT_MAX).time_to_live(ABSENT_TTL).build();
         Self { store, archive, absent, warm_window }
     }
 
-    /// Returns what is in Redis.
+    /// Returns the hot tier.
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Returns the archive, which there must be.
+    /// Returns the archive; fails if none is configured.
     pub(crate) fn archive(&self) -> Result<&Archive, Error> {
         self.archive.as_ref().ok_or(Error::Archive(archive::Error::Missing))
     }
 
-    /// Returns posts as a viewer sees them, in the order asked for; `None` where there is none, or
-    /// none that can be read. One round trip to each partition, all sent together, where all are in
-    /// Redis; otherwise one more, and then one or two to the archive.
+    /// Returns posts as a viewer sees them, in the given order; `None` if missing or unreadable.
+    /// One round trip to each partition, sent together, if all are in Redis; otherwise one more,
+    /// then one or two to the archive.
     pub async fn posts(
         &self,
         ids: &[PostId],
@@ -78,8 +77,8 @@ impl TieredStore {
         Ok(posts)
     }
 
-    /// Returns those of some posts that exist, as a viewer sees them, and those of which nobody can
-    /// tell now: the archive may have them, and does not answer.
+    /// Returns the existing posts among some, as a viewer sees them, and the unknown ones: those
+    /// that may be in the archive while it is unavailable.
     pub(crate) async fn posts_best_effort(
         &self,
         ids: &[PostId],
@@ -97,7 +96,7 @@ impl TieredStore {
         Ok((found, unknown))
     }
 
-    /// Returns which posts exist, in the order asked for; `None` where nobody can tell now.
+    /// Returns which posts exist, in the given order; `None` if unknown.
     pub(crate) async fn exist_best_effort(
         &self,
         ids: &[PostId],
@@ -135,13 +134,13 @@ impl TieredStore {
         Ok(self.posts(&[id], viewer).await?.pop().flatten())
     }
 
-    /// Returns what posts say, in the order asked for.
+    /// Returns the contents of posts, in the given order.
     pub async fn contents(&self, ids: &[PostId]) -> Result<Vec<Option<Content>>, Error> {
         let posts = self.posts(ids, None).await?;
         Ok(posts.into_iter().map(|post| post.map(|post| post.content)).collect())
     }
 
-    /// Returns which posts exist, in the order asked for.
+    /// Returns which posts exist, in the given order.
     pub async fn exist(&self, ids: &[PostId]) -> Result<Vec<bool>, Error> {
         let mut exist = self.store.exist(ids).await?;
         let missing: Vec<_> =
@@ -154,15 +153,15 @@ impl TieredStore {
         Ok(exist)
     }
 
-    /// Returns which posts an account likes, in the order asked for. One round trip to each
-    /// partition, all sent together, where all are newer than what was ever evicted.
+    /// Returns which posts an account likes, in the given order. One round trip to each partition,
+    /// sent together, if all are above the eviction watermark.
     pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<Vec<bool>, Error> {
         let in_redis = self.store.liked_in_redis(user, ids).await?;
         let unsure = ids.iter().zip(&in_redis).filter(|(_, liked)| liked.is_none());
         let unsure: Vec<_> = unsure.map(|(&id, _)| id).collect();
         let mut archived_likes = IdSet::default();
         if !unsure.is_empty() {
-            // It may have come back since: whether it is here and liked is read at one moment.
+            // A restore may have happened since: one command reads the post and the like.
             let in_redis = self.store.posts(&unsure, Some(user)).await?;
             archived_likes
                 .extend(in_redis.iter().flatten().filter(|post| post.liked).map(|post| post.id));
@@ -179,8 +178,8 @@ impl TieredStore {
         Ok(ids.iter().zip(in_redis).map(liked).collect())
     }
 
-    /// Returns how many like a post that is not in Redis, but in the archive, and since when an
-    /// account does, if it does; `None` where there is no such post.
+    /// Returns the number of likes of an archived post, and since when an account likes it. `None`
+    /// if there is no such post.
     pub(crate) async fn archived_like(
         &self,
         user: UserId,
@@ -195,7 +194,7 @@ impl TieredStore {
         Ok(Some((likes, since)))
     }
 
-    /// Returns those of some posts that are not in Redis, but in the archive.
+    /// Returns the archived posts among some that are not in Redis.
     pub(crate) async fn archived(
         &self,
         ids: &[PostId],
@@ -204,8 +203,7 @@ impl TieredStore {
         self.read_archive(&self.old(ids).await?, viewer).await
     }
 
-    // Those of some posts that are not in Redis which the archive may have, and is not known not to
-    // have.
+    // Returns the posts that the archive may have, among some that are not in Redis.
     async fn old(&self, ids: &[PostId]) -> Result<Vec<PostId>, Error> {
         let may_be = self.store.may_be_archived(ids).await?;
         let is_old = |(id, may_be): &(&PostId, bool)| *may_be && !self.absent.contains_key(*id);
@@ -228,7 +226,7 @@ impl TieredStore {
         Ok(found)
     }
 
-    /// Returns for each repost and a post that counts it whether it is on that post's list.
+    /// Returns whether each repost is on the list of the post it is paired with.
     pub(crate) async fn are_listed(&self, pairs: &[(PostId, PostId)]) -> Result<Vec<bool>, Error> {
         let mut listed = self.store.are_listed(pairs).await?;
         let targets: Vec<_> = pairs.iter().map(|&(_, target)| target).collect();
@@ -241,7 +239,7 @@ impl TieredStore {
         Ok(listed)
     }
 
-    /// Returns how many entries the lists of posts have.
+    /// Returns the lengths of the lists of posts.
     pub(crate) async fn list_lengths(&self, ids: &[PostId]) -> Result<Vec<ListLengths>, Error> {
         let (mut list_lengths, in_redis) =
             futures::try_join!(self.store.list_lengths(ids), self.store.exist(ids))?;

@@ -1,10 +1,10 @@
-//! Bringing a post back into Redis, where it can be changed.
+//! Restores an archived post to Redis, where it can be changed.
 //!
-//! One at a time does so, under a lease: it reads all of the post in the archive, puts the parts
-//! aside in Redis, and then has them take their places in one step, which is refused where the lease
-//! is lost, or the post is there. Nobody evicts a post that is not there, and who deletes one ends the
-//! lease; so as long as that holds, what was read in the archive is the truth. Whatever a crash leaves
-//! is under keys that expire.
+//! One call at a time restores a post, under a lease. It reads the post's snapshot from the
+//! archive, stages the parts in Redis, and moves them into place in one step. That step fails if
+//! the lease is lost or the post is in Redis. A missing post cannot be evicted, and a deletion ends
+//! the lease. So while the lease is held, the snapshot is current. After a crash, the staged keys
+//! expire.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,23 +15,23 @@ use uuid::Uuid;
 use super::TieredStore;
 use crate::{error::Error, store::RestoreOutcome};
 
-/// How long to try: longer than somebody who died meanwhile keeps the others out.
+/// The deadline of a restore: longer than the lease of a crashed process.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long to wait for somebody else who brings the same post back: at first, and at most.
+/// The back-off while another call restores the same post.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// How often the lease is prolonged: a third of the time that it is had for.
+/// How often the lease is renewed: a third of its lifetime.
 const RENEWAL_PERIOD: Duration = Duration::from_secs(3);
 
 impl TieredStore {
-    /// Brings a post back into Redis if it is in the archive. Returns whether it is in Redis now.
+    /// Restores a post if it is in the archive. Returns whether it is in Redis now.
     pub async fn restore(&self, id: PostId) -> Result<bool, Error> {
         self.restore_post(id, None).await
     }
 
-    /// Brings a post back likewise, for an account that changes it: so many per minute as it may.
+    /// Restores a post likewise, within the restore rate limit of an account.
     pub async fn restore_for(&self, user: UserId, id: PostId) -> Result<bool, Error> {
         self.restore_post(id, Some(user)).await
     }
@@ -41,7 +41,7 @@ impl TieredStore {
             return Ok(true);
         }
         if self.archived(&[id], None).await?.is_empty() {
-            // It may have come back in between.
+            // Another call may have restored it in between.
             return Ok(self.store.exist(&[id]).await? == [true]);
         }
         if let Some(user) = user
@@ -63,7 +63,7 @@ impl TieredStore {
                     }
                 }
             }
-            // Somebody else is at it, or deletes it.
+            // Another call restores or deletes it.
             sleep(wait).await;
             wait = (wait * 2).min(BACKOFF_MAX);
             if self.store.exist(&[id]).await? == [true] {
@@ -91,7 +91,7 @@ impl TieredStore {
         Ok(self.store.restore(&snapshot, holder, until, &erasing).await?)
     }
 
-    // Keeps the lease while a large post is read, or until it is lost.
+    // Renews the lease while a large snapshot is read; returns when it is lost.
     async fn until_lost(&self, id: PostId, holder: &str) -> Result<(), Error> {
         loop {
             sleep(RENEWAL_PERIOD).await;

@@ -1,5 +1,5 @@
-//! How fast the walk is that erases what deleted accounts wrote: posts without likes, posts that are
-//! liked, and comments.
+//! The speed of the walk that erases deleted accounts: over posts without likes, liked posts, and
+//! comments.
 //!
 //! `cargo bench -p microblog-post --bench erasure`
 
@@ -21,7 +21,7 @@ const AUTHORS: u64 = 300;
 const POSTS: u64 = 60_000;
 const COMMENTS: u64 = 60_000;
 
-/// Writes under way at once.
+/// Concurrent writes.
 const AT_ONCE: usize = 64;
 
 #[global_allocator]
@@ -62,7 +62,7 @@ async fn measure() {
     rate("comments", COMMENTS, commented, none);
 }
 
-/// Erases an account that wrote nothing, and returns how long that took.
+/// Erases an account that wrote nothing. Returns the duration.
 async fn erase(store: &Store, n: u64) -> Duration {
     store.forget(author(AUTHORS + 100 + n)).await.unwrap();
     let tiered = TieredStore::new(store.clone(), None, Duration::ZERO);

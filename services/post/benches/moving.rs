@@ -1,5 +1,5 @@
-//! What Redis holds of 100,000 old posts of 1,000 authors, before and after they are moved to the
-//! archive, which is an SQLite file here. Half of the posts are liked and commented on.
+//! The Redis memory of 100,000 old posts of 1,000 authors, before and after their eviction to the
+//! archive, an SQLite file here. Half of the posts have likes and comments.
 //!
 //! `cargo bench -p microblog-post --bench moving`
 
@@ -21,13 +21,13 @@ const AUTHORS: u64 = 1_000;
 const POSTS_EACH: u64 = 100;
 const POSTS: u64 = AUTHORS * POSTS_EACH;
 
-/// How many of an author's newest posts stay. (As configured by default, all of these would.)
+/// How many of an author's newest posts stay. (By default, all of these would.)
 const STAY: u64 = 10;
 
 /// Likes of every other post, each of which has a comment as well.
 const LIKES: u64 = 3;
 
-/// Writes under way at once.
+/// Concurrent writes.
 const AT_ONCE: usize = 64;
 
 #[global_allocator]
@@ -51,7 +51,7 @@ async fn measure() {
     let archive = Archive::open(&config.archive).unwrap().unwrap();
     let mut archiver = Archiver::new(store.clone(), archive.clone());
     let mut admin = server.admin().await;
-    // Connections, functions and tables are there before the measurement begins.
+    // Connections, functions and tables exist before the measurement.
     archiver.drain_page().await.unwrap();
     let empty = used(&mut admin).await;
 
@@ -74,7 +74,7 @@ async fn measure() {
     }
     let moved = began.elapsed();
     assert_eq!(evicted, POSTS - AUTHORS * STAY);
-    // Redis frees in the background.
+    // Redis frees memory in the background.
     while !info(&mut admin).await.contains("lazyfree_pending_objects:0") {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

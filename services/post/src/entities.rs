@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_urls_mention_nobody() {
+    fn addresses_and_urls_have_no_mentions() {
         for text in [
             "ann@example.com",
             "https://example.com/@ann",
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_topic_is_none() {
+    fn lookalikes_of_hashtags_are_rejected() {
         for text in
             ["#", "##", "# #", "C#", "&#39;", "https://example.com/#top", "a#b", "#-", "#️⃣ and #️⃣"]
         {
@@ -246,7 +246,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_and_nothing_overlaps(text in "[@#＠＃ a1_字é\n👍.]{0,60}") {
+        fn any_text_is_parsed_and_entities_do_not_overlap(text in "[@#＠＃ a1_字é\n👍.]{0,60}") {
             let mut end = 0;
             let length = text.chars().count() as u32;
             for entity in find(&text) {

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_tries_while_the_database_is_away() {
+    fn one_call_at_a_time_probes_an_open_circuit() {
         let (breaker, begin) = (CircuitBreaker::new(Duration::from_secs(2)), Instant::now());
         let at = |second| begin + Duration::from_secs(second);
         breaker.check_at(at(0)).unwrap();

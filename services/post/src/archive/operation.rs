@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_database_is_named_without_its_password() {
+    fn metrics_name_a_database_without_its_password() {
         let operations = Operations::new("postgres://user:secret@host:1234/posts?sslmode=disable");
         let server = operations.server.unwrap();
         assert_eq!(

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_takes_all_that_came_and_its_callers_go_on_when_it_is_over() {
+    async fn a_call_takes_all_queued_posts_and_resumes_their_callers() {
         let queue = Arc::<Queue>::default();
         let (first, calls) = queue.add(delivery(1));
         let mut calls = calls.unwrap();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_calls_are_under_way_and_a_batch_is_no_larger_than_a_call() {
+    fn calls_in_flight_and_batches_are_bounded() {
         let queue = Arc::<Queue>::default();
         let (callers, calls): (Vec<_>, Vec<_>) =
             (0..250).map(|post| queue.add(delivery(post))).unzip();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn who_left_is_not_kept_and_not_delivered() {
+    fn posts_of_cancelled_callers_are_dropped() {
         let queue = Arc::<Queue>::default();
         let (stays, calls) = queue.add(delivery(1));
         for post in 2..10_000 {

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_are_read_as_they_were_written() {
+    fn outbox_entries_round_trip() {
         let (post, comment) = (PostId::new(7).unwrap(), CommentId::new(9).unwrap());
         for (entry, member) in [
             (OutboxEntry::PostCreated(post), "p7"),

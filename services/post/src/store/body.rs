@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contents_are_read_as_they_were_written() {
+    fn contents_round_trip() {
         let author = UserId::new(5).unwrap();
         for text in ["", "hello", "é", "微博", "微博 and more of it", "👩‍👩‍👧微", "Привет"]
         {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_told() {
+    fn malformed_contents_are_rejected() {
         assert!(PostBody::read(b"\xff\xff").is_err());
         assert!(PostBody::read(b"").is_err(), "nobody wrote it");
         assert!(PostBody::read(b"\x08\x05\x2a\x03abc").is_err(), "half a unit");

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_read_as_it_was_written() {
+    fn an_erasure_run_round_trips() {
         let accounts = [7, 1 << 52].map(|id| UserId::new(id).unwrap());
         for stage in [
             ErasureStage::Begun,

@@ -1,4 +1,4 @@
-//! A post service whose old posts leave Redis when the test says so: it runs without its jobs.
+//! A post service without jobs: the test decides when posts are archived and evicted.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ use crate::support::{
     archives::{ArchiveServer, connect, numbers},
 };
 
-/// Makes a test of each of these functions on SQLite, and one of all of them on a PostgreSQL server,
-/// which takes a while to start.
+/// Makes a test of each of these functions on SQLite, and one of all of them on a PostgreSQL
+/// server, which starts slowly.
 macro_rules! on_both {
     ($($name:ident)*) => {
         mod sqlite {
@@ -55,13 +55,13 @@ pub(crate) struct Aging {
 }
 
 impl Aging {
-    /// Starts one, with an archive of its own, that keeps so many posts of each author in Redis,
-    /// however old, and no others.
+    /// Starts one with its own archive. It keeps `hot_posts` of each author in Redis, whatever
+    /// their age, and no others.
     pub(crate) async fn start(archives: &ArchiveServer, hot_posts: usize) -> Self {
         Self::start_with(archives, hot_posts, &[]).await
     }
 
-    /// Starts one likewise with further flags.
+    /// Likewise with further flags.
     pub(crate) async fn start_with(
         archives: &ArchiveServer,
         hot_posts: usize,
@@ -74,7 +74,7 @@ impl Aging {
         Self::on(system, &url, hot_posts).await
     }
 
-    /// Starts one likewise in the place of one that has no archive.
+    /// Likewise in the place of a service without an archive.
     pub(crate) async fn start_after(
         before: System,
         archives: &ArchiveServer,
@@ -90,7 +90,7 @@ impl Aging {
         Self::on(System { address, client, ..before }, &url, hot_posts).await
     }
 
-    /// Goes on with a service that has its archive there.
+    /// Continues with a service whose archive is at `url`.
     pub(crate) async fn on(system: System, url: &str, hot_posts: usize) -> Self {
         let flags = flags(url, hot_posts);
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
@@ -103,13 +103,13 @@ impl Aging {
         Self { system, url, archive, config, evictor, archiver }
     }
 
-    /// Returns posts wherever they are, as the service sees them.
+    /// Returns the tiered store of the service.
     pub(crate) fn tiered(&self) -> TieredStore {
         let archive = Some(self.archive.clone());
         TieredStore::new(self.system.store.clone(), archive, self.config.archive.warm_window)
     }
 
-    /// Returns what the jobs delete posts with.
+    /// Returns the operations with which jobs delete posts.
     pub(crate) fn posts(&self) -> Posts {
         let delivery = microblog_post::Delivery::new(self.system.store.clone(), None);
         Posts::new(self.tiered(), delivery)
@@ -122,13 +122,13 @@ impl Aging {
         transaction.commit().await.unwrap();
     }
 
-    /// Writes to the archive all that waits.
+    /// Drains the archive outbox.
     pub(crate) async fn archive(&self) {
         let mut archiver = self.archiver.lock().await;
         while archiver.drain_page().await.unwrap() {}
     }
 
-    /// Archives what waits, and moves what is old in the partitions of some accounts or posts.
+    /// Archives, then evicts what is old in the partitions of some accounts or posts.
     pub(crate) async fn age(&self, ids: &[u64]) -> Evictions {
         self.archive().await;
         let partitions: BTreeSet<_> =
@@ -143,7 +143,7 @@ impl Aging {
         all
     }
 
-    /// Moves posts to the archive, with all that is as old in their partitions.
+    /// Evicts posts, and all that are as old in their partitions.
     pub(crate) async fn evict(&self, ids: &[u64]) {
         self.age(ids).await;
         for &id in ids {
@@ -152,8 +152,8 @@ impl Aging {
         }
     }
 
-    /// Asserts that nothing waits and all invariants hold, once all is archived: of the first thirty
-    /// accounts' partitions, since all take a while.
+    /// Archives, then asserts that the backlogs are empty and all invariants hold in the first
+    /// thirty accounts' partitions; all would take a while.
     pub(crate) async fn is_sound(&self) {
         self.archive().await;
         let tiered = self.tiered();
@@ -164,19 +164,19 @@ impl Aging {
             assert_eq!(report.unarchived, 0);
             checked += report.posts;
         }
-        let authors = self.system.timelines.heard().into_iter().map(|heard| heard.author_id);
+        let authors = self.system.timelines.deliveries().into_iter().map(|heard| heard.author_id);
         let others: BTreeSet<_> =
             authors.filter(|author| (1..=30).all(|n| support::id(n) != *author)).collect();
         assert!(others.is_empty(), "{others:?} are not checked, {checked} posts are");
     }
 
-    /// Asserts the same of everything, as the service says.
+    /// Asserts the same of all partitions, through the service.
     pub(crate) async fn is_sound_everywhere(&self) {
         self.archive().await;
         assert_eq!(support::violations(&self.system.client).await, Vec::<String>::new());
     }
 
-    /// Returns the one number that a query of the archive answers.
+    /// Returns the number that a query of the archive selects.
     pub(crate) async fn count(&self, query: &str) -> i64 {
         numbers(&mut connect(&self.url).await, query).await[0][0]
     }

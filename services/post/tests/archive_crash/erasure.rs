@@ -1,4 +1,4 @@
-//! An account with posts in both stores is forgotten by a process that is killed again and again.
+//! A process that is killed again and again erases an account with posts in both tiers.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const POSTS: usize = 450;
 const GONE: u64 = account(4);
 const OTHER: u64 = account(5);
 
-async fn a_forgotten_account_leaves_nothing(kind: Kind) {
+async fn a_deleted_account_leaves_nothing(kind: Kind) {
     let deployed = Deployed::new(kind).await;
     let process = deployed.start().await;
     let client = client(&process.address());
@@ -32,7 +32,7 @@ async fn a_forgotten_account_leaves_nothing(kind: Kind) {
     let store = Store::open(&config).unwrap();
     let archive = Archive::open(&config.archive).unwrap().unwrap();
     let mut archiver = Archiver::new(store.clone(), archive.clone());
-    // The process makes the tables as well, and SQLite lets one of them fail.
+    // The process migrates as well, and SQLite lets one of them fail.
     eventually("there are tables", PATIENCE, async || archiver.drain_page().await.is_ok()).await;
 
     let create = |author_id| {
@@ -51,7 +51,7 @@ async fn a_forgotten_account_leaves_nothing(kind: Kind) {
         text: "look".to_owned(),
     };
     let repost = client.clone().repost(request).await.unwrap().into_inner().post.unwrap().id;
-    // What it wrote on the posts of another account, which are in both stores as well.
+    // Its likes and comments on posts of another account, which are in both tiers as well.
     let mut others = Vec::new();
     for _ in 0..20 {
         let post = create(OTHER).await.unwrap().post.unwrap().id;
@@ -77,16 +77,16 @@ async fn a_forgotten_account_leaves_nothing(kind: Kind) {
 
     client.clone().forget_user(pb::ForgetUserRequest { user_id: GONE }).await.unwrap();
     let mut process = process;
-    // Some of them while posts are deleted, and some while what is left is erased.
+    // Some kills during the deletion of posts, and some during the erasure.
     for milliseconds in [30, 600, 1_100, 1_300, 5_500, 700, 1_500] {
         tokio::time::sleep(Duration::from_millis(milliseconds)).await;
         process.kill9();
         process = deployed.start().await;
     }
-    // A process that died has its jobs for some seconds more.
+    // The leases of a killed process last for some seconds.
     eventually("it is forgotten", 6 * PATIENCE, async || {
-        let is_forgotten = store.forgetting().await.unwrap().is_empty();
-        is_forgotten && store.unarchived_count().await.unwrap() == 0
+        let account_is_erased = store.forgetting().await.unwrap().is_empty();
+        account_is_erased && store.unarchived_count().await.unwrap() == 0
     })
     .await;
     settles(&client).await;
@@ -109,11 +109,11 @@ async fn a_forgotten_account_leaves_nothing(kind: Kind) {
 }
 
 #[tokio::test]
-async fn a_forgotten_account_leaves_nothing_in_postgres() {
-    a_forgotten_account_leaves_nothing(Kind::Postgres).await;
+async fn a_deleted_account_leaves_nothing_in_postgres() {
+    a_deleted_account_leaves_nothing(Kind::Postgres).await;
 }
 
 #[tokio::test]
-async fn a_forgotten_account_leaves_nothing_in_sqlite() {
-    a_forgotten_account_leaves_nothing(Kind::Sqlite).await;
+async fn a_deleted_account_leaves_nothing_in_sqlite() {
+    a_deleted_account_leaves_nothing(Kind::Sqlite).await;
 }

@@ -1,4 +1,4 @@
-//! What there is when all is over: what those know who made it, and nothing else.
+//! The final state: what the callers expect, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -14,7 +14,7 @@ use crate::{
     support::{Client, PATIENCE, lists::List, settles, timelines::Timelines},
 };
 
-/// Asserts that all is right as it is, and after all that can has left Redis.
+/// Asserts the final state, then evicts all that can be evicted, and asserts it again.
 pub(crate) async fn is_right(client: &Client, load: &Load, config: &Config, heard: &Timelines) {
     let known = load.posts.lock().unwrap().clone();
     let gone = load.gone.lock().unwrap().clone();
@@ -37,7 +37,7 @@ pub(crate) async fn is_right(client: &Client, load: &Load, config: &Config, hear
     assert!(evicted > 0, "the newest of each author");
     all_is_there(client, &known, &gone).await;
     settles(client).await;
-    let heard: HashSet<_> = heard.heard().iter().map(|heard| heard.post_id).collect();
+    let heard: HashSet<_> = heard.deliveries().iter().map(|heard| heard.post_id).collect();
     assert!(known.keys().all(|post| heard.contains(post)), "the timelines miss some");
 }
 

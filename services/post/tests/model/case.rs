@@ -1,4 +1,4 @@
-//! One case: a store, what works on it all at the same time, and what must be in it.
+//! One case: a store, its concurrent actors, and the expected state.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,14 +19,14 @@ use crate::{
     evictors, lane,
     operation::{Plan, USERS},
     readers,
-    support::{self, timelines::Mood, timelines::Timelines},
+    support::{self, timelines::Mode, timelines::Timelines},
     watch::Watch,
 };
 
-/// Between two rounds of a sweeper: so that it does not always come before the caller who repeats.
+/// The pause between two runs of a sweeper: it must not always precede the caller's repetition.
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 
-/// Something that was made, and how far its deletion is.
+/// Something that was created, and the state of its deletion.
 #[derive(Clone, Debug)]
 pub(crate) struct Made<T> {
     pub(crate) it: T,
@@ -34,16 +34,16 @@ pub(crate) struct Made<T> {
     pub(crate) ended: bool,
 }
 
-/// What there must be.
+/// The expected state.
 #[derive(Default)]
 pub(crate) struct Model {
     pub(crate) posts: BTreeMap<PostId, Made<Content>>,
     pub(crate) comments: BTreeMap<CommentId, Made<Comment>>,
-    /// Since when who likes what. One that is taken back is not here while it is.
+    /// Likes, and since when. A like is not here while it is being removed.
     pub(crate) likes: BTreeMap<(PostId, UserId), u64>,
     /// Posts and reposts that were seen on their lists.
     pub(crate) listed: BTreeSet<(PostId, PostId)>,
-    /// What was told of reposts, or is to be told late.
+    /// Updates of backlinks, to be repeated late.
     pub(crate) told: Vec<BacklinkUpdate>,
 }
 
@@ -52,12 +52,12 @@ pub(crate) struct Model {
 pub(crate) struct Archived {
     pub(crate) url: String,
     pub(crate) config: ArchiveConfig,
-    /// Those of two that archive and move, besides that of the callers.
+    /// For two processes that archive and evict, apart from that of the callers.
     pub(crate) jobs: [Archive; 2],
     pub(crate) callers: Archive,
 }
 
-/// Where all cases of a test take place.
+/// What all cases of a test share.
 pub(crate) struct Place {
     pub(crate) store: Store,
     pub(crate) admins: Vec<MultiplexedConnection>,
@@ -66,13 +66,13 @@ pub(crate) struct Place {
     pub(crate) watch: Arc<Watch>,
 }
 
-/// What works on a store, and what must be in it.
+/// The actors on a store, and the expected state.
 #[derive(Clone)]
 pub(crate) struct Case {
     /// The first and the last share a partition.
     pub(crate) users: [UserId; USERS],
     pub(crate) store: Store,
-    /// Connections to its servers that may do everything.
+    /// Connections to its servers, with all permissions.
     pub(crate) admins: Vec<MultiplexedConnection>,
     pub(crate) tiered: TieredStore,
     pub(crate) posts: Posts,
@@ -81,7 +81,7 @@ pub(crate) struct Case {
     pub(crate) delivery: Delivery,
     pub(crate) timelines: Timelines,
     pub(crate) archived: Option<Archived>,
-    /// Whether it is archived from the beginning, if at all.
+    /// Whether the archive is enabled from the beginning, if there is one.
     pub(crate) is_archived: bool,
     pub(crate) watch: Arc<Watch>,
     model: Arc<Mutex<Model>>,
@@ -97,7 +97,7 @@ impl Archived {
 }
 
 impl Case {
-    /// Returns a case with users of its own, whom no other one of the same archive has.
+    /// Returns a case with its own users, whom no other case of the archive has.
     pub(crate) fn new(number: u64, place: &Place, is_archived: bool) -> Self {
         let Place { store, admins, config, archived, watch } = place;
         let id = |n| support::id(8 * number + n);
@@ -124,8 +124,8 @@ impl Case {
         }
     }
 
-    // Between two rounds of a job: so that it does not always come before the caller who repeats; and
-    // where there is an archive, so that the other jobs have their turn.
+    // The pause between two runs of a job: it must not always precede the caller's repetition; with
+    // an archive, the other jobs need time as well.
     pub(crate) fn pause(&self) -> Duration {
         if self.archived.is_some() { 10 * PAUSE } else { PAUSE }
     }
@@ -134,8 +134,7 @@ impl Case {
         self.model.lock().unwrap()
     }
 
-    /// Carries out the second and third steps of what was not killed before them, once more, the
-    /// later first.
+    /// Repeats steps 2 and 3 of operations that were not killed before them, in reverse order.
     async fn replay(&self) {
         let told = self.model().told.clone();
         for change in told.into_iter().rev() {
@@ -155,7 +154,7 @@ impl Case {
         }
     }
 
-    /// Runs everything that may happen at the same time, to its end.
+    /// Runs all concurrent actors to their end.
     pub(crate) async fn play(&self, plan: &Plan) -> Result<(), Error> {
         self.timelines.answer(plan.mood);
         if self.is_archived {
@@ -189,13 +188,13 @@ impl Case {
         while let Some(lane) = lanes.join_next().await {
             lane.unwrap()?;
         }
-        self.timelines.answer(Mood::Well);
+        self.timelines.answer(Mode::Ok);
         testkit::eventually("nothing waits", support::PATIENCE / 2, async || {
-            // None of them ends but by a failure.
+            // Background tasks end only by failing.
             if let Some(ended) = background.try_join_next() {
                 std::panic::resume_unwind(ended.unwrap_err().into_panic());
             }
-            self.nothing_waits().await
+            self.backlogs_are_empty().await
         })
         .await;
         background.shutdown().await;
@@ -203,19 +202,19 @@ impl Case {
         self.replay().await;
         evictors::settle(self).await;
         if self.archived.is_some() {
-            evictors::delete_there(self).await;
+            evictors::delete_archived(self).await;
             evictors::settle(self).await;
         }
         self.is_as_the_model().await?;
         if self.archived.is_some() {
             evictors::purge(self).await;
-            evictors::bring_all_back(self).await;
+            evictors::restore_all(self).await;
             self.is_as_the_model().await?;
         }
         Ok(())
     }
 
-    async fn nothing_waits(&self) -> bool {
+    async fn backlogs_are_empty(&self) -> bool {
         for user in self.users {
             if self.store.backlogs(user.partition()).await.unwrap() != [0; 4] {
                 return false;
@@ -225,7 +224,7 @@ impl Case {
     }
 }
 
-/// Repeats what a caller is to try again, because it is about a post that is being moved.
+/// Repeats a call while its post moves between the tiers.
 pub(crate) async fn patiently<T, F>(call: impl Fn() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,
@@ -239,7 +238,7 @@ where
     panic!("a post is being moved all the time");
 }
 
-/// Repeats a step until it is done, which some other one may prevent a few times.
+/// Repeats a step that concurrent actors may prevent a few times.
 pub(crate) async fn until<F>(step: impl Fn() -> F) -> Result<(), Error>
 where
     F: Future<Output = Result<bool, Error>>,

@@ -1,4 +1,4 @@
-//! How a user comments and deletes comments.
+//! Comments: adding and deleting, as a user.
 
 use microblog_domain::{CommentId, PostId, UserId};
 use microblog_post::{Comment, CommentAdmission, Error};
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Case {
-    /// Comments on a post, or answers a comment on it.
+    /// Comments on a post, or replies to a comment on it.
     pub(crate) async fn comment(
         &self,
         author: UserId,
@@ -52,7 +52,7 @@ impl Case {
         Ok(())
     }
 
-    /// Deletes a comment of the user's, or on a post of the user's.
+    /// Deletes a comment of the user, or on a post of the user.
     pub(crate) async fn uncomment(&self, user: UserId, operation: Operation) -> Result<(), Error> {
         let Operation { place, fate, again, .. } = operation;
         let picked = {

@@ -1,4 +1,4 @@
-//! What must be there at the end of a case, wherever it is, and what must not.
+//! The expected state at the end of a case, in either tier.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::{
     readers::LISTS,
 };
 
-/// More than there are in any list of a case, and less: in pages, it is read from both tiers.
+/// Larger and smaller than any list of a case; the latter reads pages from both tiers.
 const PAGES: [usize; 2] = [200, 2];
 
 impl Case {
@@ -124,7 +124,7 @@ impl Case {
     }
 }
 
-// The lists as they must be, all newest first but the comments.
+// The expected lists, all newest first except the comments.
 impl Model {
     fn comments_on(&self, post: PostId) -> Vec<Comment> {
         let is_there = |made: &&Made<Comment>| made.it.post == post && !made.ended;
@@ -133,7 +133,7 @@ impl Model {
 
     fn likers_of(&self, post: PostId) -> Vec<u64> {
         let likes = self.likes.iter().filter(|((liked, _), _)| *liked == post);
-        // Those of one moment as Redis orders them.
+        // Equal stamps are ordered as in Redis.
         let mut likes: Vec<_> =
             likes.map(|((_, user), since)| (*since, user.to_string(), user.get())).collect();
         likes.sort_unstable();

@@ -1,4 +1,4 @@
-//! The operations of one user, one after the other, each with what is certain at its end.
+//! The sequential operations of one user, each checked against what is certain at its end.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use crate::{
     support,
 };
 
-/// How far the deletion of something is.
+/// The state of a deletion.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Deletion {
     pub(crate) has_begun: bool,
     pub(crate) has_ended: bool,
 }
 
-/// Carries out the operations of a user.
+/// Executes the operations of a user.
 pub(crate) async fn run(case: Case, user: UserId, operations: Vec<Operation>) -> Result<(), Error> {
     for operation in operations {
         if case.archived.is_some() {
-            // So that posts are moved meanwhile.
+            // So that posts move meanwhile.
             sleep(Duration::from_millis(any_below(40))).await;
         }
         case.run(user, operation).await?;
@@ -32,7 +32,7 @@ pub(crate) async fn run(case: Case, user: UserId, operations: Vec<Operation>) ->
     Ok(())
 }
 
-/// Returns the id of a request that was not made before.
+/// Returns a new idempotency key.
 pub(crate) fn request_id() -> RequestId {
     RequestId::parse("request_id", &support::request_id()).unwrap()
 }
@@ -44,7 +44,7 @@ pub(crate) fn pick<T>(candidates: impl Iterator<Item = T>, place: usize) -> Opti
     Some(candidates.swap_remove(place))
 }
 
-/// Returns what a call came to, `None` where what it is about is not there.
+/// Returns the result of a call; `None` if the subject does not exist.
 pub(crate) fn found<T>(answer: Result<T, Error>) -> Option<T> {
     match answer {
         Ok(made) => Some(made),
@@ -74,7 +74,7 @@ impl Case {
         }
     }
 
-    /// Returns how far the deletion of any of these is.
+    /// Returns the state of the deletion of any of these.
     pub(crate) fn deletion(&self, posts: &[PostId], comment: Option<CommentId>) -> Deletion {
         let model = self.model();
         let posts = posts.iter().map(|id| &model.posts[id]).map(|made| (made.ends, made.ended));

@@ -1,4 +1,4 @@
-//! How a user makes, reposts and deletes posts.
+//! Publishing, reposting and deleting posts, as a user.
 
 use microblog_domain::{PostId, RequestId, UserId};
 use microblog_post::{
@@ -18,7 +18,7 @@ fn changes(id: PostId, content: &Content, version: u64, exists: bool) -> Vec<Bac
 }
 
 impl Case {
-    /// Makes a post, or a repost.
+    /// Publishes a post or a repost.
     pub(crate) async fn make(
         &self,
         author: UserId,
@@ -146,7 +146,7 @@ impl Case {
         if again {
             deletion().await?;
         }
-        self.watch.count().deleted_there += u64::from(!was_here);
+        self.watch.count().archived_deleted += u64::from(!was_here);
         assert_eq!(self.tiered.post(id, None).await?, None);
         if fate >= Fate::Telling {
             for target in content.counted_by() {
@@ -157,7 +157,7 @@ impl Case {
         Ok(())
     }
 
-    // The first step of a deletion, wherever the post is. Returns the version.
+    // Step 1 of a deletion, in either tier. Returns the version.
     async fn end(&self, id: PostId, content: &Content) -> Result<u64, Error> {
         let mut version = None;
         for _ in 0..100 {
@@ -167,12 +167,12 @@ impl Case {
             if version.is_some() {
                 break;
             }
-            // It left Redis in between.
+            // It was evicted in between.
         }
         Ok(version.expect("it was there"))
     }
 
-    // The second step, of posts that left Redis, too.
+    // Step 2, also for archived posts.
     async fn notify(&self, changes: &[BacklinkUpdate]) -> Result<(), Error> {
         for change in changes {
             let restore = || self.tiered.restore(change.backlink.target);

@@ -1,4 +1,4 @@
-//! Readers, who must find at every moment what was made and not deleted.
+//! Readers, who must always find acknowledged posts that are not deleted.
 
 use microblog_domain::{PostId, UserId};
 use microblog_keyspace::Order;
@@ -11,11 +11,11 @@ use crate::{
     evictors::any_below,
 };
 
-/// Begins to read, for ever.
+/// Starts to read.
 pub(crate) fn spawn(case: &Case, background: &mut JoinSet<()>) {
     let Some(archived) = &case.archived else { return };
     for archive in &archived.jobs {
-        // They have not read what callers have.
+        // Their client-side caches differ from the callers'.
         let window = archived.config.warm_window;
         let tiered = TieredStore::new(case.store.clone(), Some(archive.clone()), window);
         let reader = Reader { case: case.clone(), tiered };
@@ -57,7 +57,7 @@ impl Reader {
         assert!(!was_gone || post.is_none() && !liked, "{id} was deleted, and is read");
         let Some(certain) = Certain::both(before, self.case.certain(id)) else { return Ok(()) };
         self.case.watch.see(id, is_here);
-        self.case.watch.count().read_there += u64::from(!is_here);
+        self.case.watch.count().archived_read += u64::from(!is_here);
         let post = post.unwrap_or_else(|| panic!("{id} is not found"));
         assert_eq!(post.content, self.case.model().posts[&id].it);
         let at_least = [certain.likers.len(), certain.comments.len(), certain.reposts.len()];
@@ -87,7 +87,7 @@ impl Reader {
             }
         }
         let is_there = found.last().is_some_and(|id| Some(*id) < oldest_here);
-        self.case.watch.count().scrolled_there += u64::from(is_there);
+        self.case.watch.count().archived_scrolled += u64::from(is_there);
         self.are_all(&before, &[author], &found).await
     }
 
@@ -109,8 +109,8 @@ impl Reader {
         self.are_all(&before, &users, &found).await
     }
 
-    // Asserts that a list, read in pages, has every post that was there all the time, and none that
-    // was gone before.
+    // Asserts that a list, read in pages, has every post that existed throughout, and none that was
+    // deleted before.
     async fn are_all(
         &self,
         before: &CertainPosts,
@@ -123,7 +123,7 @@ impl Reader {
             assert!(found.contains(&id.get()), "{id} is not listed: {found:?}");
         }
         for id in before.gone.iter().filter(|id| found.contains(&id.get())) {
-            // It is found while the archive is just being told that it ended, but not again.
+            // A read during the deletion may find it; a later one must not.
             let newest = self.tiered.newest_of(authors, None, 100).await?;
             assert!(!newest.ids.contains(id), "{id} was deleted, and is listed");
         }
@@ -143,7 +143,7 @@ impl Reader {
         let are_there = certain.iter().all(|member| found.contains(member));
         assert!(are_there, "{list:?} of {id}: {certain:?}, and not {found:?}");
         match list {
-            // Some may like it once more.
+            // An account may like it again.
             List::Likers => {}
             List::Comments(Order::Oldest) => assert!(found.is_sorted_by(|a, b| a < b)),
             List::Comments(Order::Newest) | List::Reposts => {
@@ -173,7 +173,7 @@ pub(crate) const LISTS: [List; 4] =
     [List::Likers, List::Reposts, List::Comments(Order::Oldest), List::Comments(Order::Newest)];
 
 impl Case {
-    /// Returns a list of a post, read in pages of a size; `None` where there is no such post.
+    /// Returns a list of a post, read in pages of a size; `None` if there is no such post.
     pub(crate) async fn scroll(
         &self,
         tiered: &TieredStore,

@@ -18,7 +18,8 @@ use futures::future;
 use microblog_domain::{CommentId, Partition, PostId, Stamp};
 
 use crate::{
-    archive::{Archive, Changes},
+    archive::Archive,
+    changes::Changes,
     error::Error,
     metrics::Metrics,
     store::{OutboxEntry, Store},

@@ -14,6 +14,7 @@ mod archive;
 mod archiver;
 mod background;
 mod backlink;
+mod changes;
 mod comment;
 mod comments;
 mod config;
@@ -49,10 +50,11 @@ use microblog_proto::post::{
 use tonic::service::Routes;
 
 pub use archive::{
-    Archive, Changes, Config as ArchiveConfig, Error as ArchiveError, OpenError, WriteTransaction,
+    Archive, Config as ArchiveConfig, Error as ArchiveError, OpenError, WriteTransaction,
 };
 pub use archiver::Archiver;
 pub use backlink::{Backlink, BacklinkUpdate};
+pub use changes::Changes;
 pub use comment::{Comment, CommentContent, Reply};
 pub use comments::Comments;
 pub use config::Config;
@@ -62,7 +64,7 @@ pub use error::Error;
 pub use evictor::{Evictions, Evictor};
 pub use forget::forget_marked;
 pub use likes::Likes;
-pub use post::{Content, Counts, ListLengths, Origin, Post, Root, WithRoot};
+pub use post::{Content, Counts, ListLengths, Origin, Post, PostPage, Root, WithRoot};
 pub use posts::Posts;
 pub use repair::Repair;
 pub use snapshot::Snapshot;
@@ -71,7 +73,7 @@ pub use store::{
     Presence, Published, RestoreOutcome, Store,
 };
 pub use sweeper::Sweeper;
-pub use tiered_store::{PostPage, TieredStore};
+pub use tiered_store::TieredStore;
 pub use verify::{Report, partition as verify_partition};
 
 /// Why the service does not start.

@@ -88,3 +88,12 @@ pub enum Root {
     /// The root may be in the archive, which is unavailable.
     Unknown,
 }
+
+/// A page of the newest posts of some authors.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PostPage {
+    /// The posts, newest first.
+    pub ids: Vec<PostId>,
+    /// The cursor: there may be more posts below it. `None` at the end.
+    pub next: Option<PostId>,
+}

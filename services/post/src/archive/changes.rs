@@ -5,29 +5,10 @@ use microblog_domain::{CommentId, PostId};
 use sqlx::{Any, Transaction, any::AnyArguments, query::Query};
 
 use super::{
-    Archive, Error,
+    Archive, Error, WriteTransaction,
     sql::{ROWS_MAX, list, number, rows, statement},
 };
-use crate::{comment::Comment, post::Content};
-
-/// Changes to archive.
-#[derive(Clone, Debug, Default)]
-pub struct Changes {
-    /// Created posts.
-    pub posts: Vec<(PostId, Content)>,
-    /// Deleted posts, with the stamps of their deletion.
-    pub deleted_posts: Vec<(PostId, u64)>,
-    /// Created comments.
-    pub comments: Vec<Comment>,
-    /// Deleted comments, with the stamps of their deletion.
-    pub deleted_comments: Vec<(PostId, CommentId, u64)>,
-}
-
-/// A transaction of changes. There is one at a time. Dropping it rolls it back.
-pub struct WriteTransaction<'a> {
-    archive: &'a Archive,
-    transaction: Transaction<'static, Any>,
-}
+use crate::{changes::Changes, comment::Comment, post::Content};
 
 impl WriteTransaction<'_> {
     /// Adds changes.

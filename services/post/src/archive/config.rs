@@ -111,14 +111,18 @@ fn check_parts(url: &Url) -> Result<(), OpenError> {
     // The remainder of a password with an unencoded `/`, `?` or `#` appears here.
     let database = url.path().trim_start_matches('/');
     if database.contains(['/', '@']) || url.fragment().is_some() {
-        return Err(OpenError::Misread);
+        return Err(OpenError::UnencodedPassword);
     }
     let means_nothing = |name: &str| !PARAMETERS.contains(&name) && !name.starts_with("options[");
     let Some((name, _)) = url.query_pairs().find(|(name, _)| means_nothing(name)) else {
         return Ok(());
     };
     let is_word = name.bytes().all(|byte| byte.is_ascii_alphabetic() || b"-_".contains(&byte));
-    Err(if is_word { OpenError::Parameter(name.into_owned()) } else { OpenError::Misread })
+    Err(if is_word {
+        OpenError::Parameter(name.into_owned())
+    } else {
+        OpenError::UnencodedPassword
+    })
 }
 
 // The URL may contain a password, so it is never formatted.

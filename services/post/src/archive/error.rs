@@ -18,7 +18,7 @@ pub enum OpenError {
     #[error(
         "the archive's address is ambiguous: percent-encode `/`, `?`, `#` and `@` in its password"
     )]
-    Misread,
+    UnencodedPassword,
     /// The driver would ignore the parameter, and log its value, which may be a secret.
     #[error("the archive's address has the unknown parameter {0:?}")]
     Parameter(String),

@@ -26,7 +26,6 @@ use sqlx::{
 };
 use tokio::sync::Mutex;
 
-pub use changes::{Changes, WriteTransaction};
 pub use config::Config;
 pub use error::{Error, OpenError};
 
@@ -60,6 +59,12 @@ struct Inner {
     timeout: Duration,
     breaker: CircuitBreaker,
     operations: Operations,
+}
+
+/// A transaction of changes. There is one at a time. Dropping it rolls it back.
+pub struct WriteTransaction<'a> {
+    archive: &'a Archive,
+    transaction: Transaction<'static, Any>,
 }
 
 impl Archive {

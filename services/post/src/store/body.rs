@@ -8,7 +8,7 @@ use microblog_domain::{CommentId, PostId, UserId};
 use microblog_keyspace::Error;
 use prost::Message;
 
-use super::malformed;
+use super::decode::malformed;
 use crate::{
     comment::{CommentContent, Reply},
     post::{Content, Origin},

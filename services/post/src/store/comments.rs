@@ -5,7 +5,12 @@ use std::time::Duration;
 use microblog_domain::{CommentId, PostId, RequestId, UserId};
 use microblog_keyspace::{Call, Error, redis::cmd};
 
-use super::{REQUEST_TTL, Store, body::CommentBody, malformed, outcome::Outcome, wait};
+use super::{
+    body::CommentBody,
+    client::{REQUEST_TTL, Store},
+    decode::{malformed, wait},
+    outcome::Outcome,
+};
 use crate::{
     comment::{Comment, CommentContent},
     keys,

@@ -7,7 +7,11 @@ use microblog_keyspace::{
 };
 use uuid::Uuid;
 
-use super::{Store, outcome::Outcome, stamp};
+use super::{
+    client::Store,
+    decode::{post_ids, stamp},
+    outcome::Outcome,
+};
 use crate::{keys, post::Post, snapshot::Snapshot};
 
 /// The archive marker: the last member of an author's list that continues in the archive.
@@ -153,7 +157,7 @@ impl Store {
             comments.extend(self.comments(id, ids).await?);
         }
         let reposts = self.entries(id, keys::reposts(id), counts.reposts).await?;
-        let reposts = super::post_ids(&reposts);
+        let reposts = post_ids(&reposts);
         Ok(Snapshot { post, mark, likes, comments, reposts })
     }
 

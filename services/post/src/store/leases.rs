@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use microblog_keyspace::{Call, Error};
 
-use super::Store;
+use super::client::Store;
 use crate::keys;
 
 /// The lifetime of a lease that is not renewed.

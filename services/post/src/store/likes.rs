@@ -3,7 +3,7 @@
 use microblog_domain::{PostId, UserId};
 use microblog_keyspace::{Call, Error};
 
-use super::{Store, outcome::Outcome, stamp};
+use super::{client::Store, decode::stamp, outcome::Outcome};
 use crate::keys;
 
 impl Store {

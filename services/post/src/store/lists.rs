@@ -3,7 +3,7 @@
 use microblog_domain::PostId;
 use microblog_keyspace::{Entry, Error, Order, Page, redis::cmd};
 
-use super::Store;
+use super::client::Store;
 use crate::keys;
 
 /// A list of a post.

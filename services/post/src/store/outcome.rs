@@ -2,7 +2,7 @@
 
 use microblog_keyspace::Error;
 
-use super::malformed;
+use super::decode::malformed;
 
 /// The outcome of a step, numbered as in `functions.lua`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,14 +4,21 @@ use std::time::Duration;
 
 use microblog_domain::{PostId, RequestId, UserId};
 use microblog_keyspace::{
-    Batch, Call, Entry, Error, Kind, Order, Page, decode,
+    Batch, Call, Entry, Error, Order, Page, decode,
     redis::{Cmd, Value, cmd},
 };
 
-use super::{REQUEST_TTL, Store, body::PostBody, outcome::Outcome, post, stamp, wait};
+use super::{
+    body::PostBody,
+    client::{REQUEST_TTL, Store},
+    decode::{post, stamp, wait},
+    eviction::ARCHIVE_MARKER,
+    outcome::Outcome,
+    post_hash::{fields, read, readable},
+};
 use crate::{
     keys,
-    post::{Content, Counts, Post},
+    post::{Content, Post},
 };
 
 /// The result of publishing a post.
@@ -42,14 +49,6 @@ pub struct PostDeletion<'a> {
     /// Whether it was read from the archive.
     pub in_archive: bool,
 }
-
-/// The cached read of posts, for callers without a viewer.
-pub(super) const KIND: Kind<PostId, Option<Post>> = Kind {
-    command: |id| (id.partition(), fields(id)),
-    id: keys::id_of_post,
-    decode: read,
-    heap_bytes: |post| post.as_ref().map_or(0, |post| post.content.text.capacity()),
-};
 
 impl Store {
     /// Publishes a post: writes it, with its entries in the outboxes and in `pending`.
@@ -214,9 +213,7 @@ impl Store {
 
     /// Removes the archive marker of an author without archived posts.
     pub async fn remove_archive_marker(&self, author: UserId) -> Result<(), Error> {
-        self.keyspace
-            .query(cmd("ZREM").arg(keys::posts(author)).arg(super::ARCHIVE_MARKER).take())
-            .await
+        self.keyspace.query(cmd("ZREM").arg(keys::posts(author)).arg(ARCHIVE_MARKER).take()).await
     }
 
     /// Removes posts that do not exist from their author's list.
@@ -256,28 +253,4 @@ pub(super) fn liked(id: PostId, user: UserId) -> Cmd {
 pub(super) fn is_liked(answer: Value) -> Result<bool, Error> {
     // The score is not needed, so it is not parsed.
     Ok(!matches!(decode::<Value>(answer)?, Value::Nil))
-}
-
-fn fields(id: PostId) -> Cmd {
-    cmd("HMGET").arg(keys::post(id)).arg(&["b", "l", "c", "r"]).take()
-}
-
-fn read(id: PostId, fields: Value) -> Result<Option<Post>, Error> {
-    let (body, likes, comments, reposts): (Option<Vec<u8>>, Value, Value, Value) = decode(fields)?;
-    let Some(body) = body else { return Ok(None) };
-    let content = readable(id, &body);
-    let count = |field| decode::<Option<u64>>(field).map(Option::unwrap_or_default);
-    let counts = [likes, comments, reposts].map(count);
-    let [Ok(likes), Ok(comments), Ok(reposts)] = counts else {
-        tracing::error!(post = id.get(), "malformed counts of a post");
-        return Ok(None);
-    };
-    let counts = Counts { likes, comments, reposts };
-    Ok(content.map(|content| Post { id, content, counts, liked: false }))
-}
-
-// A malformed post must not hide the others. `Verify` reports it.
-fn readable(id: PostId, body: &[u8]) -> Option<Content> {
-    let content = PostBody::read(body);
-    content.inspect_err(|_| tracing::error!(post = id.get(), "malformed content of a post")).ok()
 }

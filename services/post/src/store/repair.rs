@@ -6,7 +6,7 @@ use microblog_keyspace::{
     redis::{Cmd, cmd},
 };
 
-use super::{Store, body::CommentBody, comments::comment_call, outcome::Outcome};
+use super::{body::CommentBody, client::Store, comments::comment_call, outcome::Outcome};
 use crate::{backlink::Backlink, comment::CommentContent, keys};
 
 const PAGE: usize = 500;

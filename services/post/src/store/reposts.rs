@@ -3,7 +3,7 @@
 use microblog_domain::PostId;
 use microblog_keyspace::{Batch, Call, Error, decode};
 
-use super::{Store, outcome::Outcome};
+use super::{client::Store, outcome::Outcome};
 use crate::{
     backlink::{Backlink, BacklinkUpdate},
     keys,

@@ -6,12 +6,12 @@ use microblog_domain::{PostId, UserId};
 use microblog_keyspace::{Batch, Call, Entry, Error, decode};
 
 use super::{
-    Store,
     body::{CommentBody, PostBody},
+    client::Store,
+    decode::wait,
     eviction::CHUNK,
     leases::RELEASE_MS,
     outcome::Outcome,
-    wait,
 };
 use crate::{comment::Comment, keys, snapshot::Snapshot};
 

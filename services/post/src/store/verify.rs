@@ -6,7 +6,7 @@ use microblog_keyspace::{
     redis::{Cmd, cmd},
 };
 
-use super::{Store, user};
+use super::{client::Store, decode::user};
 use crate::{
     keys,
     post::{Counts, ListLengths},

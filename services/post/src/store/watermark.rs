@@ -9,9 +9,9 @@ use microblog_keyspace::{
 };
 
 use super::{
-    Store,
     archive_outbox::OutboxEntry,
-    post,
+    client::Store,
+    decode::post,
     posts::{is_liked, liked},
 };
 use crate::keys;

@@ -7,16 +7,7 @@ use microblog_domain::{PostId, Stamp, UserId};
 use microblog_keyspace::{Entry, Page};
 
 use super::TieredStore;
-use crate::{error::Error, store::ARCHIVE_MARKER};
-
-/// A page of the newest posts of some authors.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PostPage {
-    /// The posts, newest first.
-    pub ids: Vec<PostId>,
-    /// The cursor: there may be more posts below it. `None` at the end.
-    pub next: Option<PostId>,
-}
+use crate::{error::Error, post::PostPage, store::ARCHIVE_MARKER};
 
 /// The page size once many of the archived posts turn out to be deleted.
 const DELETED_PAGE: usize = 1_000;

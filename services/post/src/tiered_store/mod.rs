@@ -9,8 +9,6 @@ mod author_posts;
 mod lists;
 mod restore;
 
-pub use author_posts::PostPage;
-
 use std::time::Duration;
 
 use microblog_domain::{IdMap, IdSet, PostId, UserId};

@@ -57,7 +57,7 @@ async fn measure() {
         let seconds = took.saturating_sub(before).as_secs_f64();
         println!("  {:>9.0} {what} a second", count as f64 / seconds);
     };
-    rate("posts that nobody likes", POSTS, unliked, commented);
+    rate("posts without likes", POSTS, unliked, commented);
     rate("posts that are liked", POSTS, liked, commented);
     rate("comments", COMMENTS, commented, none);
 }

@@ -80,7 +80,7 @@ async fn measure() {
     }
     let after = used(&mut admin).await - empty;
 
-    println!("{POSTS} posts of {AUTHORS} authors, {evicted} of which leave Redis");
+    println!("{POSTS} posts of {AUTHORS} authors, {evicted} evicted");
     let row = |when: &str, bytes: i64| {
         println!(
             "  {when:<8}{:>8.1} MB{:>8.1} bytes a post",
@@ -99,7 +99,7 @@ async fn measure() {
     println!("  the archive's file: {:.1} MB", size as f64 / 1e6);
     let each = |time: Duration, count: u64| time.as_secs_f64() * 1e6 / count as f64;
     println!(
-        "  archived in {:.0} us a post, moved in {:.0} us a post",
+        "  archived in {:.0} us a post, evicted in {:.0} us a post",
         each(archived, POSTS),
         each(moved, evicted)
     );

@@ -144,7 +144,7 @@ impl Eraser {
         loop {
             let (next, authors) = store.authors(partition, cursor).await?;
             for authors in authors.chunks(AUTHOR_PAGE) {
-                self.erase_of(authors, run).await?;
+                self.erase_from_lists(authors, run).await?;
             }
             if next == 0 {
                 break;
@@ -156,7 +156,7 @@ impl Eraser {
         let mut after = None;
         loop {
             let page = store.evictable_page(partition, after, PAGE).await?;
-            self.erase_on(&post_ids(&page.entries), run).await?;
+            self.erase_from_posts(&post_ids(&page.entries), run).await?;
             after = page.entries.last().copied();
             if !page.more {
                 break;
@@ -167,18 +167,18 @@ impl Eraser {
     }
 
     // Visits the listed posts of some authors.
-    async fn erase_of(&self, authors: &[UserId], run: &ErasureRun) -> Result<(), Error> {
+    async fn erase_from_lists(&self, authors: &[UserId], run: &ErasureRun) -> Result<(), Error> {
         let store = self.tiered.store();
         let pages = store.newest_of_each(authors, None, AUTHOR_PAGE).await?;
         let newest: Vec<_> = pages.iter().flatten().copied().filter_map(PostId::new).collect();
-        self.erase_on(&newest, run).await?;
+        self.erase_from_posts(&newest, run).await?;
         for (&author, page) in
             authors.iter().zip(&pages).filter(|(_, page)| page.len() == AUTHOR_PAGE)
         {
             let mut after = page.last().map(|&id| Entry { member: id, score: id });
             loop {
                 let page = store.posts_of(author, after, PAGE).await?;
-                self.erase_on(&post_ids(&page.entries), run).await?;
+                self.erase_from_posts(&post_ids(&page.entries), run).await?;
                 after = page.entries.last().copied();
                 if !page.more {
                     break;
@@ -189,16 +189,17 @@ impl Eraser {
     }
 
     // Removes the likes and comments of the accounts from posts.
-    async fn erase_on(&self, posts: &[PostId], run: &ErasureRun) -> Result<(), Error> {
+    async fn erase_from_posts(&self, posts: &[PostId], run: &ErasureRun) -> Result<(), Error> {
         let store = self.tiered.store();
         let accounts: &HashSet<UserId> = &run.accounts.iter().copied().collect();
         for posts in posts.chunks(PAGE) {
             let reactions = store.reactions(posts).await?;
-            let of = |which: fn(&(u64, u64)) -> bool| {
+            let posts_with = |which: fn(&(u64, u64)) -> bool| {
                 let found = posts.iter().zip(&reactions).filter(move |(_, counts)| which(counts));
                 found.map(|(&id, _)| id).collect::<Vec<_>>()
             };
-            let (liked, commented) = (of(|counts| counts.0 > 0), of(|counts| counts.1 > 0));
+            let (liked, commented) =
+                (posts_with(|counts| counts.0 > 0), posts_with(|counts| counts.1 > 0));
             store.erase_likes(&liked, &run.accounts).await?;
             let erase = |id| async move { self.erase_comments(id, accounts).await };
             let erased = stream::iter(commented.into_iter().map(erase));

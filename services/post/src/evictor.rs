@@ -120,7 +120,7 @@ impl Evictor {
             let page = left.min(EVICTABLE_MAX);
             let mut old = self.store.oldest_of(author, page).await?;
             old.retain(|id| id.get() < before.get());
-            let known = self.archive.known(&old).await?;
+            let known = self.archive.existing(&old).await?;
             let unknown: Vec<_> = old.iter().copied().filter(|id| !known.contains(id)).collect();
             // Posts from before the archive existed: they become evictable in a later run.
             self.store.enqueue_posts(&unknown).await?;
@@ -219,7 +219,7 @@ impl Evictor {
     // If the archive has lost the row of an evictable post, archives it again; a later run evicts
     // it.
     async fn reenqueue_unknown(&self, ids: &[PostId]) -> Result<(), Error> {
-        let known = self.archive.known(ids).await?;
+        let known = self.archive.existing(ids).await?;
         let unknown: Vec<_> = ids.iter().copied().filter(|id| !known.contains(id)).collect();
         self.store.enqueue_posts(&unknown).await?;
         Ok(())
@@ -244,7 +244,7 @@ pub(crate) async fn count_unlisted(
         let mut deleted = store.have_tombstones(&ids).await?.into_iter();
         ids.retain(|_| deleted.next() == Some(false));
         // The archiver may have written a tombstone in between.
-        count += archive.known(&ids).await?.len() as u64;
+        count += archive.existing(&ids).await?.len() as u64;
         before = Some(last);
     }
     store.count_unlisted(author, counting, count).await?;

@@ -37,7 +37,7 @@ impl Repair {
     }
 
     /// Completes the pending reposts and the deliveries of a partition.
-    pub(crate) async fn backlogs(&self, partition: Partition) -> Result<Repairs, Error> {
+    pub(crate) async fn repair_backlogs(&self, partition: Partition) -> Result<Repairs, Error> {
         let mut repairs = Repairs::default();
         let store = self.tiered.store();
         for member in store.discard_unreadable(partition).await? {
@@ -61,11 +61,15 @@ impl Repair {
                 repairs.add(format!("{target} is notified of its repost {repost}"));
             }
         }
-        self.deliver(partition, &mut repairs).await?;
+        self.deliver_outbox(partition, &mut repairs).await?;
         Ok(repairs)
     }
 
-    async fn deliver(&self, partition: Partition, repairs: &mut Repairs) -> Result<(), Error> {
+    async fn deliver_outbox(
+        &self,
+        partition: Partition,
+        repairs: &mut Repairs,
+    ) -> Result<(), Error> {
         let store = self.tiered.store();
         for _ in 0..ROUNDS_MAX {
             let page = store.undelivered(&[(partition, 0)]).await?.into_iter().flatten().flatten();
@@ -88,7 +92,7 @@ impl Repair {
     }
 
     /// Repairs one author's posts.
-    pub(crate) async fn author(&self, author: UserId) -> Result<Repairs, Error> {
+    pub(crate) async fn repair_author(&self, author: UserId) -> Result<Repairs, Error> {
         let mut repairs = Repairs::default();
         let (mut after, mut listed) = (None, 0);
         loop {
@@ -101,18 +105,18 @@ impl Repair {
             };
             let foreign = ids.iter().zip(&found).filter(|(_, post)| is_not(post));
             let foreign: Vec<PostId> = foreign.map(|(&id, _)| id).collect();
-            self.unlist(author, &foreign, &mut repairs).await?;
+            self.unlist_foreign(author, &foreign, &mut repairs).await?;
             let posts: Vec<Post> = found.into_iter().flatten().collect();
             let ids: Vec<PostId> = posts.iter().map(|post| post.id).collect();
             let list_lengths = self.tiered.store().list_lengths(&ids).await?;
             for (post, list_lengths) in posts.iter().zip(list_lengths) {
                 if list_lengths.comment_bodies != list_lengths.counts.comments {
-                    self.comment_bodies(post.id, &mut repairs).await?;
+                    self.repair_comment_bodies(post.id, &mut repairs).await?;
                 }
                 if list_lengths.counts.reposts > 0 {
-                    self.reposts(post.id, &mut repairs).await?;
+                    self.repair_reposts(post.id, &mut repairs).await?;
                 }
-                self.listed(post, &mut repairs).await?;
+                self.repair_backlinks(post, &mut repairs).await?;
             }
             let wrong = self.tiered.store().recount(&ids).await?;
             for (id, _) in ids.iter().zip(wrong).filter(|&(_, wrong)| wrong) {
@@ -123,13 +127,18 @@ impl Repair {
                 break;
             }
         }
-        self.count(author, listed, &mut repairs).await?;
+        self.repair_post_count(author, listed, &mut repairs).await?;
         Ok(repairs)
     }
 
     // Counts the author's unlisted posts again, if the stored count differs from `listed`, the
     // number of all posts found.
-    async fn count(&self, author: UserId, listed: u64, repairs: &mut Repairs) -> Result<(), Error> {
+    async fn repair_post_count(
+        &self,
+        author: UserId,
+        listed: u64,
+        repairs: &mut Repairs,
+    ) -> Result<(), Error> {
         // Without an archive, all posts are listed, and the list's length is the count.
         let Ok(archive) = self.tiered.archive() else { return Ok(()) };
         let post_counts = self.tiered.store().post_counts(&[author]).await?;
@@ -143,7 +152,7 @@ impl Repair {
 
     // Removes from an author's list entries without a post, with their remaining keys, and posts of
     // other authors.
-    async fn unlist(
+    async fn unlist_foreign(
         &self,
         author: UserId,
         ids: &[PostId],
@@ -166,7 +175,7 @@ impl Repair {
 
     // Restores missing bodies of comments from the archive, and deletes comments without a body in
     // either tier.
-    async fn comment_bodies(&self, id: PostId, repairs: &mut Repairs) -> Result<(), Error> {
+    async fn repair_comment_bodies(&self, id: PostId, repairs: &mut Repairs) -> Result<(), Error> {
         let store = self.tiered.store();
         let mut after = None;
         loop {
@@ -194,10 +203,10 @@ impl Repair {
                 break;
             }
         }
-        self.orphaned_bodies(id, repairs).await
+        self.delete_orphaned_bodies(id, repairs).await
     }
 
-    async fn orphaned_bodies(&self, id: PostId, repairs: &mut Repairs) -> Result<(), Error> {
+    async fn delete_orphaned_bodies(&self, id: PostId, repairs: &mut Repairs) -> Result<(), Error> {
         let mut cursor = 0;
         loop {
             let (next, comments) = self.tiered.store().scan_comment_bodies(id, cursor).await?;
@@ -214,7 +223,7 @@ impl Repair {
     }
 
     // Removes from a post's list of reposts what does not repost it.
-    async fn reposts(&self, target: PostId, repairs: &mut Repairs) -> Result<(), Error> {
+    async fn repair_reposts(&self, target: PostId, repairs: &mut Repairs) -> Result<(), Error> {
         let store = self.tiered.store();
         let mut after = None;
         loop {
@@ -240,7 +249,7 @@ impl Repair {
     }
 
     // Adds a repost to the lists of the existing posts that count it.
-    async fn listed(&self, repost: &Post, repairs: &mut Repairs) -> Result<(), Error> {
+    async fn repair_backlinks(&self, repost: &Post, repairs: &mut Repairs) -> Result<(), Error> {
         let pairs: Vec<_> = repost.content.counted_by().map(|target| (repost.id, target)).collect();
         let targets: Vec<PostId> = pairs.iter().map(|&(_, target)| target).collect();
         let (listed, exist) =

@@ -62,7 +62,7 @@ pub(crate) async fn repaired_partition(
     if found.violations.is_empty() {
         return Ok(found);
     }
-    let mut repairs = repair.backlogs(partition).await?;
+    let mut repairs = repair.repair_backlogs(partition).await?;
     let mut cursor = 0;
     loop {
         let (next, authors) = tiered.store().authors(partition, cursor).await?;
@@ -86,7 +86,7 @@ pub(crate) async fn repaired_author(
     if found.violations.is_empty() {
         return Ok(found);
     }
-    let repairs = repair.author(author).await?;
+    let repairs = repair.repair_author(author).await?;
     Ok(Report { repairs, ..self::author(tiered, author).await? })
 }
 

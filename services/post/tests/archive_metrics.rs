@@ -90,7 +90,7 @@ async fn operations_and_connections_are_measured() {
         assert_eq!(operations("error_type", refused), 1.0);
         if kind == Kind::Postgres {
             archives.postgres().kill();
-            eventually("nobody answers", PATIENCE, async || {
+            eventually("the archive is unavailable", PATIENCE, async || {
                 aging.system.get(older, 0).await.unwrap_err();
                 operations("error_type", "unavailable") + operations("error_type", "timeout") >= 1.0
             })

@@ -137,15 +137,11 @@ async fn the_cost_does_not_grow_with_the_number_of_likes() {
             let found = system.client.clone().batch_get_liked(liked.clone()).await.unwrap();
             assert_eq!(found.into_inner().post_ids, [post]);
         });
-        assert_eq!(
-            liked.await,
-            cost(1, &[("get", 1), ("zscore", 1)]),
-            "who asks whether they like it"
-        );
+        assert_eq!(liked.await, cost(1, &[("get", 1), ("zscore", 1)]), "whether a viewer likes it");
         let get = counter.cost(async |_| drop(system.get(post, 0).await.unwrap()));
         assert_eq!(get.await, cost(1, &[("hmget", 1)]), "the post with its counts");
         let get = counter.cost(async |_| drop(system.get(post, id(1_000)).await.unwrap()));
-        assert_eq!(get.await, cost(1, &[("hmget", 1), ("zscore", 1)]), "as somebody sees it");
+        assert_eq!(get.await, cost(1, &[("hmget", 1), ("zscore", 1)]), "with a viewer");
 
         let list = List::Likers(post);
         let mut token = String::new();
@@ -217,7 +213,7 @@ async fn a_cached_read_costs_a_round_trip_and_no_command() {
     };
     // The connection for this is opened on first use. A PING is not counted.
     let free = Cost { commands: BTreeMap::new(), round_trips: 0 };
-    testkit::eventually("all is remembered", PATIENCE, async || batch().await == free).await;
+    testkit::eventually("all is cached", PATIENCE, async || batch().await == free).await;
     system.like(id(1), post_ids[3]).await.unwrap();
     let request = pb::BatchGetPostsRequest { post_ids, viewer_id: 0 };
     let found = system.client.clone().batch_get_posts(request).await.unwrap().into_inner().posts;

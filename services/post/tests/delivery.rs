@@ -74,7 +74,7 @@ async fn missed(topology: Topology, mood: Mode) {
     for &post in &made {
         system.get(post, 0).await.unwrap();
     }
-    assert!(!violations(&system.client).await.is_empty(), "{mood:?}: they wait");
+    assert!(!violations(&system.client).await.is_empty(), "{mood:?}: posts are pending");
 
     let before = system.timelines.deliveries().len();
     system.timelines.answer(Mode::Ok);
@@ -158,12 +158,11 @@ async fn an_undeliverable_post_does_not_delay_others() {
     })
     .await;
     assert_eq!(system.timelines.times(refused), 0);
-    let told = violations(&system.client).await.join("\n");
-    assert!(told.contains("1 undelivered posts"), "the refused one: {told}");
+    let found = violations(&system.client).await.join("\n");
+    assert!(found.contains("1 undelivered posts"), "the rejected one: {found}");
 
     system.timelines.reject(None);
-    eventually("it is delivered, too", PATIENCE, async || system.timelines.times(refused) > 0)
-        .await;
+    eventually("also delivered", PATIENCE, async || system.timelines.times(refused) > 0).await;
 }
 
 #[tokio::test]
@@ -264,7 +263,7 @@ async fn without_a_timeline_service_the_outbox_stays_empty() {
     let posts = (1..50).map(|n| {
         let mut client = client(&address);
         async move {
-            let (request_id, text) = (support::request_id(), "nobody is told".to_owned());
+            let (request_id, text) = (support::request_id(), "nothing is delivered".to_owned());
             let request =
                 microblog_proto::post::CreatePostRequest { author_id: id(n), request_id, text };
             client.create_post(request).await.unwrap();

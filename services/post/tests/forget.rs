@@ -36,7 +36,7 @@ async fn forget_now(system: &System) {
 
 /// Waits until the service's jobs have deleted the posts of an account.
 async fn posts_are_deleted(client: &support::Client, author_id: u64) {
-    testkit::eventually("its posts are gone", support::PATIENCE, async || {
+    testkit::eventually("its posts are deleted", support::PATIENCE, async || {
         let request = pb::ListUserPostsRequest { author_id, ..Default::default() };
         let left = client.clone().list_user_posts(request).await;
         left.is_ok_and(|left| left.get_ref().posts.is_empty())
@@ -86,7 +86,7 @@ async fn posts_of_a_deleted_account_are_deleted_and_new_ones_rejected() {
         assert_eq!(support::being_erased(&system.client).await, 1);
         let tiered = support::tiered(&system.store);
         let later = Eraser::new(tiered.clone(), Duration::from_secs(3_600));
-        assert!(!later.run_once().await.unwrap(), "it is too soon");
+        assert!(!later.run_once().await.unwrap(), "the grace period has not passed");
         assert_eq!(system.get(others.id, 0).await.unwrap().comments, 1);
         assert!(Eraser::new(tiered, Duration::ZERO).run_once().await.unwrap());
         assert_eq!(support::being_erased(&system.client).await, 0);
@@ -159,7 +159,7 @@ async fn an_account_stays_marked_until_its_last_post_is_deleted() {
     let authors = format!("post:{{{}}}:authors", user(1).partition());
     let mut admin = system.redis.nodes()[0].admin().await;
     let left: bool = redis::cmd("EXISTS").arg(authors).query_async(&mut admin).await.unwrap();
-    assert!(!left, "nobody looks for its posts any more");
+    assert!(!left, "the account is not an author any more");
     assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
 }
 
@@ -320,7 +320,7 @@ async fn likes_and_comments_are_erased_by_a_repeatedly_killed_eraser() {
         assert_eq!(left.len() as u64, COMMENTS * 3 / 5 + 1);
         assert_eq!(system.get(long, 0).await.unwrap().comments, left.len() as u64);
         assert_eq!(answer.in_reply_to_id, comments[0]);
-        assert_eq!(left.last(), Some(&answer.id), "it answers one that is gone");
+        assert_eq!(left.last(), Some(&answer.id), "a reply to a deleted comment");
         assert_eq!(system.get(alone.post_id, 0).await.unwrap().comments, 0);
         assert!(!Eraser::new(tiered, Duration::ZERO).run_once().await.unwrap());
         assert_eq!(support::violations(&system.client).await, Vec::<String>::new());

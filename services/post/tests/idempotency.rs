@@ -156,7 +156,7 @@ async fn a_request_id_of_a_post_is_rejected_for_another_post() {
     is_reused(create(&system, 2, &again, "see").await);
     let posts = system.store.posts_of(user(2), None, 10).await.unwrap();
     assert_eq!(posts.entries.len(), 2);
-    assert_eq!(create(&system, 2, &plain, " hello\r\n").await.unwrap(), made, "it is the same");
+    assert_eq!(create(&system, 2, &plain, " hello\r\n").await.unwrap(), made, "the same post");
     // Other accounts may use the same key.
     assert_ne!(create(&system, 3, &plain, "bye").await.unwrap().id, made.id);
     assert_eq!(support::violations(&system.client).await, Vec::<String>::new());

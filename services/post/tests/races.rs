@@ -146,7 +146,7 @@ async fn a_post_deleted_under_likes_and_comments_leaves_no_keys() {
             refusals
         });
         let deletes = async {
-            microblog_testkit::eventually("it is liked", support::PATIENCE, async || {
+            microblog_testkit::eventually("the like is counted", support::PATIENCE, async || {
                 system.get(post_id, 0).await.unwrap().comments > 50
             })
             .await;

@@ -6,7 +6,7 @@ use sqlx::{Row as _, any::AnyRow};
 
 use super::{
     Archive, Error,
-    posts::own,
+    posts::id_entry,
     sql::{list, number, read, read_id, statement},
 };
 use crate::comment::{Comment, CommentContent, Reply};
@@ -36,7 +36,7 @@ impl Archive {
             .bind(after.map_or(begin, |entry| number(entry.member)))
             .bind(number(count as u64));
         self.read("SELECT comments", async move {
-            query.fetch_all(&self.inner.pools.reading).await?.iter().map(own).collect()
+            query.fetch_all(&self.inner.pools.reading).await?.iter().map(id_entry).collect()
         })
         .await
     }

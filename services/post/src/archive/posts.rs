@@ -44,7 +44,7 @@ impl Archive {
     }
 
     /// Returns which of some posts have a row that is not a tombstone.
-    pub async fn known(&self, ids: &[PostId]) -> Result<HashSet<PostId>, Error> {
+    pub async fn existing(&self, ids: &[PostId]) -> Result<HashSet<PostId>, Error> {
         if ids.is_empty() {
             return Ok(HashSet::new());
         }
@@ -173,7 +173,7 @@ impl Archive {
             .bind(after.map_or(i64::MAX, |entry| number(entry.member)))
             .bind(number(count as u64));
         self.read("SELECT reposts", async move {
-            query.fetch_all(&self.inner.pools.reading).await?.iter().map(own).collect()
+            query.fetch_all(&self.inner.pools.reading).await?.iter().map(id_entry).collect()
         })
         .await
     }
@@ -217,7 +217,7 @@ impl Archive {
 }
 
 /// Decodes an entry whose score is its member.
-pub(super) fn own(row: &AnyRow) -> Result<Entry, sqlx::Error> {
+pub(super) fn id_entry(row: &AnyRow) -> Result<Entry, sqlx::Error> {
     let id = read(row, 0)?;
     Ok(Entry { member: id, score: id })
 }

@@ -55,11 +55,11 @@ impl Delivery {
         if matches!(permit, Some(Err(_))) {
             return;
         }
-        let (done, calls) = self.queue.add(delivery(id, content));
-        if let Some(mut calls) = calls {
+        let (done, dispatcher) = self.queue.add(delivery(id, content));
+        if let Some(mut dispatcher) = dispatcher {
             let delivery = self.clone();
             tokio::spawn(async move {
-                while let Some(batch) = calls.next() {
+                while let Some(batch) = dispatcher.next() {
                     delivery.deliver_batch(batch).await;
                 }
             });

@@ -35,7 +35,7 @@ pub(super) struct Queue {
 struct State {
     posts: VecDeque<QueuedPost>,
     /// The number of dispatchers.
-    calls: usize,
+    dispatchers: usize,
     /// The queue length at which cancelled posts are next looked for.
     check_at: usize,
 }
@@ -81,11 +81,11 @@ impl Queue {
             state.posts.retain(|post| !post.is_cancelled());
             state.check_at = 2 * state.posts.len();
         }
-        let calls = (state.calls < CALLS_MAX).then(|| {
-            state.calls += 1;
+        let dispatcher = (state.dispatchers < CALLS_MAX).then(|| {
+            state.dispatchers += 1;
             Dispatcher { queue: self.clone(), is_finished: false }
         });
-        (over, calls)
+        (over, dispatcher)
     }
 
     /// Records whether the last call to the timeline service had no answer.
@@ -121,7 +121,7 @@ impl Dispatcher {
         }
         if posts.is_empty() {
             // Under the lock: a post added later must get a new dispatcher.
-            state.calls -= 1;
+            state.dispatchers -= 1;
             self.is_finished = true;
             return None;
         }
@@ -133,7 +133,7 @@ impl Drop for Dispatcher {
     // Only a dispatcher of a cancelled or panicked task is not finished.
     fn drop(&mut self) {
         if !self.is_finished {
-            self.queue.state().calls -= 1;
+            self.queue.state().dispatchers -= 1;
         }
     }
 }
@@ -169,49 +169,49 @@ mod tests {
     #[tokio::test]
     async fn a_call_takes_all_queued_posts_and_resumes_their_callers() {
         let queue = Arc::<Queue>::default();
-        let (first, calls) = queue.add(delivery(1));
-        let mut calls = calls.unwrap();
-        let batch = calls.next().unwrap();
+        let (first, dispatcher) = queue.add(delivery(1));
+        let mut dispatcher = dispatcher.unwrap();
+        let batch = dispatcher.next().unwrap();
         assert_eq!(ids(&batch), [1]);
         let (mut second, _) = queue.add(delivery(2));
         let (third, _) = queue.add(delivery(3));
         drop(batch);
         assert!(first.await.is_err(), "it is over");
-        let batch = calls.next().unwrap();
+        let batch = dispatcher.next().unwrap();
         assert_eq!(ids(&batch), [2, 3]);
         second.try_recv().unwrap_err();
         drop(batch);
         assert!(third.await.is_err(), "it is over");
-        assert!(calls.next().is_none() && calls.next().is_none());
+        assert!(dispatcher.next().is_none() && dispatcher.next().is_none());
     }
 
     #[test]
     fn calls_in_flight_and_batches_are_bounded() {
         let queue = Arc::<Queue>::default();
-        let (callers, calls): (Vec<_>, Vec<_>) =
+        let (callers, dispatchers): (Vec<_>, Vec<_>) =
             (0..250).map(|post| queue.add(delivery(post))).unzip();
-        let mut calls: Vec<_> = calls.into_iter().flatten().collect();
-        assert_eq!(calls.len(), CALLS_MAX);
-        let sizes = [0, 1, 2].map(|call| calls[call].next().unwrap().posts.len());
+        let mut dispatchers: Vec<_> = dispatchers.into_iter().flatten().collect();
+        assert_eq!(dispatchers.len(), CALLS_MAX);
+        let sizes = [0, 1, 2].map(|call| dispatchers[call].next().unwrap().posts.len());
         assert_eq!(sizes, [BATCH_MAX, BATCH_MAX, 50]);
-        assert!(calls[0].next().is_none());
+        assert!(dispatchers[0].next().is_none());
         // One finished dispatcher and one that was cancelled.
-        drop(calls.pop());
-        drop(calls.remove(0));
+        drop(dispatchers.pop());
+        drop(dispatchers.remove(0));
         drop(callers);
         let more: Vec<_> = (0..5).map(|post| queue.add(delivery(post))).collect();
-        assert_eq!(more.iter().filter(|(_, calls)| calls.is_some()).count(), 2);
+        assert_eq!(more.iter().filter(|(_, dispatcher)| dispatcher.is_some()).count(), 2);
     }
 
     #[test]
     fn posts_of_cancelled_callers_are_dropped() {
         let queue = Arc::<Queue>::default();
-        let (stays, calls) = queue.add(delivery(1));
+        let (stays, dispatcher) = queue.add(delivery(1));
         for post in 2..10_000 {
             drop(queue.add(delivery(post)).0);
         }
         assert!(queued(&queue) <= CHECK_AT_MIN + 1, "{}", queued(&queue));
-        let batch = calls.unwrap().next().unwrap();
+        let batch = dispatcher.unwrap().next().unwrap();
         assert_eq!(ids(&batch), [1]);
         assert_eq!(queued(&queue), 0);
         drop(stays);

@@ -72,7 +72,7 @@ async fn missing_posts_are_cached(archives: &ArchiveServer) {
     let again = commands_of(&aging, async { is_no_post(system.get(ids[0], 0).await) }).await;
     assert_eq!(again, counts(&[("get", 1), ("hmget", 1), ("zscore", 1)]));
     let asked = system.get(older_than(old, 21)[20], 0).await.unwrap_err();
-    assert_ne!(asked.code(), Code::NotFound, "the archive is asked for what is not remembered");
+    assert_ne!(asked.code(), Code::NotFound, "an uncached post is read from the archive");
 }
 
 async fn posts_above_the_watermark_are_not_queried(archives: &ArchiveServer) {

@@ -45,7 +45,7 @@ async fn pages_of_several_authors_stop_at_an_outage_and_continue() {
     let refusal = loop {
         match page(system, before, 3).await {
             Ok((ids, next)) => {
-                assert!(!ids.is_empty() && next != 0, "it goes on");
+                assert!(!ids.is_empty() && next != 0, "the page has a next cursor");
                 read.extend(ids);
                 before = next;
             }
@@ -54,10 +54,13 @@ async fn pages_of_several_authors_stop_at_an_outage_and_continue() {
     };
     assert_eq!(refusal.code(), Code::Unavailable);
     assert!(read.len() >= 4 && read.len() < 12, "{read:?}");
-    assert_eq!(read, all[..read.len()], "as far as it goes, nothing is missing");
+    assert_eq!(read, all[..read.len()], "no post above the cursor is missing");
 
     archives.postgres().restart().await;
-    eventually("it goes on", PATIENCE, async || page(system, before, 3).await.is_ok()).await;
+    eventually("the page has a next cursor", PATIENCE, async || {
+        page(system, before, 3).await.is_ok()
+    })
+    .await;
     while before != 0 {
         let (ids, next) = page(system, before, 5).await.unwrap();
         read.extend(ids);

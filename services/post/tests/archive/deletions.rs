@@ -53,7 +53,7 @@ async fn is_gone(system: &System, post: u64, others: &[u64]) {
     }
     let request = pb::BatchGetLikedRequest { user_id: FAN, post_ids: vec![post] };
     let liked = client().batch_get_liked(request).await.unwrap().into_inner().post_ids;
-    assert_eq!(liked, Vec::<u64>::new(), "nobody likes what is gone");
+    assert_eq!(liked, Vec::<u64>::new(), "a deleted post has no likes");
 
     is_no_post(system.like(FAN, post).await);
     is_no_post(system.comment(FAN, post, "hello?", 0).await);

@@ -121,7 +121,7 @@ async fn posts_of_a_deleted_account_are_deleted_in_either_tier(archives: &Archiv
     }
     assert_eq!(aging.system.store.forgetting().await.unwrap(), [user(1)]);
     aging.archive().await;
-    assert!(!erase(&aging).await, "it has posts in the archive");
+    assert!(!erase(&aging).await, "the account has archived posts");
     forget_marked(&tiered, &posts).await.unwrap();
     assert!(erase(&aging).await);
     account_is_erased(&aging, &world).await;
@@ -243,7 +243,7 @@ async fn a_late_restore_or_eviction_does_not_bring_erased_entries_back(archives:
     let far = microblog_domain::Stamp::END;
     store.postpone_eviction(&[here], far - 1).await.unwrap();
     aging.evict(&posts[..1]).await;
-    assert!(store.begin_restore(away, "somebody who is late").await.unwrap());
+    assert!(store.begin_restore(away, "late holder").await.unwrap());
     let erasing = store.erasing(away.partition()).await.unwrap();
     let archived = aging.archive.read_snapshot(away).await.unwrap().unwrap();
     let mark = store.mark_for_eviction(&[here]).await.unwrap()[0].unwrap();
@@ -252,7 +252,7 @@ async fn a_late_restore_or_eviction_does_not_bring_erased_entries_back(archives:
 
     forget(&aging).await;
     assert!(erase(&aging).await);
-    let restored = store.restore(&archived, "somebody who is late", 0, &erasing).await.unwrap();
+    let restored = store.restore(&archived, "late holder", 0, &erasing).await.unwrap();
     assert_eq!(restored, microblog_post::RestoreOutcome::Retry);
     aging.archive.write_snapshots(std::slice::from_ref(&hot)).await.unwrap();
     assert_eq!(store.evict(&[(here, mark)]).await.unwrap(), [false]);
@@ -281,13 +281,13 @@ async fn an_account_is_deleted_across_an_outage_of_postgres() {
     }
     // Hot posts are deleted; archived ones are unavailable until the database is back.
     let system = &aging.system;
-    let [.., hot] = world.own[..] else { unreachable!("it has posts") };
+    let [.., hot] = world.own[..] else { unreachable!("the account has posts") };
     assert_rejected(system.get(hot, 0).await, Code::NotFound, ErrorReason::PostNotFound);
     assert_eq!(system.get(world.own[4], 0).await.unwrap_err().code(), Code::Unavailable);
     assert_eq!(system.store.forgetting().await.unwrap(), [user(1)]);
 
     archives.postgres().restart().await;
-    microblog_testkit::eventually("it is forgotten", support::PATIENCE, async || {
+    microblog_testkit::eventually("the account is erased", support::PATIENCE, async || {
         // As the jobs do, each repeatedly.
         let delivery = microblog_post::Delivery::new(system.store.clone(), None);
         let mut sweeper = microblog_post::Sweeper::new(tiered.clone(), delivery);

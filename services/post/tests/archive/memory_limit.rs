@@ -65,7 +65,8 @@ async fn a_smaller_hot_window_frees_memory(archives: &ArchiveServer) {
         std::mem::take(&mut service.background).into_iter().map(tokio::spawn).collect();
     let client = support::client(&support::run(service, &config));
     let system = System { client, ..aging.system };
-    eventually("there is room", ROUNDS, async || system.create(id(1), "room").await.is_ok()).await;
+    eventually("memory is freed", ROUNDS, async || system.create(id(1), "room").await.is_ok())
+        .await;
     assert!(used_memory(&system.redis).await < used);
     jobs.iter().for_each(tokio::task::JoinHandle::abort);
 }

@@ -87,10 +87,16 @@ async fn a_database_that_becomes_available_later_gets_all_posts(kind: Kind) {
     let aging = Aging::on(system, &url, 1).await;
     aging.age(&[AUTHOR]).await;
     let system = &aging.system;
-    assert_eq!(support::keys_of(system, posts[1]).await, Vec::<String>::new(), "it left Redis");
+    assert_eq!(
+        support::keys_of(system, posts[1]).await,
+        Vec::<String>::new(),
+        "the post is evicted"
+    );
     // The circuit breaker closes after a moment.
-    eventually("old posts are there", PATIENCE, async || system.get(posts[18], 0).await.is_ok())
-        .await;
+    eventually("archived posts are readable", PATIENCE, async || {
+        system.get(posts[18], 0).await.is_ok()
+    })
+    .await;
     assert_eq!(List::UserPosts(AUTHOR).whole(&system.client, 7).await, posts);
     aging.is_sound().await;
 }
@@ -182,7 +188,7 @@ async fn new_posts_are_there(system: &System, Before { hot, .. }: &Before) -> (u
     let (page, _) = List::UserPosts(NEW).page(&system.client, 20, "").await.unwrap();
     assert_eq!(page, made);
     // If each call waited for the archive, it would take minutes.
-    assert!(began.elapsed() < PATIENCE, "it waits: {:?}", began.elapsed());
+    assert!(began.elapsed() < PATIENCE, "calls wait: {:?}", began.elapsed());
     // Two posts, two comments, the deletion of one each.
     (20 * 6, made)
 }
@@ -216,19 +222,17 @@ async fn new_posts_work(outage: Outage) {
     assert!(repost.root.is_none() && !repost.root_deleted);
     // Its own list of reposts is hot, although its root is not.
     let again = system.repost(FAN, before.repost_of_old).await;
-    assert_eq!(
-        again.unwrap_err().code(),
-        Code::Unavailable,
-        "whether its root is there is unknown"
-    );
+    assert_eq!(again.unwrap_err().code(), Code::Unavailable, "whether its root exists is unknown");
     assert_eq!(List::Reposts(before.repost_of_old).whole(&system.client, 5).await, [] as [u64; 0]);
 
     match outage {
         Outage::Killed => postgres.restart().await,
         Outage::Hanging => postgres.resume(),
     }
-    eventually("old posts are back", PATIENCE, async || system.get(before.old, 0).await.is_ok())
-        .await;
+    eventually("archived posts are readable", PATIENCE, async || {
+        system.get(before.old, 0).await.is_ok()
+    })
+    .await;
     let (rest, end) = list.page(&system.client, 10, &token).await.unwrap();
     assert_eq!((&rest[..], &*end), (&before.all[3..], ""));
     assert_eq!(system.get(before.repost_of_old, FAN).await.unwrap().root.unwrap().likes, 1);

@@ -70,7 +70,7 @@ async fn a_late_restore_does_not_bring_a_deleted_post_back(archives: &ArchiveSer
     let post = system.create(AUTHOR, "goes").await.unwrap().id;
     system.like(FAN, post).await.unwrap();
     aging.evict(&[post]).await;
-    let (id, holder) = (support::post(post), "somebody who is late");
+    let (id, holder) = (support::post(post), "late holder");
     assert!(store.begin_restore(id, holder).await.unwrap());
     let snapshot = aging.archive.read_snapshot(id).await.unwrap().unwrap();
     // Before the restore ends, the post is deleted, and the tombstone archived.
@@ -88,7 +88,7 @@ async fn a_late_restore_does_not_bring_back_a_stale_snapshot(archives: &ArchiveS
     aging.evict(&[post]).await;
     // Two calls find it archived. One restores it; then the other one begins.
     assert!(aging.tiered().restore(support::post(post)).await.unwrap());
-    let (id, holder) = (support::post(post), "somebody who is late");
+    let (id, holder) = (support::post(post), "late holder");
     let may_begin = store.begin_restore(id, holder).await.unwrap();
     let snapshot = aging.archive.read_snapshot(id).await.unwrap().unwrap();
     // Meanwhile it changes, and is evicted again.
@@ -112,13 +112,14 @@ async fn a_crashed_restore_blocks_a_post_for_seconds_only() {
     let post = system.create(AUTHOR, "old").await.unwrap().id;
     aging.evict(&[post]).await;
     let id = support::post(post);
-    assert!(store.begin_restore(id, "somebody who dies").await.unwrap());
-    assert!(store.renew_restore(id, "somebody who dies").await.unwrap());
+    assert!(store.begin_restore(id, "crashed holder").await.unwrap());
+    assert!(store.renew_restore(id, "crashed holder").await.unwrap());
     assert!(!store.begin_restore(id, "another").await.unwrap());
     assert!(!store.renew_restore(id, "another").await.unwrap());
     assert!(system.get(post, 0).await.is_ok(), "it can be read all the while");
-    eventually("it is liked", PATIENCE, async || system.like(FAN, post).await.is_ok()).await;
-    assert!(!store.renew_restore(id, "somebody who dies").await.unwrap());
+    eventually("the like is counted", PATIENCE, async || system.like(FAN, post).await.is_ok())
+        .await;
+    assert!(!store.renew_restore(id, "crashed holder").await.unwrap());
     aging.is_sound().await;
 }
 
@@ -154,7 +155,7 @@ async fn a_comment_added_meanwhile_survives_the_eviction(archives: &ArchiveServe
     // A comment is added, and another process archives it.
     let second = system.comment(FAN, post, "well?", first).await.unwrap().id;
     aging.archive().await;
-    assert!(!evict_as_read(&aging, &snapshot).await, "it has changed");
+    assert!(!evict_as_read(&aging, &snapshot).await, "the post has changed");
     assert_eq!(List::oldest(post).whole(&system.client, 5).await, [first, second]);
 
     aging.evict(&[post]).await;
@@ -207,7 +208,7 @@ async fn of_two_evictors_the_later_mark_wins(archives: &ArchiveServer) {
     assert_eq!(List::Likers(post).whole(&system.client, 5).await, [FAN]);
     assert_eq!(system.get(post, FAN).await.unwrap().likes, 1);
     system.unlike(FAN, post).await.unwrap();
-    assert!(!evict_as_read(&aging, &late).await, "it came back");
+    assert!(!evict_as_read(&aging, &late).await, "the post is restored");
     assert_eq!(system.get(post, FAN).await.unwrap().likes, 0);
     aging.is_sound().await;
 }
@@ -247,7 +248,7 @@ async fn writes_find_a_post_that_is_evicted_again_and_again(archives: &ArchiveSe
     let give_up = tokio::time::sleep(PATIENCE);
     let made = tokio::select! {
         ((), made) = join(moves, writes) => made,
-        () = give_up => panic!("it left {evicted:?} times"),
+        () = give_up => panic!("evicted {evicted:?} times"),
     };
     let mut made: Vec<_> = made.into_iter().flatten().collect();
     made.sort_unstable();

@@ -155,15 +155,15 @@ async fn every_read_answers_as_before_the_eviction(archives: &ArchiveServer) {
         // They are restored, and evicted again.
         for &post in &world.posts {
             assert!(aging.tiered().restore(support::post(post)).await.unwrap());
-            assert!(!support::keys_of(system, post).await.is_empty(), "{post} is back");
+            assert!(!support::keys_of(system, post).await.is_empty(), "{post} is restored");
         }
         assert_eq!(
             see(system, &world).await,
             before,
-            "{hot_posts} posts stay, the others are back"
+            "{hot_posts} posts stay, the others are restored"
         );
         assert_eq!(aging.age(&world.authors).await.evicted, evicted);
-        assert_eq!(see(system, &world).await, before, "they left again");
+        assert_eq!(see(system, &world).await, before, "evicted again");
         aging.is_sound().await;
     }
 }
@@ -261,6 +261,6 @@ async fn likes_with_equal_stamps_keep_their_order(archives: &ArchiveServer) {
         assert_eq!(rest, before[n..], "behind {n}");
     }
     assert!(aging.tiered().restore(support::post(post)).await.unwrap());
-    assert_eq!(list.whole(&system.client, 3).await, before, "they are back");
+    assert_eq!(list.whole(&system.client, 3).await, before, "restored");
     aging.is_sound_everywhere().await;
 }

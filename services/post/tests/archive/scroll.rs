@@ -48,7 +48,7 @@ fn check(read: &[u64], posts: &Posts, gone: &BTreeSet<u64>, how: &str) {
     let missing: Vec<_> = posts.stay.difference(&met).collect();
     assert!(missing.is_empty(), "{how}: {} are missing, the first {:?}", missing.len(), missing[0]);
     let ended: Vec<_> = gone.intersection(&met).collect();
-    assert!(ended.is_empty(), "{how}: {ended:?} had ended");
+    assert!(ended.is_empty(), "{how}: {ended:?} were deleted");
 }
 
 async fn scroll_one(aging: &Aging, posts: &Posts, size: i32) {

@@ -91,11 +91,11 @@ async fn a_traced_read_of_an_archived_post_has_a_span(archives: &ArchiveServer) 
     let _set = tracing::subscriber::set_default(subscriber);
 
     assert!(tiered.post(posts[0], None).await.unwrap().is_some());
-    assert!(spans.take().is_empty(), "nobody records that");
+    assert!(spans.take().is_empty(), "untraced calls have no span");
     let read = tiered.post(posts[0], None).instrument(info_span!("a call"));
     assert!(read.await.unwrap().is_some());
     let told = spans.take();
-    assert_eq!(told.len(), 1, "one for each operation: {told:?}");
+    assert_eq!(told.len(), 1, "one span for each operation: {told:?}");
     for (name, value) in [
         ("parent", "a call"),
         ("otel.name", "SELECT posts"),

@@ -49,7 +49,7 @@ async fn likes_and_unlikes_of_an_evicted_post(archives: &ArchiveServer) {
     assert_eq!(system.like(OTHER, post).await.unwrap(), 2);
     aging.evict(&[post]).await;
     assert_eq!(List::Likers(post).whole(&system.client, 1).await, [OTHER, FAN]);
-    assert_eq!(system.unlike(id(9), post).await.unwrap(), 2, "who did not like it");
+    assert_eq!(system.unlike(id(9), post).await.unwrap(), 2, "unlike without a like");
     aging.evict(&[post]).await;
     assert_eq!(system.unlike(OTHER, post).await.unwrap(), 1);
     aging.evict(&[post]).await;
@@ -248,7 +248,7 @@ async fn a_call_that_changes_nothing_restores_no_post(archives: &ArchiveServer) 
     system.uncomment(FAN, post, gone.id).await.unwrap();
     aging.evict(&[post]).await;
 
-    assert_eq!(system.unlike(OTHER, post).await.unwrap(), 1, "who did not like it");
+    assert_eq!(system.unlike(OTHER, post).await.unwrap(), 1, "unlike without a like");
     assert_eq!(like(system, FAN, post).await, liked);
     system.uncomment(FAN, post, gone.id).await.unwrap();
     let not_ones_own = system.uncomment(OTHER, post, stays.id).await;
@@ -279,7 +279,7 @@ async fn restores_are_rate_limited_per_account(archives: &ArchiveServer) {
     for n in 0..3 {
         posts.push(system.create(AUTHOR, &format!("number {n}")).await.unwrap().id);
     }
-    let [first, second, third] = posts[..] else { unreachable!("there are three") };
+    let [first, second, third] = posts[..] else { unreachable!("three posts are archived") };
     aging.evict(&posts).await;
     // A post that is in Redis already is not limited.
     assert_eq!(system.like(FAN, first).await.unwrap(), 1);
@@ -350,7 +350,7 @@ async fn a_deleted_repost_postpones_the_eviction_while_updates_may_be_in_flight(
     for minutes in [11, 5] {
         let repost = system.repost(FAN, root).await.unwrap().id;
         system.delete(FAN, repost).await.unwrap();
-        assert_eq!(aging.age(&[root]).await.evicted, 0, "it may still be told of the repost");
+        assert_eq!(aging.age(&[root]).await.evicted, 0, "an update of the repost may be in flight");
         age_tombstones(&aging, root, minutes).await;
     }
     // The first one was deleted 16 minutes ago, the second one 5.

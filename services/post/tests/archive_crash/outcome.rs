@@ -18,7 +18,7 @@ use crate::{
 pub(crate) async fn is_right(client: &Client, load: &Load, config: &Config, heard: &Timelines) {
     let known = load.posts.lock().unwrap().clone();
     let gone = load.gone.lock().unwrap().clone();
-    assert!(known.len() > 150 && gone.len() > 10, "{} made, {} gone", known.len(), gone.len());
+    assert!(known.len() > 150 && gone.len() > 10, "{} made, {} deleted", known.len(), gone.len());
     let store = Store::open(config).unwrap();
     eventually("all is archived", 2 * PATIENCE, async || {
         store.unarchived_count().await.is_ok_and(|count| count == 0)
@@ -68,7 +68,7 @@ async fn is_as_known(client: &Client, post_id: u64, known: &Known) {
     assert_eq!(counts, known_counts.map(|count| count as u64), "counts of {post_id}");
     let set = |ids: Vec<u64>| ids.into_iter().collect::<BTreeSet<u64>>();
     let likers = List::Likers(post_id).whole(client, 100).await;
-    assert_eq!(set(likers), known.likes, "who likes {post_id}");
+    assert_eq!(set(likers), known.likes, "likers of {post_id}");
     let reposts = List::Reposts(post_id).whole(client, 100).await;
     assert_eq!(set(reposts), known.reposts, "reposts of {post_id}");
     let comments = List::oldest(post_id).whole(client, 100).await;

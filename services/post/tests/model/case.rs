@@ -16,10 +16,11 @@ use microblog_testkit::{self as testkit, redis::aio::MultiplexedConnection};
 use tokio::task::JoinSet;
 
 use crate::{
-    evictors, lane,
+    evictors,
     operation::{Plan, USERS},
     readers,
     support::{self, timelines::Mode, timelines::Timelines},
+    user_operations,
     watch::Watch,
 };
 
@@ -180,16 +181,16 @@ impl Case {
         });
         evictors::spawn(self, &mut background);
         readers::spawn(self, &mut background);
-        let mut lanes = JoinSet::new();
+        let mut users = JoinSet::new();
         for (place, user) in self.users.into_iter().enumerate() {
             let of_user = plan.operations.iter().filter(|operation| operation.user == place);
-            lanes.spawn(lane::run(self.clone(), user, of_user.copied().collect()));
+            users.spawn(user_operations::run(self.clone(), user, of_user.copied().collect()));
         }
-        while let Some(lane) = lanes.join_next().await {
-            lane.unwrap()?;
+        while let Some(done) = users.join_next().await {
+            done.unwrap()?;
         }
         self.timelines.answer(Mode::Ok);
-        testkit::eventually("nothing waits", support::PATIENCE / 2, async || {
+        testkit::eventually("the backlogs are empty", support::PATIENCE / 2, async || {
             // Background tasks end only by failing.
             if let Some(ended) = background.try_join_next() {
                 std::panic::resume_unwind(ended.unwrap_err().into_panic());
@@ -235,7 +236,7 @@ where
             done => return done,
         }
     }
-    panic!("a post is being moved all the time");
+    panic!("a post moved between the tiers in every attempt");
 }
 
 /// Repeats a step that concurrent actors may prevent a few times.
@@ -248,5 +249,5 @@ where
             return Ok(());
         }
     }
-    panic!("it is never done");
+    panic!("the step never succeeds");
 }

@@ -5,8 +5,8 @@ use microblog_post::{Comment, CommentAdmission, Error};
 
 use crate::{
     case::{Case, Made, Model, patiently, until},
-    lane::{found, pick, request_id},
     operation::{Fate, Operation},
+    user_operations::{found, pick, request_id},
 };
 
 impl Case {
@@ -40,7 +40,7 @@ impl Case {
         }
         let after = self.deletion(&[post], answered);
         let made = answers.iter().flatten().next().cloned();
-        assert!(made.is_none() || !before.has_ended, "{operation:?}: on what is gone");
+        assert!(made.is_none() || !before.has_ended, "{operation:?}: on a deleted post or comment");
         let is_one = |answer: &Option<_>| *answer == made && made.is_some() || after.has_begun;
         assert!(answers.iter().all(is_one), "{operation:?}: {answers:?}");
         assert!(answers.iter().flatten().all(|answer| Some(answer) == made.as_ref()));

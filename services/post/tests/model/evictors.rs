@@ -154,7 +154,10 @@ async fn restore_late(case: &Case, archive: &Archive, id: PostId) -> Result<(), 
     let now = Stamp::first_at(SystemTime::now(), id.partition()).get();
     let restored = case.store.restore(&snapshot, &holder, now, "").await?;
     assert!(!is_lost || restored == RestoreOutcome::Retry, "{id}: {restored:?} without the lease");
-    assert!(!is_gone || restored != RestoreOutcome::Restored, "{id} comes back, and was deleted");
+    assert!(
+        !is_gone || restored != RestoreOutcome::Restored,
+        "{id} is restored after its deletion"
+    );
     case.watch.count().late += u64::from(restored != RestoreOutcome::Restored);
     Ok(())
 }

@@ -19,13 +19,13 @@ mod certain;
 mod comments;
 mod end;
 mod evictors;
-mod lane;
 mod leftovers;
 mod operation;
 mod posts;
 mod readers;
 #[path = "../support/mod.rs"]
 mod support;
+mod user_operations;
 mod watch;
 
 use std::cell::Cell;

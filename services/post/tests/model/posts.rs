@@ -7,8 +7,8 @@ use microblog_post::{
 
 use crate::{
     case::{Case, Made, patiently, until},
-    lane::{found, pick, request_id},
     operation::{Fate, Operation},
+    user_operations::{found, pick, request_id},
 };
 
 fn changes(id: PostId, content: &Content, version: u64, exists: bool) -> Vec<BacklinkUpdate> {
@@ -47,8 +47,8 @@ impl Case {
 
         let after = self.deletion(&targets, None);
         let made = answers.iter().flatten().next().copied();
-        assert!(made.is_none() || !before.has_ended, "{operation:?}: of what is gone");
-        assert!(after.has_begun || made.is_some(), "{operation:?}: refused");
+        assert!(made.is_none() || !before.has_ended, "{operation:?}: of a deleted post");
+        assert!(after.has_begun || made.is_some(), "{operation:?}: rejected");
         let is_one = |answer: &Option<_>| *answer == made || answer.is_none() && after.has_begun;
         assert!(answers.iter().all(is_one), "{operation:?}: {answers:?}");
         let Some(id) = made else { return Ok(()) };
@@ -57,7 +57,7 @@ impl Case {
             for &target in &targets {
                 let is_listed = self.is_listed(id, target).await?;
                 let is_going = self.deletion(&[target], None).has_begun;
-                assert!(is_listed || is_going, "{operation:?}: {target} does not know of {id}");
+                assert!(is_listed || is_going, "{operation:?}: {target} does not list {id}");
                 listed.push((id, target));
             }
         }
@@ -162,14 +162,14 @@ impl Case {
         let mut version = None;
         for _ in 0..100 {
             let in_archive = self.store.post(id, None).await?.is_none();
-            assert!(self.tiered.post(id, None).await?.is_some(), "{id} was there");
+            assert!(self.tiered.post(id, None).await?.is_some(), "{id} existed");
             version = self.store.delete(&PostDeletion { id, content, in_archive }).await?;
             if version.is_some() {
                 break;
             }
             // It was evicted in between.
         }
-        Ok(version.expect("it was there"))
+        Ok(version.expect("the post existed"))
     }
 
     // Step 2, also for archived posts.

@@ -67,7 +67,7 @@ impl ArchiveServer {
     }
 
     fn file(&self, name: &str) -> String {
-        let Place::Directory(directory) = &self.place else { unreachable!("it is a server") };
+        let Place::Directory(directory) = &self.place else { unreachable!("a PostgreSQL server") };
         format!("sqlite://{}/{name}.sqlite?mode=rwc", directory.path().display())
     }
 }

@@ -215,7 +215,7 @@ impl Load {
         let Ok(answer) = self.until_known(request, comment).await else {
             let exists =
                 self.posts.lock().unwrap()[&post_id].comments.contains_key(&in_reply_to_id);
-            assert!(in_reply_to_id != 0 && !exists, "there is no such post, or comment");
+            assert!(in_reply_to_id != 0 && !exists, "the post or comment does not exist");
             return;
         };
         let id = answer.comment.unwrap().id;

@@ -90,9 +90,9 @@ impl Case {
         let before = self.deletion(&[post], None);
         let liked = found(patiently(|| self.likes.like(user, post)).await);
         let after = self.deletion(&[post], None);
-        assert!(liked.is_none() || !before.has_ended, "{post} is gone");
+        assert!(liked.is_none() || !before.has_ended, "{post} is deleted");
         let Some((since, likes)) = liked else {
-            assert!(after.has_begun, "{post} is there");
+            assert!(after.has_begun, "{post} exists");
             return Ok(());
         };
         assert!(likes > 0);

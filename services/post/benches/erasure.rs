@@ -1,5 +1,5 @@
-//! How fast the walk is that erases what deleted accounts wrote: posts without likes, posts that are
-//! liked, and comments.
+//! The speed of the walk that erases deleted accounts: over posts without likes, liked posts, and
+//! comments.
 //!
 //! `cargo bench -p microblog-post --bench erasure`
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Parser as _;
 use futures::{StreamExt as _, stream};
 use microblog_domain::{PostId, RequestId};
-use microblog_post::{CommentContent, Config, Eraser, Store, Tiers};
+use microblog_post::{CommentContent, Config, Eraser, Store, TieredStore};
 use microblog_testkit::RedisServer;
 use support::{author, english, publish};
 use uuid::Uuid;
@@ -21,7 +21,7 @@ const AUTHORS: u64 = 300;
 const POSTS: u64 = 60_000;
 const COMMENTS: u64 = 60_000;
 
-/// Writes under way at once.
+/// Concurrent writes.
 const AT_ONCE: usize = 64;
 
 #[global_allocator]
@@ -57,17 +57,17 @@ async fn measure() {
         let seconds = took.saturating_sub(before).as_secs_f64();
         println!("  {:>9.0} {what} a second", count as f64 / seconds);
     };
-    rate("posts that nobody likes", POSTS, unliked, commented);
+    rate("posts without likes", POSTS, unliked, commented);
     rate("posts that are liked", POSTS, liked, commented);
     rate("comments", COMMENTS, commented, none);
 }
 
-/// Erases an account that wrote nothing, and returns how long that took.
+/// Erases an account that wrote nothing. Returns the duration.
 async fn erase(store: &Store, n: u64) -> Duration {
     store.forget(author(AUTHORS + 100 + n)).await.unwrap();
-    let tiers = Tiers::new(store.clone(), None, Duration::ZERO);
+    let tiered = TieredStore::new(store.clone(), None, Duration::ZERO);
     let begun = Instant::now();
-    assert!(Eraser::new(tiers, Duration::ZERO).round().await.unwrap());
+    assert!(Eraser::new(tiered, Duration::ZERO).run_once().await.unwrap());
     begun.elapsed()
 }
 

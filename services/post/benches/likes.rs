@@ -1,5 +1,5 @@
-//! What Redis works for likes of a post, at 10, 500 and 1,000,000 of them: its own microseconds for
-//! each command. Lists up to 500 are packed, and searched from the front.
+//! Redis' own microseconds for each command on likes, at 10, 500 and 1,000,000 likes of a post.
+//! Lists of up to 500 are packed (listpack), and searched from the front.
 //!
 //! `cargo bench -p microblog-post --bench likes`
 
@@ -14,23 +14,22 @@ use microblog_testkit::{
     redis::{self, aio::MultiplexedConnection, cmd},
 };
 
-/// How many likes the posts have. One less than 500, since one comes and goes: the list must stay
-/// packed.
+/// The numbers of likes. 499, since one is added and removed: the list must stay packed.
 const LIKES: [u64; 3] = [10, 499, 1_000_000];
 
-/// How often each call is made.
+/// Repetitions of each call.
 const TIMES: u64 = 2_000;
 
 /// A page that even the shortest list has, from its middle too.
 const SHORT: usize = 5;
 
-/// A usual page; of the shortest list, it is all.
+/// A usual page; all of the shortest list.
 const PAGE: usize = 50;
 
 /// The likes that one command writes.
 const CHUNK: u64 = 10_000;
 
-/// Each call, and the command that it sends.
+/// Each call, and its command.
 const CALLS: [(&str, &str); 7] = [
     ("like", "fcall"),
     ("unlike", "fcall"),
@@ -69,7 +68,7 @@ fn print(columns: &[[f64; CALLS.len()]]) {
     }
 }
 
-/// Makes a post that so many like.
+/// Publishes a post with so many likes.
 async fn liked_post(store: &Store, server: &RedisServer, author: UserId, likes: u64) -> PostId {
     let request = uuid::Uuid::new_v4().to_string();
     let request = RequestId::parse("request_id", &request).unwrap();
@@ -107,7 +106,7 @@ async fn measure(
         store.list(List::Likers, id, after, size).await.unwrap().entries.len()
     };
     for round in 0..=TIMES {
-        // Who likes it differs, and so where in the list one is found.
+        // The account varies, and so does its position in the list.
         let fan = user(1_000 + round * 7919 % likes);
         let new = user(5_000_000 + round);
         for (call, (_, command)) in CALLS.iter().enumerate() {
@@ -137,7 +136,7 @@ fn user(n: u64) -> UserId {
     UserId::new(((60_000_000_000 + n) << 12) | ((n * 37 % 1024) << 2)).unwrap()
 }
 
-/// Returns for how long Redis has worked on a command, all in all.
+/// Returns the total time that Redis spent on a command.
 async fn microseconds(admin: &mut MultiplexedConnection, command: &str) -> u64 {
     let mut question = redis::cmd("INFO");
     let info: String = question.arg("commandstats").query_async(admin).await.unwrap();

@@ -1,5 +1,5 @@
-//! What a post takes of Redis' memory, beside the same posts kept in the usual way: a hash with
-//! named fields for each, and a sorted set of each author's posts.
+//! The Redis memory of a post, compared with a plain layout: a hash with named fields for each
+//! post, and a sorted set of each author's posts.
 //!
 //! `cargo bench -p microblog-post --bench memory`
 
@@ -20,13 +20,13 @@ const AUTHORS: u64 = 200;
 const POSTS_EACH: u64 = 100;
 const POSTS: u64 = AUTHORS * POSTS_EACH;
 
-/// The posts of an author who has many: more than a packed list holds.
+/// The posts of an author with many: more than a packed list holds.
 const LONG: u64 = 2_000;
 
-/// Writes under way at once.
+/// Concurrent writes.
 const AT_ONCE: usize = 32;
 
-/// What Redis has where nobody configures it.
+/// The defaults of Redis.
 const DEFAULTS: [(&str, &str); 4] = [
     ("hash-max-listpack-value", "64"),
     ("zset-max-listpack-entries", "128"),
@@ -69,10 +69,10 @@ async fn measure(language: &str, text: fn(u64) -> String) {
     println!("  beside, for a minute: an author's pace {pace:.1}\n");
 }
 
-/// What posts take.
+/// The memory of posts.
 struct Held {
     bytes_per_post: f64,
-    /// What Redis says of one post's key.
+    /// MEMORY USAGE of one post's key.
     key_bytes: u64,
 }
 
@@ -89,11 +89,11 @@ struct Ours {
 async fn ours(text: fn(u64) -> String) -> Ours {
     let server = RedisServer::start().await;
     let url = server.url("post");
-    // The limit is never reached, but kept.
+    // The limit is never reached, but its key is stored.
     let flags = ["post", "--redis-url", &url, "--posts-per-minute", "1000000"];
     let store = Store::open(&Config::parse_from(flags)).unwrap();
     let mut admin = server.admin().await;
-    // Connections, buffers and functions are there before the measurement begins.
+    // Connections, buffers and functions exist before the measurement.
     publish(&store, author(AUTHORS), "first".to_owned()).await;
     remove(&mut admin, "*:request:*").await;
     let before = used(&mut admin).await;
@@ -104,7 +104,7 @@ async fn ours(text: fn(u64) -> String) -> Ours {
         let ids: Vec<_> = stream::iter(posts).buffer_unordered(AT_ONCE).collect().await;
         store.delivered(&ids).await.unwrap();
         last = ids.last().copied();
-        // At once, so that the table of keys grows as it would if most posts were old.
+        // All at once, so that the hash table of keys grows as if most posts were old.
         let with_requests = used(&mut admin).await;
         assert_eq!(remove(&mut admin, "*:request:*").await, AUTHORS);
         requests += with_requests - used(&mut admin).await;
@@ -129,7 +129,7 @@ async fn ours(text: fn(u64) -> String) -> Ours {
     }
 }
 
-/// Returns what each post takes in the list of an author who has many.
+/// Returns the memory of each post in the list of an author with many.
 async fn long_index(admin: &mut MultiplexedConnection) -> f64 {
     let mut add = cmd("ZADD");
     add.arg("long");

@@ -1,5 +1,5 @@
-//! What Redis holds of 100,000 old posts of 1,000 authors, before and after they are moved to the
-//! archive, which is an SQLite file here. Half of the posts are liked and commented on.
+//! The Redis memory of 100,000 old posts of 1,000 authors, before and after their eviction to the
+//! archive, an SQLite file here. Half of the posts have likes and comments.
 //!
 //! `cargo bench -p microblog-post --bench moving`
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Parser as _;
 use futures::{StreamExt as _, stream};
 use microblog_domain::{Partition, PostId, RequestId};
-use microblog_post::{Archive, Archiver, CommentContent, Config, Mover, Store};
+use microblog_post::{Archive, Archiver, CommentContent, Config, Evictor, Store};
 use microblog_testkit::RedisServer;
 use support::{author, english, info, publish, remove, used};
 use uuid::Uuid;
@@ -21,13 +21,13 @@ const AUTHORS: u64 = 1_000;
 const POSTS_EACH: u64 = 100;
 const POSTS: u64 = AUTHORS * POSTS_EACH;
 
-/// How many of an author's newest posts stay. (As configured by default, all of these would.)
+/// How many of an author's newest posts stay. (By default, all of these would.)
 const STAY: u64 = 10;
 
 /// Likes of every other post, each of which has a comment as well.
 const LIKES: u64 = 3;
 
-/// Writes under way at once.
+/// Concurrent writes.
 const AT_ONCE: usize = 64;
 
 #[global_allocator]
@@ -51,8 +51,8 @@ async fn measure() {
     let archive = Archive::open(&config.archive).unwrap().unwrap();
     let mut archiver = Archiver::new(store.clone(), archive.clone());
     let mut admin = server.admin().await;
-    // Connections, functions and tables are there before the measurement begins.
-    archiver.pass().await.unwrap();
+    // Connections, functions and tables exist before the measurement.
+    archiver.drain_page().await.unwrap();
     let empty = used(&mut admin).await;
 
     for round in 0..POSTS_EACH {
@@ -63,24 +63,24 @@ async fn measure() {
         remove(&mut admin, "*request:*").await;
     }
     let began = Instant::now();
-    while archiver.pass().await.unwrap() {}
+    while archiver.drain_page().await.unwrap() {}
     let archived = began.elapsed();
     let before = used(&mut admin).await - empty;
     let began = Instant::now();
-    let mover = Mover::new(store.clone(), archive, &config.archive);
+    let evictor = Evictor::new(store.clone(), archive, &config.archive);
     let mut evicted = 0;
     for partition in Partition::all() {
-        evicted += mover.partition(partition).await.unwrap().evicted;
+        evicted += evictor.partition(partition).await.unwrap().evicted;
     }
     let moved = began.elapsed();
     assert_eq!(evicted, POSTS - AUTHORS * STAY);
-    // Redis frees in the background.
+    // Redis frees memory in the background.
     while !info(&mut admin).await.contains("lazyfree_pending_objects:0") {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let after = used(&mut admin).await - empty;
 
-    println!("{POSTS} posts of {AUTHORS} authors, {evicted} of which leave Redis");
+    println!("{POSTS} posts of {AUTHORS} authors, {evicted} evicted");
     let row = |when: &str, bytes: i64| {
         println!(
             "  {when:<8}{:>8.1} MB{:>8.1} bytes a post",
@@ -99,7 +99,7 @@ async fn measure() {
     println!("  the archive's file: {:.1} MB", size as f64 / 1e6);
     let each = |time: Duration, count: u64| time.as_secs_f64() * 1e6 / count as f64;
     println!(
-        "  archived in {:.0} us a post, moved in {:.0} us a post",
+        "  archived in {:.0} us a post, evicted in {:.0} us a post",
         each(archived, POSTS),
         each(moved, evicted)
     );

@@ -1,12 +1,13 @@
-//! Writes down in the archive what was made and what ended: from what waits in every partition,
-//! oldest first, in batches.
+//! The write-behind archiver: drains the archive outbox of every partition into the archive, oldest
+//! entries first, in batches.
 //!
-//! What waits says only what it is about. The archiver reads how that is now, writes it to the
-//! archive, and then strikes it out; killed in between, it begins again, and writes the same once
-//! more. A post or comment that is not there any more needs no row: its end waits, too, or its row
-//! was written when it was evicted. As long as the archive is away, things wait.
+//! An outbox entry names a post or comment and has no content. The archiver reads the current
+//! content, writes it to the archive, then removes the entry. After a crash it repeats the batch,
+//! which writes the same rows again. A post or comment that is gone needs no row: its tombstone is
+//! in the outbox too, or the eviction wrote its row. Entries stay in the outbox while the archive
+//! is unavailable.
 //!
-//! Two archivers at once do no harm.
+//! Two archivers may run at once.
 
 use std::{
     collections::HashMap,
@@ -17,20 +18,21 @@ use futures::future;
 use microblog_domain::{CommentId, Partition, PostId, Stamp};
 
 use crate::{
-    archive::{Archive, Changes},
+    archive::Archive,
+    changes::Changes,
     error::Error,
     metrics::Metrics,
-    store::{Note, Store},
+    store::{OutboxEntry, Store},
 };
 
-/// How much is written in a transaction at most: much, since a database writes each page that changed
-/// once for each of them.
+/// The most changes of one transaction. Large, since the database writes each changed page once for
+/// each transaction.
 const TRANSACTION_MAX: usize = 10_000;
 
-/// How much of it is read at once, and in memory.
+/// The most changes that are read, and held in memory, at a time.
 const BATCH_MAX: usize = 500;
 
-/// Writes to the archive what waits.
+/// Drains the archive outbox.
 pub struct Archiver {
     store: Store,
     archive: Archive,
@@ -44,69 +46,71 @@ impl Archiver {
         Self { store, archive, metrics: Metrics::new(), is_migrated: false }
     }
 
-    /// Writes all that waits.
-    pub async fn round(&mut self) -> Result<(), Error> {
-        while self.pass().await? {}
-        self.metrics.waiting(0, None);
+    /// Drains the outbox of every partition until all are empty.
+    pub async fn drain(&mut self) -> Result<(), Error> {
+        while self.drain_page().await? {}
+        self.metrics.set_backlog(0, None);
         Ok(())
     }
 
-    /// Says that nothing waits here, since another process tells what does.
-    pub(crate) fn rest(&self) {
-        self.metrics.waiting(0, None);
+    /// Resets the backlog gauges; another replica holds the lease and reports them.
+    pub(crate) fn reset_backlog(&self) {
+        self.metrics.set_backlog(0, None);
     }
 
-    /// Writes a page of what waits in each partition. Returns whether there is more.
-    pub async fn pass(&mut self) -> Result<bool, Error> {
+    /// Writes one page of each partition's outbox. Returns whether there is more.
+    pub async fn drain_page(&mut self) -> Result<bool, Error> {
         let partitions: Vec<_> = Partition::all().collect();
-        let pages = self.store.unarchived(&partitions).await?;
-        let new = partitions.iter().zip(&pages).filter(|(_, page)| !page.is_archived);
+        let pages = self.store.archive_outbox(&partitions).await?;
+        let new = partitions.iter().zip(&pages).filter(|(_, page)| !page.has_archive);
         let new: Vec<_> = new.map(|(&partition, _)| partition).collect();
         if !new.is_empty() {
-            self.store.begin_archiving(&new).await?;
+            self.store.enable_archive_outbox(&new).await?;
         }
-        let is_full = |notes: &Vec<(Note, u64)>| notes.len() >= Store::NOTES_MAX;
-        let pages: Vec<_> = pages.into_iter().map(|page| page.notes).collect();
+        let is_full = |entries: &Vec<(OutboxEntry, u64)>| entries.len() >= Store::OUTBOX_PAGE_MAX;
+        let pages: Vec<_> = pages.into_iter().map(|page| page.entries).collect();
         let has_more = pages.iter().any(is_full);
-        let mut notes: Vec<_> = pages.into_iter().flatten().collect();
+        let mut entries: Vec<_> = pages.into_iter().flatten().collect();
         let count = match has_more {
             true => self.store.unarchived_count().await?,
-            false => notes.len() as u64,
+            false => entries.len() as u64,
         };
-        notes.sort_unstable_by_key(|&(_, stamp)| stamp);
-        self.metrics.waiting(count, notes.first().map(|&(_, stamp)| age(stamp)));
+        entries.sort_unstable_by_key(|&(_, stamp)| stamp);
+        self.metrics.set_backlog(count, entries.first().map(|&(_, stamp)| age(stamp)));
         if !self.is_migrated {
             self.archive.migrate().await?;
             self.is_migrated = true;
         }
-        for notes in notes.chunks(TRANSACTION_MAX) {
-            self.write(notes).await?;
+        for entries in entries.chunks(TRANSACTION_MAX) {
+            self.write(entries).await?;
         }
         Ok(has_more)
     }
 
-    async fn write(&self, notes: &[(Note, u64)]) -> Result<(), Error> {
-        let mut writing = self.archive.begin_writing().await?;
-        for notes in notes.chunks(BATCH_MAX) {
-            writing.add(&self.changes(notes).await?).await?;
+    async fn write(&self, entries: &[(OutboxEntry, u64)]) -> Result<(), Error> {
+        let mut transaction = self.archive.begin_write().await?;
+        for entries in entries.chunks(BATCH_MAX) {
+            transaction.add(&self.changes(entries).await?).await?;
         }
-        writing.commit().await?;
-        let notes: Vec<_> = notes.iter().map(|&(note, _)| note).collect();
-        self.store.archived(&notes).await?;
-        self.metrics.archived(notes.len() as u64);
+        transaction.commit().await?;
+        let entries: Vec<_> = entries.iter().map(|&(entry, _)| entry).collect();
+        self.store.dequeue(&entries).await?;
+        self.metrics.add_archived(entries.len() as u64);
         Ok(())
     }
 
-    async fn changes(&self, notes: &[(Note, u64)]) -> Result<Changes, Error> {
+    async fn changes(&self, entries: &[(OutboxEntry, u64)]) -> Result<Changes, Error> {
         let mut changes = Changes::default();
         let mut posts: Vec<PostId> = Vec::new();
         let mut comments: HashMap<PostId, Vec<CommentId>> = HashMap::new();
-        for &(note, stamp) in notes {
-            match note {
-                Note::Post(id) => posts.push(id),
-                Note::PostEnded(id) => changes.ended_posts.push((id, stamp)),
-                Note::Comment(post, id) => comments.entry(post).or_default().push(id),
-                Note::CommentEnded(post, id) => changes.ended_comments.push((post, id, stamp)),
+        for &(entry, stamp) in entries {
+            match entry {
+                OutboxEntry::PostCreated(id) => posts.push(id),
+                OutboxEntry::PostDeleted(id) => changes.deleted_posts.push((id, stamp)),
+                OutboxEntry::CommentCreated(post, id) => comments.entry(post).or_default().push(id),
+                OutboxEntry::CommentDeleted(post, id) => {
+                    changes.deleted_comments.push((post, id, stamp))
+                }
             }
         }
         let contents = self.store.contents(&posts).await?;

@@ -1,4 +1,4 @@
-//! The jobs that run beside the calls, in one worker of every replica.
+//! Background jobs, which run in one worker of every replica.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,58 +13,59 @@ use crate::{
     delivery::Delivery,
     erasure::Eraser,
     error::Error,
+    evictor::Evictor,
     forget,
     lease::Lease,
-    mover::Mover,
     posts::Posts,
     store::{Job, Store},
-    sweeper::{DELIVERY_PATIENCE, PATIENCE, Sweeper},
-    tiers::Tiers,
+    sweeper::{PENDING_AFTER, Sweeper, UNDELIVERED_AFTER},
+    tiered_store::TieredStore,
 };
 
-/// How often each job looks for work: 1,024 small reads in one batch.
+/// The period of a job: each run reads 1,024 short lists in one batch.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How often it is looked for deleted accounts to erase, which wait for minutes before that.
+/// The period of the job that erases deleted accounts, which first wait for minutes.
 const ERASURE_PERIOD: Duration = Duration::from_secs(5);
 
-// A post is seen a period after it was written down at the latest, and taken up another one later.
+// The sweeper sees a post at most one period after its creation, and delivers it at most one period
+// later.
 const DELIVERED_WITHIN: Duration = Duration::from_secs(2);
-const _: () = assert!(DELIVERY_PATIENCE.as_millis() < PERIOD.as_millis());
+const _: () = assert!(UNDELIVERED_AFTER.as_millis() < PERIOD.as_millis());
 const _: () = assert!(2 * PERIOD.as_millis() <= DELIVERED_WITHIN.as_millis());
 
 /// How often the clocks of the partitions are measured.
 const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 
-/// How long a job rests that failed for want of the archive: longer than others take to notice. What
-/// waits may be much, and is read in vain.
-const PAUSE: Duration = Duration::from_secs(5);
+/// How long a job backs off after a failure. Longer than the archive's circuit breaker pauses,
+/// since a run reads long outboxes in vain.
+const BACK_OFF: Duration = Duration::from_secs(5);
 
-/// How many partitions the mover looks through in a round, and how many authors in all, but for the
-/// last partition's. With few authors it is round in half a minute; with a thousand in each
-/// partition, in a quarter of an hour.
+/// The most partitions and authors that one run of the evictor visits; it finishes the partition in
+/// which it reaches the latter. A cycle over all partitions takes half a minute with few authors,
+/// and a quarter of an hour with a thousand in each partition.
 const PARTITIONS_MAX: usize = 32;
 const AUTHORS_MAX: usize = 1_000;
 
-/// Returns the jobs, each running for ever.
+/// Returns the jobs, which never end.
 pub(crate) fn jobs(
-    tiers: &Tiers,
+    tiered: &TieredStore,
     delivery: &Delivery,
     chassis: &microblog_chassis::Config,
 ) -> Vec<BoxFuture<'static, ()>> {
-    // No call of a deleted account's is under way any more: each ends within its deadline, and a
-    // write that was begun by then not much later.
+    // After this time, no call of a deleted account is in flight: calls end within their deadline,
+    // and the writes that they began end soon after.
     let grace = 2 * Duration::from_millis(chassis.max_timeout_ms);
-    let eraser = Eraser::new(tiers.clone(), grace);
-    let to_erase = Lease::new(tiers.store().clone(), Job::Erasing);
-    let posts = Posts::new(tiers.clone(), delivery.clone());
-    let sweeper = || Sweeper::new(tiers.clone(), delivery.clone());
+    let eraser = Eraser::new(tiered.clone(), grace);
+    let eraser_lease = Lease::new(tiered.store().clone(), Job::Erasing);
+    let posts = Posts::new(tiered.clone(), delivery.clone());
+    let sweeper = || Sweeper::new(tiered.clone(), delivery.clone());
     vec![
-        Box::pin(tell(sweeper())),
+        Box::pin(notify(sweeper())),
         Box::pin(deliver(sweeper())),
-        Box::pin(forget(tiers.clone(), posts)),
-        Box::pin(erase(eraser, to_erase)),
-        Box::pin(measure_clocks(tiers.store().clone())),
+        Box::pin(forget(tiered.clone(), posts)),
+        Box::pin(erase(eraser, eraser_lease)),
+        Box::pin(measure_clocks(tiered.store().clone())),
     ]
 }
 
@@ -76,27 +77,27 @@ async fn measure_clocks(store: Store) {
     }
 }
 
-/// Returns the jobs that archive, and move what is old to the archive, for ever. In a thread of their
-/// own: when many post, they keep a processor busy, for which callers would have to wait.
+/// Returns the archiver and the evictor, which never end. They run on a dedicated thread, since
+/// many posts keep a processor busy, and calls must not wait for it.
 pub(crate) fn archiving(
     store: Store,
     archive: Archive,
     config: &archive::Config,
 ) -> BoxFuture<'static, ()> {
     let archiver = Archiver::new(store.clone(), archive.clone());
-    let mover = Mover::new(store.clone(), archive, config);
-    let (to_archive, to_move) =
-        (Lease::new(store.clone(), Job::Archiving), Lease::new(store, Job::Moving));
+    let evictor = Evictor::new(store.clone(), archive, config);
+    let (archiver_lease, evictor_lease) =
+        (Lease::new(store.clone(), Job::Archiving), Lease::new(store, Job::Evicting));
     run_on_dedicated_thread("archiving", async move {
-        tokio::join!(archive_all(archiver, to_archive), move_all(mover, to_move));
+        tokio::join!(archive_all(archiver, archiver_lease), evict_all(evictor, evictor_lease));
     })
 }
 
-async fn tell(mut sweeper: Sweeper) {
+async fn notify(mut sweeper: Sweeper) {
     let mut job = PeriodicJob::new("telling of reposts", PERIOD);
     loop {
         job.tick().await;
-        job.record(sweeper.tell(PATIENCE).await);
+        job.record(sweeper.notify_targets(PENDING_AFTER).await);
     }
 }
 
@@ -104,15 +105,15 @@ async fn deliver(mut sweeper: Sweeper) {
     let mut job = PeriodicJob::new("delivering posts", PERIOD);
     loop {
         job.tick().await;
-        job.record(sweeper.deliver(DELIVERY_PATIENCE).await);
+        job.record(sweeper.deliver(UNDELIVERED_AFTER).await);
     }
 }
 
-async fn forget(tiers: Tiers, posts: Posts) {
+async fn forget(tiered: TieredStore, posts: Posts) {
     let mut job = PeriodicJob::new("forgetting", PERIOD);
     loop {
         job.tick().await;
-        job.record(forget::forget_marked(&tiers, &posts).await);
+        job.record(forget::forget_marked(&tiered, &posts).await);
     }
 }
 
@@ -120,8 +121,8 @@ async fn erase(eraser: Eraser, lease: Lease) {
     let mut job = PeriodicJob::new("erasing", ERASURE_PERIOD);
     loop {
         job.tick().await;
-        let done = lease.hold(eraser.round()).await;
-        rest_if_failed(&mut job, done).await;
+        let done = lease.hold(eraser.run_once()).await;
+        record_and_back_off(&mut job, done).await;
     }
 }
 
@@ -129,33 +130,33 @@ async fn archive_all(mut archiver: Archiver, lease: Lease) {
     let mut job = PeriodicJob::new("archiving", PERIOD);
     loop {
         job.tick().await;
-        let done = lease.hold(archiver.round()).await;
+        let done = lease.hold(archiver.drain()).await;
         if matches!(done, Ok(None)) {
-            archiver.rest();
+            archiver.reset_backlog();
         }
-        rest_if_failed(&mut job, done).await;
+        record_and_back_off(&mut job, done).await;
     }
 }
 
-// Goes round all partitions, beginning anywhere: processes may be started again and again.
-async fn move_all(mover: Mover, lease: Lease) {
+// Cycles over all partitions from a random one on, since processes may restart often.
+async fn evict_all(evictor: Evictor, lease: Lease) {
     let mut job = PeriodicJob::new("moving old posts", PERIOD);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let mut number = (now.subsec_micros() % u32::from(Partition::COUNT)) as u16;
+    let mut next = (now.subsec_micros() % u32::from(Partition::COUNT)) as u16;
     loop {
         job.tick().await;
-        let done = lease.hold(move_some(&mover, &mut number)).await;
-        rest_if_failed(&mut job, done).await;
+        let done = lease.hold(evict_some(&evictor, &mut next)).await;
+        record_and_back_off(&mut job, done).await;
     }
 }
 
-async fn move_some(mover: &Mover, number: &mut u16) -> Result<(), Error> {
+async fn evict_some(evictor: &Evictor, next: &mut u16) -> Result<(), Error> {
     let mut authors = 0;
     for _ in 0..PARTITIONS_MAX {
-        authors += mover.partition(Partition::new(*number)).await?.authors;
-        *number = (*number + 1) % Partition::COUNT;
-        if *number == 0 {
-            mover.purge().await?;
+        authors += evictor.partition(Partition::new(*next)).await?.authors;
+        *next = (*next + 1) % Partition::COUNT;
+        if *next == 0 {
+            evictor.purge().await?;
         }
         if authors >= AUTHORS_MAX {
             break;
@@ -164,10 +165,10 @@ async fn move_some(mover: &Mover, number: &mut u16) -> Result<(), Error> {
     Ok(())
 }
 
-async fn rest_if_failed<T>(job: &mut PeriodicJob, done: Result<Option<T>, Error>) {
+async fn record_and_back_off<T>(job: &mut PeriodicJob, done: Result<Option<T>, Error>) {
     let has_failed = done.is_err();
     job.record(done.map(|_| ()));
     if has_failed {
-        sleep(PAUSE).await;
+        sleep(BACK_OFF).await;
     }
 }

@@ -1,4 +1,4 @@
-//! How a post knows of its reposts, which lie in other partitions.
+//! Backlinks: the entries of reposts in the posts that count them, which lie in other partitions.
 
 use microblog_domain::PostId;
 
@@ -7,16 +7,16 @@ use microblog_domain::PostId;
 pub struct Backlink {
     /// The repost.
     pub repost: PostId,
-    /// The post that is to know.
+    /// The post that counts it.
     pub target: PostId,
 }
 
-/// What is told to a post that counts a repost.
+/// An update of a backlink, sent to the target's partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// Of which repost, to which post.
+pub struct BacklinkUpdate {
+    /// The backlink.
     pub backlink: Backlink,
-    /// The version of the change: the repost's id, or the stamp of its end.
+    /// The version of the update: the repost's id, or the stamp of its deletion.
     pub version: u64,
     /// Whether the repost exists.
     pub exists: bool,

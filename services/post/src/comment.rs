@@ -1,34 +1,34 @@
-//! What a comment is.
+//! The domain type of a comment.
 
 use microblog_domain::{CommentId, PostId, UserId};
 
 /// A comment on a post.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comment {
-    /// Its id, which tells when it was made.
+    /// The id, which contains the time of creation.
     pub id: CommentId,
-    /// What it is a comment on.
+    /// The post.
     pub post: PostId,
-    /// What it says.
+    /// The content.
     pub content: CommentContent,
 }
 
-/// What a comment says. It never changes.
+/// The immutable content of a comment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommentContent {
-    /// Who wrote it.
+    /// The author.
     pub author: UserId,
-    /// Its text, which is not empty.
+    /// The text, which is not empty.
     pub text: String,
-    /// The comment that it answers.
+    /// The comment that this one replies to.
     pub in_reply_to: Option<Reply>,
 }
 
-/// The comment that another one answers.
+/// The comment that a reply answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Which comment of the same post.
+    /// Its id, on the same post.
     pub to: CommentId,
-    /// Who wrote it.
+    /// Its author.
     pub author: UserId,
 }

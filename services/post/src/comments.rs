@@ -1,29 +1,29 @@
-//! How a comment is added and deleted.
+//! Adding and deleting comments.
 //!
-//! A comment lies in its post's partition, its author's limit in the author's. So there are two
-//! steps: the request is let through in the author's partition, which is remembered with it; then
-//! the comment is made in the post's, with its count. A request that stopped in between has used
-//! up a place of the limit and done nothing else; repeated, it is let through and makes the comment.
+//! A comment lies in its post's partition, its author's rate limit in the author's. So adding takes
+//! two steps. The first admits the request in the author's partition and stores its idempotency
+//! key. The second adds the comment and its count in the post's partition. A crash in between only
+//! costs one unit of the rate limit: the repeated request is admitted again, and adds the comment.
 
 use microblog_domain::{CommentId, PostId, RequestId, UserId};
 
 use crate::{
     comment::{Comment, CommentContent, Reply},
     error::Error,
-    store::{Added, Admitted},
-    tiers::{ATTEMPTS, Tiers},
+    store::{AddedComment, CommentAdmission},
+    tiered_store::{ATTEMPTS, TieredStore},
 };
 
 /// Adds and deletes comments.
 #[derive(Clone)]
 pub struct Comments {
-    tiers: Tiers,
+    tiered: TieredStore,
 }
 
 impl Comments {
-    /// Returns the means to change what is in both tiers.
-    pub fn new(tiers: Tiers) -> Self {
-        Self { tiers }
+    /// Returns the operations on a tiered store.
+    pub fn new(tiered: TieredStore) -> Self {
+        Self { tiered }
     }
 
     /// Adds a comment, or returns the one that the same request added.
@@ -35,24 +35,24 @@ impl Comments {
         text: String,
         in_reply_to: Option<CommentId>,
     ) -> Result<Comment, Error> {
-        match self.tiers.store().admit_comment(post, author, request).await? {
-            Admitted::Yes => {}
-            Admitted::Elsewhere => return Err(Error::RequestReused),
-            Admitted::Throttled(wait) => return Err(Error::CommentsThrottled(wait)),
-            Admitted::Forgotten => return Err(Error::Forgotten),
+        match self.tiered.store().admit_comment(post, author, request).await? {
+            CommentAdmission::Admitted => {}
+            CommentAdmission::RequestReused => return Err(Error::RequestReused),
+            CommentAdmission::Throttled(wait) => return Err(Error::CommentsThrottled(wait)),
+            CommentAdmission::AccountDeleted => return Err(Error::AccountDeleted),
         }
         for _ in 0..ATTEMPTS {
-            match self.add_here(author, request, post, &text, in_reply_to).await {
-                Err(Error::PostNotFound) if self.tiers.bring_back_for(author, post).await? => {}
+            match self.add_in_redis(author, request, post, &text, in_reply_to).await {
+                Err(Error::PostNotFound) if self.tiered.restore_for(author, post).await? => {}
                 added => return added,
             }
         }
-        Err(Error::Moving)
+        Err(Error::RetriesExhausted)
     }
 
-    // Adds a comment to a post that is in Redis; PostNotFound where it is not, and the comment can be
-    // added when it is.
-    async fn add_here(
+    // Adds a comment to a post that is in Redis. Fails with PostNotFound if the post is not in
+    // Redis, and adding would succeed after a restore.
+    async fn add_in_redis(
         &self,
         author: UserId,
         request: RequestId,
@@ -60,44 +60,44 @@ impl Comments {
         text: &str,
         in_reply_to: Option<CommentId>,
     ) -> Result<Comment, Error> {
-        let store = self.tiers.store();
+        let store = self.tiered.store();
         let in_reply_to = match in_reply_to {
             None => None,
             Some(to) => match self.find(post, to).await? {
                 Some(answered) => Some(Reply { to, author: answered.content.author }),
                 None => {
-                    // A request that is known may answer what is deleted by now.
-                    let made = store.comment_made_by(post, author, request).await?;
+                    // A repeated request may reply to a comment that has since been deleted.
+                    let made = store.comment_by_request(post, author, request).await?;
                     let Some(id) = made else { return Err(Error::CommentNotFound) };
-                    return self.known(post, id, author, text, Some(to)).await;
+                    return self.existing(post, id, author, text, Some(to)).await;
                 }
             },
         };
         let content = CommentContent { author, text: text.to_owned(), in_reply_to };
         match store.add_comment(post, &content, request).await? {
-            Added::New(id) => Ok(Comment { id, post, content }),
-            Added::Known(id) => {
+            AddedComment::New(id) => Ok(Comment { id, post, content }),
+            AddedComment::Existing(id) => {
                 let to = in_reply_to.map(|reply| reply.to);
-                self.known(post, id, author, text, to).await
+                self.existing(post, id, author, text, to).await
             }
-            Added::NoPost => Err(Error::PostNotFound),
-            Added::NoComment => Err(Error::CommentNotFound),
+            AddedComment::PostNotFound => Err(Error::PostNotFound),
+            AddedComment::CommentNotFound => Err(Error::CommentNotFound),
         }
     }
 
-    // A comment on a post, wherever that is: what changes nothing brings no post back.
+    // Finds a comment in either tier. Reads do not restore the post.
     async fn find(&self, post: PostId, id: CommentId) -> Result<Option<Comment>, Error> {
-        if let Some(mut comments) = self.tiers.comments_here(post, &[id]).await? {
+        if let Some(mut comments) = self.tiered.comments_in_redis(post, &[id]).await? {
             return Ok(comments.pop());
         }
-        if self.tiers.archived(&[post], None).await?.is_empty() {
+        if self.tiered.archived(&[post], None).await?.is_empty() {
             return Err(Error::PostNotFound);
         }
-        Ok(self.tiers.archive()?.comments(post, &[id]).await?.pop())
+        Ok(self.tiered.archive()?.comments(post, &[id]).await?.pop())
     }
 
-    // The comment that a request made before, if that request was the same.
-    async fn known(
+    // Returns the comment that the request made before; fails if that request differed.
+    async fn existing(
         &self,
         post: PostId,
         id: CommentId,
@@ -115,24 +115,25 @@ impl Comments {
         }
     }
 
-    /// Deletes a comment on behalf of its author or its post's; nothing where there is none.
+    /// Deletes a comment on behalf of its author or the post's author. Does nothing if there is
+    /// none.
     pub async fn delete(&self, user: UserId, post: PostId, id: CommentId) -> Result<(), Error> {
-        let Some(comment) = self.tiers.comments(post, &[id]).await?.pop() else { return Ok(()) };
+        let Some(comment) = self.tiered.comments(post, &[id]).await?.pop() else { return Ok(()) };
         if comment.content.author != user {
-            // Where there is no post any more, its comments went with it.
-            let Some(post) = self.tiers.post(post, None).await? else { return Ok(()) };
+            // If the post is deleted, so are its comments.
+            let Some(post) = self.tiered.post(post, None).await? else { return Ok(()) };
             if post.content.author != user {
                 return Err(Error::NotTheAuthor);
             }
         }
         for _ in 0..ATTEMPTS {
-            if self.tiers.store().delete_comment(post, id).await?
-                || !self.tiers.bring_back_for(user, post).await?
+            if self.tiered.store().delete_comment(post, id).await?
+                || !self.tiered.restore_for(user, post).await?
             {
                 break;
             }
         }
-        // If it never was with its post, somebody else deleted it.
+        // If no attempt found the comment on its post, another call deleted it.
         Ok(())
     }
 }

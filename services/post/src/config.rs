@@ -1,4 +1,4 @@
-//! How the post service is configured: by flags, or by the environment.
+//! Configuration of the post service: flags and environment variables.
 
 use std::net::SocketAddr;
 
@@ -19,8 +19,8 @@ pub struct Config {
         default_value = "127.0.0.1:50053"
     )]
     pub listen: SocketAddr,
-    /// Where the timeline service is, which is told of every post: at once, or as soon as it
-    /// answers. A URL, or several with commas between them; a name is all of its addresses
+    /// URL of the timeline service, to which every post is delivered. Several URLs are separated by
+    /// commas; a host name stands for all of its addresses
     #[arg(
         long,
         env = "MICROBLOG_TIMELINE_URL",
@@ -28,24 +28,24 @@ pub struct Config {
         default_value = "http://127.0.0.1:50054"
     )]
     pub timeline_url: String,
-    /// Posts and reposts of an account per minute: so many at once, and then one each so many parts
-    /// of a minute; 0 for any number
+    /// Rate limit: posts and reposts of an account per minute. The whole limit may be used as a
+    /// burst; 0 disables it
     #[arg(long, env = "MICROBLOG_POSTS_PER_MINUTE", value_name = "COUNT", default_value_t = 60)]
     pub posts_per_minute: u32,
-    /// Comments of an account per minute, likewise
+    /// Rate limit: comments of an account per minute, likewise
     #[arg(long, env = "MICROBLOG_COMMENTS_PER_MINUTE", value_name = "COUNT", default_value_t = 60)]
     pub comments_per_minute: u32,
-    /// Posts of the archive that an account may bring back to Redis per minute, by liking them,
-    /// commenting on them or taking that back; likewise
+    /// Rate limit: archived posts that an account may restore to Redis per minute by liking,
+    /// commenting or undoing either; likewise
     #[arg(long, env = "MICROBLOG_RESTORES_PER_MINUTE", value_name = "COUNT", default_value_t = 30)]
     pub restores_per_minute: u32,
     /// Limits, deadlines, logs and telemetry.
     #[command(flatten)]
     pub chassis: chassis::Config,
-    /// Where the store is.
+    /// Redis, the hot store.
     #[command(flatten)]
     pub redis: keyspace::Config,
-    /// Where the archive is, and what is moved there.
+    /// The archive, and what is evicted to it.
     #[command(flatten)]
     pub archive: archive::Config,
 }

@@ -1,25 +1,25 @@
-//! Mentions and hashtags, found in a text. Pure: does not know whether anybody has a name.
+//! Parses mentions and hashtags in a text. Pure: does not check that an account exists.
 
 use std::ops::Range;
 
 use unicode_segmentation::UnicodeSegmentation as _;
 
-/// The longest name that an account has, in bytes.
+/// The longest account name, in bytes.
 const NAME_MAX: usize = 30;
 
-/// The longest topic, in characters (grapheme clusters): longer ones are none.
+/// The longest hashtag, in grapheme clusters. Longer ones are not parsed.
 const TAG_MAX: usize = 100;
 
-/// A part of a text that points to something.
+/// A mention or hashtag in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entity {
-    /// Where it is, sign included, in Unicode code points.
+    /// Its range, sign included, in Unicode code points.
     pub(crate) range: Range<u32>,
-    /// What it points to.
+    /// Its target.
     pub(crate) target: Target,
 }
 
-/// What a part of a text points to.
+/// What an entity points to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// `@name`: the account with this name, as written.
@@ -28,19 +28,22 @@ pub(crate) enum Target {
     Hashtag(String),
 }
 
-/// Returns the mentions and hashtags of a text, in their order. They do not overlap.
+/// Returns the mentions and hashtags of a text, in order. They do not overlap.
 ///
-/// A mention is `@` and a name: A-Z, a-z, 0-9 and underscore, up to 30 of them. A hashtag is
-/// `#topic#`, as on Weibo: any characters of one line but `@`, the first and last of which is no
-/// space, nor the last one a sign that joins tags (`#a,#b`); or `#topic`, as elsewhere: letters,
-/// digits and underscores, not digits alone. Where both can be read, it is the former. Full-width
-/// signs count like the narrow ones. Neither counts within a URL, nor right behind a letter or
-/// digit of a script that writes words apart, such as in an e-mail address.
+/// A mention is `@` and a name: up to 30 of A-Z, a-z, 0-9 and underscore. A hashtag has one of two
+/// forms, of which the first takes precedence:
+///
+/// * `#topic#`, as on Weibo: any characters of one line except `@`. It does not begin or end with a
+///   space, nor end with a sign that joins tags (`#a,#b`).
+/// * `#topic`, as elsewhere: letters, digits and underscores, not digits alone.
+///
+/// Full-width signs count like ASCII ones. Neither is parsed inside a URL, nor after a letter or
+/// digit of a script that separates words by spaces, as in an e-mail address.
 pub(crate) fn find(text: &str) -> Vec<Entity> {
     let mut found = Vec::new();
-    // How much of the text has been passed, in bytes and in code points.
+    // The parsed part of the text, in bytes and in code points.
     let (mut at, mut code_points) = (0, 0);
-    // Where the ASCII before the sign begins, and up to where that was looked for.
+    // Where the ASCII word before the sign begins, and the end of the searched part.
     let (mut word_at, mut looked) = (0, 0);
     while let Some(offset) = text[at..].find(['@', '＠', '#', '＃']) {
         let start = at + offset;
@@ -74,28 +77,28 @@ fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-// Whether a sign that follows this word, which is ASCII but for its first character, is part of it
-// or of an address or a URL.
+// Returns whether a sign after this word is part of the word, an address or a URL. The word is
+// ASCII except for its first character.
 fn is_part_of_more(word: &str) -> bool {
     let is_in_url = || word.contains("://");
     match word.chars().next_back() {
         None => false,
         Some('&' | '@' | '＠') => true,
-        // `example.com/@ann`; but `well said//@ann: …` is how reposts are passed on.
+        // `example.com/@ann` is a URL; `well said//@ann: …` is how reposts are quoted.
         Some('/') => word.contains('.') || is_in_url(),
         Some(c) if is_spaced(c) && (c.is_alphanumeric() || c == '_') => true,
         Some(_) => is_in_url(),
     }
 }
 
-// Whether a character is of a script that writes words apart. From U+0E00 on are those that do not:
-// Thai, Lao, Tibetan, Burmese, …, Chinese and Japanese (Korean does, but for what is added to a
-// name); among them, Latin and Greek letters with more than one mark.
+// Returns whether a character is of a script that separates words by spaces. Scripts from U+0E00 on
+// do not: Thai, Lao, Tibetan, Burmese, …, Chinese, Japanese (Korean does, but attaches particles to
+// names). The exception is Latin and Greek letters with several diacritics.
 fn is_spaced(c: char) -> bool {
     c < '\u{e00}' || ('\u{1e00}'..'\u{2000}').contains(&c)
 }
 
-// Each of these returns how many bytes it takes of what follows the sign.
+// Each parser returns the number of bytes that it consumes after the sign.
 
 fn mention(after: &str) -> Option<(usize, Target)> {
     let length = after.find(|c| !is_name(c)).unwrap_or(after.len());
@@ -117,11 +120,11 @@ fn topic(after: &str) -> Option<(usize, Target)> {
     is_topic.then(|| (length + closing.len_utf8(), hashtag(topic)))
 }
 
-// What makes a key of the sign before it, as in the emoji of the key `#`.
+// Characters that make an emoji keycap of the sign before them.
 const KEYCAP: [char; 2] = ['\u{fe0f}', '\u{20e3}'];
 
 fn tag(after: &str) -> Option<(usize, Target)> {
-    // By grapheme clusters: the marks that belong to a letter go with it.
+    // Grapheme clusters keep combining marks with their letter.
     let is_letter = |cluster: &&str| cluster.starts_with(|c: char| c.is_alphanumeric() || c == '_');
     let letters = || after.graphemes(true).take_while(is_letter);
     let length = letters().map(str::len).sum();
@@ -140,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    // What is found, each as it stands in the text and what it points to.
+    // Returns each entity as it is written, and its target.
     fn targets(text: &str) -> Vec<(String, String)> {
         let part = |range: &Range<u32>| {
             let (skip, take) = (range.start as usize, range.len());
@@ -175,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_urls_mention_nobody() {
+    fn addresses_and_urls_have_no_mentions() {
         for text in [
             "ann@example.com",
             "https://example.com/@ann",
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_topic_is_none() {
+    fn lookalikes_of_hashtags_are_rejected() {
         for text in
             ["#", "##", "# #", "C#", "&#39;", "https://example.com/#top", "a#b", "#-", "#️⃣ and #️⃣"]
         {
@@ -243,7 +246,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_and_nothing_overlaps(text in "[@#＠＃ a1_字é\n👍.]{0,60}") {
+        fn any_text_is_parsed_and_entities_do_not_overlap(text in "[@#＠＃ a1_字é\n👍.]{0,60}") {
             let mut end = 0;
             let length = text.chars().count() as u32;
             for entity in find(&text) {

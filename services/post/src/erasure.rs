@@ -1,27 +1,26 @@
-//! Erasing what deleted accounts wrote on the posts of others: their likes and comments.
+//! The eraser: removes the likes and comments that deleted accounts left on other accounts' posts.
 //!
-//! No index says where an account liked and commented, since each like would have to pay for it. One
-//! walk over all posts in Redis takes off what all accounts wrote that are to be erased at its
-//! beginning; in the archive an index finds it.
+//! Redis has no index of likes and comments by account, since every like would pay for it. One walk
+//! over all posts in Redis removes the entries of all accounts that are due when it begins. The
+//! archive has such an index.
 //!
-//! A run, which one replica carries out at a time, and another one takes up where it was left:
+//! One replica executes a run at a time; another one may resume it. Its stages:
 //!
-//! 1. *Begun*, once the posts of the accounts are gone, and no call of theirs is under way any more:
-//!    their posts and comments are refused since, and their tokens are gone, so what they wrote
-//!    only gets less. The run and its accounts are written down.
-//! 2. *Fenced*: from now on, no post leaves Redis, in any partition.
-//! 3. *The archive*: the likes and comments of the accounts go, in one transaction with the counts of
-//!    their posts.
-//! 4. *Walked*, partition by partition, after a new fence: whoever began before it to bring a post
-//!    back may have read it in the archive as it was before step 3, and has to begin again. Then all
-//!    posts of authors' lists, and all that are off them, are looked through; and then the fence is
-//!    lifted.
-//! 5. *Done*: the accounts, which have no posts either, are forgotten.
+//! 1. *Begun*: the posts of the accounts are deleted, and no call of theirs is in flight. Their
+//!    posts and comments have been rejected since, and their tokens are revoked, so no new entries
+//!    appear. The run and its accounts are stored.
+//! 2. *Fenced*: no post leaves Redis, in any partition.
+//! 3. *Archive*: the likes and comments of the accounts are deleted, in one transaction with the
+//!    counts.
+//! 4. *Walked*, for each partition, behind a second fence. A restore that began before the fence
+//!    may have read rows from before stage 3, and must retry. The walk visits all listed posts and
+//!    all evictable ones; then the fence is lifted.
+//! 5. *Done*: the deletion of the accounts is complete.
 //!
-//! So a post that is in the archive in step 3 is erased there, and comes back without what is erased;
-//! one that is in Redis then stays until it was walked past. What a mover that began before step 2
-//! still writes to the archive is of posts that stay in Redis, and is replaced when they leave. Each
-//! step may be repeated.
+//! A post that is in the archive during stage 3 is erased there, and a restore brings back the
+//! erased state. A post in Redis stays there until the walk has visited it. An evictor that began
+//! before stage 2 may still write a snapshot; that post stays in Redis, and a later snapshot
+//! replaces it. Each stage may be repeated.
 
 use std::{
     collections::HashSet,
@@ -36,39 +35,38 @@ use uuid::Uuid;
 use crate::{
     archive::Archive,
     error::Error,
-    store::{Fence, List, Run, Stage, post_ids},
-    tiers::Tiers,
+    store::{ErasureRun, ErasureStage, Fence, List, post_ids},
+    tiered_store::TieredStore,
 };
 
-/// How many accounts one walk erases at most: each post that is liked is searched for all of them.
+/// The most accounts of one run: each liked post is searched for all of them.
 const ACCOUNTS_MAX: usize = 500;
 
-/// How many posts are looked at at once, and how many comments on one of them.
+/// The page size of posts, and of comments on one post.
 const PAGE: usize = 500;
 
 /// How many of each author's newest posts are read together with those of other authors.
-const TAIL: usize = 100;
+const AUTHOR_PAGE: usize = 100;
 
-/// Comments on how many posts are read at once.
+/// The number of posts whose comments are read concurrently.
 const POSTS_AT_ONCE: usize = 8;
 
 /// Erases what deleted accounts wrote.
 #[derive(Clone)]
 pub struct Eraser {
-    tiers: Tiers,
+    tiered: TieredStore,
     grace: Duration,
 }
 
 impl Eraser {
-    /// Returns an eraser that begins with an account when it was deleted so long ago.
-    pub fn new(tiers: Tiers, grace: Duration) -> Self {
-        Self { tiers, grace }
+    /// Returns an eraser for accounts that were deleted at least `grace` ago.
+    pub fn new(tiered: TieredStore, grace: Duration) -> Self {
+        Self { tiered, grace }
     }
 
-    /// Goes on with the run that is under way, or begins one if accounts wait for it. Returns whether
-    /// there was anything to do.
-    pub async fn round(&self) -> Result<bool, Error> {
-        let store = self.tiers.store();
+    /// Resumes the current run, or begins one if accounts are due. Returns whether there was work.
+    pub async fn run_once(&self) -> Result<bool, Error> {
+        let store = self.tiered.store();
         let mut run = match store.erasure().await? {
             Some(run) => run,
             None => match self.begin().await? {
@@ -76,46 +74,46 @@ impl Eraser {
                 None => return Ok(false),
             },
         };
-        if run.stage == Stage::Begun {
+        if run.stage == ErasureStage::Begun {
             self.erase_archived(&run).await?;
-            run.stage = Stage::Walking(Partition::new(0));
-            store.note_erasure(&run).await?;
+            run.stage = ErasureStage::Walking(Partition::new(0));
+            store.save_erasure(&run).await?;
         }
-        while let Stage::Walking(partition) = run.stage {
+        while let ErasureStage::Walking(partition) = run.stage {
             self.walk(partition, &run).await?;
             run.stage = match partition.number() + 1 {
-                Partition::COUNT => Stage::Walked,
-                next => Stage::Walking(Partition::new(next)),
+                Partition::COUNT => ErasureStage::Walked,
+                next => ErasureStage::Walking(Partition::new(next)),
             };
-            store.note_erasure(&run).await?;
+            store.save_erasure(&run).await?;
         }
         for &account in &run.accounts {
-            store.forgot(account).await?;
+            store.finish_forgetting(account).await?;
         }
-        store.end_erasure().await?;
+        store.delete_erasure().await?;
         Ok(true)
     }
 
-    async fn begin(&self) -> Result<Option<Run>, Error> {
-        let marked = self.tiers.store().forgetting_since().await?;
+    async fn begin(&self) -> Result<Option<ErasureRun>, Error> {
+        let marked = self.tiered.store().forgetting_since().await?;
         let due = marked.into_iter().filter(|&(_, since)| age(since) >= self.grace);
         let due: Vec<_> = due.map(|(account, _)| account).collect();
-        // An account whose posts are still being deleted would not be forgotten after all.
-        let have_posts = self.tiers.store().have_lists(&due).await?;
+        // An account whose posts still exist could not be completed.
+        let have_posts = self.tiered.store().have_lists(&due).await?;
         let accounts = due.into_iter().zip(have_posts).filter(|(_, has_posts)| !has_posts);
         let accounts: Vec<_> = accounts.map(|(account, _)| account).take(ACCOUNTS_MAX).collect();
         if accounts.is_empty() {
             return Ok(None);
         }
-        let run = Run { id: Uuid::new_v4(), stage: Stage::Begun, accounts };
-        self.tiers.store().note_erasure(&run).await?;
+        let run = ErasureRun { id: Uuid::new_v4(), stage: ErasureStage::Begun, accounts };
+        self.tiered.store().save_erasure(&run).await?;
         Ok(Some(run))
     }
 
     async fn archive(&self) -> Result<Option<&Archive>, Error> {
-        // Where there ever was one, nothing is erased without it.
-        let is_needed = || self.tiers.store().is_archived();
-        match self.tiers.archive() {
+        // If there ever was an archive, erasing requires it.
+        let is_needed = || self.tiered.store().has_archive();
+        match self.tiered.archive() {
             Ok(archive) => Ok(Some(archive)),
             Err(missing) => {
                 if is_needed().await? {
@@ -127,10 +125,10 @@ impl Eraser {
         }
     }
 
-    async fn erase_archived(&self, run: &Run) -> Result<(), Error> {
+    async fn erase_archived(&self, run: &ErasureRun) -> Result<(), Error> {
         let Some(archive) = self.archive().await? else { return Ok(()) };
         let partitions: Vec<_> = Partition::all().collect();
-        self.tiers.store().fence(&partitions, run.id, Fence::Archive).await?;
+        self.tiered.store().fence(&partitions, run.id, Fence::Archive).await?;
         for &account in &run.accounts {
             while archive.erase_likes(account, PAGE).await? > 0 {}
             while archive.erase_comments(account, PAGE).await? > 0 {}
@@ -138,27 +136,27 @@ impl Eraser {
         Ok(())
     }
 
-    // Looks through all posts of a partition that are in Redis.
-    async fn walk(&self, partition: Partition, run: &Run) -> Result<(), Error> {
-        let store = self.tiers.store();
+    // Visits all posts of a partition that are in Redis.
+    async fn walk(&self, partition: Partition, run: &ErasureRun) -> Result<(), Error> {
+        let store = self.tiered.store();
         store.fence(&[partition], run.id, Fence::Walk).await?;
         let mut cursor = 0;
         loop {
             let (next, authors) = store.authors(partition, cursor).await?;
-            for authors in authors.chunks(TAIL) {
-                self.erase_of(authors, run).await?;
+            for authors in authors.chunks(AUTHOR_PAGE) {
+                self.erase_from_lists(authors, run).await?;
             }
             if next == 0 {
                 break;
             }
             cursor = next;
         }
-        // After the lists: what is taken off one meanwhile is here. Scores only grow, but for those of
-        // what comes from the lists.
+        // After the lists, since posts move from the lists to here. Scores of posts in this set
+        // only grow.
         let mut after = None;
         loop {
-            let page = store.retired(partition, after, PAGE).await?;
-            self.erase_on(&post_ids(&page.entries), run).await?;
+            let page = store.evictable_page(partition, after, PAGE).await?;
+            self.erase_from_posts(&post_ids(&page.entries), run).await?;
             after = page.entries.last().copied();
             if !page.more {
                 break;
@@ -168,17 +166,19 @@ impl Eraser {
         Ok(())
     }
 
-    // Looks through the lists of some authors.
-    async fn erase_of(&self, authors: &[UserId], run: &Run) -> Result<(), Error> {
-        let store = self.tiers.store();
-        let tails = store.tails_of(authors, None, TAIL).await?;
-        let newest: Vec<_> = tails.iter().flatten().copied().filter_map(PostId::new).collect();
-        self.erase_on(&newest, run).await?;
-        for (&author, tail) in authors.iter().zip(&tails).filter(|(_, tail)| tail.len() == TAIL) {
-            let mut after = tail.last().map(|&id| Entry { member: id, score: id });
+    // Visits the listed posts of some authors.
+    async fn erase_from_lists(&self, authors: &[UserId], run: &ErasureRun) -> Result<(), Error> {
+        let store = self.tiered.store();
+        let pages = store.newest_of_each(authors, None, AUTHOR_PAGE).await?;
+        let newest: Vec<_> = pages.iter().flatten().copied().filter_map(PostId::new).collect();
+        self.erase_from_posts(&newest, run).await?;
+        for (&author, page) in
+            authors.iter().zip(&pages).filter(|(_, page)| page.len() == AUTHOR_PAGE)
+        {
+            let mut after = page.last().map(|&id| Entry { member: id, score: id });
             loop {
                 let page = store.posts_of(author, after, PAGE).await?;
-                self.erase_on(&post_ids(&page.entries), run).await?;
+                self.erase_from_posts(&post_ids(&page.entries), run).await?;
                 after = page.entries.last().copied();
                 if !page.more {
                     break;
@@ -188,17 +188,18 @@ impl Eraser {
         Ok(())
     }
 
-    // Takes off posts what the accounts wrote there.
-    async fn erase_on(&self, posts: &[PostId], run: &Run) -> Result<(), Error> {
-        let store = self.tiers.store();
+    // Removes the likes and comments of the accounts from posts.
+    async fn erase_from_posts(&self, posts: &[PostId], run: &ErasureRun) -> Result<(), Error> {
+        let store = self.tiered.store();
         let accounts: &HashSet<UserId> = &run.accounts.iter().copied().collect();
         for posts in posts.chunks(PAGE) {
             let reactions = store.reactions(posts).await?;
-            let of = |which: fn(&(u64, u64)) -> bool| {
+            let posts_with = |which: fn(&(u64, u64)) -> bool| {
                 let found = posts.iter().zip(&reactions).filter(move |(_, counts)| which(counts));
                 found.map(|(&id, _)| id).collect::<Vec<_>>()
             };
-            let (liked, commented) = (of(|counts| counts.0 > 0), of(|counts| counts.1 > 0));
+            let (liked, commented) =
+                (posts_with(|counts| counts.0 > 0), posts_with(|counts| counts.1 > 0));
             store.erase_likes(&liked, &run.accounts).await?;
             let erase = |id| async move { self.erase_comments(id, accounts).await };
             let erased = stream::iter(commented.into_iter().map(erase));
@@ -208,7 +209,7 @@ impl Eraser {
     }
 
     async fn erase_comments(&self, post: PostId, by: &HashSet<UserId>) -> Result<(), Error> {
-        let (store, mut after) = (self.tiers.store(), None);
+        let (store, mut after) = (self.tiered.store(), None);
         loop {
             let page = store.list(List::Comments(Order::Oldest), post, after, PAGE).await?;
             let ids = page.entries.iter().filter_map(|entry| CommentId::new(entry.member));
@@ -225,7 +226,7 @@ impl Eraser {
     }
 }
 
-/// Returns how long ago a stamp was issued.
+/// Returns the age of a stamp.
 fn age(stamp: u64) -> Duration {
     let since = Stamp::new(stamp).map_or(SystemTime::UNIX_EPOCH, Stamp::time);
     SystemTime::now().duration_since(since).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What can go wrong in the post service, and the one place that turns it into a status.
+//! Errors of the post service, and their mapping to gRPC statuses.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use tonic::{Code, Status};
 
 use crate::archive;
 
-/// Why a call is refused or fails.
+/// Why a call is rejected or fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Fields of the request are wrong.
+    /// Fields of the request are not valid.
     #[error("the request is not valid")]
     Invalid(Vec<Invalid>),
-    /// The page token is not one of this list.
+    /// The page token belongs to another list, or is damaged.
     #[error(transparent)]
     Token(#[from] TokenError),
     /// There is no such post.
@@ -25,35 +25,35 @@ pub enum Error {
     /// The post has no such comment.
     #[error("no such comment")]
     CommentNotFound,
-    /// The post or comment is somebody else's.
-    #[error("only the author may do that")]
+    /// The caller did not write the post or comment.
+    #[error("the caller is not the author")]
     NotTheAuthor,
-    /// Something else was made with this request id.
-    #[error("this request_id belongs to another call")]
+    /// The idempotency key was used for another request.
+    #[error("request_id was used for another request")]
     RequestReused,
-    /// The author posts too fast.
-    #[error("too many posts within a minute")]
+    /// The author exceeds the rate limit of posts.
+    #[error("rate limit of posts exceeded")]
     PostsThrottled(Duration),
-    /// The author comments too fast.
-    #[error("too many comments within a minute")]
+    /// The author exceeds the rate limit of comments.
+    #[error("rate limit of comments exceeded")]
     CommentsThrottled(Duration),
-    /// The account brings back too many old posts.
-    #[error("too many changes of old posts within a minute")]
+    /// The account exceeds the rate limit of restores.
+    #[error("rate limit of restores exceeded")]
     RestoresThrottled(Duration),
     /// The author's account is deleted.
     #[error("no such account")]
-    Forgotten,
-    /// The store failed.
+    AccountDeleted,
+    /// Redis failed.
     #[error("the store failed")]
     Store(#[from] keyspace::Error),
     /// The archive failed.
     #[error("the archive failed")]
     Archive(#[from] archive::Error),
-    /// A post is on its way from one tier to the other, again and again.
-    #[error("the post is being moved")]
-    Moving,
+    /// All attempts failed because the post moved between the tiers during each.
+    #[error("the post moved between tiers during every attempt")]
+    RetriesExhausted,
     /// The timeline service failed.
-    #[error("the timeline service does not take a post")]
+    #[error("delivery to the timeline service failed")]
     Timeline(#[source] Status),
 }
 
@@ -64,7 +64,7 @@ impl From<Invalid> for Error {
 }
 
 impl Error {
-    /// Returns whether it is of no use to go on at once.
+    /// Returns whether an immediate retry is pointless: a dependency is unavailable or full.
     pub(crate) fn is_outage(&self) -> bool {
         match self {
             Self::Timeline(status) => status::is_outage(status),
@@ -83,12 +83,12 @@ impl From<Error> for Status {
             Error::Token(token) => status::page_token(token),
             Error::PostNotFound => status::not_found(ErrorReason::PostNotFound, text),
             Error::CommentNotFound => status::not_found(ErrorReason::CommentNotFound, text),
-            Error::Forgotten => status::not_found(ErrorReason::UserNotFound, text),
+            Error::AccountDeleted => status::not_found(ErrorReason::UserNotFound, text),
             Error::NotTheAuthor => {
                 status::with_reason(Code::PermissionDenied, ErrorReason::NotTheAuthor, text)
             }
             Error::RequestReused => {
-                let problem = "belongs to another call";
+                let problem = "was used for another request";
                 let invalid = Invalid::new("request_id", problem);
                 status::bad_request(ErrorReason::RequestIdReused, [invalid])
             }
@@ -121,8 +121,8 @@ impl From<Error> for Status {
                 tracing::error!(error = &archive as &dyn std::error::Error, "the archive failed");
                 status::internal()
             }
-            Error::Moving => status::store_unavailable(),
-            // No call fails for want of a delivery: the sweeper alone meets this.
+            Error::RetriesExhausted => status::store_unavailable(),
+            // Calls do not fail when a delivery does: only the sweeper sees this error.
             Error::Timeline(status) => status,
         }
     }

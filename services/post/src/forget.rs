@@ -1,58 +1,58 @@
-//! Forgetting a deleted account: its posts are deleted. What it wrote on the posts of others is
-//! [erased](crate::Eraser) later, and then it is forgotten.
+//! Deletes the posts of deleted accounts. The [eraser](crate::Eraser) removes their likes and
+//! comments on other posts later, and then completes the deletion.
 //!
-//! The account is marked first, and for good: from then on its posts and comments are refused, so
-//! that the list of its posts only shrinks. Each step here can be repeated, so a crash only means
-//! that a job begins again at what is left.
+//! The account is marked first, for good: from then on its posts and comments are rejected, so its
+//! list of posts only shrinks. Each step may be repeated: after a crash, the job continues with
+//! what is left.
 
 use microblog_domain::UserId;
 
 use crate::{
     error::Error,
     posts::Posts,
-    store::{GOES_ON, post_ids},
-    tiers::Tiers,
+    store::{ARCHIVE_MARKER, post_ids},
+    tiered_store::TieredStore,
 };
 
 const PAGE: usize = 200;
 
-/// Deletes all posts of the marked accounts. What fails for one does not keep the others waiting;
-/// the first failure is returned.
-pub async fn forget_marked(tiers: &Tiers, posts: &Posts) -> Result<(), Error> {
+/// Deletes all posts of the marked accounts. A failure for one does not stop the others; returns
+/// the first failure.
+pub async fn forget_marked(tiered: &TieredStore, posts: &Posts) -> Result<(), Error> {
     let mut outcome = Ok(());
-    for user in tiers.store().forgetting().await? {
-        outcome = outcome.and(forget(tiers, posts, user).await);
+    for user in tiered.store().forgetting().await? {
+        outcome = outcome.and(forget(tiered, posts, user).await);
     }
     outcome
 }
 
-async fn forget(tiers: &Tiers, posts: &Posts, user: UserId) -> Result<(), Error> {
-    let (mut after, mut goes_on) = (None, false);
+async fn forget(tiered: &TieredStore, posts: &Posts, user: UserId) -> Result<(), Error> {
+    let (mut after, mut has_archived_posts) = (None, false);
     loop {
-        let page = tiers.store().posts_of(user, after, PAGE).await?;
-        posts.remove_all(user, &post_ids(&page.entries)).await?;
+        let page = tiered.store().posts_of(user, after, PAGE).await?;
+        posts.delete_listed(user, &post_ids(&page.entries)).await?;
         after = page.entries.last().copied();
-        goes_on |= after.is_some_and(|last| last.member == GOES_ON);
+        has_archived_posts |= after.is_some_and(|last| last.member == ARCHIVE_MARKER);
         if !page.more {
             break;
         }
     }
-    // What was retired since is in the archive, too.
-    if goes_on && forget_archived(tiers, posts, user).await? {
-        tiers.store().close_list(user).await?;
+    // Posts that became evictable meanwhile are in the archive, too.
+    if has_archived_posts && forget_archived(tiered, posts, user).await? {
+        tiered.store().remove_archive_marker(user).await?;
     }
-    // If something is left, the next round goes on, as long as the account is marked.
+    // The next run deletes what is left, as long as the account is marked.
     Ok(())
 }
 
-// Returns whether nothing is left in the archive. What is deleted here is there until the archive
-// knows it.
-async fn forget_archived(tiers: &Tiers, posts: &Posts, user: UserId) -> Result<bool, Error> {
-    let (archive, mut before) = (tiers.archive()?, None);
+// Returns whether the archive has no posts of the account. It has those deleted here until the
+// archiver writes their tombstones.
+async fn forget_archived(tiered: &TieredStore, posts: &Posts, user: UserId) -> Result<bool, Error> {
+    let (archive, mut before) = (tiered.archive()?, None);
     loop {
         let ids = archive.newest_of(&[user], before, PAGE).await?;
         let Some(&last) = ids.last() else { return Ok(before.is_none()) };
-        posts.remove_archived(&ids).await?;
+        posts.delete_archived(&ids).await?;
         before = Some(last);
     }
 }

@@ -1,48 +1,48 @@
--- The atomic steps of the post service. Each runs in one partition and touches nothing else.
--- This is the beginning of the library, which the files in functions/ share; they follow it.
+-- The atomic steps of the post service. Each runs in one partition and accesses no other. This is
+-- the head of the library; the files in functions/ follow it and share it.
 --
--- What must hold, whatever is repeated, reordered or lost between the steps (see posts.rs):
---   * a post exists if its hash does, and nothing that belongs to it outlives the hash but the
---     memory of requests;
---   * the hash's counts are the lengths of likes, comments and reposts; what is 0 is not kept;
---   * each comment of a post has a content, and none else has;
---   * a repost that came or went, of which a post in another partition may not know, is in `pending`;
---   * a post that may not have been delivered is in `outbox`;
---   * where there is an archive, what it may not know is in `unarchived`: posts and comments that
---     were made or ended; and what ended is there until the archive knows it;
---   * a post that was taken off its author's list for the archive is in `retired` as long as it is
---     here, and not newer than `horizon`; and the list ends with the member 0, which says that it
---     goes on in the archive, and by its score how many of the author's posts are not on it.
+-- Invariants, however steps are repeated, reordered or lost (see posts.rs):
 --
--- Functions do not roll back: nothing is written before every check is made.
+-- * A post exists if its hash does. Only idempotency keys outlive the hash.
+-- * The counts in the hash are the lengths of likes, comments and reposts; 0 is not stored.
+-- * Each comment of a post has a body, and there are no other bodies.
+-- * `pending` has each backlink update that a post in another partition may not have.
+-- * `outbox` has each post that may not have been delivered.
+-- * If there is an archive, `unarchived` is its outbox: created and deleted posts and comments that
+--   may not be archived. Tombstones stay there until they are archived.
+-- * An evictable post, one that left its author's list for the archive, is in `retired` while it is
+--   in Redis, and is not above the watermark `horizon`. The list then ends with the archive marker,
+--   the member 0. Its score counts the author's unlisted posts.
+--
+-- Functions do not roll back: all checks come before the first write.
 
--- What a step did; store/outcome.rs has the same numbers.
-local DONE, UNCHANGED, OPEN, NOT_FOUND, THROTTLED, FORGOTTEN = 0, 1, 2, 3, 4, 5
+-- The outcomes of steps, numbered as in store/outcome.rs.
+local DONE, UNCHANGED, INCOMPLETE, NOT_FOUND, THROTTLED, ACCOUNT_DELETED = 0, 1, 2, 3, 4, 5
 
--- What waits in `pending`: that a post is told of a repost that came or went.
-local function waiting_repost(repost, target)
+-- Returns the member of `pending` for a repost and a post that counts it.
+local function pending_member(repost, target)
   return 'repost:' .. repost .. '>' .. target
 end
 
 local MINUTE_US = 60000000
 
--- For how long word of a repost can be on its way to a post at most: whoever tells one that is in
--- the archive brings it back first, and gives up within five times a minute and a half.
+-- The longest time that an update of a repost may be in flight. Notifying an archived post restores
+-- it first, with up to five attempts of a minute and a half each.
 local IN_FLIGHT_SECONDS = 600
 
--- Returns whether a post that was told of the end of reposts may still be told of their beginning.
-local function may_be_told(unreposted)
+-- Returns whether an update of a deleted repost may still be in flight: one with a recent
+-- tombstone.
+local function may_be_in_flight(unreposted)
   local since = integer((now_ms() - IN_FLIGHT_SECONDS * 1000) * 4096)
   return #redis.call('ZRANGE', unreposted, since, '+inf', 'BYSCORE', 'LIMIT', 0, 1) > 0
 end
 
--- The member 0 of an author's list has one more than the number of the author's posts that are not
--- on the list as its score, which is far below any post's id. What is not in between is no such
--- number: they have to be counted, since a version that did not count them wrote it, or since they
--- are being counted (see `count_unlisted`).
+-- The score of the archive marker is one more than the number of the author's unlisted posts, and
+-- far below any id. 0, or a score from UNLISTED_MAX on, means that they are not counted: an older
+-- version wrote it, or a count is in progress (see `count_unlisted`).
 local UNLISTED_MAX = 2 ^ 40
 
--- Changes how many posts are not on an author's list by so many.
+-- Changes the number of an author's unlisted posts.
 local function add_unlisted(posts, change)
   local score = tonumber(redis.call('ZSCORE', posts, '0') or 1)
   if score == 1 and change < 0 then
@@ -54,15 +54,15 @@ local function add_unlisted(posts, change)
   end
 end
 
--- Notes that the archive may not know something, where there is one (see functions/archive.lua).
-local function note(unarchived, stamp, what)
+-- Adds an entry to the archive outbox, if it is enabled (see functions/archive.lua).
+local function enqueue(unarchived, stamp, what)
   if redis.call('EXISTS', unarchived) == 1 then
     redis.call('ZADD', unarchived, stamp, what)
   end
 end
 
--- Changes one of a post's counts and returns it. What was read of the post to take it out of Redis
--- is not so any more.
+-- Changes one of a post's counts and returns it. Removes the eviction mark: a snapshot read before
+-- is stale.
 local function count(post, field, change)
   redis.call('HDEL', post, 'm')
   local now = redis.call('HINCRBY', post, field, change)
@@ -72,17 +72,17 @@ local function count(post, field, change)
   return now
 end
 
--- Takes one of the places that an account has per minute, of which it may use all at once. Returns
--- 0, or how many milliseconds to wait for one. (The generic cell rate algorithm of ITU-T I.371:
--- the key holds when all so far would be done, were they done at an even pace. In whole
--- microseconds: rounded up ever so little each time, the last places would never be free at once.)
-local function admit(pace, limit)
+-- Checks a rate limit per minute, all of which may be used as a burst. Returns 0 and takes one
+-- unit, or returns the milliseconds to wait. This is the generic cell rate algorithm of ITU-T
+-- I.371: the key holds the theoretical arrival time. In whole microseconds, rounded down: rounding
+-- up would make the last units of a burst wait.
+local function check_rate(pace, limit)
   if limit == 0 then
     return 0
   end
   local now, interval = now_ms() * 1000, math.floor(MINUTE_US / limit)
   local busy_until = tonumber(redis.call('GET', pace) or 0)
-  -- Never further ahead than a minute, even where the clock was set back.
+  -- At most a minute ahead, even after the clock was set back.
   busy_until = math.max(now, math.min(busy_until, now + MINUTE_US))
   local wait = busy_until + interval - MINUTE_US - now
   if wait > 0 then

@@ -1,36 +1,36 @@
-//! Every key of the post service: what it holds, and for how long. A post lies in its author's
-//! partition, which its id names, with all that belongs to it; the partition is the keys' hash tag,
-//! so that all of them share one Redis Cluster slot.
+//! Every key of the post service: type, contents and lifetime. A post and everything that belongs
+//! to it lie in one partition, its author's; the post's id names it. The partition is the hash tag
+//! of the keys, so all of them share one Redis Cluster slot.
 //!
 //! | key | type | holds | lifetime |
 //! | --- | --- | --- | --- |
-//! | `post:{p}:post:<id>` | hash | `b`: the post's content ([`body`](crate::store)); `l`, `c`, `r`: how many likes, comments and reposts it has, where there are any; `m`: a mark, while it is being evicted | until deleted or evicted |
-//! | `post:{p}:likes:<id>` | zset | who likes the post → since when (a stamp, not unique) | with the post |
-//! | `post:{p}:comments:<id>` | zset | the post's comments → their ids | with the post |
+//! | `post:{p}:post:<id>` | hash | `b`: the content ([`body`](crate::store)); `l`, `c`, `r`: the counts of likes, comments and reposts, unless 0; `m`: the eviction mark, while it is being evicted | until deleted or evicted |
+//! | `post:{p}:likes:<id>` | zset | accounts that like the post → since when (a stamp, not unique) | with the post |
+//! | `post:{p}:comments:<id>` | zset | comments → their ids | with the post |
 //! | `post:{p}:comment_bodies:<id>` | hash | comment → its content | with the post |
-//! | `post:{p}:reposts:<id>` | zset | reposts of the post → their ids | with the post |
-//! | `post:{p}:unreposted:<id>` | zset | deleted reposts of the post → when it was told (stamp) | 24 h |
-//! | `post:{p}:posts:<author>` | zset | the author's posts → their ids; the member 0, where the list goes on in the archive → 1 + how many posts are not on the list, 0 where they are not counted yet | while there are any |
-//! | `post:{p}:outbox` | zset | posts that the timeline service may not know → their ids | until delivered |
-//! | `post:{p}:pending` | zset | `repost:R>T`: a repost that came or went, and a post that may not know → version | until confirmed |
-//! | `post:{p}:unarchived` | zset | what the archive may not know ([`Note`](crate::store::Note)) → stamp; `-` → 0 for good, where there is an archive | until archived |
-//! | `post:{p}:retired` | zset | posts that are not on their author's list any more → since when they may be evicted (stamp) | until evicted |
-//! | `post:{p}:ended` | zset | deleted posts that were on no list → when (stamp) | 24 h |
-//! | `post:{p}:horizon` | string | the newest post that was ever retired | for ever |
-//! | `post:{p}:restoring:<id>` | string | who brings the post back from the archive | 10 s |
-//! | `post:{p}:restored_likes:<id>` · `restored_comments` · `restored_comment_bodies` · `restored_reposts` | as those without `restored_` | what was brought back so far | 40 s |
-//! | `post:{0}:archiver` · `post:{0}:mover` · `post:{0}:eraser` | string | which process archives, which one moves, which one erases | 10 s |
-//! | `post:{0}:erasure` | string | the run that erases what deleted accounts wrote, how far it is, and up to 500 accounts ([`erasure`](crate::erasure)) | until done |
-//! | `post:{p}:erasing` | string | the last run of those, and what it keeps posts from: `1`, `2`: leaving Redis; `0`: nothing | for ever |
-//! | `post:{p}:request:<author>:<uuid>` | string | the post that a request made | 24 h |
-//! | `post:{p}:comment_admission:<author>:<uuid>` | string | in the author's partition: the post on which a request may comment | 24 h |
-//! | `post:{p}:comment_request:<author>:<uuid>` | string | in the post's partition: the comment that a request made | 24 h |
-//! | `post:{p}:pace:<author>` · `comment_pace:<author>` | string | when the author's posts (comments) so far would be done at an even pace, in µs | a minute |
-//! | `post:{p}:restore_pace:<account>` | string | likewise of the posts that the account had brought back from the archive | a minute |
+//! | `post:{p}:reposts:<id>` | zset | reposts → their ids | with the post |
+//! | `post:{p}:unreposted:<id>` | zset | tombstones: deleted reposts → when the post was notified (stamp) | 24 h |
+//! | `post:{p}:posts:<author>` | zset | the author's posts → their ids; the archive marker 0, if the archive has more → 1 + the number of unlisted posts, 0 if not counted yet | while not empty |
+//! | `post:{p}:outbox` | zset | delivery outbox: posts to deliver to the timeline service → their ids | until delivered |
+//! | `post:{p}:pending` | zset | backlink updates to apply: `repost:R>T` → version | until confirmed |
+//! | `post:{p}:unarchived` | zset | archive outbox ([`OutboxEntry`](crate::store::OutboxEntry)) → stamp; `-` → 0 for good, if there is an archive | until archived |
+//! | `post:{p}:retired` | zset | evictable posts: those off their author's list → when they may be evicted (stamp) | until evicted |
+//! | `post:{p}:ended` | zset | tombstones of deleted unlisted posts → when (stamp) | 24 h |
+//! | `post:{p}:horizon` | string | eviction watermark: the newest post that ever became evictable | for ever |
+//! | `post:{p}:restoring:<id>` | string | lease on restoring the post: its holder | 10 s |
+//! | `post:{p}:restored_likes:<id>` · `restored_comments` · `restored_comment_bodies` · `restored_reposts` | as those without `restored_` | staged parts of a restore | 40 s |
+//! | `post:{0}:archiver` · `post:{0}:mover` · `post:{0}:eraser` | string | leases of the archiver, evictor and eraser: their holders | 10 s |
+//! | `post:{0}:erasure` | string | the erasure run: id, stage and up to 500 accounts ([`erasure`](crate::erasure)) | until done |
+//! | `post:{p}:erasing` | string | the fence of the last erasure run: `1`, `2`: no evictions; `0`: lifted | for ever |
+//! | `post:{p}:request:<author>:<uuid>` | string | idempotency key: the post that a request made | 24 h |
+//! | `post:{p}:comment_admission:<author>:<uuid>` | string | idempotency key, in the author's partition: the post on which a request may comment | 24 h |
+//! | `post:{p}:comment_request:<author>:<uuid>` | string | idempotency key, in the post's partition: the comment that a request made | 24 h |
+//! | `post:{p}:pace:<author>` · `comment_pace:<author>` | string | rate limit of posts (comments), GCRA: the theoretical arrival time, in µs | a minute |
+//! | `post:{p}:restore_pace:<account>` | string | rate limit of restores, likewise | a minute |
 //! | `post:{p}:clock` | string | the last tick of the partition's clock | for ever |
-//! | `post:{p}:authors` | set (intset) | the partition's authors, for `Verify` alone | until forgotten |
+//! | `post:{p}:authors` | set (intset) | the partition's authors, for scans | until forgotten |
 //! | `post:{p}:forgotten` | set (intset) | deleted accounts of the partition | for ever |
-//! | `post:{p}:forgetting` | zset | those of them that are still being erased → since | until done |
+//! | `post:{p}:forgetting` | zset | deleted accounts whose data is not erased yet → since | until done |
 
 use std::fmt::Display;
 
@@ -70,39 +70,37 @@ macro_rules! keys_of_partition {
 keys_of_partition!(outbox pending clock authors forgotten forgetting);
 keys_of_partition!(unarchived retired ended horizon erasing);
 
-/// Returns the post that a key is of.
+/// Returns the post whose hash a key names.
 pub(crate) fn id_of_post(key: &[u8]) -> Option<PostId> {
     PostId::new(number_behind("}:post:", key)?)
 }
 
-/// Returns the keys of a post and of all that it has gathered, in the order in which functions take
-/// them.
+/// Returns the keys of a post and its lists, in the order in which the functions take them.
 pub(crate) fn of_post(id: PostId) -> [String; 5] {
     [post(id), likes(id), comments(id), comment_bodies(id), reposts(id)]
 }
 
-/// Returns the key that says which process does a job.
+/// Returns the key of a job's lease or state.
 pub(crate) fn job(name: &str) -> String {
     key(format_args!("post:{{{}}}:{name}", Partition::new(0)))
 }
 
-/// Returns what the keys of a partition's posts begin with: the function that issues an id writes
-/// the post under it.
+/// Returns the prefix of a partition's post keys: the function that issues an id appends it.
 pub(crate) fn post_prefix(partition: Partition) -> String {
     of(partition, "post", "")
 }
 
-/// Returns the key of the post that a request made.
+/// Returns the idempotency key of a request to post.
 pub(crate) fn request(author: UserId, request: RequestId) -> String {
     of(author.partition(), "request", format_args!("{author}:{request}"))
 }
 
-/// Returns the key that lets a request comment, in the author's partition.
+/// Returns the idempotency key of a request to comment, in the author's partition.
 pub(crate) fn comment_admission(author: UserId, request: RequestId) -> String {
     of(author.partition(), "comment_admission", format_args!("{author}:{request}"))
 }
 
-/// Returns the key of the comment that a request made, in the post's partition.
+/// Returns the idempotency key of a request to comment, in the post's partition.
 pub(crate) fn comment_request(post: PostId, author: UserId, request: RequestId) -> String {
     of(post.partition(), "comment_request", format_args!("{author}:{request}"))
 }

@@ -1,5 +1,4 @@
-//! Jobs that one process of all replicas does at a time. Two at once would change nothing, but do the
-//! work twice.
+//! Leases: one process of all replicas runs a job at a time. Two at once would only repeat work.
 
 use std::time::Duration;
 
@@ -11,45 +10,45 @@ use crate::{
     store::{Job, Store},
 };
 
-/// How often a job that is under way is taken again: a third of what it may be left alone.
-const RENEWAL: Duration = Duration::from_secs(3);
+/// How often a running job renews its lease: a third of the lease's lifetime.
+const RENEWAL_PERIOD: Duration = Duration::from_secs(3);
 
-/// The right to do a job.
+/// A lease on a job, which another process may hold.
 pub(crate) struct Lease {
     store: Store,
     job: Job,
-    whose: String,
+    holder: String,
 }
 
 impl Lease {
-    /// Returns the right to do a job, which may be somebody else's now.
+    /// Returns a lease that is not acquired yet.
     pub(crate) fn new(store: Store, job: Job) -> Self {
-        Self { store, job, whose: Uuid::new_v4().to_string() }
+        Self { store, job, holder: Uuid::new_v4().to_string() }
     }
 
-    /// Works, unless another process does, and until another one does. Returns what came of it;
-    /// `None` where the other one goes on. Who fails leaves the job to others, who may fare better.
+    /// Runs the work while it holds the lease. Returns `None` if another process holds the lease,
+    /// or takes it over. Releases the lease if the work fails: another process may succeed.
     pub(crate) async fn hold<T>(
         &self,
         work: impl Future<Output = Result<T, Error>>,
     ) -> Result<Option<T>, Error> {
-        if !self.store.take_job(self.job, &self.whose).await? {
+        if !self.store.acquire_lease(self.job, &self.holder).await? {
             return Ok(None);
         }
         let done = tokio::select! {
             done = work => done.map(Some),
-            lost = self.lost() => lost.map(|()| None),
+            lost = self.until_lost() => lost.map(|()| None),
         };
         if done.is_err() {
-            self.store.leave_job(self.job, &self.whose).await?;
+            self.store.release_lease(self.job, &self.holder).await?;
         }
         done
     }
 
-    async fn lost(&self) -> Result<(), Error> {
+    async fn until_lost(&self) -> Result<(), Error> {
         loop {
-            sleep(RENEWAL).await;
-            if !self.store.take_job(self.job, &self.whose).await? {
+            sleep(RENEWAL_PERIOD).await;
+            if !self.store.acquire_lease(self.job, &self.holder).await? {
                 return Ok(());
             }
         }

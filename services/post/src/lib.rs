@@ -1,16 +1,20 @@
 //! The post service: posts, reposts, likes and comments.
 //!
-//! A post lies in its author's partition, which its id names, with all that belongs to it: one
-//! atomic step changes a list and its count. What reaches beyond the partition, such as a repost
-//! that another post counts and the delivery to timelines, [survives a crash](Posts) in between.
-//! The service calls the timeline service alone, to tell it of new posts. It does not know whether
-//! an account exists, nor who blocks whom; an account that it was told to [forget](Store::forget)
-//! posts no more.
+//! A post and everything that belongs to it lie in one partition, its author's; the post's id names
+//! it. One atomic step changes a list together with its count. Work that crosses partitions or
+//! services, such as repost counts and delivery to timelines, is a [saga that survives
+//! crashes](Posts). Posts live in two tiers: Redis is the [hot store](Store), a SQL database the
+//! [archive](Archive); [`TieredStore`] reads both.
+//!
+//! The service calls only the timeline service, to deliver new posts. It does not store whether an
+//! account exists or who blocks whom. It rejects posts of accounts that are marked as
+//! [deleted](Store::forget).
 
 mod archive;
 mod archiver;
 mod background;
 mod backlink;
+mod changes;
 mod comment;
 mod comments;
 mod config;
@@ -18,19 +22,20 @@ mod delivery;
 mod entities;
 mod erasure;
 mod error;
+mod evictor;
 mod forget;
 mod keys;
 mod lease;
 mod likes;
 mod metrics;
-mod mover;
 mod post;
 mod posts;
 mod repair;
 mod rpc;
+mod snapshot;
 mod store;
 mod sweeper;
-mod tiers;
+mod tiered_store;
 mod verify;
 mod wire;
 
@@ -45,47 +50,48 @@ use microblog_proto::post::{
 use tonic::service::Routes;
 
 pub use archive::{
-    Archive, Changes, Config as ArchiveConfig, Error as ArchiveError, Frozen, OpenError, Writing,
+    Archive, Config as ArchiveConfig, Error as ArchiveError, OpenError, WriteTransaction,
 };
 pub use archiver::Archiver;
-pub use backlink::{Backlink, Change};
+pub use backlink::{Backlink, BacklinkUpdate};
+pub use changes::Changes;
 pub use comment::{Comment, CommentContent, Reply};
 pub use comments::Comments;
 pub use config::Config;
 pub use delivery::Delivery;
 pub use erasure::Eraser;
 pub use error::Error;
+pub use evictor::{Evictions, Evictor};
 pub use forget::forget_marked;
 pub use likes::Likes;
-pub use mover::{Moved, Mover};
-pub use post::{Content, Counts, Origin, Post, Root, WithRoot};
+pub use post::{Content, Counts, ListLengths, Origin, Post, PostPage, Root, WithRoot};
 pub use posts::Posts;
 pub use repair::Repair;
+pub use snapshot::Snapshot;
 pub use store::{
-    Added, Admitted, Ending, Gathered, Job, Length, List, Note, Notes, Presence, Published,
-    Restored, Store,
+    AddedComment, CommentAdmission, Job, List, OutboxEntry, OutboxPage, PostCount, PostDeletion,
+    Presence, Published, RestoreOutcome, Store,
 };
 pub use sweeper::Sweeper;
-pub use tiers::{Newest, Tiers};
+pub use tiered_store::TieredStore;
 pub use verify::{Report, partition as verify_partition};
 
 /// Why the service does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address of the store makes no sense.
+    /// The Redis address is not valid.
     #[error("the store cannot be opened")]
     Store(#[from] keyspace::Error),
-    /// The address of the archive makes no sense.
+    /// The archive address is not valid.
     #[error("the archive cannot be opened")]
     Archive(#[from] OpenError),
-    /// The address of the timeline service makes no sense.
+    /// The address of the timeline service is not valid.
     #[error("the address of the timeline service is not valid")]
     Timeline(#[from] AddressError),
 }
 
-/// Returns the service as one worker of a process runs it, with the timeline service that it
-/// delivers to; without one, as where nothing is read but posts, all of them count as delivered.
-/// Succeeds while the store and the archive are away.
+/// Returns the service as one worker of a process runs it. Without a timeline service, all posts
+/// count as delivered. Succeeds while Redis and the archive are unavailable.
 pub async fn service(
     config: &Config,
     timeline: Option<Peer>,
@@ -94,25 +100,25 @@ pub async fn service(
     let store = Store::open(config)?;
     let archive = Archive::open(&config.archive)?;
     if let Some(file) = archive.as_ref().filter(|archive| archive.is_embedded()) {
-        // Who reads before the archiver comes to it is not to be told that it is away.
+        // Reads may arrive before the archiver migrates the database.
         if let Err(error) = file.migrate().await {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "the archive is not there yet");
+            tracing::warn!(error, "archive unavailable at start");
         }
     }
-    let tiers = Tiers::new(store.clone(), archive.clone(), config.archive.warm_window);
+    let tiered = TieredStore::new(store.clone(), archive.clone(), config.archive.warm_window);
     let delivery = Delivery::new(store.clone(), timeline);
-    let posts = Posts::new(tiers.clone(), delivery.clone());
-    let rpc = rpc::Rpc::new(tiers.clone(), posts);
+    let posts = Posts::new(tiered.clone(), delivery.clone());
+    let rpc = rpc::Rpc::new(tiered.clone(), posts);
     let rpc = Arc::new(PostServiceGuard::new(rpc, CallAuthorizer));
     let handler: PostServiceHandler = rpc.clone();
     let server = PostServiceServer::from_arc(rpc)
         .max_decoding_message_size(config.chassis.max_message_bytes);
     let mut background = Vec::new();
     if worker.is_first() {
-        background.extend(background::jobs(&tiers, &delivery, &config.chassis));
+        background.extend(background::jobs(&tiered, &delivery, &config.chassis));
         if let Some(archive) = Archive::open(&config.archive)? {
-            // With connections of its own: it belongs to a runtime of its own.
+            // The archiver's runtime needs its own connections.
             background.push(background::archiving(Store::open(config)?, archive, &config.archive));
         }
     }
@@ -124,7 +130,7 @@ pub async fn service(
     Ok(Service { name: SERVICE_NAME, routes: Routes::new(server), handler, ready, background })
 }
 
-/// Returns what the process of this service listens for.
+/// Returns the listeners of the service's process.
 pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, StartError> {
     let timeline = Peer::remote(&config.timeline_url, &config.chassis)?;
     let service = service(&config, Some(timeline), worker).await?;

@@ -1,55 +1,55 @@
-//! How a post is liked. One that is not in Redis comes back, if that changes it: what is liked
-//! already, or not liked, is answered as the archive has it.
+//! Likes and unlikes. A change of an archived post restores it to Redis; a call that would change
+//! nothing is answered from the archive.
 
 use microblog_domain::{PostId, UserId};
 
 use crate::{
     error::Error,
-    tiers::{ATTEMPTS, Tiers},
+    tiered_store::{ATTEMPTS, TieredStore},
 };
 
-/// Makes accounts like posts.
+/// Likes and unlikes posts.
 #[derive(Clone)]
 pub struct Likes {
-    tiers: Tiers,
+    tiered: TieredStore,
 }
 
 impl Likes {
-    /// Returns the means to change what is in both tiers.
-    pub fn new(tiers: Tiers) -> Self {
-        Self { tiers }
+    /// Returns the operations on a tiered store.
+    pub fn new(tiered: TieredStore) -> Self {
+        Self { tiered }
     }
 
-    /// Makes an account like a post. Returns since when (stamp), which is the first time if it did
-    /// already, and how many like it.
+    /// Likes a post. Idempotent: returns since when (stamp) the account likes it, and the number of
+    /// likes.
     pub async fn like(&self, user: UserId, id: PostId) -> Result<(u64, u64), Error> {
         for _ in 0..ATTEMPTS {
-            if let Some(liked) = self.tiers.store().like(user, id).await? {
+            if let Some(liked) = self.tiered.store().like(user, id).await? {
                 return Ok(liked);
             }
-            if let Some((likes, Some(since))) = self.tiers.like_away(user, id).await? {
+            if let Some((likes, Some(since))) = self.tiered.archived_like(user, id).await? {
                 return Ok((since, likes));
             }
-            if !self.tiers.bring_back_for(user, id).await? {
+            if !self.tiered.restore_for(user, id).await? {
                 return Err(Error::PostNotFound);
             }
         }
-        Err(Error::Moving)
+        Err(Error::RetriesExhausted)
     }
 
-    /// Takes a like back. Returns how many like the post, which is 0 where there is none.
+    /// Unlikes a post. Returns the number of likes; 0 if there is no such post.
     pub async fn unlike(&self, user: UserId, id: PostId) -> Result<u64, Error> {
         for _ in 0..ATTEMPTS {
-            if let Some(likes) = self.tiers.store().unlike(user, id).await? {
+            if let Some(likes) = self.tiered.store().unlike(user, id).await? {
                 return Ok(likes);
             }
-            if let Some((likes, None)) = self.tiers.like_away(user, id).await? {
+            if let Some((likes, None)) = self.tiered.archived_like(user, id).await? {
                 return Ok(likes);
             }
-            if !self.tiers.bring_back_for(user, id).await? {
+            if !self.tiered.restore_for(user, id).await? {
                 return Ok(0);
             }
         }
-        Err(Error::Moving)
+        Err(Error::RetriesExhausted)
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use microblog_post::{Config, listen};
 
-// A server of many small messages lives on its allocator; see the release profile in Cargo.toml.
+// Many small messages make the allocator matter; see the release profile in Cargo.toml.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

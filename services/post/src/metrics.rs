@@ -1,5 +1,4 @@
-//! What is measured of the archive, for OpenTelemetry. Where nothing is exported, it costs next to
-//! nothing.
+//! Metrics of the archive, for OpenTelemetry. Cheap when no exporter is configured.
 
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ pub(crate) struct Metrics {
     backlog: Gauge<u64>,
     age: Gauge<f64>,
     archived: Counter<u64>,
-    retired: Counter<u64>,
+    evictable: Counter<u64>,
     evicted: Counter<u64>,
 }
 
@@ -25,12 +24,12 @@ impl Metrics {
         let metrics = Self {
             backlog: meter
                 .u64_gauge("microblog.post.archive.backlog")
-                .with_description("Posts, comments and deletions that the archive may not know")
+                .with_description("Length of the archive outbox: posts, comments and deletions")
                 .with_unit("{change}")
                 .build(),
             age: meter
                 .f64_gauge("microblog.post.archive.age")
-                .with_description("Age of the oldest of them")
+                .with_description("Age of the oldest entry in the archive outbox")
                 .with_unit("s")
                 .build(),
             archived: meter
@@ -38,37 +37,37 @@ impl Metrics {
                 .with_description("Posts, comments and deletions written to the archive")
                 .with_unit("{change}")
                 .build(),
-            retired: meter
+            evictable: meter
                 .u64_counter("microblog.post.archive.retired")
-                .with_description("Posts that were taken off their authors' lists in Redis")
+                .with_description("Posts that became evictable")
                 .with_unit("{post}")
                 .build(),
             evicted: meter
                 .u64_counter("microblog.post.archive.evicted")
-                .with_description("Posts that left Redis")
+                .with_description("Posts that were evicted from Redis")
                 .with_unit("{post}")
                 .build(),
         };
-        // There from the start: a rate knows nothing of what came before the first number.
-        metrics.archived(0);
-        metrics.moved(0, 0);
+        // Counters exist from the start, so that the first increment shows as a rate.
+        metrics.add_archived(0);
+        metrics.add_evictions(0, 0);
         metrics
     }
 
-    /// Notes how much the archive may not know, and since when.
-    pub(crate) fn waiting(&self, count: u64, age: Option<Duration>) {
+    /// Records the length of the archive outbox and the age of its oldest entry.
+    pub(crate) fn set_backlog(&self, count: u64, age: Option<Duration>) {
         self.backlog.record(count, &[]);
         self.age.record(age.unwrap_or_default().as_secs_f64(), &[]);
     }
 
-    /// Notes that so much was written to the archive.
-    pub(crate) fn archived(&self, count: u64) {
+    /// Counts changes that were written to the archive.
+    pub(crate) fn add_archived(&self, count: u64) {
         self.archived.add(count, &[]);
     }
 
-    /// Notes that so many posts were taken off their lists, and so many left Redis.
-    pub(crate) fn moved(&self, retired: u64, evicted: u64) {
-        self.retired.add(retired, &[]);
+    /// Counts posts that became evictable, and posts that were evicted.
+    pub(crate) fn add_evictions(&self, evictable: u64, evicted: u64) {
+        self.evictable.add(evictable, &[]);
         self.evicted.add(evicted, &[]);
     }
 }

@@ -1,36 +1,36 @@
-//! What a post is.
+//! The domain type of a post.
 
 use microblog_domain::{PostId, UserId};
 
-/// What a post says. It never changes.
+/// The immutable content of a post.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// Who wrote it.
+    /// The author.
     pub author: UserId,
-    /// Its text. Empty only of a repost.
+    /// The text. Only a repost may have none.
     pub text: String,
-    /// Of a repost, what it repeats.
+    /// The reposted posts, if this is a repost.
     pub origin: Option<Origin>,
 }
 
-/// What a repost repeats.
+/// The posts that a repost refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The post at the beginning, which is no repost itself.
+    /// The root: a post that is not a repost.
     pub root: PostId,
     /// The post that was reposted: the root, or another repost of it.
     pub reposted: PostId,
 }
 
 impl Origin {
-    /// Returns the posts that count the repost: the root, and the one that was reposted.
+    /// Returns the posts whose repost counts include this one: the root and the reposted post.
     pub fn counted_by(self) -> impl Iterator<Item = PostId> {
         [self.root].into_iter().chain((self.reposted != self.root).then_some(self.reposted))
     }
 }
 
 impl Content {
-    /// Returns the posts that count this one among their reposts.
+    /// Returns the posts whose repost counts include this one; none if it is not a repost.
     pub fn counted_by(&self) -> impl Iterator<Item = PostId> {
         self.origin.into_iter().flat_map(Origin::counted_by)
     }
@@ -39,17 +39,17 @@ impl Content {
 /// A post, as a viewer sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Post {
-    /// Its id, which tells when it was made.
+    /// The id, which contains the time of creation.
     pub id: PostId,
-    /// What it says.
+    /// The content.
     pub content: Content,
-    /// What it has gathered.
+    /// The counts.
     pub counts: Counts,
     /// Whether the viewer likes it.
     pub liked: bool,
 }
 
-/// What a post has gathered.
+/// The counts of a post.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each says what it counts")]
 pub struct Counts {
@@ -58,7 +58,16 @@ pub struct Counts {
     pub reposts: u64,
 }
 
-/// A post with what it repeats.
+/// The actual lengths of a post's lists, which its counts must equal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListLengths {
+    /// Entries of the lists of likes, comments and reposts.
+    pub counts: Counts,
+    /// Bodies of comments.
+    pub comment_bodies: u64,
+}
+
+/// A post and its root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WithRoot {
     /// The post.
@@ -67,15 +76,24 @@ pub struct WithRoot {
     pub root: Root,
 }
 
-/// What a post repeats.
+/// The root of a repost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// Nothing: it is no repost.
+    /// The post is not a repost.
     None,
-    /// This post.
+    /// The root.
     Post(Post),
-    /// A post that is deleted.
+    /// The root is deleted.
     Deleted,
-    /// A post that is in the archive, which does not answer.
+    /// The root may be in the archive, which is unavailable.
     Unknown,
+}
+
+/// A page of the newest posts of some authors.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PostPage {
+    /// The posts, newest first.
+    pub ids: Vec<PostId>,
+    /// The cursor: there may be more posts below it. `None` at the end.
+    pub next: Option<PostId>,
 }

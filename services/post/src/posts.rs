@@ -1,52 +1,52 @@
-//! How a post is made, reposted and deleted, so that it survives a crash at any moment.
+//! Publishing, reposting and deleting posts: a saga that survives a crash at any moment.
 //!
-//! A post lies in its author's partition. Two others may have to hear of it: the timeline service,
-//! and, of a repost, the posts that count it (its root, and the one that was reposted), which lie
-//! in partitions of their own. No transaction spans them. So:
+//! A post lies in its author's partition. Others learn of it: the timeline service, and for a
+//! repost the posts that count it (its root and the reposted post), which lie in partitions of
+//! their own. No transaction spans them. The steps:
 //!
-//! 1. *Truth*, one atomic step in the author's partition: the post is written under its request's
-//!    id, with a note in `outbox`, and one in `pending` for each post that counts it. (Of a deletion
-//!    likewise: all of the post goes, and what is left is a note that it went.)
-//! 2. *Telling*, one atomic step in the partition of each post that counts it: the repost is put on
-//!    its list, or taken off, and its count changed with it. What was told to have gone does not
-//!    come back, and what is told twice changes nothing. *Delivery*, one call of the timeline
-//!    service, beside it.
-//! 3. *Confirmation* in the author's partition: the notes are struck out, `pending`'s unless there
-//!    is a newer one of the same repost.
+//! 1. *Write*, one atomic step in the author's partition. It stores the post under its idempotency
+//!    key, with an entry in `outbox`, and one in `pending` for each post that counts it. A deletion
+//!    removes the whole post, and adds its entries to `pending`.
+//! 2. *Notify*, one atomic step in the partition of each post that counts the repost: its list and
+//!    count change together. A tombstone keeps a deleted repost from coming back, and a repeated
+//!    update changes nothing. In parallel, *deliver*: one call of the timeline service.
+//! 3. *Confirm*, in the author's partition: the entries are removed, those of `pending` only if no
+//!    newer one of the same repost replaced them.
 //!
-//! A call answers after step 3, whether or not the delivery succeeded; only a repeated deletion may
-//! find nothing left and answer before others have been told. What a crash leaves in
-//! `pending` or `outbox`, a sweeper of any replica takes up after some seconds, from the truth as it
-//! then is. Steps 2 and 3 may be repeated and reordered in any way; they end in the same state.
+//! A call answers after step 3, whether or not the delivery succeeded. Only a repeated deletion may
+//! find nothing left, and answer before the counting posts are notified. A sweeper of any replica
+//! completes stale entries of `pending` and `outbox` from the current state. Steps 2 and 3 may be
+//! repeated and reordered in any way; the final state is the same.
 //!
-//! Invariants, at any quiet moment: a repost is on the list of each existing post that counts it,
-//! and no other is; a post's counts are the lengths of its lists; `pending` and `outbox` are empty.
+//! Invariants, when no call is in flight: a repost is on the list of each existing post that counts
+//! it, and on no other; a post's counts are the lengths of its lists; `pending` and `outbox` are
+//! empty.
 
 use microblog_domain::{IdMap, IdSet, PostId, RequestId, UserId};
 
 use crate::{
-    backlink::{Backlink, Change},
+    backlink::{Backlink, BacklinkUpdate},
     delivery::Delivery,
     error::Error,
     post::{Content, Counts, Origin, Post, Root, WithRoot},
-    store::{Ending, Published},
-    tiers::{ATTEMPTS, Tiers},
+    store::{PostDeletion, Published},
+    tiered_store::{ATTEMPTS, TieredStore},
 };
 
-/// Makes, reads and deletes posts.
+/// Publishes, reads and deletes posts.
 #[derive(Clone)]
 pub struct Posts {
-    tiers: Tiers,
+    tiered: TieredStore,
     delivery: Delivery,
 }
 
 impl Posts {
-    /// Returns the means to change what is in both tiers, and to tell timelines.
-    pub fn new(tiers: Tiers, delivery: Delivery) -> Self {
-        Self { tiers, delivery }
+    /// Returns the operations on a tiered store, with a delivery for new posts.
+    pub fn new(tiered: TieredStore, delivery: Delivery) -> Self {
+        Self { tiered, delivery }
     }
 
-    /// Makes a post, or returns the one that the same request made.
+    /// Publishes a post, or returns the one that the same request made.
     pub async fn create(
         &self,
         author: UserId,
@@ -56,7 +56,7 @@ impl Posts {
         self.publish(Content { author, text, origin: None }, request).await
     }
 
-    /// Makes a repost, or returns the one that the same request made.
+    /// Publishes a repost, or returns the one that the same request made.
     pub async fn repost(
         &self,
         author: UserId,
@@ -64,12 +64,12 @@ impl Posts {
         reposted: PostId,
         text: String,
     ) -> Result<WithRoot, Error> {
-        // Known requests first: what they repeated may be deleted by now.
-        let made = self.tiers.store().made_by(author, request);
-        let (made, target) = futures::join!(made, self.tiers.post(reposted, None));
+        // Checked first: a repeated request may name a post that has since been deleted.
+        let made = self.tiered.store().post_by_request(author, request);
+        let (made, target) = futures::join!(made, self.tiered.post(reposted, None));
         let content = match made? {
             Some(id) => {
-                let known = self.tiers.post(id, None).await?.ok_or(Error::PostNotFound)?.content;
+                let known = self.tiered.post(id, None).await?.ok_or(Error::PostNotFound)?.content;
                 let same = |origin: Origin| origin.reposted == reposted && known.text == text;
                 if known.origin.is_some_and(same) {
                     known
@@ -80,7 +80,7 @@ impl Posts {
             None => {
                 let target = target?.ok_or(Error::PostNotFound)?;
                 let root = target.content.origin.map_or(reposted, |origin| origin.root);
-                if root != reposted && self.tiers.exist(&[root]).await? != [true] {
+                if root != reposted && self.tiered.exist(&[root]).await? != [true] {
                     return Err(Error::PostNotFound);
                 }
                 Content { author, text, origin: Some(Origin { root, reposted }) }
@@ -91,43 +91,43 @@ impl Posts {
     }
 
     async fn publish(&self, content: Content, request: RequestId) -> Result<Post, Error> {
-        match self.tiers.store().publish(&content, request).await? {
+        match self.tiered.store().publish(&content, request).await? {
             Published::New(id) => {
-                self.spread(id, &content).await?;
+                self.complete_new(id, &content).await?;
                 Ok(Post { id, content, counts: Counts::default(), liked: false })
             }
-            Published::Known { id, is_open } => {
-                let post = self.tiers.post(id, Some(content.author)).await?;
+            Published::Existing { id, is_incomplete } => {
+                let post = self.tiered.post(id, Some(content.author)).await?;
                 let post = post.ok_or(Error::PostNotFound)?;
                 if post.content != content {
                     return Err(Error::RequestReused);
                 }
-                if is_open {
-                    self.spread(id, &content).await?;
+                if is_incomplete {
+                    self.complete_new(id, &content).await?;
                 }
                 Ok(post)
             }
             Published::Throttled(wait) => Err(Error::PostsThrottled(wait)),
-            Published::Forgotten => Err(Error::Forgotten),
+            Published::AccountDeleted => Err(Error::AccountDeleted),
         }
     }
 
-    // The second and third steps of a new post.
-    async fn spread(&self, id: PostId, content: &Content) -> Result<(), Error> {
-        let changes = changes(id, content, id.get(), true);
-        let (told, ()) =
-            futures::join!(self.complete(&changes), self.delivery.attempt(id, content));
-        told
+    // Steps 2 and 3 of a new post.
+    async fn complete_new(&self, id: PostId, content: &Content) -> Result<(), Error> {
+        let updates = backlink_updates(id, content, id.get(), true);
+        let (notified, ()) =
+            futures::join!(self.complete(&updates), self.delivery.attempt(id, content));
+        notified
     }
 
-    /// Deletes a post on behalf of its author; nothing where there is none.
+    /// Deletes a post on behalf of its author. Does nothing if there is none.
     pub async fn delete(&self, author: UserId, id: PostId) -> Result<(), Error> {
         for _ in 0..ATTEMPTS {
-            let here = self.tiers.store().post(id, None).await?;
-            let is_archived = here.is_none();
-            let post = match here {
+            let in_redis = self.tiered.store().post(id, None).await?;
+            let in_archive = in_redis.is_none();
+            let post = match in_redis {
                 Some(post) => post,
-                None => match self.tiers.archived(&[id], None).await?.remove(&id) {
+                None => match self.tiered.archived(&[id], None).await?.remove(&id) {
                     Some(post) => post,
                     None => return Ok(()),
                 },
@@ -135,27 +135,27 @@ impl Posts {
             if post.content.author != author {
                 return Err(Error::NotTheAuthor);
             }
-            let ending = Ending { id, content: &post.content, is_archived };
-            if let Some(version) = self.tiers.store().delete(&ending).await? {
-                return self.complete(&changes(id, &post.content, version, false)).await;
+            let deletion = PostDeletion { id, content: &post.content, in_archive };
+            if let Some(version) = self.tiered.store().delete(&deletion).await? {
+                return self.complete(&backlink_updates(id, &post.content, version, false)).await;
             }
-            // Somebody else deleted it, or it left Redis in between.
+            // Another call deleted it, or it was evicted in between.
         }
-        Err(Error::Moving)
+        Err(Error::RetriesExhausted)
     }
 
-    /// Deletes posts on an author's list, and takes off it what is no post.
-    pub(crate) async fn remove_all(&self, author: UserId, ids: &[PostId]) -> Result<(), Error> {
-        let store = self.tiers.store();
+    /// Deletes the posts on an author's list, and removes dangling entries from it.
+    pub(crate) async fn delete_listed(&self, author: UserId, ids: &[PostId]) -> Result<(), Error> {
+        let store = self.tiered.store();
         let exist = store.exist(ids).await?;
         let contents = store.contents(ids).await?.into_iter().zip(exist);
-        // One that is there and cannot be read goes, too; who counts it is not known.
+        // An unreadable post is deleted, too; the posts that count it are unknown.
         let unreadable = || Content { author, text: String::new(), origin: None };
         let contents: Vec<_> =
             contents.map(|(content, exists)| content.or(exists.then(unreadable))).collect();
         let posts = ids.iter().zip(&contents);
         let there = posts.clone().filter_map(|(&id, content)| Some((id, content.as_ref()?)));
-        let mut absent = self.end(there, false).await?;
+        let mut absent = self.delete_found(there, false).await?;
         absent.extend(posts.filter(|(_, content)| content.is_none()).map(|(&id, _)| id));
         if !absent.is_empty() {
             store.unlist(author, &absent).await?;
@@ -163,101 +163,101 @@ impl Posts {
         Ok(())
     }
 
-    /// Deletes posts that the archive has, wherever they are.
-    pub(crate) async fn remove_archived(&self, ids: &[PostId]) -> Result<(), Error> {
-        let contents = self.tiers.contents(ids).await?;
+    /// Deletes posts that the archive has, in either tier.
+    pub(crate) async fn delete_archived(&self, ids: &[PostId]) -> Result<(), Error> {
+        let contents = self.tiered.contents(ids).await?;
         let found = ids.iter().zip(&contents);
         let found = found.filter_map(|(&id, content)| Some((id, content.as_ref()?)));
-        self.end(found, true).await?;
+        self.delete_found(found, true).await?;
         Ok(())
     }
 
-    // Deletes posts, and returns those that were not there.
-    async fn end<'a>(
+    // Deletes posts. Returns those that did not exist.
+    async fn delete_found<'a>(
         &self,
         posts: impl Iterator<Item = (PostId, &'a Content)>,
-        is_archived: bool,
+        in_archive: bool,
     ) -> Result<Vec<PostId>, Error> {
-        let endings: Vec<_> =
-            posts.map(|(id, content)| Ending { id, content, is_archived }).collect();
-        let (mut told, mut absent) = (Vec::new(), Vec::new());
-        let ends = self.tiers.store().delete_all(&endings).await?;
-        for (Ending { id, content, .. }, end) in endings.iter().zip(ends) {
-            match end {
-                Some(version) => told.extend(changes(*id, content, version, false)),
+        let deletions: Vec<_> =
+            posts.map(|(id, content)| PostDeletion { id, content, in_archive }).collect();
+        let (mut updates, mut absent) = (Vec::new(), Vec::new());
+        let versions = self.tiered.store().delete_all(&deletions).await?;
+        for (PostDeletion { id, content, .. }, version) in deletions.iter().zip(versions) {
+            match version {
+                Some(version) => updates.extend(backlink_updates(*id, content, version, false)),
                 None => absent.push(*id),
             }
         }
-        self.complete(&told).await?;
+        self.complete(&updates).await?;
         Ok(absent)
     }
 
-    /// Carries out the second and third steps of reposts that came or went. What one of them cannot
-    /// be told keeps the others from nothing; the first failure is returned.
-    pub async fn complete(&self, changes: &[Change]) -> Result<(), Error> {
-        if changes.is_empty() {
+    /// Executes steps 2 and 3 for reposts that were published or deleted. A failure of one does not
+    /// stop the others; returns the first failure.
+    pub async fn complete(&self, updates: &[BacklinkUpdate]) -> Result<(), Error> {
+        if updates.is_empty() {
             return Ok(());
         }
-        let told = self.tiers.store().tell(changes).await?;
-        let mut done = Vec::with_capacity(changes.len());
+        let notified = self.tiered.store().notify(updates).await?;
+        let mut done = Vec::with_capacity(updates.len());
         let mut outcome = Ok(());
-        for (change, is_told) in changes.iter().zip(told) {
-            let told = if is_told { Ok(()) } else { self.tell_absent(change).await };
-            match told {
-                Ok(()) => done.push(*change),
+        for (update, is_notified) in updates.iter().zip(notified) {
+            let notified = if is_notified { Ok(()) } else { self.notify_archived(update).await };
+            match notified {
+                Ok(()) => done.push(*update),
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
         if !done.is_empty() {
-            self.tiers.store().confirm(&done).await?;
+            self.tiered.store().confirm(&done).await?;
         }
         outcome
     }
 
-    /// Delivers posts that are in the outbox to the timeline service.
+    /// Delivers posts of the outbox to the timeline service.
     pub(crate) async fn deliver(&self, ids: &[PostId]) -> Result<(), Error> {
         self.delivery.deliver(ids).await
     }
 
-    // Tells a post that is not in Redis: it comes back, or there is none that has to know.
-    async fn tell_absent(&self, change: &Change) -> Result<(), Error> {
+    // Notifies a post that is not in Redis: restores it first. Succeeds if there is no such post.
+    async fn notify_archived(&self, update: &BacklinkUpdate) -> Result<(), Error> {
         for _ in 0..ATTEMPTS {
-            if !self.tiers.bring_back(change.backlink.target).await?
-                || self.tiers.store().tell(&[*change]).await? == [true]
+            if !self.tiered.restore(update.backlink.target).await?
+                || self.tiered.store().notify(&[*update]).await? == [true]
             {
                 return Ok(());
             }
         }
-        Err(Error::Moving)
+        Err(Error::RetriesExhausted)
     }
 
     /// Returns a post with its root.
     pub async fn get(&self, id: PostId, viewer: Option<UserId>) -> Result<WithRoot, Error> {
-        let post = self.tiers.post(id, viewer).await?.ok_or(Error::PostNotFound)?;
+        let post = self.tiered.post(id, viewer).await?.ok_or(Error::PostNotFound)?;
         self.with_root(post, viewer).await
     }
 
-    /// Returns those of some posts that exist, each once, in the order asked for, with their roots.
-    /// Roots that are not asked for themselves cost a second round trip.
+    /// Returns the existing posts among some, deduplicated, in the given order, with their roots.
+    /// Roots that are not among them cost a second round trip.
     pub async fn batch(
         &self,
         ids: &[PostId],
         viewer: Option<UserId>,
     ) -> Result<Vec<WithRoot>, Error> {
-        let ids = each_once(ids);
-        let posts = self.tiers.posts(&ids, viewer).await?.into_iter().flatten().collect();
+        let ids = deduplicated(ids);
+        let posts = self.tiered.posts(&ids, viewer).await?.into_iter().flatten().collect();
         self.with_roots(posts, viewer).await
     }
 
-    /// Returns those of some posts that an account likes, each once, in the order asked for.
+    /// Returns the posts that an account likes among some, deduplicated, in the given order.
     pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<Vec<PostId>, Error> {
-        let ids = each_once(ids);
-        let liked = self.tiers.liked(user, &ids).await?;
+        let ids = deduplicated(ids);
+        let liked = self.tiered.liked(user, &ids).await?;
         Ok(ids.into_iter().zip(liked).filter_map(|(id, liked)| liked.then_some(id)).collect())
     }
 
-    /// Returns posts with their roots, read where they are not among the posts. A root that is in
-    /// the archive while that is away does not keep its reposts from being read.
+    /// Returns posts with their roots, and reads the roots that are not among them. If a root is in
+    /// the archive and that is unavailable, its reposts are returned all the same.
     pub(crate) async fn with_roots(
         &self,
         posts: Vec<Post>,
@@ -273,7 +273,7 @@ impl Posts {
         let missing: Vec<_> = missing.into_iter().collect();
         let (read, unread) = match &missing[..] {
             [] => (IdMap::default(), IdSet::default()),
-            missing => self.tiers.posts_as_far_as_known(missing, viewer).await?,
+            missing => self.tiered.posts_best_effort(missing, viewer).await?,
         };
         let wanted: IdSet<_> = posts.iter().filter_map(root_of).collect();
         let among = posts.iter().filter(|post| wanted.contains(&post.id)).cloned();
@@ -296,8 +296,8 @@ impl Posts {
     }
 }
 
-fn each_once(ids: &[PostId]) -> Vec<PostId> {
-    // As timelines name them.
+fn deduplicated(ids: &[PostId]) -> Vec<PostId> {
+    // Timelines are sorted, and have no duplicates.
     if ids.is_sorted_by(|one, next| one > next) {
         return ids.to_vec();
     }
@@ -305,8 +305,13 @@ fn each_once(ids: &[PostId]) -> Vec<PostId> {
     ids.iter().copied().filter(|&id| seen.insert(id)).collect()
 }
 
-// What the posts that count a repost are to be told of it.
-fn changes(repost: PostId, content: &Content, version: u64, exists: bool) -> Vec<Change> {
-    let change = |target| Change { backlink: Backlink { repost, target }, version, exists };
-    content.counted_by().map(change).collect()
+// Returns the updates for the posts that count a repost.
+fn backlink_updates(
+    repost: PostId,
+    content: &Content,
+    version: u64,
+    exists: bool,
+) -> Vec<BacklinkUpdate> {
+    let update = |target| BacklinkUpdate { backlink: Backlink { repost, target }, version, exists };
+    content.counted_by().map(update).collect()
 }

@@ -1,4 +1,4 @@
-//! Between the wire's types and the domain's, with the checks of what comes in.
+//! Conversion between wire types and domain types, with validation of requests.
 
 use microblog_domain::{
     BATCH_MAX, CommentId, Fields, Invalid, PostId, RequestId, Stamp, UserId,
@@ -15,17 +15,17 @@ use crate::{
     verify::Report,
 };
 
-/// The longest text of a post or comment, in characters as a person counts them.
+/// The longest text of a post or comment, in grapheme clusters.
 const TEXT_MAX: usize = 2_000;
 
-/// What is to be posted.
+/// A validated CreatePost request.
 pub(crate) struct NewPost {
     pub(crate) author: UserId,
     pub(crate) request: RequestId,
     pub(crate) text: String,
 }
 
-/// What is to be reposted.
+/// A validated Repost request.
 pub(crate) struct NewRepost {
     pub(crate) author: UserId,
     pub(crate) request: RequestId,
@@ -33,7 +33,7 @@ pub(crate) struct NewRepost {
     pub(crate) text: String,
 }
 
-/// What is to be commented.
+/// A validated AddComment request.
 pub(crate) struct NewComment {
     pub(crate) author: UserId,
     pub(crate) request: RequestId,
@@ -42,24 +42,24 @@ pub(crate) struct NewComment {
     pub(crate) in_reply_to: Option<CommentId>,
 }
 
-/// Reads a new post.
+/// Decodes a new post.
 pub(crate) fn new_post(request: &pb::CreatePostRequest) -> Result<NewPost, Error> {
     let mut fields = Fields::default();
     let author = fields.read(UserId::parse("author_id", request.author_id));
     let id = fields.read(RequestId::parse("request_id", &request.request_id));
-    let text = fields.read(written(&request.text));
+    let text = fields.read(non_empty_text(&request.text));
     let made = author.zip(id).zip(text);
     let made = made.map(|((author, request), text)| NewPost { author, request, text });
     fields.finish(made).map_err(Error::Invalid)
 }
 
-/// Reads a new repost, which may have no text.
+/// Decodes a new repost, which may have no text.
 pub(crate) fn new_repost(request: &pb::RepostRequest) -> Result<NewRepost, Error> {
     let mut fields = Fields::default();
     let author = fields.read(UserId::parse("author_id", request.author_id));
     let id = fields.read(RequestId::parse("request_id", &request.request_id));
     let reposted = fields.read(PostId::parse("post_id", request.post_id));
-    let text = fields.read(clean(&request.text));
+    let text = fields.read(valid_text(&request.text));
     let made =
         author.zip(id).zip(reposted).zip(text).map(|(((author, request), reposted), text)| {
             NewRepost { author, request, reposted, text }
@@ -67,13 +67,13 @@ pub(crate) fn new_repost(request: &pb::RepostRequest) -> Result<NewRepost, Error
     fields.finish(made).map_err(Error::Invalid)
 }
 
-/// Reads a new comment.
+/// Decodes a new comment.
 pub(crate) fn new_comment(request: &pb::AddCommentRequest) -> Result<NewComment, Error> {
     let mut fields = Fields::default();
     let author = fields.read(UserId::parse("author_id", request.author_id));
     let id = fields.read(RequestId::parse("request_id", &request.request_id));
     let post = fields.read(PostId::parse("post_id", request.post_id));
-    let text = fields.read(written(&request.text));
+    let text = fields.read(non_empty_text(&request.text));
     let in_reply_to = fields.read(match request.in_reply_to_id {
         0 => Ok(None),
         id => CommentId::parse("in_reply_to_id", id).map(Some),
@@ -90,7 +90,7 @@ pub(crate) fn new_comment(request: &pb::AddCommentRequest) -> Result<NewComment,
     fields.finish(made).map_err(Error::Invalid)
 }
 
-/// Reads two fields, and says what is wrong with each.
+/// Combines two fields; on failure, names every invalid one.
 pub(crate) fn both<A, B>(
     first: Result<A, Invalid>,
     second: Result<B, Invalid>,
@@ -100,7 +100,7 @@ pub(crate) fn both<A, B>(
     fields.finish(made).map_err(Error::Invalid)
 }
 
-/// Reads three fields, and says what is wrong with each.
+/// Combines three fields; on failure, names every invalid one.
 pub(crate) fn three<A, B, C>(
     first: Result<A, Invalid>,
     second: Result<B, Invalid>,
@@ -112,22 +112,22 @@ pub(crate) fn three<A, B, C>(
     fields.finish(made).map_err(Error::Invalid)
 }
 
-/// Reads who is looking; 0 is nobody.
+/// Decodes the viewer; 0 means none.
 pub(crate) fn viewer(id: u64) -> Result<Option<UserId>, Invalid> {
     if id == 0 { Ok(None) } else { UserId::parse("viewer_id", id).map(Some) }
 }
 
-/// Reads a batch of posts.
+/// Decodes a batch of posts.
 pub(crate) fn batch(ids: &[u64]) -> Result<Vec<PostId>, Invalid> {
     PostId::parse_list("post_ids", ids, BATCH_MAX)
 }
 
-/// Reads a batch of accounts.
+/// Decodes a batch of accounts.
 pub(crate) fn accounts(ids: &[u64]) -> Result<Vec<UserId>, Invalid> {
     UserId::parse_list("user_ids", ids, BATCH_MAX)
 }
 
-/// Reads the post below which a page begins; 0 is none.
+/// Decodes the cursor below which a page begins; 0 means none.
 pub(crate) fn before(id: u64) -> Result<Option<PostId>, Invalid> {
     match id {
         0 => Ok(None),
@@ -135,7 +135,7 @@ pub(crate) fn before(id: u64) -> Result<Option<PostId>, Invalid> {
     }
 }
 
-/// Reads the order of comments.
+/// Decodes the order of comments.
 pub(crate) fn order(order: i32) -> Result<Order, Invalid> {
     match pb::CommentOrder::try_from(order) {
         Ok(pb::CommentOrder::Unspecified | pb::CommentOrder::OldestFirst) => Ok(Order::Oldest),
@@ -144,19 +144,19 @@ pub(crate) fn order(order: i32) -> Result<Order, Invalid> {
     }
 }
 
-fn clean(text: &str) -> Result<String, Invalid> {
+fn valid_text(text: &str) -> Result<String, Invalid> {
     text::clean("text", text, TEXT_MAX, Lines::Many)
 }
 
-fn written(text: &str) -> Result<String, Invalid> {
-    let text = clean(text)?;
+fn non_empty_text(text: &str) -> Result<String, Invalid> {
+    let text = valid_text(text)?;
     if text.is_empty() {
         return Err(Invalid::new("text", "must not be empty"));
     }
     Ok(text)
 }
 
-/// Writes a post with its root.
+/// Encodes a post with its root.
 pub(crate) fn with_root(found: WithRoot) -> pb::Post {
     let WithRoot { post, root } = found;
     let root_deleted = root == Root::Deleted;
@@ -167,7 +167,7 @@ pub(crate) fn with_root(found: WithRoot) -> pb::Post {
     pb::Post { root, root_deleted, ..self::post(post) }
 }
 
-/// Writes a post without its root.
+/// Encodes a post without its root.
 pub(crate) fn post(post: Post) -> pb::Post {
     let Post { id, content, counts, liked } = post;
     let (root_id, reposted_id) =
@@ -189,7 +189,7 @@ pub(crate) fn post(post: Post) -> pb::Post {
     }
 }
 
-/// Writes a comment.
+/// Encodes a comment.
 pub(crate) fn comment(comment: Comment) -> pb::Comment {
     let Comment { id, post, content } = comment;
     let (in_reply_to_id, in_reply_to_author_id) =
@@ -217,17 +217,17 @@ fn entities(text: &str) -> Vec<pb::Entity> {
     entities::find(text).into_iter().map(entity).collect()
 }
 
-/// Writes a like.
+/// Encodes a like.
 pub(crate) fn like(user_id: u64, since: u64) -> pb::Like {
     pb::Like { user_id, liked_at: Stamp::new(since).map(|stamp| stamp.time().into()) }
 }
 
-/// Writes the likes of a page.
+/// Encodes a page of likes.
 pub(crate) fn likes(entries: &[Entry]) -> Vec<pb::Like> {
     entries.iter().map(|entry| like(entry.member, entry.score)).collect()
 }
 
-/// Writes what a check found.
+/// Encodes the report of a check.
 pub(crate) fn report(report: Report) -> pb::VerifyResponse {
     pb::VerifyResponse {
         posts_checked: report.posts,

@@ -1,9 +1,9 @@
-//! The service's Redis user may do what the service does, and nothing else.
+//! The service's Redis user may execute what the service uses, and nothing else.
 
 use microblog_testkit::acl;
 
 #[tokio::test]
-async fn other_services_keys_and_unused_commands_are_refused() {
+async fn other_services_keys_and_unused_commands_are_denied() {
     acl::assert_confined("post").await;
 }
 

@@ -1,4 +1,4 @@
-//! The service as its callers see it: real gRPC, real Redis.
+//! Black-box tests: real gRPC, real Redis.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::Topology;
-use support::{System, id, names_fields, refused, request_id};
+use support::{System, assert_rejected, id, names_fields, request_id};
 use tonic::Code;
 
 #[tokio::test]
@@ -31,7 +31,7 @@ async fn likes_are_counted_and_listed_newest_first() {
     let post = system.create(id(1), "like me").await.unwrap();
     for n in 2..=4 {
         assert_eq!(system.like(id(n), post.id).await.unwrap(), n - 1);
-        // Likes of one moment stand in no particular order.
+        // Likes with equal stamps have no particular order.
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     assert_eq!(system.like(id(2), post.id).await.unwrap(), 3, "a like counts once");
@@ -66,7 +66,11 @@ async fn a_repost_is_counted_by_its_root_and_by_the_one_reposted() {
         system.delete(id(1), root.id).await.unwrap();
         let orphan = system.get(first.id, 0).await.unwrap();
         assert!(orphan.root_deleted && orphan.root.is_none() && orphan.root_id == root.id);
-        refused(system.repost(id(4), first.id).await, Code::NotFound, ErrorReason::PostNotFound);
+        assert_rejected(
+            system.repost(id(4), first.id).await,
+            Code::NotFound,
+            ErrorReason::PostNotFound,
+        );
         system.settles().await;
     }
 }
@@ -91,7 +95,7 @@ async fn comments_are_listed_either_way_and_go_with_the_post() {
     };
     assert_eq!(list(pb::CommentOrder::Unspecified).await, [first.clone(), answer.clone()]);
     assert_eq!(list(pb::CommentOrder::NewestFirst).await, [answer.clone(), first.clone()]);
-    refused(
+    assert_rejected(
         system.uncomment(id(3), post.id, first.id).await,
         Code::PermissionDenied,
         ErrorReason::NotTheAuthor,
@@ -102,7 +106,7 @@ async fn comments_are_listed_either_way_and_go_with_the_post() {
     assert_eq!(system.get(post.id, 0).await.unwrap().comments, 0);
     system.settles().await;
     system.delete(id(1), post.id).await.unwrap();
-    refused(
+    assert_rejected(
         system.comment(id(2), post.id, "late", 0).await,
         Code::NotFound,
         ErrorReason::PostNotFound,
@@ -110,7 +114,7 @@ async fn comments_are_listed_either_way_and_go_with_the_post() {
 }
 
 #[tokio::test]
-async fn every_wrong_field_is_named_at_once() {
+async fn every_invalid_field_is_named_at_once() {
     let system = System::start(Topology::Single).await;
     let request = pb::AddCommentRequest {
         author_id: 0,
@@ -132,6 +136,10 @@ async fn every_wrong_field_is_named_at_once() {
         post_id: id(99),
         text: String::new(),
     };
-    refused(system.client.clone().repost(request).await, Code::NotFound, ErrorReason::PostNotFound);
-    refused(system.like(id(1), id(99)).await, Code::NotFound, ErrorReason::PostNotFound);
+    assert_rejected(
+        system.client.clone().repost(request).await,
+        Code::NotFound,
+        ErrorReason::PostNotFound,
+    );
+    assert_rejected(system.like(id(1), id(99)).await, Code::NotFound, ErrorReason::PostNotFound);
 }

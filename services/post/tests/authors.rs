@@ -1,4 +1,4 @@
-//! The posts of several authors together, and an author's from below a post on.
+//! Merged lists of several authors, and an author's list below a cursor.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -41,7 +41,7 @@ async fn authors_are_merged(topology: Topology) {
     }
     assert!(whole(&system, &[], 5).await.is_empty());
     assert!(whole(&system, &[id(4)], 5).await.is_empty());
-    // What is deleted leaves no gap.
+    // A deleted post leaves no gap.
     let gone = made.remove(3);
     let author = system.get(gone, 0).await.unwrap().author_id;
     system.delete(author, gone).await.unwrap();
@@ -82,7 +82,7 @@ async fn a_list_begins_below_a_post() {
     assert_eq!(second, made[4..]);
     assert!(end.is_empty());
     assert!(page(made[5], "").await.unwrap().0.is_empty());
-    // A token belongs to its list.
+    // A token is valid for its own list only.
     page(made[2], &token).await.unwrap_err();
     names_fields(page(1 << 53, "").await, &["before_id"]);
     let request = pb::ListAuthorsPostsRequest {

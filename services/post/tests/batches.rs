@@ -1,4 +1,4 @@
-//! Many posts at once, and who likes them.
+//! Batch reads of posts, and of likes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -24,7 +24,7 @@ async fn liked(system: &System, user_id: u64, post_ids: &[u64]) -> Result<Vec<u6
 }
 
 #[tokio::test]
-async fn a_batch_has_each_post_once_in_the_order_asked_for() {
+async fn a_batch_is_deduplicated_and_in_the_given_order() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         let made = join_all((0..500).map(|n| system.create(id(n + 1), "one of many"))).await;
@@ -49,7 +49,7 @@ async fn a_batch_has_each_post_once_in_the_order_asked_for() {
 }
 
 #[tokio::test]
-async fn roots_come_with_a_batch_whether_or_not_they_are_asked_for() {
+async fn a_batch_includes_roots() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         let viewer = id(50);
@@ -82,7 +82,7 @@ async fn roots_come_with_a_batch_whether_or_not_they_are_asked_for() {
 }
 
 #[tokio::test]
-async fn whether_a_post_is_liked_depends_on_who_looks() {
+async fn whether_a_post_is_liked_depends_on_the_viewer() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         let (fan, other, nobody) = (id(50), id(51), 0);
@@ -151,7 +151,7 @@ async fn a_repeated_like_keeps_the_first_time() {
 }
 
 #[tokio::test]
-async fn a_damaged_post_does_not_keep_others_from_being_read() {
+async fn a_malformed_post_does_not_hide_the_others_of_a_batch() {
     let system = System::start(Single).await;
     let made = join_all((1..=4).map(|n| system.create(id(n), "one of many"))).await;
     let made: Vec<_> = made.into_iter().map(|post| post.unwrap().id).collect();

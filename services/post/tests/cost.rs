@@ -1,4 +1,4 @@
-//! What calls cost, counted in commands and round trips: the same however many like a post.
+//! The cost of calls, in commands and round trips: independent of the number of likes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -14,16 +14,16 @@ use microblog_testkit::{
 };
 use support::{PATIENCE, System, WITHOUT_JOBS, id, lists::List, request_id};
 
-/// How often each call is made: what was read in two pieces by chance must not show.
+/// Repetitions of each call, so that an occasional split read does not show.
 const TIMES: u64 = 20;
 
-/// What a call cost.
+/// The cost of a call.
 #[derive(Debug, PartialEq, Eq)]
 struct Cost {
-    /// How often each command ran, those inside functions too.
+    /// How often each command ran, including those inside functions.
     commands: BTreeMap<String, u64>,
-    /// How often the server read from a connection. With nothing else going on, commands that go
-    /// out together are read together.
+    /// How often the server read from a connection. Commands that are sent together are read
+    /// together, as long as nothing else runs.
     round_trips: u64,
 }
 
@@ -32,7 +32,7 @@ fn cost(round_trips: u64, commands: &[(&str, u64)]) -> Cost {
     Cost { commands, round_trips }
 }
 
-/// What the server has done so far.
+/// The server's counters so far.
 struct Counter(MultiplexedConnection);
 
 impl Counter {
@@ -52,7 +52,7 @@ impl Counter {
         (info.lines().filter_map(calls).collect(), reads.unwrap().trim().parse().unwrap())
     }
 
-    /// Makes a call so many times. Returns what each of them costs.
+    /// Repeats a call. Returns the cost of each.
     async fn cost_of(&mut self, times: u64, mut call: impl AsyncFnMut(u64)) -> Cost {
         let (before, reads_before) = self.count().await;
         for n in 0..times {
@@ -60,7 +60,7 @@ impl Counter {
         }
         let (mut commands, reads) = self.count().await;
         commands.iter_mut().for_each(|(name, calls)| *calls -= before.get(name).unwrap_or(&0));
-        // The second question itself, and the probe of readiness.
+        // The second INFO itself, and the readiness probe.
         let others =
             1 + commands.remove("ping").unwrap_or(0) + commands.remove("role").unwrap_or(0);
         commands.remove("info");
@@ -74,14 +74,14 @@ impl Counter {
     }
 }
 
-/// Starts the service without its jobs, whose commands would be counted, and with so much memory
-/// for what was read: with none, all that is read shows.
+/// Starts the service without its jobs, whose commands would be counted. The size of the
+/// client-side cache is a parameter: with none, every read shows.
 async fn start(recall_bytes: usize) -> System {
     let flags = ["--redis-recall-bytes", &recall_bytes.to_string()];
     System::start_as(WITHOUT_JOBS, Topology::Single, &flags).await
 }
 
-/// Makes a post that so many like, who are written down directly.
+/// Publishes a post with so many likes, which are written directly.
 async fn liked_post(system: &System, author: u64, likes: u64) -> u64 {
     const CHUNK: u64 = 10_000;
     let post = system.create(author, "like me").await.unwrap().id;
@@ -101,7 +101,7 @@ async fn liked_post(system: &System, author: u64, likes: u64) -> u64 {
 }
 
 #[tokio::test]
-async fn a_post_that_a_million_like_costs_what_one_costs_that_ten_like() {
+async fn the_cost_does_not_grow_with_the_number_of_likes() {
     let system = start(0).await;
     let mut counter = Counter::of(&system).await;
     for likes in [10, 1_000_000] {
@@ -137,15 +137,11 @@ async fn a_post_that_a_million_like_costs_what_one_costs_that_ten_like() {
             let found = system.client.clone().batch_get_liked(liked.clone()).await.unwrap();
             assert_eq!(found.into_inner().post_ids, [post]);
         });
-        assert_eq!(
-            liked.await,
-            cost(1, &[("get", 1), ("zscore", 1)]),
-            "who asks whether they like it"
-        );
+        assert_eq!(liked.await, cost(1, &[("get", 1), ("zscore", 1)]), "whether a viewer likes it");
         let get = counter.cost(async |_| drop(system.get(post, 0).await.unwrap()));
         assert_eq!(get.await, cost(1, &[("hmget", 1)]), "the post with its counts");
         let get = counter.cost(async |_| drop(system.get(post, id(1_000)).await.unwrap()));
-        assert_eq!(get.await, cost(1, &[("hmget", 1), ("zscore", 1)]), "as somebody sees it");
+        assert_eq!(get.await, cost(1, &[("hmget", 1), ("zscore", 1)]), "with a viewer");
 
         let list = List::Likers(post);
         let mut token = String::new();
@@ -201,7 +197,7 @@ async fn a_batch_is_one_round_trip_and_another_one_for_roots() {
 }
 
 #[tokio::test]
-async fn what_was_read_costs_a_round_trip_and_no_command() {
+async fn a_cached_read_costs_a_round_trip_and_no_command() {
     let system = start(1 << 20).await;
     let mut counter = Counter::of(&system).await;
     let posts = join_all((0..20).map(|n| system.create(id(100 + n), "one of many"))).await;
@@ -215,9 +211,9 @@ async fn what_was_read_costs_a_round_trip_and_no_command() {
         };
         counter.cost(batch).await
     };
-    // The connection for it is made when it is first needed. A PING is not counted.
+    // The connection for this is opened on first use. A PING is not counted.
     let free = Cost { commands: BTreeMap::new(), round_trips: 0 };
-    testkit::eventually("all is remembered", PATIENCE, async || batch().await == free).await;
+    testkit::eventually("all is cached", PATIENCE, async || batch().await == free).await;
     system.like(id(1), post_ids[3]).await.unwrap();
     let request = pb::BatchGetPostsRequest { post_ids, viewer_id: 0 };
     let found = system.client.clone().batch_get_posts(request).await.unwrap().into_inner().posts;
@@ -239,7 +235,7 @@ async fn a_page_of_posts_is_two_round_trips_however_many_there_are() {
 }
 
 #[tokio::test]
-async fn writes_cost_what_their_steps_cost() {
+async fn writes_cost_the_sum_of_their_steps() {
     let system = start(0).await;
     let mut counter = Counter::of(&system).await;
     let create = counter.cost(async |_| drop(system.create(id(1), "a post").await.unwrap()));
@@ -266,7 +262,7 @@ async fn writes_cost_what_their_steps_cost() {
         .await;
     assert_eq!(answer.round_trips, 3, "what it answers is read between");
 
-    // A repeated request makes nothing, and is known by one read of its memory.
+    // A repeated request makes nothing: one read finds its idempotency key.
     let request =
         pb::CreatePostRequest { author_id: id(1), request_id: request_id(), text: "once".into() };
     let repeated =

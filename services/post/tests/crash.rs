@@ -1,4 +1,4 @@
-//! Processes killed under load: what was acknowledged is there, once, and reaches the timelines.
+//! Processes are killed under load: acknowledged writes are there, once, and reach the timelines.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -27,7 +27,7 @@ use tonic::{Code, Request, Response, Status};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog-post");
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// How many calls of all callers had an outcome that is known, and one that is not.
+/// The number of calls with a known outcome, and with an unknown one.
 #[derive(Default)]
 struct Tally {
     known: AtomicUsize,
@@ -35,7 +35,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Makes a call, and makes it again until its outcome is known.
+    /// Repeats a call until its outcome is known.
     async fn until_known<M: Clone, T>(
         &self,
         message: M,
@@ -70,7 +70,7 @@ impl Tally {
     }
 }
 
-/// A post service as a process, with timelines that this process serves.
+/// The post service as a process, with timelines that this process serves.
 struct Deployed {
     redis: RedisServer,
     timelines: Timelines,
@@ -99,7 +99,7 @@ impl Deployed {
 const CALLERS: u64 = 64;
 const POSTS_EACH: u64 = 157;
 
-/// Makes an author's posts; returns their texts by their ids.
+/// Publishes an author's posts; returns their texts by id.
 async fn creates(client: Client, author_id: u64, tally: &Tally) -> HashMap<u64, String> {
     let mut made = HashMap::new();
     for n in 0..POSTS_EACH {
@@ -113,7 +113,7 @@ async fn creates(client: Client, author_id: u64, tally: &Tally) -> HashMap<u64, 
 }
 
 #[tokio::test]
-async fn ten_thousand_posts_survive_a_service_killed_again_and_again() {
+async fn ten_thousand_posts_survive_a_repeatedly_killed_service() {
     let deployed = Deployed::new().await;
     let mut process = deployed.start().await;
     let tally = Tally::default();
@@ -131,7 +131,7 @@ async fn ten_thousand_posts_survive_a_service_killed_again_and_again() {
 
     let client = client(&address);
     settles(&client).await;
-    let heard = deployed.timelines.heard();
+    let heard = deployed.timelines.deliveries();
     let heard: HashSet<_> = heard.into_iter().map(|heard| heard.post_id).collect();
     for (author, made) in (1..=CALLERS).map(id).zip(made) {
         let listed = posts_of(&client, author).await;
@@ -161,8 +161,7 @@ async fn posts_of(client: &Client, author_id: u64) -> Vec<pb::Post> {
 
 const USERS: u64 = 24;
 
-/// What the posts have, as those who wrote it know: of each post, who likes it, its comments and
-/// its reposts.
+/// The expected likes, comments and reposts of each post.
 type Known = HashMap<u64, [HashSet<u64>; 3]>;
 
 #[derive(Default)]
@@ -172,7 +171,7 @@ struct Load {
     known: Mutex<Known>,
 }
 
-/// Likes, unlikes, comments and reposts as one user, until told to stop.
+/// Likes, unlikes, comments and reposts as one user, until stopped.
 async fn reacts(client: &Client, user_id: u64, posts: &[u64], load: &Load) {
     let Load { stop, tally, known } = load;
     let mut step = user_id;
@@ -216,7 +215,7 @@ async fn reacts(client: &Client, user_id: u64, posts: &[u64], load: &Load) {
 }
 
 #[tokio::test]
-async fn redis_killed_under_load_loses_nothing_and_the_service_recovers_unaided() {
+async fn redis_killed_under_load_loses_nothing_and_the_service_recovers() {
     let deployed = Deployed::new().await;
     let process = deployed.start().await;
     let client = client(&process.address());
@@ -249,7 +248,7 @@ async fn redis_killed_under_load_loses_nothing_and_the_service_recovers_unaided(
     assert!(load.tally.unknown.load(Ordering::Relaxed) > 0, "the kills met calls under way");
 
     settles(&client).await;
-    let heard = deployed.timelines.heard();
+    let heard = deployed.timelines.deliveries();
     let heard: HashSet<_> = heard.into_iter().map(|heard| heard.post_id).collect();
     let known = load.known.into_inner().unwrap();
     for (&post_id, known) in &known {

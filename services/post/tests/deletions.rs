@@ -1,4 +1,4 @@
-//! What is deleted is gone from every read at once, and leaves nothing in the store.
+//! Deletions take effect in every read at once, and leave nothing in Redis.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -10,7 +10,7 @@ use microblog_testkit::{
     Topology::{Cluster, Single},
     redis,
 };
-use support::{System, id, keys_of, lists::List, refused};
+use support::{System, assert_rejected, id, keys_of, lists::List};
 use tonic::Code;
 
 #[tokio::test]
@@ -24,22 +24,22 @@ async fn a_deleted_post_is_gone_from_every_read_at_once() {
         let comment = system.comment(fan, post, "well", 0).await.unwrap().id;
 
         let stranger = system.delete(fan, post).await;
-        refused(stranger, Code::PermissionDenied, ErrorReason::NotTheAuthor);
+        assert_rejected(stranger, Code::PermissionDenied, ErrorReason::NotTheAuthor);
         assert_eq!(system.get(post, fan).await.unwrap().likes, 1);
         system.delete(author, post).await.unwrap();
 
         let (code, reason) = (Code::NotFound, ErrorReason::PostNotFound);
-        refused(system.get(post, fan).await, code, reason);
-        refused(system.like(fan, post).await, code, reason);
-        refused(system.comment(fan, post, "late", 0).await, code, reason);
-        refused(system.comment(fan, post, "late", comment).await, code, reason);
-        refused(system.repost(fan, post).await, code, reason);
-        refused(system.repost(fan, repost).await, code, reason);
+        assert_rejected(system.get(post, fan).await, code, reason);
+        assert_rejected(system.like(fan, post).await, code, reason);
+        assert_rejected(system.comment(fan, post, "late", 0).await, code, reason);
+        assert_rejected(system.comment(fan, post, "late", comment).await, code, reason);
+        assert_rejected(system.repost(fan, post).await, code, reason);
+        assert_rejected(system.repost(fan, repost).await, code, reason);
         assert_eq!(system.unlike(fan, post).await.unwrap(), 0);
         system.uncomment(fan, post, comment).await.unwrap();
         let [of_the_post @ .., posts] = List::all_of(post, author);
         for list in of_the_post {
-            refused(list.page(&system.client, 0, "").await, code, reason);
+            assert_rejected(list.page(&system.client, 0, "").await, code, reason);
         }
         assert_eq!(posts.whole(&system.client, 20).await, [0; 0]);
         let mut client = system.client.clone();
@@ -59,7 +59,7 @@ async fn a_deleted_post_is_gone_from_every_read_at_once() {
 }
 
 #[tokio::test]
-async fn a_deleted_repost_is_counted_no_more_by_those_it_repeats() {
+async fn a_deleted_repost_is_removed_from_all_counts() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         let root = system.create(id(1), "root").await.unwrap().id;
@@ -79,14 +79,14 @@ async fn a_deleted_repost_is_counted_no_more_by_those_it_repeats() {
         let seen = system.get(third, 0).await.unwrap();
         assert_eq!((seen.root.unwrap().id, seen.reposted_id), (root, second), "it stays");
         let answer = system.repost(id(5), second).await;
-        refused(answer, Code::NotFound, ErrorReason::PostNotFound);
+        assert_rejected(answer, Code::NotFound, ErrorReason::PostNotFound);
         system.settles().await;
         assert_eq!(keys_of(&system, second).await, Vec::<String>::new());
     }
 }
 
 #[tokio::test]
-async fn a_comment_is_deleted_by_its_author_or_the_posts_and_its_answers_stay() {
+async fn a_comment_is_deleted_by_its_author_or_the_posts_author_and_its_replies_stay() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         let (author, commenter, stranger) = (id(1), id(2), id(3));
@@ -97,7 +97,7 @@ async fn a_comment_is_deleted_by_its_author_or_the_posts_and_its_answers_stay() 
         let comments = async || List::oldest(post).whole(&system.client, 20).await;
 
         let denied = system.uncomment(stranger, post, first.id).await;
-        refused(denied, Code::PermissionDenied, ErrorReason::NotTheAuthor);
+        assert_rejected(denied, Code::PermissionDenied, ErrorReason::NotTheAuthor);
         assert_eq!(comments().await, [first.id, second.id, answer.id]);
         system.uncomment(commenter, post, first.id).await.unwrap();
         assert_eq!(comments().await, [second.id, answer.id]);
@@ -105,7 +105,7 @@ async fn a_comment_is_deleted_by_its_author_or_the_posts_and_its_answers_stay() 
         assert_eq!(comments().await, [answer.id]);
         assert_eq!(system.get(post, 0).await.unwrap().comments, 1);
 
-        // Twice, by a stranger, of another post, and of none: nothing is there.
+        // Repeated, by a stranger, on another post, and on a missing one.
         system.uncomment(stranger, post, first.id).await.unwrap();
         system.uncomment(stranger, post, id(98)).await.unwrap();
         system.uncomment(stranger, id(99), answer.id).await.unwrap();
@@ -123,7 +123,7 @@ async fn a_comment_is_deleted_by_its_author_or_the_posts_and_its_answers_stay() 
 }
 
 #[tokio::test]
-async fn only_a_comment_that_is_there_can_be_answered() {
+async fn only_an_existing_comment_can_be_replied_to() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         let post = system.create(id(1), "discuss").await.unwrap().id;
@@ -133,7 +133,7 @@ async fn only_a_comment_that_is_there_can_be_answered() {
         system.uncomment(id(2), post, deleted).await.unwrap();
         for answered in [elsewhere, deleted, id(98), post] {
             let answer = system.comment(id(3), post, "answer", answered).await;
-            refused(answer, Code::NotFound, ErrorReason::CommentNotFound);
+            assert_rejected(answer, Code::NotFound, ErrorReason::CommentNotFound);
         }
         assert_eq!(system.get(post, 0).await.unwrap().comments, 0);
         assert_eq!(List::newest(post).whole(&system.client, 20).await, [0; 0]);
@@ -142,7 +142,7 @@ async fn only_a_comment_that_is_there_can_be_answered() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_hides_nothing_else_and_gives_nobody_rights() {
+async fn malformed_posts_and_comments_hide_no_others_and_grant_no_rights() {
     let system = System::start(Single).await;
     let post = system.create(id(1), "hello").await.unwrap();
     let first = system.comment(id(2), post.id, "first", 0).await.unwrap();
@@ -163,5 +163,5 @@ async fn what_cannot_be_read_hides_nothing_else_and_gives_nobody_rights() {
     system.uncomment(id(4), post.id, second.id).await.unwrap();
     let second = CommentId::new(second.id).unwrap();
     let kept = system.store.comments(support::post(post.id), &[second]).await.unwrap();
-    assert_eq!(kept.len(), 1, "somebody else's comment is still there");
+    assert_eq!(kept.len(), 1, "another author's comment still exists");
 }

@@ -1,4 +1,4 @@
-//! How timelines hear of posts: at once, or when they are back; no caller fails for want of it.
+//! Delivery to timelines: at once, or after an outage. No call fails because a delivery does.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -21,16 +21,16 @@ use microblog_testkit::{
 };
 use support::{
     PATIENCE, System, client, config, id, settles,
-    timelines::{Mood, Timelines},
+    timelines::{Mode, Timelines},
     violations,
 };
 
-/// For a call that publishes, whatever timelines do: the second for which it tries to deliver, and
-/// room for a busy machine.
+/// The limit of a call that publishes, whatever timelines do: the delivery timeout of one second,
+/// and slack for a busy machine.
 const PUBLISHED_WITHIN: Duration = Duration::from_secs(8);
 
 #[tokio::test]
-async fn a_delivery_says_what_the_post_is() {
+async fn a_delivery_describes_the_post() {
     let system = System::start(Single).await;
     let root = system.create(id(1), "root").await.unwrap().id;
     let first = system.repost(id(2), root).await.unwrap().id;
@@ -48,22 +48,22 @@ async fn a_delivery_says_what_the_post_is() {
         root_id,
         has_text,
     });
-    assert_eq!(system.timelines.heard(), expected);
+    assert_eq!(system.timelines.deliveries(), expected);
     assert_eq!(violations(&system.client).await, Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn what_timelines_miss_is_delivered_when_they_are_back() {
+async fn missed_posts_are_delivered_after_an_outage() {
     let places = [
-        (Single, Mood::Away),
-        (Single, Mood::Hanging),
-        (Single, Mood::Failing),
-        (Cluster, Mood::Away),
+        (Single, Mode::Unavailable),
+        (Single, Mode::Hanging),
+        (Single, Mode::Failing),
+        (Cluster, Mode::Unavailable),
     ];
     join_all(places.map(|(topology, mood)| missed(topology, mood))).await;
 }
 
-async fn missed(topology: Topology, mood: Mood) {
+async fn missed(topology: Topology, mood: Mode) {
     let system = System::start(topology).await;
     system.timelines.answer(mood);
     let began = Instant::now();
@@ -74,12 +74,12 @@ async fn missed(topology: Topology, mood: Mood) {
     for &post in &made {
         system.get(post, 0).await.unwrap();
     }
-    assert!(!violations(&system.client).await.is_empty(), "{mood:?}: they wait");
+    assert!(!violations(&system.client).await.is_empty(), "{mood:?}: posts are pending");
 
-    let before = system.timelines.heard().len();
-    system.timelines.answer(Mood::Well);
+    let before = system.timelines.deliveries().len();
+    system.timelines.answer(Mode::Ok);
     system.settles().await;
-    let heard = system.timelines.heard();
+    let heard = system.timelines.deliveries();
     let later: Vec<_> = heard[before..].iter().map(|heard| heard.post_id).collect();
     assert!(made.iter().all(|post| later.contains(post)), "{mood:?}: {later:?}");
 }
@@ -88,14 +88,14 @@ async fn missed(topology: Topology, mood: Mood) {
 async fn a_post_deleted_before_its_delivery_is_not_delivered() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
-        system.timelines.answer(Mood::Away);
+        system.timelines.answer(Mode::Unavailable);
         let root = system.create(id(1), "root").await.unwrap().id;
         let deleted = system.create(id(1), "deleted").await.unwrap().id;
         let repost = system.repost(id(2), deleted).await.unwrap().id;
         let deleted_repost = system.repost(id(3), root).await.unwrap().id;
         system.delete(id(1), deleted).await.unwrap();
         system.delete(id(3), deleted_repost).await.unwrap();
-        system.timelines.answer(Mood::Well);
+        system.timelines.answer(Mode::Ok);
         system.settles().await;
         let delivered =
             [root, deleted, repost, deleted_repost].map(|post| system.timelines.times(post) > 0);
@@ -104,18 +104,18 @@ async fn a_post_deleted_before_its_delivery_is_not_delivered() {
 }
 
 #[tokio::test]
-async fn any_number_of_waiting_posts_is_delivered_many_at_once() {
+async fn undelivered_posts_are_delivered_in_batches() {
     let system = System::start(Single).await;
-    system.timelines.answer(Mood::Away);
-    // One author has more than a page of the sweeper's.
+    system.timelines.answer(Mode::Unavailable);
+    // One author has more than one page of the sweeper.
     let authors = (0..650).map(|n| id(1 + n % 65)).chain(std::iter::repeat_n(id(99), 150));
     let made = join_all(authors.map(|author| system.create(author, "waits"))).await;
     let made: Vec<_> = made.into_iter().map(|post| post.unwrap().id).collect();
-    assert_eq!(system.timelines.heard(), []);
+    assert_eq!(system.timelines.deliveries(), []);
 
-    system.timelines.answer(Mood::Well);
+    system.timelines.answer(Mode::Ok);
     system.settles().await;
-    let heard = system.timelines.heard();
+    let heard = system.timelines.deliveries();
     for post in made {
         assert!(heard.iter().any(|heard| heard.post_id == post), "{post} is not delivered");
     }
@@ -124,11 +124,11 @@ async fn any_number_of_waiting_posts_is_delivered_many_at_once() {
 }
 
 #[tokio::test]
-async fn posts_that_wait_do_not_keep_new_ones_waiting() {
+async fn undelivered_posts_do_not_delay_new_ones() {
     let system = System::start(Single).await;
-    system.timelines.answer(Mood::Away);
+    system.timelines.answer(Mode::Unavailable);
     let old = system.create(id(1), "old").await.unwrap().id;
-    system.timelines.answer(Mood::Well);
+    system.timelines.answer(Mode::Ok);
     let new = system.create(id(1), "new").await.unwrap().id;
     assert_eq!(system.timelines.times(new), 1, "delivered before the call answers");
     system.settles().await;
@@ -137,13 +137,13 @@ async fn posts_that_wait_do_not_keep_new_ones_waiting() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_delivered_keeps_no_other_waiting() {
+async fn an_undeliverable_post_does_not_delay_others() {
     let system = System::start(Single).await;
-    system.timelines.answer(Mood::Away);
+    system.timelines.answer(Mode::Unavailable);
     let made = join_all((1..=6).map(|n| system.create(id(n), "waits"))).await;
     let made: Vec<_> = made.into_iter().map(|post| post.unwrap().id).collect();
     let &[refused, damaged, ref others @ ..] = &*made else { panic!("six posts") };
-    system.timelines.refuse(Some(refused));
+    system.timelines.reject(Some(refused));
     let key = |kind: &str| format!("post:{{{}}}:{kind}", support::post(damaged).partition());
     let mut admin = system.redis.nodes()[0].admin().await;
     for damage in [
@@ -152,43 +152,41 @@ async fn what_cannot_be_delivered_keeps_no_other_waiting() {
     ] {
         damage.exec_async(&mut admin).await.unwrap();
     }
-    system.timelines.answer(Mood::Well);
+    system.timelines.answer(Mode::Ok);
     eventually("the others are delivered", PATIENCE, async || {
         others.iter().all(|&post| system.timelines.times(post) > 0)
     })
     .await;
     assert_eq!(system.timelines.times(refused), 0);
-    let told = violations(&system.client).await.join("\n");
-    assert!(told.contains("1 posts wait to be delivered"), "the refused one: {told}");
+    let found = violations(&system.client).await.join("\n");
+    assert!(found.contains("1 undelivered posts"), "the rejected one: {found}");
 
-    system.timelines.refuse(None);
-    eventually("it is delivered, too", PATIENCE, async || system.timelines.times(refused) > 0)
-        .await;
+    system.timelines.reject(None);
+    eventually("also delivered", PATIENCE, async || system.timelines.times(refused) > 0).await;
 }
 
 #[tokio::test]
-async fn timelines_that_hang_hold_up_only_some_of_many_who_publish() {
+async fn a_hanging_timeline_service_delays_a_limited_number_of_callers() {
     let system = System::start(Single).await;
-    system.timelines.answer(Mood::Hanging);
+    system.timelines.answer(Mode::Hanging);
     let began = Instant::now();
-    // Were each to wait for a second, 100 at a time on one connection, it would take six.
+    // If each waited for a second, 100 at a time on one connection, it would take six.
     let made = join_all((1..=600).map(|n| system.create(id(n), "published"))).await;
     let made: Vec<_> = made.into_iter().map(|post| post.unwrap().id).collect();
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     system.get(made[0], 0).await.unwrap();
 
-    let before = system.timelines.heard().len();
-    system.timelines.answer(Mood::Well);
+    let before = system.timelines.deliveries().len();
+    system.timelines.answer(Mode::Ok);
     system.settles().await;
-    let heard = system.timelines.heard();
+    let heard = system.timelines.deliveries();
     let heard: HashSet<_> = heard[before..].iter().map(|heard| heard.post_id).collect();
     assert!(made.iter().all(|post| heard.contains(post)));
 }
 
-/// Has many publish at once, and returns what was answered within the second in which a delivery is
-/// tried.
+/// Publishes many posts at once. Returns what was answered within the delivery timeout.
 async fn publish_at_once(system: &System, posts: u64) -> Vec<u64> {
-    // A connection has 100 calls under way.
+    // A connection has at most 100 calls in flight.
     let clients: Vec<_> = (0..4).map(|_| client(&system.address)).collect();
     let create = |n: u64| {
         let mut client = clients[n as usize % clients.len()].clone();
@@ -206,10 +204,11 @@ async fn publish_at_once(system: &System, posts: u64) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn all_of_many_posts_are_delivered_when_their_calls_answer() {
+async fn all_posts_are_delivered_when_their_calls_answer() {
     let system = System::start_without_jobs(Single).await;
     let made = publish_at_once(&system, 1_200).await;
-    let heard: HashSet<_> = system.timelines.heard().iter().map(|heard| heard.post_id).collect();
+    let heard: HashSet<_> =
+        system.timelines.deliveries().iter().map(|heard| heard.post_id).collect();
     let missing = made.iter().filter(|post| !heard.contains(post)).count();
     assert_eq!(missing, 0, "of {}", made.len());
     assert!(system.timelines.largest() > 1, "they share calls");
@@ -218,21 +217,22 @@ async fn all_of_many_posts_are_delivered_when_their_calls_answer() {
 #[tokio::test]
 async fn a_pause_of_the_store_leaves_no_post_undelivered() {
     let system = System::start_without_jobs(Single).await;
-    // Known to the store, and connected.
+    // Loads the functions, and connects.
     system.create(id(1), "first").await.unwrap();
     let mut admin = system.redis.nodes()[0].admin().await;
     cmd("CLIENT").arg("PAUSE").arg(250).exec_async(&mut admin).await.unwrap();
     let made = publish_at_once(&system, 400).await;
-    let heard: HashSet<_> = system.timelines.heard().iter().map(|heard| heard.post_id).collect();
+    let heard: HashSet<_> =
+        system.timelines.deliveries().iter().map(|heard| heard.post_id).collect();
     let missing = made.iter().filter(|post| !heard.contains(post)).count();
     assert_eq!(missing, 0, "of {}", made.len());
 }
 
 #[tokio::test]
-async fn a_post_that_is_refused_keeps_no_other_of_its_call_from_being_delivered() {
+async fn a_rejected_post_does_not_block_the_others_of_its_call() {
     let system = System::start_without_jobs(Single).await;
-    // A repeated call publishes what it made before: its post's id is known.
-    system.timelines.answer(Mood::Away);
+    // A repeated call publishes its earlier post, so the id is known.
+    system.timelines.answer(Mode::Unavailable);
     let request_id = support::request_id();
     let request = |author| microblog_proto::post::CreatePostRequest {
         author_id: id(author),
@@ -244,8 +244,8 @@ async fn a_post_that_is_refused_keeps_no_other_of_its_call_from_being_delivered(
         post.into_inner().post.unwrap().id
     };
     let posts = join_all((1..=60).map(create)).await;
-    system.timelines.refuse(Some(posts[30]));
-    system.timelines.answer(Mood::Well);
+    system.timelines.reject(Some(posts[30]));
+    system.timelines.answer(Mode::Ok);
     join_all((1..=60).map(create)).await;
     let delivered = posts.iter().map(|&post| system.timelines.times(post) > 0);
     let delivered: Vec<_> = delivered.collect();
@@ -255,7 +255,7 @@ async fn a_post_that_is_refused_keeps_no_other_of_its_call_from_being_delivered(
 }
 
 #[tokio::test]
-async fn without_a_timeline_service_nothing_piles_up() {
+async fn without_a_timeline_service_the_outbox_stays_empty() {
     let redis = RedisServer::start().await;
     let config = config(&redis.url("post"), &[]);
     let service = microblog_post::service(&config, None, Worker::ONLY).await.unwrap();
@@ -263,7 +263,7 @@ async fn without_a_timeline_service_nothing_piles_up() {
     let posts = (1..50).map(|n| {
         let mut client = client(&address);
         async move {
-            let (request_id, text) = (support::request_id(), "nobody is told".to_owned());
+            let (request_id, text) = (support::request_id(), "nothing is delivered".to_owned());
             let request =
                 microblog_proto::post::CreatePostRequest { author_id: id(n), request_id, text };
             client.create_post(request).await.unwrap();
@@ -274,7 +274,7 @@ async fn without_a_timeline_service_nothing_piles_up() {
 }
 
 #[tokio::test]
-async fn a_timeline_service_that_comes_up_later_hears_of_all_posts() {
+async fn a_timeline_service_that_starts_later_gets_all_posts() {
     let redis = RedisServer::start().await;
     let config = config(&redis.url("post"), &[]);
     let port = testkit::free_port();

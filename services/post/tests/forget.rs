@@ -1,5 +1,5 @@
-//! Deleted accounts: their posts go, with what others count of them, whatever crashes, and they
-//! post and comment no more.
+//! Deleted accounts: their posts are deleted, with the counts of reposts, whatever crashes; new
+//! posts and comments are rejected.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -9,14 +9,16 @@ use std::time::Duration;
 
 use microblog_domain::RequestId;
 use microblog_post::{
-    Admitted, Content, Delivery, Eraser, Origin, Posts, Published, Sweeper, forget_marked,
+    CommentAdmission, Content, Delivery, Eraser, Origin, Posts, Published, Sweeper, forget_marked,
 };
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::{self as testkit, Topology, redis};
-use support::{System, config, id, lists::List, refused, request_id, timelines::Timelines, user};
+use support::{
+    System, assert_rejected, config, id, lists::List, request_id, timelines::Timelines, user,
+};
 use tonic::{Code, Status};
 
-/// Two pages and a half.
+/// Two and a half pages.
 const MANY: usize = 450;
 
 async fn forget(system: &System, user_id: u64) {
@@ -26,15 +28,15 @@ async fn forget(system: &System, user_id: u64) {
 
 async fn forget_now(system: &System) {
     let delivery = Delivery::new(system.store.clone(), None);
-    let tiers = support::tiers(&system.store);
-    let posts = Posts::new(tiers.clone(), delivery);
-    forget_marked(&tiers, &posts).await.unwrap();
-    while Eraser::new(tiers.clone(), Duration::ZERO).round().await.unwrap() {}
+    let tiered = support::tiered(&system.store);
+    let posts = Posts::new(tiered.clone(), delivery);
+    forget_marked(&tiered, &posts).await.unwrap();
+    while Eraser::new(tiered.clone(), Duration::ZERO).run_once().await.unwrap() {}
 }
 
-/// Waits until the jobs of the service have deleted the posts of an account.
-async fn posts_go(client: &support::Client, author_id: u64) {
-    testkit::eventually("its posts are gone", support::PATIENCE, async || {
+/// Waits until the service's jobs have deleted the posts of an account.
+async fn posts_are_deleted(client: &support::Client, author_id: u64) {
+    testkit::eventually("its posts are deleted", support::PATIENCE, async || {
         let request = pb::ListUserPostsRequest { author_id, ..Default::default() };
         let left = client.clone().list_user_posts(request).await;
         left.is_ok_and(|left| left.get_ref().posts.is_empty())
@@ -55,11 +57,11 @@ async fn create(system: &System, author_id: u64, request: &str) -> Result<pb::Po
 
 #[track_caller]
 fn is_no_account<T: std::fmt::Debug>(answer: Result<T, Status>) {
-    refused(answer, Code::NotFound, ErrorReason::UserNotFound);
+    assert_rejected(answer, Code::NotFound, ErrorReason::UserNotFound);
 }
 
 #[tokio::test]
-async fn the_posts_of_a_forgotten_account_go_and_it_makes_no_more() {
+async fn posts_of_a_deleted_account_are_deleted_and_new_ones_rejected() {
     for topology in [Topology::Single, Topology::Cluster] {
         let system = System::start(topology).await;
         let gone = id(1);
@@ -75,18 +77,18 @@ async fn the_posts_of_a_forgotten_account_go_and_it_makes_no_more() {
 
         forget(&system, gone).await;
         forget(&system, gone).await;
-        posts_go(&system.client, gone).await;
+        posts_are_deleted(&system.client, gone).await;
         system.settles().await;
         for post in [own.id, repost.id] {
-            refused(system.get(post, 0).await, Code::NotFound, ErrorReason::PostNotFound);
+            assert_rejected(system.get(post, 0).await, Code::NotFound, ErrorReason::PostNotFound);
         }
-        // What it wrote on the posts of others goes when no call of its is under way any more.
+        // Its likes and comments are erased after the grace period.
         assert_eq!(support::being_erased(&system.client).await, 1);
-        let tiers = support::tiers(&system.store);
-        let later = Eraser::new(tiers.clone(), Duration::from_secs(3_600));
-        assert!(!later.round().await.unwrap(), "it is too soon");
+        let tiered = support::tiered(&system.store);
+        let later = Eraser::new(tiered.clone(), Duration::from_secs(3_600));
+        assert!(!later.run_once().await.unwrap(), "the grace period has not passed");
         assert_eq!(system.get(others.id, 0).await.unwrap().comments, 1);
-        assert!(Eraser::new(tiers, Duration::ZERO).round().await.unwrap());
+        assert!(Eraser::new(tiered, Duration::ZERO).run_once().await.unwrap());
         assert_eq!(support::being_erased(&system.client).await, 0);
         let others = system.get(others.id, gone).await.unwrap();
         assert_eq!((others.reposts, others.comments, others.likes), (1, 0, 0));
@@ -99,14 +101,14 @@ async fn the_posts_of_a_forgotten_account_go_and_it_makes_no_more() {
         is_no_account(system.comment(gone, others.id, "hello", 0).await);
         is_no_account(system.comment(gone, others.id, "hello", comment.id).await);
         let repeated = create(&system, gone, &request).await;
-        refused(repeated, Code::NotFound, ErrorReason::PostNotFound);
+        assert_rejected(repeated, Code::NotFound, ErrorReason::PostNotFound);
         assert_eq!(system.get(others.id, 0).await.unwrap(), others);
         system.settles().await;
     }
 }
 
 #[tokio::test]
-async fn an_account_that_never_posted_is_forgotten_for_good() {
+async fn an_account_without_posts_is_deleted_for_good() {
     let system = System::start_without_jobs(Topology::Single).await;
     for work in [&[user(1)][..], &[]] {
         forget(&system, id(1)).await;
@@ -115,21 +117,21 @@ async fn an_account_that_never_posted_is_forgotten_for_good() {
         assert_eq!(system.store.forgetting().await.unwrap(), []);
         is_no_account(system.create(id(1), "I am back").await);
     }
-    // Its neighbour in the same partition may.
+    // An account of the same partition may still post.
     system.create(id(1) + 4096, "hello").await.unwrap();
     assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn a_comment_that_was_let_through_is_not_made_when_its_author_is_forgotten() {
+async fn an_admitted_comment_is_rejected_after_its_author_is_deleted() {
     let system = System::start_without_jobs(Topology::Single).await;
     let post = system.create(id(2), "discuss").await.unwrap();
     let request = request_id();
     let parsed = RequestId::parse("request_id", &request).unwrap();
     let on = support::post(post.id);
     let admitted = system.store.admit_comment(on, user(1), parsed).await.unwrap();
-    assert_eq!(admitted, Admitted::Yes);
-    // Killed here; and before the caller repeats it, the account is deleted.
+    assert_eq!(admitted, CommentAdmission::Admitted);
+    // A crash here; the account is deleted before the caller repeats the request.
     forget(&system, id(1)).await;
     let request = pb::AddCommentRequest {
         author_id: id(1),
@@ -143,26 +145,26 @@ async fn a_comment_that_was_let_through_is_not_made_when_its_author_is_forgotten
 }
 
 #[tokio::test]
-async fn an_account_is_being_forgotten_until_its_last_post_is_gone() {
+async fn an_account_stays_marked_until_its_last_post_is_deleted() {
     let system = System::start_without_jobs(Topology::Single).await;
     let post = system.create(id(1), "hello").await.unwrap();
     forget(&system, id(1)).await;
-    assert!(!system.store.forgot(user(1)).await.unwrap());
+    assert!(!system.store.finish_forgetting(user(1)).await.unwrap());
     assert_eq!(system.store.forgetting().await.unwrap(), [user(1)]);
     assert_eq!(support::being_erased(&system.client).await, 1);
 
     system.delete(id(1), post.id).await.unwrap();
-    assert!(system.store.forgot(user(1)).await.unwrap());
+    assert!(system.store.finish_forgetting(user(1)).await.unwrap());
     assert_eq!(system.store.forgetting().await.unwrap(), []);
     let authors = format!("post:{{{}}}:authors", user(1).partition());
     let mut admin = system.redis.nodes()[0].admin().await;
     let left: bool = redis::cmd("EXISTS").arg(authors).query_async(&mut admin).await.unwrap();
-    assert!(!left, "nobody looks for its posts any more");
+    assert!(!left, "the account is not an author any more");
     assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn an_entry_without_a_post_keeps_no_account_from_being_forgotten() {
+async fn a_dangling_list_entry_does_not_block_the_deletion_of_an_account() {
     let system = System::start_without_jobs(Topology::Single).await;
     let post = system.create(id(1), "hello").await.unwrap();
     let list = format!("post:{{{}}}:posts:{}", user(1).partition(), id(1));
@@ -176,7 +178,7 @@ async fn an_entry_without_a_post_keeps_no_account_from_being_forgotten() {
 }
 
 #[tokio::test]
-async fn a_post_that_cannot_be_read_is_forgotten_too() {
+async fn a_malformed_post_of_a_deleted_account_is_deleted() {
     let system = System::start_without_jobs(Topology::Single).await;
     let post = system.create(id(1), "hello").await.unwrap();
     system.like(id(2), post.id).await.unwrap();
@@ -194,7 +196,7 @@ async fn a_post_that_cannot_be_read_is_forgotten_too() {
 }
 
 #[tokio::test]
-async fn many_posts_are_forgotten_though_the_first_attempt_stopped_half_way() {
+async fn many_posts_are_deleted_after_the_first_attempt_stopped() {
     for topology in [Topology::Single, Topology::Cluster] {
         let system = System::start_without_jobs(topology).await;
         let root = system.create(id(2), "root").await.unwrap();
@@ -217,24 +219,24 @@ async fn many_posts_are_forgotten_though_the_first_attempt_stopped_half_way() {
         };
         let made = futures::future::join_all(contents.iter().map(publish)).await;
         forget(&system, id(1)).await;
-        // Deleted, and stopped before anybody was told: the newest and the oldest half page.
+        // Deleted without notifying the targets: the newest and the oldest half page.
         for n in (0..100).chain(MANY - 100..MANY) {
-            system.store.delete(&support::ending(made[n], &contents[n])).await.unwrap().unwrap();
+            system.store.delete(&support::deletion(made[n], &contents[n])).await.unwrap().unwrap();
         }
 
         forget_now(&system).await;
         assert_eq!(posts_of(&system, id(1)).await, []);
         assert_eq!(system.store.forgetting().await.unwrap(), []);
         let delivery = Delivery::new(system.store.clone(), None);
-        let mut sweeper = Sweeper::new(support::tiers(&system.store), delivery);
-        sweeper.tell(Duration::ZERO).await.unwrap();
+        let mut sweeper = Sweeper::new(support::tiered(&system.store), delivery);
+        sweeper.notify_targets(Duration::ZERO).await.unwrap();
         assert_eq!(system.get(root.id, 0).await.unwrap().reposts, 0);
         assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
     }
 }
 
 #[tokio::test]
-async fn forgetting_goes_on_after_a_crash() {
+async fn deletion_of_an_account_resumes_after_a_crash() {
     let redis = testkit::Store::start(Topology::Single).await;
     let program = env!("CARGO_BIN_EXE_microblog-post");
     let url = redis.url("post");
@@ -254,16 +256,16 @@ async fn forgetting_goes_on_after_a_crash() {
 
     let process = testkit::Process::start(program, &args).await;
     let client = support::client(&process.address());
-    posts_go(&client, id(1)).await;
+    posts_are_deleted(&client, id(1)).await;
     support::settles(&client).await;
 }
 
-/// Posts of one author, more than are read of each at once; and comments on one of them, likewise.
+/// More posts of one author than are read of each at once; likewise comments on one of them.
 const POSTS: usize = 230;
 const COMMENTS: u64 = 1_100;
 
 #[tokio::test]
-async fn likes_and_comments_go_although_the_eraser_dies_again_and_again() {
+async fn likes_and_comments_are_erased_by_a_repeatedly_killed_eraser() {
     for topology in [Topology::Single, Topology::Cluster] {
         let system = System::start_without_jobs(topology).await;
         let gone = [id(1), id(2)];
@@ -294,11 +296,12 @@ async fn likes_and_comments_go_although_the_eraser_dies_again_and_again() {
             forget(&system, account).await;
         }
 
-        let (tiers, mut cut_off) = (support::tiers(&system.store), 0);
+        let (tiered, mut cut_off) = (support::tiered(&system.store), 0);
         for milliseconds in (1..).map(|n: u64| n * n) {
-            // Each is another process, which remembers nothing.
-            let eraser = Eraser::new(tiers.clone(), Duration::ZERO);
-            match tokio::time::timeout(Duration::from_millis(milliseconds), eraser.round()).await {
+            // Each stands for another process, without state.
+            let eraser = Eraser::new(tiered.clone(), Duration::ZERO);
+            match tokio::time::timeout(Duration::from_millis(milliseconds), eraser.run_once()).await
+            {
                 Ok(done) => {
                     assert!(done.unwrap());
                     break;
@@ -317,15 +320,15 @@ async fn likes_and_comments_go_although_the_eraser_dies_again_and_again() {
         assert_eq!(left.len() as u64, COMMENTS * 3 / 5 + 1);
         assert_eq!(system.get(long, 0).await.unwrap().comments, left.len() as u64);
         assert_eq!(answer.in_reply_to_id, comments[0]);
-        assert_eq!(left.last(), Some(&answer.id), "it answers one that is gone");
+        assert_eq!(left.last(), Some(&answer.id), "a reply to a deleted comment");
         assert_eq!(system.get(alone.post_id, 0).await.unwrap().comments, 0);
-        assert!(!Eraser::new(tiers, Duration::ZERO).round().await.unwrap());
+        assert!(!Eraser::new(tiered, Duration::ZERO).run_once().await.unwrap());
         assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
     }
 }
 
 #[tokio::test]
-async fn what_an_account_wrote_goes_at_the_memory_limit() {
+async fn erasure_works_at_the_memory_limit() {
     let system = System::start_without_jobs(Topology::Single).await;
     let [gone, author] = [id(1), id(2)];
     let own = system.create(gone, "goes").await.unwrap();
@@ -337,12 +340,12 @@ async fn what_an_account_wrote_goes_at_the_memory_limit() {
     limit.arg("SET").arg("maxmemory").arg(1);
     limit.exec_async(&mut system.redis.nodes()[0].admin().await).await.unwrap();
     let refusal = system.create(author, "no room").await;
-    refused(refusal, Code::ResourceExhausted, ErrorReason::StoreFull);
+    assert_rejected(refusal, Code::ResourceExhausted, ErrorReason::StoreFull);
 
     forget(&system, gone).await;
     forget_now(&system).await;
     assert_eq!(support::being_erased(&system.client).await, 0);
-    refused(system.get(own.id, 0).await, Code::NotFound, ErrorReason::PostNotFound);
+    assert_rejected(system.get(own.id, 0).await, Code::NotFound, ErrorReason::PostNotFound);
     let left = system.get(post.id, gone).await.unwrap();
     assert_eq!((left.comments, left.likes, left.liked), (0, 0, false));
 }

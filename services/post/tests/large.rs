@@ -1,4 +1,4 @@
-//! The longest texts: a page ends where it gets too large for one message, and the next goes on.
+//! The longest texts: a page ends where it would exceed a message, and the next continues there.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -9,13 +9,13 @@ use microblog_proto::post as pb;
 use microblog_testkit::Topology::Single;
 use support::{System, id, lists::List, request_id};
 
-/// As many bytes as 2,000 characters may have: a page of 200 of them would have 6 MiB.
+/// The most bytes of 2,000 characters: a page of 200 of them would have 6 MiB.
 fn longest() -> String {
     "👩‍👩".repeat(1_450) + &"👍🏽".repeat(550)
 }
 
 #[tokio::test]
-async fn lists_of_the_longest_texts_are_read_to_their_end() {
+async fn lists_of_the_longest_texts_can_be_read_to_their_end() {
     const ENTRIES: u64 = 150;
     let system = System::start(Single).await;
     let text = longest();
@@ -24,7 +24,7 @@ async fn lists_of_the_longest_texts_are_read_to_their_end() {
     let comments = (0..ENTRIES).map(|n| system.comment(id(10 + n), root.id, &text, 0));
     let comments: Vec<_> =
         join_all(comments).await.into_iter().map(|comment| comment.unwrap().id).collect();
-    // All by one author, so that its own list has them, each with its root.
+    // All by one author, so that its list has them, each with its root.
     let reposts = (0..ENTRIES).map(|_| {
         let request = pb::RepostRequest {
             author_id: id(2),
@@ -47,7 +47,7 @@ async fn lists_of_the_longest_texts_are_read_to_their_end() {
     assert_eq!(List::oldest(root.id).whole(&system.client, 200).await, oldest);
     oldest.reverse();
     assert_eq!(List::newest(root.id).whole(&system.client, 200).await, oldest);
-    // Small entries are not cut off.
+    // Small entries are not truncated.
     join_all((0..200).map(|n| system.like(id(1_000 + n), root.id))).await;
     let (page, next) = List::Likers(root.id).page(&system.client, 200, "").await.unwrap();
     assert_eq!((page.len(), next.as_str()), (200, ""));

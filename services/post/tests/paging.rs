@@ -1,5 +1,4 @@
-//! The lists in pages: to the end whatever happens between two pages, and with no other list's
-//! tokens.
+//! Paging: every list can be read to its end during writes, and accepts only its own tokens.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -11,7 +10,7 @@ use microblog_testkit::{
     Topology::{self, Cluster, Single},
     redis::cmd,
 };
-use support::{System, id, lists::List, names_fields, refused};
+use support::{System, assert_rejected, id, lists::List, names_fields};
 use tonic::Code;
 
 /// The owner of the lists.
@@ -24,7 +23,7 @@ async fn with_lists(topology: Topology) -> (System, [List; 5]) {
     (system, List::all_of(post.id, AUTHOR))
 }
 
-/// Adds something new to a list; returns what is listed.
+/// Adds an entry to a list; returns it.
 async fn add(system: &System, list: List, n: u64) -> u64 {
     match list {
         List::Likers(post) => {
@@ -58,7 +57,7 @@ async fn clear(system: &System, list: List) {
 }
 
 #[tokio::test]
-async fn every_list_is_read_to_its_end_while_it_changes() {
+async fn every_list_can_be_read_to_its_end_while_it_changes() {
     for topology in [Single, Cluster] {
         let (system, lists) = with_lists(topology).await;
         for list in lists {
@@ -85,7 +84,7 @@ async fn changes_between_pages(system: &System, list: List) {
             break;
         }
         assert_eq!(seen.len() % 7, 0, "only the last page of {list:?} is short");
-        // One is new, the one after which the next page begins goes, and one yet to come.
+        // One entry is added; the one at the cursor and a later one are removed.
         added.push(add(system, list, n).await);
         remove(system, list, *seen.last().unwrap()).await;
         let coming = before.iter().filter(|entry| !seen.contains(entry) && !gone.contains(*entry));
@@ -111,7 +110,7 @@ fn is_oldest_first(list: List) -> bool {
 }
 
 #[tokio::test]
-async fn likes_of_one_moment_are_all_listed_once() {
+async fn likes_with_equal_stamps_are_all_listed_once() {
     let (system, [likers, ..]) = with_lists(Single).await;
     let List::Likers(post) = likers else { panic!("the first list") };
     let partition = support::post(post).partition();
@@ -133,7 +132,7 @@ async fn likes_of_one_moment_are_all_listed_once() {
 }
 
 #[tokio::test]
-async fn pages_have_20_entries_or_as_many_as_asked_up_to_200() {
+async fn pages_have_20_entries_by_default_and_up_to_200() {
     let (system, lists) = with_lists(Single).await;
     for list in lists {
         // The comments are the same in either order.
@@ -154,7 +153,7 @@ async fn pages_have_20_entries_or_as_many_as_asked_up_to_200() {
 }
 
 #[tokio::test]
-async fn a_token_opens_its_own_list_alone() {
+async fn a_token_is_valid_for_its_own_list_only() {
     let system = System::start(Single).await;
     let mut lists = Vec::new();
     for author in [id(1), id(2)] {
@@ -175,18 +174,18 @@ async fn a_token_opens_its_own_list_alone() {
             if list == other {
                 assert!(!answer.unwrap().0.is_empty());
             } else {
-                refused(answer, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+                assert_rejected(answer, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
             }
         }
     }
-    // Oldest first is what no order means.
+    // The default order is oldest first.
     let List::Comments(post, _) = lists[1] else { panic!("comments") };
     let unspecified = List::Comments(post, 0);
     assert_eq!(unspecified.page(&system.client, 1, "").await.unwrap().1, tokens[1]);
 }
 
 #[tokio::test]
-async fn a_damaged_token_is_refused() {
+async fn a_damaged_token_is_rejected() {
     let (system, lists) = with_lists(Single).await;
     for list in lists {
         join_all((0..3).map(|n| add(&system, list, n))).await;
@@ -207,13 +206,13 @@ async fn a_damaged_token_is_refused() {
         }
         for token in damaged {
             let answer = list.page(&system.client, 1, &token).await;
-            refused(answer, Code::InvalidArgument, ErrorReason::PageTokenInvalid);
+            assert_rejected(answer, Code::InvalidArgument, ErrorReason::PageTokenInvalid);
         }
     }
 }
 
 #[tokio::test]
-async fn lists_of_nothing_are_empty_or_not_found() {
+async fn lists_of_missing_posts_are_empty_or_not_found() {
     for topology in [Single, Cluster] {
         let (system, lists) = with_lists(topology).await;
         for list in lists {
@@ -222,7 +221,7 @@ async fn lists_of_nothing_are_empty_or_not_found() {
         let [of_a_post @ .., _] = List::all_of(id(99), AUTHOR);
         for list in of_a_post {
             let answer = list.page(&system.client, 0, "").await;
-            refused(answer, Code::NotFound, ErrorReason::PostNotFound);
+            assert_rejected(answer, Code::NotFound, ErrorReason::PostNotFound);
         }
         let unknown = List::Comments(id(99), 7).page(&system.client, -1, "").await;
         names_fields(unknown, &["order", "page_size"]);

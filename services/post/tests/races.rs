@@ -1,5 +1,5 @@
-//! Many at once: a request that is repeated happens once, counts are those of their lists, and
-//! nothing outlives the post that it belongs to.
+//! Concurrency: a repeated request executes once, counts equal the lists, and nothing outlives its
+//! post.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -15,7 +15,7 @@ use support::{Client, System, client, id, keys_of, lists::List, request_id};
 
 const CLIENTS: u64 = 64;
 
-/// Returns so many clients, each with a connection of its own.
+/// Returns clients with a connection each.
 fn clients(system: &System) -> Vec<Client> {
     (0..CLIENTS).map(|_| client(&system.address)).collect()
 }
@@ -93,7 +93,7 @@ async fn one_request_of_64_clients_adds_one_comment_and_counts_it_once() {
 }
 
 #[tokio::test]
-async fn likes_and_unlikes_at_once_leave_one_or_none() {
+async fn concurrent_likes_and_unlikes_leave_one_or_none() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         let (user_id, post_id) = (id(2), system.create(id(1), "like me").await.unwrap().id);
@@ -119,7 +119,7 @@ async fn likes_and_unlikes_at_once_leave_one_or_none() {
 }
 
 #[tokio::test]
-async fn a_post_deleted_under_likes_and_comments_leaves_nothing_behind() {
+async fn a_post_deleted_under_likes_and_comments_leaves_no_keys() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         let author_id = id(1);
@@ -128,7 +128,7 @@ async fn a_post_deleted_under_likes_and_comments_leaves_nothing_behind() {
         let (fans, rest) = clients.split_at_mut(32);
         let fans = fans.iter_mut().zip(10..).map(async |(client, n)| {
             let mut refusals = Vec::new();
-            // Until the post is seen to be gone, and a little longer.
+            // Until the post is seen to be deleted, and a little longer.
             while refusals.len() < 8 {
                 let (user_id, author_id) = (id(n), id(n));
                 let like = client.like(pb::LikeRequest { user_id, post_id }).await;
@@ -146,7 +146,7 @@ async fn a_post_deleted_under_likes_and_comments_leaves_nothing_behind() {
             refusals
         });
         let deletes = async {
-            microblog_testkit::eventually("it is liked", support::PATIENCE, async || {
+            microblog_testkit::eventually("the like is counted", support::PATIENCE, async || {
                 system.get(post_id, 0).await.unwrap().comments > 50
             })
             .await;
@@ -162,7 +162,7 @@ async fn a_post_deleted_under_likes_and_comments_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn reposts_made_and_deleted_at_once_are_counted_right() {
+async fn concurrently_made_and_deleted_reposts_are_counted_correctly() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         let root = system.create(id(1), "root").await.unwrap().id;

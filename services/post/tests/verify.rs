@@ -1,4 +1,5 @@
-//! `Verify` tells of each kind of damage, by ids alone: other tests rely on its silence.
+//! `Verify` reports each kind of damage, by ids alone; other tests rely on its having no false
+//! positives.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -11,16 +12,16 @@ use microblog_testkit::{
     Topology::{Cluster, Single},
     redis::cmd,
 };
-use support::{System, id, refused, violations};
+use support::{System, assert_rejected, id, violations};
 use tonic::Code;
 
-/// Returns a key of a post's or an account's.
+/// Returns a key of a post or an account.
 fn key(kind: &str, owner: u64) -> String {
     format!("post:{{{}}}:{kind}:{owner}", support::post(owner).partition())
 }
 
 #[tokio::test]
-async fn each_kind_of_damage_is_told_of() {
+async fn each_kind_of_damage_is_reported_and_repaired() {
     let system = System::start_without_jobs(Single).await;
     let [ann, bob, carl] = [1, 2, 3].map(id);
     let root = system.create(ann, "private words").await.unwrap().id;
@@ -52,12 +53,12 @@ async fn each_kind_of_damage_is_told_of() {
             "{root} counts Counts {{ likes: 2, comments: 1, reposts: 1 }}, its lists have Counts \
              {{ likes: 1, comments: 1, reposts: 0 }}"
         ),
-        format!("{root} has 0 contents of 1 comments"),
-        format!("{repost} repeats {root}: listed there false, which exists true"),
-        format!("{plain} lists {root}, which does not repeat it"),
-        format!("{carl} has {gone} listed, which is none of its posts"),
-        format!("partition {partition}: 1 reposts wait to be told"),
-        format!("partition {partition}: 1 posts wait to be delivered"),
+        format!("{root} has 0 bodies of 1 comments"),
+        format!("{repost} reposts {root}: is listed false, target exists true"),
+        format!("{plain} lists {root}, which is not its repost"),
+        format!("{carl} lists {gone}, which is not one of its posts"),
+        format!("partition {partition}: 1 pending reposts"),
+        format!("partition {partition}: 1 undelivered posts"),
     ];
     let found: BTreeSet<_> = violations(&system.client).await.into_iter().collect();
     assert_eq!(found, expected.into());
@@ -66,10 +67,10 @@ async fn each_kind_of_damage_is_told_of() {
     assert_eq!(left, Vec::<String>::new());
     assert!(repaired.len() >= 6, "{repaired:?}");
     for mended in [
-        format!("comment {comment} on {root} is ended"),
+        format!("comment {comment} on {root} is deleted"),
         format!("{root} counts what its lists have"),
-        format!("{root} is not among the reposts of {plain} any more"),
-        format!("{gone} is not on the list of {carl} any more"),
+        format!("{root} is removed from the reposts of {plain}"),
+        format!("{gone} is removed from the list of {carl}"),
     ] {
         assert!(repaired.contains(&mended), "{mended}: {repaired:?}");
     }
@@ -77,7 +78,7 @@ async fn each_kind_of_damage_is_told_of() {
 }
 
 #[tokio::test]
-async fn a_repost_that_its_target_lost_or_was_told_to_have_gone_is_listed_again() {
+async fn a_missing_backlink_or_a_wrong_tombstone_is_repaired() {
     let system = System::start_without_jobs(Single).await;
     let root = system.create(id(1), "a post").await.unwrap().id;
     let repost = system.repost(id(2), root).await.unwrap().id;
@@ -86,7 +87,7 @@ async fn a_repost_that_its_target_lost_or_was_told_to_have_gone_is_listed_again(
         cmd("ZREM").arg(key("reposts", root)).arg(repost),
         cmd("ZADD").arg(key("unreposted", root)).arg(repost + 4096).arg(repost),
         cmd("HDEL").arg(key("post", root)).arg("r"),
-        // Contents without comments.
+        // Bodies without comments.
         cmd("HSET").arg(key("comment_bodies", root)).arg(7).arg("text"),
     ] {
         damage.exec_async(&mut admin).await.unwrap();
@@ -99,7 +100,7 @@ async fn a_repost_that_its_target_lost_or_was_told_to_have_gone_is_listed_again(
 }
 
 #[tokio::test]
-async fn what_the_archive_is_still_to_be_told_is_counted_and_no_violation() {
+async fn archive_outbox_entries_are_counted_and_no_violation() {
     let system = System::start_without_jobs(Single).await;
     let post = system.create(id(1), "a post").await.unwrap().id;
     let mut admin = system.redis.nodes()[0].admin().await;
@@ -146,10 +147,10 @@ async fn one_account_is_checked_alone() {
 }
 
 #[tokio::test]
-async fn a_clock_that_jumped_ahead_is_told_of_and_set_back() {
+async fn a_clock_that_is_ahead_is_reported_and_set_back() {
     let system = System::start_without_jobs(Single).await;
     let before = system.create(id(1), "a post").await.unwrap().id;
-    // Both clocks were a year ahead for a moment: a post has its id of then.
+    // Both clocks were a year ahead for a moment: one post has an id from then.
     let partition = support::user(1).partition();
     let clock = format!("post:{{{partition}}}:clock");
     let mut admin = system.redis.nodes()[0].admin().await;
@@ -162,14 +163,18 @@ async fn a_clock_that_jumped_ahead_is_told_of_and_set_back() {
         command.exec_async(&mut admin).await.unwrap();
     }
     let comment = system.comment(id(2), before, "a comment", 0).await;
-    refused(comment, Code::Unavailable, ErrorReason::ClockAhead);
-    refused(system.create(id(1), "a post").await, Code::Unavailable, ErrorReason::ClockAhead);
-    refused(system.delete(id(1), before).await, Code::Unavailable, ErrorReason::ClockAhead);
+    assert_rejected(comment, Code::Unavailable, ErrorReason::ClockAhead);
+    assert_rejected(
+        system.create(id(1), "a post").await,
+        Code::Unavailable,
+        ErrorReason::ClockAhead,
+    );
+    assert_rejected(system.delete(id(1), before).await, Code::Unavailable, ErrorReason::ClockAhead);
     let expected = format!("the clock of partition {partition} is 3153");
     let found = violations(&system.client).await;
     assert!(found.len() == 1 && found[0].starts_with(&expected), "{found:?}");
 
-    // What a repair has to date, it dates when the clocks are set back.
+    // The repair issues its stamp after the clocks are set back.
     let lost = system.create(id(2), "a post").await.unwrap().id;
     let comment = system.comment(id(1), lost, "a comment", 0).await.unwrap().id;
     let mut lose = cmd("HDEL");

@@ -1,4 +1,4 @@
-//! What the measurements of posts share: accounts, texts, and what Redis says of its memory.
+//! Shared by the benchmarks: accounts, texts, and Redis' memory statistics.
 
 #![allow(dead_code, reason = "no measurement uses all of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that fails panics")]
@@ -56,8 +56,7 @@ fn indices(n: u64, below: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(n + 1), step).map(move |state| (state >> 33) as usize % below)
 }
 
-/// Returns the bytes that the server uses, but for what connections and the append-only file have
-/// under way.
+/// Returns the bytes that the server uses, without buffers of connections and the append-only file.
 pub(crate) async fn used(admin: &mut MultiplexedConnection) -> i64 {
     let info = info(admin).await;
     let number = |name: &str| -> i64 {
@@ -77,7 +76,7 @@ pub(crate) async fn remove(admin: &mut MultiplexedConnection, pattern: &str) -> 
     cmd("DEL").arg(keys).query_async(admin).await.unwrap()
 }
 
-/// Returns what the server says of its memory.
+/// Returns the server's memory statistics.
 pub(crate) async fn info(admin: &mut MultiplexedConnection) -> String {
     cmd("INFO").arg("memory").query_async(admin).await.unwrap()
 }

@@ -1,75 +1,55 @@
-//! Writing what was made and what ended. All of it may be written again, and in any order: rows are
-//! added where there are none, and an end is for good.
+//! Writes what was created and deleted. Idempotent, in any order: rows are inserted where there are
+//! none, and tombstones are final.
 
 use microblog_domain::{CommentId, PostId};
 use sqlx::{Any, Transaction, any::AnyArguments, query::Query};
 
 use super::{
-    Archive, Error,
+    Archive, Error, WriteTransaction,
     sql::{ROWS_MAX, list, number, rows, statement},
 };
-use crate::{comment::Comment, post::Content};
+use crate::{changes::Changes, comment::Comment, post::Content};
 
-/// What was made and what ended.
-#[derive(Clone, Debug, Default)]
-pub struct Changes {
-    /// Posts that were made.
-    pub posts: Vec<(PostId, Content)>,
-    /// Posts that ended, and the stamps of that.
-    pub ended_posts: Vec<(PostId, u64)>,
-    /// Comments that were made.
-    pub comments: Vec<Comment>,
-    /// Comments that ended, and the stamps of that.
-    pub ended_comments: Vec<(PostId, CommentId, u64)>,
-}
-
-/// Changes that are written together, all of them or nothing: a transaction. While there is one, nobody
-/// else writes. Dropped before its end, it has not been.
-pub struct Writing<'a> {
-    archive: &'a Archive,
-    transaction: Transaction<'static, Any>,
-}
-
-impl Writing<'_> {
-    /// Adds to it what was made and what ended.
+impl WriteTransaction<'_> {
+    /// Adds changes.
     pub async fn add(&mut self, changes: &Changes) -> Result<(), Error> {
         let Self { archive, transaction } = self;
         archive
             .write("INSERT posts comments", async move {
                 for posts in changes.posts.chunks(ROWS_MAX) {
-                    add_posts(transaction, posts).await?;
+                    insert_posts(transaction, posts).await?;
                 }
                 for comments in changes.comments.chunks(ROWS_MAX) {
-                    add_comments(transaction, comments, Late::Left).await?;
+                    insert_comments(transaction, comments, OlderThanSnapshot::Skip).await?;
                 }
-                for posts in changes.ended_posts.chunks(ROWS_MAX) {
-                    end_posts(transaction, posts).await?;
+                for posts in changes.deleted_posts.chunks(ROWS_MAX) {
+                    delete_posts(transaction, posts).await?;
                 }
-                for comments in changes.ended_comments.chunks(ROWS_MAX) {
-                    end_comments(transaction, comments).await?;
+                for comments in changes.deleted_comments.chunks(ROWS_MAX) {
+                    delete_comments(transaction, comments).await?;
                 }
                 Ok(())
             })
             .await
     }
 
-    /// Ends it: what was added is there now.
+    /// Commits the transaction.
     pub async fn commit(self) -> Result<(), Error> {
         self.archive.write("COMMIT", self.transaction.commit()).await
     }
 }
 
 impl Archive {
-    /// Begins to write changes, once nobody else does.
-    pub async fn begin_writing(&self) -> Result<Writing<'_>, Error> {
+    /// Begins a transaction, once the previous one has ended.
+    pub async fn begin_write(&self) -> Result<WriteTransaction<'_>, Error> {
         let transaction = self.write("BEGIN", self.begin()).await?;
-        Ok(Writing { archive: self, transaction })
+        Ok(WriteTransaction { archive: self, transaction })
     }
 
-    /// Removes what is left of posts and comments that ended before a stamp, up to a thousand of
-    /// each. Returns how many rows that were.
+    /// Deletes tombstones from before a stamp, up to a thousand of posts and of comments each.
+    /// Returns the number of deleted rows.
     pub async fn purge(&self, before: u64) -> Result<u64, Error> {
-        // What a latecomer may have added to a post after its end goes with it.
+        // A late writer may have added entries to a deleted post; they are deleted with it.
         const STEPS: [&str; 5] = [
             "DELETE FROM comments WHERE post IN (SELECT id FROM posts \
              WHERE deleted <> 0 AND deleted < $1 ORDER BY deleted LIMIT 1000)",
@@ -97,7 +77,7 @@ impl Archive {
     }
 }
 
-async fn add_posts(
+async fn insert_posts(
     transaction: &mut Transaction<'_, Any>,
     posts: &[(PostId, Content)],
 ) -> Result<(), sqlx::Error> {
@@ -116,29 +96,29 @@ async fn add_posts(
     Ok(())
 }
 
-/// Whether comments are added that are older than what is known of their post.
+/// What to do with comments that are older than the snapshot of their post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Late {
-    /// They are: they are what is known.
-    Added,
-    /// They are not: such a one was frozen with its post, or had ended by then.
-    Left,
+pub(super) enum OlderThanSnapshot {
+    /// Insert them: they are part of the snapshot.
+    Insert,
+    /// Skip them: they are in the snapshot already, or were deleted before it.
+    Skip,
 }
 
-/// Adds comments that are not there and were not.
-pub(super) async fn add_comments(
+/// Inserts comments that have neither a row nor a tombstone.
+pub(super) async fn insert_comments(
     transaction: &mut Transaction<'_, Any>,
     comments: &[Comment],
-    late: Late,
+    older: OlderThanSnapshot,
 ) -> Result<(), sqlx::Error> {
-    let frozen = match late {
-        Late::Added => "1 = 0",
-        Late::Left => "posts.frozen > made.column2",
+    let condition = match older {
+        OlderThanSnapshot::Insert => "1 = 0",
+        OlderThanSnapshot::Skip => "posts.frozen > made.column2",
     };
     let text = format!(
         "INSERT INTO comments (post, id, author, text, in_reply_to, in_reply_to_author) \
          SELECT * FROM (VALUES {}) AS made WHERE NOT EXISTS \
-         (SELECT 1 FROM posts WHERE posts.id = made.column1 AND {frozen}) \
+         (SELECT 1 FROM posts WHERE posts.id = made.column1 AND {condition}) \
          ON CONFLICT (post, id) DO NOTHING",
         rows(transaction.backend_name(), comments.len(), 6)
     );
@@ -154,7 +134,7 @@ pub(super) async fn add_comments(
     Ok(())
 }
 
-async fn end_posts(
+async fn delete_posts(
     transaction: &mut Transaction<'_, Any>,
     posts: &[(PostId, u64)],
 ) -> Result<(), sqlx::Error> {
@@ -170,11 +150,11 @@ async fn end_posts(
     });
     query.execute(&mut **transaction).await?;
     let ids: Vec<_> = posts.iter().map(|(id, _)| *id).collect();
-    clear(transaction, &["comments", "likes", "reposts"], &ids).await
+    delete_rows(transaction, &["comments", "likes", "reposts"], &ids).await
 }
 
-/// Removes what tables have of posts.
-pub(super) async fn clear(
+/// Deletes the rows of posts from tables.
+pub(super) async fn delete_rows(
     transaction: &mut Transaction<'_, Any>,
     tables: &[&str],
     posts: &[PostId],
@@ -187,8 +167,8 @@ pub(super) async fn clear(
     Ok(())
 }
 
-// Ends comments, whether they were there or not.
-async fn end_comments(
+// Writes tombstones of comments, whether or not they have rows.
+async fn delete_comments(
     transaction: &mut Transaction<'_, Any>,
     comments: &[(PostId, CommentId, u64)],
 ) -> Result<(), sqlx::Error> {

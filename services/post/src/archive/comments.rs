@@ -1,4 +1,4 @@
-//! Reading comments.
+//! Reads of comments.
 
 use microblog_domain::{CommentId, PostId, UserId};
 use microblog_keyspace::{Entry, Order};
@@ -6,16 +6,16 @@ use sqlx::{Row as _, any::AnyRow};
 
 use super::{
     Archive, Error,
-    posts::own,
+    posts::id_entry,
     sql::{list, number, read, read_id, statement},
 };
 use crate::comment::{Comment, CommentContent, Reply};
 
-/// What is read of a comment.
+/// The columns of a comment.
 pub(super) const COLUMNS: &str = "id, post, author, text, in_reply_to, in_reply_to_author";
 
 impl Archive {
-    /// Returns the comments on a post that is not in Redis, from behind an entry on.
+    /// Returns a page of the ids of comments on an archived post, after a cursor.
     pub async fn comment_ids(
         &self,
         post: PostId,
@@ -36,12 +36,12 @@ impl Archive {
             .bind(after.map_or(begin, |entry| number(entry.member)))
             .bind(number(count as u64));
         self.read("SELECT comments", async move {
-            query.fetch_all(&self.inner.reading).await?.iter().map(own).collect()
+            query.fetch_all(&self.inner.pools.reading).await?.iter().map(id_entry).collect()
         })
         .await
     }
 
-    /// Returns those of some comments on a post that exist.
+    /// Returns the existing comments among some on a post.
     pub async fn comments(&self, post: PostId, ids: &[CommentId]) -> Result<Vec<Comment>, Error> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -53,12 +53,12 @@ impl Archive {
         let query = statement(text).bind(number(post.get()));
         let query = ids.iter().fold(query, |query, id| query.bind(number(id.get())));
         self.read("SELECT comments", async move {
-            query.fetch_all(&self.inner.reading).await?.iter().map(comment).collect()
+            query.fetch_all(&self.inner.pools.reading).await?.iter().map(comment).collect()
         })
         .await
     }
 
-    /// Returns what an account commented, newest first, below a comment if one is named.
+    /// Returns a page of an account's comments, newest first, below a cursor.
     pub async fn comments_by(
         &self,
         author: UserId,
@@ -73,13 +73,13 @@ impl Archive {
         let query =
             statement(text).bind(number(author.get())).bind(below).bind(number(count as u64));
         self.read("SELECT comments", async move {
-            query.fetch_all(&self.inner.reading).await?.iter().map(comment).collect()
+            query.fetch_all(&self.inner.pools.reading).await?.iter().map(comment).collect()
         })
         .await
     }
 }
 
-/// Reads a comment of [`COLUMNS`].
+/// Decodes a comment from [`COLUMNS`].
 pub(super) fn comment(row: &AnyRow) -> Result<Comment, sqlx::Error> {
     let in_reply_to = CommentId::new(read(row, 4)?)
         .zip(UserId::new(read(row, 5)?))

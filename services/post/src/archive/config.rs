@@ -1,12 +1,12 @@
-//! Where the archive is, and what is kept in Redis beside it.
+//! Configuration of the archive, and of what stays in Redis.
 
 use std::{fmt, time::Duration};
 
 use url::Url;
 
-use super::OpenError;
+use super::error::OpenError;
 
-/// What sqlx reads in the address of a PostgreSQL server, beside `options[…]`
+/// The URL parameters of PostgreSQL that sqlx reads, besides `options[…]`
 /// (<https://docs.rs/sqlx/latest/sqlx/postgres/struct.PgConnectOptions.html>).
 const PARAMETERS: [&str; 18] = [
     "application_name",
@@ -29,17 +29,17 @@ const PARAMETERS: [&str; 18] = [
     "user",
 ];
 
-/// Where the archive is, and what is kept in Redis beside it.
-// Flattened into another struct named `Config`: the groups of the two would clash.
+/// Configuration of the archive, and of what stays in Redis.
+// Flattened into another struct named `Config`: their argument groups would clash.
 #[derive(Clone, clap::Args)]
 #[group(skip)]
 pub struct Config {
-    /// Where the archive of all posts is: `postgres://user:password@host/database`, or
-    /// `sqlite:///path/to/file` for a service that runs in one process; without one, all posts stay
-    /// in Redis. Once there was one, the service must have it: what it took from Redis is only there
+    /// URL of the archive, a SQL database of all posts: `postgres://user:password@host/database`,
+    /// or `sqlite:///path/to/file` for a service of one process. Without one, all posts stay in
+    /// Redis. A service that once had an archive must keep it: evicted posts are only there
     #[arg(long, env = "MICROBLOG_ARCHIVE_URL", value_name = "URL", hide_env_values = true)]
     pub archive_url: Option<String>,
-    /// How long a read of the archive may take
+    /// Timeout of a read of the archive
     #[arg(
         long,
         env = "MICROBLOG_ARCHIVE_TIMEOUT_MS",
@@ -48,8 +48,7 @@ pub struct Config {
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     pub archive_timeout_ms: u64,
-    /// How many connections to the archive each worker thread has at most for what callers wait for,
-    /// and as many for longer work
+    /// The most connections of each worker thread to the archive for calls, and as many for jobs
     #[arg(
         long,
         env = "MICROBLOG_ARCHIVE_LINKS",
@@ -58,7 +57,8 @@ pub struct Config {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub archive_links: u32,
-    /// How old posts become before they leave Redis for the archive, as `30days` or `12h`
+    /// The hot window: the age from which posts may be evicted from Redis to the archive, as
+    /// `30days` or `12h`
     #[arg(
         long,
         env = "MICROBLOG_HOT_WINDOW",
@@ -67,10 +67,11 @@ pub struct Config {
         value_parser = humantime::parse_duration
     )]
     pub hot_window: Duration,
-    /// How many of an account's newest posts stay in Redis however old they are
+    /// How many of an account's newest posts stay in Redis, whatever their age
     #[arg(long, env = "MICROBLOG_HOT_POSTS", value_name = "COUNT", default_value_t = 1_000)]
     pub hot_posts: usize,
-    /// How long an old post stays in Redis when somebody likes, reposts or comments on it
+    /// The warm window: how long an archived post that is liked, reposted or commented on stays in
+    /// Redis
     #[arg(
         long,
         env = "MICROBLOG_WARM_WINDOW",
@@ -82,7 +83,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the address as the driver takes it.
+    /// Returns the database URL for the driver.
     pub(super) fn database_url(&self) -> Result<Option<String>, OpenError> {
         let Some(text) = self.archive_url.as_deref().filter(|text| !text.is_empty()) else {
             return Ok(None);
@@ -105,22 +106,26 @@ impl Config {
     }
 }
 
-/// Checks that an address of PostgreSQL has nothing that the driver would not read, and would show.
+/// Rejects parts of a PostgreSQL URL that the driver would ignore, and log.
 fn check_parts(url: &Url) -> Result<(), OpenError> {
-    // What follows a `/`, `?` or `#` in a password comes to stand here.
+    // The remainder of a password with an unencoded `/`, `?` or `#` appears here.
     let database = url.path().trim_start_matches('/');
     if database.contains(['/', '@']) || url.fragment().is_some() {
-        return Err(OpenError::Misread);
+        return Err(OpenError::UnencodedPassword);
     }
     let means_nothing = |name: &str| !PARAMETERS.contains(&name) && !name.starts_with("options[");
     let Some((name, _)) = url.query_pairs().find(|(name, _)| means_nothing(name)) else {
         return Ok(());
     };
     let is_word = name.bytes().all(|byte| byte.is_ascii_alphabetic() || b"-_".contains(&byte));
-    Err(if is_word { OpenError::Parameter(name.into_owned()) } else { OpenError::Misread })
+    Err(if is_word {
+        OpenError::Parameter(name.into_owned())
+    } else {
+        OpenError::UnencodedPassword
+    })
 }
 
-// The address may carry a password: it never shows.
+// The URL may contain a password, so it is never formatted.
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")

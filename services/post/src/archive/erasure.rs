@@ -1,4 +1,4 @@
-//! Erasing what accounts wrote on posts that are not in Redis.
+//! Erases the likes and comments of accounts on archived posts.
 
 use microblog_domain::{CommentId, Partition, PostId, Stamp, UserId};
 
@@ -9,8 +9,8 @@ use super::{
 };
 
 impl Archive {
-    /// Takes likes of an account off posts, up to `count` of them, and off their counts. Returns how
-    /// many those were.
+    /// Deletes up to `count` likes of an account, and updates the counts of the posts. Returns how
+    /// many were deleted.
     pub async fn erase_likes(&self, account: UserId, count: usize) -> Result<usize, Error> {
         const LIKES: &str = "DELETE FROM likes WHERE account = $1 AND post IN \
             (SELECT post FROM likes WHERE account = $1 ORDER BY post LIMIT $2) RETURNING post";
@@ -37,14 +37,14 @@ impl Archive {
         .await
     }
 
-    /// Ends comments of an account, up to `count` of them, and takes them off the counts of posts
-    /// that left Redis with them. Returns how many those were.
+    /// Deletes up to `count` comments of an account, and updates the counts of the archived posts.
+    /// Leaves tombstones. Returns how many were deleted.
     pub async fn erase_comments(&self, author: UserId, count: usize) -> Result<usize, Error> {
         const COMMENTS: &str = "UPDATE comments SET author = 0, text = '', in_reply_to = 0, \
             in_reply_to_author = 0, deleted = $2 WHERE author = $1 AND deleted = 0 AND id IN \
             (SELECT id FROM comments WHERE author = $1 AND deleted = 0 ORDER BY id LIMIT $3) \
             RETURNING post, id";
-        // What came later than the post left Redis is none of those that count.
+        // A comment that is newer than the snapshot is not in its count.
         const COUNT: &str = "UPDATE posts SET comments = comments - 1 \
             WHERE id = $1 AND comments > 0 AND frozen > $2";
         let end = Stamp::first_at(std::time::SystemTime::now(), Partition::new(0)).get();

@@ -1,4 +1,4 @@
-//! What can go wrong with the archive.
+//! Errors of the archive.
 
 use std::borrow::Cow;
 
@@ -7,69 +7,70 @@ use sqlx::{error::DatabaseError, migrate::MigrateError};
 /// Why the archive cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The address is none.
+    /// The address is not a URL.
     #[error("the archive's address is no URL")]
     Url(#[source] url::ParseError),
-    /// It is one of another kind of database.
+    /// The database system is not supported.
     #[error("the archive's address begins with {0:?}: it must be `sqlite` or `postgres`")]
     Scheme(String),
-    /// It is another one than it was meant to be, and shows parts of what was meant to be secret.
+    /// A password has unencoded characters: the URL parses as another one, and would expose parts
+    /// of the password.
     #[error(
-        "the archive's address makes no sense: `/`, `?`, `#` and `@` in a password are to be \
-         percent-encoded"
+        "the archive's address is ambiguous: percent-encode `/`, `?`, `#` and `@` in its password"
     )]
-    Misread,
-    /// The driver would ignore it, and show its value in the log, which may be a secret.
-    #[error("the archive's address has the parameter {0:?}, which means nothing here")]
+    UnencodedPassword,
+    /// The driver would ignore the parameter, and log its value, which may be a secret.
+    #[error("the archive's address has the unknown parameter {0:?}")]
     Parameter(String),
-    /// Every connection would have a database of its own.
+    /// Each connection would have its own database.
     #[error("the archive cannot be in memory: it must be a file")]
     InMemory,
-    /// The driver cannot understand it.
+    /// The driver rejects the URL.
     #[error("the archive's address is not valid")]
     Address(#[source] sqlx::Error),
 }
 
-/// Why the archive did not do what it was asked for.
+/// Why an operation of the archive failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The database is away, or too slow.
+    /// The database is unavailable, or exceeded a timeout.
     #[error("the archive does not answer")]
     Unavailable(#[source] Option<sqlx::Error>),
-    /// There are posts in an archive, but none is configured.
-    #[error("what is asked for is in an archive, and none is configured")]
+    /// Posts may be in an archive, but none is configured.
+    #[error("the data may be archived, and no archive is configured")]
     Missing,
-    /// The database refused.
+    /// The database rejected the operation.
     #[error("the archive failed")]
     Failed(#[source] sqlx::Error),
-    /// What is stored makes no sense.
-    #[error("the archive holds what nobody wrote there: {0}")]
+    /// A stored value is malformed.
+    #[error("malformed value in the archive: {0}")]
     Malformed(&'static str),
 }
 
 impl Error {
-    /// Returns what tells that there was no answer in time.
-    pub(super) fn late() -> Self {
+    /// Returns the error of a timeout.
+    pub(super) fn timed_out() -> Self {
         Self::Unavailable(None)
     }
 
-    /// Returns the code of what the database itself said: an SQLSTATE, or a number of SQLite's.
-    pub(super) fn said(&self) -> Option<Cow<'_, str>> {
+    /// Returns the database's error code: an SQLSTATE, or a result code of SQLite.
+    pub(super) fn database_code(&self) -> Option<Cow<'_, str>> {
         let (Self::Unavailable(Some(error)) | Self::Failed(error)) = self else { return None };
         code(error)
     }
 
-    /// Returns it in a word: what the database said, or `timeout`, `unavailable` or `malformed`.
-    pub(super) fn word(&self) -> Cow<'_, str> {
+    /// Returns the value of `error.type`: the database's code, or `timeout`, `unavailable` or
+    /// `malformed`.
+    pub(super) fn error_type(&self) -> Cow<'_, str> {
         let other = match self {
             Self::Unavailable(None | Some(sqlx::Error::PoolTimedOut)) => "timeout",
             Self::Unavailable(_) | Self::Missing => "unavailable",
             Self::Failed(_) | Self::Malformed(_) => "malformed",
         };
-        self.said().unwrap_or(other.into())
+        self.database_code().unwrap_or(other.into())
     }
 
-    /// Returns whether it is of no use to go on at once.
+    /// Returns whether an immediate retry is pointless: the archive is unavailable.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Missing)
     }
@@ -107,13 +108,14 @@ fn code(error: &sqlx::Error) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Whether a database refused what makes no sense, and not because of the state that it is in: full,
-/// read-only, starting up, shutting down, without the tables that nobody has made yet, or busy with
-/// what somebody else does.
+/// Returns whether a database rejected a faulty statement or value, rather than failing in its
+/// current state: full, read-only, starting up, shutting down, without tables, or locked by another
+/// writer.
 fn is_fault(error: &dyn DatabaseError) -> bool {
     let code = error.code().unwrap_or_default();
     if code.len() == 5 {
-        // PostgreSQL's classes of wrong data, constraints and wrong statements.
+        // PostgreSQL's classes: data exception, integrity constraint violation, syntax error or
+        // access rule violation. 42P01: undefined table.
         return ["22", "23", "42"].iter().any(|class| code.starts_with(class)) && code != "42P01";
     }
     // SQLite's ERROR, CONSTRAINT, MISMATCH and RANGE.

@@ -1,59 +1,53 @@
-//! The only part of the post service that speaks SQL: all posts of all time with their comments,
-//! and what those have gathered that left Redis. SQLite or PostgreSQL, by its address; the same
-//! statements and the same tables for both. Knows nothing of Redis, nor of when what is written
-//! here.
+//! The archive: the only part of the post service that accesses SQL. It has all posts of all time
+//! with their comments, and the snapshots of evicted posts. SQLite or PostgreSQL, by its URL, with
+//! the same statements and tables. Independent of Redis, and of when its callers write.
 //!
-//! Whatever is written may be written again, and later than what follows it: rows of posts and
-//! comments are added once and end once, and what has ended does not come back.
+//! All writes are idempotent and may arrive late: rows of posts and comments are inserted once and
+//! deleted once, and tombstones keep deleted ones from coming back.
 
-mod breaker;
 mod changes;
+mod circuit_breaker;
 mod comments;
 mod config;
 mod connections;
 mod erasure;
 mod error;
-mod frozen;
 mod operation;
 mod posts;
+mod snapshots;
 mod sql;
 
 use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use sqlx::{
-    Any, AnyConnection, AnyPool, AssertSqlSafe, Executor as _, SqlSafeStr as _, Transaction,
-    any::AnyPoolOptions,
+    Any, AssertSqlSafe, Executor as _, SqlSafeStr as _, Transaction,
     migrate::{Migration, MigrationType, Migrator},
 };
 use tokio::sync::Mutex;
 
-pub use changes::{Changes, Writing};
 pub use config::Config;
 pub use error::{Error, OpenError};
-pub use frozen::Frozen;
 
-use breaker::Breaker;
+use circuit_breaker::CircuitBreaker;
+use connections::{Pools, pool};
 use operation::Operations;
 
-/// For one transaction of those that write, of which a post with a million likes is one.
-const WRITE_MAX: Duration = Duration::from_secs(120);
+/// The timeout of a write transaction, which may hold a post with a million likes.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The number of PostgreSQL's advisory lock that whoever writes holds: any that nobody else of the
-/// same database uses.
-const WRITERS: i64 = 0x6d_6963_726f_626c;
+/// The id of PostgreSQL's advisory lock for writers. Any number that other users of the database do
+/// not use.
+const WRITE_LOCK: i64 = 0x6d_6963_726f_626c;
 
-/// One thread of the process after the other.
-static MIGRATING: Mutex<()> = Mutex::const_new(());
-
-/// For reading all of one post.
-const THAW_MAX: Duration = Duration::from_secs(30);
+/// Serializes the migrations of the process's threads.
+static MIGRATION_LOCK: Mutex<()> = Mutex::const_new(());
 
 /// The archive.
 ///
-/// Cheap to clone. It belongs to the runtime that first uses it: each worker thread opens its own.
-/// Connects lazily and recovers by itself; while the database is away, every call ends with
-/// [`Error::Unavailable`] within the time-out, and at once where one has just met that.
+/// Cheap to clone. Belongs to the runtime that first uses it: each worker thread opens its own.
+/// Connects lazily and reconnects. While the database is unavailable, every call fails with
+/// [`Error::Unavailable`] within the timeout, or at once while the circuit breaker is open.
 #[derive(Clone)]
 pub struct Archive {
     inner: Arc<Inner>,
@@ -61,44 +55,45 @@ pub struct Archive {
 
 struct Inner {
     url: String,
-    // For callers who wait: none of its statements outlives them.
-    reading: AnyPool,
-    // For what takes longer: the jobs, and all of one post.
-    writing: AnyPool,
+    pools: Arc<Pools>,
     timeout: Duration,
-    breaker: Breaker,
+    breaker: CircuitBreaker,
     operations: Operations,
 }
 
+/// A transaction of changes. There is one at a time. Dropping it rolls it back.
+pub struct WriteTransaction<'a> {
+    archive: &'a Archive,
+    transaction: Transaction<'static, Any>,
+}
+
 impl Archive {
-    /// Opens the archive, without waiting for it: it may be away now and come back later. `None`
-    /// where none is configured.
+    /// Opens the archive. Connects lazily: the database may be unavailable. Returns `None` if none
+    /// is configured.
     pub fn open(config: &Config) -> Result<Option<Self>, OpenError> {
         let Some(url) = config.database_url()? else { return Ok(None) };
         sqlx::any::install_default_drivers();
         let timeout = Duration::from_millis(config.archive_timeout_ms);
-        let pool = |longest| {
-            pool(&url, config.archive_links, timeout, longest).map_err(OpenError::Address)
-        };
-        let (reading, writing) = (pool(timeout)?, pool(WRITE_MAX)?);
-        let (breaker, operations) = (Breaker::new(timeout), Operations::new(&url));
-        let inner = Arc::new(Inner { url, reading, writing, timeout, breaker, operations });
-        connections::observe(&inner);
+        let pools = Pools::open(&url, config.archive_links, timeout, WRITE_TIMEOUT)
+            .map_err(OpenError::Address)?;
+        let pools = Arc::new(pools);
+        connections::observe(&pools);
+        let (breaker, operations) = (CircuitBreaker::new(timeout), Operations::new(&url));
+        let inner = Arc::new(Inner { url, pools, timeout, breaker, operations });
         Ok(Some(Self { inner }))
     }
 
-    /// Returns whether it is a file of this process: it is there as long as its disk is.
+    /// Returns whether the archive is a file of this process (SQLite).
     pub fn is_embedded(&self) -> bool {
         self.inner.url.starts_with("sqlite:")
     }
 
-    /// Creates the tables, or brings them to this version. Any number of threads and processes may do
-    /// so at once: PostgreSQL has them wait for each other; SQLite may refuse all processes but one,
-    /// for that time.
+    /// Creates or upgrades the tables. Any number of threads and processes may call it at once:
+    /// PostgreSQL serializes them; SQLite may reject all processes but one.
     pub async fn migrate(&self) -> Result<(), Error> {
-        let _turn = MIGRATING.lock().await;
+        let _turn = MIGRATION_LOCK.lock().await;
         let version = |number, name: &'static str, sql: &'static str| {
-            // What SQLite calls the key that is a row's place, and not an index of its own.
+            // SQLite's rowid alias: a primary key without an index of its own.
             let sql = match self.is_embedded() {
                 true => sql.replace("BIGINT NOT NULL PRIMARY KEY", "INTEGER PRIMARY KEY"),
                 false => sql.to_owned(),
@@ -109,11 +104,11 @@ impl Archive {
         let archive = version(1, "archive", include_str!("migrations/0001_archive.sql"));
         let erasure = version(2, "erasure", include_str!("migrations/0002_erasure.sql"));
         let mut migrator = Migrator::with_migrations(vec![archive, erasure]);
-        // A later version may have made more of it already.
+        // A later version may have applied more migrations.
         migrator.set_ignore_missing(true);
         self.write("CREATE", async move {
-            // A connection of its own, which is closed whatever happens: then nobody waits for it.
-            let pool = pool(&self.inner.url, 1, self.inner.timeout, WRITE_MAX)?;
+            // A dedicated connection, which is always closed: it releases the migration lock.
+            let pool = pool(&self.inner.url, 1, self.inner.timeout, WRITE_TIMEOUT)?;
             let done = migrator.run(&pool).await;
             pool.close().await;
             done.map_err(|error| sqlx::Error::Migrate(error.into()))
@@ -121,8 +116,8 @@ impl Archive {
         .await
     }
 
-    // Carries out a read, for a caller who waits; one that finds the database away tells the others.
-    // In metrics and traces, it goes by its summary.
+    // Executes a read for a call, through the circuit breaker. Metrics and traces name it by
+    // `summary`.
     fn read<'a, T: Send + 'a>(
         &'a self,
         summary: &'static str,
@@ -130,87 +125,46 @@ impl Archive {
     ) -> BoxFuture<'a, Result<T, Error>> {
         Box::pin(async move {
             let Inner { timeout, breaker, .. } = &*self.inner;
-            breaker.pass()?;
+            breaker.check()?;
             let done = self.within(*timeout, summary, work).await;
-            breaker.note(&done);
+            breaker.record(&done);
             done
         })
     }
 
-    // Begins a transaction that writes, once the one before it has ended. Two that touch the same rows
-    // in different orders would wait for each other; and it is a job or two that write, not callers.
+    // Begins a write transaction, once the previous one has ended: two that lock the same rows in
+    // different orders would deadlock. Only one or two jobs write, so waiting is cheap.
     async fn begin(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
-        let mut transaction = self.inner.writing.begin().await?;
-        // SQLite has one write at a time by itself.
+        let mut transaction = self.inner.pools.writing.begin().await?;
+        // SQLite serializes writers itself.
         if transaction.backend_name() != sql::SQLITE {
-            let turn = format!("SELECT 1 FROM pg_advisory_xact_lock({WRITERS})");
+            let turn = format!("SELECT 1 FROM pg_advisory_xact_lock({WRITE_LOCK})");
             transaction.execute(AssertSqlSafe(turn)).await?;
         }
         Ok(transaction)
     }
 
-    // Carries out a write, for a job: it finds out by itself whether the database is there.
+    // Executes a write for a job, which probes the database itself, without the circuit breaker.
     fn write<'a, T: Send + 'a>(
         &'a self,
         summary: &'static str,
         work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, Error>> {
-        self.within(WRITE_MAX, summary, work)
+        self.within(WRITE_TIMEOUT, summary, work)
     }
 
     fn within<'a, T: Send + 'a>(
         &'a self,
-        longest: Duration,
+        limit: Duration,
         summary: &'static str,
         work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, Error>> {
         Box::pin(async move {
             let operation = self.inner.operations.begin(summary);
-            let done = tokio::time::timeout(longest, work).await;
-            let done = done.map_err(|_| Error::late()).and_then(|done| Ok(done?));
+            let done = tokio::time::timeout(limit, work).await;
+            let done = done.map_err(|_| Error::timed_out()).and_then(|done| Ok(done?));
             operation.end(&done);
             done
         })
     }
-}
-
-// Connections whose statements take no longer than `longest`.
-fn pool(
-    url: &str,
-    links: u32,
-    timeout: Duration,
-    longest: Duration,
-) -> Result<AnyPool, sqlx::Error> {
-    AnyPoolOptions::new()
-        .max_connections(links)
-        .acquire_timeout(timeout)
-        .after_connect(move |connection, _| Box::pin(prepare(connection, longest)))
-        .connect_lazy(url)
-}
-
-// Readers do not wait for the one that writes, which waits for its turn; what is committed survives
-// the machine. Posts of many authors change a page of the index each: these stay in memory (16 MiB),
-// and are written to the file itself when 64 MiB of changes have come together. What a statement would
-// have to undo is kept in memory, too: in a file, it was a quarter of the time that inserting takes.
-const PRAGMAS: [&str; 6] = [
-    "journal_mode = WAL",
-    "synchronous = FULL",
-    "busy_timeout = 30000",
-    "cache_size = -16384",
-    "wal_autocheckpoint = 16384",
-    "temp_store = MEMORY",
-];
-
-// In PostgreSQL, no statement outlives its caller for long.
-async fn prepare(connection: &mut AnyConnection, longest: Duration) -> Result<(), sqlx::Error> {
-    if connection.backend_name() == sql::SQLITE {
-        for setting in PRAGMAS {
-            let pragma = AssertSqlSafe(format!("PRAGMA {setting}"));
-            connection.execute(pragma).await?;
-        }
-        return Ok(());
-    }
-    let limit = format!("SET statement_timeout = {}", longest.as_millis());
-    connection.execute(AssertSqlSafe(limit)).await?;
-    Ok(())
 }

@@ -1,7 +1,7 @@
-//! What is measured of an operation of the archive, as OpenTelemetry's conventions for databases have
-//! it (<https://opentelemetry.io/docs/specs/semconv/db/sql/>): how long it took, of each; and a span,
-//! where what it works for is recorded. Operations are told by what they do with which tables:
-//! statements and what is bound to them show nowhere.
+//! Metrics and spans of the archive's operations, by OpenTelemetry's conventions
+//! (<https://opentelemetry.io/docs/specs/semconv/db/sql/>): the duration of each operation, and a
+//! span if its caller is traced. An operation is named by its verb and tables; neither statements
+//! nor parameters are recorded.
 
 use std::time::Instant;
 
@@ -9,17 +9,16 @@ use opentelemetry::{KeyValue, global, metrics::Histogram};
 use tracing::{Span, field::Empty};
 use url::Url;
 
-use super::Error;
+use super::error::Error;
 
-/// In seconds: from a read of some pages in memory to a post with a million likes.
+/// In seconds: from a cached read of some pages to a post with a million likes.
 const BOUNDARIES: [f64; 14] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
-/// The operations of one archive in one worker; whoever takes metrics gets those of all workers as
-/// one.
+/// The operations of an archive in one worker. Exporters sum those of all workers.
 pub(super) struct Operations {
     system: &'static str,
-    /// Where the database is, unless it is a file.
+    /// The address of the database, unless it is a file.
     server: Option<Server>,
     durations: Histogram<f64>,
 }
@@ -31,7 +30,7 @@ struct Server {
 }
 
 impl Operations {
-    /// Returns those of the archive at an address, of which they tell nothing secret.
+    /// Returns the operations of the archive at a URL. They record no secrets.
     pub(super) fn new(url: &str) -> Self {
         let durations = global::meter("microblog-post")
             .f64_histogram("db.client.operation.duration")
@@ -46,9 +45,9 @@ impl Operations {
         Self { system, server, durations }
     }
 
-    /// Begins one, by its summary: its name, and the tables that it is about.
+    /// Begins an operation. Its summary is the verb and the tables.
     pub(super) fn begin(&self, summary: &'static str) -> Operation<'_> {
-        // Asked first: where nothing is recorded, there is no span.
+        // Checked first: an untraced caller gets no span.
         let span = if Span::current().is_none() { Span::none() } else { self.span(summary) };
         Operation { all: self, summary, span, begun: Instant::now() }
     }
@@ -98,13 +97,12 @@ impl Server {
     }
 }
 
-/// Returns an operation's name: the first word of its summary.
+/// Returns the operation's name: the first word of its summary.
 fn name(summary: &'static str) -> &'static str {
     summary.split(' ').next().unwrap_or(summary)
 }
 
-/// An operation that is under way. One that is dropped before its end, as by a caller who leaves, is
-/// not counted.
+/// An operation in flight. Not recorded if it is dropped before its end, as by a cancelled call.
 pub(super) struct Operation<'a> {
     all: &'a Operations,
     summary: &'static str,
@@ -113,16 +111,16 @@ pub(super) struct Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// Ends it.
+    /// Records the duration and the result.
     pub(super) fn end<T>(self, done: &Result<T, Error>) {
         let seconds = self.begun.elapsed().as_secs_f64();
         let mut attributes = self.all.attributes(self.summary);
         if let Err(error) = done {
-            let word = error.word();
+            let error_type = error.error_type();
             self.span.record("otel.status_code", "ERROR");
-            self.span.record("error.type", &*word);
-            self.span.record("db.response.status_code", error.said().as_deref());
-            attributes.push(KeyValue::new("error.type", word.into_owned()));
+            self.span.record("error.type", &*error_type);
+            self.span.record("db.response.status_code", error.database_code().as_deref());
+            attributes.push(KeyValue::new("error.type", error_type.into_owned()));
         }
         self.all.durations.record(seconds, &attributes);
     }
@@ -133,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_database_is_named_without_its_password() {
+    fn metrics_name_a_database_without_its_password() {
         let operations = Operations::new("postgres://user:secret@host:1234/posts?sslmode=disable");
         let server = operations.server.unwrap();
         assert_eq!(

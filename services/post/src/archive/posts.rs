@@ -1,4 +1,4 @@
-//! Reading posts.
+//! Reads of posts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,19 +10,16 @@ use super::{
     Archive, Error,
     sql::{list, number, read, read_id, statement},
 };
-use crate::{
-    post::{Content, Counts, Origin, Post},
-    store::Gathered,
-};
+use crate::post::{Content, Counts, ListLengths, Origin, Post};
 
-/// What is read of a post.
+/// The columns of a post.
 pub(super) const COLUMNS: &str = "id, author, text, root, reposted, likes, comments, reposts";
 
-/// Of how many authors one statement reads.
+/// The most authors of one statement.
 const AUTHORS_MAX: usize = 50;
 
 impl Archive {
-    /// Returns those of some posts that exist, as they were when they left Redis.
+    /// Returns the existing posts among some, as of their eviction.
     pub async fn posts(&self, ids: &[PostId], viewer: Option<UserId>) -> Result<Vec<Post>, Error> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -43,11 +40,11 @@ impl Archive {
             list(1, ids.len())
         );
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
-        query.fetch_all(&self.inner.reading).await?.iter().map(post).collect()
+        query.fetch_all(&self.inner.pools.reading).await?.iter().map(post).collect()
     }
 
-    /// Returns which of some posts the archive has, not counting those that ended.
-    pub async fn known(&self, ids: &[PostId]) -> Result<HashSet<PostId>, Error> {
+    /// Returns which of some posts have a row that is not a tombstone.
+    pub async fn existing(&self, ids: &[PostId]) -> Result<HashSet<PostId>, Error> {
         if ids.is_empty() {
             return Ok(HashSet::new());
         }
@@ -55,13 +52,13 @@ impl Archive {
             format!("SELECT id FROM posts WHERE deleted = 0 AND id IN ({})", list(1, ids.len()));
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
         self.read("SELECT posts", async move {
-            let rows = query.fetch_all(&self.inner.reading).await?;
+            let rows = query.fetch_all(&self.inner.pools.reading).await?;
             rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
         })
         .await
     }
 
-    /// Returns the newest posts of some authors, newest first, below a post if one is named.
+    /// Returns the newest posts of some authors, newest first, below a cursor.
     pub async fn newest_of(
         &self,
         authors: &[UserId],
@@ -77,8 +74,7 @@ impl Archive {
         Ok(newest)
     }
 
-    // Each author's by itself: what is wanted of all together would be looked for among the posts of
-    // everybody.
+    // One subquery for each author: a single one over all authors would scan the posts of others.
     async fn newest_of_some(
         &self,
         authors: &[UserId],
@@ -96,13 +92,13 @@ impl Archive {
         let query = statement(of_each.join(" UNION ALL ")).bind(below).bind(number(count as u64));
         let query = authors.iter().fold(query, |query, author| query.bind(number(author.get())));
         self.read("SELECT posts", async move {
-            let rows = query.fetch_all(&self.inner.reading).await?;
+            let rows = query.fetch_all(&self.inner.pools.reading).await?;
             rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
         })
         .await
     }
 
-    /// Returns which of some posts an account liked when they left Redis.
+    /// Returns which of some posts an account liked, as of their eviction.
     pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<HashSet<PostId>, Error> {
         if ids.is_empty() {
             return Ok(HashSet::new());
@@ -114,25 +110,29 @@ impl Archive {
         let query = statement(text).bind(number(user.get()));
         let query = ids.iter().fold(query, |query, id| query.bind(number(id.get())));
         self.read("SELECT likes", async move {
-            let rows = query.fetch_all(&self.inner.reading).await?;
+            let rows = query.fetch_all(&self.inner.pools.reading).await?;
             rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
         })
         .await
     }
 
-    /// Returns since when an account liked a post when that left Redis; `None` if it did not.
+    /// Returns since when an account liked a post, as of its eviction; `None` if it did not.
     pub async fn liked_since(&self, user: UserId, id: PostId) -> Result<Option<u64>, Error> {
         let query = sqlx::query("SELECT since FROM likes WHERE post = $1 AND account = $2")
             .bind(number(id.get()))
             .bind(number(user.get()));
         self.read("SELECT likes", async move {
-            query.fetch_optional(&self.inner.reading).await?.map(|row| read(&row, 0)).transpose()
+            query
+                .fetch_optional(&self.inner.pools.reading)
+                .await?
+                .map(|row| read(&row, 0))
+                .transpose()
         })
         .await
     }
 
-    /// Returns who liked a post when it left Redis, newest first, from behind an entry on. Those of
-    /// one moment are ordered as texts, as in Redis.
+    /// Returns a page of a post's likers as of its eviction, newest first, after a cursor. Likes
+    /// with equal stamps are ordered by the account as text, as in Redis.
     pub async fn likers(
         &self,
         id: PostId,
@@ -142,7 +142,7 @@ impl Archive {
         const PAGE: &str = "SELECT account, since FROM likes \
             WHERE post = $1 AND since <= $2 AND (since < $2 OR CAST(account AS TEXT) < $3) \
             ORDER BY since DESC, CAST(account AS TEXT) DESC LIMIT $4";
-        // Behind every account, as texts go.
+        // Sorts after every account, as text.
         let begin = || (i64::MAX, "~".to_owned());
         let (since, account) =
             after.map_or_else(begin, |entry| (number(entry.score), entry.member.to_string()));
@@ -152,14 +152,14 @@ impl Archive {
             .bind(account)
             .bind(number(count as u64));
         self.read("SELECT likes", async move {
-            let rows = query.fetch_all(&self.inner.reading).await?;
+            let rows = query.fetch_all(&self.inner.pools.reading).await?;
             let entry = |row| Ok(Entry { member: read(row, 0)?, score: read(row, 1)? });
             rows.iter().map(entry).collect()
         })
         .await
     }
 
-    /// Returns what repeated a post when it left Redis, newest first, from behind an entry on.
+    /// Returns a page of a post's reposts as of its eviction, newest first, after a cursor.
     pub async fn reposts(
         &self,
         id: PostId,
@@ -173,13 +173,16 @@ impl Archive {
             .bind(after.map_or(i64::MAX, |entry| number(entry.member)))
             .bind(number(count as u64));
         self.read("SELECT reposts", async move {
-            query.fetch_all(&self.inner.reading).await?.iter().map(own).collect()
+            query.fetch_all(&self.inner.pools.reading).await?.iter().map(id_entry).collect()
         })
         .await
     }
 
-    /// Returns how many entries the lists of posts have, by the posts.
-    pub async fn gathered(&self, ids: &[PostId]) -> Result<HashMap<PostId, Gathered>, Error> {
+    /// Returns the lengths of the lists of posts, by post.
+    pub async fn list_lengths(
+        &self,
+        ids: &[PostId],
+    ) -> Result<HashMap<PostId, ListLengths>, Error> {
         let text = format!(
             "SELECT id, (SELECT COUNT(*) FROM likes WHERE post = posts.id), \
              (SELECT COUNT(*) FROM comments WHERE post = posts.id AND comments.deleted = 0), \
@@ -189,37 +192,37 @@ impl Archive {
         );
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
         self.read("SELECT posts likes comments reposts", async move {
-            let rows = query.fetch_all(&self.inner.reading).await?;
-            let gathered = |row| {
+            let rows = query.fetch_all(&self.inner.pools.reading).await?;
+            let list_lengths = |row| {
                 let (likes, comments, reposts) = (read(row, 1)?, read(row, 2)?, read(row, 3)?);
                 let counts = Counts { likes, comments, reposts };
-                let gathered = Gathered { counts, comment_bodies: comments };
-                Ok((read_id(row, 0, PostId::new)?, gathered))
+                let list_lengths = ListLengths { counts, comment_bodies: comments };
+                Ok((read_id(row, 0, PostId::new)?, list_lengths))
             };
-            rows.iter().map(gathered).collect()
+            rows.iter().map(list_lengths).collect()
         })
         .await
     }
 
-    /// Returns whether a repost was on the list of a post when that left Redis.
+    /// Returns whether a repost was on a post's list, as of its eviction.
     pub async fn is_listed(&self, (repost, post): (PostId, PostId)) -> Result<bool, Error> {
         let query = sqlx::query("SELECT repost FROM reposts WHERE post = $1 AND repost = $2")
             .bind(number(post.get()))
             .bind(number(repost.get()));
         self.read("SELECT reposts", async move {
-            Ok(query.fetch_optional(&self.inner.reading).await?.is_some())
+            Ok(query.fetch_optional(&self.inner.pools.reading).await?.is_some())
         })
         .await
     }
 }
 
-/// Reads an entry that is its own score.
-pub(super) fn own(row: &AnyRow) -> Result<Entry, sqlx::Error> {
+/// Decodes an entry whose score is its member.
+pub(super) fn id_entry(row: &AnyRow) -> Result<Entry, sqlx::Error> {
     let id = read(row, 0)?;
     Ok(Entry { member: id, score: id })
 }
 
-/// Reads a post of [`COLUMNS`].
+/// Decodes a post from [`COLUMNS`].
 pub(super) fn post(row: &AnyRow) -> Result<Post, sqlx::Error> {
     let origin = PostId::new(read(row, 3)?).zip(PostId::new(read(row, 4)?));
     let content = Content {

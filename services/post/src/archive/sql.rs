@@ -1,4 +1,4 @@
-//! Pieces of statements, in the SQL that SQLite and PostgreSQL have in common.
+//! Building blocks of statements, in the SQL that SQLite and PostgreSQL share.
 
 use std::fmt::Write as _;
 
@@ -8,18 +8,18 @@ use sqlx::{
     query::Query,
 };
 
-/// What the library calls SQLite.
+/// sqlx's name of SQLite.
 pub(super) const SQLITE: &str = "SQLite";
 
-/// How many rows one statement writes at most: with more, SQLite takes longer to find its parameters.
+/// The most rows of one statement: SQLite looks parameters up more slowly with more.
 pub(super) const ROWS_MAX: usize = 50;
 
-/// Returns a statement. Its text is made of constants and placeholders alone.
+/// Returns a statement. Its text must consist of constants and placeholders.
 pub(super) fn statement(text: String) -> Query<'static, Any, AnyArguments> {
     sqlx::query(AssertSqlSafe(text))
 }
 
-/// Returns placeholders for a list: `$3, $4`, from a number on.
+/// Returns placeholders for a list, numbered from `from`: `$3, $4`.
 pub(super) fn list(from: usize, count: usize) -> String {
     let mut text = String::with_capacity(5 * count);
     for number in from..from + count {
@@ -30,8 +30,8 @@ pub(super) fn list(from: usize, count: usize) -> String {
     text
 }
 
-/// Returns placeholders for rows, as a database wants them: `($1, $2), ($3, $4)`, or `(?, ?), (?, ?)`
-/// for SQLite, which would look for each of the others by its name among all.
+/// Returns placeholders for rows: `($1, $2), ($3, $4)`, or `(?, ?), (?, ?)` for SQLite, which would
+/// look each numbered one up by name.
 pub(super) fn rows(backend: &str, count: usize, columns: usize) -> String {
     let row = |row: usize| match backend {
         SQLITE => format!("(?{})", ", ?".repeat(columns - 1)),
@@ -40,25 +40,25 @@ pub(super) fn rows(backend: &str, count: usize, columns: usize) -> String {
     (0..count).map(row).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns an id as it is bound.
+/// Encodes an id, a stamp or a count as a parameter.
 pub(super) fn number(id: u64) -> i64 {
     // Ids and stamps are below 2^53.
     id as i64
 }
 
-/// Reads an id, a stamp or a count.
+/// Decodes an id, a stamp or a count.
 pub(super) fn read(row: &AnyRow, column: usize) -> Result<u64, sqlx::Error> {
     let number: i64 = row.try_get(column)?;
     u64::try_from(number).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
-/// Reads an id that is not 0.
+/// Decodes an id that is not 0.
 pub(super) fn read_id<T>(
     row: &AnyRow,
     column: usize,
     new: impl FnOnce(u64) -> Option<T>,
 ) -> Result<T, sqlx::Error> {
-    let no_id = || sqlx::Error::Decode("0 where an id belongs".into());
+    let no_id = || sqlx::Error::Decode("id is 0".into());
     new(read(row, column)?).ok_or_else(no_id)
 }
 

@@ -1,7 +1,7 @@
-//! New posts whose callers wait for their delivery. Does no input or output.
+//! The queue of new posts whose callers wait for their delivery. Does no I/O.
 //!
-//! Each post in it belongs to a caller that waits, and callers are limited by `--max-calls`. Those
-//! who left are dropped before they are more than those who wait, so that the queue is bounded.
+//! Each post belongs to a waiting caller, and `--max-calls` limits the callers. Posts of cancelled
+//! callers are dropped before they outnumber the others, so the queue is bounded.
 
 use std::{
     collections::VecDeque,
@@ -15,83 +15,87 @@ use microblog_chassis::context::{self, Joint};
 use microblog_proto::timeline::Delivery;
 use tokio::sync::oneshot;
 
-use super::{BATCH_MAX, CALLS_MAX};
+/// The most posts of one call, and of one read for it.
+pub(super) const BATCH_MAX: usize = 100;
 
-/// At how many posts it is first looked for callers who left.
+/// The most calls that a worker has in flight for new posts. More than one, since one may hang.
+pub(super) const CALLS_MAX: usize = 4;
+
+/// The queue length from which cancelled posts are looked for.
 const CHECK_AT_MIN: usize = 1_024;
 
 /// The queue of a worker.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     state: Mutex<State>,
-    is_unanswered: AtomicBool,
+    is_unresponsive: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    posts: VecDeque<Waiting>,
-    /// How many take posts out, one batch after the other.
-    calls: usize,
-    /// At how many posts to look for callers who left.
+    posts: VecDeque<QueuedPost>,
+    /// The number of dispatchers.
+    dispatchers: usize,
+    /// The queue length at which cancelled posts are next looked for.
     check_at: usize,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedPost {
     delivery: Delivery,
-    /// Dropped when the caller has nothing to wait for any more.
+    /// Dropped when the delivery is over, which resumes the caller.
     done: oneshot::Sender<()>,
     joint: Joint,
 }
 
-impl Waiting {
-    fn has_left(&self) -> bool {
+impl QueuedPost {
+    fn is_cancelled(&self) -> bool {
         self.done.is_closed()
     }
 }
 
-/// The right to take posts out, until there are none.
+/// A dispatcher: takes batches out of the queue until it is empty.
 #[derive(Debug)]
-pub(super) struct Calls {
+pub(super) struct Dispatcher {
     queue: Arc<Queue>,
-    is_over: bool,
+    is_finished: bool,
 }
 
-/// Posts for one call. When it is dropped, their callers go on.
+/// The posts of one call. Dropping it resumes their callers.
 #[derive(Debug)]
 pub(super) struct Batch {
-    posts: Vec<Waiting>,
+    posts: Vec<QueuedPost>,
 }
 
 impl Queue {
-    /// Adds a post. Returns what resolves, either way, when its delivery is over; and the right to
-    /// take posts out, unless others have it who will come to this one.
+    /// Adds a post. Returns a receiver that resolves when its delivery is over, whatever the
+    /// result; and a dispatcher, unless there are enough.
     pub(super) fn add(
         self: &Arc<Self>,
         delivery: Delivery,
-    ) -> (oneshot::Receiver<()>, Option<Calls>) {
+    ) -> (oneshot::Receiver<()>, Option<Dispatcher>) {
         let (done, over) = oneshot::channel();
         let mut state = self.state();
-        state.posts.push_back(Waiting { delivery, done, joint: context::joint() });
+        state.posts.push_back(QueuedPost { delivery, done, joint: context::joint() });
         if state.posts.len() > state.check_at.max(CHECK_AT_MIN) {
-            state.posts.retain(|post| !post.has_left());
+            state.posts.retain(|post| !post.is_cancelled());
             state.check_at = 2 * state.posts.len();
         }
-        let calls = (state.calls < CALLS_MAX).then(|| {
-            state.calls += 1;
-            Calls { queue: self.clone(), is_over: false }
+        let dispatcher = (state.dispatchers < CALLS_MAX).then(|| {
+            state.dispatchers += 1;
+            Dispatcher { queue: self.clone(), is_finished: false }
         });
-        (over, calls)
+        (over, dispatcher)
     }
 
-    /// Notes whether the timeline service left the last call without an answer.
-    pub(super) fn note(&self, is_unanswered: bool) {
-        self.is_unanswered.store(is_unanswered, Ordering::Relaxed);
+    /// Records whether the last call to the timeline service had no answer.
+    pub(super) fn record_answer(&self, is_unresponsive: bool) {
+        self.is_unresponsive.store(is_unresponsive, Ordering::Relaxed);
     }
 
-    /// Returns whether the timeline service left the last call without an answer.
-    pub(super) fn is_unanswered(&self) -> bool {
-        self.is_unanswered.load(Ordering::Relaxed)
+    /// Returns whether the last call to the timeline service had no answer.
+    pub(super) fn is_unresponsive(&self) -> bool {
+        self.is_unresponsive.load(Ordering::Relaxed)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -99,11 +103,11 @@ impl Queue {
     }
 }
 
-impl Calls {
-    /// Returns the posts that came first, as many as one call takes. `None` if nobody waits; then
-    /// the right is given back.
+impl Dispatcher {
+    /// Returns the oldest posts, as many as one call takes. Returns `None` if the queue is empty,
+    /// which ends the dispatcher.
     pub(super) fn next(&mut self) -> Option<Batch> {
-        if self.is_over {
+        if self.is_finished {
             return None;
         }
         let mut state = self.queue.state();
@@ -111,36 +115,36 @@ impl Calls {
         while posts.len() < BATCH_MAX
             && let Some(post) = state.posts.pop_front()
         {
-            if !post.has_left() {
+            if !post.is_cancelled() {
                 posts.push(post);
             }
         }
         if posts.is_empty() {
-            // Not later: who adds a post from now on must find that nobody will come to it.
-            state.calls -= 1;
-            self.is_over = true;
+            // Under the lock: a post added later must get a new dispatcher.
+            state.dispatchers -= 1;
+            self.is_finished = true;
             return None;
         }
         Some(Batch { posts })
     }
 }
 
-impl Drop for Calls {
-    // Only a task that is cut off or panics has not given it back.
+impl Drop for Dispatcher {
+    // Only a dispatcher of a cancelled or panicked task is not finished.
     fn drop(&mut self) {
-        if !self.is_over {
-            self.queue.state().calls -= 1;
+        if !self.is_finished {
+            self.queue.state().dispatchers -= 1;
         }
     }
 }
 
 impl Batch {
-    /// Returns what to deliver.
+    /// Returns the deliveries of the batch.
     pub(super) fn deliveries(&self) -> Vec<Delivery> {
         self.posts.iter().map(|post| post.delivery).collect()
     }
 
-    /// Returns in whose trace they are delivered: that of the call that waits longest.
+    /// Returns the trace context of the oldest call in the batch.
     pub(super) fn joint(&self) -> Option<Joint> {
         self.posts.first().map(|post| post.joint.clone())
     }
@@ -158,58 +162,58 @@ mod tests {
         batch.deliveries().iter().map(|delivery| delivery.post_id).collect()
     }
 
-    fn waiting(queue: &Queue) -> usize {
+    fn queued(queue: &Queue) -> usize {
         queue.state().posts.len()
     }
 
     #[tokio::test]
-    async fn a_call_takes_all_that_came_and_its_callers_go_on_when_it_is_over() {
+    async fn a_call_takes_all_queued_posts_and_resumes_their_callers() {
         let queue = Arc::<Queue>::default();
-        let (first, calls) = queue.add(delivery(1));
-        let mut calls = calls.unwrap();
-        let batch = calls.next().unwrap();
+        let (first, dispatcher) = queue.add(delivery(1));
+        let mut dispatcher = dispatcher.unwrap();
+        let batch = dispatcher.next().unwrap();
         assert_eq!(ids(&batch), [1]);
         let (mut second, _) = queue.add(delivery(2));
         let (third, _) = queue.add(delivery(3));
         drop(batch);
         assert!(first.await.is_err(), "it is over");
-        let batch = calls.next().unwrap();
+        let batch = dispatcher.next().unwrap();
         assert_eq!(ids(&batch), [2, 3]);
         second.try_recv().unwrap_err();
         drop(batch);
         assert!(third.await.is_err(), "it is over");
-        assert!(calls.next().is_none() && calls.next().is_none());
+        assert!(dispatcher.next().is_none() && dispatcher.next().is_none());
     }
 
     #[test]
-    fn so_many_calls_are_under_way_and_a_batch_is_no_larger_than_a_call() {
+    fn calls_in_flight_and_batches_are_bounded() {
         let queue = Arc::<Queue>::default();
-        let (callers, calls): (Vec<_>, Vec<_>) =
+        let (callers, dispatchers): (Vec<_>, Vec<_>) =
             (0..250).map(|post| queue.add(delivery(post))).unzip();
-        let mut calls: Vec<_> = calls.into_iter().flatten().collect();
-        assert_eq!(calls.len(), CALLS_MAX);
-        let sizes = [0, 1, 2].map(|call| calls[call].next().unwrap().posts.len());
+        let mut dispatchers: Vec<_> = dispatchers.into_iter().flatten().collect();
+        assert_eq!(dispatchers.len(), CALLS_MAX);
+        let sizes = [0, 1, 2].map(|call| dispatchers[call].next().unwrap().posts.len());
         assert_eq!(sizes, [BATCH_MAX, BATCH_MAX, 50]);
-        assert!(calls[0].next().is_none());
-        // One that ended, and one that was cut off.
-        drop(calls.pop());
-        drop(calls.remove(0));
+        assert!(dispatchers[0].next().is_none());
+        // One finished dispatcher and one that was cancelled.
+        drop(dispatchers.pop());
+        drop(dispatchers.remove(0));
         drop(callers);
         let more: Vec<_> = (0..5).map(|post| queue.add(delivery(post))).collect();
-        assert_eq!(more.iter().filter(|(_, calls)| calls.is_some()).count(), 2);
+        assert_eq!(more.iter().filter(|(_, dispatcher)| dispatcher.is_some()).count(), 2);
     }
 
     #[test]
-    fn who_left_is_not_kept_and_not_delivered() {
+    fn posts_of_cancelled_callers_are_dropped() {
         let queue = Arc::<Queue>::default();
-        let (stays, calls) = queue.add(delivery(1));
+        let (stays, dispatcher) = queue.add(delivery(1));
         for post in 2..10_000 {
             drop(queue.add(delivery(post)).0);
         }
-        assert!(waiting(&queue) <= CHECK_AT_MIN + 1, "{}", waiting(&queue));
-        let batch = calls.unwrap().next().unwrap();
+        assert!(queued(&queue) <= CHECK_AT_MIN + 1, "{}", queued(&queue));
+        let batch = dispatcher.unwrap().next().unwrap();
         assert_eq!(ids(&batch), [1]);
-        assert_eq!(waiting(&queue), 0);
+        assert_eq!(queued(&queue), 0);
         drop(stays);
     }
 }

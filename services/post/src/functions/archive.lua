@@ -1,12 +1,12 @@
--- The archive: what it may not know, what leaves Redis for it, and what comes back.
+-- The archive: its outbox, evictions and restores.
 --
--- `unarchived` has, by stamp: p<post>, x<post>: a post that was made, that ended; c<post>:<comment>,
--- d<post>:<comment>: likewise a comment. And, for good, the member - with the score 0, which says
--- that there is an archive: without it, nothing is noted.
+-- Members of `unarchived`, the archive outbox, scored by stamp: p<post>: created; x<post>: deleted,
+-- a tombstone; c<post>:<comment> and d<post>:<comment>: likewise for comments. The member - with
+-- the score 0 enables the outbox for good: without it, no entries are added.
 
--- Lets one of several have something for a while, and again as long as it asks in time.
+-- Acquires or renews a lease.
 --
--- KEYS: lease. ARGV: whose, milliseconds. Returns 1 if it has it now.
+-- KEYS: lease. ARGV: holder, milliseconds. Returns 1 if the holder has it.
 local function lease(keys, args)
   local holder = redis.call('GET', keys[1])
   if holder and holder ~= args[1] then
@@ -16,9 +16,9 @@ local function lease(keys, args)
   return 1
 end
 
--- Has somebody keep such a thing for longer, or shorter, if they still have it.
+-- Sets the remaining lifetime of a lease, if the holder still has it.
 --
--- KEYS: lease. ARGV: whose, milliseconds. Returns 1 if they have.
+-- KEYS: lease. ARGV: holder, milliseconds. Returns 1 if the holder has it.
 local function keep(keys, args)
   if redis.call('GET', keys[1]) ~= args[1] then
     return 0
@@ -26,12 +26,12 @@ local function keep(keys, args)
   return redis.call('PEXPIRE', keys[1], args[2])
 end
 
--- Takes posts off their author's list, the oldest first, where the archive knows them; they stay in
--- Redis until they are evicted. Ends at the first that has still to be told to somebody, or is not
--- the oldest any more.
+-- Makes an author's oldest posts evictable: removes them from the list and raises the eviction
+-- watermark. The posts stay in Redis until they are evicted. Stops at the first post that has an
+-- outbox entry, or is not the oldest any more.
 --
 -- KEYS: unarchived, outbox, retired, horizon; the author's posts. ARGV: posts…, oldest first.
--- Returns how many were taken off.
+-- Returns how many became evictable.
 local function retire(keys, args)
   local unarchived, outbox, retired, horizon, posts = keys[1], keys[2], keys[3], keys[4], keys[5]
   local oldest = redis.call('ZRANGE', posts, 0, #args)
@@ -55,11 +55,10 @@ local function retire(keys, args)
   return count
 end
 
--- Says how many of an author's posts are not on their list, unless one came to be or ended since they
--- began to be counted.
+-- Stores the count of an author's unlisted posts, unless it changed since the count began.
 --
--- KEYS: the author's posts. ARGV: the score that says that they are being counted, how many.
--- Returns 1 if it says so now.
+-- KEYS: the author's posts. ARGV: the token of the count, a score; the count.
+-- Returns 1 if it was stored.
 local function count_unlisted(keys, args)
   local score = redis.call('ZSCORE', keys[1], '0')
   if not score or tonumber(score) ~= tonumber(args[1]) then
@@ -69,9 +68,9 @@ local function count_unlisted(keys, args)
   return 1
 end
 
--- Marks a post that is to be evicted, before it is read: whoever changes what it gathered wipes the
--- mark. Not where a repost of it ended so lately that word of the repost may be on its way: it would
--- be put on the list of a post that came back.
+-- Sets the eviction mark of a post, before it is read: each change of its lists removes the mark.
+-- Not while an update of a deleted repost may be in flight: after a restore, it would put the
+-- repost on the list again.
 --
 -- KEYS: clock, retired; of the post: post, unreposted. ARGV: issuer, post.
 -- Returns the outcome (DONE, UNCHANGED, NOT_FOUND) and the mark.
@@ -81,7 +80,7 @@ local function mark(keys, args)
     redis.call('ZREM', retired, args[2])
     return { NOT_FOUND, 0 }
   end
-  if may_be_told(unreposted) then
+  if may_be_in_flight(unreposted) then
     return { UNCHANGED, 0 }
   end
   local stamp = issue(clock, tonumber(args[1]), 1)[1]
@@ -89,21 +88,21 @@ local function mark(keys, args)
   return { DONE, tonumber(stamp) }
 end
 
--- Returns whether posts must not leave, since accounts are being erased: `erasing` says of the last
--- run which one it was and, behind a colon, what it keeps posts from; 0 for nothing.
+-- Returns whether an erasure run's fence prevents evictions: `erasing` holds the run's id, a colon
+-- and the fence; 0 means lifted.
 local function is_fenced(erasing)
   local fence = redis.call('GET', erasing)
   return fence and string.sub(fence, -2) ~= ':0'
 end
 
--- Takes a post out of Redis that the archive has as it was when it was marked.
+-- Evicts a post whose mark is still set: the archive has its current snapshot.
 --
 -- KEYS: retired; of the post: post, likes, comments, comment_bodies, reposts, unreposted; erasing.
--- ARGV: post, mark. Returns the outcome: DONE; UNCHANGED: it was changed since, or no post may leave
--- now (see erasure.rs), and it stays.
+-- ARGV: post, mark.
+-- Returns the outcome: DONE; UNCHANGED: the post changed, or is fenced (see erasure.rs).
 local function evict(keys, args)
   local retired, post = keys[1], keys[2]
-  if redis.call('HGET', post, 'm') ~= args[2] or may_be_told(keys[7])
+  if redis.call('HGET', post, 'm') ~= args[2] or may_be_in_flight(keys[7])
     or is_fenced(keys[8]) then
     return UNCHANGED
   end
@@ -112,12 +111,12 @@ local function evict(keys, args)
   return DONE
 end
 
--- Begins to bring a post back: lets one do so at a time, and clears away what another one left. Not
--- where it is here: it may have changed, and leave again, before what the archive has now is here.
--- And not where it ended, which the archive may not know; if it ends from now on, the lease does.
+-- Acquires the lease to restore a post, and deletes what an earlier attempt staged. Rejected if the
+-- post is in Redis: it may change, and be evicted again, before the current snapshot is staged.
+-- Rejected if it has a tombstone, which may not be archived; a later deletion deletes the lease.
 --
--- KEYS: restoring, unarchived, post; restored… ARGV: whose, milliseconds, post. Returns 1 if it may
--- begin.
+-- KEYS: restoring, unarchived, post; restored… ARGV: holder, milliseconds, post.
+-- Returns 1 if the lease was acquired.
 local function begin_restore(keys, args)
   if redis.call('EXISTS', keys[3]) == 1 or redis.call('ZSCORE', keys[2], 'x' .. args[3])
     or lease(keys, args) == 0 then
@@ -127,18 +126,18 @@ local function begin_restore(keys, args)
   return 1
 end
 
--- Lets an account have a post brought back, or makes it wait: in the account's own partition.
+-- Checks the rate limit of restores, in the account's partition.
 --
--- KEYS: restore_pace. ARGV: limit per minute. Returns the milliseconds to wait; 0 if it may.
+-- KEYS: restore_pace. ARGV: limit per minute. Returns the milliseconds to wait; 0 if admitted.
 local function admit_restore(keys, args)
-  return admit(keys[1], tonumber(args[1]))
+  return check_rate(keys[1], tonumber(args[1]))
 end
 
--- Puts aside a part of what a post had gathered, for four times as long as the lease, which each part
--- prolongs.
+-- Stages a part of a post's lists, for four times the lease, which each part renews.
 --
--- KEYS: restoring, the list of that kind. ARGV: whose, milliseconds, the command that adds to such
--- lists (ZADD, HSET), its arguments… Returns 1 if it is still whose it was.
+-- KEYS: restoring, the staged list. ARGV: holder, milliseconds, the command that adds to such lists
+--       (ZADD, HSET), its arguments…
+-- Returns 1 if the holder has the lease.
 local function stage(keys, args)
   if keep(keys, args) == 0 then
     return 0
@@ -148,22 +147,22 @@ local function stage(keys, args)
   return 1
 end
 
--- Brings a post back, with what was put aside.
+-- Restores a post from its staged lists.
 --
--- KEYS: restoring, unarchived, retired; of the post: post; likes, comments, comment_bodies, reposts;
---       and where those were put aside, in the same order; erasing.
--- ARGV: whose, post, the score that says until when it stays, content, likes, comments, reposts,
---       what `erasing` was before the archive was read.
--- Returns the outcome: DONE; UNCHANGED: it is there; NOT_FOUND: it was deleted; OPEN: it took too
--- long, or something may have been erased since it was read, and has to begin again.
+-- KEYS: restoring, unarchived, retired; of the post: post, likes, comments, comment_bodies,
+--       reposts; the staged lists, in the same order; erasing.
+-- ARGV: holder, post, the score until when it stays, content, likes, comments, reposts, the value
+--       of `erasing` from before the archive was read.
+-- Returns the outcome: DONE; UNCHANGED: the post is in Redis; NOT_FOUND: it was deleted;
+-- INCOMPLETE: retry, since the attempt took too long, or a run erases since the archive was read.
 local function restore(keys, args)
   local restoring, unarchived, retired, post = keys[1], keys[2], keys[3], keys[4]
   if redis.call('GET', restoring) ~= args[1] then
-    return OPEN
+    return INCOMPLETE
   end
   redis.call('UNLINK', restoring)
   if (redis.call('GET', keys[13]) or '') ~= args[8] then
-    return OPEN
+    return INCOMPLETE
   end
   if redis.call('ZSCORE', unarchived, 'x' .. args[2]) then
     return NOT_FOUND
@@ -171,11 +170,11 @@ local function restore(keys, args)
   if redis.call('EXISTS', post) == 1 then
     return UNCHANGED
   end
-  -- Nothing is written before it is known that all of it is there.
+  -- All parts must be staged before anything is written.
   local sizes = { tonumber(args[5]), tonumber(args[6]), tonumber(args[6]), tonumber(args[7]) }
   for i, size in ipairs(sizes) do
     if redis.call(i == 3 and 'HLEN' or 'ZCARD', keys[8 + i]) ~= size then
-      return OPEN
+      return INCOMPLETE
     end
   end
   for i, size in ipairs(sizes) do
@@ -194,16 +193,16 @@ local function restore(keys, args)
   return DONE
 end
 
--- Adds an entry to a list of what waits, or changes its score. What the archive and the mover need to
--- go on at `maxmemory`.
+-- Adds a member to a sorted set, or changes its score. The archiver and the evictor need this at
+-- `maxmemory`.
 --
--- KEYS: the list. ARGV: NX or XX, as for ZADD; score, member.
+-- KEYS: the set. ARGV: NX or XX, as for ZADD; score, member.
 local function enlist(keys, args)
   redis.call('ZADD', keys[1], args[1], args[2], args[3])
 end
 
--- Writes a string: how far an erasure is, and what it keeps posts from. Erasing frees memory, so it
--- must go on at `maxmemory`.
+-- Writes a string: the state or a fence of an erasure run. Erasing frees memory, so it must work at
+-- `maxmemory`.
 --
 -- KEYS: the string. ARGV: its value.
 local function put(keys, args)

@@ -1,12 +1,12 @@
--- Posts: made, deleted, and forgotten with their author, who posts and comments no more.
+-- Publishing and deleting posts, and completing the deletion of accounts.
 
--- Makes a post.
+-- Publishes a post.
 --
 -- KEYS: clock, request, pace, forgotten, authors, outbox, pending, unarchived; the author's posts;
---       what the keys of the partition's posts begin with.
--- ARGV: issuer, author, content, limit per minute, seconds for which the request is
---       remembered, posts… that are told, if it is a repost.
--- Returns the outcome, and: the id (DONE; UNCHANGED, OPEN: of the post that the request made
+--       the prefix of the partition's post keys.
+-- ARGV: issuer, author, content, limit per minute, lifetime of the idempotency key in seconds,
+--       posts… that count it, if it is a repost.
+-- Returns the outcome, and: the id (DONE; UNCHANGED, INCOMPLETE: of the post that the request made
 -- before), or the milliseconds to wait (THROTTLED).
 local function publish(keys, args)
   local clock, request, pace, forgotten, authors = keys[1], keys[2], keys[3], keys[4], keys[5]
@@ -16,17 +16,17 @@ local function publish(keys, args)
 
   local known = redis.call('GET', request)
   if known then
-    local is_open = redis.call('ZSCORE', outbox, known)
+    local is_incomplete = redis.call('ZSCORE', outbox, known)
     for _, target in ipairs(targets) do
-      is_open = is_open or redis.call('ZSCORE', pending, waiting_repost(known, target))
+      is_incomplete = is_incomplete or redis.call('ZSCORE', pending, pending_member(known, target))
     end
-    return { is_open and OPEN or UNCHANGED, tonumber(known) }
+    return { is_incomplete and INCOMPLETE or UNCHANGED, tonumber(known) }
   end
   if redis.call('SISMEMBER', forgotten, author) == 1 then
-    return { FORGOTTEN, 0 }
+    return { ACCOUNT_DELETED, 0 }
   end
   local prepared = prepare(clock, issuer, 1)
-  local wait = admit(pace, limit)
+  local wait = check_rate(pace, limit)
   if wait > 0 then
     return { THROTTLED, wait }
   end
@@ -36,34 +36,34 @@ local function publish(keys, args)
   redis.call('ZADD', posts, id, id)
   redis.call('SADD', authors, author)
   redis.call('ZADD', outbox, id, id)
-  note(unarchived, id, 'p' .. id)
+  enqueue(unarchived, id, 'p' .. id)
   for _, target in ipairs(targets) do
-    redis.call('ZADD', pending, id, waiting_repost(id, target))
+    redis.call('ZADD', pending, id, pending_member(id, target))
   end
   redis.call('SET', request, id, 'EX', args[5])
   return { DONE, tonumber(id) }
 end
 
--- Deletes a post with all that belongs to it, here and in the archive.
+-- Deletes a post and all that belongs to it, from Redis and from the archive.
 --
 -- KEYS: clock, outbox, pending, unarchived, retired; the author's posts; of the post: post, likes,
---       comments, comment_bodies, reposts, unreposted, restoring (nobody brings it back); ended.
--- ARGV: issuer, id, 1 if the archive was seen to have it, posts… that were told of it.
--- Returns the outcome (DONE; OPEN: it was deleted before, and somebody may not have been told;
--- NOT_FOUND) and the version of its end.
+--       comments, comment_bodies, reposts, unreposted, restoring (which ends a restore); ended.
+-- ARGV: issuer, id, 1 if it was read from the archive, posts… that count it.
+-- Returns the outcome (DONE; INCOMPLETE: deleted before, and a post that counts it may not be
+-- notified; NOT_FOUND) and the version of the deletion.
 local function delete(keys, args)
   local clock, outbox, pending, unarchived, retired = keys[1], keys[2], keys[3], keys[4], keys[5]
   local posts, post = keys[6], keys[7]
-  local issuer, id, is_archived, targets = tonumber(args[1]), args[2], args[3] == '1', rest(args, 4)
+  local issuer, id, in_archive, targets = tonumber(args[1]), args[2], args[3] == '1', rest(args, 4)
   local ended = keys[14]
-  -- What the archive does not know yet was deleted before, too; and what it knew since it was read.
-  is_archived = is_archived and not redis.call('ZSCORE', unarchived, 'x' .. id)
+  -- A tombstone means deleted before: one that is not archived yet, or was archived after the read.
+  in_archive = in_archive and not redis.call('ZSCORE', unarchived, 'x' .. id)
     and not redis.call('ZSCORE', ended, id)
-  if redis.call('EXISTS', post) == 0 and not is_archived then
+  if redis.call('EXISTS', post) == 0 and not in_archive then
     for _, target in ipairs(targets) do
-      local version = redis.call('ZSCORE', pending, waiting_repost(id, target))
+      local version = redis.call('ZSCORE', pending, pending_member(id, target))
       if version then
-        return { OPEN, tonumber(version) }
+        return { INCOMPLETE, tonumber(version) }
       end
     end
     return { NOT_FOUND, 0 }
@@ -76,15 +76,15 @@ local function delete(keys, args)
   end
   redis.call('ZREM', outbox, id)
   redis.call('ZREM', retired, id)
-  note(unarchived, version, 'x' .. id)
+  enqueue(unarchived, version, 'x' .. id)
   for _, target in ipairs(targets) do
-    redis.call('ZADD', pending, version, waiting_repost(id, target))
+    redis.call('ZADD', pending, version, pending_member(id, target))
   end
   return { DONE, tonumber(version) }
 end
 
--- Tells a post of a repost of it that came, or went. Order and repetition do not matter: what has
--- gone does not come back.
+-- Notifies a post of a repost that was created or deleted. Idempotent and commutative: a tombstone
+-- keeps a deleted repost from coming back.
 --
 -- KEYS: of the post: post, reposts, unreposted. ARGV: repost, 1 if it exists.
 -- Returns the outcome: DONE, UNCHANGED, NOT_FOUND.
@@ -102,7 +102,7 @@ local function tell(keys, args)
     count(post, 'r', 1)
     return DONE
   end
-  -- By the time of the telling: the end itself may be longer ago than tombstones are kept.
+  -- Scored by the current time: the deletion itself may be older than the lifetime of tombstones.
   bury(unreposted, { integer(now_ms() * 4096), repost })
   if redis.call('ZREM', reposts, repost) == 0 then
     return UNCHANGED
@@ -111,9 +111,9 @@ local function tell(keys, args)
   return DONE
 end
 
--- Ends the forgetting of an account of which all else is erased, if it has no posts any more.
+-- Completes the deletion of an account whose other data is erased, if it has no posts left.
 --
--- KEYS: forgetting, authors, the author's posts. ARGV: account. Returns 1 if it is done.
+-- KEYS: forgetting, authors, the author's posts. ARGV: account. Returns 1 if it is complete.
 local function forgot(keys, args)
   if redis.call('EXISTS', keys[3]) == 1 then
     return 0

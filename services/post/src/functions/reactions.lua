@@ -1,11 +1,10 @@
--- What people do to a post: likes and comments.
+-- Reactions to a post: likes and comments.
 
--- Makes an account like a post. Since when is a stamp that others may have, too, without the
--- partition's clock: nobody needs it to be unique, and thousands of likes a second must not drive
--- that clock ahead.
+-- Likes a post. The time is a stamp that need not be unique, so it does not use the partition's
+-- clock: thousands of likes a second would drive that clock ahead.
 --
 -- KEYS: of the post: post, likes. ARGV: partition, account.
--- Returns the outcome (DONE, UNCHANGED, NOT_FOUND), since when, and how many like it.
+-- Returns the outcome (DONE, UNCHANGED, NOT_FOUND), since when, and the number of likes.
 local function like(keys, args)
   local post, likes = keys[1], keys[2]
   local partition, account = tonumber(args[1]), args[2]
@@ -21,10 +20,10 @@ local function like(keys, args)
   return { DONE, now, count(post, 'l', 1) }
 end
 
--- Takes a like back.
+-- Unlikes a post.
 --
 -- KEYS: of the post: post, likes. ARGV: account.
--- Returns the outcome (DONE, UNCHANGED, NOT_FOUND), and how many like the post.
+-- Returns the outcome (DONE, UNCHANGED, NOT_FOUND), and the number of likes.
 local function unlike(keys, args)
   local post, likes = keys[1], keys[2]
   if redis.call('ZREM', likes, args[1]) == 1 then
@@ -36,9 +35,9 @@ local function unlike(keys, args)
   return { UNCHANGED, tonumber(redis.call('HGET', post, 'l') or 0) }
 end
 
--- Takes back the likes of accounts that are being erased.
+-- Removes the likes of accounts that are being erased.
 --
--- KEYS: of the post: post, likes. ARGV: accounts… Returns how many of them liked it.
+-- KEYS: of the post: post, likes. ARGV: accounts… Returns how many were removed.
 local function erase_likes(keys, args)
   if redis.call('EXISTS', keys[1]) == 0 then
     return 0
@@ -50,24 +49,24 @@ local function erase_likes(keys, args)
   return erased
 end
 
--- Lets an account comment, or makes it wait: in its own partition, before the comment is made in
--- the post's. A request that was let through once is let through again, to the same post, as long
--- as the account is there.
+-- Admits a comment under the author's rate limit, in the author's partition, before it is added in
+-- the post's. Idempotent: a repeated request is admitted again, to the same post, unless the
+-- account is deleted.
 --
--- KEYS: comment_admission, comment_pace, forgotten. ARGV: account, post, limit per minute, seconds
--- for which the request is remembered.
--- Returns the outcome (DONE; UNCHANGED, NOT_FOUND: let through before, to this or another post;
--- THROTTLED, FORGOTTEN) and the milliseconds to wait.
+-- KEYS: comment_admission, comment_pace, forgotten.
+-- ARGV: account, post, limit per minute, lifetime of the idempotency key in seconds.
+-- Returns the outcome (DONE; UNCHANGED, NOT_FOUND: admitted before, to this or another post;
+-- THROTTLED, ACCOUNT_DELETED) and the milliseconds to wait.
 local function admit_comment(keys, args)
   local admission, pace, forgotten = keys[1], keys[2], keys[3]
   if redis.call('SISMEMBER', forgotten, args[1]) == 1 then
-    return { FORGOTTEN, 0 }
+    return { ACCOUNT_DELETED, 0 }
   end
   local admitted = redis.call('GET', admission)
   if admitted then
     return { admitted == args[2] and UNCHANGED or NOT_FOUND, 0 }
   end
-  local wait = admit(pace, tonumber(args[3]))
+  local wait = check_rate(pace, tonumber(args[3]))
   if wait > 0 then
     return { THROTTLED, wait }
   end
@@ -78,10 +77,10 @@ end
 -- Adds a comment to a post.
 --
 -- KEYS: clock, comment_request, unarchived; of the post: post, comments, comment_bodies.
--- ARGV: issuer, post, content, the comment that it answers (0 for none), seconds for which the
---       request is remembered.
+-- ARGV: issuer, post, content, the comment that it replies to (0 for none), lifetime of the
+--       idempotency key in seconds.
 -- Returns the outcome and: the id (DONE; UNCHANGED: of the comment that the request made before),
--- or what is missing (NOT_FOUND: 0 the post, 1 the comment that it answers).
+-- or what is missing (NOT_FOUND: 0 the post, 1 the comment that it replies to).
 local function comment(keys, args)
   local clock, request, unarchived = keys[1], keys[2], keys[3]
   local post, comments, bodies = keys[4], keys[5], keys[6]
@@ -100,7 +99,7 @@ local function comment(keys, args)
   redis.call('HSET', bodies, id, content)
   redis.call('ZADD', comments, id, id)
   count(post, 'c', 1)
-  note(unarchived, id, 'c' .. args[2] .. ':' .. id)
+  enqueue(unarchived, id, 'c' .. args[2] .. ':' .. id)
   redis.call('SET', request, id, 'EX', args[5])
   return { DONE, tonumber(id) }
 end
@@ -115,11 +114,11 @@ local function uncomment(keys, args)
   if not redis.call('ZSCORE', comments, id) then
     return NOT_FOUND
   end
-  local ended = issue(clock, issuer, 1)[1]
+  local version = issue(clock, issuer, 1)[1]
   redis.call('ZREM', comments, id)
   redis.call('HDEL', bodies, id)
   count(post, 'c', -1)
-  note(unarchived, ended, 'd' .. args[2] .. ':' .. id)
+  enqueue(unarchived, version, 'd' .. args[2] .. ':' .. id)
   return DONE
 end
 

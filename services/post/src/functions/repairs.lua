@@ -1,6 +1,6 @@
--- Repairs of what a check finds wrong. Each compares at its moment what it mends.
+-- Repairs of violations. Each function compares the current state first.
 
--- Makes a post's counts the lengths of its lists. What belongs to a post that is not there goes.
+-- Sets a post's counts to the lengths of its lists. Deletes the lists of a missing post.
 --
 -- KEYS: of the post: post, likes, comments, comment_bodies, reposts.
 -- Returns 1 if something was wrong, else 0.
@@ -23,11 +23,11 @@ local function recount(keys)
   return differs
 end
 
--- Gives a comment on a post its content again, or ends it where there is none; a content without a
--- comment goes.
+-- Restores the body of a comment, or deletes the comment if there is none; deletes a body without a
+-- comment.
 --
 -- KEYS: clock, unarchived; of the post: post, comments, comment_bodies.
--- ARGV: issuer, post, comment, content ('' where there is none).
+-- ARGV: issuer, post, comment, content ('' if there is none).
 -- Returns 1 if something was wrong, else 0.
 local function mend_comment(keys, args)
   local post, comments, bodies, id = keys[3], keys[4], keys[5], args[3]
@@ -49,7 +49,7 @@ local function mend_comment(keys, args)
   return 0
 end
 
--- Puts a repost that exists on the list of a post, also where that was told that it went.
+-- Adds an existing repost to a post's list, even if there is a tombstone.
 --
 -- KEYS: of the post: post, reposts, unreposted. ARGV: repost.
 -- Returns the outcome: DONE, UNCHANGED, NOT_FOUND.

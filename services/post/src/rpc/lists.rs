@@ -1,4 +1,4 @@
-//! The lists: a page each, by (score, member).
+//! The handlers of lists. A page's cursor is (score, member).
 
 use microblog_domain::{BATCH_MAX, CommentId, Fields, PageSize, PostId, Scope, UserId};
 use microblog_keyspace::{Entry, Page};
@@ -25,7 +25,7 @@ impl Rpc {
         )?;
         let scope = Scope::new("ListLikers").with(request.post_id);
         let after = Entry::from_token(scope, &request.page_token)?;
-        let page = self.tiers.list(List::Likers, id, after, size.get()).await?;
+        let page = self.tiered.list(List::Likers, id, after, size.get()).await?;
         let next_page_token = page.next_token(scope);
         Ok(pb::ListLikersResponse { likes: wire::likes(&page.entries), next_page_token })
     }
@@ -42,10 +42,10 @@ impl Rpc {
         let order_number = u64::from(order == microblog_keyspace::Order::Newest);
         let scope = Scope::new("ListComments").with(request.post_id).with(order_number);
         let after = Entry::from_token(scope, &request.page_token)?;
-        let mut page = self.tiers.list(List::Comments(order), id, after, size.get()).await?;
+        let mut page = self.tiered.list(List::Comments(order), id, after, size.get()).await?;
         let ids: Vec<_> =
             page.entries.iter().filter_map(|entry| CommentId::new(entry.member)).collect();
-        let comments = self.tiers.comments(id, &ids).await?;
+        let comments = self.tiered.comments(id, &ids).await?;
         let mut comments = comments.into_iter().map(wire::comment).collect();
         fit(&mut page, &mut comments, |comment| comment.id);
         Ok(pb::ListCommentsResponse { comments, next_page_token: page.next_token(scope) })
@@ -62,7 +62,7 @@ impl Rpc {
         )?;
         let scope = Scope::new("ListReposts").with(request.post_id);
         let after = Entry::from_token(scope, &request.page_token)?;
-        let mut page = self.tiers.list(List::Reposts, id, after, size.get()).await?;
+        let mut page = self.tiered.list(List::Reposts, id, after, size.get()).await?;
         let posts = self.posts_on(&page, viewer).await?;
         let root_deleted = self.is_root_deleted(id, &posts).await?;
         let post = |post| pb::Post { root_deleted, ..wire::post(post) };
@@ -85,7 +85,7 @@ impl Rpc {
         let scope = Scope::new("ListUserPosts").with(request.author_id).with(request.before_id);
         let begin = before.map(|id| Entry { member: id.get(), score: id.get() });
         let after = Entry::from_token(scope, &request.page_token)?.or(begin);
-        let mut page = self.tiers.posts_of(author, after, size.get()).await?;
+        let mut page = self.tiered.posts_of(author, after, size.get()).await?;
         let posts = self.posts_on(&page, viewer).await?;
         let posts: Vec<WithRoot> = self.posts.with_roots(posts, viewer).await?;
         let mut posts = posts.into_iter().map(wire::with_root).collect();
@@ -104,7 +104,7 @@ impl Rpc {
         let before = fields.read(wire::before(request.before_id));
         let read = authors.zip(view).zip(size).zip(before);
         let (((authors, viewer), size), before) = fields.finish(read).map_err(Error::Invalid)?;
-        let newest = self.tiers.newest_of(&authors, before, size.get()).await?;
+        let newest = self.tiered.newest_of(&authors, before, size.get()).await?;
         let posts = self.posts.batch(&newest.ids, viewer).await?;
         let mut posts: Vec<_> = posts.into_iter().map(wire::with_root).collect();
         let fitting = fitting(&posts);
@@ -127,7 +127,7 @@ impl Rpc {
         let scope = Scope::new("ListUserComments").with(request.author_id);
         let after = Entry::from_token(scope, &request.page_token)?;
         let below = after.and_then(|entry| CommentId::new(entry.member));
-        let comments = self.tiers.archive()?.comments_by(author, below, size.get() + 1).await?;
+        let comments = self.tiered.archive()?.comments_by(author, below, size.get() + 1).await?;
         let entry = |id: u64| Entry { member: id, score: id };
         let entries = comments.iter().take(size.get()).map(|comment| entry(comment.id.get()));
         let mut page = Page { entries: entries.collect(), more: comments.len() > size.get() };
@@ -138,18 +138,18 @@ impl Rpc {
     }
 
     async fn posts_on(&self, page: &Page, viewer: Option<UserId>) -> Result<Vec<Post>, Error> {
-        let posts = self.tiers.posts(&post_ids(&page.entries), viewer).await?;
+        let posts = self.tiered.posts(&post_ids(&page.entries), viewer).await?;
         Ok(posts.into_iter().flatten().collect())
     }
 
-    // Whether the root of a post's reposts is gone. All have one and the same, which is the post
-    // itself or lies behind it.
+    // Returns whether the root of a post's reposts is deleted. All reposts have the same root: the
+    // post, or the post's own root.
     async fn is_root_deleted(&self, id: PostId, reposts: &[Post]) -> Result<bool, Error> {
         let root = reposts.first().and_then(|post| post.content.origin).map(|origin| origin.root);
         match root.filter(|&root| root != id) {
-            Some(root) => match self.tiers.exist(&[root]).await {
+            Some(root) => match self.tiered.exist(&[root]).await {
                 Ok(exist) => Ok(exist != [true]),
-                // It may be in the archive, which does not answer.
+                // The root may be in the archive, which is unavailable.
                 Err(error) if error.is_outage() => Ok(false),
                 Err(error) => Err(error),
             },
@@ -158,11 +158,11 @@ impl Rpc {
     }
 }
 
-/// The most bytes of a page's entries: half of what clients of gRPC take in one message, unless
-/// they are told otherwise (4 MiB). Texts of people are seldom as long as they may be.
+/// The most bytes of a page's entries: half of gRPC's default limit of a received message (4 MiB).
+/// Pages rarely reach it, since texts are rarely as long as allowed.
 const PAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// Cuts a page off where its entries get too large for one message; the next page goes on there.
+/// Truncates a page that is too large for one message; the next page begins there.
 fn fit<T: Message>(page: &mut Page, entries: &mut Vec<T>, id: impl Fn(&T) -> u64) {
     let kept = fitting(entries);
     if let Some(cut) = entries.get(kept).map(id) {
@@ -173,7 +173,7 @@ fn fit<T: Message>(page: &mut Page, entries: &mut Vec<T>, id: impl Fn(&T) -> u64
     }
 }
 
-// How many entries fit into one message. One alone is far smaller.
+// Returns how many entries fit into one message. A single one always fits.
 fn fitting<T: Message>(entries: &[T]) -> usize {
     let mut bytes = 0;
     let fits = |entry: &&T| {

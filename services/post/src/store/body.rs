@@ -1,56 +1,56 @@
-//! How the store writes contents: as protobuf messages, which later versions may extend. They take
+//! The stored format of contents: protobuf messages, which later versions may extend. They take
 //! less memory than named fields; `benches/memory.rs` measures how much.
 //!
-//! A text is kept in that one of UTF-8 and UTF-16 which is shorter: Chinese and Japanese take two
-//! bytes a character in the latter, and three in the former.
+//! A text is stored in the shorter of UTF-8 and UTF-16: Chinese and Japanese take two bytes a
+//! character in UTF-16, and three in UTF-8.
 
 use microblog_domain::{CommentId, PostId, UserId};
 use microblog_keyspace::Error;
 use prost::Message;
 
-use super::malformed;
+use super::decode::malformed;
 use crate::{
     comment::{CommentContent, Reply},
     post::{Content, Origin},
 };
 
-/// What a post says.
+/// The content of a post.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PostBody {
     #[prost(uint64, tag = "1")]
     author: u64,
     #[prost(string, tag = "2")]
     text: String,
-    /// 0 of what is no repost.
+    /// 0 if it is not a repost.
     #[prost(uint64, tag = "3")]
     root: u64,
-    /// 0 where it is the root.
+    /// 0 if it is the root.
     #[prost(uint64, tag = "4")]
     reposted: u64,
-    /// Instead of `text`, where that is shorter.
+    /// Instead of `text`, if shorter.
     #[prost(bytes = "vec", tag = "5")]
     text_utf16: Vec<u8>,
 }
 
-/// What a comment says.
+/// The content of a comment.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct CommentBody {
     #[prost(uint64, tag = "1")]
     author: u64,
     #[prost(string, tag = "2")]
     text: String,
-    /// The comment that it answers; 0 for none.
+    /// The comment that this one replies to; 0 for none.
     #[prost(uint64, tag = "3")]
     in_reply_to: u64,
-    /// Who wrote that.
+    /// Its author.
     #[prost(uint64, tag = "4")]
     in_reply_to_author: u64,
-    /// Instead of `text`, where that is shorter.
+    /// Instead of `text`, if shorter.
     #[prost(bytes = "vec", tag = "5")]
     text_utf16: Vec<u8>,
 }
 
-/// Returns a text for the fields `text` and `text_utf16`, one of which is empty.
+/// Encodes a text into the fields `text` and `text_utf16`, one of which is empty.
 fn write_text(text: &str) -> (String, Vec<u8>) {
     if 2 * text.encode_utf16().count() < text.len() {
         (String::new(), text.encode_utf16().flat_map(u16::to_le_bytes).collect())
@@ -59,7 +59,7 @@ fn write_text(text: &str) -> (String, Vec<u8>) {
     }
 }
 
-/// Reads a text from these fields; `None` if nobody can have written it.
+/// Decodes a text from these fields; `None` if they are malformed.
 fn read_text(text: String, text_utf16: &[u8]) -> Option<String> {
     if text_utf16.is_empty() {
         return Some(text);
@@ -70,7 +70,7 @@ fn read_text(text: String, text_utf16: &[u8]) -> Option<String> {
 }
 
 impl PostBody {
-    /// Writes a content.
+    /// Encodes a content.
     pub(super) fn write(content: &Content) -> Vec<u8> {
         let Content { author, text, origin } = content;
         let (root, reposted) = origin.map_or((0, 0), |Origin { root, reposted }| {
@@ -80,7 +80,7 @@ impl PostBody {
         Self { author: author.get(), text, root, reposted, text_utf16 }.encode_to_vec()
     }
 
-    /// Reads a content.
+    /// Decodes a content.
     pub(super) fn read(bytes: &[u8]) -> Result<Content, Error> {
         let damaged = || malformed("a post's content");
         let body = Self::decode(bytes).map_err(|_| damaged())?;
@@ -99,7 +99,7 @@ impl PostBody {
 }
 
 impl CommentBody {
-    /// Writes a content.
+    /// Encodes a content.
     pub(super) fn write(content: &CommentContent) -> Vec<u8> {
         let CommentContent { author, text, in_reply_to } = content;
         let (to, to_author) =
@@ -110,7 +110,7 @@ impl CommentBody {
         body.encode_to_vec()
     }
 
-    /// Reads a content.
+    /// Decodes a content.
     pub(super) fn read(bytes: &[u8]) -> Result<CommentContent, Error> {
         let damaged = || malformed("a comment's content");
         let body = Self::decode(bytes).map_err(|_| damaged())?;
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contents_are_read_as_they_were_written() {
+    fn contents_round_trip() {
         let author = UserId::new(5).unwrap();
         for text in ["", "hello", "é", "微博", "微博 and more of it", "👩‍👩‍👧微", "Привет"]
         {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_told() {
+    fn malformed_contents_are_rejected() {
         assert!(PostBody::read(b"\xff\xff").is_err());
         assert!(PostBody::read(b"").is_err(), "nobody wrote it");
         assert!(PostBody::read(b"\x08\x05\x2a\x03abc").is_err(), "half a unit");

@@ -5,47 +5,52 @@ use std::time::Duration;
 use microblog_domain::{CommentId, PostId, RequestId, UserId};
 use microblog_keyspace::{Call, Error, redis::cmd};
 
-use super::{REQUEST_TTL, Store, body::CommentBody, malformed, outcome::Outcome, wait};
+use super::{
+    body::CommentBody,
+    client::{REQUEST_TTL, Store},
+    decode::{malformed, wait},
+    outcome::Outcome,
+};
 use crate::{
     comment::{Comment, CommentContent},
     keys,
 };
 
-/// What became of a request to add a comment.
+/// The result of adding a comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Added {
+pub enum AddedComment {
     /// It was added.
     New(CommentId),
     /// The same request added one before.
-    Known(CommentId),
+    Existing(CommentId),
     /// There is no such post.
-    NoPost,
-    /// There is no such comment to answer.
-    NoComment,
+    PostNotFound,
+    /// There is no such comment to reply to.
+    CommentNotFound,
 }
 
-/// Whether an account may comment now.
+/// The result of admitting a comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admitted {
-    /// It may.
-    Yes,
-    /// Not with this request, which was for a comment on another post.
-    Elsewhere,
-    /// It has to wait for so long.
+pub enum CommentAdmission {
+    /// The request is admitted.
+    Admitted,
+    /// The request was admitted for another post.
+    RequestReused,
+    /// The rate limit is exceeded; retry after this time.
     Throttled(Duration),
-    /// It is deleted.
-    Forgotten,
+    /// The account is deleted.
+    AccountDeleted,
 }
 
 impl Store {
-    /// Lets an account comment, or not now. The first step, in the author's partition; once let
-    /// through, a request is let through whenever it is repeated.
+    /// Admits a comment under the author's rate limit: the first step, in the author's partition. A
+    /// repeated request is admitted again.
     pub async fn admit_comment(
         &self,
         post: PostId,
         author: UserId,
         request: RequestId,
-    ) -> Result<Admitted, Error> {
+    ) -> Result<CommentAdmission, Error> {
         let partition = author.partition();
         let call = Call::new("post_admit_comment")
             .key(keys::comment_admission(author, request))
@@ -57,16 +62,16 @@ impl Store {
             .arg(REQUEST_TTL.as_secs());
         let (done, milliseconds): (i64, i64) = self.keyspace.call(call).await?;
         match Outcome::read(done)? {
-            Outcome::Done | Outcome::Unchanged => Ok(Admitted::Yes),
-            Outcome::NotFound => Ok(Admitted::Elsewhere),
-            Outcome::Throttled => Ok(Admitted::Throttled(wait(milliseconds))),
-            Outcome::Forgotten => Ok(Admitted::Forgotten),
-            other @ Outcome::Open => Err(other.unexpected()),
+            Outcome::Done | Outcome::Unchanged => Ok(CommentAdmission::Admitted),
+            Outcome::NotFound => Ok(CommentAdmission::RequestReused),
+            Outcome::Throttled => Ok(CommentAdmission::Throttled(wait(milliseconds))),
+            Outcome::AccountDeleted => Ok(CommentAdmission::AccountDeleted),
+            other @ Outcome::Incomplete => Err(other.unexpected()),
         }
     }
 
     /// Returns the comment that a request made on a post.
-    pub async fn comment_made_by(
+    pub async fn comment_by_request(
         &self,
         post: PostId,
         author: UserId,
@@ -83,7 +88,7 @@ impl Store {
         id: PostId,
         content: &CommentContent,
         request: RequestId,
-    ) -> Result<Added, Error> {
+    ) -> Result<AddedComment, Error> {
         let partition = id.partition();
         let call = Call::new("post_comment")
             .key(keys::clock(partition))
@@ -103,26 +108,17 @@ impl Store {
             id.ok_or_else(|| malformed("comment id"))
         };
         match Outcome::read(done)? {
-            Outcome::Done => Ok(Added::New(made()?)),
-            Outcome::Unchanged => Ok(Added::Known(made()?)),
-            Outcome::NotFound if number == 0 => Ok(Added::NoPost),
-            Outcome::NotFound => Ok(Added::NoComment),
+            Outcome::Done => Ok(AddedComment::New(made()?)),
+            Outcome::Unchanged => Ok(AddedComment::Existing(made()?)),
+            Outcome::NotFound if number == 0 => Ok(AddedComment::PostNotFound),
+            Outcome::NotFound => Ok(AddedComment::CommentNotFound),
             other => Err(other.unexpected()),
         }
     }
 
-    /// Deletes a comment. Returns whether it was there.
+    /// Deletes a comment. Returns whether it existed.
     pub async fn delete_comment(&self, post: PostId, id: CommentId) -> Result<bool, Error> {
-        let partition = post.partition();
-        let call = Call::new("post_uncomment")
-            .key(keys::clock(partition))
-            .key(keys::unarchived(partition))
-            .key(keys::post(post))
-            .key(keys::comments(post))
-            .key(keys::comment_bodies(post))
-            .issuing(partition)
-            .arg(post.get())
-            .arg(id.get());
+        let call = comment_call("post_uncomment", post, id);
         match Outcome::read(self.keyspace.call(call).await?)? {
             Outcome::Done => Ok(true),
             Outcome::NotFound => Ok(false),
@@ -130,7 +126,7 @@ impl Store {
         }
     }
 
-    /// Returns those of some comments on a post that exist and can be read, in the order asked for.
+    /// Returns the existing, readable comments among some on a post, in the given order.
     pub async fn comments(&self, post: PostId, ids: &[CommentId]) -> Result<Vec<Comment>, Error> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -142,12 +138,31 @@ impl Store {
         }
         let bodies: Vec<Option<Vec<u8>>> = self.keyspace.query(read).await?;
         let comment = |(&id, body): (&CommentId, Option<Vec<u8>>)| {
-            // One that is damaged must not keep others from being read.
+            // A malformed comment must not hide the others.
             let content = CommentBody::read(&body?).inspect_err(|_| {
-                tracing::error!(post = post.get(), comment = id.get(), "a comment cannot be read");
+                tracing::error!(
+                    post = post.get(),
+                    comment = id.get(),
+                    "malformed content of a comment"
+                );
             });
             Some(Comment { id, post, content: content.ok()? })
         };
         Ok(ids.iter().zip(bodies).filter_map(comment).collect())
     }
+}
+
+/// Returns a call of a function that changes one comment, with the keys and arguments that these
+/// functions share.
+pub(super) fn comment_call(function: &'static str, post: PostId, id: CommentId) -> Call {
+    let partition = post.partition();
+    Call::new(function)
+        .key(keys::clock(partition))
+        .key(keys::unarchived(partition))
+        .key(keys::post(post))
+        .key(keys::comments(post))
+        .key(keys::comment_bodies(post))
+        .issuing(partition)
+        .arg(post.get())
+        .arg(id.get())
 }

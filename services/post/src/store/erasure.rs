@@ -1,4 +1,4 @@
-//! What erasing deleted accounts needs: how far it is, and what it takes off posts.
+//! The state of an erasure run, and its changes of posts.
 
 use microblog_domain::{Partition, PostId, UserId};
 use microblog_keyspace::{
@@ -7,40 +7,40 @@ use microblog_keyspace::{
 };
 use uuid::Uuid;
 
-use super::{Store, malformed};
+use super::{client::Store, decode::malformed};
 use crate::keys;
 
 /// A run that erases what some accounts wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
-    /// Which one.
+pub(crate) struct ErasureRun {
+    /// Its id.
     pub(crate) id: Uuid,
-    /// How far it is.
-    pub(crate) stage: Stage,
-    /// Whom it erases.
+    /// Its stage.
+    pub(crate) stage: ErasureStage,
+    /// The accounts.
     pub(crate) accounts: Vec<UserId>,
 }
 
-/// How far a run is.
+/// The stage of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// It has to erase in the archive.
+pub(crate) enum ErasureStage {
+    /// Next, erase in the archive.
     Begun,
-    /// It has to walk from a partition on.
+    /// Next, walk the partitions from this one on.
     Walking(Partition),
-    /// It has walked all of them.
+    /// All partitions are walked.
     Walked,
 }
 
-/// What a run keeps posts of a partition from.
+/// What a run's fence in a partition prevents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fence {
-    /// From leaving Redis, while the archive is erased.
+    /// Evictions, while the archive is erased.
     Archive,
-    /// From leaving Redis, and from coming back as they were read before; `functions/archive.lua`
-    /// knows the last of these.
+    /// Evictions, and restores of snapshots that were read before; `functions/archive.lua` enforces
+    /// the latter.
     Walk,
-    /// Still from coming back as they were read before.
+    /// Only restores of snapshots that were read before.
     Lifted,
 }
 
@@ -54,12 +54,12 @@ impl Fence {
     }
 }
 
-impl Run {
+impl ErasureRun {
     fn write(&self) -> String {
         let stage = match self.stage {
-            Stage::Begun => "begun".to_owned(),
-            Stage::Walking(partition) => partition.number().to_string(),
-            Stage::Walked => Partition::COUNT.to_string(),
+            ErasureStage::Begun => "begun".to_owned(),
+            ErasureStage::Walking(partition) => partition.number().to_string(),
+            ErasureStage::Walked => Partition::COUNT.to_string(),
         };
         let accounts: Vec<_> = self.accounts.iter().map(|account| account.to_string()).collect();
         format!("{} {stage} {}", self.id, accounts.join(" "))
@@ -69,10 +69,12 @@ impl Run {
         let mut parts = text.split(' ');
         let id = Uuid::parse_str(parts.next()?).ok()?;
         let stage = match parts.next()? {
-            "begun" => Stage::Begun,
+            "begun" => ErasureStage::Begun,
             number => match number.parse().ok()? {
-                number if number < Partition::COUNT => Stage::Walking(Partition::new(number)),
-                _ => Stage::Walked,
+                number if number < Partition::COUNT => {
+                    ErasureStage::Walking(Partition::new(number))
+                }
+                _ => ErasureStage::Walked,
             },
         };
         let accounts = parts.map(|id| UserId::new(id.parse().ok()?)).collect::<Option<_>>()?;
@@ -81,30 +83,30 @@ impl Run {
 }
 
 impl Store {
-    /// Returns the run that is under way.
-    pub(crate) async fn erasure(&self) -> Result<Option<Run>, Error> {
+    /// Returns the current run.
+    pub(crate) async fn erasure(&self) -> Result<Option<ErasureRun>, Error> {
         let text: Option<String> =
             self.keyspace.query(cmd("GET").arg(keys::job("erasure")).take()).await?;
-        text.map(|text| Run::read(&text).ok_or_else(|| malformed("erasure"))).transpose()
+        text.map(|text| ErasureRun::read(&text).ok_or_else(|| malformed("erasure"))).transpose()
     }
 
-    /// Writes down how far a run is.
-    pub(crate) async fn note_erasure(&self, run: &Run) -> Result<(), Error> {
+    /// Stores a run and its stage.
+    pub(crate) async fn save_erasure(&self, run: &ErasureRun) -> Result<(), Error> {
         self.keyspace.call(put(keys::job("erasure"), run.write())).await
     }
 
-    /// Notes that no run is under way.
-    pub(crate) async fn end_erasure(&self) -> Result<(), Error> {
+    /// Deletes the state of the finished run.
+    pub(crate) async fn delete_erasure(&self) -> Result<(), Error> {
         self.keyspace.query(cmd("UNLINK").arg(keys::job("erasure")).take()).await
     }
 
     /// Returns whether there is, or was, an archive.
-    pub(crate) async fn is_archived(&self) -> Result<bool, Error> {
+    pub(crate) async fn has_archive(&self) -> Result<bool, Error> {
         let partitions: Vec<_> = Partition::all().collect();
-        Ok(self.unarchived(&partitions).await?.iter().any(|notes| notes.is_archived))
+        Ok(self.archive_outbox(&partitions).await?.iter().any(|page| page.has_archive))
     }
 
-    /// Sets or lifts a run's fence in some partitions. All go out together.
+    /// Sets a run's fence in some partitions. All calls go out together.
     pub(crate) async fn fence(
         &self,
         partitions: &[Partition],
@@ -122,7 +124,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the fence of a partition, to be named to [`Self::restore`]; empty where there never
+    /// Returns the fence of a partition, to be passed to [`Self::restore`]; empty if there never
     /// was one.
     pub async fn erasing(&self, partition: Partition) -> Result<String, Error> {
         let fence: Option<String> =
@@ -130,13 +132,13 @@ impl Store {
         Ok(fence.unwrap_or_default())
     }
 
-    /// Returns whether no post may leave a partition now.
+    /// Returns whether a fence prevents evictions from a partition.
     pub(crate) async fn is_fenced(&self, partition: Partition) -> Result<bool, Error> {
         let fence = self.erasing(partition).await?;
         Ok(!fence.is_empty() && !fence.ends_with(":0"))
     }
 
-    /// Returns which of some accounts have posts, in the order asked for.
+    /// Returns which of some accounts have posts, in the given order.
     pub(crate) async fn have_lists(&self, accounts: &[UserId]) -> Result<Vec<bool>, Error> {
         let mut batch = Batch::with_capacity(accounts.len());
         for &account in accounts {
@@ -145,9 +147,8 @@ impl Store {
         self.keyspace.send(batch).await?.into_iter().map(decode).collect()
     }
 
-    /// Returns a page of the posts of a partition that are off their author's list, those first that
-    /// may be evicted first.
-    pub(crate) async fn retired(
+    /// Returns a page of a partition's evictable posts, by the time from which they may be evicted.
+    pub(crate) async fn evictable_page(
         &self,
         partition: Partition,
         after: Option<Entry>,
@@ -156,8 +157,8 @@ impl Store {
         self.page(keys::retired(partition), Order::Oldest, after, count).await
     }
 
-    /// Returns how many like posts, and comment on them, in the order asked for; of one that is
-    /// damaged, nothing.
+    /// Returns the counts of likes and comments of posts, in the given order; 0 for a malformed
+    /// post.
     pub(crate) async fn reactions(&self, ids: &[PostId]) -> Result<Vec<(u64, u64)>, Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for &id in ids {
@@ -167,7 +168,7 @@ impl Store {
         let mut reactions = Vec::with_capacity(ids.len());
         for (id, answer) in ids.iter().zip(self.keyspace.send(batch).await?) {
             let counts = decode::<(Option<u64>, Option<u64>)>(answer).inspect_err(|_| {
-                tracing::error!(post = id.get(), "a post's counts cannot be read");
+                tracing::error!(post = id.get(), "malformed counts of a post");
             });
             let (likes, comments) = counts.unwrap_or_default();
             reactions.push((likes.unwrap_or_default(), comments.unwrap_or_default()));
@@ -175,7 +176,7 @@ impl Store {
         Ok(reactions)
     }
 
-    /// Takes the likes of accounts off posts. All go out together.
+    /// Removes the likes of accounts from posts. All calls go out together.
     pub(crate) async fn erase_likes(
         &self,
         ids: &[PostId],
@@ -189,14 +190,14 @@ impl Store {
         }
         for (id, answer) in ids.iter().zip(self.keyspace.send(batch).await?) {
             if decode::<Value>(answer).is_err() {
-                tracing::error!(post = id.get(), "a post's likes cannot be erased");
+                tracing::error!(post = id.get(), "erasing likes of a post failed");
             }
         }
         Ok(())
     }
 }
 
-// Writes a string, also at Redis' memory limit.
+// Writes a string, even at Redis' memory limit.
 fn put(key: String, value: String) -> Call {
     Call::new("post_put").key(key).arg(value)
 }
@@ -206,14 +207,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_read_as_it_was_written() {
+    fn an_erasure_run_round_trips() {
         let accounts = [7, 1 << 52].map(|id| UserId::new(id).unwrap());
-        for stage in [Stage::Begun, Stage::Walking(Partition::new(1_023)), Stage::Walked] {
-            let run = Run { id: Uuid::new_v4(), stage, accounts: accounts.into() };
-            assert_eq!(Run::read(&run.write()), Some(run));
+        for stage in [
+            ErasureStage::Begun,
+            ErasureStage::Walking(Partition::new(1_023)),
+            ErasureStage::Walked,
+        ] {
+            let run = ErasureRun { id: Uuid::new_v4(), stage, accounts: accounts.into() };
+            assert_eq!(ErasureRun::read(&run.write()), Some(run));
         }
         for rubbish in ["", "7 begun 7", "7"] {
-            assert_eq!(Run::read(rubbish), None, "{rubbish}");
+            assert_eq!(ErasureRun::read(rubbish), None, "{rubbish}");
         }
     }
 }

@@ -1,26 +1,26 @@
-//! Jobs that one process does at a time.
+//! Leases on jobs that one process runs at a time.
 
 use std::time::Duration;
 
 use microblog_keyspace::{Call, Error};
 
-use super::Store;
+use super::client::Store;
 use crate::keys;
 
-/// How long somebody has something that only one may have, unless it is asked for again.
-const LEASE: Duration = Duration::from_secs(10);
+/// The lifetime of a lease that is not renewed.
+const LEASE_TTL: Duration = Duration::from_secs(10);
 
-/// A lease that ends now.
-pub(super) const GONE_MS: u64 = 1;
+/// The lifetime that releases a lease.
+pub(super) const RELEASE_MS: u64 = 1;
 
-/// A job that one process does at a time.
+/// A job that one process runs at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
-    /// Writing to the archive what it may not know.
+    /// The archiver.
     Archiving,
-    /// Moving old posts there.
-    Moving,
-    /// Erasing what deleted accounts wrote.
+    /// The evictor.
+    Evicting,
+    /// The eraser.
     Erasing,
 }
 
@@ -28,24 +28,23 @@ impl Job {
     fn name(self) -> &'static str {
         match self {
             Self::Archiving => "archiver",
-            Self::Moving => "mover",
+            Self::Evicting => "mover",
             Self::Erasing => "eraser",
         }
     }
 }
 
 impl Store {
-    /// Takes a job that one process does at a time, for ten seconds. Returns whether it was free, or
-    /// its own.
-    pub async fn take_job(&self, job: Job, whose: &str) -> Result<bool, Error> {
+    /// Acquires or renews the lease on a job, for ten seconds. Returns whether the holder has it.
+    pub async fn acquire_lease(&self, job: Job, holder: &str) -> Result<bool, Error> {
         let call = Call::new("post_lease").key(keys::job(job.name()));
-        self.keyspace.call(call.arg(whose).arg(LEASE.as_millis() as u64)).await
+        self.keyspace.call(call.arg(holder).arg(LEASE_TTL.as_millis() as u64)).await
     }
 
-    /// Leaves a job to others.
-    pub async fn leave_job(&self, job: Job, whose: &str) -> Result<(), Error> {
+    /// Releases the lease on a job.
+    pub async fn release_lease(&self, job: Job, holder: &str) -> Result<(), Error> {
         let call = Call::new("post_lease").key(keys::job(job.name()));
-        self.keyspace.call::<bool>(call.arg(whose).arg(GONE_MS)).await?;
+        self.keyspace.call::<bool>(call.arg(holder).arg(RELEASE_MS)).await?;
         Ok(())
     }
 }

@@ -3,12 +3,12 @@
 use microblog_domain::{PostId, UserId};
 use microblog_keyspace::{Call, Error};
 
-use super::{Store, outcome::Outcome, stamp};
+use super::{client::Store, decode::stamp, outcome::Outcome};
 use crate::keys;
 
 impl Store {
-    /// Makes an account like a post. Returns since when (stamp), which is the first time if it did
-    /// already, and how many like it; `None` where there is no such post.
+    /// Likes a post. Idempotent: returns since when (stamp) the account likes it, and the number of
+    /// likes; `None` if there is no such post.
     pub async fn like(&self, user: UserId, id: PostId) -> Result<Option<(u64, u64)>, Error> {
         let partition = id.partition();
         let call = Call::new("post_like")
@@ -24,7 +24,7 @@ impl Store {
         }
     }
 
-    /// Takes a like back. Returns how many like the post; `None` where there is no such post.
+    /// Unlikes a post. Returns the number of likes; `None` if there is no such post.
     pub async fn unlike(&self, user: UserId, id: PostId) -> Result<Option<u64>, Error> {
         let call = Call::new("post_unlike").key(keys::post(id)).key(keys::likes(id));
         let (done, likes): (i64, u64) = self.keyspace.call(call.arg(user.get())).await?;

@@ -1,26 +1,26 @@
-//! The lists of a post: who likes it, the comments on it, what repeats it.
+//! The lists of a post: likers, comments and reposts.
 
 use microblog_domain::PostId;
 use microblog_keyspace::{Entry, Error, Order, Page, redis::cmd};
 
-use super::Store;
+use super::client::Store;
 use crate::keys;
 
-/// A list that belongs to a post.
+/// A list of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
-    /// Who likes it, newest first.
+    /// Accounts that like it, newest first.
     Likers,
-    /// What repeats it, newest first.
+    /// Its reposts, newest first.
     Reposts,
-    /// The comments on it.
+    /// Its comments.
     Comments(Order),
 }
 
-/// What there is of a post and one of its lists, at one moment.
+/// Whether a post and one of its lists exist, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// There is no such post here.
+    /// The post is not in Redis.
     Absent,
     /// The list is empty.
     Empty,
@@ -57,9 +57,9 @@ impl Store {
         self.page(list.key(id), list.order(), after, count).await
     }
 
-    /// Returns what there is of a post and its list.
+    /// Returns whether a post and its list exist.
     pub async fn presence(&self, list: List, id: PostId) -> Result<Presence, Error> {
-        // One command, so that it is of one moment. No list is without its post.
+        // One command is atomic. There is no list without its post.
         let there: u8 =
             self.keyspace.query(cmd("EXISTS").arg(keys::post(id)).arg(list.key(id)).take()).await?;
         Ok(match there {

@@ -1,118 +1,35 @@
-//! The only part of the post service that speaks Redis: the atomic steps and the reads, one method
-//! each. Knows nothing of what the steps are good for together (that is [`Posts`](crate::Posts)
-//! and [`Comments`](crate::Comments)), so that a test can stop between any two of them.
+//! The hot store: the only part of the post service that accesses Redis. Each method is one atomic
+//! step or read. [`Posts`](crate::Posts) and [`Comments`](crate::Comments) combine them into sagas,
+//! so a test can stop between any two steps.
 
+mod archive_outbox;
+mod backlog;
 mod body;
+mod client;
 mod comments;
+mod decode;
 mod erasure;
-mod horizon;
-mod jobs;
+mod eviction;
 mod leases;
-mod leaving;
 mod likes;
 mod lists;
-mod notes;
 mod outcome;
+mod post_hash;
 mod posts;
-mod repairs;
+mod repair;
 mod reposts;
-mod returning;
-mod scrutiny;
+mod restore;
+mod verify;
+mod watermark;
 
-use std::time::Duration;
-
-use microblog_domain::{PostId, UserId};
-use microblog_keyspace::{self as keyspace, Entry, Keyspace, Library, Order, Page, Range, Recall};
-
-use crate::post::Post;
-
-pub use comments::{Added, Admitted};
-pub(crate) use erasure::{Fence, Run, Stage};
+pub use archive_outbox::{OutboxEntry, OutboxPage};
+pub use client::Store;
+pub use comments::{AddedComment, CommentAdmission};
+pub(crate) use decode::post_ids;
+pub(crate) use erasure::{ErasureRun, ErasureStage, Fence};
+pub(crate) use eviction::ARCHIVE_MARKER;
+pub use eviction::PostCount;
 pub use leases::Job;
-pub(crate) use leaving::GOES_ON;
-pub use leaving::Length;
 pub use lists::{List, Presence};
-pub use notes::{Note, Notes};
-pub use posts::{Ending, Published};
-pub use returning::Restored;
-pub use scrutiny::Gathered;
-
-/// The service's atomic steps.
-const LIBRARY: Library = Library {
-    name: "post",
-    source: concat!(
-        include_str!("../functions.lua"),
-        include_str!("../functions/posts.lua"),
-        include_str!("../functions/reactions.lua"),
-        include_str!("../functions/archive.lua"),
-        include_str!("../functions/repairs.lua"),
-    ),
-};
-
-/// For how long a request is known again when it is repeated.
-const REQUEST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// The post service's keyspace.
-#[derive(Clone)]
-pub struct Store {
-    keyspace: Keyspace,
-    posts: Recall<PostId, Option<Post>>,
-    posts_per_minute: u32,
-    comments_per_minute: u32,
-    restores_per_minute: u32,
-}
-
-impl Store {
-    /// Opens the store, without waiting for it: it may be away now and come back later.
-    pub fn open(config: &crate::Config) -> Result<Self, keyspace::Error> {
-        let keyspace = Keyspace::open(&config.redis, LIBRARY)?;
-        Ok(Self {
-            posts: keyspace.recall(posts::KIND),
-            keyspace,
-            posts_per_minute: config.posts_per_minute,
-            comments_per_minute: config.comments_per_minute,
-            restores_per_minute: config.restores_per_minute,
-        })
-    }
-
-    /// Returns whether the store answers and knows the service's functions.
-    pub async fn is_ready(&self) -> bool {
-        self.keyspace.ready().await.is_ok()
-    }
-
-    // A page of a list; one round trip.
-    async fn page(
-        &self,
-        key: String,
-        order: Order,
-        after: Option<Entry>,
-        count: usize,
-    ) -> Result<Page, keyspace::Error> {
-        self.keyspace.page(&key, Range { order, after, above: None, count }).await
-    }
-}
-
-/// Returns the posts of a page's entries.
-pub(crate) fn post_ids(entries: &[Entry]) -> Vec<PostId> {
-    entries.iter().filter_map(|entry| PostId::new(entry.member)).collect()
-}
-
-fn stamp(number: i64) -> Result<u64, keyspace::Error> {
-    u64::try_from(number).map_err(|_| malformed("stamp"))
-}
-
-fn post(number: i64) -> Result<PostId, keyspace::Error> {
-    u64::try_from(number).ok().and_then(PostId::new).ok_or_else(|| malformed("post id"))
-}
-
-fn user(number: u64) -> Result<UserId, keyspace::Error> {
-    UserId::new(number).ok_or_else(|| malformed("account id"))
-}
-
-fn wait(milliseconds: i64) -> Duration {
-    Duration::from_millis(u64::try_from(milliseconds).unwrap_or_default())
-}
-
-fn malformed(what: &'static str) -> keyspace::Error {
-    keyspace::Error::Malformed(what.into())
-}
+pub use posts::{PostDeletion, Published};
+pub use restore::RestoreOutcome;

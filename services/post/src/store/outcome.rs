@@ -1,42 +1,42 @@
-//! What the functions answer.
+//! Outcomes of the Redis functions.
 
 use microblog_keyspace::Error;
 
-use super::malformed;
+use super::decode::malformed;
 
-/// What a step did, as the functions number it.
+/// The outcome of a step, numbered as in `functions.lua`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It was done.
+    /// The step changed something.
     Done,
-    /// It was done before, or there was nothing to do.
+    /// The step was executed before, or had nothing to do.
     Unchanged,
-    /// It was done before, and steps that follow it may not have been.
-    Open,
-    /// What it is about is not there.
+    /// The step was executed before, but later steps of the saga may not have been.
+    Incomplete,
+    /// The subject does not exist.
     NotFound,
-    /// The author has to wait.
+    /// The rate limit is exceeded.
     Throttled,
-    /// The author's account is deleted.
-    Forgotten,
+    /// The account is deleted.
+    AccountDeleted,
 }
 
 impl Outcome {
-    /// Reads the functions' number.
+    /// Decodes an outcome.
     pub(super) fn read(number: i64) -> Result<Self, Error> {
         Ok(match number {
             0 => Self::Done,
             1 => Self::Unchanged,
-            2 => Self::Open,
+            2 => Self::Incomplete,
             3 => Self::NotFound,
             4 => Self::Throttled,
-            5 => Self::Forgotten,
+            5 => Self::AccountDeleted,
             _ => return Err(malformed("outcome")),
         })
     }
 
-    /// Returns what to say of one that the step cannot have.
+    /// Returns the error for an outcome that the step cannot have.
     pub(super) fn unexpected(self) -> Error {
-        Error::Malformed(format!("an unexpected outcome: {self:?}").into())
+        Error::Malformed(format!("unexpected outcome: {self:?}").into())
     }
 }

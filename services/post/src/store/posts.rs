@@ -1,58 +1,57 @@
-//! Posts: made, read and deleted.
+//! Publishing, reading and deleting posts.
 
 use std::time::Duration;
 
 use microblog_domain::{PostId, RequestId, UserId};
 use microblog_keyspace::{
-    Batch, Call, Entry, Error, Kind, Order, Page, decode,
+    Batch, Call, Entry, Error, Order, Page, decode,
     redis::{Cmd, Value, cmd},
 };
 
-use super::{REQUEST_TTL, Store, body::PostBody, outcome::Outcome, post, stamp, wait};
+use super::{
+    body::PostBody,
+    client::{REQUEST_TTL, Store},
+    decode::{post, stamp, wait},
+    eviction::ARCHIVE_MARKER,
+    outcome::Outcome,
+    post_hash::{fields, read, readable},
+};
 use crate::{
     keys,
-    post::{Content, Counts, Post},
+    post::{Content, Post},
 };
 
-/// What became of a request to make a post.
+/// The result of publishing a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Published {
-    /// It was made.
+    /// It was published.
     New(PostId),
-    /// The same request made one before. `is_open` where it may not have been told to all yet.
-    Known {
-        /// The post that it made.
+    /// The same request published one before.
+    Existing {
+        /// That post.
         id: PostId,
-        /// Whether the steps that follow may have to be done.
-        is_open: bool,
+        /// Whether later steps of the saga may be incomplete.
+        is_incomplete: bool,
     },
-    /// The author has to wait for so long.
+    /// The rate limit is exceeded; retry after this time.
     Throttled(Duration),
-    /// The author's account is deleted.
-    Forgotten,
+    /// The account is deleted.
+    AccountDeleted,
 }
 
-/// A post that is to be deleted.
+/// A post to delete.
 #[derive(Clone, Copy, Debug)]
-pub struct Ending<'a> {
+pub struct PostDeletion<'a> {
     /// The post.
     pub id: PostId,
-    /// What it says.
+    /// Its content.
     pub content: &'a Content,
-    /// Whether it was read in the archive, and not here.
-    pub is_archived: bool,
+    /// Whether it was read from the archive.
+    pub in_archive: bool,
 }
 
-/// How posts are read by those who do not ask what a viewer likes.
-pub(super) const KIND: Kind<PostId, Option<Post>> = Kind {
-    command: |id| (id.partition(), fields(id)),
-    id: keys::id_of_post,
-    decode: read,
-    heap_bytes: |post| post.as_ref().map_or(0, |post| post.content.text.capacity()),
-};
-
 impl Store {
-    /// Makes a post: writes it down, and that others are to be told of it.
+    /// Publishes a post: writes it, with its entries in the outboxes and in `pending`.
     pub async fn publish(&self, content: &Content, request: RequestId) -> Result<Published, Error> {
         let (author, partition) = (content.author, content.author.partition());
         let call = Call::new("post_publish")
@@ -75,16 +74,16 @@ impl Store {
         let (done, number): (i64, i64) = self.keyspace.call(call).await?;
         Ok(match Outcome::read(done)? {
             Outcome::Done => Published::New(post(number)?),
-            Outcome::Unchanged => Published::Known { id: post(number)?, is_open: false },
-            Outcome::Open => Published::Known { id: post(number)?, is_open: true },
+            Outcome::Unchanged => Published::Existing { id: post(number)?, is_incomplete: false },
+            Outcome::Incomplete => Published::Existing { id: post(number)?, is_incomplete: true },
             Outcome::Throttled => Published::Throttled(wait(number)),
-            Outcome::Forgotten => Published::Forgotten,
+            Outcome::AccountDeleted => Published::AccountDeleted,
             other @ Outcome::NotFound => return Err(other.unexpected()),
         })
     }
 
     /// Returns the post that a request made.
-    pub async fn made_by(
+    pub async fn post_by_request(
         &self,
         author: UserId,
         request: RequestId,
@@ -94,11 +93,10 @@ impl Store {
         made.map(post).transpose()
     }
 
-    /// Returns posts as a viewer sees them, in the order asked for; `None` where there is none, or
-    /// none that can be read.
+    /// Returns posts as a viewer sees them, in the given order; `None` if missing or unreadable.
     ///
-    /// One round trip to each partition, all sent together: a command for each post, and another
-    /// for whether the viewer likes it.
+    /// One round trip to each partition, sent together: a command for each post, and another one if
+    /// there is a viewer.
     pub async fn posts(
         &self,
         ids: &[PostId],
@@ -119,8 +117,8 @@ impl Store {
         ids.iter().map(post).collect()
     }
 
-    /// Returns what posts say, in the order asked for; `None` where there is none, or none that can
-    /// be read. One round trip to each partition, all sent together.
+    /// Returns the contents of posts, in the given order; `None` if missing or unreadable. One
+    /// round trip to each partition, sent together.
     pub async fn contents(&self, ids: &[PostId]) -> Result<Vec<Option<Content>>, Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for &id in ids {
@@ -139,8 +137,8 @@ impl Store {
         Ok(self.posts(&[id], viewer).await?.pop().flatten())
     }
 
-    /// Returns which posts an account likes, in the order asked for. One round trip to each
-    /// partition, all sent together.
+    /// Returns which posts an account likes, in the given order. One round trip to each partition,
+    /// sent together.
     pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<Vec<bool>, Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for &id in ids {
@@ -149,7 +147,7 @@ impl Store {
         self.keyspace.send(batch).await?.into_iter().map(is_liked).collect()
     }
 
-    /// Returns which posts exist, in the order asked for.
+    /// Returns which posts exist, in the given order.
     pub async fn exist(&self, ids: &[PostId]) -> Result<Vec<bool>, Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for &id in ids {
@@ -168,10 +166,10 @@ impl Store {
         self.page(keys::posts(author), Order::Newest, after, count).await
     }
 
-    /// Returns the newest posts of each of some authors that are here, newest first, below a post if
-    /// one is named; behind them the member 0, where there is room and more in the archive. One round
-    /// trip to each partition, all sent together.
-    pub async fn tails_of(
+    /// Returns the newest posts of each of some authors, newest first, below a cursor. The archive
+    /// marker follows, if the list has it and there is room. One round trip to each partition, sent
+    /// together.
+    pub async fn newest_of_each(
         &self,
         authors: &[UserId],
         before: Option<PostId>,
@@ -187,22 +185,25 @@ impl Store {
         self.keyspace.send(batch).await?.into_iter().map(decode).collect()
     }
 
-    /// Deletes a post with all that belongs to it, and notes that those who count it are to be
-    /// told. Returns the version of its end, or `None` where there is nothing left to do.
-    pub async fn delete(&self, ending: &Ending<'_>) -> Result<Option<u64>, Error> {
-        Ok(self.delete_all(&[*ending]).await?.pop().flatten())
+    /// Deletes a post and all that belongs to it, and adds entries to `pending` for the posts that
+    /// count it. Returns the version of the deletion; `None` if nothing is left to do.
+    pub async fn delete(&self, deletion: &PostDeletion<'_>) -> Result<Option<u64>, Error> {
+        Ok(self.delete_all(&[*deletion]).await?.pop().flatten())
     }
 
-    /// Deletes posts likewise. All go out together.
-    pub async fn delete_all(&self, endings: &[Ending<'_>]) -> Result<Vec<Option<u64>>, Error> {
-        let mut batch = Batch::with_capacity(endings.len());
-        for ending in endings {
-            batch.call(ending.id.partition(), delete(ending));
+    /// Deletes posts likewise. All calls go out together.
+    pub async fn delete_all(
+        &self,
+        deletions: &[PostDeletion<'_>],
+    ) -> Result<Vec<Option<u64>>, Error> {
+        let mut batch = Batch::with_capacity(deletions.len());
+        for deletion in deletions {
+            batch.call(deletion.id.partition(), delete(deletion));
         }
         let version = |answer| {
             let (done, version): (i64, i64) = decode(answer)?;
             match Outcome::read(done)? {
-                Outcome::Done | Outcome::Open => Ok(Some(stamp(version)?)),
+                Outcome::Done | Outcome::Incomplete => Ok(Some(stamp(version)?)),
                 Outcome::NotFound => Ok(None),
                 other => Err(other.unexpected()),
             }
@@ -210,12 +211,12 @@ impl Store {
         self.keyspace.send(batch).await?.into_iter().map(version).collect()
     }
 
-    /// Says that nothing of an author's is in the archive any more.
-    pub async fn close_list(&self, author: UserId) -> Result<(), Error> {
-        self.keyspace.query(cmd("ZREM").arg(keys::posts(author)).arg(super::GOES_ON).take()).await
+    /// Removes the archive marker of an author without archived posts.
+    pub async fn remove_archive_marker(&self, author: UserId) -> Result<(), Error> {
+        self.keyspace.query(cmd("ZREM").arg(keys::posts(author)).arg(ARCHIVE_MARKER).take()).await
     }
 
-    /// Takes posts that are not there off their author's list.
+    /// Removes posts that do not exist from their author's list.
     pub async fn unlist(&self, author: UserId, ids: &[PostId]) -> Result<(), Error> {
         let mut remove = cmd("ZREM");
         remove.arg(keys::posts(author));
@@ -226,7 +227,7 @@ impl Store {
     }
 }
 
-fn delete(&Ending { id, content, is_archived }: &Ending<'_>) -> Call {
+fn delete(&PostDeletion { id, content, in_archive }: &PostDeletion<'_>) -> Call {
     let partition = id.partition();
     let call = Call::new("post_delete")
         .key(keys::clock(partition))
@@ -241,7 +242,7 @@ fn delete(&Ending { id, content, is_archived }: &Ending<'_>) -> Call {
         .key(keys::ended(partition))
         .issuing(partition)
         .arg(id.get())
-        .arg(u8::from(is_archived));
+        .arg(u8::from(in_archive));
     content.counted_by().fold(call, |call, target| call.arg(target.get()))
 }
 
@@ -250,30 +251,6 @@ pub(super) fn liked(id: PostId, user: UserId) -> Cmd {
 }
 
 pub(super) fn is_liked(answer: Value) -> Result<bool, Error> {
-    // The time is not needed, so the number is not read.
+    // The score is not needed, so it is not parsed.
     Ok(!matches!(decode::<Value>(answer)?, Value::Nil))
-}
-
-fn fields(id: PostId) -> Cmd {
-    cmd("HMGET").arg(keys::post(id)).arg(&["b", "l", "c", "r"]).take()
-}
-
-fn read(id: PostId, fields: Value) -> Result<Option<Post>, Error> {
-    let (body, likes, comments, reposts): (Option<Vec<u8>>, Value, Value, Value) = decode(fields)?;
-    let Some(body) = body else { return Ok(None) };
-    let content = readable(id, &body);
-    let count = |field| decode::<Option<u64>>(field).map(Option::unwrap_or_default);
-    let counts = [likes, comments, reposts].map(count);
-    let [Ok(likes), Ok(comments), Ok(reposts)] = counts else {
-        tracing::error!(post = id.get(), "a post's counts cannot be read");
-        return Ok(None);
-    };
-    let counts = Counts { likes, comments, reposts };
-    Ok(content.map(|content| Post { id, content, counts, liked: false }))
-}
-
-// One that is damaged must not keep others from being read. `Verify` finds it, too.
-fn readable(id: PostId, body: &[u8]) -> Option<Content> {
-    let content = PostBody::read(body);
-    content.inspect_err(|_| tracing::error!(post = id.get(), "a post cannot be read")).ok()
 }

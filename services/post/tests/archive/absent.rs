@@ -1,4 +1,4 @@
-//! Who asks for what never was does not make the service ask the database each time.
+//! The negative cache: reads of posts that never existed do not query the database each time.
 
 use microblog_proto::common::ErrorReason;
 use tonic::{Code, Status};
@@ -7,31 +7,31 @@ use crate::{
     aging::{Aging, on_both},
     support::{
         archives::{ArchiveServer, connect, execute},
-        id, refused,
+        assert_rejected, id,
     },
 };
 
 on_both! {
-    what_the_archive_does_not_know_is_remembered
-    what_is_newer_than_all_old_posts_is_not_asked_for
+    missing_posts_are_cached
+    posts_above_the_watermark_are_not_queried
 }
 
 const AUTHOR: u64 = id(1);
 
-/// Returns ids of the same partition that no post has, older than all.
+/// Returns ids of missing posts in the same partition, older than all.
 fn older_than(post: u64, count: u64) -> Vec<u64> {
     (1..=count).map(|n| post - n * 4096).collect()
 }
 
 #[track_caller]
 fn is_no_post<T: std::fmt::Debug>(answer: Result<T, Status>) {
-    refused(answer, Code::NotFound, ErrorReason::PostNotFound);
+    assert_rejected(answer, Code::NotFound, ErrorReason::PostNotFound);
 }
 
-/// Nothing is remembered of Redis: what it is asked is counted.
-const FORGETFUL: [&str; 2] = ["--redis-recall-bytes", "0"];
+/// Without the client-side cache, so that all commands are counted.
+const WITHOUT_CACHE: [&str; 2] = ["--redis-recall-bytes", "0"];
 
-/// Returns how often each command ran in Redis for a call.
+/// Returns how often each command ran in Redis during a call.
 async fn commands_of(aging: &Aging, call: impl Future<Output = ()>) -> Vec<(String, u64)> {
     let redis = &aging.system.redis.nodes()[0];
     let before = redis.commandstats().await;
@@ -49,8 +49,8 @@ fn counts(expected: &[(&str, u64)]) -> Vec<(String, u64)> {
     expected.iter().map(|&(name, calls)| (name.to_owned(), calls)).collect()
 }
 
-async fn what_the_archive_does_not_know_is_remembered(archives: &ArchiveServer) {
-    let aging = Aging::start_with(archives, 0, &FORGETFUL).await;
+async fn missing_posts_are_cached(archives: &ArchiveServer) {
+    let aging = Aging::start_with(archives, 0, &WITHOUT_CACHE).await;
     let system = &aging.system;
     let old = system.create(AUTHOR, "old").await.unwrap().id;
     aging.evict(&[old]).await;
@@ -58,7 +58,7 @@ async fn what_the_archive_does_not_know_is_remembered(archives: &ArchiveServer) 
     for &id in &ids {
         is_no_post(system.get(id, 0).await);
     }
-    // Nobody can ask any more; who does meets an error.
+    // From now on, queries fail.
     let mut archive = connect(&aging.url).await;
     execute(&mut archive, "ALTER TABLE posts RENAME TO elsewhere").await;
     for _ in 0..3 {
@@ -68,16 +68,15 @@ async fn what_the_archive_does_not_know_is_remembered(archives: &ArchiveServer) 
             system.delete(AUTHOR, id).await.unwrap();
         }
     }
-    // All that it costs: the post is looked for, the newest old one is looked up, and whether it
-    // ended.
+    // The whole cost: read the post, the watermark and the tombstone.
     let again = commands_of(&aging, async { is_no_post(system.get(ids[0], 0).await) }).await;
     assert_eq!(again, counts(&[("get", 1), ("hmget", 1), ("zscore", 1)]));
     let asked = system.get(older_than(old, 21)[20], 0).await.unwrap_err();
-    assert_ne!(asked.code(), Code::NotFound, "the archive is asked for what is not remembered");
+    assert_ne!(asked.code(), Code::NotFound, "an uncached post is read from the archive");
 }
 
-async fn what_is_newer_than_all_old_posts_is_not_asked_for(archives: &ArchiveServer) {
-    let aging = Aging::start_with(archives, 1, &FORGETFUL).await;
+async fn posts_above_the_watermark_are_not_queried(archives: &ArchiveServer) {
+    let aging = Aging::start_with(archives, 1, &WITHOUT_CACHE).await;
     let system = &aging.system;
     let old = system.create(AUTHOR, "old").await.unwrap().id;
     let hot = system.create(AUTHOR, "hot").await.unwrap().id;
@@ -87,7 +86,7 @@ async fn what_is_newer_than_all_old_posts_is_not_asked_for(archives: &ArchiveSer
     let never = hot + 4096;
     let gone = system.create(AUTHOR, "goes").await.unwrap().id;
     system.delete(AUTHOR, gone).await.unwrap();
-    // Of another partition, where nothing is old.
+    // Another partition, without evictable posts.
     let elsewhere = id(2) + (old & !0xfff);
     for id in [never, gone, elsewhere] {
         is_no_post(system.get(id, 0).await);

@@ -1,9 +1,9 @@
-//! A post service whose old posts leave Redis when the test says so: it runs without its jobs.
+//! A post service without jobs: the test decides when posts are archived and evicted.
 
 use std::collections::BTreeSet;
 
 use microblog_post::{
-    Archive, Archiver, Changes, Config, Moved, Mover, Posts, Tiers, verify_partition,
+    Archive, Archiver, Changes, Config, Evictions, Evictor, Posts, TieredStore, verify_partition,
 };
 use microblog_testkit::Topology;
 use tokio::sync::Mutex;
@@ -13,8 +13,8 @@ use crate::support::{
     archives::{ArchiveServer, connect, numbers},
 };
 
-/// Makes a test of each of these functions on SQLite, and one of all of them on a PostgreSQL server,
-/// which takes a while to start.
+/// Makes a test of each of these functions on SQLite, and one of all of them on a PostgreSQL
+/// server, which starts slowly.
 macro_rules! on_both {
     ($($name:ident)*) => {
         mod sqlite {
@@ -50,18 +50,18 @@ pub(crate) struct Aging {
     pub(crate) url: String,
     pub(crate) archive: Archive,
     pub(crate) config: Config,
-    pub(crate) mover: Mover,
+    pub(crate) evictor: Evictor,
     archiver: Mutex<Archiver>,
 }
 
 impl Aging {
-    /// Starts one, with an archive of its own, that keeps so many posts of each author in Redis,
-    /// however old, and no others.
+    /// Starts one with its own archive. It keeps `hot_posts` of each author in Redis, whatever
+    /// their age, and no others.
     pub(crate) async fn start(archives: &ArchiveServer, hot_posts: usize) -> Self {
         Self::start_with(archives, hot_posts, &[]).await
     }
 
-    /// Starts one likewise with further flags.
+    /// Likewise with further flags.
     pub(crate) async fn start_with(
         archives: &ArchiveServer,
         hot_posts: usize,
@@ -74,7 +74,7 @@ impl Aging {
         Self::on(system, &url, hot_posts).await
     }
 
-    /// Starts one likewise in the place of one that has no archive.
+    /// Likewise in the place of a service without an archive.
     pub(crate) async fn start_after(
         before: System,
         archives: &ArchiveServer,
@@ -90,60 +90,60 @@ impl Aging {
         Self::on(System { address, client, ..before }, &url, hot_posts).await
     }
 
-    /// Goes on with a service that has its archive there.
+    /// Continues with a service whose archive is at `url`.
     pub(crate) async fn on(system: System, url: &str, hot_posts: usize) -> Self {
         let flags = flags(url, hot_posts);
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
         let config = support::config(&system.redis.url("post"), &flags);
         let archive = Archive::open(&config.archive).unwrap().unwrap();
-        let mover = Mover::new(system.store.clone(), archive.clone(), &config.archive);
+        let evictor = Evictor::new(system.store.clone(), archive.clone(), &config.archive);
         let mut archiver = Archiver::new(system.store.clone(), archive.clone());
-        while archiver.pass().await.unwrap() {}
+        while archiver.drain_page().await.unwrap() {}
         let (url, archiver) = (url.to_owned(), Mutex::new(archiver));
-        Self { system, url, archive, config, mover, archiver }
+        Self { system, url, archive, config, evictor, archiver }
     }
 
-    /// Returns posts wherever they are, as the service sees them.
-    pub(crate) fn tiers(&self) -> Tiers {
+    /// Returns the tiered store of the service.
+    pub(crate) fn tiered(&self) -> TieredStore {
         let archive = Some(self.archive.clone());
-        Tiers::new(self.system.store.clone(), archive, self.config.archive.warm_window)
+        TieredStore::new(self.system.store.clone(), archive, self.config.archive.warm_window)
     }
 
-    /// Returns what the jobs delete posts with.
+    /// Returns the operations with which jobs delete posts.
     pub(crate) fn posts(&self) -> Posts {
         let delivery = microblog_post::Delivery::new(self.system.store.clone(), None);
-        Posts::new(self.tiers(), delivery)
+        Posts::new(self.tiered(), delivery)
     }
 
     /// Writes changes to the archive.
     pub(crate) async fn write(&self, changes: &Changes) {
-        let mut writing = self.archive.begin_writing().await.unwrap();
-        writing.add(changes).await.unwrap();
-        writing.commit().await.unwrap();
+        let mut transaction = self.archive.begin_write().await.unwrap();
+        transaction.add(changes).await.unwrap();
+        transaction.commit().await.unwrap();
     }
 
-    /// Writes to the archive all that waits.
+    /// Drains the archive outbox.
     pub(crate) async fn archive(&self) {
         let mut archiver = self.archiver.lock().await;
-        while archiver.pass().await.unwrap() {}
+        while archiver.drain_page().await.unwrap() {}
     }
 
-    /// Archives what waits, and moves what is old in the partitions of some accounts or posts.
-    pub(crate) async fn age(&self, ids: &[u64]) -> Moved {
+    /// Archives, then evicts what is old in the partitions of some accounts or posts.
+    pub(crate) async fn age(&self, ids: &[u64]) -> Evictions {
         self.archive().await;
         let partitions: BTreeSet<_> =
             ids.iter().map(|&id| support::post(id).partition().number()).collect();
-        let mut all = Moved::default();
+        let mut all = Evictions::default();
         for partition in partitions {
             let partition = microblog_domain::Partition::new(partition);
-            let moved = self.mover.partition(partition).await.unwrap();
-            all.retired += moved.retired;
+            let moved = self.evictor.partition(partition).await.unwrap();
+            all.evictable += moved.evictable;
             all.evicted += moved.evicted;
         }
         all
     }
 
-    /// Moves posts to the archive, with all that is as old in their partitions.
+    /// Evicts posts, and all that are as old in their partitions.
     pub(crate) async fn evict(&self, ids: &[u64]) {
         self.age(ids).await;
         for &id in ids {
@@ -152,31 +152,31 @@ impl Aging {
         }
     }
 
-    /// Asserts that nothing waits and all invariants hold, once all is archived: of the first thirty
-    /// accounts' partitions, since all take a while.
+    /// Archives, then asserts that the backlogs are empty and all invariants hold in the first
+    /// thirty accounts' partitions; all would take a while.
     pub(crate) async fn is_sound(&self) {
         self.archive().await;
-        let tiers = self.tiers();
+        let tiered = self.tiered();
         let mut checked = 0;
         for n in 1..=30 {
-            let report = verify_partition(&tiers, support::user(n).partition()).await.unwrap();
+            let report = verify_partition(&tiered, support::user(n).partition()).await.unwrap();
             assert_eq!(report.violations.into_vec(), Vec::<String>::new());
             assert_eq!(report.unarchived, 0);
             checked += report.posts;
         }
-        let authors = self.system.timelines.heard().into_iter().map(|heard| heard.author_id);
+        let authors = self.system.timelines.deliveries().into_iter().map(|heard| heard.author_id);
         let others: BTreeSet<_> =
             authors.filter(|author| (1..=30).all(|n| support::id(n) != *author)).collect();
         assert!(others.is_empty(), "{others:?} are not checked, {checked} posts are");
     }
 
-    /// Asserts the same of everything, as the service says.
+    /// Asserts the same of all partitions, through the service.
     pub(crate) async fn is_sound_everywhere(&self) {
         self.archive().await;
         assert_eq!(support::violations(&self.system.client).await, Vec::<String>::new());
     }
 
-    /// Returns the one number that a query of the archive answers.
+    /// Returns the number that a query of the archive selects.
     pub(crate) async fn count(&self, query: &str) -> i64 {
         numbers(&mut connect(&self.url).await, query).await[0][0]
     }

@@ -1,4 +1,4 @@
-//! The newest posts of several authors, of whom some have old ones, and what an account commented.
+//! Merged lists of authors with archived posts, and the comments of an account.
 
 use microblog_proto::post as pb;
 use microblog_testkit::eventually;
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-on_both! { what_an_account_commented_is_known_wherever_the_posts_are }
+on_both! { comments_of_an_account_are_listed_in_either_tier }
 
 const AUTHORS: [u64; 3] = [id(1), id(2), id(3)];
 
@@ -26,13 +26,13 @@ async fn page(system: &System, before_id: u64, size: i32) -> Result<(Vec<u64>, u
 }
 
 #[tokio::test]
-async fn pages_of_several_authors_stop_where_the_archive_is_missed_and_go_on() {
+async fn pages_of_several_authors_stop_at_an_outage_and_continue() {
     let archives = ArchiveServer::start(Kind::Postgres).await;
     let aging = Aging::start(&archives, 4).await;
     let system = &aging.system;
     let mut all = Vec::new();
     for n in 0..36 {
-        // The first one has few, and only new ones.
+        // The first author has few posts, and only new ones.
         let author = AUTHORS[if n % 12 == 11 { 0 } else { 1 + n % 2 }];
         all.insert(0, system.create(author, &format!("number {n}")).await.unwrap().id);
     }
@@ -45,7 +45,7 @@ async fn pages_of_several_authors_stop_where_the_archive_is_missed_and_go_on() {
     let refusal = loop {
         match page(system, before, 3).await {
             Ok((ids, next)) => {
-                assert!(!ids.is_empty() && next != 0, "it goes on");
+                assert!(!ids.is_empty() && next != 0, "the page has a next cursor");
                 read.extend(ids);
                 before = next;
             }
@@ -54,10 +54,13 @@ async fn pages_of_several_authors_stop_where_the_archive_is_missed_and_go_on() {
     };
     assert_eq!(refusal.code(), Code::Unavailable);
     assert!(read.len() >= 4 && read.len() < 12, "{read:?}");
-    assert_eq!(read, all[..read.len()], "as far as it goes, nothing is missing");
+    assert_eq!(read, all[..read.len()], "no post above the cursor is missing");
 
     archives.postgres().restart().await;
-    eventually("it goes on", PATIENCE, async || page(system, before, 3).await.is_ok()).await;
+    eventually("the page has a next cursor", PATIENCE, async || {
+        page(system, before, 3).await.is_ok()
+    })
+    .await;
     while before != 0 {
         let (ids, next) = page(system, before, 5).await.unwrap();
         read.extend(ids);
@@ -86,7 +89,7 @@ async fn comments_by(system: &System, author_id: u64) -> Vec<(u64, String)> {
     }
 }
 
-async fn what_an_account_commented_is_known_wherever_the_posts_are(archives: &ArchiveServer) {
+async fn comments_of_an_account_are_listed_in_either_tier(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 1).await;
     let (system, fan) = (&aging.system, id(9));
     let [old, gone, hot] = ["old", "gone", "hot"].map(|text| system.create(AUTHORS[0], text));
@@ -109,7 +112,8 @@ async fn what_an_account_commented_is_known_wherever_the_posts_are(archives: &Ar
     with_gone.insert(4, on_gone);
     assert_eq!(comments_by(system, fan).await, with_gone);
 
-    // One is added to a post that comes back, one ends there, and a post goes with its comments.
+    // A comment is added to a post that is then restored, one is deleted there, and a post is
+    // deleted with its comments.
     system.delete(AUTHORS[0], gone).await.unwrap();
     comments.insert(0, comment(old, "late").await);
     let (ended, _) = comments.remove(5);

@@ -1,4 +1,4 @@
-//! What an archive costs those who have nothing to do with it: one note for each post that is made.
+//! The cost of an archive for hot posts: one outbox entry for each new post.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use crate::{
 };
 
 on_both! {
-    making_a_post_costs_a_note
-    hot_posts_cost_what_they_cost_without_an_archive
+    a_new_post_costs_an_outbox_entry
+    hot_posts_cost_the_same_as_without_an_archive
 }
 
 const TIMES: u64 = 10;
 const AUTHOR: u64 = id(1);
 
-/// Returns how often each command runs in Redis for a call that is made some times.
+/// Returns how often each command runs in Redis for a repeated call.
 async fn cost(system: &System, mut call: impl AsyncFnMut(u64)) -> BTreeMap<String, u64> {
-    // The first one may load something.
+    // The first call may load something.
     call(TIMES).await;
     let redis = &system.redis.nodes()[0];
     redis.reset_commandstats().await;
@@ -29,12 +29,12 @@ async fn cost(system: &System, mut call: impl AsyncFnMut(u64)) -> BTreeMap<Strin
     }
     let mut commands: BTreeMap<_, _> = redis.commandstats().await.into_iter().collect();
     commands.values_mut().for_each(|calls| *calls /= TIMES);
-    // Those of the question, and of the probe of readiness.
+    // Without those of the measurement, and of the readiness probe.
     commands.retain(|_, calls| *calls > 0);
     commands
 }
 
-async fn making_a_post_costs_a_note(archives: &ArchiveServer) {
+async fn a_new_post_costs_an_outbox_entry(archives: &ArchiveServer) {
     let without = System::start_without_jobs(Topology::Single).await;
     let aging = Aging::start(archives, 0).await;
     let create = async |system: &System| {
@@ -46,7 +46,7 @@ async fn making_a_post_costs_a_note(archives: &ArchiveServer) {
     assert_eq!(aging.system.store.unarchived_count().await.unwrap(), TIMES + 1);
 }
 
-async fn hot_posts_cost_what_they_cost_without_an_archive(archives: &ArchiveServer) {
+async fn hot_posts_cost_the_same_as_without_an_archive(archives: &ArchiveServer) {
     let without = System::start_without_jobs(Topology::Single).await;
     let aging = Aging::start(archives, 40).await;
     let mut costs = Vec::new();

@@ -1,7 +1,7 @@
-//! How many posts an account has: as many as are listed, wherever they are.
+//! Post counts: the number of an account's posts in both tiers.
 
 use futures::future::join_all;
-use microblog_post::Ending;
+use microblog_post::PostDeletion;
 use microblog_proto::post as pb;
 use microblog_testkit::redis::cmd;
 
@@ -11,9 +11,9 @@ use crate::{
 };
 
 on_both! {
-    posts_count_wherever_they_are
+    posts_are_counted_in_either_tier
     a_deletion_counts_once
-    what_was_not_counted_is_counted_by_the_mover
+    the_evictor_counts_uncounted_posts
     a_wrong_count_is_repaired
 }
 
@@ -29,7 +29,7 @@ async fn count(system: &System, user_ids: &[u64]) -> Vec<u64> {
     answer.counts.iter().map(|count| count.posts).collect()
 }
 
-/// Asserts that an author has so many posts, by the count and by the list.
+/// Asserts an author's number of posts, by the count and by the list.
 async fn has(aging: &Aging, author: u64, posts: u64) {
     assert_eq!(count(&aging.system, &[author]).await, [posts]);
     let listed = List::UserPosts(author).whole(&aging.system.client, 3).await;
@@ -37,7 +37,7 @@ async fn has(aging: &Aging, author: u64, posts: u64) {
     aging.is_sound().await;
 }
 
-async fn posts_count_wherever_they_are(archives: &ArchiveServer) {
+async fn posts_are_counted_in_either_tier(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 1).await;
     let system = &aging.system;
     assert_eq!(count(system, &[OTHER, AUTHOR]).await, [0, 0]);
@@ -47,14 +47,14 @@ async fn posts_count_wherever_they_are(archives: &ArchiveServer) {
         posts.push(system.create(AUTHOR, &format!("number {n}")).await.unwrap().id);
     }
     assert_eq!(count(system, &[OTHER, AUTHOR, FAN]).await, [1, 6, 0]);
-    // The oldest is off the list and in Redis, then all but the newest are in the archive.
+    // The oldest is evictable; then all but the newest are evicted.
     aging.archive().await;
     let oldest = support::post(posts[0]);
-    assert_eq!(system.store.retire(user(1), &[oldest]).await.unwrap(), 1);
+    assert_eq!(system.store.make_evictable(user(1), &[oldest]).await.unwrap(), 1);
     has(&aging, AUTHOR, 6).await;
     aging.evict(&posts[..5]).await;
     has(&aging, AUTHOR, 6).await;
-    // One comes back, and is one still.
+    // A restored post still counts once.
     system.like(FAN, posts[1]).await.unwrap();
     has(&aging, AUTHOR, 6).await;
     for (n, left) in [(1, 5), (2, 4), (5, 3)] {
@@ -84,18 +84,18 @@ async fn a_deletion_counts_once(archives: &ArchiveServer) {
     aging.evict(&posts).await;
     join_all((0..8).map(|_| system.delete(AUTHOR, posts[0]))).await;
     has(&aging, AUTHOR, 2).await;
-    // Two read the post in the archive; one deletes it, the archive comes to know, and the other one
-    // comes late.
+    // Two calls read the post from the archive. One deletes it, the tombstone is archived, and then
+    // the other one deletes it.
     let id = support::post(posts[1]);
-    let content = aging.tiers().contents(&[id]).await.unwrap().pop().flatten().unwrap();
-    let ending = Ending { id, content: &content, is_archived: true };
-    assert!(system.store.delete(&ending).await.unwrap().is_some());
+    let content = aging.tiered().contents(&[id]).await.unwrap().pop().flatten().unwrap();
+    let deletion = PostDeletion { id, content: &content, in_archive: true };
+    assert!(system.store.delete(&deletion).await.unwrap().is_some());
     aging.archive().await;
-    assert_eq!(system.store.delete(&ending).await.unwrap(), None);
+    assert_eq!(system.store.delete(&deletion).await.unwrap(), None);
     has(&aging, AUTHOR, 1).await;
 }
 
-async fn what_was_not_counted_is_counted_by_the_mover(archives: &ArchiveServer) {
+async fn the_evictor_counts_uncounted_posts(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 1).await;
     let system = &aging.system;
     let mut posts = Vec::new();
@@ -103,7 +103,7 @@ async fn what_was_not_counted_is_counted_by_the_mover(archives: &ArchiveServer) 
         posts.push(system.create(AUTHOR, &format!("number {n}")).await.unwrap().id);
     }
     aging.evict(&posts[..4]).await;
-    // As versions left it that did not count.
+    // The state that versions without counts left.
     let mut admin = system.redis.nodes()[0].admin().await;
     let list = format!("post:{{{}}}:posts:{AUTHOR}", user(1).partition());
     cmd("ZADD").arg(list).arg(0).arg(0).exec_async(&mut admin).await.unwrap();

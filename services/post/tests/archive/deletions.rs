@@ -1,16 +1,16 @@
-//! What is deleted is gone at once, wherever it was, also while the archive does not know.
+//! Deletions of posts in either tier take effect at once, even before they are archived.
 
 use microblog_proto::{common::ErrorReason, post as pb};
 use tonic::{Code, Status};
 
 use crate::{
     aging::{Aging, on_both},
-    support::{System, archives::ArchiveServer, id, lists::List, refused},
+    support::{System, archives::ArchiveServer, assert_rejected, id, lists::List},
 };
 
 on_both! {
-    a_deleted_post_is_gone_before_the_archive_knows
-    posts_are_deleted_wherever_they_are
+    a_deleted_post_is_gone_before_its_tombstone_is_archived
+    posts_are_deleted_in_either_tier
 }
 
 const AUTHOR: u64 = id(1);
@@ -19,10 +19,10 @@ const FAN: u64 = id(3);
 
 #[track_caller]
 fn is_no_post<T: std::fmt::Debug>(answer: Result<T, Status>) {
-    refused(answer, Code::NotFound, ErrorReason::PostNotFound);
+    assert_rejected(answer, Code::NotFound, ErrorReason::PostNotFound);
 }
 
-/// Asserts that no call knows a post any more.
+/// Asserts that a post is deleted for every call.
 async fn is_gone(system: &System, post: u64, others: &[u64]) {
     is_no_post(system.get(post, 0).await);
     is_no_post(system.get(post, FAN).await);
@@ -53,7 +53,7 @@ async fn is_gone(system: &System, post: u64, others: &[u64]) {
     }
     let request = pb::BatchGetLikedRequest { user_id: FAN, post_ids: vec![post] };
     let liked = client().batch_get_liked(request).await.unwrap().into_inner().post_ids;
-    assert_eq!(liked, Vec::<u64>::new(), "nobody likes what is gone");
+    assert_eq!(liked, Vec::<u64>::new(), "a deleted post has no likes");
 
     is_no_post(system.like(FAN, post).await);
     is_no_post(system.comment(FAN, post, "hello?", 0).await);
@@ -64,7 +64,7 @@ async fn is_gone(system: &System, post: u64, others: &[u64]) {
     assert_eq!(crate::support::keys_of(system, post).await, Vec::<String>::new());
 }
 
-async fn a_deleted_post_is_gone_before_the_archive_knows(archives: &ArchiveServer) {
+async fn a_deleted_post_is_gone_before_its_tombstone_is_archived(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let others = [system.create(AUTHOR, "stays").await.unwrap().id];
@@ -74,7 +74,7 @@ async fn a_deleted_post_is_gone_before_the_archive_knows(archives: &ArchiveServe
     let repost = system.quote(OTHER, post, "look").await.unwrap().id;
     aging.evict(&[others[0], post, repost]).await;
     let not_ones_own = system.delete(OTHER, post).await;
-    refused(not_ones_own, Code::PermissionDenied, ErrorReason::NotTheAuthor);
+    assert_rejected(not_ones_own, Code::PermissionDenied, ErrorReason::NotTheAuthor);
     assert_eq!(system.get(post, 0).await.unwrap().text, "goes");
 
     system.delete(AUTHOR, post).await.unwrap();
@@ -90,8 +90,8 @@ async fn a_deleted_post_is_gone_before_the_archive_knows(archives: &ArchiveServe
         let left = format!("SELECT COUNT(*) FROM {table} WHERE post = {post}");
         assert_eq!(aging.count(&left).await, 0, "{table}");
     }
-    // The row of its end goes after a day.
-    aging.mover.purge().await.unwrap();
+    // The tombstone expires after a day.
+    aging.evictor.purge().await.unwrap();
     assert_eq!(aging.count("SELECT COUNT(*) FROM posts WHERE deleted <> 0").await, 1);
     while aging.archive.purge(i64::MAX as u64).await.unwrap() > 0 {}
     assert_eq!(aging.count("SELECT COUNT(*) FROM posts").await, 2);
@@ -99,7 +99,7 @@ async fn a_deleted_post_is_gone_before_the_archive_knows(archives: &ArchiveServe
     aging.is_sound().await;
 }
 
-async fn posts_are_deleted_wherever_they_are(archives: &ArchiveServer) {
+async fn posts_are_deleted_in_either_tier(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 1).await;
     let system = &aging.system;
     let mut posts = Vec::new();
@@ -109,13 +109,16 @@ async fn posts_are_deleted_wherever_they_are(archives: &ArchiveServer) {
         posts.insert(0, post);
     }
     aging.evict(&posts[3..]).await;
-    // The newest is hot; the next is retired and changed, so that it stays for a while; the third
-    // left, the fourth came back, and the last one left and is not known to be deleted.
+    // The newest is hot. The next is evictable and changed, so it stays for a while. The third is
+    // evicted, the fourth restored. The last one is evicted, and its deletion is not archived.
     let hot = system.create(AUTHOR, "hot").await.unwrap().id;
     posts.insert(0, hot);
     aging.archive().await;
     let author = crate::support::user(1);
-    assert_eq!(system.store.retire(author, &[crate::support::post(posts[1])]).await.unwrap(), 1);
+    assert_eq!(
+        system.store.make_evictable(author, &[crate::support::post(posts[1])]).await.unwrap(),
+        1
+    );
     system.like(OTHER, posts[4]).await.unwrap();
     for post in posts.split_off(1).into_iter().chain([hot]) {
         system.delete(AUTHOR, post).await.unwrap();
@@ -125,5 +128,5 @@ async fn posts_are_deleted_wherever_they_are(archives: &ArchiveServer) {
     assert_eq!(List::UserPosts(AUTHOR).whole(&system.client, 2).await, Vec::<u64>::new());
     aging.is_sound_everywhere().await;
     assert_eq!(aging.count("SELECT COUNT(*) FROM posts WHERE deleted = 0").await, 0);
-    assert_eq!(aging.age(&[AUTHOR]).await, microblog_post::Moved::default());
+    assert_eq!(aging.age(&[AUTHOR]).await, microblog_post::Evictions::default());
 }

@@ -1,5 +1,5 @@
-//! Posts that leave Redis for the archive, and come back: whoever calls the service does not see
-//! where a post is, whatever is read, written or deleted, and whichever store is away.
+//! Posts that are evicted to the archive, and restored: the tier of a post is transparent to
+//! callers, in every read, write and deletion, and whichever store is unavailable.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -9,14 +9,14 @@ mod authors;
 mod cost;
 mod counts;
 mod deletions;
-mod forgetting;
+mod erasure;
 mod memory_limit;
 mod outage;
 mod races;
 mod reads;
 mod scroll;
-mod spans;
 #[path = "../support/mod.rs"]
 mod support;
 mod texts;
+mod traces;
 mod writes;

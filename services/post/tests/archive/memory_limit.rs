@@ -1,4 +1,4 @@
-//! Redis at `maxmemory`: posts leave it for the archive, until there is room.
+//! Redis at `maxmemory`: posts are evicted until there is room.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::{
 };
 
 on_both! {
-    a_smaller_hot_window_makes_room
+    a_smaller_hot_window_frees_memory
 }
 
 const AUTHORS: u64 = 6;
 const POSTS_EACH: usize = 100;
 
-/// The mover looks through 32 partitions a second, and twice at some.
+/// The evictor visits 32 partitions a second, and some of them twice.
 const ROUNDS: Duration = Duration::from_secs(180);
 
 async fn admin(redis: &Redis, command: &mut redis::Cmd) -> String {
@@ -37,8 +37,8 @@ async fn limit_memory(redis: &Redis, bytes: u64) {
     admin(redis, redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes)).await;
 }
 
-async fn a_smaller_hot_window_makes_room(archives: &ArchiveServer) {
-    // Started with a hot window of 30 days, no post is old.
+async fn a_smaller_hot_window_frees_memory(archives: &ArchiveServer) {
+    // Started with a hot window of 30 days: no post is old.
     let url = archives.another().await;
     let before = [format!("--archive-url={url}"), "--hot-posts=1".to_owned()];
     let before: Vec<_> = before.iter().map(String::as_str).collect();
@@ -56,7 +56,7 @@ async fn a_smaller_hot_window_makes_room(archives: &ArchiveServer) {
     let refusal = system.create(id(1), "no room").await.unwrap_err();
     assert_eq!(status::reason_of(&refusal), Some(ErrorReason::StoreFull), "{refusal:?}");
 
-    // Started again with a hot window of nothing.
+    // Restarted with a hot window of zero.
     let after = flags(&url, 1);
     let after: Vec<_> = after.iter().map(String::as_str).collect();
     let config = support::config(&system.redis.url("post"), &after);
@@ -65,7 +65,8 @@ async fn a_smaller_hot_window_makes_room(archives: &ArchiveServer) {
         std::mem::take(&mut service.background).into_iter().map(tokio::spawn).collect();
     let client = support::client(&support::run(service, &config));
     let system = System { client, ..aging.system };
-    eventually("there is room", ROUNDS, async || system.create(id(1), "room").await.is_ok()).await;
+    eventually("memory is freed", ROUNDS, async || system.create(id(1), "room").await.is_ok())
+        .await;
     assert!(used_memory(&system.redis).await < used);
     jobs.iter().for_each(tokio::task::JoinHandle::abort);
 }

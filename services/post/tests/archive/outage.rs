@@ -1,5 +1,5 @@
-//! The database is away: what is new goes on as if nothing were, what is old says so within the
-//! deadline, and everything is as it was when it is back.
+//! The database is unavailable: hot posts work as usual, reads of archived ones fail within the
+//! deadline, and all is back after the outage.
 
 use std::time::{Duration, Instant};
 
@@ -22,15 +22,14 @@ const AUTHOR: u64 = id(1);
 const NEW: u64 = id(2);
 const FAN: u64 = id(3);
 
-/// Longer than a read of the archive may take, and shorter than any deadline.
+/// Longer than the timeout of an archive read, and shorter than any deadline.
 const SOON: Duration = Duration::from_secs(9);
 
-/// Makes the database inaccessible from the start, and returns its address and what makes it
-/// accessible.
+/// Makes the database inaccessible from the start. Returns its URL, and what makes it accessible.
 async fn absent(kind: Kind) -> (String, ArchiveServer) {
     let archives = ArchiveServer::start(kind).await;
     let url = match kind {
-        // In a directory that nobody has made yet.
+        // In a directory that does not exist yet.
         Kind::Sqlite => archives.url().replace("archive.sqlite", "later/archive.sqlite"),
         Kind::Postgres => {
             archives.postgres().kill();
@@ -41,16 +40,16 @@ async fn absent(kind: Kind) -> (String, ArchiveServer) {
 }
 
 #[tokio::test]
-async fn sqlite_that_comes_later_gets_all_there_was() {
-    a_database_that_comes_later_gets_all_there_was(Kind::Sqlite).await;
+async fn sqlite_that_becomes_available_later_gets_all_posts() {
+    a_database_that_becomes_available_later_gets_all_posts(Kind::Sqlite).await;
 }
 
 #[tokio::test]
-async fn postgres_that_comes_later_gets_all_there_was() {
-    a_database_that_comes_later_gets_all_there_was(Kind::Postgres).await;
+async fn postgres_that_becomes_available_later_gets_all_posts() {
+    a_database_that_becomes_available_later_gets_all_posts(Kind::Postgres).await;
 }
 
-async fn a_database_that_comes_later_gets_all_there_was(kind: Kind) {
+async fn a_database_that_becomes_available_later_gets_all_posts(kind: Kind) {
     let (url, archives) = absent(kind).await;
     let flags = flags(&url, 1);
     let flags: Vec<_> = flags.iter().map(String::as_str).collect();
@@ -58,7 +57,7 @@ async fn a_database_that_comes_later_gets_all_there_was(kind: Kind) {
     let system = System::start_with(Topology::Single, &flags).await;
     let partition = support::user(1).partition();
     eventually("notes are taken", PATIENCE, async || {
-        system.store.unarchived(&[partition]).await.unwrap()[0].is_archived
+        system.store.archive_outbox(&[partition]).await.unwrap()[0].has_archive
     })
     .await;
     let mut posts = Vec::new();
@@ -88,15 +87,21 @@ async fn a_database_that_comes_later_gets_all_there_was(kind: Kind) {
     let aging = Aging::on(system, &url, 1).await;
     aging.age(&[AUTHOR]).await;
     let system = &aging.system;
-    assert_eq!(support::keys_of(system, posts[1]).await, Vec::<String>::new(), "it left Redis");
-    // Callers are let through again after a moment.
-    eventually("old posts are there", PATIENCE, async || system.get(posts[18], 0).await.is_ok())
-        .await;
+    assert_eq!(
+        support::keys_of(system, posts[1]).await,
+        Vec::<String>::new(),
+        "the post is evicted"
+    );
+    // The circuit breaker closes after a moment.
+    eventually("archived posts are readable", PATIENCE, async || {
+        system.get(posts[18], 0).await.is_ok()
+    })
+    .await;
     assert_eq!(List::UserPosts(AUTHOR).whole(&system.client, 7).await, posts);
     aging.is_sound().await;
 }
 
-/// How a database goes away in the middle of everything.
+/// How a database fails during operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outage {
     Killed,
@@ -104,16 +109,16 @@ enum Outage {
 }
 
 #[tokio::test]
-async fn new_posts_go_on_while_postgres_is_killed() {
-    new_posts_go_on(Outage::Killed).await;
+async fn new_posts_work_while_postgres_is_killed() {
+    new_posts_work(Outage::Killed).await;
 }
 
 #[tokio::test]
-async fn new_posts_go_on_while_postgres_hangs() {
-    new_posts_go_on(Outage::Hanging).await;
+async fn new_posts_work_while_postgres_hangs() {
+    new_posts_work(Outage::Hanging).await;
 }
 
-/// Asserts that a call is not answered for want of the archive, and says so in time.
+/// Asserts that a call fails because the archive is unavailable, within the deadline.
 async fn is_unavailable<T>(what: &str, call: impl Future<Output = Result<T, Status>>) {
     let began = Instant::now();
     let status = call.await.err().unwrap_or_else(|| panic!("{what} was answered"));
@@ -121,7 +126,7 @@ async fn is_unavailable<T>(what: &str, call: impl Future<Output = Result<T, Stat
     assert!(began.elapsed() < SOON, "{what} took {:?}", began.elapsed());
 }
 
-/// What there was before the database went away.
+/// The state before the outage.
 struct Before {
     old: u64,
     all: Vec<u64>,
@@ -139,7 +144,7 @@ async fn before(aging: &Aging) -> Before {
     system.like(FAN, old).await.unwrap();
     system.comment(FAN, old, "well", 0).await.unwrap();
     aging.evict(&all[3..]).await;
-    // The repost brings its root back; that leaves again, and the repost stays.
+    // The repost restores its root; that is evicted again, and the repost stays.
     let repost_of_old = system.repost(NEW, old).await.unwrap().id;
     aging.evict(&[old]).await;
     Before { old, hot: all[0], all, repost_of_old }
@@ -163,8 +168,8 @@ async fn old_posts_are_unavailable(system: &System, Before { old, .. }: &Before)
     is_unavailable("DeletePost", system.delete(AUTHOR, old)).await;
 }
 
-/// Makes, changes, reads and deletes new posts, which must not wait. Returns how much there is to be
-/// archived of that, and what was made and stays.
+/// Publishes, changes, reads and deletes new posts, which must not wait. Returns the resulting
+/// length of the archive outbox, and the posts that stay.
 async fn new_posts_are_there(system: &System, Before { hot, .. }: &Before) -> (u64, Vec<u64>) {
     let began = Instant::now();
     let mut made = Vec::new();
@@ -182,13 +187,13 @@ async fn new_posts_are_there(system: &System, Before { hot, .. }: &Before) -> (u
     system.like(FAN, *hot).await.unwrap();
     let (page, _) = List::UserPosts(NEW).page(&system.client, 20, "").await.unwrap();
     assert_eq!(page, made);
-    // Were each of the calls to wait for the archive, it would be minutes.
-    assert!(began.elapsed() < PATIENCE, "it waits: {:?}", began.elapsed());
-    // Two posts, two comments, the end of one of either.
+    // If each call waited for the archive, it would take minutes.
+    assert!(began.elapsed() < PATIENCE, "calls wait: {:?}", began.elapsed());
+    // Two posts, two comments, the deletion of one each.
     (20 * 6, made)
 }
 
-async fn new_posts_go_on(outage: Outage) {
+async fn new_posts_work(outage: Outage) {
     let archives = ArchiveServer::start(Kind::Postgres).await;
     let aging = Aging::start(&archives, 3).await;
     let (system, postgres) = (&aging.system, archives.postgres());
@@ -202,12 +207,12 @@ async fn new_posts_go_on(outage: Outage) {
     let (waiting, mut made) = new_posts_are_there(system, &before).await;
     assert_eq!(system.store.unarchived_count().await.unwrap(), waiting);
 
-    // The new part of a list, and no further until the database is back.
+    // The hot part of a list; the rest follows when the database is back.
     let list = List::UserPosts(AUTHOR);
     let (page, token) = list.page(&system.client, 10, "").await.unwrap();
     assert_eq!(page, before.all[..3]);
     is_unavailable("the old part", list.page(&system.client, 10, &token)).await;
-    // A repost whose root is old is shown without it; nobody says that the root is deleted.
+    // A repost with an archived root is shown without it, and not as deleted.
     let repost = system.get(before.repost_of_old, FAN).await.unwrap();
     assert!(repost.root.is_none() && !repost.root_deleted && repost.root_id == before.old);
     let request = pb::ListUserPostsRequest { author_id: NEW, page_size: 200, ..Default::default() };
@@ -215,21 +220,19 @@ async fn new_posts_go_on(outage: Outage) {
     let repost = posts.last().unwrap();
     assert_eq!((posts.len(), repost.id), (21, before.repost_of_old));
     assert!(repost.root.is_none() && !repost.root_deleted);
-    // Its own list is new, although its root is not.
+    // Its own list of reposts is hot, although its root is not.
     let again = system.repost(FAN, before.repost_of_old).await;
-    assert_eq!(
-        again.unwrap_err().code(),
-        Code::Unavailable,
-        "whether its root is there is unknown"
-    );
+    assert_eq!(again.unwrap_err().code(), Code::Unavailable, "whether its root exists is unknown");
     assert_eq!(List::Reposts(before.repost_of_old).whole(&system.client, 5).await, [] as [u64; 0]);
 
     match outage {
         Outage::Killed => postgres.restart().await,
         Outage::Hanging => postgres.resume(),
     }
-    eventually("old posts are back", PATIENCE, async || system.get(before.old, 0).await.is_ok())
-        .await;
+    eventually("archived posts are readable", PATIENCE, async || {
+        system.get(before.old, 0).await.is_ok()
+    })
+    .await;
     let (rest, end) = list.page(&system.client, 10, &token).await.unwrap();
     assert_eq!((&rest[..], &*end), (&before.all[3..], ""));
     assert_eq!(system.get(before.repost_of_old, FAN).await.unwrap().root.unwrap().likes, 1);
@@ -242,7 +245,7 @@ async fn new_posts_go_on(outage: Outage) {
 }
 
 #[tokio::test]
-async fn new_posts_go_on_while_another_one_writes_to_sqlite() {
+async fn new_posts_work_while_another_process_locks_sqlite() {
     let archives = ArchiveServer::start(Kind::Sqlite).await;
     let aging = Aging::start(&archives, 3).await;
     let system = &aging.system;
@@ -252,7 +255,7 @@ async fn new_posts_go_on_while_another_one_writes_to_sqlite() {
     let archiving = aging.archive();
     let meanwhile = async {
         let (waiting, made) = new_posts_are_there(system, &before).await;
-        // What is old can be read, and comes back.
+        // Archived posts can be read, and restored.
         assert_eq!(List::UserPosts(AUTHOR).whole(&system.client, 5).await, before.all);
         assert_eq!(system.like(NEW, before.old).await.unwrap(), 2);
         assert_eq!(system.store.unarchived_count().await.unwrap(), waiting);

@@ -1,5 +1,5 @@
-//! Steps of several, in the orders that happen seldom: nothing that ended comes back, nothing that
-//! is there ends, and nobody misses a post that is on its way.
+//! Rare interleavings: nothing deleted comes back, nothing existing is lost, and every call finds a
+//! post that moves between the tiers.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -8,7 +8,7 @@ use std::{
 
 use futures::future::{join, join_all};
 use microblog_domain::CommentId;
-use microblog_post::{Changes, Frozen, Restored};
+use microblog_post::{Changes, RestoreOutcome, Snapshot};
 use microblog_proto::common::ErrorReason;
 use microblog_testkit::eventually;
 use tonic::Code;
@@ -18,83 +18,85 @@ use crate::{
     support::{
         self, PATIENCE,
         archives::{ArchiveServer, Kind},
-        id,
+        assert_rejected, id,
         lists::List,
-        refused, user,
+        user,
     },
 };
 
 on_both! {
-    who_is_late_brings_no_deleted_post_back
-    who_is_late_brings_nothing_back_as_it_was_before
-    who_is_late_archives_no_comment_that_ended
-    a_comment_that_came_meanwhile_does_not_end_with_the_eviction
-    what_changed_since_it_was_read_is_not_evicted
-    of_two_movers_the_later_one_counts
-    writes_find_a_post_that_leaves_again_and_again
-    those_who_write_the_same_in_another_order_do_not_block_each_other
+    a_late_restore_does_not_bring_a_deleted_post_back
+    a_late_restore_does_not_bring_back_a_stale_snapshot
+    a_late_archiver_does_not_insert_a_deleted_comment
+    a_comment_added_meanwhile_survives_the_eviction
+    a_post_that_changed_since_its_snapshot_is_not_evicted
+    of_two_evictors_the_later_mark_wins
+    writes_find_a_post_that_is_evicted_again_and_again
+    concurrent_writes_of_the_same_rows_do_not_deadlock
 }
 
 const AUTHOR: u64 = id(1);
 const FAN: u64 = id(2);
 
-/// A post that is off its author's list, archived, and still in Redis.
-async fn retired(aging: &Aging) -> u64 {
+/// A post that is evictable, archived, and still in Redis.
+async fn evictable(aging: &Aging) -> u64 {
     let post = aging.system.create(AUTHOR, "old").await.unwrap().id;
     aging.archive().await;
-    let taken_off = aging.system.store.retire(user(1), &[support::post(post)]).await.unwrap();
+    let taken_off =
+        aging.system.store.make_evictable(user(1), &[support::post(post)]).await.unwrap();
     assert_eq!(taken_off, 1);
     post
 }
 
-/// Reads a post as a mover does that is to evict it.
-async fn read_to_evict(aging: &Aging, post: u64) -> Frozen {
+/// Reads the snapshot of a post, as the evictor does.
+async fn read_to_evict(aging: &Aging, post: u64) -> Snapshot {
     let (store, id) = (&aging.system.store, support::post(post));
-    let mark = store.mark(&[id]).await.unwrap()[0].unwrap();
+    let mark = store.mark_for_eviction(&[id]).await.unwrap()[0].unwrap();
     let read = store.post(id, None).await.unwrap().unwrap();
-    store.gather(read, mark).await.unwrap()
+    store.read_snapshot(read, mark).await.unwrap()
 }
 
-/// Writes down and evicts what was read. Returns whether it left Redis.
-async fn evict_as_read(aging: &Aging, frozen: &Frozen) -> bool {
-    let id = frozen.post.id;
-    let written = aging.archive.freeze(std::slice::from_ref(frozen)).await.unwrap();
-    written.contains(&id) && aging.system.store.evict(&[(id, frozen.mark)]).await.unwrap() == [true]
+/// Writes the snapshot, and evicts the post. Returns whether it was evicted.
+async fn evict_as_read(aging: &Aging, snapshot: &Snapshot) -> bool {
+    let id = snapshot.post.id;
+    let written = aging.archive.write_snapshots(std::slice::from_ref(snapshot)).await.unwrap();
+    written.contains(&id)
+        && aging.system.store.evict(&[(id, snapshot.mark)]).await.unwrap() == [true]
 }
 
-async fn who_is_late_brings_no_deleted_post_back(archives: &ArchiveServer) {
+async fn a_late_restore_does_not_bring_a_deleted_post_back(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let (system, store) = (&aging.system, &aging.system.store);
     let post = system.create(AUTHOR, "goes").await.unwrap().id;
     system.like(FAN, post).await.unwrap();
     aging.evict(&[post]).await;
-    let (id, whose) = (support::post(post), "somebody who is late");
-    assert!(store.begin_restore(id, whose).await.unwrap());
-    let frozen = aging.archive.thaw(id).await.unwrap().unwrap();
-    // Before that is in Redis, the post is deleted, and the archive knows it.
+    let (id, holder) = (support::post(post), "late holder");
+    assert!(store.begin_restore(id, holder).await.unwrap());
+    let snapshot = aging.archive.read_snapshot(id).await.unwrap().unwrap();
+    // Before the restore ends, the post is deleted, and the tombstone archived.
     system.delete(AUTHOR, post).await.unwrap();
     aging.archive().await;
-    assert_ne!(store.restore(&frozen, whose, 0, "").await.unwrap(), Restored::Yes);
-    refused(system.get(post, 0).await, Code::NotFound, ErrorReason::PostNotFound);
+    assert_ne!(store.restore(&snapshot, holder, 0, "").await.unwrap(), RestoreOutcome::Restored);
+    assert_rejected(system.get(post, 0).await, Code::NotFound, ErrorReason::PostNotFound);
     aging.is_sound().await;
 }
 
-async fn who_is_late_brings_nothing_back_as_it_was_before(archives: &ArchiveServer) {
+async fn a_late_restore_does_not_bring_back_a_stale_snapshot(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let (system, store) = (&aging.system, &aging.system.store);
     let post = system.create(AUTHOR, "discuss").await.unwrap().id;
     aging.evict(&[post]).await;
-    // Two find it gone. One brings it back; then the other one begins.
-    assert!(aging.tiers().bring_back(support::post(post)).await.unwrap());
-    let (id, whose) = (support::post(post), "somebody who is late");
-    let may_begin = store.begin_restore(id, whose).await.unwrap();
-    let frozen = aging.archive.thaw(id).await.unwrap().unwrap();
-    // Meanwhile it changes, and leaves again.
+    // Two calls find it archived. One restores it; then the other one begins.
+    assert!(aging.tiered().restore(support::post(post)).await.unwrap());
+    let (id, holder) = (support::post(post), "late holder");
+    let may_begin = store.begin_restore(id, holder).await.unwrap();
+    let snapshot = aging.archive.read_snapshot(id).await.unwrap().unwrap();
+    // Meanwhile it changes, and is evicted again.
     let comment = system.comment(FAN, post, "well", 0).await.unwrap().id;
     assert_eq!(system.like(FAN, post).await.unwrap(), 1);
     aging.age(&[post]).await;
     if may_begin {
-        store.restore(&frozen, whose, 0, "").await.unwrap();
+        store.restore(&snapshot, holder, 0, "").await.unwrap();
     }
     assert_eq!(List::oldest(post).whole(&system.client, 5).await, [comment]);
     assert_eq!(List::Likers(post).whole(&system.client, 5).await, [FAN]);
@@ -103,30 +105,32 @@ async fn who_is_late_brings_nothing_back_as_it_was_before(archives: &ArchiveServ
 }
 
 #[tokio::test]
-async fn who_died_keeps_nobody_from_a_post_for_longer_than_seconds() {
+async fn a_crashed_restore_blocks_a_post_for_seconds_only() {
     let archives = ArchiveServer::start(Kind::Sqlite).await;
     let aging = Aging::start(&archives, 0).await;
     let (system, store) = (&aging.system, &aging.system.store);
     let post = system.create(AUTHOR, "old").await.unwrap().id;
     aging.evict(&[post]).await;
     let id = support::post(post);
-    assert!(store.begin_restore(id, "somebody who dies").await.unwrap());
-    assert!(store.keep_restore(id, "somebody who dies").await.unwrap());
+    assert!(store.begin_restore(id, "crashed holder").await.unwrap());
+    assert!(store.renew_restore(id, "crashed holder").await.unwrap());
     assert!(!store.begin_restore(id, "another").await.unwrap());
-    assert!(!store.keep_restore(id, "another").await.unwrap());
+    assert!(!store.renew_restore(id, "another").await.unwrap());
     assert!(system.get(post, 0).await.is_ok(), "it can be read all the while");
-    eventually("it is liked", PATIENCE, async || system.like(FAN, post).await.is_ok()).await;
-    assert!(!store.keep_restore(id, "somebody who dies").await.unwrap());
+    eventually("the like is counted", PATIENCE, async || system.like(FAN, post).await.is_ok())
+        .await;
+    assert!(!store.renew_restore(id, "crashed holder").await.unwrap());
     aging.is_sound().await;
 }
 
-async fn who_is_late_archives_no_comment_that_ended(archives: &ArchiveServer) {
+async fn a_late_archiver_does_not_insert_a_deleted_comment(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let (system, store) = (&aging.system, &aging.system.store);
-    let post = retired(&aging).await;
+    let post = evictable(&aging).await;
     let comment = system.comment(FAN, post, "well", 0).await.unwrap().id;
     let id = CommentId::new(comment).unwrap();
-    // One archiver has read it; before it writes, it ends, and a mover evicts the post.
+    // An archiver has read the comment; before it writes, the comment is deleted, and the post
+    // evicted.
     let comments = store.comments(support::post(post), &[id]).await.unwrap();
     assert_eq!(comments.len(), 1);
     system.uncomment(FAN, post, comment).await.unwrap();
@@ -142,16 +146,16 @@ async fn who_is_late_archives_no_comment_that_ended(archives: &ArchiveServer) {
     aging.is_sound().await;
 }
 
-async fn a_comment_that_came_meanwhile_does_not_end_with_the_eviction(archives: &ArchiveServer) {
+async fn a_comment_added_meanwhile_survives_the_eviction(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
-    let post = retired(&aging).await;
+    let post = evictable(&aging).await;
     let first = system.comment(FAN, post, "well", 0).await.unwrap().id;
-    let frozen = read_to_evict(&aging, post).await;
-    // Somebody comments, and another process archives that.
+    let snapshot = read_to_evict(&aging, post).await;
+    // A comment is added, and another process archives it.
     let second = system.comment(FAN, post, "well?", first).await.unwrap().id;
     aging.archive().await;
-    assert!(!evict_as_read(&aging, &frozen).await, "it has changed");
+    assert!(!evict_as_read(&aging, &snapshot).await, "the post has changed");
     assert_eq!(List::oldest(post).whole(&system.client, 5).await, [first, second]);
 
     aging.evict(&[post]).await;
@@ -163,14 +167,14 @@ async fn a_comment_that_came_meanwhile_does_not_end_with_the_eviction(archives: 
     aging.is_sound().await;
 }
 
-async fn what_changed_since_it_was_read_is_not_evicted(archives: &ArchiveServer) {
+async fn a_post_that_changed_since_its_snapshot_is_not_evicted(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
-    let post = retired(&aging).await;
+    let post = evictable(&aging).await;
     let comment = system.comment(FAN, post, "well", 0).await.unwrap().id;
     let mut repost = 0;
     for change in 0..6 {
-        let frozen = read_to_evict(&aging, post).await;
+        let snapshot = read_to_evict(&aging, post).await;
         match change {
             0 => drop(system.like(FAN, post).await.unwrap()),
             1 => drop(system.unlike(FAN, post).await.unwrap()),
@@ -180,22 +184,22 @@ async fn what_changed_since_it_was_read_is_not_evicted(archives: &ArchiveServer)
             _ => system.delete(FAN, repost).await.unwrap(),
         }
         let before = system.get(post, FAN).await.unwrap();
-        assert!(!evict_as_read(&aging, &frozen).await, "change {change}");
+        assert!(!evict_as_read(&aging, &snapshot).await, "change {change}");
         assert_eq!(system.get(post, FAN).await.unwrap(), before, "change {change}");
     }
-    // What changes nothing does not keep it.
-    let other = retired(&aging).await;
-    let frozen = read_to_evict(&aging, other).await;
+    // A call that changes nothing does not prevent the eviction.
+    let other = evictable(&aging).await;
+    let snapshot = read_to_evict(&aging, other).await;
     system.unlike(id(9), other).await.unwrap();
     system.delete(id(9), other).await.unwrap_err();
-    assert!(evict_as_read(&aging, &frozen).await);
+    assert!(evict_as_read(&aging, &snapshot).await);
     aging.is_sound().await;
 }
 
-async fn of_two_movers_the_later_one_counts(archives: &ArchiveServer) {
+async fn of_two_evictors_the_later_mark_wins(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
-    let post = retired(&aging).await;
+    let post = evictable(&aging).await;
     let early = read_to_evict(&aging, post).await;
     system.like(FAN, post).await.unwrap();
     let late = read_to_evict(&aging, post).await;
@@ -204,12 +208,12 @@ async fn of_two_movers_the_later_one_counts(archives: &ArchiveServer) {
     assert_eq!(List::Likers(post).whole(&system.client, 5).await, [FAN]);
     assert_eq!(system.get(post, FAN).await.unwrap().likes, 1);
     system.unlike(FAN, post).await.unwrap();
-    assert!(!evict_as_read(&aging, &late).await, "it came back");
+    assert!(!evict_as_read(&aging, &late).await, "the post is restored");
     assert_eq!(system.get(post, FAN).await.unwrap().likes, 0);
     aging.is_sound().await;
 }
 
-async fn writes_find_a_post_that_leaves_again_and_again(archives: &ArchiveServer) {
+async fn writes_find_a_post_that_is_evicted_again_and_again(archives: &ArchiveServer) {
     const TIMES: u64 = 12;
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
@@ -219,7 +223,7 @@ async fn writes_find_a_post_that_leaves_again_and_again(archives: &ArchiveServer
     let has_left = || evicted.load(Ordering::Relaxed) >= TIMES;
     let moves = async {
         while !has_left() {
-            let moved = aging.mover.partition(user(1).partition()).await.unwrap();
+            let moved = aging.evictor.partition(user(1).partition()).await.unwrap();
             evicted.fetch_add(moved.evicted, Ordering::Relaxed);
             tokio::task::yield_now().await;
         }
@@ -230,7 +234,7 @@ async fn writes_find_a_post_that_leaves_again_and_again(archives: &ArchiveServer
             assert!(system.like(id(n), post).await.unwrap() > 0);
             comments.push(system.comment(id(n), post, "well", 0).await.unwrap().id);
             let gone = system.comment(id(n), post, "nonsense", 0).await.unwrap().id;
-            // Changed all the time, it would not leave.
+            // Under constant changes it would not be evicted.
             tokio::time::sleep(Duration::from_millis(10 * n)).await;
             assert!(system.get(post, id(n)).await.unwrap().liked);
             assert!(List::Likers(post).whole(&system.client, 3).await.contains(&id(n)));
@@ -244,7 +248,7 @@ async fn writes_find_a_post_that_leaves_again_and_again(archives: &ArchiveServer
     let give_up = tokio::time::sleep(PATIENCE);
     let made = tokio::select! {
         ((), made) = join(moves, writes) => made,
-        () = give_up => panic!("it left {evicted:?} times"),
+        () = give_up => panic!("evicted {evicted:?} times"),
     };
     let mut made: Vec<_> = made.into_iter().flatten().collect();
     made.sort_unstable();
@@ -253,9 +257,7 @@ async fn writes_find_a_post_that_leaves_again_and_again(archives: &ArchiveServer
     aging.is_sound().await;
 }
 
-async fn those_who_write_the_same_in_another_order_do_not_block_each_other(
-    archives: &ArchiveServer,
-) {
+async fn concurrent_writes_of_the_same_rows_do_not_deadlock(archives: &ArchiveServer) {
     const TIMES: u64 = 20;
     const POSTS: u64 = 100;
     let aging = Aging::start(archives, 0).await;
@@ -264,11 +266,11 @@ async fn those_who_write_the_same_in_another_order_do_not_block_each_other(
         let aging = &aging;
         async move {
             for time in 0..TIMES {
-                let mut ended_posts: Vec<_> = ends(time).collect();
+                let mut deleted_posts: Vec<_> = ends(time).collect();
                 if is_reversed {
-                    ended_posts.reverse();
+                    deleted_posts.reverse();
                 }
-                aging.write(&Changes { ended_posts, ..Default::default() }).await;
+                aging.write(&Changes { deleted_posts, ..Default::default() }).await;
             }
         }
     };

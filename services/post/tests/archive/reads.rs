@@ -1,5 +1,4 @@
-//! Every read answers of a post that left Redis, and of one that came back, what it answered
-//! before.
+//! Every read of an evicted or restored post answers as before the eviction.
 
 use microblog_proto::post as pb;
 use microblog_testkit::redis::cmd;
@@ -11,21 +10,21 @@ use crate::{
 
 on_both! {
     every_read_answers_as_before_the_eviction
-    pages_go_on_from_tokens_of_before
-    likes_of_one_moment_keep_their_order
+    tokens_from_before_an_eviction_stay_valid
+    likes_with_equal_stamps_keep_their_order
 }
 
 const AUTHOR: u64 = id(1);
 const OTHER: u64 = id(2);
 const FAN: u64 = id(3);
 
-/// What is there to be read.
+/// What there is to read.
 struct World {
     posts: Vec<u64>,
     authors: Vec<u64>,
 }
 
-/// What all reads answer.
+/// The answers of all reads.
 #[derive(Debug, PartialEq)]
 struct Seen {
     posts: Vec<pb::Post>,
@@ -38,7 +37,7 @@ struct Seen {
     of_authors: Vec<Vec<pb::Post>>,
 }
 
-/// Posts of several authors with likes, comments, answers and reposts.
+/// Posts of several authors with likes, comments, replies and reposts.
 async fn world(system: &System) -> World {
     let mut posts = Vec::new();
     for n in 0..6 {
@@ -53,7 +52,7 @@ async fn world(system: &System) -> World {
         let comment = system.comment(FAN, post, "well", 0).await.unwrap().id;
         let answer = system.comment(OTHER, post, "really?", comment).await.unwrap().id;
         system.comment(FAN, post, "yes", answer).await.unwrap();
-        // What an answer is to may be gone.
+        // The comment that a reply answers may be deleted.
         system.uncomment(OTHER, post, answer).await.unwrap();
         let repost = system.quote(OTHER, post, "look").await.unwrap().id;
         let again = system.repost(FAN, repost).await.unwrap().id;
@@ -117,7 +116,7 @@ async fn see(system: &System, world: &World) -> Seen {
     seen
 }
 
-/// Returns the posts of some authors below one, read in pages of this size.
+/// Returns the posts of some authors below a cursor, read in pages of this size.
 async fn of_authors(system: &System, authors: &[u64], below: u64, size: i32) -> Vec<pb::Post> {
     let (mut posts, mut before_id) = (Vec::new(), below);
     loop {
@@ -137,7 +136,7 @@ async fn of_authors(system: &System, authors: &[u64], below: u64, size: i32) -> 
 }
 
 async fn every_read_answers_as_before_the_eviction(archives: &ArchiveServer) {
-    // None and one of an author's posts stay.
+    // None or one of an author's posts stays in Redis.
     for hot_posts in [0, 1] {
         let aging = Aging::start(archives, hot_posts).await;
         let system = &aging.system;
@@ -149,27 +148,27 @@ async fn every_read_answers_as_before_the_eviction(archives: &ArchiveServer) {
 
         let moved = aging.age(&world.authors).await;
         let evicted = (world.posts.len() - 3 * hot_posts) as u64;
-        assert_eq!((moved.retired, moved.evicted), (evicted, evicted));
+        assert_eq!((moved.evictable, moved.evicted), (evicted, evicted));
         assert_eq!(see(system, &world).await, before, "{hot_posts} posts stay");
         aging.is_sound().await;
 
-        // They come back, and leave again.
+        // They are restored, and evicted again.
         for &post in &world.posts {
-            assert!(aging.tiers().bring_back(support::post(post)).await.unwrap());
-            assert!(!support::keys_of(system, post).await.is_empty(), "{post} is back");
+            assert!(aging.tiered().restore(support::post(post)).await.unwrap());
+            assert!(!support::keys_of(system, post).await.is_empty(), "{post} is restored");
         }
         assert_eq!(
             see(system, &world).await,
             before,
-            "{hot_posts} posts stay, the others are back"
+            "{hot_posts} posts stay, the others are restored"
         );
         assert_eq!(aging.age(&world.authors).await.evicted, evicted);
-        assert_eq!(see(system, &world).await, before, "they left again");
+        assert_eq!(see(system, &world).await, before, "evicted again");
         aging.is_sound().await;
     }
 }
 
-async fn pages_go_on_from_tokens_of_before(archives: &ArchiveServer) {
+async fn tokens_from_before_an_eviction_stay_valid(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let post = system.create(AUTHOR, "discuss").await.unwrap().id;
@@ -190,7 +189,7 @@ async fn pages_go_on_from_tokens_of_before(archives: &ArchiveServer) {
     let of_authors: Vec<_> = of_authors.iter().map(|post| post.id).collect();
     assert_eq!(of_authors.len(), 10);
 
-    // A page here, the next one there, and so on.
+    // Alternates between a page of each list and an eviction or restore.
     let mut read = vec![(Vec::new(), String::new()); lists.len()];
     let mut below = Vec::new();
     loop {
@@ -208,7 +207,7 @@ async fn pages_go_on_from_tokens_of_before(archives: &ArchiveServer) {
         match below.len() % 2 {
             1 => aging.evict(&of_authors).await,
             _ => {
-                assert!(aging.tiers().bring_back(support::post(post)).await.unwrap());
+                assert!(aging.tiered().restore(support::post(post)).await.unwrap());
                 assert!(!support::keys_of(system, post).await.is_empty());
             }
         }
@@ -228,13 +227,13 @@ async fn below_all(system: &System, seen: &[u64]) -> Vec<u64> {
     rest.iter().map(|post| post.id).collect()
 }
 
-async fn likes_of_one_moment_keep_their_order(archives: &ArchiveServer) {
+async fn likes_with_equal_stamps_keep_their_order(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let post = system.create(AUTHOR, "liked by all at once").await.unwrap().id;
     let key = |kind: &str| format!("post:{{{}}}:{kind}:{post}", support::post(post).partition());
     let mut admin = system.redis.nodes()[0].admin().await;
-    // Their ids have four to eleven digits: as numbers they would be ordered otherwise.
+    // Ids of four to eleven digits, whose order as numbers differs from that as text.
     let fans = [1, 2, 3, 20, 30, 250, 2_500, 24_000, 300_000, 2_400_000, 24_000_000].map(id);
     for (n, fan) in fans.into_iter().enumerate() {
         let moment = post + 4096 * (n as u64 / 4);
@@ -261,7 +260,7 @@ async fn likes_of_one_moment_keep_their_order(archives: &ArchiveServer) {
         let rest = list.page(&system.client, 200, token).await.unwrap().0;
         assert_eq!(rest, before[n..], "behind {n}");
     }
-    assert!(aging.tiers().bring_back(support::post(post)).await.unwrap());
-    assert_eq!(list.whole(&system.client, 3).await, before, "they are back");
+    assert!(aging.tiered().restore(support::post(post)).await.unwrap());
+    assert_eq!(list.whole(&system.client, 3).await, before, "restored");
     aging.is_sound_everywhere().await;
 }

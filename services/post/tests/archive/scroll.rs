@@ -1,5 +1,5 @@
-//! An author with thousands of posts, read from the newest to the first one while new ones come,
-//! some end, and old ones leave Redis: each once, in order, none missing.
+//! Scrolling through thousands of an author's posts while posts are published, deleted and evicted:
+//! each once, in order, none missing.
 
 use std::{
     collections::BTreeSet,
@@ -22,7 +22,7 @@ use crate::{
     support::{archives::ArchiveServer, id, lists::List},
 };
 
-on_both! { thousands_of_posts_are_scrolled_while_they_move }
+on_both! { thousands_of_posts_are_scrolled_during_evictions }
 
 const AUTHOR: u64 = id(1);
 /// In another partition, for pages of several authors.
@@ -31,24 +31,24 @@ const POSTS: usize = 5_000;
 const OTHERS: usize = 50;
 const HOT: usize = 100;
 
-/// What scrollers may meet: what was there before they began and stays, and what is gone.
+/// What scrollers may meet: posts that existed before and stay, and deleted ones.
 struct Posts {
     stay: BTreeSet<u64>,
     gone: Mutex<BTreeSet<u64>>,
-    /// How many have left Redis.
+    /// The number of evicted posts.
     evicted: AtomicU64,
     is_done: AtomicBool,
 }
 
-/// Asserts that a scroller met each post once, in order, all that stayed and none that had ended
-/// when it began.
+/// Asserts that a scroller met each post once, in order: all that stayed, and none that was deleted
+/// before it began.
 fn check(read: &[u64], posts: &Posts, gone: &BTreeSet<u64>, how: &str) {
     assert!(read.is_sorted_by(|a, b| a > b), "{how}: in order, each once");
     let met: BTreeSet<_> = read.iter().copied().collect();
     let missing: Vec<_> = posts.stay.difference(&met).collect();
     assert!(missing.is_empty(), "{how}: {} are missing, the first {:?}", missing.len(), missing[0]);
     let ended: Vec<_> = gone.intersection(&met).collect();
-    assert!(ended.is_empty(), "{how}: {ended:?} had ended");
+    assert!(ended.is_empty(), "{how}: {ended:?} were deleted");
 }
 
 async fn scroll_one(aging: &Aging, posts: &Posts, size: i32) {
@@ -79,20 +79,20 @@ async fn scroll_both(aging: &Aging, posts: &Posts, page_size: i32) {
     check(&of(AUTHOR).collect::<Vec<_>>(), posts, &gone, &format!("of both by {page_size}"));
 }
 
-async fn thousands_of_posts_are_scrolled_while_they_move(archives: &ArchiveServer) {
+async fn thousands_of_posts_are_scrolled_during_evictions(archives: &ArchiveServer) {
     let aging = Aging::start(archives, HOT).await;
     let system = &aging.system;
     let create = |n| async move {
         let author = if n % 100 == 0 { OTHER } else { AUTHOR };
         (author, system.create(author, &format!("number {n}")).await.unwrap().id)
     };
-    // Every hundredth is the other one's.
+    // Every hundredth is by the other author.
     let numbers = 1..=POSTS + OTHERS;
     let made: Vec<_> = stream::iter(numbers).map(create).buffer_unordered(32).collect().await;
     let made = made.into_iter().filter(|(author, _)| *author == AUTHOR).map(|(_, id)| id);
     let mut made: Vec<u64> = made.collect();
     made.sort_unstable();
-    // Every 25th ends while others scroll.
+    // Every 25th is deleted meanwhile.
     let (end, stay): (Vec<_>, Vec<_>) = (0..).zip(made).partition(|(n, _)| n % 25 == 7);
     let posts = Posts {
         stay: stay.into_iter().map(|(_, id)| id).collect(),
@@ -106,7 +106,7 @@ async fn thousands_of_posts_are_scrolled_while_they_move(archives: &ArchiveServe
         scroll_both(&aging, &posts, 200).await;
         scroll_one(&aging, &posts, 45).await;
         scroll_both(&aging, &posts, 150).await;
-        // The mover may be slow: there is to be somebody who scrolls while most of them move.
+        // The evictor may be slow: some scrolls must coincide with most of the evictions.
         while posts.evicted.load(Ordering::Relaxed) <= POSTS as u64 / 2 {
             scroll_one(&aging, &posts, 100).await;
         }
@@ -140,6 +140,6 @@ async fn thousands_of_posts_are_scrolled_while_they_move(archives: &ArchiveServe
     let read = List::UserPosts(AUTHOR).whole(&system.client, 123).await;
     check(&read, &posts, &posts.gone.lock().unwrap(), "in the end");
     assert_eq!(read.len(), posts.stay.len() + made, "and nothing else");
-    let in_redis = system.store.lengths(&[crate::support::user(1)]).await.unwrap();
+    let in_redis = system.store.post_counts(&[crate::support::user(1)]).await.unwrap();
     assert_eq!(in_redis[0].listed, HOT);
 }

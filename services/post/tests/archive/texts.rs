@@ -1,4 +1,4 @@
-//! Whatever people write is the same after it was in a database.
+//! Texts are unchanged after a round trip through a database.
 
 use microblog_proto::post as pb;
 
@@ -7,7 +7,7 @@ use crate::{
     support::{archives::ArchiveServer, id, lists::List},
 };
 
-on_both! { texts_of_all_sorts_come_back_as_they_were }
+on_both! { texts_are_unchanged_after_a_restore }
 
 fn texts() -> Vec<String> {
     let fixed = [
@@ -29,12 +29,12 @@ fn texts() -> Vec<String> {
     fixed.into_iter().map(str::to_owned).chain(long).collect()
 }
 
-async fn texts_of_all_sorts_come_back_as_they_were(archives: &ArchiveServer) {
+async fn texts_are_unchanged_after_a_restore(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let (mut posts, mut on) = (Vec::new(), Vec::new());
     for text in texts() {
-        // A text that nobody may write is none of the archive's concern.
+        // The service rejects some texts; these are not archived.
         let Ok(post) = system.create(id(1), &text).await else { continue };
         on.push(system.comment(id(2), post.id, &text, 0).await.unwrap());
         posts.push(system.quote(id(3), post.id, &text).await.unwrap());
@@ -53,7 +53,7 @@ async fn texts_of_all_sorts_come_back_as_they_were(archives: &ArchiveServer) {
     for comment in &on {
         assert_eq!(comments(comment.post_id).await, std::slice::from_ref(comment));
     }
-    // And after they came back.
+    // And after they were restored.
     for post in &posts {
         system.like(id(4), post.id).await.unwrap();
         let back = system.get(post.id, 0).await.unwrap();

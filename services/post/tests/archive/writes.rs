@@ -1,4 +1,4 @@
-//! Every write on a post that left Redis does what it would have done there.
+//! Every write on an evicted post has the same result as in Redis.
 
 use microblog_proto::{common::ErrorReason, post as pb};
 use tonic::{Code, Status};
@@ -9,22 +9,22 @@ use crate::{
     support::{
         self, System,
         archives::{ArchiveServer, connect, execute},
-        id,
+        assert_rejected, id,
         lists::List,
-        refused, request_id, user,
+        request_id, user,
     },
 };
 
 on_both! {
-    likes_come_and_go_on_a_post_that_left
-    comments_come_and_go_on_a_post_that_left
-    reposts_come_and_go_of_posts_that_left
-    a_repeated_request_answers_the_post_that_left
-    posts_of_before_there_was_an_archive_leave_as_well
-    what_changes_nothing_brings_no_post_back
-    each_account_brings_back_so_many_posts_a_minute
-    a_post_whose_row_is_lost_is_archived_again_and_leaves
-    a_repost_that_ended_keeps_a_post_only_while_word_of_it_may_come
+    likes_and_unlikes_of_an_evicted_post
+    comments_are_added_to_and_deleted_from_an_evicted_post
+    reposts_of_evicted_posts_are_made_and_deleted
+    a_repeated_request_returns_the_evicted_post
+    posts_from_before_the_archive_are_evicted
+    a_call_that_changes_nothing_restores_no_post
+    restores_are_rate_limited_per_account
+    a_post_whose_row_is_lost_is_archived_again_and_evicted
+    a_deleted_repost_postpones_the_eviction_while_updates_may_be_in_flight
 }
 
 const AUTHOR: u64 = id(1);
@@ -37,7 +37,7 @@ async fn like(system: &System, user_id: u64, post_id: u64) -> (pb::Like, u64) {
     (answer.like.unwrap(), answer.likes)
 }
 
-async fn likes_come_and_go_on_a_post_that_left(archives: &ArchiveServer) {
+async fn likes_and_unlikes_of_an_evicted_post(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let post = system.create(AUTHOR, "like me").await.unwrap().id;
@@ -49,7 +49,7 @@ async fn likes_come_and_go_on_a_post_that_left(archives: &ArchiveServer) {
     assert_eq!(system.like(OTHER, post).await.unwrap(), 2);
     aging.evict(&[post]).await;
     assert_eq!(List::Likers(post).whole(&system.client, 1).await, [OTHER, FAN]);
-    assert_eq!(system.unlike(id(9), post).await.unwrap(), 2, "who did not like it");
+    assert_eq!(system.unlike(id(9), post).await.unwrap(), 2, "unlike without a like");
     aging.evict(&[post]).await;
     assert_eq!(system.unlike(OTHER, post).await.unwrap(), 1);
     aging.evict(&[post]).await;
@@ -74,7 +74,7 @@ async fn comment(
     Ok(system.client.clone().add_comment(request).await?.into_inner().comment.unwrap())
 }
 
-async fn comments_come_and_go_on_a_post_that_left(archives: &ArchiveServer) {
+async fn comments_are_added_to_and_deleted_from_an_evicted_post(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let post = system.create(AUTHOR, "discuss").await.unwrap().id;
@@ -90,12 +90,12 @@ async fn comments_come_and_go_on_a_post_that_left(archives: &ArchiveServer) {
     assert_eq!(repeated, answer);
     aging.evict(&[post]).await;
     let reused = comment(system, (OTHER, post), &second, 0).await;
-    refused(reused, Code::InvalidArgument, ErrorReason::RequestIdReused);
+    assert_rejected(reused, Code::InvalidArgument, ErrorReason::RequestIdReused);
     aging.evict(&[post]).await;
     assert_eq!(List::newest(post).whole(&system.client, 1).await, [answer.id, by_fan.id]);
 
     let not_ones_own = system.uncomment(OTHER, post, by_fan.id).await;
-    refused(not_ones_own, Code::PermissionDenied, ErrorReason::NotTheAuthor);
+    assert_rejected(not_ones_own, Code::PermissionDenied, ErrorReason::NotTheAuthor);
     aging.evict(&[post]).await;
     system.uncomment(FAN, post, by_fan.id).await.unwrap();
     assert_eq!(system.get(post, 0).await.unwrap().comments, 1);
@@ -103,12 +103,12 @@ async fn comments_come_and_go_on_a_post_that_left(archives: &ArchiveServer) {
     system.uncomment(FAN, post, by_fan.id).await.unwrap();
     assert_eq!(List::oldest(post).whole(&system.client, 1).await, [answer.id]);
     aging.evict(&[post]).await;
-    // The answer stays, and is repeated, although what it answers is gone.
+    // The reply stays, and is returned to a repeated request, although its comment is deleted.
     let repeated = comment(system, (OTHER, post), &second, by_fan.id).await.unwrap();
     assert_eq!(repeated, answer);
     aging.evict(&[post]).await;
     let nothing_there = comment(system, (OTHER, post), &third, by_fan.id).await;
-    refused(nothing_there, Code::NotFound, ErrorReason::CommentNotFound);
+    assert_rejected(nothing_there, Code::NotFound, ErrorReason::CommentNotFound);
     aging.evict(&[post]).await;
     system.uncomment(AUTHOR, post, answer.id).await.unwrap();
     aging.evict(&[post]).await;
@@ -118,7 +118,7 @@ async fn comments_come_and_go_on_a_post_that_left(archives: &ArchiveServer) {
     aging.is_sound().await;
 }
 
-async fn reposts_come_and_go_of_posts_that_left(archives: &ArchiveServer) {
+async fn reposts_of_evicted_posts_are_made_and_deleted(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let root = system.create(AUTHOR, "root").await.unwrap().id;
@@ -150,29 +150,29 @@ async fn reposts_come_and_go_of_posts_that_left(archives: &ArchiveServer) {
     let counts = async |id| system.get(id, 0).await.unwrap().reposts;
     assert_eq!((counts(root).await, counts(first.id).await), (2, 1));
 
-    // Of a post that left, one that left.
+    // A repost of an evicted post, evicted itself.
     system.delete(FAN, second.id).await.unwrap();
     assert_eq!((counts(root).await, counts(first.id).await), (1, 0));
     assert_eq!(List::Reposts(root).whole(&system.client, 1).await, [first.id]);
     aging.is_sound().await;
-    // A repost that ended is remembered for a day, and so long the post stays.
+    // The tombstone of a repost lasts for a day, during which the post stays.
     assert_eq!(aging.age(&posts).await.evicted, 0);
-    forget_ended_reposts(&aging).await;
+    expire_repost_tombstones(&aging).await;
     aging.evict(&posts[..2]).await;
     assert_eq!((counts(root).await, counts(first.id).await), (1, 0));
     assert_eq!(List::Reposts(root).whole(&system.client, 1).await, [first.id]);
 
-    // The root goes: what repeats it stays, and says so.
+    // The root is deleted: its reposts stay, and show that.
     system.delete(AUTHOR, root).await.unwrap();
     let orphan = system.get(first.id, 0).await.unwrap();
     assert!(orphan.root_deleted && orphan.root.is_none());
     let too_late = system.repost(FAN, first.id).await;
-    refused(too_late, Code::NotFound, ErrorReason::PostNotFound);
+    assert_rejected(too_late, Code::NotFound, ErrorReason::PostNotFound);
     aging.is_sound().await;
 }
 
-/// Brings the day on which posts forget which reposts of them ended.
-async fn forget_ended_reposts(aging: &Aging) {
+/// Simulates the day after which tombstones of reposts expire.
+async fn expire_repost_tombstones(aging: &Aging) {
     let mut admin = aging.system.redis.nodes()[0].admin().await;
     let keys = microblog_testkit::redis::cmd("KEYS").arg("*:unreposted:*").take();
     let keys: Vec<String> = keys.query_async(&mut admin).await.unwrap();
@@ -180,7 +180,7 @@ async fn forget_ended_reposts(aging: &Aging) {
     microblog_testkit::redis::cmd("DEL").arg(keys).exec_async(&mut admin).await.unwrap();
 }
 
-async fn a_repeated_request_answers_the_post_that_left(archives: &ArchiveServer) {
+async fn a_repeated_request_returns_the_evicted_post(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let request = |text: &str, request_id: &str| pb::CreatePostRequest {
@@ -198,15 +198,15 @@ async fn a_repeated_request_answers_the_post_that_left(archives: &ArchiveServer)
     aging.evict(&[made.id]).await;
     assert_eq!(create(request("once", &id)).await.unwrap(), made);
     let reused = create(request("twice", &id)).await;
-    refused(reused, Code::InvalidArgument, ErrorReason::RequestIdReused);
+    assert_rejected(reused, Code::InvalidArgument, ErrorReason::RequestIdReused);
     assert_eq!(List::UserPosts(AUTHOR).whole(&system.client, 5).await, [made.id]);
     system.delete(AUTHOR, made.id).await.unwrap();
     let gone = create(request("once", &id)).await;
-    refused(gone, Code::NotFound, ErrorReason::PostNotFound);
+    assert_rejected(gone, Code::NotFound, ErrorReason::PostNotFound);
     aging.is_sound().await;
 }
 
-async fn posts_of_before_there_was_an_archive_leave_as_well(archives: &ArchiveServer) {
+async fn posts_from_before_the_archive_are_evicted(archives: &ArchiveServer) {
     let before = System::start_without_jobs(microblog_testkit::Topology::Single).await;
     let mut posts = Vec::new();
     for n in 0..150 {
@@ -223,7 +223,7 @@ async fn posts_of_before_there_was_an_archive_leave_as_well(archives: &ArchiveSe
     let aging = Aging::start_after(before, archives, 3).await;
     let system = &aging.system;
     assert_eq!(system.store.unarchived_count().await.unwrap(), 0);
-    // What is unknown is noted, then archived, and then it leaves, a hundred at a time.
+    // Unknown posts get outbox entries, are archived, and then evicted, a hundred at a time.
     while aging.age(&[AUTHOR, OTHER]).await.evicted > 0
         || system.store.unarchived_count().await.unwrap() > 0
     {}
@@ -237,7 +237,7 @@ async fn posts_of_before_there_was_an_archive_leave_as_well(archives: &ArchiveSe
     aging.is_sound().await;
 }
 
-async fn what_changes_nothing_brings_no_post_back(archives: &ArchiveServer) {
+async fn a_call_that_changes_nothing_restores_no_post(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let post = system.create(AUTHOR, "leave me").await.unwrap().id;
@@ -248,18 +248,18 @@ async fn what_changes_nothing_brings_no_post_back(archives: &ArchiveServer) {
     system.uncomment(FAN, post, gone.id).await.unwrap();
     aging.evict(&[post]).await;
 
-    assert_eq!(system.unlike(OTHER, post).await.unwrap(), 1, "who did not like it");
+    assert_eq!(system.unlike(OTHER, post).await.unwrap(), 1, "unlike without a like");
     assert_eq!(like(system, FAN, post).await, liked);
     system.uncomment(FAN, post, gone.id).await.unwrap();
     let not_ones_own = system.uncomment(OTHER, post, stays.id).await;
-    refused(not_ones_own, Code::PermissionDenied, ErrorReason::NotTheAuthor);
+    assert_rejected(not_ones_own, Code::PermissionDenied, ErrorReason::NotTheAuthor);
     assert_eq!(comment(system, (FAN, post), &answer, gone.id).await.unwrap(), stays, "repeated");
     for request in [&first, &later] {
         let nothing_there = comment(system, (FAN, post), request, gone.id).await;
-        refused(nothing_there, Code::NotFound, ErrorReason::CommentNotFound);
+        assert_rejected(nothing_there, Code::NotFound, ErrorReason::CommentNotFound);
     }
     let reused = comment(system, (FAN, post), &answer, 0).await;
-    refused(reused, Code::InvalidArgument, ErrorReason::RequestIdReused);
+    assert_rejected(reused, Code::InvalidArgument, ErrorReason::RequestIdReused);
     system.delete(OTHER, post).await.unwrap_err();
     let pace = keys(&aging, "*:restore_pace:*").await;
     assert_eq!((support::keys_of(system, post).await, pace), (Vec::<String>::new(), Vec::new()));
@@ -272,16 +272,16 @@ async fn keys(aging: &Aging, pattern: &str) -> Vec<String> {
     keys.query_async(&mut admin).await.unwrap()
 }
 
-async fn each_account_brings_back_so_many_posts_a_minute(archives: &ArchiveServer) {
+async fn restores_are_rate_limited_per_account(archives: &ArchiveServer) {
     let aging = Aging::start_with(archives, 0, &["--restores-per-minute=2"]).await;
     let system = &aging.system;
     let mut posts = Vec::new();
     for n in 0..3 {
         posts.push(system.create(AUTHOR, &format!("number {n}")).await.unwrap().id);
     }
-    let [first, second, third] = posts[..] else { unreachable!("there are three") };
+    let [first, second, third] = posts[..] else { unreachable!("three posts are archived") };
     aging.evict(&posts).await;
-    // What is here already takes no place.
+    // A post that is in Redis already is not limited.
     assert_eq!(system.like(FAN, first).await.unwrap(), 1);
     assert_eq!(system.unlike(FAN, first).await.unwrap(), 0);
     system.comment(FAN, second, "well", 0).await.unwrap();
@@ -290,13 +290,13 @@ async fn each_account_brings_back_so_many_posts_a_minute(archives: &ArchiveServe
         system.like(FAN, third).await.map(|_| ()),
         comment(system, (FAN, third), &request, 0).await.map(|_| ()),
     ] {
-        let refusal = refused(answer, Code::ResourceExhausted, ErrorReason::RateLimited);
+        let refusal = assert_rejected(answer, Code::ResourceExhausted, ErrorReason::RateLimited);
         let wait = refusal.get_details_retry_info().unwrap().retry_delay.unwrap();
         assert!(!wait.is_zero() && wait.as_secs() <= 30, "{wait:?}");
     }
     assert_eq!(support::keys_of(system, third).await, Vec::<String>::new());
     assert_eq!(system.unlike(FAN, third).await.unwrap(), 0, "which changes nothing");
-    // Everybody has a limit of their own, and reposts are told of without any.
+    // Each account has its own limit, and notifications of reposts have none.
     assert_eq!(system.like(OTHER, third).await.unwrap(), 1);
     aging.evict(&posts).await;
     for &post in &posts {
@@ -306,15 +306,15 @@ async fn each_account_brings_back_so_many_posts_a_minute(archives: &ArchiveServe
     aging.is_sound().await;
 }
 
-async fn a_post_whose_row_is_lost_is_archived_again_and_leaves(archives: &ArchiveServer) {
+async fn a_post_whose_row_is_lost_is_archived_again_and_evicted(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let post = system.create(AUTHOR, "lost").await.unwrap().id;
     system.like(FAN, post).await.unwrap();
     let comment = system.comment(FAN, post, "well", 0).await.unwrap();
     aging.archive().await;
-    let retired = system.store.retire(user(1), &[support::post(post)]).await.unwrap();
-    assert_eq!(retired, 1);
+    let evictable = system.store.make_evictable(user(1), &[support::post(post)]).await.unwrap();
+    assert_eq!(evictable, 1);
     let lose = format!("DELETE FROM posts WHERE id = {post}");
     assert_eq!(execute(&mut connect(&aging.url).await, &lose).await, 1);
 
@@ -326,8 +326,8 @@ async fn a_post_whose_row_is_lost_is_archived_again_and_leaves(archives: &Archiv
     aging.is_sound().await;
 }
 
-/// Lets those who were told that reposts of a post ended have been told so many minutes ago.
-async fn minutes_pass(aging: &Aging, post: u64, minutes: u64) {
+/// Makes a post's tombstones of reposts older by some minutes.
+async fn age_tombstones(aging: &Aging, post: u64, minutes: u64) {
     let mut admin = aging.system.redis.nodes()[0].admin().await;
     let key = format!("post:{{{}}}:unreposted:{post}", support::post(post).partition());
     let read =
@@ -341,19 +341,21 @@ async fn minutes_pass(aging: &Aging, post: u64, minutes: u64) {
     }
 }
 
-async fn a_repost_that_ended_keeps_a_post_only_while_word_of_it_may_come(archives: &ArchiveServer) {
+async fn a_deleted_repost_postpones_the_eviction_while_updates_may_be_in_flight(
+    archives: &ArchiveServer,
+) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let root = system.create(AUTHOR, "root").await.unwrap().id;
     for minutes in [11, 5] {
         let repost = system.repost(FAN, root).await.unwrap().id;
         system.delete(FAN, repost).await.unwrap();
-        assert_eq!(aging.age(&[root]).await.evicted, 0, "it may still be told of the repost");
-        minutes_pass(&aging, root, minutes).await;
+        assert_eq!(aging.age(&[root]).await.evicted, 0, "an update of the repost may be in flight");
+        age_tombstones(&aging, root, minutes).await;
     }
-    // The first one ended 16 minutes ago, the second one 5.
+    // The first one was deleted 16 minutes ago, the second one 5.
     assert_eq!(aging.age(&[root]).await.evicted, 0);
-    minutes_pass(&aging, root, 6).await;
+    age_tombstones(&aging, root, 6).await;
     aging.evict(&[root]).await;
     assert_eq!(List::Reposts(root).whole(&system.client, 1).await, Vec::<u64>::new());
     assert_eq!(system.get(root, 0).await.unwrap().reposts, 0);

@@ -1,10 +1,10 @@
-//! Processes killed, and databases killed and frozen, while posts stream in, are changed and
-//! deleted, leave Redis and come back: nothing is lost or doubled, and nobody is ever told that a
-//! post does not exist which does.
+//! Processes are killed, and databases killed and paused, while posts are published, changed,
+//! deleted, evicted and restored. Nothing is lost or duplicated, and no existing post is ever
+//! reported as missing.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
-mod forgetting;
+mod erasure;
 mod load;
 mod outcome;
 #[path = "../support/mod.rs"]
@@ -18,7 +18,7 @@ use std::{
 use futures::future::{join, join_all};
 use load::Load;
 use microblog_domain::Partition;
-use microblog_post::{Archive, Archiver, Config, Mover, Store};
+use microblog_post::{Archive, Archiver, Config, Evictor, Store};
 use microblog_testkit::{self as testkit, Process, RedisServer};
 use support::{
     archives::{ArchiveServer, Kind},
@@ -28,10 +28,10 @@ use support::{
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog-post");
 
-/// In how few partitions all accounts are: the process looks through some each second.
+/// The partitions of all accounts. Few, since the evictor visits some each second.
 const PARTITIONS: u16 = 4;
 
-/// How many calls go well between two of the troubles.
+/// The number of successful calls between two faults.
 const CALLS: usize = 150;
 
 /// Returns the id of the n-th account.
@@ -39,7 +39,7 @@ pub(crate) const fn account(n: u64) -> u64 {
     (n << 12) | ((n % PARTITIONS as u64) << 2)
 }
 
-/// A post service as a process, with its stores and the timelines that it tells.
+/// The post service as a process, with its stores and the timelines that it delivers to.
 struct Deployed {
     redis: RedisServer,
     archives: ArchiveServer,
@@ -61,7 +61,7 @@ impl Deployed {
             "--posts-per-minute=0".to_owned(),
             "--comments-per-minute=0".to_owned(),
             "--restores-per-minute=0".to_owned(),
-            // Twice as long an account waits to be erased.
+            // The grace period of an erasure is twice as long.
             "--max-timeout-ms=3000".to_owned(),
             "--hot-window=0s".to_owned(),
             "--hot-posts=5".to_owned(),
@@ -75,7 +75,7 @@ impl Deployed {
         Process::start_on(self.port, PROGRAM, &args).await
     }
 
-    /// Returns how another process is configured that archives and moves as this one does.
+    /// Returns the configuration of another process that archives and evicts like this one.
     fn config(&self, flags: &[&str]) -> Config {
         let archive_url = format!("--archive-url={}", self.archives.url());
         let flags: Vec<_> =
@@ -84,19 +84,19 @@ impl Deployed {
     }
 }
 
-/// Archives and moves beside the process, without regard to it, and is cut off again and again.
-async fn moves(config: &Config, is_done: &AtomicBool, evicted: &AtomicU64) {
+/// Archives and evicts beside the process, without its leases, and is cancelled again and again.
+async fn archives_and_evicts(config: &Config, is_done: &AtomicBool, evicted: &AtomicU64) {
     let store = Store::open(config).unwrap();
     let mut milliseconds = 1;
     while !is_done.load(Ordering::Relaxed) {
         let archive = Archive::open(&config.archive).unwrap().unwrap();
-        let mover = Mover::new(store.clone(), archive.clone(), &config.archive);
+        let evictor = Evictor::new(store.clone(), archive.clone(), &config.archive);
         let mut archiver = Archiver::new(store.clone(), archive);
         let work = async {
             loop {
-                // Whatever is away now comes back.
-                let moved = join_all((0..PARTITIONS).map(|n| mover.partition(Partition::new(n))));
-                let (archived, moved) = join(archiver.pass(), moved).await;
+                // Failures are ignored, since every outage ends.
+                let moved = join_all((0..PARTITIONS).map(|n| evictor.partition(Partition::new(n))));
+                let (archived, moved) = join(archiver.drain_page(), moved).await;
                 let moved = moved.into_iter().flatten().map(|moved| moved.evicted);
                 evicted.fetch_add(moved.sum(), Ordering::Relaxed);
                 let pause = if archived.is_ok() { 5 } else { 100 };
@@ -108,8 +108,8 @@ async fn moves(config: &Config, is_done: &AtomicBool, evicted: &AtomicU64) {
     }
 }
 
-/// Stops and starts what the service needs, and itself.
-async fn troubles(deployed: &Deployed, kind: Kind, load: &Load) {
+/// Stops and starts the dependencies of the service, and the service itself.
+async fn faults(deployed: &Deployed, kind: Kind, load: &Load) {
     let mut process = deployed.start().await;
     for round in 0..2 {
         load.goes_well(CALLS).await;
@@ -149,9 +149,9 @@ async fn nothing_is_lost(kind: Kind) {
     let load = Load::default();
     let (is_done, evicted) = (AtomicBool::new(false), AtomicU64::new(0));
     let driver = deployed.config(&["--hot-posts=5", "--warm-window=200ms"]);
-    let moving = moves(&driver, &is_done, &evicted);
+    let moving = archives_and_evicts(&driver, &is_done, &evicted);
     let work = async {
-        join(load.run(&client), troubles(&deployed, kind, &load)).await;
+        join(load.run(&client), faults(&deployed, kind, &load)).await;
         is_done.store(true, Ordering::Relaxed);
     };
     join(moving, work).await;

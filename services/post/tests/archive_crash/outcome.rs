@@ -1,10 +1,10 @@
-//! What there is when all is over: what those know who made it, and nothing else.
+//! The final state: what the callers expect, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use futures::{StreamExt as _, stream};
 use microblog_domain::Partition;
-use microblog_post::{Archive, Archiver, Config, Mover, Store};
+use microblog_post::{Archive, Archiver, Config, Evictor, Store};
 use microblog_proto::post as pb;
 use microblog_testkit::eventually;
 
@@ -14,11 +14,11 @@ use crate::{
     support::{Client, PATIENCE, lists::List, settles, timelines::Timelines},
 };
 
-/// Asserts that all is right as it is, and after all that can has left Redis.
+/// Asserts the final state, then evicts all that can be evicted, and asserts it again.
 pub(crate) async fn is_right(client: &Client, load: &Load, config: &Config, heard: &Timelines) {
     let known = load.posts.lock().unwrap().clone();
     let gone = load.gone.lock().unwrap().clone();
-    assert!(known.len() > 150 && gone.len() > 10, "{} made, {} gone", known.len(), gone.len());
+    assert!(known.len() > 150 && gone.len() > 10, "{} made, {} deleted", known.len(), gone.len());
     let store = Store::open(config).unwrap();
     eventually("all is archived", 2 * PATIENCE, async || {
         store.unarchived_count().await.is_ok_and(|count| count == 0)
@@ -28,16 +28,16 @@ pub(crate) async fn is_right(client: &Client, load: &Load, config: &Config, hear
     all_is_there(client, &known, &gone).await;
 
     let archive = Archive::open(&config.archive).unwrap().unwrap();
-    assert!(!Archiver::new(store.clone(), archive.clone()).pass().await.unwrap());
-    let mover = Mover::new(store, archive, &config.archive);
+    assert!(!Archiver::new(store.clone(), archive.clone()).drain_page().await.unwrap());
+    let evictor = Evictor::new(store, archive, &config.archive);
     let mut evicted = 0;
     for partition in (0..PARTITIONS).map(Partition::new) {
-        evicted += mover.partition(partition).await.unwrap().evicted;
+        evicted += evictor.partition(partition).await.unwrap().evicted;
     }
     assert!(evicted > 0, "the newest of each author");
     all_is_there(client, &known, &gone).await;
     settles(client).await;
-    let heard: HashSet<_> = heard.heard().iter().map(|heard| heard.post_id).collect();
+    let heard: HashSet<_> = heard.deliveries().iter().map(|heard| heard.post_id).collect();
     assert!(known.keys().all(|post| heard.contains(post)), "the timelines miss some");
 }
 
@@ -68,7 +68,7 @@ async fn is_as_known(client: &Client, post_id: u64, known: &Known) {
     assert_eq!(counts, known_counts.map(|count| count as u64), "counts of {post_id}");
     let set = |ids: Vec<u64>| ids.into_iter().collect::<BTreeSet<u64>>();
     let likers = List::Likers(post_id).whole(client, 100).await;
-    assert_eq!(set(likers), known.likes, "who likes {post_id}");
+    assert_eq!(set(likers), known.likes, "likers of {post_id}");
     let reposts = List::Reposts(post_id).whole(client, 100).await;
     assert_eq!(set(reposts), known.reposts, "reposts of {post_id}");
     let comments = List::oldest(post_id).whole(client, 100).await;

@@ -1,4 +1,4 @@
-//! One case: a store, what works on it all at the same time, and what must be in it.
+//! One case: a store, its concurrent actors, and the expected state.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,24 +9,25 @@ use std::{
 use microblog_chassis::Peer;
 use microblog_domain::{CommentId, PostId, UserId};
 use microblog_post::{
-    Archive, ArchiveConfig, Change, Comment, Comments, Config, Content, Delivery, Error, Likes,
-    Posts, Store, Sweeper, Tiers,
+    Archive, ArchiveConfig, BacklinkUpdate, Comment, Comments, Config, Content, Delivery, Error,
+    Likes, Posts, Store, Sweeper, TieredStore,
 };
 use microblog_testkit::{self as testkit, redis::aio::MultiplexedConnection};
 use tokio::task::JoinSet;
 
 use crate::{
-    lane, movers,
+    evictors,
     operation::{Plan, USERS},
     readers,
-    support::{self, timelines::Mood, timelines::Timelines},
+    support::{self, timelines::Mode, timelines::Timelines},
+    user_operations,
     watch::Watch,
 };
 
-/// Between two rounds of a sweeper: so that it does not always come before the caller who repeats.
+/// The pause between two runs of a sweeper: it must not always precede the caller's repetition.
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 
-/// Something that was made, and how far its deletion is.
+/// Something that was created, and the state of its deletion.
 #[derive(Clone, Debug)]
 pub(crate) struct Made<T> {
     pub(crate) it: T,
@@ -34,17 +35,17 @@ pub(crate) struct Made<T> {
     pub(crate) ended: bool,
 }
 
-/// What there must be.
+/// The expected state.
 #[derive(Default)]
 pub(crate) struct Model {
     pub(crate) posts: BTreeMap<PostId, Made<Content>>,
     pub(crate) comments: BTreeMap<CommentId, Made<Comment>>,
-    /// Since when who likes what. One that is taken back is not here while it is.
+    /// Likes, and since when. A like is not here while it is being removed.
     pub(crate) likes: BTreeMap<(PostId, UserId), u64>,
     /// Posts and reposts that were seen on their lists.
     pub(crate) listed: BTreeSet<(PostId, PostId)>,
-    /// What was told of reposts, or is to be told late.
-    pub(crate) told: Vec<Change>,
+    /// Updates of backlinks, to be repeated late.
+    pub(crate) told: Vec<BacklinkUpdate>,
 }
 
 /// The archive, as several processes have it open.
@@ -52,12 +53,12 @@ pub(crate) struct Model {
 pub(crate) struct Archived {
     pub(crate) url: String,
     pub(crate) config: ArchiveConfig,
-    /// Those of two that archive and move, besides that of the callers.
+    /// For two processes that archive and evict, apart from that of the callers.
     pub(crate) jobs: [Archive; 2],
     pub(crate) callers: Archive,
 }
 
-/// Where all cases of a test take place.
+/// What all cases of a test share.
 pub(crate) struct Place {
     pub(crate) store: Store,
     pub(crate) admins: Vec<MultiplexedConnection>,
@@ -66,22 +67,22 @@ pub(crate) struct Place {
     pub(crate) watch: Arc<Watch>,
 }
 
-/// What works on a store, and what must be in it.
+/// The actors on a store, and the expected state.
 #[derive(Clone)]
 pub(crate) struct Case {
     /// The first and the last share a partition.
     pub(crate) users: [UserId; USERS],
     pub(crate) store: Store,
-    /// Connections to its servers that may do everything.
+    /// Connections to its servers, with all permissions.
     pub(crate) admins: Vec<MultiplexedConnection>,
-    pub(crate) tiers: Tiers,
+    pub(crate) tiered: TieredStore,
     pub(crate) posts: Posts,
     pub(crate) comments: Comments,
     pub(crate) likes: Likes,
     pub(crate) delivery: Delivery,
     pub(crate) timelines: Timelines,
     pub(crate) archived: Option<Archived>,
-    /// Whether it is archived from the beginning, if at all.
+    /// Whether the archive is enabled from the beginning, if there is one.
     pub(crate) is_archived: bool,
     pub(crate) watch: Arc<Watch>,
     model: Arc<Mutex<Model>>,
@@ -97,7 +98,7 @@ impl Archived {
 }
 
 impl Case {
-    /// Returns a case with users of its own, whom no other one of the same archive has.
+    /// Returns a case with its own users, whom no other case of the archive has.
     pub(crate) fn new(number: u64, place: &Place, is_archived: bool) -> Self {
         let Place { store, admins, config, archived, watch } = place;
         let id = |n| support::id(8 * number + n);
@@ -106,14 +107,14 @@ impl Case {
         let peer = Peer::local(&timelines.service(), &config.chassis);
         let delivery = Delivery::new(store.clone(), Some(peer));
         let archive = archived.as_ref().map(|archived| archived.callers.clone());
-        let tiers = Tiers::new(store.clone(), archive, config.archive.warm_window);
+        let tiered = TieredStore::new(store.clone(), archive, config.archive.warm_window);
         Self {
             users,
             store: store.clone(),
-            posts: Posts::new(tiers.clone(), delivery.clone()),
-            comments: Comments::new(tiers.clone()),
-            likes: Likes::new(tiers.clone()),
-            tiers,
+            posts: Posts::new(tiered.clone(), delivery.clone()),
+            comments: Comments::new(tiered.clone()),
+            likes: Likes::new(tiered.clone()),
+            tiered,
             delivery,
             timelines,
             archived: archived.clone(),
@@ -124,8 +125,8 @@ impl Case {
         }
     }
 
-    // Between two rounds of a job: so that it does not always come before the caller who repeats; and
-    // where there is an archive, so that the other jobs have their turn.
+    // The pause between two runs of a job: it must not always precede the caller's repetition; with
+    // an archive, the other jobs need time as well.
     pub(crate) fn pause(&self) -> Duration {
         if self.archived.is_some() { 10 * PAUSE } else { PAUSE }
     }
@@ -134,8 +135,7 @@ impl Case {
         self.model.lock().unwrap()
     }
 
-    /// Carries out the second and third steps of what was not killed before them, once more, the
-    /// later first.
+    /// Repeats steps 2 and 3 of operations that were not killed before them, in reverse order.
     async fn replay(&self) {
         let told = self.model().told.clone();
         for change in told.into_iter().rev() {
@@ -145,25 +145,27 @@ impl Case {
     }
 
     async fn sweep(&self, sweeper: &mut Sweeper) {
-        for done in [sweeper.tell(Duration::ZERO).await, sweeper.deliver(Duration::ZERO).await] {
+        for done in
+            [sweeper.notify_targets(Duration::ZERO).await, sweeper.deliver(Duration::ZERO).await]
+        {
             match done {
-                Ok(()) | Err(Error::Timeline(_) | Error::Moving) => {}
+                Ok(()) | Err(Error::Timeline(_) | Error::RetriesExhausted) => {}
                 Err(error) => panic!("{error:?}"),
             }
         }
     }
 
-    /// Runs everything that may happen at the same time, to its end.
+    /// Runs all concurrent actors to their end.
     pub(crate) async fn play(&self, plan: &Plan) -> Result<(), Error> {
         self.timelines.answer(plan.mood);
         if self.is_archived {
-            movers::begin(self).await;
+            evictors::begin(self).await;
         }
         let mut background = JoinSet::new();
         for _ in 0..2 {
             let case = self.clone();
             background.spawn(async move {
-                let mut sweeper = Sweeper::new(case.tiers.clone(), case.delivery.clone());
+                let mut sweeper = Sweeper::new(case.tiered.clone(), case.delivery.clone());
                 loop {
                     case.sweep(&mut sweeper).await;
                     tokio::time::sleep(case.pause()).await;
@@ -177,45 +179,45 @@ impl Case {
                 tokio::time::sleep(case.pause()).await;
             }
         });
-        movers::spawn(self, &mut background);
+        evictors::spawn(self, &mut background);
         readers::spawn(self, &mut background);
-        let mut lanes = JoinSet::new();
+        let mut users = JoinSet::new();
         for (place, user) in self.users.into_iter().enumerate() {
             let of_user = plan.operations.iter().filter(|operation| operation.user == place);
-            lanes.spawn(lane::run(self.clone(), user, of_user.copied().collect()));
+            users.spawn(user_operations::run(self.clone(), user, of_user.copied().collect()));
         }
-        while let Some(lane) = lanes.join_next().await {
-            lane.unwrap()?;
+        while let Some(done) = users.join_next().await {
+            done.unwrap()?;
         }
-        self.timelines.answer(Mood::Well);
-        testkit::eventually("nothing waits", support::PATIENCE / 2, async || {
-            // None of them ends but by a failure.
+        self.timelines.answer(Mode::Ok);
+        testkit::eventually("the backlogs are empty", support::PATIENCE / 2, async || {
+            // Background tasks end only by failing.
             if let Some(ended) = background.try_join_next() {
                 std::panic::resume_unwind(ended.unwrap_err().into_panic());
             }
-            self.nothing_waits().await
+            self.backlogs_are_empty().await
         })
         .await;
         background.shutdown().await;
-        movers::let_time_pass(self).await;
+        evictors::let_time_pass(self).await;
         self.replay().await;
-        movers::settle(self).await;
+        evictors::settle(self).await;
         if self.archived.is_some() {
-            movers::delete_there(self).await;
-            movers::settle(self).await;
+            evictors::delete_archived(self).await;
+            evictors::settle(self).await;
         }
         self.is_as_the_model().await?;
         if self.archived.is_some() {
-            movers::purge(self).await;
-            movers::bring_all_back(self).await;
+            evictors::purge(self).await;
+            evictors::restore_all(self).await;
             self.is_as_the_model().await?;
         }
         Ok(())
     }
 
-    async fn nothing_waits(&self) -> bool {
+    async fn backlogs_are_empty(&self) -> bool {
         for user in self.users {
-            if self.store.unfinished(user.partition()).await.unwrap() != [0; 4] {
+            if self.store.backlogs(user.partition()).await.unwrap() != [0; 4] {
                 return false;
             }
         }
@@ -223,21 +225,21 @@ impl Case {
     }
 }
 
-/// Repeats what a caller is to try again, because it is about a post that is being moved.
+/// Repeats a call while its post moves between the tiers.
 pub(crate) async fn patiently<T, F>(call: impl Fn() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,
 {
     for _ in 0..100 {
         match call().await {
-            Err(Error::Moving) => tokio::time::sleep(PAUSE).await,
+            Err(Error::RetriesExhausted) => tokio::time::sleep(PAUSE).await,
             done => return done,
         }
     }
-    panic!("a post is being moved all the time");
+    panic!("a post moved between the tiers in every attempt");
 }
 
-/// Repeats a step until it is done, which some other one may prevent a few times.
+/// Repeats a step that concurrent actors may prevent a few times.
 pub(crate) async fn until<F>(step: impl Fn() -> F) -> Result<(), Error>
 where
     F: Future<Output = Result<bool, Error>>,
@@ -247,5 +249,5 @@ where
             return Ok(());
         }
     }
-    panic!("it is never done");
+    panic!("the step never succeeds");
 }

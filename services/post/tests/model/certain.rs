@@ -1,4 +1,4 @@
-//! What is certain at a moment: what was acknowledged, and whose end has not begun.
+//! What is certain at a moment: acknowledged writes whose deletion has not begun.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use microblog_domain::{CommentId, PostId, UserId};
 
 use crate::case::Case;
 
-/// What is certain of a post.
+/// What is certain about a post.
 #[derive(Clone, Debug)]
 pub(crate) struct Certain {
     pub(crate) likers: BTreeMap<UserId, u64>,
@@ -14,17 +14,17 @@ pub(crate) struct Certain {
     pub(crate) reposts: BTreeSet<PostId>,
 }
 
-/// What is certain of lists of posts.
+/// What is certain about lists of posts.
 pub(crate) struct CertainPosts {
     pub(crate) there: BTreeSet<PostId>,
     pub(crate) gone: BTreeSet<PostId>,
 }
 
 impl Certain {
-    /// Returns what was certain all the time between two moments.
+    /// Returns what was certain throughout the time between two moments.
     pub(crate) fn both(before: Option<Self>, after: Option<Self>) -> Option<Self> {
         let (mut before, after) = before.zip(after)?;
-        // One that was taken back and given again has another time.
+        // A like that was removed and added again has another stamp.
         before.likers.retain(|user, since| after.likers.get(user) == Some(since));
         before.comments.retain(|id| after.comments.contains(id));
         before.reposts.retain(|id| after.reposts.contains(id));
@@ -33,7 +33,7 @@ impl Certain {
 }
 
 impl Case {
-    /// Returns what is certain of a post; `None` where its end may have begun.
+    /// Returns what is certain about a post; `None` if its deletion may have begun.
     pub(crate) fn certain(&self, id: PostId) -> Option<Certain> {
         let model = self.model();
         if model.posts.get(&id).is_none_or(|made| made.ends) {
@@ -50,7 +50,7 @@ impl Case {
         Some(Certain { likers, comments, reposts })
     }
 
-    /// Returns what is certain of what some authors posted.
+    /// Returns what is certain about the posts of some authors.
     pub(crate) fn certain_posts(&self, authors: &[UserId]) -> CertainPosts {
         let model = self.model();
         let own = model.posts.iter().filter(|(_, made)| authors.contains(&made.it.author));

@@ -1,16 +1,16 @@
-//! How a user comments and deletes comments.
+//! Comments: adding and deleting, as a user.
 
 use microblog_domain::{CommentId, PostId, UserId};
-use microblog_post::{Admitted, Comment, Error};
+use microblog_post::{Comment, CommentAdmission, Error};
 
 use crate::{
     case::{Case, Made, Model, patiently, until},
-    lane::{found, pick, request_id},
     operation::{Fate, Operation},
+    user_operations::{found, pick, request_id},
 };
 
 impl Case {
-    /// Comments on a post, or answers a comment on it.
+    /// Comments on a post, or replies to a comment on it.
     pub(crate) async fn comment(
         &self,
         author: UserId,
@@ -26,7 +26,7 @@ impl Case {
         let mut answers = match fate {
             Fate::Truth => {
                 let admitted = self.store.admit_comment(post, author, request).await?;
-                assert_eq!(admitted, Admitted::Yes);
+                assert_eq!(admitted, CommentAdmission::Admitted);
                 Vec::new()
             }
             Fate::Twice => {
@@ -40,7 +40,7 @@ impl Case {
         }
         let after = self.deletion(&[post], answered);
         let made = answers.iter().flatten().next().cloned();
-        assert!(made.is_none() || !before.has_ended, "{operation:?}: on what is gone");
+        assert!(made.is_none() || !before.has_ended, "{operation:?}: on a deleted post or comment");
         let is_one = |answer: &Option<_>| *answer == made && made.is_some() || after.has_begun;
         assert!(answers.iter().all(is_one), "{operation:?}: {answers:?}");
         assert!(answers.iter().flatten().all(|answer| Some(answer) == made.as_ref()));
@@ -52,7 +52,7 @@ impl Case {
         Ok(())
     }
 
-    /// Deletes a comment of the user's, or on a post of the user's.
+    /// Deletes a comment of the user, or on a post of the user.
     pub(crate) async fn uncomment(&self, user: UserId, operation: Operation) -> Result<(), Error> {
         let Operation { place, fate, again, .. } = operation;
         let picked = {
@@ -72,10 +72,10 @@ impl Case {
         let deletion = || self.comments.delete(user, post, id);
         let delete = || patiently(deletion);
         if fate < Fate::Whole {
-            let bring_back = || self.tiers.bring_back(post);
+            let restore = || self.tiered.restore(post);
             let is_done = || async {
                 Ok::<_, Error>(
-                    self.store.delete_comment(post, id).await? || !patiently(bring_back).await?,
+                    self.store.delete_comment(post, id).await? || !patiently(restore).await?,
                 )
             };
             until(is_done).await?;
@@ -85,7 +85,7 @@ impl Case {
         if again {
             delete().await?;
         }
-        assert_eq!(self.tiers.comments(post, &[id]).await?, []);
+        assert_eq!(self.tiered.comments(post, &[id]).await?, []);
         self.model().comments.get_mut(&id).unwrap().ended = true;
         Ok(())
     }

@@ -1,17 +1,17 @@
-//! What must be there at the end of a case, wherever it is, and what must not.
+//! The expected state at the end of a case, in either tier.
 
 use std::collections::BTreeSet;
 
 use microblog_domain::{PostId, UserId};
 use microblog_keyspace::Order;
-use microblog_post::{Comment, Content, Counts, Error, Gathered, List, Post, verify_partition};
+use microblog_post::{Comment, Content, Counts, Error, List, ListLengths, Post, verify_partition};
 
 use crate::{
     case::{Case, Made, Model},
     readers::LISTS,
 };
 
-/// More than there are in any list of a case, and less: in pages, it is read from both tiers.
+/// Larger and smaller than any list of a case; the latter reads pages from both tiers.
 const PAGES: [usize; 2] = [200, 2];
 
 impl Case {
@@ -27,7 +27,7 @@ impl Case {
         for user in self.users {
             let expected = self.model().posts_of(&[user]);
             assert_eq!(self.scroll_author(user).await?, expected);
-            let report = verify_partition(&self.tiers, user.partition()).await?;
+            let report = verify_partition(&self.tiered, user.partition()).await?;
             assert_eq!(report.violations.into_vec(), Vec::<String>::new());
             assert_eq!(report.unarchived, 0);
         }
@@ -38,16 +38,16 @@ impl Case {
     }
 
     async fn is_gone(&self, id: PostId) -> Result<(), Error> {
-        assert_eq!(self.tiers.post(id, None).await?, None);
-        assert_eq!(self.tiers.exist(&[id]).await?, [false]);
-        assert_eq!(self.store.gathered(&[id]).await?, [Gathered::default()]);
+        assert_eq!(self.tiered.post(id, None).await?, None);
+        assert_eq!(self.tiered.exist(&[id]).await?, [false]);
+        assert_eq!(self.store.list_lengths(&[id]).await?, [ListLengths::default()]);
         let comments: Vec<_> = self.model().comments.keys().copied().collect();
-        assert_eq!(self.tiers.comments(id, &comments).await?, []);
+        assert_eq!(self.tiered.comments(id, &comments).await?, []);
         for list in LISTS {
-            assert_eq!(self.scroll(&self.tiers, list, id, 2).await?, None, "{list:?}");
+            assert_eq!(self.scroll(&self.tiered, list, id, 2).await?, None, "{list:?}");
         }
         for user in self.users {
-            assert_eq!(self.tiers.liked(user, &[id]).await?, [false]);
+            assert_eq!(self.tiered.liked(user, &[id]).await?, [false]);
         }
         Ok(())
     }
@@ -64,12 +64,12 @@ impl Case {
             comments: length(comments.len()),
             reposts: length(reposts.len()),
         };
-        assert_eq!(self.tiers.exist(&[id]).await?, [true]);
+        assert_eq!(self.tiered.exist(&[id]).await?, [true]);
         for user in self.users {
             let liked = likers.contains(&user.get());
             let expected = Post { id, content: content.clone(), counts, liked };
-            assert_eq!(self.tiers.post(id, Some(user)).await?, Some(expected));
-            assert_eq!(self.tiers.liked(user, &[id]).await?, [liked]);
+            assert_eq!(self.tiered.post(id, Some(user)).await?, Some(expected));
+            assert_eq!(self.tiered.liked(user, &[id]).await?, [liked]);
         }
         let ids: Vec<_> = comments.iter().map(|comment| comment.id).collect();
         let oldest: Vec<_> = ids.iter().map(|id| id.get()).collect();
@@ -81,11 +81,11 @@ impl Case {
                 (List::Comments(Order::Oldest), &oldest),
                 (List::Comments(Order::Newest), &newest),
             ] {
-                let found = self.scroll(&self.tiers, list, id, count).await?;
+                let found = self.scroll(&self.tiered, list, id, count).await?;
                 assert_eq!(found.as_ref(), Some(expected), "{list:?} of {id}");
             }
         }
-        assert_eq!(self.tiers.comments(id, &ids).await?, comments);
+        assert_eq!(self.tiered.comments(id, &ids).await?, comments);
         assert!(self.timelines.times(id.get()) > 0, "{id} was never delivered");
         Ok(())
     }
@@ -96,7 +96,7 @@ impl Case {
         for count in PAGES {
             let (mut after, mut found) = (None, Vec::new());
             loop {
-                let page = self.tiers.posts_of(author, after, count).await?;
+                let page = self.tiered.posts_of(author, after, count).await?;
                 found.extend(page.entries.iter().map(|entry| entry.member));
                 after = page.entries.last().copied();
                 if !page.more {
@@ -113,7 +113,7 @@ impl Case {
     async fn scroll_authors(&self) -> Result<Vec<u64>, Error> {
         let (mut below, mut found) = (None, Vec::new());
         loop {
-            let newest = self.tiers.newest_of(&self.users, below, 3).await?;
+            let newest = self.tiered.newest_of(&self.users, below, 3).await?;
             assert!(newest.ids.len() == 3 || newest.next.is_none(), "{newest:?}");
             found.extend(newest.ids.iter().map(|id| id.get()));
             below = newest.next;
@@ -124,7 +124,7 @@ impl Case {
     }
 }
 
-// The lists as they must be, all newest first but the comments.
+// The expected lists, all newest first except the comments.
 impl Model {
     fn comments_on(&self, post: PostId) -> Vec<Comment> {
         let is_there = |made: &&Made<Comment>| made.it.post == post && !made.ended;
@@ -133,7 +133,7 @@ impl Model {
 
     fn likers_of(&self, post: PostId) -> Vec<u64> {
         let likes = self.likes.iter().filter(|((liked, _), _)| *liked == post);
-        // Those of one moment as Redis orders them.
+        // Equal stamps are ordered as in Redis.
         let mut likes: Vec<_> =
             likes.map(|((_, user), since)| (*since, user.to_string(), user.get())).collect();
         likes.sort_unstable();

@@ -1,4 +1,4 @@
-//! What a store and an archive may hold at the end of a case, and nothing else.
+//! What Redis and the archive may hold at the end of a case.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::{
 const OF_POSTS: [&str; 6] =
     ["post", "likes", "comments", "comment_bodies", "reposts", "unreposted"];
 
-/// Other kinds that may be there when nothing waits.
+/// Other kinds that may exist when the backlogs are empty.
 const OTHERS: [&str; 10] = [
     "posts",
     "clock",
@@ -30,7 +30,7 @@ const OTHERS: [&str; 10] = [
     "horizon",
 ];
 
-/// What one who brought a post back, and died, may leave for a while.
+/// What a crashed restore may leave for a while.
 const PASSING: [&str; 5] = [
     "restoring",
     "restored_likes",
@@ -39,7 +39,7 @@ const PASSING: [&str; 5] = [
     "restored_reposts",
 ];
 
-/// Connects to the servers of a store, as one who may do everything.
+/// Connects to the servers of a store, with all permissions.
 pub(crate) async fn admins(redis: &Redis) -> Vec<MultiplexedConnection> {
     let mut admins = Vec::new();
     for node in redis.nodes() {
@@ -48,15 +48,15 @@ pub(crate) async fn admins(redis: &Redis) -> Vec<MultiplexedConnection> {
     admins
 }
 
-/// Takes everything out of a store but the functions.
+/// Deletes all keys of a store.
 pub(crate) async fn empty(redis: &Redis) {
     for node in redis.nodes() {
         redis::cmd("FLUSHALL").exec_async(&mut node.admin().await).await.unwrap();
     }
 }
 
-/// Asserts that each key belongs to a post that is there, or is what may be left of others.
-pub(crate) async fn nothing_is_left_behind(redis: &Redis) {
+/// Asserts that each key belongs to an existing post, or is of an allowed kind.
+pub(crate) async fn has_no_leftovers(redis: &Redis) {
     for node in redis.nodes() {
         let mut admin = node.admin().await;
         let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut admin).await.unwrap();
@@ -68,7 +68,7 @@ pub(crate) async fn nothing_is_left_behind(redis: &Redis) {
                     keys.contains(&format!("{partition}}}:post:{owner}"))
                 }
                 passing if PASSING.contains(&passing) => {
-                    // -2: it has gone since.
+                    // -2: it has expired since.
                     let mut life = redis::cmd("PTTL");
                     life.arg(key).query_async::<i64>(&mut admin).await.unwrap() != -1
                 }
@@ -80,7 +80,7 @@ pub(crate) async fn nothing_is_left_behind(redis: &Redis) {
 }
 
 impl Case {
-    /// Returns the posts that ended.
+    /// Returns the deleted posts.
     pub(crate) fn gone(&self) -> BTreeSet<u64> {
         self.posts_where(true)
     }
@@ -91,14 +91,14 @@ impl Case {
         posts.map(|(id, _)| id.get()).collect()
     }
 
-    /// Returns the posts of which the archive knows that they ended.
+    /// Returns the posts with a tombstone in the archive.
     pub(crate) async fn tombstones(&self) -> BTreeSet<u64> {
         let gone = list(self.gone());
         self.archived_ids(&format!("SELECT id FROM posts WHERE deleted <> 0 AND id IN ({gone})"))
             .await
     }
 
-    /// Asserts that the archive has what was made, and nothing of what ended.
+    /// Asserts that the archive has all existing posts, and nothing of deleted ones.
     pub(crate) async fn archive_is_as_the_model(&self) {
         if self.archived.is_none() {
             return;
@@ -107,7 +107,7 @@ impl Case {
         let own = format!("SELECT id FROM posts WHERE deleted = 0 AND author IN ({authors})");
         let (own, there) = (self.archived_ids(&own).await, self.posts_where(false));
         assert!(own.is_subset(&there), "{own:?} {there:?}");
-        // What was made before there was an archive is there where it is not in Redis.
+        // A post from before the archive existed is required only if it is not in Redis.
         let mut needed = there.clone();
         for user in self.users.iter().filter(|_| !self.is_archived) {
             let here = self.store.posts_of(*user, None, 200).await.unwrap();
@@ -124,7 +124,7 @@ impl Case {
             assert_eq!(self.archived_ids(&left).await, BTreeSet::new(), "{left}");
         }
 
-        // One who is late may have added some to a post that ended: they go with its row.
+        // A late writer may have added some to a deleted post; the purge deletes them.
         let own = format!(
             "SELECT id FROM comments WHERE deleted = 0 AND author IN ({authors}) \
              AND post IN (SELECT id FROM posts WHERE deleted = 0)"
@@ -147,7 +147,7 @@ impl Case {
     }
 }
 
-// One of SQL's, which is never empty.
+// A SQL list, which is never empty.
 fn list(ids: impl IntoIterator<Item = u64>) -> String {
     let ids: Vec<_> = [0].into_iter().chain(ids).map(|id| id.to_string()).collect();
     ids.join(", ")

@@ -1,16 +1,16 @@
-//! Posts against a model: posts, reposts, likes and comments by some users at once, each of their
-//! operations stopped after any of its steps or carried out whole, repeated or carried out by two
-//! callers at the same time; what was told of reposts is told again late and in reverse, two
-//! sweepers are at work, and the timeline service may be away. In the end every list and count is
-//! what the model says, what was deleted has left nothing behind, and every post was delivered.
+//! A model test of posts. Some users publish, repost, like and comment concurrently. Each operation
+//! stops after any of its steps or completes, is repeated, or is executed by two callers at once.
+//! Updates of backlinks are repeated late and in reverse order, two sweepers run, and the timeline
+//! service may be unavailable. In the end, every list and count equals the model, deleted posts
+//! leave nothing behind, and every post was delivered.
 //!
-//! A user's operations run one after the other, and only a post's author deletes it. So an
-//! operation must succeed if the deletion of what it is about had not begun when it ended, and must
-//! be refused if that deletion had ended when it began.
+//! A user's operations are sequential, and only a post's author deletes it. So an operation must
+//! succeed if the deletion of its subject had not begun when the operation ended. It must be
+//! rejected if the deletion had ended when the operation began.
 //!
-//! All of it once more with an archive, to which posts leave and from which they come back all the
-//! time: two processes archive and move, killed at any moment; others do so step by step, and are
-//! late. Readers find at every moment what was acknowledged and is not being deleted.
+//! With an archive, posts are evicted and restored all the time as well. Two processes archive and
+//! evict, killed at any moment; others execute the same steps late. Readers always find what was
+//! acknowledged and is not being deleted.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -18,14 +18,14 @@ mod case;
 mod certain;
 mod comments;
 mod end;
-mod lane;
+mod evictors;
 mod leftovers;
-mod movers;
 mod operation;
 mod posts;
 mod readers;
 #[path = "../support/mod.rs"]
 mod support;
+mod user_operations;
 mod watch;
 
 use std::cell::Cell;
@@ -39,8 +39,8 @@ use proptest::{
 };
 use support::archives::{ArchiveServer, Kind};
 
-/// So that all but two posts of an author leave at once, and those that came back likewise. A busy
-/// machine takes its time.
+/// All but two posts of an author can be evicted at once, also restored ones. A busy machine takes
+/// its time.
 const FLAGS: [&str; 5] = [
     "--hot-window=0s",
     "--hot-posts=2",
@@ -49,7 +49,7 @@ const FLAGS: [&str; 5] = [
     "--redis-timeout-ms=10000",
 ];
 
-fn any_interleaving_ends_as_the_model(topology: Topology, archive: Option<Kind>, cases: u32) {
+fn any_interleaving_matches_the_model(topology: Topology, archive: Option<Kind>, cases: u32) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _context = runtime.enter();
     let redis = runtime.block_on(testkit::Store::start(topology));
@@ -87,7 +87,7 @@ fn any_interleaving_ends_as_the_model(topology: Topology, archive: Option<Kind>,
             let case = Case::new(case_number.get(), &place, plan.is_archived);
             let played = case.play(&plan).await;
             played.map_err(|error| TestCaseError::fail(format!("{error:?}")))?;
-            leftovers::nothing_is_left_behind(&redis).await;
+            leftovers::has_no_leftovers(&redis).await;
             Ok(())
         })
     });
@@ -96,31 +96,31 @@ fn any_interleaving_ends_as_the_model(topology: Topology, archive: Option<Kind>,
         panic!("{reason}\n{input:#?}\nafter {cases} cases with PROPTEST_RNG_SEED={seed}");
     }
     if place.archived.is_some() {
-        place.watch.count().nothing_is_missing();
+        place.watch.count().all_events_occurred();
     }
 }
 
 #[test]
-fn any_interleaving_ends_as_the_model_on_a_single_server() {
-    any_interleaving_ends_as_the_model(Topology::Single, None, 100);
+fn any_interleaving_matches_the_model_on_a_single_server() {
+    any_interleaving_matches_the_model(Topology::Single, None, 100);
 }
 
 #[test]
-fn any_interleaving_ends_as_the_model_on_a_cluster() {
-    any_interleaving_ends_as_the_model(Topology::Cluster, None, 30);
+fn any_interleaving_matches_the_model_on_a_cluster() {
+    any_interleaving_matches_the_model(Topology::Cluster, None, 30);
 }
 
 #[test]
-fn any_interleaving_ends_as_the_model_with_an_archive_in_sqlite() {
-    any_interleaving_ends_as_the_model(Topology::Single, Some(Kind::Sqlite), 12);
+fn any_interleaving_matches_the_model_with_an_archive_in_sqlite() {
+    any_interleaving_matches_the_model(Topology::Single, Some(Kind::Sqlite), 12);
 }
 
 #[test]
-fn any_interleaving_ends_as_the_model_with_an_archive_in_postgres() {
-    any_interleaving_ends_as_the_model(Topology::Single, Some(Kind::Postgres), 12);
+fn any_interleaving_matches_the_model_with_an_archive_in_postgres() {
+    any_interleaving_matches_the_model(Topology::Single, Some(Kind::Postgres), 12);
 }
 
 #[test]
-fn any_interleaving_ends_as_the_model_on_a_cluster_with_an_archive() {
-    any_interleaving_ends_as_the_model(Topology::Cluster, Some(Kind::Sqlite), 8);
+fn any_interleaving_matches_the_model_on_a_cluster_with_an_archive() {
+    any_interleaving_matches_the_model(Topology::Cluster, Some(Kind::Sqlite), 8);
 }

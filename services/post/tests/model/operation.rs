@@ -1,10 +1,10 @@
-//! What users do, at random.
+//! Random operations of users.
 
 use proptest::prelude::*;
 
-use crate::support::timelines::Mood;
+use crate::support::timelines::Mode;
 
-/// How many users there are.
+/// The number of users.
 pub(crate) const USERS: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
@@ -19,16 +19,16 @@ pub(crate) enum Verb {
     Uncomment,
 }
 
-/// After which step the process that carries out an operation is killed.
+/// The step after which the process that executes an operation is killed.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub(crate) enum Fate {
     Truth,
-    /// Not killed, but held up: what follows the truth comes late.
+    /// Not killed, but stalled: the steps after the first are late.
     Stall,
     Telling,
     Confirmation,
     Delivery,
-    /// Not by steps, but as the service does it.
+    /// Executed by the service, not by steps.
     Whole,
     /// Likewise, by two callers at once.
     Twice,
@@ -38,24 +38,24 @@ pub(crate) enum Fate {
 pub(crate) struct Operation {
     pub(crate) user: usize,
     pub(crate) verb: Verb,
-    /// Which of the posts or comments that there are.
+    /// The index of an existing post or comment.
     pub(crate) place: usize,
     pub(crate) fate: Fate,
     /// Whether the caller repeats it.
     pub(crate) again: bool,
 }
 
-/// What happens in a case.
+/// The plan of a case.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) operations: Vec<Operation>,
     /// How the timeline service answers meanwhile.
-    pub(crate) mood: Mood,
-    /// Whether it is archived from the beginning, if at all.
+    pub(crate) mood: Mode,
+    /// Whether the archive is enabled from the beginning, if there is one.
     pub(crate) is_archived: bool,
 }
 
-/// Returns what may happen; with an archive, more that can leave for it.
+/// Returns a strategy for plans; with an archive, more posts can be evicted.
 pub(crate) fn plan(has_archive: bool) -> impl Strategy<Value = Plan> {
     let count = if has_archive { 20..120_usize } else { 1..80 };
     let operations = prop::collection::vec(operation(has_archive), count);
@@ -64,7 +64,7 @@ pub(crate) fn plan(has_archive: bool) -> impl Strategy<Value = Plan> {
 }
 
 fn operation(has_archive: bool) -> impl Strategy<Value = Operation> {
-    // A post stays in Redis for a day after a repost of it was deleted.
+    // A post stays in Redis for a day after one of its reposts was deleted.
     let [create, repost, delete] = if has_archive { [6, 4, 3] } else { [2, 6, 4] };
     let verb = prop_oneof![
         create => Just(Verb::Create),
@@ -89,8 +89,8 @@ fn operation(has_archive: bool) -> impl Strategy<Value = Operation> {
         .prop_map(|(user, verb, place, fate, again)| Operation { user, verb, place, fate, again })
 }
 
-fn mood(has_archive: bool) -> impl Strategy<Value = Mood> {
-    // What is not delivered stays in Redis.
+fn mood(has_archive: bool) -> impl Strategy<Value = Mode> {
+    // Undelivered posts stay in Redis.
     let well = if has_archive { 8 } else { 2 };
-    prop_oneof![well => Just(Mood::Well), 1 => Just(Mood::Away), 1 => Just(Mood::Failing)]
+    prop_oneof![well => Just(Mode::Ok), 1 => Just(Mode::Unavailable), 1 => Just(Mode::Failing)]
 }

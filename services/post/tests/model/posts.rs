@@ -1,23 +1,24 @@
-//! How a user makes, reposts and deletes posts.
+//! Publishing, reposting and deleting posts, as a user.
 
 use microblog_domain::{PostId, RequestId, UserId};
 use microblog_post::{
-    Backlink, Change, Content, Ending, Error, List, Origin, Post, Published, WithRoot,
+    Backlink, BacklinkUpdate, Content, Error, List, Origin, Post, PostDeletion, Published, WithRoot,
 };
 
 use crate::{
     case::{Case, Made, patiently, until},
-    lane::{found, pick, request_id},
     operation::{Fate, Operation},
+    user_operations::{found, pick, request_id},
 };
 
-fn changes(id: PostId, content: &Content, version: u64, exists: bool) -> Vec<Change> {
-    let change = |target| Change { backlink: Backlink { repost: id, target }, version, exists };
+fn changes(id: PostId, content: &Content, version: u64, exists: bool) -> Vec<BacklinkUpdate> {
+    let change =
+        |target| BacklinkUpdate { backlink: Backlink { repost: id, target }, version, exists };
     content.counted_by().map(change).collect()
 }
 
 impl Case {
-    /// Makes a post, or a repost.
+    /// Publishes a post or a repost.
     pub(crate) async fn make(
         &self,
         author: UserId,
@@ -46,8 +47,8 @@ impl Case {
 
         let after = self.deletion(&targets, None);
         let made = answers.iter().flatten().next().copied();
-        assert!(made.is_none() || !before.has_ended, "{operation:?}: of what is gone");
-        assert!(after.has_begun || made.is_some(), "{operation:?}: refused");
+        assert!(made.is_none() || !before.has_ended, "{operation:?}: of a deleted post");
+        assert!(after.has_begun || made.is_some(), "{operation:?}: rejected");
         let is_one = |answer: &Option<_>| *answer == made || answer.is_none() && after.has_begun;
         assert!(answers.iter().all(is_one), "{operation:?}: {answers:?}");
         let Some(id) = made else { return Ok(()) };
@@ -56,7 +57,7 @@ impl Case {
             for &target in &targets {
                 let is_listed = self.is_listed(id, target).await?;
                 let is_going = self.deletion(&[target], None).has_begun;
-                assert!(is_listed || is_going, "{operation:?}: {target} does not know of {id}");
+                assert!(is_listed || is_going, "{operation:?}: {target} does not list {id}");
                 listed.push((id, target));
             }
         }
@@ -90,14 +91,14 @@ impl Case {
         fate: Fate,
     ) -> Result<Option<PostId>, Error> {
         let targets: Vec<_> = content.counted_by().collect();
-        if self.tiers.exist(&targets).await?.contains(&false) {
+        if self.tiered.exist(&targets).await?.contains(&false) {
             return Ok(None);
         }
         let published = self.store.publish(content, request).await?;
         let Published::New(id) = published else { panic!("{published:?}") };
         let told = changes(id, content, id.get(), true);
         if fate >= Fate::Telling {
-            self.tell(&told).await?;
+            self.notify(&told).await?;
         }
         if fate >= Fate::Confirmation {
             self.store.confirm(&told).await?;
@@ -134,7 +135,7 @@ impl Case {
                     self.model().told.extend(&told);
                 }
                 if fate >= Fate::Telling {
-                    self.tell(&told).await?;
+                    self.notify(&told).await?;
                 }
                 if fate >= Fate::Confirmation {
                     self.store.confirm(&told).await?;
@@ -145,8 +146,8 @@ impl Case {
         if again {
             deletion().await?;
         }
-        self.watch.count().deleted_there += u64::from(!was_here);
-        assert_eq!(self.tiers.post(id, None).await?, None);
+        self.watch.count().archived_deleted += u64::from(!was_here);
+        assert_eq!(self.tiered.post(id, None).await?, None);
         if fate >= Fate::Telling {
             for target in content.counted_by() {
                 let is_listed = self.is_listed(id, target).await?;
@@ -156,28 +157,28 @@ impl Case {
         Ok(())
     }
 
-    // The first step of a deletion, wherever the post is. Returns the version.
+    // Step 1 of a deletion, in either tier. Returns the version.
     async fn end(&self, id: PostId, content: &Content) -> Result<u64, Error> {
         let mut version = None;
         for _ in 0..100 {
-            let is_archived = self.store.post(id, None).await?.is_none();
-            assert!(self.tiers.post(id, None).await?.is_some(), "{id} was there");
-            version = self.store.delete(&Ending { id, content, is_archived }).await?;
+            let in_archive = self.store.post(id, None).await?.is_none();
+            assert!(self.tiered.post(id, None).await?.is_some(), "{id} existed");
+            version = self.store.delete(&PostDeletion { id, content, in_archive }).await?;
             if version.is_some() {
                 break;
             }
-            // It left Redis in between.
+            // It was evicted in between.
         }
-        Ok(version.expect("it was there"))
+        Ok(version.expect("the post existed"))
     }
 
-    // The second step, of posts that left Redis, too.
-    async fn tell(&self, changes: &[Change]) -> Result<(), Error> {
+    // Step 2, also for archived posts.
+    async fn notify(&self, changes: &[BacklinkUpdate]) -> Result<(), Error> {
         for change in changes {
-            let bring_back = || self.tiers.bring_back(change.backlink.target);
+            let restore = || self.tiered.restore(change.backlink.target);
             let is_done = || async {
                 Ok::<_, Error>(
-                    self.store.tell(&[*change]).await? == [true] || !patiently(bring_back).await?,
+                    self.store.notify(&[*change]).await? == [true] || !patiently(restore).await?,
                 )
             };
             until(is_done).await?;
@@ -186,7 +187,7 @@ impl Case {
     }
 
     async fn is_listed(&self, repost: PostId, target: PostId) -> Result<bool, Error> {
-        let reposts = self.scroll(&self.tiers, List::Reposts, target, 100).await?;
+        let reposts = self.scroll(&self.tiered, List::Reposts, target, 100).await?;
         Ok(reposts.is_some_and(|reposts| reposts.contains(&repost.get())))
     }
 }

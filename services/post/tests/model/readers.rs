@@ -1,31 +1,31 @@
-//! Readers, who must find at every moment what was made and not deleted.
+//! Readers, who must always find acknowledged posts that are not deleted.
 
 use microblog_domain::{PostId, UserId};
 use microblog_keyspace::Order;
-use microblog_post::{Error, List, Tiers};
+use microblog_post::{Error, List, TieredStore};
 use tokio::task::JoinSet;
 
 use crate::{
     case::{Case, patiently},
     certain::{Certain, CertainPosts},
-    movers::any_below,
+    evictors::any_below,
 };
 
-/// Begins to read, for ever.
+/// Starts to read.
 pub(crate) fn spawn(case: &Case, background: &mut JoinSet<()>) {
     let Some(archived) = &case.archived else { return };
     for archive in &archived.jobs {
-        // They have not read what callers have.
+        // Their client-side caches differ from the callers'.
         let window = archived.config.warm_window;
-        let tiers = Tiers::new(case.store.clone(), Some(archive.clone()), window);
-        let reader = Reader { case: case.clone(), tiers };
+        let tiered = TieredStore::new(case.store.clone(), Some(archive.clone()), window);
+        let reader = Reader { case: case.clone(), tiered };
         background.spawn(async move { reader.read_for_ever().await.unwrap() });
     }
 }
 
 struct Reader {
     case: Case,
-    tiers: Tiers,
+    tiered: TieredStore,
 }
 
 impl Reader {
@@ -52,12 +52,12 @@ impl Reader {
     async fn post(&self, id: PostId, viewer: UserId) -> Result<(), Error> {
         let (before, was_gone) = (self.case.certain(id), self.case.model().posts[&id].ended);
         let is_here = self.case.store.exist(&[id]).await? == [true];
-        let post = self.tiers.post(id, Some(viewer)).await?;
-        let liked = self.tiers.liked(viewer, &[id]).await? == [true];
+        let post = self.tiered.post(id, Some(viewer)).await?;
+        let liked = self.tiered.liked(viewer, &[id]).await? == [true];
         assert!(!was_gone || post.is_none() && !liked, "{id} was deleted, and is read");
         let Some(certain) = Certain::both(before, self.case.certain(id)) else { return Ok(()) };
         self.case.watch.see(id, is_here);
-        self.case.watch.count().read_there += u64::from(!is_here);
+        self.case.watch.count().archived_read += u64::from(!is_here);
         let post = post.unwrap_or_else(|| panic!("{id} is not found"));
         assert_eq!(post.content, self.case.model().posts[&id].it);
         let at_least = [certain.likers.len(), certain.comments.len(), certain.reposts.len()];
@@ -77,7 +77,7 @@ impl Reader {
         let count = 1 + any_below(4) as usize;
         let (mut after, mut found) = (None, Vec::new());
         loop {
-            let page = self.tiers.posts_of(author, after, count).await?;
+            let page = self.tiered.posts_of(author, after, count).await?;
             assert!(page.entries.len() <= count);
             assert!(!page.more || !page.entries.is_empty());
             found.extend(page.entries.iter().map(|entry| entry.member));
@@ -87,7 +87,7 @@ impl Reader {
             }
         }
         let is_there = found.last().is_some_and(|id| Some(*id) < oldest_here);
-        self.case.watch.count().scrolled_there += u64::from(is_there);
+        self.case.watch.count().archived_scrolled += u64::from(is_there);
         self.are_all(&before, &[author], &found).await
     }
 
@@ -97,7 +97,7 @@ impl Reader {
         let count = 1 + any_below(6) as usize;
         let (mut below, mut found) = (None, Vec::new());
         loop {
-            let newest = self.tiers.newest_of(&users, below, count).await?;
+            let newest = self.tiered.newest_of(&users, below, count).await?;
             assert!(newest.ids.len() <= count);
             assert!(below.is_none() || newest.next < below, "{below:?} {newest:?}");
             found.extend(newest.ids.iter().map(|id| id.get()));
@@ -109,8 +109,8 @@ impl Reader {
         self.are_all(&before, &users, &found).await
     }
 
-    // Asserts that a list, read in pages, has every post that was there all the time, and none that
-    // was gone before.
+    // Asserts that a list, read in pages, has every post that existed throughout, and none that was
+    // deleted before.
     async fn are_all(
         &self,
         before: &CertainPosts,
@@ -123,8 +123,8 @@ impl Reader {
             assert!(found.contains(&id.get()), "{id} is not listed: {found:?}");
         }
         for id in before.gone.iter().filter(|id| found.contains(&id.get())) {
-            // It is found while the archive is just being told that it ended, but not again.
-            let newest = self.tiers.newest_of(authors, None, 100).await?;
+            // A read during the deletion may find it; a later one must not.
+            let newest = self.tiered.newest_of(authors, None, 100).await?;
             assert!(!newest.ids.contains(id), "{id} was deleted, and is listed");
         }
         Ok(())
@@ -132,7 +132,7 @@ impl Reader {
 
     async fn scroll_list(&self, list: List, id: PostId) -> Result<(), Error> {
         let before = self.case.certain(id);
-        let found = self.case.scroll(&self.tiers, list, id, 1 + any_below(3) as usize).await?;
+        let found = self.case.scroll(&self.tiered, list, id, 1 + any_below(3) as usize).await?;
         let Some(certain) = Certain::both(before, self.case.certain(id)) else { return Ok(()) };
         let found = found.unwrap_or_else(|| panic!("{id} is not found"));
         let certain: Vec<u64> = match list {
@@ -143,7 +143,7 @@ impl Reader {
         let are_there = certain.iter().all(|member| found.contains(member));
         assert!(are_there, "{list:?} of {id}: {certain:?}, and not {found:?}");
         match list {
-            // Some may like it once more.
+            // An account may like it again.
             List::Likers => {}
             List::Comments(Order::Oldest) => assert!(found.is_sorted_by(|a, b| a < b)),
             List::Comments(Order::Newest) | List::Reposts => {
@@ -156,7 +156,7 @@ impl Reader {
     async fn comments(&self, id: PostId) -> Result<(), Error> {
         let Some(before) = self.case.certain(id) else { return Ok(()) };
         let ids: Vec<_> = before.comments.iter().copied().collect();
-        let found = self.tiers.comments(id, &ids).await?;
+        let found = self.tiered.comments(id, &ids).await?;
         let Some(certain) = Certain::both(Some(before), self.case.certain(id)) else {
             return Ok(());
         };
@@ -173,17 +173,17 @@ pub(crate) const LISTS: [List; 4] =
     [List::Likers, List::Reposts, List::Comments(Order::Oldest), List::Comments(Order::Newest)];
 
 impl Case {
-    /// Returns a list of a post, read in pages of a size; `None` where there is no such post.
+    /// Returns a list of a post, read in pages of a size; `None` if there is no such post.
     pub(crate) async fn scroll(
         &self,
-        tiers: &Tiers,
+        tiered: &TieredStore,
         list: List,
         id: PostId,
         count: usize,
     ) -> Result<Option<Vec<u64>>, Error> {
         let (mut after, mut found) = (None, Vec::new());
         loop {
-            let page = match patiently(|| tiers.list(list, id, after, count)).await {
+            let page = match patiently(|| tiered.list(list, id, after, count)).await {
                 Ok(page) => page,
                 Err(Error::PostNotFound) => return Ok(None),
                 Err(error) => return Err(error),

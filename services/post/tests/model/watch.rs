@@ -1,4 +1,4 @@
-//! What was seen of posts that came and went, so that a test shows that it tested something.
+//! Counts evictions and restores, to show that a test covered them.
 
 use std::{
     collections::HashMap,
@@ -7,30 +7,30 @@ use std::{
 
 use microblog_domain::PostId;
 
-/// How often what happened, at least: only some looked, now and then.
+/// Lower bounds: only some readers look, now and then.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Count {
-    /// Posts left Redis.
+    /// Evicted posts.
     pub(crate) evicted: u64,
-    /// Posts came back.
+    /// Restored posts.
     pub(crate) restored: u64,
-    /// Posts left Redis that had come back.
+    /// Restored posts that were evicted again.
     pub(crate) evicted_again: u64,
-    /// Posts were deleted that were not in Redis.
-    pub(crate) deleted_there: u64,
-    /// Posts were read that were not in Redis.
-    pub(crate) read_there: u64,
-    /// Lists of authors were read that went on in the archive.
-    pub(crate) scrolled_there: u64,
-    /// A mover or one who brought back came too late.
+    /// Archived posts that were deleted.
+    pub(crate) archived_deleted: u64,
+    /// Archived posts that were read.
+    pub(crate) archived_read: u64,
+    /// Lists of authors that continued in the archive.
+    pub(crate) archived_scrolled: u64,
+    /// Evictions and restores that were too late.
     pub(crate) late: u64,
 }
 
-/// Sees posts come and go.
+/// Observes evictions and restores.
 #[derive(Default)]
 pub(crate) struct Watch {
     count: Mutex<Count>,
-    // Whether a post is in Redis, and how often it came back.
+    // Whether a post is in Redis, and how often it was restored.
     places: Mutex<HashMap<PostId, (bool, u64)>>,
 }
 
@@ -39,7 +39,7 @@ impl Watch {
         self.count.lock().unwrap()
     }
 
-    /// Sees a post that exists in Redis, or not there.
+    /// Records whether an existing post is in Redis.
     pub(crate) fn see(&self, id: PostId, is_here: bool) {
         let mut places = self.places.lock().unwrap();
         let (was_here, returns) = places.entry(id).or_insert((true, 0));
@@ -59,13 +59,20 @@ impl Watch {
 }
 
 impl Count {
-    /// Asserts that everything happened.
-    pub(crate) fn nothing_is_missing(self) {
+    /// Asserts that every event occurred.
+    pub(crate) fn all_events_occurred(self) {
         println!("{self:?}");
-        let Self { evicted, restored, evicted_again, deleted_there, .. } = self;
-        let Self { read_there, scrolled_there, late, .. } = self;
-        let all =
-            [evicted, restored, evicted_again, deleted_there, read_there, scrolled_there, late];
+        let Self { evicted, restored, evicted_again, archived_deleted, .. } = self;
+        let Self { archived_read, archived_scrolled, late, .. } = self;
+        let all = [
+            evicted,
+            restored,
+            evicted_again,
+            archived_deleted,
+            archived_read,
+            archived_scrolled,
+            late,
+        ];
         assert!(!all.contains(&0), "{self:?}");
     }
 }

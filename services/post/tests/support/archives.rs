@@ -1,5 +1,5 @@
-//! An archive for a test: a file of SQLite's in a directory of its own, or a PostgreSQL server. Gone
-//! when it is dropped.
+//! An archive for a test: an SQLite file in a temporary directory, or a PostgreSQL server. Removed
+//! when dropped.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,14 +7,14 @@ use microblog_testkit::PostgresServer;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Row as _};
 use tempfile::TempDir;
 
-/// What keeps the archive.
+/// The database system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Sqlite,
     Postgres,
 }
 
-/// What has archives, each a database of its own.
+/// A database server with any number of archives.
 pub(crate) struct ArchiveServer {
     place: Place,
     made: AtomicU32,
@@ -26,7 +26,7 @@ enum Place {
 }
 
 impl ArchiveServer {
-    /// Starts it, with an archive that is empty.
+    /// Starts it, with an empty archive.
     pub(crate) async fn start(kind: Kind) -> Self {
         sqlx::any::install_default_drivers();
         let place = match kind {
@@ -36,7 +36,7 @@ impl ArchiveServer {
         Self { place, made: AtomicU32::new(0) }
     }
 
-    /// Returns the address of its first archive, as `--archive-url` takes it.
+    /// Returns the URL of its first archive, for `--archive-url`.
     pub(crate) fn url(&self) -> String {
         match &self.place {
             Place::Directory(_) => self.file("archive"),
@@ -44,7 +44,7 @@ impl ArchiveServer {
         }
     }
 
-    /// Makes another archive, and returns its address.
+    /// Creates another archive, and returns its URL.
     pub(crate) async fn another(&self) -> String {
         let name = format!("archive_{}", self.made.fetch_add(1, Ordering::Relaxed));
         match &self.place {
@@ -58,7 +58,7 @@ impl ArchiveServer {
         }
     }
 
-    /// Returns the server, to be killed, started again or frozen; SQLite has none.
+    /// Returns the server, to kill, restart or pause it; SQLite has none.
     pub(crate) fn postgres(&self) -> &PostgresServer {
         match &self.place {
             Place::Directory(_) => panic!("SQLite has no server"),
@@ -67,24 +67,24 @@ impl ArchiveServer {
     }
 
     fn file(&self, name: &str) -> String {
-        let Place::Directory(directory) = &self.place else { unreachable!("it is a server") };
+        let Place::Directory(directory) = &self.place else { unreachable!("a PostgreSQL server") };
         format!("sqlite://{}/{name}.sqlite?mode=rwc", directory.path().display())
     }
 }
 
-/// Connects to an archive, to see for oneself what is in it.
+/// Connects to an archive, to inspect it.
 pub(crate) async fn connect(url: &str) -> AnyConnection {
     sqlx::any::install_default_drivers();
     AnyConnection::connect(url).await.unwrap()
 }
 
-/// Carries out a statement that answers nothing. Returns how many rows it changed.
+/// Executes a statement. Returns the number of changed rows.
 pub(crate) async fn execute(connection: &mut AnyConnection, statement: &str) -> u64 {
     let statement = sqlx::query(AssertSqlSafe(statement.to_owned()));
     statement.execute(connection).await.unwrap().rows_affected()
 }
 
-/// Returns the numbers that a query answers, row by row.
+/// Returns the numbers that a query selects, row by row.
 pub(crate) async fn numbers(connection: &mut AnyConnection, query: &str) -> Vec<Vec<i64>> {
     let rows = sqlx::query(AssertSqlSafe(query.to_owned())).fetch_all(connection).await.unwrap();
     rows.iter().map(|row| (0..row.len()).map(|column| row.get(column)).collect()).collect()

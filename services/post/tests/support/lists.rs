@@ -1,16 +1,16 @@
-//! The service's lists in one form, so that what holds of all is tested of all.
+//! All lists of the service behind one interface, so that one test covers all.
 
 use microblog_proto::post as pb;
 use tonic::Status;
 
 use super::Client;
 
-/// One of the service's lists.
+/// A list of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum List {
-    /// Who likes a post.
+    /// Accounts that like a post.
     Likers(u64),
-    /// The comments on a post, in an order as it stands on the wire.
+    /// The comments on a post, with the wire value of their order.
     Comments(u64, i32),
     /// The reposts of a post.
     Reposts(u64),

@@ -1,5 +1,4 @@
-//! A post service on a store of its own, the timelines that it delivers to, and what tests need to
-//! call it.
+//! A post service with its own Redis, the timelines that it delivers to, and helpers to call it.
 #![allow(dead_code, reason = "no test file uses all of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -15,7 +14,7 @@ use std::{
 use clap::Parser as _;
 use microblog_chassis::{Peer, Service, Worker, serve};
 use microblog_domain::{PostId, UserId};
-use microblog_post::{Config, Content, Ending, Store, Tiers};
+use microblog_post::{Config, Content, PostDeletion, Store, TieredStore};
 use microblog_proto::{
     common::ErrorReason,
     post::{self as pb, post_service_client::PostServiceClient},
@@ -35,7 +34,7 @@ pub(crate) use microblog_testkit::PATIENCE;
 /// The worker of a process that has no background jobs.
 pub(crate) const WITHOUT_JOBS: Worker = Worker { index: 1, count: 2 };
 
-/// A configuration for a store, without limits per minute but for those of further flags.
+/// A configuration for a Redis, without rate limits unless further flags set them.
 pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
     let own = ["post", "--redis-url", url, "--threads", "1"];
     let limits = ["--posts-per-minute=0", "--comments-per-minute=0", "--restores-per-minute=0"];
@@ -46,17 +45,17 @@ pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
     Config::parse_from(own.iter().chain(limits).chain(flags))
 }
 
-/// Returns what is in a store that has no archive.
-pub(crate) fn tiers(store: &Store) -> Tiers {
-    Tiers::new(store.clone(), None, Duration::ZERO)
+/// Returns the tiered store of a Redis without an archive.
+pub(crate) fn tiered(store: &Store) -> TieredStore {
+    TieredStore::new(store.clone(), None, Duration::ZERO)
 }
 
-/// Returns what is to be deleted of what is in Redis.
-pub(crate) fn ending(id: PostId, content: &Content) -> Ending<'_> {
-    Ending { id, content, is_archived: false }
+/// Returns the deletion of a post that is in Redis.
+pub(crate) fn deletion(id: PostId, content: &Content) -> PostDeletion<'_> {
+    PostDeletion { id, content, in_archive: false }
 }
 
-/// A store whose service runs on a free port, with its background jobs.
+/// A Redis whose service runs on a free port, with its background jobs.
 pub(crate) struct System {
     pub(crate) redis: testkit::Store,
     pub(crate) address: String,
@@ -91,7 +90,7 @@ impl System {
         let service = microblog_post::service(&config, Some(peer), worker).await.unwrap();
         let ready = service.ready.clone();
         let address = run(service, &config);
-        // A cluster that has just formed may take a moment, on a busy machine more.
+        // A new cluster may take a moment, longer on a busy machine.
         testkit::eventually("the store is ready", PATIENCE, async || ready().await).await;
         let (client, store) = (client(&address), Store::open(&config).unwrap());
         Self { redis, address, client, store, timelines }
@@ -161,13 +160,13 @@ impl System {
         self.client.clone().delete_comment(request).await.map(|_| ())
     }
 
-    /// Waits until nothing waits and all invariants hold.
+    /// Waits until the backlogs are empty and all invariants hold.
     pub(crate) async fn settles(&self) {
         settles(&self.client).await;
     }
 }
 
-/// Returns the keys that are named after a post.
+/// Returns the keys of a post.
 pub(crate) async fn keys_of(system: &System, post_id: u64) -> Vec<String> {
     let mut found = Vec::new();
     for node in system.redis.nodes() {
@@ -190,23 +189,23 @@ pub(crate) fn run(service: Service, config: &Config) -> String {
     address
 }
 
-/// Returns a client of a server that listens, or will.
+/// Returns a client, which connects lazily.
 pub(crate) fn client(address: &str) -> Client {
     let endpoint = Endpoint::from_shared(address.to_owned()).unwrap();
     Client::new(endpoint.tcp_nodelay(true).connect_lazy())
 }
 
-/// Returns the id of a request that was not made before.
+/// Returns a new idempotency key.
 pub(crate) fn request_id() -> String {
     Uuid::new_v4().to_string()
 }
 
-/// Returns what `Verify` says of everything.
+/// Returns the violations that `Verify` finds.
 pub(crate) async fn violations(client: &Client) -> Vec<String> {
     verify(client, false).await.0
 }
 
-/// Returns what `Verify` says of everything, and what it mended, if it was to.
+/// Returns the violations that `Verify` finds, and its repairs, if requested.
 pub(crate) async fn verify(client: &Client, repair: bool) -> (Vec<String>, Vec<String>) {
     let request = pb::VerifyRequest { user_id: 0, repair };
     let mut reports = client.clone().verify(request).await.unwrap().into_inner();
@@ -218,7 +217,7 @@ pub(crate) async fn verify(client: &Client, repair: bool) -> (Vec<String>, Vec<S
     (violations, repaired)
 }
 
-/// Returns how many accounts are being erased, as `Verify` says.
+/// Returns how many accounts are being erased, by `Verify`.
 pub(crate) async fn being_erased(client: &Client) -> u64 {
     let request = pb::VerifyRequest::default();
     let mut reports = client.clone().verify(request).await.unwrap().into_inner();
@@ -229,7 +228,7 @@ pub(crate) async fn being_erased(client: &Client) -> u64 {
     accounts
 }
 
-/// Waits until nothing waits and all invariants hold; panics with what does not.
+/// Waits until the backlogs are empty and all invariants hold; panics with the violations.
 pub(crate) async fn settles(client: &Client) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -255,15 +254,15 @@ pub(crate) const fn post(id: u64) -> PostId {
     PostId::new(id).unwrap()
 }
 
-/// Returns when a post was made, in seconds since the Unix epoch.
+/// Returns when a post was published, in seconds since the Unix epoch.
 pub(crate) fn seconds(id: u64) -> i64 {
     let made = post(id).created_at().duration_since(std::time::UNIX_EPOCH).unwrap();
     i64::try_from(made.as_secs()).unwrap()
 }
 
-/// Asserts how a call was refused.
+/// Asserts how a call was rejected.
 #[track_caller]
-pub(crate) fn refused<T: std::fmt::Debug>(
+pub(crate) fn assert_rejected<T: std::fmt::Debug>(
     result: Result<T, Status>,
     code: Code,
     reason: ErrorReason,
@@ -274,7 +273,7 @@ pub(crate) fn refused<T: std::fmt::Debug>(
     status
 }
 
-/// Asserts that a call was refused for some fields.
+/// Asserts that a call was rejected for some fields.
 #[track_caller]
 pub(crate) fn names_fields<T: std::fmt::Debug>(result: Result<T, Status>, fields: &[&str]) {
     use tonic_types::StatusExt as _;

@@ -1,4 +1,4 @@
-//! What a timeline service hears: every delivery is kept, and the test says how it answers.
+//! A fake timeline service: it records every delivery, and the test sets how it answers.
 
 use std::{
     future,
@@ -21,29 +21,29 @@ use tonic::{Request, Response, Status, service::Routes};
 /// How it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Mood {
-    /// As it should.
-    Well,
-    /// It is away.
-    Away,
-    /// It takes what it is told, and does not answer.
+pub(crate) enum Mode {
+    /// It succeeds.
+    Ok,
+    /// It is unavailable.
+    Unavailable,
+    /// It records the delivery, and does not answer.
     Hanging,
-    /// It takes what it is told, and answers that it failed.
+    /// It records the delivery, and answers with an error.
     Failing,
 }
 
-/// Timelines that only listen.
+/// A fake timeline service.
 #[derive(Clone, Default)]
 pub(crate) struct Timelines {
     heard: Arc<Mutex<Vec<Delivery>>>,
     largest: Arc<AtomicUsize>,
-    refused: Arc<Mutex<Option<u64>>>,
-    mood: Arc<AtomicU8>,
+    rejected: Arc<Mutex<Option<u64>>>,
+    mode: Arc<AtomicU8>,
 }
 
 impl Timelines {
-    /// Returns every delivery so far, in order, repeated ones too.
-    pub(crate) fn heard(&self) -> Vec<Delivery> {
+    /// Returns every delivery so far, in order, including repeated ones.
+    pub(crate) fn deliveries(&self) -> Vec<Delivery> {
         self.heard.lock().unwrap().clone()
     }
 
@@ -52,18 +52,18 @@ impl Timelines {
         self.heard.lock().unwrap().iter().filter(|heard| heard.post_id == post_id).count()
     }
 
-    /// Returns how many posts the largest call so far delivered.
+    /// Returns the number of posts of the largest call so far.
     pub(crate) fn largest(&self) -> usize {
         self.largest.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn answer(&self, mood: Mood) {
-        self.mood.store(mood as u8, Ordering::SeqCst);
+    pub(crate) fn answer(&self, mode: Mode) {
+        self.mode.store(mode as u8, Ordering::SeqCst);
     }
 
-    /// Refuses a post, and any call that delivers it, or none from now on.
-    pub(crate) fn refuse(&self, post_id: Option<u64>) {
-        *self.refused.lock().unwrap() = post_id;
+    /// Rejects any call that delivers this post; `None` rejects none.
+    pub(crate) fn reject(&self, post_id: Option<u64>) {
+        *self.rejected.lock().unwrap() = post_id;
     }
 
     /// Returns it as a service, to be called in this process or served.
@@ -82,7 +82,7 @@ impl Timelines {
         super::run(self.service(), config)
     }
 
-    /// Serves it on a port that was taken before.
+    /// Serves it on a port that was reserved before.
     pub(crate) fn listen_on(&self, listener: TcpListener, config: &Config) {
         let (service, chassis) = (self.service(), config.chassis.clone());
         tokio::spawn(async move {
@@ -97,27 +97,27 @@ impl TimelineService for Timelines {
         &self,
         request: Request<DeliverRequest>,
     ) -> Result<Response<DeliverResponse>, Status> {
-        let mood = self.mood.load(Ordering::SeqCst);
-        if mood == Mood::Away as u8 {
+        let mode = self.mode.load(Ordering::SeqCst);
+        if mode == Mode::Unavailable as u8 {
             return Err(Status::unavailable("away"));
         }
         let deliveries = request.into_inner().deliveries;
-        let refused = *self.refused.lock().unwrap();
-        if deliveries.iter().any(|delivery| Some(delivery.post_id) == refused) {
+        let rejected = *self.rejected.lock().unwrap();
+        if deliveries.iter().any(|delivery| Some(delivery.post_id) == rejected) {
             return Err(Status::invalid_argument("refused"));
         }
         self.largest.fetch_max(deliveries.len(), Ordering::SeqCst);
         self.heard.lock().unwrap().extend(deliveries);
-        if mood == Mood::Hanging as u8 {
+        if mode == Mode::Hanging as u8 {
             future::pending::<()>().await;
         }
-        if mood == Mood::Failing as u8 {
+        if mode == Mode::Failing as u8 {
             return Err(Status::internal("failed"));
         }
         Ok(Response::new(DeliverResponse {}))
     }
 
-    // The post service asks for nothing else.
+    // The post service calls nothing else.
 
     async fn get_user_timeline(
         &self,

@@ -1,16 +1,13 @@
-//! The two tiers in which posts are: Redis, or else the archive.
+//! The tiered store: posts are in Redis, the hot tier, or else in the archive.
 //!
-//! Redis is asked first, and what is there is true. A post that is not there may have been evicted,
-//! but then it is not newer than its partition's horizon, and nothing waits that says that it ended.
-//! Such a post is asked for in the archive: its row stays as it was when it left Redis until it
-//! comes back. So whatever is evicted, comes back or ends meanwhile, an answer is one that was right
-//! at some moment of the call.
+//! Reads go to Redis first, which is authoritative for what it has. A missing post may be in the
+//! archive if it is not above its partition's eviction watermark and has no tombstone. Its row does
+//! not change between eviction and restore. So whatever is evicted, restored or deleted during a
+//! read, the result was correct at some moment of the call.
 
-mod authors;
+mod author_posts;
 mod lists;
 mod restore;
-
-pub use authors::Newest;
 
 use std::time::Duration;
 
@@ -20,48 +17,48 @@ use moka::sync::Cache;
 use crate::{
     archive::{self, Archive},
     error::Error,
-    post::{Content, Post},
-    store::{Gathered, Store},
+    post::{Content, ListLengths, Post},
+    store::Store,
 };
 
-/// How often a post is looked for that is on its way from one tier to the other.
+/// How many times a call tries again when a post moves between the tiers meanwhile.
 pub(crate) const ATTEMPTS: usize = 5;
 
-/// How many posts are remembered of which the archive knows nothing, and for how long. They are
-/// older than the horizon, so they will not come to be.
+/// The negative cache: posts that neither tier has. They are below the eviction watermark, so they
+/// cannot appear later.
 const ABSENT_MAX: u64 = 100_000;
 const ABSENT_TTL: Duration = Duration::from_secs(30);
 
-/// Posts and what belongs to them, wherever they are.
+/// Posts and what belongs to them, in either tier.
 #[derive(Clone)]
-pub struct Tiers {
+pub struct TieredStore {
     store: Store,
     archive: Option<Archive>,
     absent: Cache<PostId, ()>,
     warm_window: Duration,
 }
 
-impl Tiers {
-    /// Returns what is in a store, and in the archive if there is one. What is brought back from
-    /// there stays for so long at least.
+impl TieredStore {
+    /// Returns the store of a hot tier and an optional archive. A restored post stays in Redis for
+    /// at least `warm_window`.
     pub fn new(store: Store, archive: Option<Archive>, warm_window: Duration) -> Self {
         let absent = Cache::builder().max_capacity(ABSENT_MAX).time_to_live(ABSENT_TTL).build();
         Self { store, archive, absent, warm_window }
     }
 
-    /// Returns what is in Redis.
+    /// Returns the hot tier.
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Returns the archive, which there must be.
+    /// Returns the archive; fails if none is configured.
     pub(crate) fn archive(&self) -> Result<&Archive, Error> {
         self.archive.as_ref().ok_or(Error::Archive(archive::Error::Missing))
     }
 
-    /// Returns posts as a viewer sees them, in the order asked for; `None` where there is none, or
-    /// none that can be read. One round trip to each partition, all sent together, where all are in
-    /// Redis; otherwise one more, and then one or two to the archive.
+    /// Returns posts as a viewer sees them, in the given order; `None` if missing or unreadable.
+    /// One round trip to each partition, sent together, if all are in Redis; otherwise one more,
+    /// then one or two to the archive.
     pub async fn posts(
         &self,
         ids: &[PostId],
@@ -78,9 +75,9 @@ impl Tiers {
         Ok(posts)
     }
 
-    /// Returns those of some posts that exist, as a viewer sees them, and those of which nobody can
-    /// tell now: the archive may have them, and does not answer.
-    pub(crate) async fn posts_as_far_as_known(
+    /// Returns the existing posts among some, as a viewer sees them, and the unknown ones: those
+    /// that may be in the archive while it is unavailable.
+    pub(crate) async fn posts_best_effort(
         &self,
         ids: &[PostId],
         viewer: Option<UserId>,
@@ -92,13 +89,13 @@ impl Tiers {
         if missing.is_empty() {
             return Ok((found, IdSet::default()));
         }
-        let (archived, unknown) = self.archived_as_far_as_known(&missing, viewer).await?;
+        let (archived, unknown) = self.archived_best_effort(&missing, viewer).await?;
         found.extend(archived);
         Ok((found, unknown))
     }
 
-    /// Returns which posts exist, in the order asked for; `None` where nobody can tell now.
-    pub(crate) async fn exist_as_far_as_known(
+    /// Returns which posts exist, in the given order; `None` if unknown.
+    pub(crate) async fn exist_best_effort(
         &self,
         ids: &[PostId],
     ) -> Result<Vec<Option<bool>>, Error> {
@@ -108,14 +105,14 @@ impl Tiers {
         if missing.is_empty() {
             return Ok(exist.into_iter().map(Some).collect());
         }
-        let (found, unknown) = self.archived_as_far_as_known(&missing, None).await?;
-        let exists = |(id, here): (&PostId, bool)| {
-            (!unknown.contains(id)).then_some(here || found.contains_key(id))
+        let (found, unknown) = self.archived_best_effort(&missing, None).await?;
+        let exists = |(id, in_redis): (&PostId, bool)| {
+            (!unknown.contains(id)).then_some(in_redis || found.contains_key(id))
         };
         Ok(ids.iter().zip(exist).map(exists).collect())
     }
 
-    async fn archived_as_far_as_known(
+    async fn archived_best_effort(
         &self,
         missing: &[PostId],
         viewer: Option<UserId>,
@@ -135,13 +132,13 @@ impl Tiers {
         Ok(self.posts(&[id], viewer).await?.pop().flatten())
     }
 
-    /// Returns what posts say, in the order asked for.
+    /// Returns the contents of posts, in the given order.
     pub async fn contents(&self, ids: &[PostId]) -> Result<Vec<Option<Content>>, Error> {
         let posts = self.posts(ids, None).await?;
         Ok(posts.into_iter().map(|post| post.map(|post| post.content)).collect())
     }
 
-    /// Returns which posts exist, in the order asked for.
+    /// Returns which posts exist, in the given order.
     pub async fn exist(&self, ids: &[PostId]) -> Result<Vec<bool>, Error> {
         let mut exist = self.store.exist(ids).await?;
         let missing: Vec<_> =
@@ -154,29 +151,34 @@ impl Tiers {
         Ok(exist)
     }
 
-    /// Returns which posts an account likes, in the order asked for. One round trip to each
-    /// partition, all sent together, where all are newer than what was ever evicted.
+    /// Returns which posts an account likes, in the given order. One round trip to each partition,
+    /// sent together, if all are above the eviction watermark.
     pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<Vec<bool>, Error> {
-        let here = self.store.liked_here(user, ids).await?;
-        let unsure = ids.iter().zip(&here).filter(|(_, liked)| liked.is_none());
+        let in_redis = self.store.liked_in_redis(user, ids).await?;
+        let unsure = ids.iter().zip(&in_redis).filter(|(_, liked)| liked.is_none());
         let unsure: Vec<_> = unsure.map(|(&id, _)| id).collect();
-        let mut there = IdSet::default();
+        let mut archived_likes = IdSet::default();
         if !unsure.is_empty() {
-            // It may have come back since: whether it is here and liked is read at one moment.
-            let here = self.store.posts(&unsure, Some(user)).await?;
-            there.extend(here.iter().flatten().filter(|post| post.liked).map(|post| post.id));
-            let away = unsure.into_iter().zip(here).filter(|(_, here)| here.is_none());
-            let away: Vec<_> = away.map(|(id, _)| id).collect();
-            let found = self.archived(&away, Some(user)).await?;
-            there.extend(found.into_values().filter(|post| post.liked).map(|post| post.id));
+            // A restore may have happened since: one command reads the post and the like.
+            let in_redis = self.store.posts(&unsure, Some(user)).await?;
+            archived_likes
+                .extend(in_redis.iter().flatten().filter(|post| post.liked).map(|post| post.id));
+            let archived_ids =
+                unsure.into_iter().zip(in_redis).filter(|(_, in_redis)| in_redis.is_none());
+            let archived_ids: Vec<_> = archived_ids.map(|(id, _)| id).collect();
+            let found = self.archived(&archived_ids, Some(user)).await?;
+            archived_likes
+                .extend(found.into_values().filter(|post| post.liked).map(|post| post.id));
         }
-        let liked = |(id, here): (&PostId, Option<bool>)| here.unwrap_or(there.contains(id));
-        Ok(ids.iter().zip(here).map(liked).collect())
+        let liked = |(id, in_redis): (&PostId, Option<bool>)| {
+            in_redis.unwrap_or(archived_likes.contains(id))
+        };
+        Ok(ids.iter().zip(in_redis).map(liked).collect())
     }
 
-    /// Returns how many like a post that is not in Redis, but in the archive, and since when an
-    /// account does, if it does; `None` where there is no such post.
-    pub(crate) async fn like_away(
+    /// Returns the number of likes of an archived post, and since when an account likes it. `None`
+    /// if there is no such post.
+    pub(crate) async fn archived_like(
         &self,
         user: UserId,
         id: PostId,
@@ -190,7 +192,7 @@ impl Tiers {
         Ok(Some((likes, since)))
     }
 
-    /// Returns those of some posts that are not in Redis, but in the archive.
+    /// Returns the archived posts among some that are not in Redis.
     pub(crate) async fn archived(
         &self,
         ids: &[PostId],
@@ -199,8 +201,7 @@ impl Tiers {
         self.read_archive(&self.old(ids).await?, viewer).await
     }
 
-    // Those of some posts that are not in Redis which the archive may have, and is not known not to
-    // have.
+    // Returns the posts that the archive may have, among some that are not in Redis.
     async fn old(&self, ids: &[PostId]) -> Result<Vec<PostId>, Error> {
         let may_be = self.store.may_be_archived(ids).await?;
         let is_old = |(id, may_be): &(&PostId, bool)| *may_be && !self.absent.contains_key(*id);
@@ -223,31 +224,35 @@ impl Tiers {
         Ok(found)
     }
 
-    /// Returns for each repost and a post that counts it whether it is on that post's list.
+    /// Returns whether each repost is on the list of the post it is paired with.
     pub(crate) async fn are_listed(&self, pairs: &[(PostId, PostId)]) -> Result<Vec<bool>, Error> {
         let mut listed = self.store.are_listed(pairs).await?;
         let targets: Vec<_> = pairs.iter().map(|&(_, target)| target).collect();
-        let here = self.store.exist(&targets).await?;
-        for ((pair, here), listed) in pairs.iter().zip(here).zip(&mut listed) {
-            if !here && !*listed && self.archive.is_some() {
+        let in_redis = self.store.exist(&targets).await?;
+        for ((pair, in_redis), listed) in pairs.iter().zip(in_redis).zip(&mut listed) {
+            if !in_redis && !*listed && self.archive.is_some() {
                 *listed = self.archive()?.is_listed(*pair).await?;
             }
         }
         Ok(listed)
     }
 
-    /// Returns how many entries the lists of posts have.
-    pub(crate) async fn gathered(&self, ids: &[PostId]) -> Result<Vec<Gathered>, Error> {
-        let (mut gathered, here) =
-            futures::try_join!(self.store.gathered(ids), self.store.exist(ids))?;
-        let away: Vec<_> =
-            ids.iter().zip(&here).filter(|(_, here)| !**here).map(|(&id, _)| id).collect();
-        if self.archive.is_some() && !away.is_empty() {
-            let archived = self.archive()?.gathered(&away).await?;
-            for (id, gathered) in ids.iter().zip(&mut gathered) {
-                *gathered = archived.get(id).copied().unwrap_or(*gathered);
+    /// Returns the lengths of the lists of posts.
+    pub(crate) async fn list_lengths(&self, ids: &[PostId]) -> Result<Vec<ListLengths>, Error> {
+        let (mut list_lengths, in_redis) =
+            futures::try_join!(self.store.list_lengths(ids), self.store.exist(ids))?;
+        let archived_ids: Vec<_> = ids
+            .iter()
+            .zip(&in_redis)
+            .filter(|(_, in_redis)| !**in_redis)
+            .map(|(&id, _)| id)
+            .collect();
+        if self.archive.is_some() && !archived_ids.is_empty() {
+            let archived = self.archive()?.list_lengths(&archived_ids).await?;
+            for (id, list_lengths) in ids.iter().zip(&mut list_lengths) {
+                *list_lengths = archived.get(id).copied().unwrap_or(*list_lengths);
             }
         }
-        Ok(gathered)
+        Ok(list_lengths)
     }
 }

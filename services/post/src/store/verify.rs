@@ -1,4 +1,4 @@
-//! Reads that only `Verify` needs.
+//! Reads that only scans and checks need.
 
 use microblog_domain::{Partition, PostId, Repairs, UserId};
 use microblog_keyspace::{
@@ -6,22 +6,16 @@ use microblog_keyspace::{
     redis::{Cmd, cmd},
 };
 
-use super::{Store, user};
-use crate::{keys, post::Counts};
-
-/// How many entries a post's lists have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gathered {
-    /// Likes, comments and reposts.
-    pub counts: Counts,
-    /// Contents of comments.
-    pub comment_bodies: u64,
-}
+use super::{client::Store, decode::user};
+use crate::{
+    keys,
+    post::{Counts, ListLengths},
+};
 
 impl Store {
-    /// Returns some of a partition's authors, and where to go on; 0 is both the beginning and the
-    /// end. An author may come twice. Up to 100,000 authors, which Redis keeps as one array, come
-    /// at once; that takes it some milliseconds.
+    /// Returns some of a partition's authors, and the next cursor; 0 is both the beginning and the
+    /// end. An author may occur twice. Up to 100,000 authors, which Redis stores as one array, come
+    /// at once, within milliseconds.
     pub async fn authors(
         &self,
         partition: Partition,
@@ -33,9 +27,9 @@ impl Store {
         Ok((cursor, ids.into_iter().map(user).collect::<Result<_, _>>()?))
     }
 
-    /// Returns how many reposts wait to be told, how many posts wait to be delivered, how many
-    /// accounts are being forgotten, and how much the archive may not know, in a partition.
-    pub async fn unfinished(&self, partition: Partition) -> Result<[u64; 4], Error> {
+    /// Returns the lengths of a partition's backlogs: pending reposts, undelivered posts, accounts
+    /// that are being erased, and the archive outbox.
+    pub async fn backlogs(&self, partition: Partition) -> Result<[u64; 4], Error> {
         let keys = [keys::pending(partition), keys::outbox(partition), keys::forgetting(partition)];
         let mut batch = Batch::new();
         for key in keys {
@@ -44,9 +38,9 @@ impl Store {
         batch.query(partition, length("ZCARD", keys::unarchived(partition)));
         let mut answers = self.keyspace.send(batch).await?.into_iter();
         let mut next = || answers.next().map_or(Ok(0), decode::<u64>);
-        let [told, delivered, forgotten, archived] = [next()?, next()?, next()?, next()?];
-        // But for the member that says that there is an archive.
-        Ok([told, delivered, forgotten, archived.saturating_sub(1)])
+        let [pending, undelivered, forgetting, unarchived] = [next()?, next()?, next()?, next()?];
+        // Without the member that enables the outbox.
+        Ok([pending, undelivered, forgetting, unarchived.saturating_sub(1)])
     }
 
     /// Measures how far the clocks of the partitions are ahead of this process's. One batch.
@@ -54,18 +48,18 @@ impl Store {
         self.keyspace.measure_clocks(keys::clock).await
     }
 
-    /// Returns what is wrong with a partition's clock.
+    /// Returns the violation of a partition's clock.
     pub async fn clock_violation(&self, at: Partition) -> Result<Option<String>, Error> {
         self.keyspace.clock_violation(at, keys::clock).await
     }
 
-    /// Sets all clocks back that are too far ahead to issue stamps. Returns what it did.
-    pub async fn mend_clocks(&self) -> Result<Repairs, Error> {
+    /// Sets back all clocks that are too far ahead to issue stamps. Returns the repairs.
+    pub async fn repair_clocks(&self) -> Result<Repairs, Error> {
         self.keyspace.mend_clocks("post_mend_clock", keys::clock).await
     }
 
-    /// Returns how many entries the lists of posts have.
-    pub async fn gathered(&self, ids: &[PostId]) -> Result<Vec<Gathered>, Error> {
+    /// Returns the lengths of the lists of posts.
+    pub async fn list_lengths(&self, ids: &[PostId]) -> Result<Vec<ListLengths>, Error> {
         let mut batch = Batch::with_capacity(4 * ids.len());
         for &id in ids {
             batch.query(id.partition(), length("ZCARD", keys::likes(id)));
@@ -78,12 +72,12 @@ impl Store {
         ids.iter()
             .map(|_| {
                 let counts = Counts { likes: next()?, comments: next()?, reposts: next()? };
-                Ok(Gathered { counts, comment_bodies: next()? })
+                Ok(ListLengths { counts, comment_bodies: next()? })
             })
             .collect()
     }
 
-    /// Returns for each repost and a post that counts it whether it is on that post's list.
+    /// Returns whether each repost is on the list of the post it is paired with.
     pub async fn are_listed(&self, reposts: &[(PostId, PostId)]) -> Result<Vec<bool>, Error> {
         let mut batch = Batch::with_capacity(reposts.len());
         for &(repost, target) in reposts {

@@ -1,4 +1,4 @@
-//! The service on the wire: decode, call, encode; nothing else.
+//! The gRPC handlers: decode, call, encode.
 
 mod lists;
 
@@ -17,30 +17,30 @@ use crate::{
     likes::Likes,
     posts::Posts,
     repair::Repair,
-    store::Length,
-    tiers::Tiers,
+    store::PostCount,
+    tiered_store::TieredStore,
     verify::{self, Report},
     wire::{self, NewComment, NewPost, NewRepost},
 };
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// The service's calls.
+/// The gRPC service.
 #[derive(Clone)]
 pub(crate) struct Rpc {
-    tiers: Tiers,
+    tiered: TieredStore,
     posts: Posts,
     likes: Likes,
     comments: Comments,
 }
 
 impl Rpc {
-    pub(crate) fn new(tiers: Tiers, posts: Posts) -> Self {
-        let (likes, comments) = (Likes::new(tiers.clone()), Comments::new(tiers.clone()));
-        Self { tiers, posts, likes, comments }
+    pub(crate) fn new(tiered: TieredStore, posts: Posts) -> Self {
+        let (likes, comments) = (Likes::new(tiered.clone()), Comments::new(tiered.clone()));
+        Self { tiered, posts, likes, comments }
     }
 
-    // Runs a write to its end, although the caller may hang up meanwhile.
+    // Completes a write even if the caller cancels the call.
     async fn write<T, F>(&self, work: impl FnOnce(Self) -> F) -> Result<T, Status>
     where
         T: Send + 'static,
@@ -162,7 +162,7 @@ impl PostService for Rpc {
             CommentId::parse("comment_id", comment_id),
         )?;
         let comment =
-            self.tiers.comments(post, &[id]).await?.pop().ok_or(Error::CommentNotFound)?;
+            self.tiered.comments(post, &[id]).await?.pop().ok_or(Error::CommentNotFound)?;
         Ok(Response::new(pb::GetCommentResponse { comment: Some(wire::comment(comment)) }))
     }
 
@@ -214,12 +214,12 @@ impl PostService for Rpc {
         request: Request<pb::BatchGetPostCountsRequest>,
     ) -> Answer<pb::BatchGetPostCountsResponse> {
         let users = wire::accounts(&request.get_ref().user_ids).map_err(Error::from)?;
-        let lengths = self.tiers.store().lengths(&users).await.map_err(Error::from)?;
-        let count = |(user, length): (&UserId, Length)| pb::PostCount {
+        let post_counts = self.tiered.store().post_counts(&users).await.map_err(Error::from)?;
+        let count = |(user, posts): (&UserId, PostCount)| pb::PostCount {
             user_id: user.get(),
-            posts: length.total(),
+            posts: posts.total(),
         };
-        let counts = users.iter().zip(lengths).map(count).collect();
+        let counts = users.iter().zip(post_counts).map(count).collect();
         Ok(Response::new(pb::BatchGetPostCountsResponse { counts }))
     }
 
@@ -235,30 +235,30 @@ impl PostService for Rpc {
         request: Request<pb::ForgetUserRequest>,
     ) -> Answer<pb::ForgetUserResponse> {
         let user = UserId::parse("user_id", request.into_inner().user_id).map_err(Error::from)?;
-        self.write(|rpc| async move { Ok(rpc.tiers.store().forget(user).await?) }).await?;
+        self.write(|rpc| async move { Ok(rpc.tiered.store().forget(user).await?) }).await?;
         Ok(Response::new(pb::ForgetUserResponse {}))
     }
 
     async fn verify(&self, request: Request<pb::VerifyRequest>) -> Answer<Self::VerifyStream> {
         let pb::VerifyRequest { user_id, repair } = request.into_inner();
-        let tiers = self.tiers.clone();
-        let repair = repair.then(|| Repair::new(tiers.clone(), self.posts.clone()));
-        // Repairs issue stamps: first, the clocks.
+        let tiered = self.tiered.clone();
+        let repair = repair.then(|| Repair::new(tiered.clone(), self.posts.clone()));
+        // The clocks come first, since repairs issue stamps.
         let clocks = match repair {
-            Some(_) => Some(tiers.store().mend_clocks().await.map_err(Error::from)?),
+            Some(_) => Some(tiered.store().repair_clocks().await.map_err(Error::from)?),
             None => None,
         };
         let clocks = clocks.map(|repairs| Ok(Report { repairs, ..Report::default() }));
         let reports = match user_id {
             0 => stream::iter(Partition::all())
                 .then(move |partition| {
-                    let (tiers, repair) = (tiers.clone(), repair.clone());
+                    let (tiered, repair) = (tiered.clone(), repair.clone());
                     async move {
                         match &repair {
                             Some(repair) => {
-                                verify::repaired_partition(&tiers, repair, partition).await
+                                verify::repaired_partition(&tiered, repair, partition).await
                             }
-                            None => verify::partition(&tiers, partition).await,
+                            None => verify::partition(&tiered, partition).await,
                         }
                     }
                 })
@@ -267,8 +267,8 @@ impl PostService for Rpc {
                 let user = UserId::parse("user_id", id).map_err(Error::from)?;
                 let report = async move {
                     match &repair {
-                        Some(repair) => verify::repaired_author(&tiers, repair, user).await,
-                        None => verify::author(&tiers, user).await,
+                        Some(repair) => verify::repaired_author(&tiered, repair, user).await,
+                        None => verify::author(&tiered, user).await,
                     }
                 };
                 stream::once(report).boxed()

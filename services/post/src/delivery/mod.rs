@@ -1,10 +1,10 @@
-//! How the timeline service hears of posts. It may be away, or refuse one: what it did not take
-//! stays in the outbox, and the [sweeper](crate::Sweeper) delivers it later.
+//! Delivery of posts to the timeline service. A post that it does not accept stays in the delivery
+//! outbox, and the [sweeper](crate::Sweeper) delivers it later.
 //!
-//! New posts go through a [queue](Queue) of their worker: up to [`CALLS_MAX`] calls are under way at
-//! a time, and each takes all posts that came while it had to wait, up to [`BATCH_MAX`]. With few
-//! callers each post has a call of its own, at once; with many, none has to wait for more than a
-//! call or two.
+//! New posts go through a [queue](Queue), one for each worker. Up to
+//! [`CALLS_MAX`](queue::CALLS_MAX) calls are in flight, and each takes up to [`BATCH_MAX`] queued
+//! posts. With few callers, each post has its own call at once; with many, a post waits for a call
+//! or two.
 
 mod queue;
 
@@ -17,27 +17,21 @@ use tokio::{sync::Semaphore, time::timeout};
 use tonic::Status;
 
 use crate::{error::Error, post::Content, store::Store};
-use queue::{Batch, Queue};
+use queue::{BATCH_MAX, Batch, Queue};
 
-/// The most posts that one call delivers, and that are read at once to be delivered.
-const BATCH_MAX: usize = 100;
+/// How long a caller waits for the delivery of its post, and a call for its answer. The sweeper
+/// delivers the post after that.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many calls for new posts a worker has under way. More than one, since one may hang.
-const CALLS_MAX: usize = 4;
+/// The most callers of a worker that wait for a delivery while the timeline service is
+/// unresponsive. The sweeper delivers the posts of the others. Waiting callers must not use up the
+/// slots of readers.
+const WAITING_CALLERS_MAX: usize = 64;
 
-/// How long a caller who publishes waits for the delivery, and a call for new posts for its answer.
-/// After that the sweeper sees to it.
-const ATTEMPT_MAX: Duration = Duration::from_secs(1);
+/// The timeout of a call by the sweeper.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How many callers of a worker wait for a delivery while the timeline service does not answer. The
-/// posts of more are left to the sweeper: a timeline service that hangs must not take the places of
-/// those who read.
-const ATTEMPTS_MAX: usize = 64;
-
-/// For one call of the sweeper's: a peer that hangs must not stop it for ever.
-const CALL_MAX: Duration = Duration::from_secs(5);
-
-/// Delivers posts, and strikes them out of the outbox.
+/// Delivers posts, and removes them from the outbox.
 #[derive(Clone)]
 pub struct Delivery {
     store: Store,
@@ -47,56 +41,55 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Returns the means to deliver to a timeline service. Without one, posts count as delivered.
+    /// Returns a delivery to a timeline service. Without one, all posts count as delivered.
     pub fn new(store: Store, timeline: Option<Peer>) -> Self {
-        let (queue, attempts) = (Arc::default(), Arc::new(Semaphore::new(ATTEMPTS_MAX)));
+        let (queue, attempts) = (Arc::default(), Arc::new(Semaphore::new(WAITING_CALLERS_MAX)));
         Self { store, timeline: timeline.map(TimelineServicePeer::new), queue, attempts }
     }
 
-    /// Delivers a new post if that takes no longer than [`ATTEMPT_MAX`]. While the timeline service
-    /// does not answer, only [`ATTEMPTS_MAX`] callers wait for it. The sweeper does what is left.
+    /// Delivers a new post within [`ATTEMPT_TIMEOUT`]. While the timeline service is unresponsive,
+    /// only [`WAITING_CALLERS_MAX`] callers wait for it. The sweeper delivers what is left.
     pub(crate) async fn attempt(&self, id: PostId, content: &Content) {
-        let is_waiting = self.timeline.is_some() && self.queue.is_unanswered();
+        let is_waiting = self.timeline.is_some() && self.queue.is_unresponsive();
         let permit = is_waiting.then(|| self.attempts.try_acquire());
         if matches!(permit, Some(Err(_))) {
             return;
         }
-        let (done, calls) = self.queue.add(delivery(id, content));
-        if let Some(mut calls) = calls {
+        let (done, dispatcher) = self.queue.add(delivery(id, content));
+        if let Some(mut dispatcher) = dispatcher {
             let delivery = self.clone();
             tokio::spawn(async move {
-                while let Some(batch) = calls.next() {
+                while let Some(batch) = dispatcher.next() {
                     delivery.deliver_batch(batch).await;
                 }
             });
         }
-        if timeout(ATTEMPT_MAX, done).await.is_err() {
-            tracing::debug!("a delivery takes long and is left to the sweeper");
+        if timeout(ATTEMPT_TIMEOUT, done).await.is_err() {
+            tracing::debug!("delivery timed out; the sweeper repeats it");
         }
     }
 
-    // Its callers go on when the batch is dropped, whatever became of it.
+    // Dropping the batch resumes its callers, whatever the result.
     async fn deliver_batch(&self, batch: Batch) {
         let Some(joint) = batch.joint() else { return };
-        let work = self.deliver_parts(batch.deliveries(), ATTEMPT_MAX);
+        let work = self.deliver_bisecting(batch.deliveries(), ATTEMPT_TIMEOUT);
         if let Err(error) = joint.run(work).await {
             let error = &error as &dyn std::error::Error;
-            tracing::debug!(error, "posts are left to the sweeper");
+            tracing::debug!(error, "delivery failed; the sweeper repeats it");
         }
     }
 
-    /// Delivers posts that are in the outbox, any number of them. May be repeated.
+    /// Delivers any number of posts of the outbox. May be repeated.
     ///
-    /// A post that is refused keeps no other from being delivered, unless the service is away: then
-    /// all would be. The first failure is returned.
+    /// A rejected post does not stop the others; an outage does. Returns the first failure.
     pub async fn deliver(&self, ids: &[PostId]) -> Result<(), Error> {
         let mut outcome = Ok(());
         for ids in ids.chunks(BATCH_MAX) {
             let contents = self.store.contents(ids).await?;
-            // What was deleted meanwhile left the outbox with it.
+            // Deleting a post removes it from the outbox.
             let posts = ids.iter().zip(&contents);
             let found = posts.filter_map(|(&id, content)| Some(delivery(id, content.as_ref()?)));
-            let delivered = self.deliver_parts(found.collect(), CALL_MAX).await;
+            let delivered = self.deliver_bisecting(found.collect(), CALL_TIMEOUT).await;
             let is_outage = delivered.as_ref().is_err_and(Error::is_outage);
             outcome = outcome.and(delivered);
             if is_outage {
@@ -106,17 +99,17 @@ impl Delivery {
         outcome
     }
 
-    // Delivers posts together. Where that is refused, each half of them for itself, and so on: one
-    // that is refused keeps no other from being delivered.
-    async fn deliver_parts(
+    // Delivers posts in one call. If it is rejected, bisects the posts until each rejected one is
+    // alone.
+    async fn deliver_bisecting(
         &self,
         deliveries: Vec<timeline::Delivery>,
-        call_max: Duration,
+        call_timeout: Duration,
     ) -> Result<(), Error> {
         let mut outcome = Ok(());
         let mut parts = vec![deliveries];
         while let Some(mut part) = parts.pop() {
-            let delivered = self.deliver_together(&part, call_max).await;
+            let delivered = self.deliver_call(&part, call_timeout).await;
             match &delivered {
                 Err(error) if error.is_outage() => return delivered,
                 Err(_) if part.len() > 1 => {
@@ -127,7 +120,7 @@ impl Delivery {
                 Err(error) => {
                     let error = error as &dyn std::error::Error;
                     let post = part.first().map(|delivery| delivery.post_id);
-                    tracing::debug!(post, error, "a post cannot be delivered");
+                    tracing::debug!(post, error, "post rejected by the timeline service");
                 }
                 Ok(()) => {}
             }
@@ -136,10 +129,10 @@ impl Delivery {
         outcome
     }
 
-    async fn deliver_together(
+    async fn deliver_call(
         &self,
         deliveries: &[timeline::Delivery],
-        call_max: Duration,
+        call_timeout: Duration,
     ) -> Result<(), Error> {
         if deliveries.is_empty() {
             return Ok(());
@@ -147,12 +140,12 @@ impl Delivery {
         let delivered = deliveries.iter().filter_map(|delivery| PostId::new(delivery.post_id));
         let delivered: Vec<_> = delivered.collect();
         if let Some(timeline) = &self.timeline {
-            // Who posts may not tell timelines of posts: we do, of what we wrote down.
+            // The principal of a caller who posts may not call Deliver; this service may.
             let request = timeline::DeliverRequest { deliveries: deliveries.to_vec() };
-            let answer = timeout(call_max, context::as_system(timeline.deliver(request)));
+            let answer = timeout(call_timeout, context::as_system(timeline.deliver(request)));
             let late = |_| Err(Status::deadline_exceeded("no answer in time"));
             let answer = answer.await.unwrap_or_else(late).map_err(Error::Timeline);
-            self.queue.note(answer.as_ref().is_err_and(Error::is_outage));
+            self.queue.record_answer(answer.as_ref().is_err_and(Error::is_outage));
             answer?;
         }
         self.store.delivered(&delivered).await?;

@@ -1,4 +1,4 @@
-//! What is measured of the archive. Alone in its process: the meter provider is the process's.
+//! Metrics of the archive. Alone in its process, since the meter provider is global.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -20,7 +20,7 @@ use support::{
 
 const AUTHOR: u64 = id(1);
 
-/// What Prometheus would read.
+/// What Prometheus would scrape.
 struct Measured(Registry);
 
 impl Measured {
@@ -32,7 +32,7 @@ impl Measured {
         Self(registry)
     }
 
-    /// Returns the sum of all series of this name that have these labels.
+    /// Returns the sum of all series of this name with these labels.
     fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let text = TextEncoder::new().encode_to_string(&self.0.gather()).unwrap();
         let labels: Vec<_> =
@@ -90,7 +90,7 @@ async fn operations_and_connections_are_measured() {
         assert_eq!(operations("error_type", refused), 1.0);
         if kind == Kind::Postgres {
             archives.postgres().kill();
-            eventually("nobody answers", PATIENCE, async || {
+            eventually("the archive is unavailable", PATIENCE, async || {
                 aging.system.get(older, 0).await.unwrap_err();
                 operations("error_type", "unavailable") + operations("error_type", "timeout") >= 1.0
             })

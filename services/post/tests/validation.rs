@@ -1,4 +1,4 @@
-//! Whatever comes in is answered: each wrong field is named, nothing is written, nothing crashes.
+//! Validation of requests: each invalid field is named, nothing is written, nothing crashes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -9,15 +9,15 @@ use microblog_proto::{
     post::{self as pb, entity::Target},
 };
 use microblog_testkit::Topology::Single;
-use support::{System, id, names_fields, refused, request_id};
+use support::{System, assert_rejected, id, names_fields, request_id};
 use tonic::Code;
 
 const WRONG_IDS: [u64; 4] = [0, 1 << 53, 1 << 63, u64::MAX];
 
-/// Nothing, or nothing that shows.
+/// Empty or invisible texts.
 const EMPTY: [&str; 6] = ["", "   ", "\n\r\n", "\u{200b}\u{200d}", " \u{3000}", "\u{fe0f}\u{2060}"];
 
-/// What disturbs the text around it.
+/// Characters that disturb the text around them.
 const DISTURBING: [&str; 12] = [
     "a\0b",
     "a\u{7}b",
@@ -34,7 +34,7 @@ const DISTURBING: [&str; 12] = [
 ];
 
 #[tokio::test]
-async fn every_wrong_field_of_a_write_is_named() {
+async fn every_invalid_field_of_a_write_is_named() {
     let system = System::start(Single).await;
     let mut client = system.client.clone();
     let nil = "00000000-0000-0000-0000-000000000000";
@@ -53,7 +53,7 @@ async fn every_wrong_field_of_a_write_is_named() {
         };
         let fields = ["author_id", "request_id", "post_id", "text"];
         names_fields(client.repost(repost).await, &fields);
-        // No comment is answered where the field is 0.
+        // 0 means that the comment is not a reply.
         let in_reply_to_id = number.max(1 << 53);
         let comment =
             pb::AddCommentRequest { author_id, request_id, post_id, text, in_reply_to_id };
@@ -73,12 +73,12 @@ async fn every_wrong_field_of_a_write_is_named() {
 }
 
 #[tokio::test]
-async fn every_wrong_field_of_a_read_is_named() {
+async fn every_invalid_field_of_a_read_is_named() {
     let system = System::start(Single).await;
     let mut client = system.client.clone();
     for number in WRONG_IDS {
         let (post_id, author_id, page_size) = (number, number, -1);
-        // Nobody looks where the field is 0.
+        // 0 means no viewer.
         let viewer_id = number.max(1 << 53);
         let get = pb::GetPostRequest { post_id, viewer_id };
         names_fields(client.get_post(get).await, &["post_id", "viewer_id"]);
@@ -118,7 +118,7 @@ async fn every_wrong_field_of_a_read_is_named() {
 }
 
 #[tokio::test]
-async fn texts_that_show_nothing_or_disturb_others_are_refused() {
+async fn invisible_and_disturbing_texts_are_rejected() {
     let system = System::start(Single).await;
     let post = system.create(id(1), "a post").await.unwrap().id;
     let stacked = format!("a{}", "\u{301}".repeat(100_000));
@@ -145,10 +145,10 @@ async fn texts_that_show_nothing_or_disturb_others_are_refused() {
 }
 
 #[tokio::test]
-async fn texts_have_up_to_2000_characters_as_people_count_them() {
+async fn texts_have_up_to_2000_grapheme_clusters() {
     let system = System::start(Single).await;
     let post = system.create(id(1), "a post").await.unwrap().id;
-    // Each one character, with what it becomes.
+    // Each counts as one character, with its stored form.
     for (written, kept) in [
         ("x", "x"),
         ("微", "微"),
@@ -174,7 +174,7 @@ async fn texts_have_up_to_2000_characters_as_people_count_them() {
 }
 
 #[tokio::test]
-async fn what_texts_point_to_is_found_in_posts_reposts_and_comments() {
+async fn entities_are_found_in_posts_reposts_and_comments() {
     let system = System::start(Single).await;
     let text = "👍🏽 @Bob_1 on #微博 话题#, #Rust! mail ann@example.org";
     let made = system.create(id(1), text).await.unwrap();
@@ -210,12 +210,12 @@ async fn what_texts_point_to_is_found_in_posts_reposts_and_comments() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_large_is_refused_and_the_next_is_served() {
+async fn a_message_that_is_too_large_is_rejected_and_the_next_is_served() {
     let system = System::start(Single).await;
     let huge = "x".repeat(5_000_000);
     let reason = ErrorReason::MessageTooLarge;
-    refused(system.create(id(1), &huge).await, Code::ResourceExhausted, reason);
+    assert_rejected(system.create(id(1), &huge).await, Code::ResourceExhausted, reason);
     let comment = system.comment(id(1), id(2), &huge, 0).await;
-    refused(comment, Code::ResourceExhausted, reason);
+    assert_rejected(comment, Code::ResourceExhausted, reason);
     system.create(id(1), "small").await.unwrap();
 }

@@ -1,18 +1,18 @@
-//! The lists of a post, and its comments.
+//! The lists and comments of a post, across Redis and the archive.
 
 use std::collections::HashMap;
 
 use microblog_domain::{CommentId, PostId};
 use microblog_keyspace::{Entry, Page};
 
-use super::{ATTEMPTS, Tiers};
+use super::{ATTEMPTS, TieredStore};
 use crate::{
     comment::Comment,
     error::Error,
     store::{List, Presence},
 };
 
-impl Tiers {
+impl TieredStore {
     /// Returns a page of a post's list.
     pub async fn list(
         &self,
@@ -23,13 +23,14 @@ impl Tiers {
     ) -> Result<Page, Error> {
         for _ in 0..ATTEMPTS {
             let page = self.store.list(list, id, after, count).await?;
-            // What belongs to a post goes with it: only an empty page leaves open where that is.
+            // A post is evicted with its lists: only an empty page may mean that they are archived.
             if !page.entries.is_empty() {
                 return Ok(page);
             }
             match self.store.presence(list, id).await? {
                 Presence::Empty => return Ok(page),
-                // It may have come back just now; otherwise this is behind the last entry.
+                // A restore may have happened in between; otherwise the cursor is behind the last
+                // entry.
                 Presence::Listed => {
                     let page = self.store.list(list, id, after, count).await?;
                     if !page.entries.is_empty()
@@ -41,7 +42,7 @@ impl Tiers {
                 Presence::Absent => return self.archived_list(list, id, after, count).await,
             }
         }
-        Err(Error::Moving)
+        Err(Error::RetriesExhausted)
     }
 
     async fn archived_list(
@@ -65,9 +66,9 @@ impl Tiers {
         Ok(Page { entries, more })
     }
 
-    /// Returns those of some comments on a post that exist and can be read, in the order asked for.
+    /// Returns the existing, readable comments among some on a post, in the given order.
     pub async fn comments(&self, post: PostId, ids: &[CommentId]) -> Result<Vec<Comment>, Error> {
-        if let Some(comments) = self.comments_here(post, ids).await? {
+        if let Some(comments) = self.comments_in_redis(post, ids).await? {
             return Ok(comments);
         }
         if self.archived(&[post], None).await?.is_empty() {
@@ -79,8 +80,8 @@ impl Tiers {
         Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
     }
 
-    /// Returns the same where the post is in Redis; `None` where it is not.
-    pub(crate) async fn comments_here(
+    /// Likewise from Redis alone; `None` if the post is not there.
+    pub(crate) async fn comments_in_redis(
         &self,
         post: PostId,
         ids: &[CommentId],
@@ -92,7 +93,7 @@ impl Tiers {
         if self.store.exist(&[post]).await? != [true] {
             return Ok(None);
         }
-        // It may have come back just now.
+        // A restore may have happened in between.
         Ok(Some(self.store.comments(post, ids).await?))
     }
 }

@@ -1,5 +1,5 @@
-//! What outlives a call: reposts that others may not know, posts that may not be delivered, and
-//! accounts that are being forgotten.
+//! Backlogs of work that outlives a call: pending reposts, the delivery outbox, and accounts that
+//! are being deleted.
 
 use microblog_domain::{Partition, PostId, UserId};
 use microblog_keyspace::{
@@ -7,64 +7,65 @@ use microblog_keyspace::{
     redis::{Cmd, cmd},
 };
 
-use super::{Store, user};
+use super::{client::Store, decode::user};
 use crate::{backlink::Backlink, keys};
 
 impl Store {
-    /// How many entries [`Self::waiting`] and [`Self::undelivered`] return at most for a partition.
-    pub const WAITING_MAX: usize = 100;
+    /// The most entries that [`Self::pending_reposts`] and [`Self::undelivered`] return for a
+    /// partition.
+    pub const BACKLOG_PAGE_MAX: usize = 100;
 
-    /// Returns up to 100 of what waits in each of some partitions, from a rank on: reposts that
-    /// came or went, and the versions of the changes; `None` for what cannot be understood.
-    pub async fn waiting(
+    /// Returns a page of each partition's pending reposts, from a rank on, with the versions of the
+    /// updates; `None` for an unreadable entry.
+    pub async fn pending_reposts(
         &self,
-        places: &[(Partition, usize)],
+        pages_from: &[(Partition, usize)],
     ) -> Result<Vec<Vec<Option<(Backlink, u64)>>>, Error> {
         let command =
             |(partition, rank)| ranks(keys::pending(partition), rank).arg("WITHSCORES").take();
         let entry = |(member, version): (String, f64)| {
             let backlink = Backlink::parse(&member);
             if backlink.is_none() {
-                tracing::error!(member, "what waits in `pending` is no repost, and stays there");
+                tracing::error!(member, "malformed entry in `pending`");
             }
             Some((backlink?, version as u64))
         };
-        let mut pages = Vec::with_capacity(places.len());
-        for answer in self.of_places(places, command).await? {
+        let mut pages = Vec::with_capacity(pages_from.len());
+        for answer in self.read_pages(pages_from, command).await? {
             let members: Vec<(String, f64)> = decode(answer)?;
             pages.push(members.into_iter().map(entry).collect());
         }
         Ok(pages)
     }
 
-    /// Returns up to 100 posts that may not be delivered in each of some partitions, from a rank
-    /// on; `None` for what is no post.
+    /// Returns a page of each partition's delivery outbox, from a rank on; `None` for an unreadable
+    /// entry.
     pub async fn undelivered(
         &self,
-        places: &[(Partition, usize)],
+        pages_from: &[(Partition, usize)],
     ) -> Result<Vec<Vec<Option<PostId>>>, Error> {
         let command = |(partition, rank)| ranks(keys::outbox(partition), rank);
-        let mut pages = Vec::with_capacity(places.len());
-        for answer in self.of_places(places, command).await? {
+        let mut pages = Vec::with_capacity(pages_from.len());
+        for answer in self.read_pages(pages_from, command).await? {
             let ids: Vec<String> = decode(answer)?;
             pages.push(ids.iter().map(|id| parse(id)).collect());
         }
         Ok(pages)
     }
 
-    async fn of_places(
+    async fn read_pages(
         &self,
-        places: &[(Partition, usize)],
+        pages_from: &[(Partition, usize)],
         command: impl Fn((Partition, usize)) -> Cmd,
     ) -> Result<Vec<microblog_keyspace::redis::Value>, Error> {
-        let mut batch = Batch::with_capacity(places.len());
-        for &place in places {
+        let mut batch = Batch::with_capacity(pages_from.len());
+        for &place in pages_from {
             batch.query(place.0, command(place));
         }
         self.keyspace.send(batch).await
     }
 
-    /// Takes posts out of the outbox. All go out together.
+    /// Removes posts from the delivery outbox. All commands go out together.
     pub async fn delivered(&self, ids: &[PostId]) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for id in ids {
@@ -77,7 +78,7 @@ impl Store {
         Ok(())
     }
 
-    /// Records that an account is to be forgotten.
+    /// Marks an account as deleted.
     pub async fn forget(&self, user: UserId) -> Result<(), Error> {
         let partition = user.partition();
         let call = Call::new("post_forget")
@@ -89,12 +90,12 @@ impl Store {
         self.keyspace.call(call).await
     }
 
-    /// Returns accounts that are being forgotten, up to 10 of each partition.
+    /// Returns accounts whose data is being erased, up to 10 of each partition.
     pub async fn forgetting(&self) -> Result<Vec<UserId>, Error> {
         Ok(self.forgetting_since().await?.into_iter().map(|(user, _)| user).collect())
     }
 
-    /// Returns the same, with the stamps since when.
+    /// Returns the same, with the stamps of their deletion.
     pub(crate) async fn forgetting_since(&self) -> Result<Vec<(UserId, u64)>, Error> {
         let mut batch = Batch::new();
         for partition in Partition::all() {
@@ -111,9 +112,9 @@ impl Store {
         Ok(users)
     }
 
-    /// Ends the forgetting of an account whose comments and likes are erased, if it has no posts any
-    /// more. Returns whether that is so.
-    pub async fn forgot(&self, user: UserId) -> Result<bool, Error> {
+    /// Completes the deletion of an account whose comments and likes are erased, if it has no posts
+    /// left. Returns whether it has none.
+    pub async fn finish_forgetting(&self, user: UserId) -> Result<bool, Error> {
         let partition = user.partition();
         let call = Call::new("post_forgot")
             .key(keys::forgetting(partition))
@@ -127,12 +128,12 @@ impl Store {
 fn parse(member: &str) -> Option<PostId> {
     let id = member.parse().ok().and_then(PostId::new);
     if id.is_none() {
-        tracing::error!(member, "what waits in `outbox` is no post, and stays there");
+        tracing::error!(member, "malformed entry in `outbox`");
     }
     id
 }
 
-// A page of a list by rank: entries only ever leave it, or are added at its end.
+// A page by rank: entries are only removed, or added at the end.
 fn ranks(key: String, rank: usize) -> Cmd {
-    cmd("ZRANGE").arg(key).arg(rank).arg(rank + Store::WAITING_MAX - 1).take()
+    cmd("ZRANGE").arg(key).arg(rank).arg(rank + Store::BACKLOG_PAGE_MAX - 1).take()
 }

@@ -1,5 +1,4 @@
-//! What the archive is asked for a call that is recorded is part of its trace, and costs no span
-//! elsewhere.
+//! Spans of the archive: an operation of a traced call is in its trace; other calls have none.
 
 use std::{
     collections::BTreeMap,
@@ -24,21 +23,21 @@ use crate::{
 };
 
 on_both! {
-    a_recorded_call_that_reads_an_old_post_has_a_span_of_the_archive
+    a_traced_read_of_an_archived_post_has_a_span
 }
 
 const AUTHOR: u64 = id(1);
 
-/// What a span tells, and the name of the one that it is in.
-type Told = BTreeMap<&'static str, String>;
+/// The fields of a span, and the name of its parent.
+type SpanFields = BTreeMap<&'static str, String>;
 
 /// The spans of the archive.
 #[derive(Clone, Default)]
-struct Spans(Arc<Mutex<Vec<(span::Id, Told)>>>);
+struct Spans(Arc<Mutex<Vec<(span::Id, SpanFields)>>>);
 
 impl Spans {
-    /// Returns what there was since the last look.
-    fn take(&self) -> Vec<Told> {
+    /// Returns the spans since the last call.
+    fn take(&self) -> Vec<SpanFields> {
         self.0.lock().unwrap().drain(..).map(|(_, told)| told).collect()
     }
 }
@@ -48,7 +47,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
         if span.metadata().target() != "microblog::sql" {
             return;
         }
-        let mut told = Told::new();
+        let mut told = SpanFields::new();
         let parent = context.span(id).and_then(|span| span.parent());
         told.extend(parent.map(|parent| ("parent", parent.name().to_owned())));
         span.record(&mut Reading(&mut told));
@@ -63,7 +62,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
     }
 }
 
-struct Reading<'a>(&'a mut Told);
+struct Reading<'a>(&'a mut SpanFields);
 
 impl field::Visit for Reading<'_> {
     fn record_str(&mut self, field: &field::Field, value: &str) {
@@ -75,16 +74,14 @@ impl field::Visit for Reading<'_> {
     }
 }
 
-async fn a_recorded_call_that_reads_an_old_post_has_a_span_of_the_archive(
-    archives: &ArchiveServer,
-) {
+async fn a_traced_read_of_an_archived_post_has_a_span(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let mut posts = Vec::new();
     for text in ["old words", "older words"] {
         posts.push(support::post(aging.system.create(AUTHOR, text).await.unwrap().id));
     }
     aging.evict(&[posts[0].get(), posts[1].get()]).await;
-    let (system, tiers) = (aging.url.split(':').next().unwrap(), aging.tiers());
+    let (system, tiered) = (aging.url.split(':').next().unwrap(), aging.tiered());
     let (system, refused) = match system {
         "sqlite" => ("sqlite", "1"),
         _ => ("postgresql", "42P01"),
@@ -93,12 +90,12 @@ async fn a_recorded_call_that_reads_an_old_post_has_a_span_of_the_archive(
     let subscriber = tracing_subscriber::registry().with(spans.clone());
     let _set = tracing::subscriber::set_default(subscriber);
 
-    assert!(tiers.post(posts[0], None).await.unwrap().is_some());
-    assert!(spans.take().is_empty(), "nobody records that");
-    let read = tiers.post(posts[0], None).instrument(info_span!("a call"));
+    assert!(tiered.post(posts[0], None).await.unwrap().is_some());
+    assert!(spans.take().is_empty(), "untraced calls have no span");
+    let read = tiered.post(posts[0], None).instrument(info_span!("a call"));
     assert!(read.await.unwrap().is_some());
     let told = spans.take();
-    assert_eq!(told.len(), 1, "one for each operation: {told:?}");
+    assert_eq!(told.len(), 1, "one span for each operation: {told:?}");
     for (name, value) in [
         ("parent", "a call"),
         ("otel.name", "SELECT posts"),
@@ -114,7 +111,7 @@ async fn a_recorded_call_that_reads_an_old_post_has_a_span_of_the_archive(
 
     let mut archive = connect(&aging.url).await;
     execute(&mut archive, "ALTER TABLE posts RENAME TO elsewhere").await;
-    let read = tiers.post(posts[1], None).instrument(info_span!("a call"));
+    let read = tiered.post(posts[1], None).instrument(info_span!("a call"));
     read.await.unwrap_err();
     let told = spans.take();
     for name in ["error.type", "db.response.status_code"] {

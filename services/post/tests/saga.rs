@@ -1,4 +1,5 @@
-//! What a stop between two steps leaves, what takes it up, and what steps that come late do.
+//! The saga of posts: what a stop between two steps leaves, what the sweeper completes, and what
+//! late steps do.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -9,21 +10,22 @@ use std::time::Duration;
 use microblog_chassis::Peer;
 use microblog_domain::{CommentId, PostId, RequestId, UserId};
 use microblog_post::{
-    Added, Backlink, Change, CommentContent, Content, Delivery, Origin, Published, Reply, Sweeper,
+    AddedComment, Backlink, BacklinkUpdate, CommentContent, Content, Delivery, Origin, Published,
+    Reply, Sweeper,
 };
 use microblog_testkit::{Topology, redis};
-use support::{System, id, timelines::Mood, user};
+use support::{System, id, timelines::Mode, user};
 
 async fn sweep(system: &System) {
     let config = support::config(&system.redis.url("post"), &[]);
     let peer = Peer::local(&system.timelines.service(), &config.chassis);
     let delivery = Delivery::new(system.store.clone(), Some(peer));
-    let mut sweeper = Sweeper::new(support::tiers(&system.store), delivery);
-    sweeper.tell(Duration::ZERO).await.unwrap();
+    let mut sweeper = Sweeper::new(support::tiered(&system.store), delivery);
+    sweeper.notify_targets(Duration::ZERO).await.unwrap();
     sweeper.deliver(Duration::ZERO).await.unwrap();
 }
 
-async fn nothing_is_wrong(system: &System) {
+async fn has_no_violations(system: &System) {
     assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
 }
 
@@ -31,9 +33,9 @@ async fn reposts(system: &System, post_id: u64) -> u64 {
     system.get(post_id, 0).await.unwrap().reposts
 }
 
-/// How many reposts wait to be told, and how many posts wait to be delivered.
-async fn waiting(system: &System, author: UserId) -> [u64; 2] {
-    let [pending, outbox, ..] = system.store.unfinished(author.partition()).await.unwrap();
+/// The number of pending reposts and of undelivered posts.
+async fn backlog_lengths(system: &System, author: UserId) -> [u64; 2] {
+    let [pending, outbox, ..] = system.store.backlogs(author.partition()).await.unwrap();
     [pending, outbox]
 }
 
@@ -42,12 +44,13 @@ fn content(author: UserId, root: u64, reposted: u64) -> Content {
     Content { author, text: "again".to_owned(), origin: Some(Origin { root, reposted }) }
 }
 
-fn changes(id: PostId, content: &Content, version: u64, exists: bool) -> Vec<Change> {
-    let change = |target| Change { backlink: Backlink { repost: id, target }, version, exists };
+fn changes(id: PostId, content: &Content, version: u64, exists: bool) -> Vec<BacklinkUpdate> {
+    let change =
+        |target| BacklinkUpdate { backlink: Backlink { repost: id, target }, version, exists };
     content.counted_by().map(change).collect()
 }
 
-/// Makes a repost and stops.
+/// Publishes a repost without the later steps.
 async fn publish(system: &System, content: &Content) -> PostId {
     let request = RequestId::parse("request_id", &support::request_id()).unwrap();
     match system.store.publish(content, request).await.unwrap() {
@@ -56,13 +59,13 @@ async fn publish(system: &System, content: &Content) -> PostId {
     }
 }
 
-/// Deletes a post and stops.
-async fn delete(system: &System, id: PostId, content: &Content) -> Vec<Change> {
-    let version = system.store.delete(&support::ending(id, content)).await.unwrap().unwrap();
+/// Deletes a post without the later steps.
+async fn delete(system: &System, id: PostId, content: &Content) -> Vec<BacklinkUpdate> {
+    let version = system.store.delete(&support::deletion(id, content)).await.unwrap().unwrap();
     changes(id, content, version, false)
 }
 
-/// Returns the keys of a store that match a pattern, without their partition, in order.
+/// Returns the keys that match a pattern, without their partition, sorted.
 async fn keys(system: &System, pattern: &str) -> Vec<String> {
     let mut keys = Vec::new();
     for node in system.redis.nodes() {
@@ -76,51 +79,55 @@ async fn keys(system: &System, pattern: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_repost_that_stopped_after_its_truth_is_told_and_delivered_by_the_sweeper() {
+async fn the_sweeper_completes_a_repost_that_stopped_after_its_write() {
     for topology in [Topology::Single, Topology::Cluster] {
         let system = System::start_without_jobs(topology).await;
         let root = system.create(id(1), "root").await.unwrap();
         let first = publish(&system, &content(user(2), root.id, root.id)).await;
         let second = publish(&system, &content(user(3), root.id, first.get())).await;
         assert_eq!(reposts(&system, root.id).await, 0);
-        assert_eq!(waiting(&system, user(2)).await, [1, 1]);
-        assert_eq!(waiting(&system, user(3)).await, [2, 1], "its root, and what it reposts");
+        assert_eq!(backlog_lengths(&system, user(2)).await, [1, 1]);
+        assert_eq!(
+            backlog_lengths(&system, user(3)).await,
+            [2, 1],
+            "its root, and what it reposts"
+        );
 
         sweep(&system).await;
         assert_eq!(reposts(&system, root.id).await, 2);
         assert_eq!(reposts(&system, first.get()).await, 1);
         for post in [first, second] {
-            let heard = system.timelines.heard();
+            let heard = system.timelines.deliveries();
             let heard: Vec<_> = heard.iter().filter(|heard| heard.post_id == post.get()).collect();
             let [heard] = heard[..] else { panic!("{heard:?}") };
             assert_eq!(heard.root_id, root.id);
         }
-        nothing_is_wrong(&system).await;
+        has_no_violations(&system).await;
     }
 }
 
 #[tokio::test]
-async fn a_repost_that_is_told_of_twice_counts_once() {
+async fn a_repost_that_is_notified_twice_counts_once() {
     let system = System::start_without_jobs(Topology::Single).await;
     let root = system.create(id(1), "root").await.unwrap();
     let content = content(user(2), root.id, root.id);
     let repost = publish(&system, &content).await;
     let came = changes(repost, &content, repost.get(), true);
     for _ in 0..2 {
-        system.store.tell(&came).await.unwrap();
+        system.store.notify(&came).await.unwrap();
         assert_eq!(reposts(&system, root.id).await, 1);
     }
     let went = delete(&system, repost, &content).await;
     for _ in 0..2 {
-        system.store.tell(&went).await.unwrap();
+        system.store.notify(&went).await.unwrap();
         assert_eq!(reposts(&system, root.id).await, 0);
     }
     system.store.confirm(&went).await.unwrap();
-    nothing_is_wrong(&system).await;
+    has_no_violations(&system).await;
 }
 
 #[tokio::test]
-async fn a_repost_that_was_deleted_does_not_come_back_when_it_is_told_of_late() {
+async fn a_late_notification_does_not_bring_a_deleted_repost_back() {
     for was_told_before in [true, false] {
         let system = System::start_without_jobs(Topology::Single).await;
         let root = system.create(id(1), "root").await.unwrap();
@@ -128,15 +135,15 @@ async fn a_repost_that_was_deleted_does_not_come_back_when_it_is_told_of_late() 
         let repost = publish(&system, &content).await;
         let came = changes(repost, &content, repost.get(), true);
         if was_told_before {
-            system.store.tell(&came).await.unwrap();
+            system.store.notify(&came).await.unwrap();
             system.store.confirm(&came).await.unwrap();
         }
         system.delete(id(2), repost.get()).await.unwrap();
 
-        system.store.tell(&came).await.unwrap();
+        system.store.notify(&came).await.unwrap();
         system.store.confirm(&came).await.unwrap();
         assert_eq!(reposts(&system, root.id).await, 0);
-        nothing_is_wrong(&system).await;
+        has_no_violations(&system).await;
 
         let key = format!("post:{{{}}}:unreposted:{}", user(1).partition(), root.id);
         let mut admin = system.redis.nodes()[0].admin().await;
@@ -146,7 +153,7 @@ async fn a_repost_that_was_deleted_does_not_come_back_when_it_is_told_of_late() 
 }
 
 #[tokio::test]
-async fn what_went_more_than_a_day_ago_is_cleared_away_when_more_goes() {
+async fn tombstones_of_reposts_expire_after_a_day() {
     let system = System::start_without_jobs(Topology::Single).await;
     let root = system.create(id(1), "root").await.unwrap();
     let repost = system.repost(id(2), root.id).await.unwrap();
@@ -161,7 +168,7 @@ async fn what_went_more_than_a_day_ago_is_cleared_away_when_more_goes() {
 }
 
 #[tokio::test]
-async fn a_deletion_that_stopped_after_its_truth_is_told_by_the_sweeper() {
+async fn the_sweeper_completes_a_deletion_that_stopped_after_its_write() {
     for topology in [Topology::Single, Topology::Cluster] {
         let system = System::start_without_jobs(topology).await;
         let root = system.create(id(1), "root").await.unwrap();
@@ -170,91 +177,91 @@ async fn a_deletion_that_stopped_after_its_truth_is_told_by_the_sweeper() {
         let content = content(user(3), root.id, first.id);
         delete(&system, support::post(second.id), &content).await;
         assert_eq!(reposts(&system, root.id).await, 2);
-        assert_eq!(waiting(&system, user(3)).await, [2, 0]);
+        assert_eq!(backlog_lengths(&system, user(3)).await, [2, 0]);
 
-        // The caller does not know that it was done, and repeats it.
+        // The caller did not get the answer, and repeats the call.
         system.delete(id(3), second.id).await.unwrap();
         sweep(&system).await;
         assert_eq!(reposts(&system, root.id).await, 1);
         assert_eq!(reposts(&system, first.id).await, 0);
-        nothing_is_wrong(&system).await;
+        has_no_violations(&system).await;
     }
 }
 
 #[tokio::test]
-async fn who_deletes_a_repost_at_the_same_time_tells_what_the_other_did_not() {
+async fn a_concurrent_deletion_completes_the_notifications_of_the_other() {
     let system = System::start_without_jobs(Topology::Single).await;
     let root = system.create(id(1), "root").await.unwrap();
     let first = system.repost(id(2), root.id).await.unwrap();
     let second = system.repost(id(3), first.id).await.unwrap();
     let (repost, content) = (support::post(second.id), content(user(3), root.id, first.id));
     let went = delete(&system, repost, &content).await;
-    // The other one saw the post while it was there. One of two posts may know by then.
+    // The other call saw the post before. One of two posts may be notified by then.
     for told in [&went[..0], &went[..1]] {
-        system.store.tell(told).await.unwrap();
+        system.store.notify(told).await.unwrap();
         system.store.confirm(told).await.unwrap();
         assert_eq!(delete(&system, repost, &content).await, went);
     }
-    system.store.tell(&went).await.unwrap();
+    system.store.notify(&went).await.unwrap();
     system.store.confirm(&went).await.unwrap();
-    assert_eq!(system.store.delete(&support::ending(repost, &content)).await.unwrap(), None);
+    assert_eq!(system.store.delete(&support::deletion(repost, &content)).await.unwrap(), None);
     assert_eq!(reposts(&system, root.id).await, 1);
     assert_eq!(reposts(&system, first.id).await, 0);
-    nothing_is_wrong(&system).await;
+    has_no_violations(&system).await;
 }
 
 #[tokio::test]
-async fn the_end_of_a_repost_waits_on_when_its_beginning_is_confirmed_late() {
+async fn a_late_confirmation_of_a_repost_keeps_its_deletion_pending() {
     let system = System::start_without_jobs(Topology::Single).await;
     let root = system.create(id(1), "root").await.unwrap();
     let content = content(user(2), root.id, root.id);
     let repost = publish(&system, &content).await;
     let came = changes(repost, &content, repost.get(), true);
-    system.store.tell(&came).await.unwrap();
+    system.store.notify(&came).await.unwrap();
     let went = delete(&system, repost, &content).await;
 
     system.store.confirm(&came).await.unwrap();
-    assert_eq!(waiting(&system, user(2)).await, [1, 0]);
-    system.store.tell(&went).await.unwrap();
+    assert_eq!(backlog_lengths(&system, user(2)).await, [1, 0]);
+    system.store.notify(&went).await.unwrap();
     system.store.confirm(&went).await.unwrap();
-    assert_eq!(waiting(&system, user(2)).await, [0, 0]);
-    nothing_is_wrong(&system).await;
+    assert_eq!(backlog_lengths(&system, user(2)).await, [0, 0]);
+    has_no_violations(&system).await;
 }
 
 #[tokio::test]
-async fn what_was_deleted_before_it_was_delivered_is_not_delivered() {
+async fn a_post_deleted_before_its_delivery_leaves_the_outbox() {
     let system = System::start_without_jobs(Topology::Single).await;
-    system.timelines.answer(Mood::Away);
+    system.timelines.answer(Mode::Unavailable);
     let post = system.create(id(1), "hasty").await.unwrap();
-    assert_eq!(waiting(&system, user(1)).await, [0, 1]);
+    assert_eq!(backlog_lengths(&system, user(1)).await, [0, 1]);
     system.delete(id(1), post.id).await.unwrap();
-    assert_eq!(waiting(&system, user(1)).await, [0, 0]);
-    system.timelines.answer(Mood::Well);
+    assert_eq!(backlog_lengths(&system, user(1)).await, [0, 0]);
+    system.timelines.answer(Mode::Ok);
     sweep(&system).await;
     assert_eq!(system.timelines.times(post.id), 0);
-    nothing_is_wrong(&system).await;
+    has_no_violations(&system).await;
 }
 
 #[tokio::test]
-async fn a_repost_of_a_root_that_is_gone_tells_nobody_and_leaves_no_keys_there() {
+async fn a_repost_of_a_deleted_root_leaves_no_keys_in_the_roots_partition() {
     let system = System::start_without_jobs(Topology::Single).await;
     let root = system.create(id(1), "root").await.unwrap();
-    // It goes just after its reposter saw it.
+    // The root is deleted just after the repost's author read it.
     let content = content(user(2), root.id, root.id);
     system.delete(id(1), root.id).await.unwrap();
     let repost = publish(&system, &content).await;
     sweep(&system).await;
     assert_eq!(keys(&system, &format!("*:{}", root.id)).await, Vec::<String>::new());
     assert!(system.get(repost.get(), 0).await.unwrap().root_deleted);
-    nothing_is_wrong(&system).await;
+    has_no_violations(&system).await;
 
     system.delete(id(2), repost.get()).await.unwrap();
     assert_eq!(keys(&system, &format!("*:{}", root.id)).await, Vec::<String>::new());
-    nothing_is_wrong(&system).await;
+    has_no_violations(&system).await;
 }
 
 #[tokio::test]
-async fn a_deleted_post_leaves_the_memory_of_requests_alone() {
+async fn a_deleted_post_leaves_only_idempotency_keys() {
     let system = System::start_without_jobs(Topology::Single).await;
     let post = system.create(id(1), "rich").await.unwrap();
     system.like(id(2), post.id).await.unwrap();
@@ -274,18 +281,18 @@ async fn a_deleted_post_leaves_the_memory_of_requests_alone() {
     let kinds: Vec<_> = kinds.iter().map(|key| key.split(':').next().unwrap()).collect();
     let expected = [
         &["authors"; 3][..],
-        // Each with the rest before its first stamp.
+        // Each partition has `clock` and `clock:rests`.
         &["clock"; 6],
         &["comment_admission"; 2],
         &["comment_request"; 2],
         &["request"; 3],
     ];
     assert_eq!(kinds, expected.concat());
-    nothing_is_wrong(&system).await;
+    has_no_violations(&system).await;
 }
 
 #[tokio::test]
-async fn a_comment_is_not_made_on_what_went_while_it_was_on_its_way() {
+async fn a_comment_is_rejected_if_its_post_or_comment_was_deleted_meanwhile() {
     let system = System::start_without_jobs(Topology::Single).await;
     let post = system.create(id(1), "discuss").await.unwrap();
     let first = system.comment(id(2), post.id, "first", 0).await.unwrap();
@@ -298,15 +305,15 @@ async fn a_comment_is_not_made_on_what_went_while_it_was_on_its_way() {
         system.store.add_comment(on, &content(in_reply_to), request).await.unwrap()
     };
     system.uncomment(id(2), post.id, first.id).await.unwrap();
-    assert_eq!(add(Some(reply)).await, Added::NoComment);
+    assert_eq!(add(Some(reply)).await, AddedComment::CommentNotFound);
     system.delete(id(1), post.id).await.unwrap();
-    assert_eq!(add(Some(reply)).await, Added::NoPost);
-    assert_eq!(add(None).await, Added::NoPost);
+    assert_eq!(add(Some(reply)).await, AddedComment::PostNotFound);
+    assert_eq!(add(None).await, AddedComment::PostNotFound);
     assert_eq!(keys(&system, &format!("*:{}", post.id)).await, Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn counts_that_fall_to_nothing_take_no_room() {
+async fn counts_of_zero_are_not_stored() {
     let system = System::start_without_jobs(Topology::Single).await;
     let post = system.create(id(1), "fleeting").await.unwrap();
     system.like(id(2), post.id).await.unwrap();
@@ -325,7 +332,7 @@ async fn counts_that_fall_to_nothing_take_no_room() {
 }
 
 #[tokio::test]
-async fn ids_grow_though_the_machines_clock_went_back() {
+async fn ids_grow_after_the_machines_clock_went_back() {
     let system = System::start_without_jobs(Topology::Single).await;
     let first = system.create(id(1), "first").await.unwrap();
     // As if the last stamp had been issued by a clock a minute ahead of now.
@@ -341,5 +348,5 @@ async fn ids_grow_though_the_machines_clock_went_back() {
     system.comment(id(2), third.id, "fourth", 0).await.unwrap();
     let last: u64 = redis::cmd("GET").arg(&key).query_async(&mut admin).await.unwrap();
     assert_eq!(last, ahead + 3, "two posts and a comment");
-    nothing_is_wrong(&system).await;
+    has_no_violations(&system).await;
 }

@@ -1,4 +1,4 @@
-//! Callers who write and know what they wrote, and callers who read and see that it is there.
+//! Callers who write and record what they wrote, and callers who read and compare.
 
 mod readers;
 
@@ -24,24 +24,24 @@ use crate::{
 /// Longer than the service waits for the archive.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Who only makes posts, who changes what others made, and who reads.
+/// Callers who only publish, who change the posts of others, and who read.
 const MAKERS: u64 = 3;
 const CHANGERS: u64 = 5;
 const READERS: u64 = 3;
 
-/// A post as those know it who made and changed it.
+/// The expected state of a post.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     pub(crate) author: u64,
     pub(crate) text: String,
-    /// Its root and what it repeats, or 0.
+    /// Its root and the reposted post, or 0.
     pub(crate) origin: [u64; 2],
     pub(crate) likes: BTreeSet<u64>,
     pub(crate) comments: BTreeMap<u64, String>,
     pub(crate) reposts: BTreeSet<u64>,
 }
 
-/// What was done so far.
+/// The expected state so far.
 #[derive(Default)]
 pub(crate) struct Load {
     pub(crate) posts: Mutex<BTreeMap<u64, Known>>,
@@ -89,7 +89,7 @@ impl Load {
         grows(&self.ill, 1, "calls fail").await;
     }
 
-    /// Makes a call, and makes it again until its outcome is known.
+    /// Repeats a call until its outcome is known.
     async fn until_known<M: Clone, T>(
         &self,
         message: M,
@@ -117,14 +117,14 @@ impl Load {
         }
     }
 
-    /// Returns a number below a bound, another one each time.
+    /// Returns a pseudo-random number below a bound.
     fn any(&self, below: usize) -> usize {
         let step = self.chance.fetch_add(1, Ordering::Relaxed);
         let mixed = (step + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         ((mixed >> 33) as usize) % below.max(1)
     }
 
-    /// Returns a post: one of the first ones, which have left Redis, or any.
+    /// Returns a post: one of the first ones, which are evicted, or any.
     fn any_post(&self) -> Option<(u64, Known)> {
         let posts = self.posts.lock().unwrap();
         let among = if self.any(2) == 0 { posts.len().min(20) } else { posts.len() };
@@ -157,7 +157,7 @@ impl Load {
         }
     }
 
-    /// Changes what others made, as one account.
+    /// Changes posts of others, as one account.
     async fn changes(&self, client: &Client, user_id: u64) {
         while !self.is_stopped() {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -174,7 +174,7 @@ impl Load {
                     let request = pb::UnlikeRequest { user_id, post_id };
                     let likes = self.until_known(request, unlike).await.unwrap().likes;
                     let others = known.likes.iter().filter(|&&id| id != user_id).count();
-                    // Of others, each may take one back meanwhile.
+                    // Each of the other callers may unlike meanwhile.
                     assert!(likes + CHANGERS >= others as u64, "{likes} of {others}");
                     self.of(post_id, |known| known.likes.retain(|&id| id != user_id));
                 }
@@ -185,7 +185,7 @@ impl Load {
                     let like = async |request| client.clone().like(request).await;
                     let request = pb::LikeRequest { user_id, post_id: post };
                     self.until_known(request, like).await.unwrap();
-                    // It may leave before it is deleted.
+                    // It may be evicted before it is deleted.
                     tokio::time::sleep(Duration::from_millis(self.any(300) as u64)).await;
                     self.delete(client, user_id, post).await;
                 }
@@ -211,11 +211,11 @@ impl Load {
             in_reply_to_id,
         };
         let comment = async |request| client.clone().add_comment(request).await;
-        // What it answers may be deleted meanwhile.
+        // The comment that it replies to may be deleted meanwhile.
         let Ok(answer) = self.until_known(request, comment).await else {
             let exists =
                 self.posts.lock().unwrap()[&post_id].comments.contains_key(&in_reply_to_id);
-            assert!(in_reply_to_id != 0 && !exists, "there is no such post, or comment");
+            assert!(in_reply_to_id != 0 && !exists, "the post or comment does not exist");
             return;
         };
         let id = answer.comment.unwrap().id;

@@ -1,10 +1,10 @@
-//! An account with posts in both stores is forgotten by a process that is killed again and again.
+//! A process that is killed again and again erases an account with posts in both tiers.
 
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_domain::Partition;
-use microblog_post::{Archive, Archiver, Mover, Store};
+use microblog_post::{Archive, Archiver, Evictor, Store};
 use microblog_proto::post as pb;
 use microblog_testkit::eventually;
 use tonic::Code;
@@ -24,7 +24,7 @@ const POSTS: usize = 450;
 const GONE: u64 = account(4);
 const OTHER: u64 = account(5);
 
-async fn a_forgotten_account_leaves_nothing(kind: Kind) {
+async fn a_deleted_account_leaves_nothing(kind: Kind) {
     let deployed = Deployed::new(kind).await;
     let process = deployed.start().await;
     let client = client(&process.address());
@@ -32,8 +32,8 @@ async fn a_forgotten_account_leaves_nothing(kind: Kind) {
     let store = Store::open(&config).unwrap();
     let archive = Archive::open(&config.archive).unwrap().unwrap();
     let mut archiver = Archiver::new(store.clone(), archive.clone());
-    // The process makes the tables as well, and SQLite lets one of them fail.
-    eventually("there are tables", PATIENCE, async || archiver.pass().await.is_ok()).await;
+    // The process migrates as well, and SQLite lets one of them fail.
+    eventually("the tables exist", PATIENCE, async || archiver.drain_page().await.is_ok()).await;
 
     let create = |author_id| {
         let (request_id, text) = (request_id(), "secret".to_owned());
@@ -51,7 +51,7 @@ async fn a_forgotten_account_leaves_nothing(kind: Kind) {
         text: "look".to_owned(),
     };
     let repost = client.clone().repost(request).await.unwrap().into_inner().post.unwrap().id;
-    // What it wrote on the posts of another account, which are in both stores as well.
+    // Its likes and comments on posts of another account, which are in both tiers as well.
     let mut others = Vec::new();
     for _ in 0..20 {
         let post = create(OTHER).await.unwrap().post.unwrap().id;
@@ -66,10 +66,10 @@ async fn a_forgotten_account_leaves_nothing(kind: Kind) {
         client.clone().add_comment(request).await.unwrap();
         others.push(post);
     }
-    while archiver.pass().await.unwrap() {}
-    let mover = Mover::new(store.clone(), archive, &config.archive);
-    mover.partition(Partition::of_id(GONE)).await.unwrap();
-    mover.partition(Partition::of_id(OTHER)).await.unwrap();
+    while archiver.drain_page().await.unwrap() {}
+    let evictor = Evictor::new(store.clone(), archive, &config.archive);
+    evictor.partition(Partition::of_id(GONE)).await.unwrap();
+    evictor.partition(Partition::of_id(OTHER)).await.unwrap();
     let url = deployed.archives.url();
     let left = async |what: &str| numbers(&mut connect(&url).await, what).await[0][0];
     let secrets = "SELECT COUNT(*) FROM posts WHERE text = 'secret'";
@@ -77,16 +77,16 @@ async fn a_forgotten_account_leaves_nothing(kind: Kind) {
 
     client.clone().forget_user(pb::ForgetUserRequest { user_id: GONE }).await.unwrap();
     let mut process = process;
-    // Some of them while posts are deleted, and some while what is left is erased.
+    // Some kills during the deletion of posts, and some during the erasure.
     for milliseconds in [30, 600, 1_100, 1_300, 5_500, 700, 1_500] {
         tokio::time::sleep(Duration::from_millis(milliseconds)).await;
         process.kill9();
         process = deployed.start().await;
     }
-    // A process that died has its jobs for some seconds more.
-    eventually("it is forgotten", 6 * PATIENCE, async || {
-        let is_forgotten = store.forgetting().await.unwrap().is_empty();
-        is_forgotten && store.unarchived_count().await.unwrap() == 0
+    // The leases of a killed process last for some seconds.
+    eventually("the account is erased", 6 * PATIENCE, async || {
+        let account_is_erased = store.forgetting().await.unwrap().is_empty();
+        account_is_erased && store.unarchived_count().await.unwrap() == 0
     })
     .await;
     settles(&client).await;
@@ -109,11 +109,11 @@ async fn a_forgotten_account_leaves_nothing(kind: Kind) {
 }
 
 #[tokio::test]
-async fn a_forgotten_account_leaves_nothing_in_postgres() {
-    a_forgotten_account_leaves_nothing(Kind::Postgres).await;
+async fn a_deleted_account_leaves_nothing_in_postgres() {
+    a_deleted_account_leaves_nothing(Kind::Postgres).await;
 }
 
 #[tokio::test]
-async fn a_forgotten_account_leaves_nothing_in_sqlite() {
-    a_forgotten_account_leaves_nothing(Kind::Sqlite).await;
+async fn a_deleted_account_leaves_nothing_in_sqlite() {
+    a_deleted_account_leaves_nothing(Kind::Sqlite).await;
 }

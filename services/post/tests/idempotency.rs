@@ -1,19 +1,19 @@
-//! Requests that come again, because a crash or a lost answer left their caller in doubt: what they
-//! make is made once, and an id that was used for something else is refused.
+//! Idempotency keys: a request that is repeated after a crash or a lost answer executes once, and a
+//! key that was used for another request is rejected.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
 mod support;
 
 use microblog_domain::RequestId;
-use microblog_post::{Admitted, Backlink, Change, Content, Origin, Published};
+use microblog_post::{Backlink, BacklinkUpdate, CommentAdmission, Content, Origin, Published};
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::{Topology, redis};
-use support::{System, id, refused, request_id, timelines::Mood, user};
+use support::{System, assert_rejected, id, request_id, timelines::Mode, user};
 use tonic::{Code, Status};
 
-/// A day, and what less may be left of it.
-const REMEMBERED_SECONDS: std::ops::RangeInclusive<i64> = 86_000..=86_400;
+/// A day, less the time that may have passed.
+const KEY_TTL_SECONDS: std::ops::RangeInclusive<i64> = 86_000..=86_400;
 
 async fn create(
     system: &System,
@@ -53,20 +53,20 @@ async fn comment(
 
 #[track_caller]
 fn is_reused<T: std::fmt::Debug>(answer: Result<T, Status>) {
-    let status = refused(answer, Code::InvalidArgument, ErrorReason::RequestIdReused);
+    let status = assert_rejected(answer, Code::InvalidArgument, ErrorReason::RequestIdReused);
     support::names_fields::<()>(Err(status), &["request_id"]);
 }
 
 #[track_caller]
 fn is_missing<T: std::fmt::Debug>(answer: Result<T, Status>, reason: ErrorReason) {
-    refused(answer, Code::NotFound, reason);
+    assert_rejected(answer, Code::NotFound, reason);
 }
 
 fn parsed(request: &str) -> RequestId {
     RequestId::parse("request_id", request).unwrap()
 }
 
-/// Makes a repost and stops.
+/// Publishes a repost without the later steps.
 async fn publish(system: &System, request: &str, root: u64) -> (pb::Post, Content) {
     let root = support::post(root);
     let origin = Some(Origin { root, reposted: root });
@@ -78,14 +78,14 @@ async fn publish(system: &System, request: &str, root: u64) -> (pb::Post, Conten
 }
 
 #[tokio::test]
-async fn a_repeated_request_tells_and_delivers_what_a_stop_left() {
+async fn a_repeated_request_completes_the_saga() {
     for was_delivered in [false, true] {
         let system = System::start_without_jobs(Topology::Single).await;
         let root = system.create(id(1), "root").await.unwrap();
         let request = request_id();
         let (made, content) = publish(&system, &request, root.id).await;
         if was_delivered {
-            // Then only its root does not know of it.
+            // Only its root is not notified.
             system.store.delivered(&[support::post(made.id)]).await.unwrap();
         }
         assert_eq!(system.get(root.id, 0).await.unwrap().reposts, 0);
@@ -101,7 +101,7 @@ async fn a_repeated_request_tells_and_delivers_what_a_stop_left() {
 }
 
 #[tokio::test]
-async fn a_repeated_request_tells_those_who_were_not_told() {
+async fn a_repeated_request_notifies_the_remaining_targets() {
     for told in 0..2 {
         let system = System::start_without_jobs(Topology::Single).await;
         let root = system.create(id(1), "root").await.unwrap();
@@ -114,8 +114,8 @@ async fn a_repeated_request_tells_those_who_were_not_told() {
         let Published::New(repost) = published else { panic!("{published:?}") };
         system.store.delivered(&[repost]).await.unwrap();
         let backlink = Backlink { repost, target: [root, first][told] };
-        let change = Change { backlink, version: repost.get(), exists: true };
-        system.store.tell(&[change]).await.unwrap();
+        let change = BacklinkUpdate { backlink, version: repost.get(), exists: true };
+        system.store.notify(&[change]).await.unwrap();
         system.store.confirm(&[change]).await.unwrap();
 
         self::repost(&system, 3, &request, first.get(), &content.text).await.unwrap();
@@ -126,20 +126,20 @@ async fn a_repeated_request_tells_those_who_were_not_told() {
 }
 
 #[tokio::test]
-async fn a_repeated_request_delivers_what_could_not_be_delivered() {
+async fn a_repeated_request_delivers_an_undelivered_post() {
     let system = System::start_without_jobs(Topology::Single).await;
-    system.timelines.answer(Mood::Away);
+    system.timelines.answer(Mode::Unavailable);
     let request = request_id();
     let made = create(&system, 1, &request, "hello").await.unwrap();
     assert_eq!(system.timelines.times(made.id), 0);
-    system.timelines.answer(Mood::Well);
+    system.timelines.answer(Mode::Ok);
     assert_eq!(create(&system, 1, &request, "hello").await.unwrap(), made);
     assert_eq!(system.timelines.times(made.id), 1);
     assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn the_id_of_a_post_makes_no_other_post() {
+async fn a_request_id_of_a_post_is_rejected_for_another_post() {
     let system = System::start_without_jobs(Topology::Single).await;
     let [root, other] = ["root", "other"].map(|text| system.create(id(1), text));
     let (root, other) = (root.await.unwrap(), other.await.unwrap());
@@ -156,14 +156,14 @@ async fn the_id_of_a_post_makes_no_other_post() {
     is_reused(create(&system, 2, &again, "see").await);
     let posts = system.store.posts_of(user(2), None, 10).await.unwrap();
     assert_eq!(posts.entries.len(), 2);
-    assert_eq!(create(&system, 2, &plain, " hello\r\n").await.unwrap(), made, "it is the same");
-    // Others may have chosen the same id.
+    assert_eq!(create(&system, 2, &plain, " hello\r\n").await.unwrap(), made, "the same post");
+    // Other accounts may use the same key.
     assert_ne!(create(&system, 3, &plain, "bye").await.unwrap().id, made.id);
     assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn the_id_of_a_comment_makes_no_other_comment() {
+async fn a_request_id_of_a_comment_is_rejected_for_another_comment() {
     let system = System::start_without_jobs(Topology::Single).await;
     // In one partition, and in different ones.
     let posts = [system.create(id(1), "a"), system.create(id(1), "b"), system.create(id(2), "c")];
@@ -189,7 +189,7 @@ async fn the_id_of_a_comment_makes_no_other_comment() {
 }
 
 #[tokio::test]
-async fn a_repost_that_is_repeated_when_its_target_is_gone_answers_what_was_made() {
+async fn a_repeated_repost_returns_the_first_one_after_its_target_is_deleted() {
     let system = System::start_without_jobs(Topology::Single).await;
     let root = system.create(id(1), "root").await.unwrap();
     let first = system.repost(id(2), root.id).await.unwrap();
@@ -207,7 +207,7 @@ async fn a_repost_that_is_repeated_when_its_target_is_gone_answers_what_was_made
 }
 
 #[tokio::test]
-async fn an_answer_that_is_repeated_when_the_answered_is_gone_answers_what_was_made() {
+async fn a_repeated_reply_returns_the_first_one_after_its_comment_is_deleted() {
     let system = System::start_without_jobs(Topology::Single).await;
     let post = system.create(id(1), "discuss").await.unwrap();
     let first = system.comment(id(2), post.id, "first", 0).await.unwrap();
@@ -223,7 +223,7 @@ async fn an_answer_that_is_repeated_when_the_answered_is_gone_answers_what_was_m
 }
 
 #[tokio::test]
-async fn what_was_made_and_deleted_is_not_made_again() {
+async fn a_repeated_request_does_not_recreate_a_deleted_post_or_comment() {
     let system = System::start_without_jobs(Topology::Single).await;
     let post = system.create(id(1), "discuss").await.unwrap();
     let [plain, again, remark] = [request_id(), request_id(), request_id()];
@@ -247,13 +247,13 @@ async fn what_was_made_and_deleted_is_not_made_again() {
 }
 
 #[tokio::test]
-async fn a_comment_that_stopped_when_it_was_let_through_is_made_by_the_repeated_request() {
+async fn a_repeated_request_adds_a_comment_that_stopped_after_admission() {
     let system = System::start_without_jobs(Topology::Single).await;
     let post = system.create(id(1), "discuss").await.unwrap();
     let request = request_id();
     let on = support::post(post.id);
     let admitted = system.store.admit_comment(on, user(2), parsed(&request)).await.unwrap();
-    assert_eq!(admitted, Admitted::Yes);
+    assert_eq!(admitted, CommentAdmission::Admitted);
     assert_eq!(system.get(post.id, 0).await.unwrap().comments, 0);
     let made = comment(&system, 2, &request, post.id, "hello", 0).await.unwrap();
     assert_eq!(comment(&system, 2, &request, post.id, "hello", 0).await.unwrap(), made);
@@ -261,7 +261,7 @@ async fn a_comment_that_stopped_when_it_was_let_through_is_made_by_the_repeated_
 }
 
 #[tokio::test]
-async fn requests_are_remembered_for_a_day() {
+async fn idempotency_keys_expire_after_a_day() {
     let system = System::start_without_jobs(Topology::Single).await;
     let post = system.create(id(1), "discuss").await.unwrap();
     system.comment(id(2), post.id, "hello", 0).await.unwrap();
@@ -272,6 +272,6 @@ async fn requests_are_remembered_for_a_day() {
             redis::cmd("KEYS").arg(pattern).query_async(&mut admin).await.unwrap();
         let [key] = &keys[..] else { panic!("{keys:?}") };
         let left: i64 = redis::cmd("TTL").arg(key).query_async(&mut admin).await.unwrap();
-        assert!(REMEMBERED_SECONDS.contains(&left), "{key}: {left} s");
+        assert!(KEY_TTL_SECONDS.contains(&left), "{key}: {left} s");
     }
 }

@@ -1,4 +1,4 @@
-//! What only a repair changes.
+//! Changes that only a repair makes.
 
 use microblog_domain::{CommentId, Partition, PostId};
 use microblog_keyspace::{
@@ -6,14 +6,14 @@ use microblog_keyspace::{
     redis::{Cmd, cmd},
 };
 
-use super::{Store, body::CommentBody, outcome::Outcome};
+use super::{body::CommentBody, client::Store, comments::comment_call, outcome::Outcome};
 use crate::{backlink::Backlink, comment::CommentContent, keys};
 
 const PAGE: usize = 500;
 
 impl Store {
-    /// Makes the counts of posts the lengths of their lists; what belongs to a post that is not there
-    /// goes. Returns for each whether something was wrong.
+    /// Sets the counts of posts to the lengths of their lists; deletes the lists of missing posts.
+    /// Returns for each post whether something was wrong.
     pub(crate) async fn recount(&self, ids: &[PostId]) -> Result<Vec<bool>, Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for &id in ids {
@@ -22,24 +22,15 @@ impl Store {
         self.keyspace.send(batch).await?.into_iter().map(decode).collect()
     }
 
-    /// Gives a comment its content again, or ends it without one; drops a content without a comment.
-    /// Returns whether something was wrong.
-    pub(crate) async fn mend_comment(
+    /// Restores the body of a comment, or deletes the comment if there is none; deletes a body
+    /// without a comment. Returns whether something was wrong.
+    pub(crate) async fn repair_comment(
         &self,
         post: PostId,
         id: CommentId,
         content: Option<&CommentContent>,
     ) -> Result<bool, Error> {
-        let partition = post.partition();
-        let call = Call::new("post_mend_comment")
-            .key(keys::clock(partition))
-            .key(keys::unarchived(partition))
-            .key(keys::post(post))
-            .key(keys::comments(post))
-            .key(keys::comment_bodies(post))
-            .issuing(partition)
-            .arg(post.get())
-            .arg(id.get());
+        let call = comment_call("post_mend_comment", post, id);
         let call = match content {
             Some(content) => call.arg(CommentBody::write(content)),
             None => call.arg(""),
@@ -47,7 +38,7 @@ impl Store {
         self.keyspace.call(call).await
     }
 
-    /// Puts a repost that exists on the list of a post. Returns whether the post is here.
+    /// Adds an existing repost to the list of a post. Returns whether the post is in Redis.
     pub(crate) async fn relist(&self, backlink: Backlink) -> Result<bool, Error> {
         let Backlink { repost, target } = backlink;
         let call = Call::new("post_relist")
@@ -58,8 +49,8 @@ impl Store {
         Ok(Outcome::read(self.keyspace.call(call).await?)? != Outcome::NotFound)
     }
 
-    /// Returns which of some comments have a content here.
-    pub(crate) async fn have_contents(
+    /// Returns which of some comments have a body in Redis.
+    pub(crate) async fn have_bodies(
         &self,
         post: PostId,
         ids: &[CommentId],
@@ -72,9 +63,9 @@ impl Store {
         self.keyspace.send(batch).await?.into_iter().map(decode).collect()
     }
 
-    /// Returns some of the comments that have a content here, and where to go on; 0 is both the
+    /// Returns some of the comments that have a body in Redis, and the next cursor; 0 is both the
     /// beginning and the end.
-    pub(crate) async fn contents_of_comments(
+    pub(crate) async fn scan_comment_bodies(
         &self,
         post: PostId,
         cursor: u64,
@@ -86,8 +77,7 @@ impl Store {
         Ok((cursor, fields.into_iter().filter_map(id).collect()))
     }
 
-    /// Takes what cannot be read off the lists of what waits to be told and to be delivered, and
-    /// returns it.
+    /// Removes unreadable entries from `pending` and `outbox`, and returns them.
     pub(crate) async fn discard_unreadable(
         &self,
         partition: Partition,

@@ -1,4 +1,4 @@
-//! How many posts and comments an account makes in a minute.
+//! Rate limits of an account's posts and comments.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -10,7 +10,7 @@ use microblog_domain::RequestId;
 use microblog_post::{Content, Published};
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::{Topology, redis};
-use support::{System, id, refused, request_id, user};
+use support::{System, assert_rejected, id, request_id, user};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
@@ -20,7 +20,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const FAR_AHEAD: u64 = 1 << 50;
 const LONG_AGO: u64 = 1;
 
-/// What a limit is on.
+/// The limited operation.
 #[derive(Clone, Copy, Debug)]
 enum Pace {
     Posts,
@@ -65,7 +65,7 @@ impl Limited {
         Self { system, pace, post }
     }
 
-    /// Posts, or comments, with a request's id.
+    /// Posts or comments with an idempotency key.
     async fn write(&self, author: u64, request: &str) -> Result<u64, Status> {
         let (author_id, request_id, text) = (id(author), request.to_owned(), "hello".to_owned());
         let mut client = self.system.client.clone();
@@ -87,15 +87,15 @@ impl Limited {
         self.write(author, &request_id()).await
     }
 
-    /// Asserts that an account has to wait for so long, but for what has passed meanwhile.
+    /// Asserts how long an account has to wait, less the time that has passed.
     async fn waits(&self, author: u64, longest: Duration) {
         let status = self.write_new(author).await;
-        let status = refused(status, Code::ResourceExhausted, self.pace.reason());
+        let status = assert_rejected(status, Code::ResourceExhausted, self.pace.reason());
         let wait = status.get_details_retry_info().unwrap().retry_delay.unwrap();
         assert!(wait > longest / 2 && wait <= longest, "{wait:?}");
     }
 
-    /// Sets when an account's writes so far would be done, relative to what is set.
+    /// Sets the theoretical arrival time of an account, relative to its current value.
     async fn set(&self, author: u64, change: impl Fn(u64) -> u64) {
         let mut admin = self.system.redis.nodes()[0].admin().await;
         let key = self.pace.key(author);
@@ -106,7 +106,7 @@ impl Limited {
 }
 
 #[tokio::test]
-async fn so_many_go_at_once_and_then_one_each_part_of_a_minute() {
+async fn a_burst_of_the_whole_limit_is_followed_by_an_even_pace() {
     for pace in [Pace::Posts, Pace::Comments] {
         let limited = Limited::start(pace, 5).await;
         let mut made = Vec::new();
@@ -116,12 +116,12 @@ async fn so_many_go_at_once_and_then_one_each_part_of_a_minute() {
         }
         limited.waits(1, MINUTE / 5).await;
         limited.waits(1, MINUTE / 5).await;
-        // Others have limits of their own, and what was made is known again.
+        // Other accounts have their own limits, and a repeated request is not limited.
         limited.write_new(2).await.unwrap();
         for (id, request) in &made {
             assert_eq!(limited.write(1, request).await.unwrap(), *id, "{pace:?}");
         }
-        // As if so much time had passed.
+        // Simulates that time has passed.
         limited.set(1, |busy_until| busy_until - 12_000_000).await;
         limited.write_new(1).await.unwrap();
         limited.waits(1, MINUTE / 5).await;
@@ -133,14 +133,14 @@ async fn so_many_go_at_once_and_then_one_each_part_of_a_minute() {
 }
 
 #[tokio::test]
-async fn who_was_made_to_wait_may_go_on_with_the_same_request() {
+async fn a_throttled_request_may_be_repeated_with_its_id() {
     for pace in [Pace::Posts, Pace::Comments] {
         let limited = Limited::start(pace, 1).await;
         limited.write_new(1).await.unwrap();
         let request = request_id();
         for _ in 0..3 {
             let status = limited.write(1, &request).await;
-            refused(status, Code::ResourceExhausted, pace.reason());
+            assert_rejected(status, Code::ResourceExhausted, pace.reason());
         }
         limited.set(1, |busy_until| busy_until - 60_000_000).await;
         let made = limited.write(1, &request).await.unwrap();
@@ -155,15 +155,15 @@ async fn reposts_count_as_posts() {
     let post = limited.write_new(1).await.unwrap();
     system.repost(id(1), post).await.unwrap();
     let refusal = system.repost(id(1), post).await;
-    refused(refusal, Code::ResourceExhausted, ErrorReason::PostsThrottled);
+    assert_rejected(refusal, Code::ResourceExhausted, ErrorReason::PostsThrottled);
     assert_eq!(system.get(post, 0).await.unwrap().reposts, 1);
-    // Comments have a limit of their own, and likes have none.
+    // Comments have their own limit, and likes have none.
     system.comment(id(1), post, "hello", 0).await.unwrap();
     system.like(id(1), post).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_limit_that_does_not_divide_a_minute_is_kept_to_the_last_one() {
+async fn a_limit_that_does_not_divide_a_minute_is_exact() {
     const LIMIT: usize = 1_100;
     let flag = Pace::Posts.limit(1_100);
     let system = System::start_with(Topology::Single, &[&flag]).await;
@@ -172,14 +172,14 @@ async fn a_limit_that_does_not_divide_a_minute_is_kept_to_the_last_one() {
         let request = RequestId::parse("request_id", &request_id()).unwrap();
         system.store.publish(&content, request).await.unwrap()
     };
-    // In a fraction of a second, in which some more places come free.
+    // Within a fraction of a second, in which some more units become free.
     let published = futures::future::join_all((0..2 * LIMIT).map(publish)).await;
     let made = published.iter().filter(|made| matches!(made, Published::New(_))).count();
     assert!((LIMIT..LIMIT + LIMIT / 4).contains(&made), "{made}");
 }
 
 #[tokio::test]
-async fn a_machines_clock_that_went_back_makes_nobody_wait_for_long() {
+async fn a_clock_that_went_back_extends_no_wait_beyond_a_minute() {
     for pace in [Pace::Posts, Pace::Comments] {
         let limited = Limited::start(pace, 5).await;
         limited.write_new(1).await.unwrap();
@@ -189,7 +189,7 @@ async fn a_machines_clock_that_went_back_makes_nobody_wait_for_long() {
 }
 
 #[tokio::test]
-async fn who_was_silent_for_long_may_not_write_more_at_once() {
+async fn inactivity_does_not_increase_the_burst() {
     for pace in [Pace::Posts, Pace::Comments] {
         let limited = Limited::start(pace, 3).await;
         limited.write_new(1).await.unwrap();
@@ -202,7 +202,7 @@ async fn who_was_silent_for_long_may_not_write_more_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_kept_of_a_pace_goes_after_a_minute() {
+async fn rate_limit_keys_expire_after_a_minute() {
     for pace in [Pace::Posts, Pace::Comments] {
         let limited = Limited::start(pace, 5).await;
         limited.write_new(1).await.unwrap();
@@ -214,7 +214,7 @@ async fn what_is_kept_of_a_pace_goes_after_a_minute() {
 }
 
 #[tokio::test]
-async fn without_a_limit_nothing_is_kept() {
+async fn without_a_limit_no_key_is_stored() {
     for pace in [Pace::Posts, Pace::Comments] {
         let limited = Limited::start(pace, 0).await;
         for _ in 0..70 {

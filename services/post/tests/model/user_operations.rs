@@ -1,4 +1,4 @@
-//! The operations of one user, one after the other, each with what is certain at its end.
+//! The sequential operations of one user, each checked against what is certain at its end.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use tokio::time::sleep;
 
 use crate::{
     case::{Case, patiently},
-    movers::any_below,
+    evictors::any_below,
     operation::{Operation, Verb},
     support,
 };
 
-/// How far the deletion of something is.
+/// The state of a deletion.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Deletion {
     pub(crate) has_begun: bool,
     pub(crate) has_ended: bool,
 }
 
-/// Carries out the operations of a user.
+/// Executes the operations of a user.
 pub(crate) async fn run(case: Case, user: UserId, operations: Vec<Operation>) -> Result<(), Error> {
     for operation in operations {
         if case.archived.is_some() {
-            // So that posts are moved meanwhile.
+            // So that posts move meanwhile.
             sleep(Duration::from_millis(any_below(40))).await;
         }
         case.run(user, operation).await?;
@@ -32,7 +32,7 @@ pub(crate) async fn run(case: Case, user: UserId, operations: Vec<Operation>) ->
     Ok(())
 }
 
-/// Returns the id of a request that was not made before.
+/// Returns a new idempotency key.
 pub(crate) fn request_id() -> RequestId {
     RequestId::parse("request_id", &support::request_id()).unwrap()
 }
@@ -44,7 +44,7 @@ pub(crate) fn pick<T>(candidates: impl Iterator<Item = T>, place: usize) -> Opti
     Some(candidates.swap_remove(place))
 }
 
-/// Returns what a call came to, `None` where what it is about is not there.
+/// Returns the result of a call; `None` if the subject does not exist.
 pub(crate) fn found<T>(answer: Result<T, Error>) -> Option<T> {
     match answer {
         Ok(made) => Some(made),
@@ -74,7 +74,7 @@ impl Case {
         }
     }
 
-    /// Returns how far the deletion of any of these is.
+    /// Returns the state of the deletion of any of these.
     pub(crate) fn deletion(&self, posts: &[PostId], comment: Option<CommentId>) -> Deletion {
         let model = self.model();
         let posts = posts.iter().map(|id| &model.posts[id]).map(|made| (made.ends, made.ended));
@@ -90,15 +90,15 @@ impl Case {
         let before = self.deletion(&[post], None);
         let liked = found(patiently(|| self.likes.like(user, post)).await);
         let after = self.deletion(&[post], None);
-        assert!(liked.is_none() || !before.has_ended, "{post} is gone");
+        assert!(liked.is_none() || !before.has_ended, "{post} is deleted");
         let Some((since, likes)) = liked else {
-            assert!(after.has_begun, "{post} is there");
+            assert!(after.has_begun, "{post} exists");
             return Ok(());
         };
         assert!(likes > 0);
         let first = *self.model().likes.entry((post, user)).or_insert(since);
         assert_eq!(since, first, "a like keeps its first time");
-        let is_liked = self.tiers.liked(user, &[post]).await? == [true];
+        let is_liked = self.tiered.liked(user, &[post]).await? == [true];
         assert!(is_liked || self.deletion(&[post], None).has_begun);
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Case {
     async fn unlike(&self, user: UserId, post: PostId) -> Result<(), Error> {
         self.model().likes.remove(&(post, user));
         patiently(|| self.likes.unlike(user, post)).await?;
-        assert_eq!(self.tiers.liked(user, &[post]).await?, [false]);
+        assert_eq!(self.tiered.liked(user, &[post]).await?, [false]);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! What of that which is not in Redis may be in the archive.
+//! The eviction watermark: tells which posts that are not in Redis may be in the archive.
 
 use std::collections::HashMap;
 
@@ -9,28 +9,27 @@ use microblog_keyspace::{
 };
 
 use super::{
-    Store,
-    notes::Note,
-    post,
+    archive_outbox::OutboxEntry,
+    client::Store,
+    decode::post,
     posts::{is_liked, liked},
 };
 use crate::keys;
 
 impl Store {
-    /// Returns which of some posts that are not here may be in the archive: those that were made
-    /// before the newest one that was ever taken off its author's list, and have not ended since.
+    /// Returns which of some posts that are not in Redis may be in the archive: those not above the
+    /// eviction watermark that have no tombstone.
     pub async fn may_be_archived(&self, ids: &[PostId]) -> Result<Vec<bool>, Error> {
-        let horizons = self.horizons(ids).await?;
-        let old: Vec<_> = ids.iter().copied().filter(|id| is_old(&horizons, id)).collect();
-        let mut ended = self.ended(&old).await?.into_iter();
-        let may_be = |id| is_old(&horizons, id) && ended.next() == Some(false);
+        let watermarks = self.watermarks(ids).await?;
+        let old: Vec<_> = ids.iter().copied().filter(|id| is_below(&watermarks, id)).collect();
+        let mut deleted = self.have_tombstones(&old).await?.into_iter();
+        let may_be = |id| is_below(&watermarks, id) && deleted.next() == Some(false);
         Ok(ids.iter().map(may_be).collect())
     }
 
-    /// Returns which posts an account likes, in the order asked for; `None` where it does not like
-    /// what is here, but the post may be in the archive. One round trip to each partition, all sent
-    /// together.
-    pub async fn liked_here(
+    /// Returns which posts an account likes, in the given order; `None` if there is no like in
+    /// Redis, but the post may be in the archive. One round trip to each partition, sent together.
+    pub async fn liked_in_redis(
         &self,
         user: UserId,
         ids: &[PostId],
@@ -41,32 +40,32 @@ impl Store {
             batch.query(id.partition(), liked(id, user));
         }
         for &partition in &partitions {
-            batch.query(partition, horizon(partition));
+            batch.query(partition, watermark(partition));
         }
         let mut answers = self.keyspace.send(batch).await?.into_iter();
         let liked = answers.by_ref().take(ids.len()).map(is_liked);
         let liked: Vec<bool> = liked.collect::<Result<_, _>>()?;
-        let horizons = read_horizons(partitions, answers)?;
-        let known = |(id, liked)| (liked || !is_old(&horizons, id)).then_some(liked);
+        let watermarks = read_watermarks(partitions, answers)?;
+        let known = |(id, liked)| (liked || !is_below(&watermarks, id)).then_some(liked);
         Ok(ids.iter().zip(liked).map(known).collect())
     }
 
-    // The newest post that was ever retired, for each partition of some posts that has one.
-    async fn horizons(&self, ids: &[PostId]) -> Result<HashMap<Partition, PostId>, Error> {
+    // Returns the watermarks of the posts' partitions, where there are any.
+    async fn watermarks(&self, ids: &[PostId]) -> Result<HashMap<Partition, PostId>, Error> {
         let partitions = partitions_of(ids);
         let mut batch = Batch::with_capacity(partitions.len());
         for &partition in &partitions {
-            batch.query(partition, horizon(partition));
+            batch.query(partition, watermark(partition));
         }
-        read_horizons(partitions, self.keyspace.send(batch).await?.into_iter())
+        read_watermarks(partitions, self.keyspace.send(batch).await?.into_iter())
     }
 
-    /// Returns which posts ended without the archive knowing.
-    pub async fn ended(&self, ids: &[PostId]) -> Result<Vec<bool>, Error> {
+    /// Returns which posts have a tombstone in the archive outbox.
+    pub async fn have_tombstones(&self, ids: &[PostId]) -> Result<Vec<bool>, Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for id in ids {
             let mut read = cmd("ZSCORE");
-            read.arg(keys::unarchived(id.partition())).arg(Note::PostEnded(*id).member());
+            read.arg(keys::unarchived(id.partition())).arg(OutboxEntry::PostDeleted(*id).member());
             batch.query(id.partition(), read);
         }
         let is_there = |answer| Ok(!matches!(decode::<Value>(answer)?, Value::Nil));
@@ -81,23 +80,23 @@ fn partitions_of(ids: &[PostId]) -> Vec<Partition> {
     partitions
 }
 
-fn horizon(partition: Partition) -> Cmd {
+fn watermark(partition: Partition) -> Cmd {
     cmd("GET").arg(keys::horizon(partition)).take()
 }
 
-fn read_horizons(
+fn read_watermarks(
     partitions: Vec<Partition>,
     answers: impl Iterator<Item = Value>,
 ) -> Result<HashMap<Partition, PostId>, Error> {
-    let mut horizons = HashMap::new();
+    let mut watermarks = HashMap::new();
     for (partition, answer) in partitions.into_iter().zip(answers) {
-        if let Some(horizon) = decode::<Option<i64>>(answer)? {
-            horizons.insert(partition, post(horizon)?);
+        if let Some(watermark) = decode::<Option<i64>>(answer)? {
+            watermarks.insert(partition, post(watermark)?);
         }
     }
-    Ok(horizons)
+    Ok(watermarks)
 }
 
-fn is_old(horizons: &HashMap<Partition, PostId>, id: &PostId) -> bool {
-    horizons.get(&id.partition()).is_some_and(|horizon| id <= horizon)
+fn is_below(watermarks: &HashMap<Partition, PostId>, id: &PostId) -> bool {
+    watermarks.get(&id.partition()).is_some_and(|watermark| id <= watermark)
 }

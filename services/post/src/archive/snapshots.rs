@@ -1,54 +1,43 @@
-//! What a post has gathered, as it leaves Redis and as it comes back.
+//! Writes and reads snapshots of posts, for eviction and restore.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use microblog_domain::{CommentId, PostId};
 use microblog_keyspace::Entry;
 use sqlx::{Any, Transaction};
 
 use super::{
-    Archive, Error, THAW_MAX,
-    changes::{Late, add_comments, bind_posts, clear},
+    Archive, Error,
+    changes::{OlderThanSnapshot, bind_posts, delete_rows, insert_comments},
     comments, posts,
     sql::{ROWS_MAX, list, number, read, read_id, rows, statement},
 };
-use crate::{comment::Comment, post::Post};
+use crate::snapshot::Snapshot;
 
-/// How many entries of lists one statement writes at most.
+/// The timeout of reading one snapshot.
+const SNAPSHOT_READ_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The most list entries of one statement.
 const ENTRIES_MAX: usize = 100;
 
-/// A list that changed while it was read may name somebody twice: then its post stays in Redis, but
-/// keeps no other there.
+/// A list that changed while it was read may have duplicates. Its post stays in Redis, but must not
+/// keep the others there.
 const SKIP: &str = "ON CONFLICT DO NOTHING";
 
-/// A post with all that it has gathered, as of one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frozen {
-    /// The post. Nobody views it.
-    pub post: Post,
-    /// The stamp of the moment. Of two, the later one counts.
-    pub mark: u64,
-    /// Who likes it, since when.
-    pub likes: Vec<Entry>,
-    /// The comments on it.
-    pub comments: Vec<Comment>,
-    /// What repeats it.
-    pub reposts: Vec<PostId>,
-}
-
 impl Archive {
-    /// Writes down what posts have gathered, unless that is known of a later moment. Returns those
-    /// that were written; one that ended, or that the archive does not know, is not.
-    ///
-    /// All of it happens at once, so that nobody reads a part of it.
-    pub async fn freeze(&self, posts: &[Frozen]) -> Result<HashSet<PostId>, Error> {
+    /// Writes snapshots in one transaction, except those that are older than the stored ones.
+    /// Returns the posts that were written: none that is deleted or has no row.
+    pub async fn write_snapshots(&self, posts: &[Snapshot]) -> Result<HashSet<PostId>, Error> {
         self.write("UPDATE posts likes comments reposts", async move {
             let mut transaction = self.begin().await?;
             let mut written = HashSet::with_capacity(posts.len());
             for posts in posts.chunks(ROWS_MAX) {
                 let newer = set_counts(&mut transaction, posts).await?;
                 let posts: Vec<_> =
-                    posts.iter().filter(|frozen| newer.contains(&frozen.post.id)).collect();
+                    posts.iter().filter(|snapshot| newer.contains(&snapshot.post.id)).collect();
                 if !posts.is_empty() {
                     replace_entries(&mut transaction, &posts).await?;
                     replace_comments(&mut transaction, &posts).await?;
@@ -61,12 +50,12 @@ impl Archive {
         .await
     }
 
-    /// Returns a post with all that it had gathered when it left Redis; `None` where there is none.
-    pub async fn thaw(&self, id: PostId) -> Result<Option<Frozen>, Error> {
-        self.inner.breaker.pass()?;
-        self.within(THAW_MAX, "SELECT posts likes comments reposts", async move {
+    /// Returns the snapshot of a post as of its eviction; `None` if there is none.
+    pub async fn read_snapshot(&self, id: PostId) -> Result<Option<Snapshot>, Error> {
+        self.inner.breaker.check()?;
+        self.within(SNAPSHOT_READ_TIMEOUT, "SELECT posts likes comments reposts", async move {
             let key = || number(id.get());
-            let mut transaction = self.inner.writing.begin().await?;
+            let mut transaction = self.inner.pools.writing.begin().await?;
             let text = format!(
                 "SELECT {}, frozen FROM posts WHERE deleted = 0 AND id = $1",
                 posts::COLUMNS
@@ -93,18 +82,18 @@ impl Archive {
                 .await?;
             let repost = |row| read_id(row, 0, PostId::new);
             let reposts = reposts.iter().map(repost).collect::<Result<_, sqlx::Error>>()?;
-            Ok(Some(Frozen { post, mark, likes, comments, reposts }))
+            Ok(Some(Snapshot { post, mark, likes, comments, reposts }))
         })
         .await
     }
 }
 
-// Sets the counts of posts, and returns those of which nothing later was known.
+// Sets the counts of posts. Returns the posts without a later snapshot.
 async fn set_counts(
     transaction: &mut Transaction<'_, Any>,
-    posts: &[Frozen],
+    posts: &[Snapshot],
 ) -> Result<HashSet<PostId>, sqlx::Error> {
-    // The columns of VALUES have these names in both.
+    // Both databases name the columns of VALUES like this.
     let text = format!(
         "UPDATE posts SET likes = moment.column2, comments = moment.column3, reposts = moment.column4, \
          frozen = moment.column5 FROM (VALUES {}) AS moment \
@@ -112,11 +101,11 @@ async fn set_counts(
          RETURNING posts.id",
         rows(transaction.backend_name(), posts.len(), 5)
     );
-    let query = posts.iter().fold(statement(text), |query, frozen| {
-        let query = query.bind(number(frozen.post.id.get()));
-        let query = query.bind(number(frozen.likes.len() as u64));
-        let query = query.bind(number(frozen.comments.len() as u64));
-        query.bind(number(frozen.reposts.len() as u64)).bind(number(frozen.mark))
+    let query = posts.iter().fold(statement(text), |query, snapshot| {
+        let query = query.bind(number(snapshot.post.id.get()));
+        let query = query.bind(number(snapshot.likes.len() as u64));
+        let query = query.bind(number(snapshot.comments.len() as u64));
+        query.bind(number(snapshot.reposts.len() as u64)).bind(number(snapshot.mark))
     });
     let rows = query.fetch_all(&mut **transaction).await?;
     rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
@@ -124,13 +113,13 @@ async fn set_counts(
 
 async fn replace_entries(
     transaction: &mut Transaction<'_, Any>,
-    posts: &[&Frozen],
+    posts: &[&Snapshot],
 ) -> Result<(), sqlx::Error> {
-    let ids: Vec<_> = posts.iter().map(|frozen| frozen.post.id).collect();
-    clear(transaction, &["likes", "reposts"], &ids).await?;
-    let likes = |frozen: &&Frozen| {
-        let id = frozen.post.id;
-        frozen.likes.iter().map(move |like| (id, *like)).collect::<Vec<_>>()
+    let ids: Vec<_> = posts.iter().map(|snapshot| snapshot.post.id).collect();
+    delete_rows(transaction, &["likes", "reposts"], &ids).await?;
+    let likes = |snapshot: &&Snapshot| {
+        let id = snapshot.post.id;
+        snapshot.likes.iter().map(move |like| (id, *like)).collect::<Vec<_>>()
     };
     let likes: Vec<_> = posts.iter().flat_map(likes).collect();
     for likes in likes.chunks(ENTRIES_MAX) {
@@ -143,9 +132,9 @@ async fn replace_entries(
         });
         query.execute(&mut **transaction).await?;
     }
-    let reposts = |frozen: &&Frozen| {
-        let id = frozen.post.id;
-        frozen.reposts.iter().map(move |repost| (id, *repost)).collect::<Vec<_>>()
+    let reposts = |snapshot: &&Snapshot| {
+        let id = snapshot.post.id;
+        snapshot.reposts.iter().map(move |repost| (id, *repost)).collect::<Vec<_>>()
     };
     let reposts: Vec<_> = posts.iter().flat_map(reposts).collect();
     for reposts in reposts.chunks(ENTRIES_MAX) {
@@ -161,29 +150,29 @@ async fn replace_entries(
     Ok(())
 }
 
-// Adds the comments that are there, and takes out those that were not there any more when the post
-// was marked. These leave no tombstones: were the post to stay in Redis after all, none of its
-// comments must be lost; and one that is late is not added again ([`Late`]).
+// Inserts the comments of the snapshots, and deletes older ones that are not in them. Without
+// tombstones: if the post stays in Redis after all, no comment of it may be lost. A late insert is
+// skipped ([`OlderThanSnapshot`]).
 async fn replace_comments(
     transaction: &mut Transaction<'_, Any>,
-    posts: &[&Frozen],
+    posts: &[&Snapshot],
 ) -> Result<(), sqlx::Error> {
     let mut there: HashSet<(PostId, CommentId)> = HashSet::new();
     let mut marks: HashMap<PostId, u64> = HashMap::new();
     let mut comments = Vec::new();
-    for frozen in posts {
-        marks.insert(frozen.post.id, frozen.mark);
-        there.extend(frozen.comments.iter().map(|comment| (comment.post, comment.id)));
-        comments.extend(frozen.comments.iter().cloned());
+    for snapshot in posts {
+        marks.insert(snapshot.post.id, snapshot.mark);
+        there.extend(snapshot.comments.iter().map(|comment| (comment.post, comment.id)));
+        comments.extend(snapshot.comments.iter().cloned());
     }
     for comments in comments.chunks(ROWS_MAX) {
-        add_comments(transaction, comments, Late::Added).await?;
+        insert_comments(transaction, comments, OlderThanSnapshot::Insert).await?;
     }
     let text = format!(
         "SELECT post, id FROM comments WHERE deleted = 0 AND post IN ({})",
         list(1, posts.len())
     );
-    let query = bind_posts(statement(text), posts.iter().map(|frozen| frozen.post.id));
+    let query = bind_posts(statement(text), posts.iter().map(|snapshot| snapshot.post.id));
     let mut gone = Vec::new();
     for row in query.fetch_all(&mut **transaction).await? {
         let (post, id) = (read_id(&row, 0, PostId::new)?, read_id(&row, 1, CommentId::new)?);

@@ -1,4 +1,4 @@
-//! What comes back into Redis from the archive.
+//! Restores of posts from the archive into Redis.
 
 use std::time::Duration;
 
@@ -6,34 +6,34 @@ use microblog_domain::{PostId, UserId};
 use microblog_keyspace::{Batch, Call, Entry, Error, decode};
 
 use super::{
-    Store,
     body::{CommentBody, PostBody},
-    leases::GONE_MS,
-    leaving::CHUNK,
+    client::Store,
+    decode::wait,
+    eviction::CHUNK,
+    leases::RELEASE_MS,
     outcome::Outcome,
-    wait,
 };
-use crate::{archive::Frozen, comment::Comment, keys};
+use crate::{comment::Comment, keys, snapshot::Snapshot};
 
-/// How long somebody has a post to bring back, unless it is asked for again: so long its writers wait
-/// for somebody who died.
-const RESTORE_LEASE: Duration = Duration::from_secs(10);
+/// The lifetime of a restore lease that is not renewed: writers wait this long after a crash.
+const RESTORE_LEASE_TTL: Duration = Duration::from_secs(10);
 
-/// What became of an attempt to bring a post back.
+/// The result of an attempt to restore a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Restored {
-    /// It is there.
-    Yes,
-    /// It was deleted meanwhile.
+pub enum RestoreOutcome {
+    /// The post is in Redis.
+    Restored,
+    /// The post was deleted meanwhile.
     Deleted,
-    /// Somebody else is at it, or it took too long, or accounts are erased since it was read.
-    Again,
+    /// The lease was lost, the attempt took too long, or an erasure began after the archive was
+    /// read.
+    Retry,
 }
 
 impl Store {
-    /// Begins to bring a post back: one at a time does, and nobody where it is here or ended. Returns
-    /// whether it may.
-    pub async fn begin_restore(&self, id: PostId, whose: &str) -> Result<bool, Error> {
+    /// Acquires the lease to restore a post, unless another holder has it, or the post is in Redis
+    /// or deleted. Returns whether it was acquired.
+    pub async fn begin_restore(&self, id: PostId, holder: &str) -> Result<bool, Error> {
         let call = Call::new("post_begin_restore")
             .key(keys::restoring(id))
             .key(keys::unarchived(id.partition()))
@@ -42,13 +42,13 @@ impl Store {
             .key(keys::restored_comments(id))
             .key(keys::restored_comment_bodies(id))
             .key(keys::restored_reposts(id))
-            .arg(whose)
-            .arg(RESTORE_LEASE.as_millis() as u64)
+            .arg(holder)
+            .arg(RESTORE_LEASE_TTL.as_millis() as u64)
             .arg(id.get());
         self.keyspace.call(call).await
     }
 
-    /// Lets an account have a post brought back. Returns for how long it has to wait, if it has to.
+    /// Admits a restore under an account's rate limit. Returns the time to wait, if any.
     pub async fn admit_restore(&self, user: UserId) -> Result<Option<Duration>, Error> {
         if self.restores_per_minute == 0 {
             return Ok(None);
@@ -58,34 +58,33 @@ impl Store {
         Ok(Some(wait(milliseconds)).filter(|wait| !wait.is_zero()))
     }
 
-    /// Lets somebody else bring a post back.
-    pub async fn give_up_restore(&self, id: PostId, whose: &str) -> Result<bool, Error> {
-        self.prolong_restore(id, whose, GONE_MS).await
+    /// Releases the lease to restore a post.
+    pub async fn release_restore(&self, id: PostId, holder: &str) -> Result<bool, Error> {
+        self.set_restore_lease(id, holder, RELEASE_MS).await
     }
 
-    /// Goes on with a post that is being brought back. Returns whether nobody else is at it, and it
-    /// did not end.
-    pub async fn keep_restore(&self, id: PostId, whose: &str) -> Result<bool, Error> {
-        self.prolong_restore(id, whose, RESTORE_LEASE.as_millis() as u64).await
+    /// Renews the lease to restore a post. Returns whether the holder still has it.
+    pub async fn renew_restore(&self, id: PostId, holder: &str) -> Result<bool, Error> {
+        self.set_restore_lease(id, holder, RESTORE_LEASE_TTL.as_millis() as u64).await
     }
 
-    async fn prolong_restore(&self, id: PostId, whose: &str, ms: u64) -> Result<bool, Error> {
+    async fn set_restore_lease(&self, id: PostId, holder: &str, ms: u64) -> Result<bool, Error> {
         let call = Call::new("post_keep").key(keys::restoring(id));
-        self.keyspace.call(call.arg(whose).arg(ms)).await
+        self.keyspace.call(call.arg(holder).arg(ms)).await
     }
 
-    /// Brings a post back that was begun with. It stays until a stamp. `erasing` is what
-    /// [`Self::erasing`] returned before the archive was read.
+    /// Restores a post under the lease. It may be evicted again after `until`, a stamp. `erasing`
+    /// is the result of [`Self::erasing`] from before the archive was read.
     pub async fn restore(
         &self,
-        frozen: &Frozen,
-        whose: &str,
+        snapshot: &Snapshot,
+        holder: &str,
         until: u64,
         erasing: &str,
-    ) -> Result<Restored, Error> {
-        let id = frozen.post.id;
-        if !self.stage(frozen, whose).await? {
-            return Ok(Restored::Again);
+    ) -> Result<RestoreOutcome, Error> {
+        let id = snapshot.post.id;
+        if !self.stage(snapshot, holder).await? {
+            return Ok(RestoreOutcome::Retry);
         }
         let partition = id.partition();
         let call = Call::new("post_restore")
@@ -98,36 +97,36 @@ impl Store {
             .key(keys::restored_comment_bodies(id))
             .key(keys::restored_reposts(id))
             .key(keys::erasing(partition))
-            .arg(whose)
+            .arg(holder)
             .arg(id.get())
             .arg(until)
-            .arg(PostBody::write(&frozen.post.content))
-            .arg(frozen.likes.len())
-            .arg(frozen.comments.len())
-            .arg(frozen.reposts.len())
+            .arg(PostBody::write(&snapshot.post.content))
+            .arg(snapshot.likes.len())
+            .arg(snapshot.comments.len())
+            .arg(snapshot.reposts.len())
             .arg(erasing);
         match Outcome::read(self.keyspace.call(call).await?)? {
-            Outcome::Done | Outcome::Unchanged => Ok(Restored::Yes),
-            Outcome::NotFound => Ok(Restored::Deleted),
-            Outcome::Open => Ok(Restored::Again),
+            Outcome::Done | Outcome::Unchanged => Ok(RestoreOutcome::Restored),
+            Outcome::NotFound => Ok(RestoreOutcome::Deleted),
+            Outcome::Incomplete => Ok(RestoreOutcome::Retry),
             other => Err(other.unexpected()),
         }
     }
 
-    // Puts aside what a post had gathered. Returns whether all of it was.
-    async fn stage(&self, frozen: &Frozen, whose: &str) -> Result<bool, Error> {
-        let id = frozen.post.id;
+    // Stages the lists of a post. Returns whether the lease was held throughout.
+    async fn stage(&self, snapshot: &Snapshot, holder: &str) -> Result<bool, Error> {
+        let id = snapshot.post.id;
         let stage = |key: String, command: &str| {
             let call = Call::new("post_stage").key(keys::restoring(id)).key(key);
-            call.arg(whose).arg(RESTORE_LEASE.as_millis() as u64).arg(command)
+            call.arg(holder).arg(RESTORE_LEASE_TTL.as_millis() as u64).arg(command)
         };
         let mut batch = Batch::new();
-        for likes in frozen.likes.chunks(CHUNK) {
+        for likes in snapshot.likes.chunks(CHUNK) {
             let call = stage(keys::restored_likes(id), "ZADD");
             let add = |call: Call, like: &Entry| call.arg(like.score).arg(like.member);
             batch.call(id.partition(), likes.iter().fold(call, add));
         }
-        for comments in frozen.comments.chunks(CHUNK) {
+        for comments in snapshot.comments.chunks(CHUNK) {
             let call = stage(keys::restored_comments(id), "ZADD");
             let add =
                 |call: Call, comment: &Comment| call.arg(comment.id.get()).arg(comment.id.get());
@@ -138,7 +137,7 @@ impl Store {
             };
             batch.call(id.partition(), comments.iter().fold(call, add));
         }
-        for reposts in frozen.reposts.chunks(CHUNK) {
+        for reposts in snapshot.reposts.chunks(CHUNK) {
             let call = stage(keys::restored_reposts(id), "ZADD");
             let add = |call: Call, repost: &PostId| call.arg(repost.get()).arg(repost.get());
             batch.call(id.partition(), reposts.iter().fold(call, add));

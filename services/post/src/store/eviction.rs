@@ -1,4 +1,4 @@
-//! What leaves Redis for the archive.
+//! Eviction from Redis: evictable posts, eviction marks and snapshots.
 
 use microblog_domain::{CommentId, Partition, PostId, UserId};
 use microblog_keyspace::{
@@ -7,74 +7,76 @@ use microblog_keyspace::{
 };
 use uuid::Uuid;
 
-use super::{Store, outcome::Outcome, stamp};
-use crate::{archive::Frozen, keys, post::Post};
+use super::{
+    client::Store,
+    decode::{post_ids, stamp},
+    outcome::Outcome,
+};
+use crate::{keys, post::Post, snapshot::Snapshot};
 
-/// The member of an author's list that says that it goes on in the archive. It stands behind all
-/// others.
-pub(crate) const GOES_ON: u64 = 0;
+/// The archive marker: the last member of an author's list that continues in the archive.
+pub(crate) const ARCHIVE_MARKER: u64 = 0;
 
-/// The score of that member is one more than the number of the author's posts that are not on the
-/// list, if it is neither 0 nor as large as this; `functions.lua` has the same number.
+/// The marker's score is one more than the number of unlisted posts, unless it is 0 or at least
+/// this; `functions.lua` has the same number.
 const UNLISTED_MAX: u64 = 1 << 40;
 
-/// How many posts an author has.
+/// The post count of an author.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Length {
-    /// On the list in Redis.
+pub struct PostCount {
+    /// Posts on the list in Redis.
     pub listed: usize,
-    /// The others: retired ones, in Redis or the archive. `None` where they are not counted yet.
+    /// Evictable and archived posts. `None` if they are not counted yet.
     pub unlisted: Option<u64>,
 }
 
-impl Length {
+impl PostCount {
     fn read(entries: usize, marker: Option<f64>) -> Self {
         let Some(marker) = marker else { return Self { listed: entries, unlisted: Some(0) } };
         let (listed, score) = (entries.saturating_sub(1), marker as u64);
         Self { listed, unlisted: (score < UNLISTED_MAX).then(|| score.checked_sub(1)).flatten() }
     }
 
-    /// Returns how many those are together, as far as they are counted.
+    /// Returns the sum, as far as it is counted.
     pub fn total(self) -> u64 {
         self.listed as u64 + self.unlisted.unwrap_or_default()
     }
 }
 
-/// How many entries of a list are read or written by one command.
+/// How many list entries one command reads or writes.
 pub(super) const CHUNK: usize = 500;
 
 impl Store {
-    /// Returns how many posts each of some authors has. One round trip to each partition, all sent
-    /// together.
-    pub async fn lengths(&self, authors: &[UserId]) -> Result<Vec<Length>, Error> {
+    /// Returns the post counts of some authors. One round trip to each partition, sent together.
+    pub async fn post_counts(&self, authors: &[UserId]) -> Result<Vec<PostCount>, Error> {
         let mut batch = Batch::with_capacity(2 * authors.len());
         for &author in authors {
             let key = keys::posts(author);
             batch.query(author.partition(), cmd("ZCARD").arg(&key).take());
-            batch.query(author.partition(), cmd("ZSCORE").arg(&key).arg(GOES_ON).take());
+            batch.query(author.partition(), cmd("ZSCORE").arg(&key).arg(ARCHIVE_MARKER).take());
         }
         let mut answers = self.keyspace.send(batch).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil);
-        let mut length = |_: &UserId| {
+        let mut count = |_: &UserId| {
             let (entries, marker): (usize, Option<f64>) = (decode(next())?, decode(next())?);
-            Ok(Length::read(entries, marker))
+            Ok(PostCount::read(entries, marker))
         };
-        authors.iter().map(&mut length).collect()
+        authors.iter().map(&mut count).collect()
     }
 
-    /// Notes that the posts of an author that are not on their list are being counted, in the place
-    /// of how many there are. Returns what to name to [`Self::count_unlisted`].
+    /// Begins to count an author's unlisted posts: replaces the count by a random token. Returns
+    /// the token for [`Self::count_unlisted`].
     pub(crate) async fn begin_count(&self, author: UserId) -> Result<u64, Error> {
         let (random, _, _, _) = Uuid::new_v4().as_fields();
         let counting = UNLISTED_MAX + u64::from(random);
         let mut add = cmd("ZADD");
-        add.arg(keys::posts(author)).arg("XX").arg(counting).arg(GOES_ON);
+        add.arg(keys::posts(author)).arg("XX").arg(counting).arg(ARCHIVE_MARKER);
         self.keyspace.query::<i64>(add).await?;
         Ok(counting)
     }
 
-    /// Says how many posts of an author are not on their list, unless one came to be or ended since
-    /// they began to be counted. Returns whether it is said.
+    /// Stores the count of an author's unlisted posts, unless that changed since the count began.
+    /// Returns whether it was stored.
     pub(crate) async fn count_unlisted(
         &self,
         author: UserId,
@@ -87,7 +89,7 @@ impl Store {
 
     /// Returns the oldest posts of an author's list, oldest first, up to `count`.
     pub async fn oldest_of(&self, author: UserId, count: usize) -> Result<Vec<PostId>, Error> {
-        // One more for the member that is no post.
+        // One more for the archive marker.
         let ids: Vec<u64> = self
             .keyspace
             .query(cmd("ZRANGE").arg(keys::posts(author)).arg(0).arg(count).take())
@@ -95,9 +97,9 @@ impl Store {
         Ok(ids.into_iter().filter_map(PostId::new).take(count).collect())
     }
 
-    /// Takes posts off their author's list that the archive has, the oldest first. Returns how many:
-    /// fewer where one has still to be told to somebody.
-    pub async fn retire(&self, author: UserId, ids: &[PostId]) -> Result<usize, Error> {
+    /// Makes an author's oldest posts evictable: removes them from the list, if the archive has
+    /// them. Stops at the first one with an outbox entry. Returns how many became evictable.
+    pub async fn make_evictable(&self, author: UserId, ids: &[PostId]) -> Result<usize, Error> {
         let partition = author.partition();
         let call = Call::new("post_retire")
             .key(keys::unarchived(partition))
@@ -108,8 +110,7 @@ impl Store {
         self.keyspace.call(ids.iter().fold(call, |call, id| call.arg(id.get()))).await
     }
 
-    /// Returns up to 100 posts of a partition that are off their author's list, and may be evicted
-    /// at a stamp.
+    /// Returns up to 100 posts of a partition that may be evicted at a stamp.
     pub async fn evictable(&self, partition: Partition, at: u64) -> Result<Vec<PostId>, Error> {
         let mut read = cmd("ZRANGE");
         read.arg(keys::retired(partition)).arg("-inf").arg(at).arg("BYSCORE");
@@ -118,8 +119,9 @@ impl Store {
         Ok(ids.into_iter().filter_map(PostId::new).collect())
     }
 
-    /// Marks posts that are to be evicted. Returns the mark of each; `None` of those that must stay.
-    pub async fn mark(&self, ids: &[PostId]) -> Result<Vec<Option<u64>>, Error> {
+    /// Sets the eviction marks of posts. Returns the marks; `None` for posts that cannot be
+    /// evicted.
+    pub async fn mark_for_eviction(&self, ids: &[PostId]) -> Result<Vec<Option<u64>>, Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for &id in ids {
             let partition = id.partition();
@@ -143,8 +145,8 @@ impl Store {
         self.keyspace.send(batch).await?.into_iter().map(mark).collect()
     }
 
-    /// Returns a marked post with all that it has gathered. What changes meanwhile wipes the mark.
-    pub async fn gather(&self, post: Post, mark: u64) -> Result<Frozen, Error> {
+    /// Reads the snapshot of a marked post. Concurrent changes remove the mark.
+    pub async fn read_snapshot(&self, post: Post, mark: u64) -> Result<Snapshot, Error> {
         let (id, counts) = (post.id, post.counts);
         let likes = self.entries(id, keys::likes(id), counts.likes).await?;
         let comments = self.entries(id, keys::comments(id), counts.comments).await?;
@@ -155,11 +157,12 @@ impl Store {
             comments.extend(self.comments(id, ids).await?);
         }
         let reposts = self.entries(id, keys::reposts(id), counts.reposts).await?;
-        let reposts = super::post_ids(&reposts);
-        Ok(Frozen { post, mark, likes, comments, reposts })
+        let reposts = post_ids(&reposts);
+        Ok(Snapshot { post, mark, likes, comments, reposts })
     }
 
-    // All entries of a list, by rank: if it changes meanwhile, they are not used.
+    // Returns all entries of a list, by rank. If the list changes meanwhile, the mark is gone, and
+    // the result is discarded.
     async fn entries(&self, id: PostId, key: String, count: u64) -> Result<Vec<Entry>, Error> {
         let mut batch = Batch::new();
         for from in (0..count as usize).step_by(CHUNK) {
@@ -179,8 +182,8 @@ impl Store {
         Ok(entries)
     }
 
-    /// Takes posts out of Redis that the archive has as they were when they were marked. Returns
-    /// which; those that were changed since stay, and all while accounts are being erased.
+    /// Evicts posts whose marks are still set. Returns which were evicted: none while a fence
+    /// prevents evictions.
     pub async fn evict(&self, marked: &[(PostId, u64)]) -> Result<Vec<bool>, Error> {
         let mut batch = Batch::with_capacity(marked.len());
         for &(id, mark) in marked {
@@ -197,12 +200,12 @@ impl Store {
         self.keyspace.send(batch).await?.into_iter().map(is_done).collect()
     }
 
-    /// Leaves posts that are off their author's list in peace until a stamp.
-    pub async fn postpone(&self, ids: &[PostId], until: u64) -> Result<(), Error> {
+    /// Postpones the eviction of evictable posts until a stamp.
+    pub async fn postpone_eviction(&self, ids: &[PostId], until: u64) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for id in ids {
             let add = Call::new("post_enlist").key(keys::retired(id.partition()));
-            // Not where it was deleted meanwhile.
+            // `XX`: a post that was deleted meanwhile must not be added.
             batch.call(id.partition(), add.arg("XX").arg(until).arg(id.get()));
         }
         self.keyspace.send(batch).await?;

@@ -1,29 +1,20 @@
-//! The posts of authors, from the newest in Redis to the first one in the archive.
+//! The posts of authors, across Redis and the archive.
 //!
-//! An author's list in Redis is the newest part of its posts: they leave it oldest first, when the
-//! archive has them, and the member 0 stays behind them.
+//! An author's list in Redis holds its newest posts. Posts become evictable oldest first, once the
+//! archive has them, and leave the list; the archive marker, the member 0, then ends the list.
 
 use microblog_domain::{PostId, Stamp, UserId};
 use microblog_keyspace::{Entry, Page};
 
-use super::Tiers;
-use crate::{error::Error, store::GOES_ON};
+use super::TieredStore;
+use crate::{error::Error, post::PostPage, store::ARCHIVE_MARKER};
 
-/// The newest posts of some authors.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Newest {
-    /// The posts, newest first.
-    pub ids: Vec<PostId>,
-    /// Below which there may be more; `None` at the end.
-    pub next: Option<PostId>,
-}
+/// The page size once many of the archived posts turn out to be deleted.
+const DELETED_PAGE: usize = 1_000;
 
-/// How many posts are looked through at once where some of them ended.
-const ENDED_MAX: usize = 1_000;
-
-impl Tiers {
-    /// Returns a page of an author's posts, newest first, back to the first one. One that is short
-    /// before that goes on when the archive answers again.
+impl TieredStore {
+    /// Returns a page of an author's posts, newest first, across both tiers. While the archive is
+    /// unavailable, the page ends early, with more to follow.
     pub async fn posts_of(
         &self,
         author: UserId,
@@ -31,7 +22,7 @@ impl Tiers {
         count: usize,
     ) -> Result<Page, Error> {
         let mut page = self.store.posts_of(author, after, count).await?;
-        if page.entries.last().is_none_or(|last| last.member != GOES_ON) {
+        if page.entries.last().is_none_or(|last| last.member != ARCHIVE_MARKER) {
             return Ok(page);
         }
         page.entries.pop();
@@ -49,30 +40,32 @@ impl Tiers {
         Ok(page)
     }
 
-    /// Returns the newest posts of some authors together, newest first, below a post if one is
-    /// named: up to `count`, fewer only at the end, or as far as they are in Redis alone while the
-    /// archive does not answer.
+    /// Returns up to `count` newest posts of some authors, merged, newest first, below a cursor.
+    /// Fewer only at the end, or where the archive is unavailable.
     pub async fn newest_of(
         &self,
         authors: &[UserId],
         before: Option<PostId>,
         count: usize,
-    ) -> Result<Newest, Error> {
-        let tails = self.store.tails_of(authors, before, count + 1).await?;
-        let of_both = authors.iter().zip(&tails).filter(|(_, tail)| tail.last() == Some(&GOES_ON));
-        // Down to where all of these are in Redis.
+    ) -> Result<PostPage, Error> {
+        let newest = self.store.newest_of_each(authors, before, count + 1).await?;
+        let of_both = authors
+            .iter()
+            .zip(&newest)
+            .filter(|(_, newest)| newest.last() == Some(&ARCHIVE_MARKER));
+        // The lowest id above which all of these authors' posts are in Redis.
         let mut known = None;
         let mut both: Vec<UserId> = Vec::new();
-        for (&author, tail) in of_both {
-            let oldest = tail.iter().rev().find_map(|&id| PostId::new(id));
+        for (&author, newest) in of_both {
+            let oldest = newest.iter().rev().find_map(|&id| PostId::new(id));
             known = known.max(Some(oldest.map_or(Stamp::END, PostId::get)));
             both.push(author);
         }
-        let mut ids: Vec<_> = tails.into_iter().flatten().filter_map(PostId::new).collect();
+        let mut ids: Vec<_> = newest.into_iter().flatten().filter_map(PostId::new).collect();
         let mut cut = None;
         if !both.is_empty() {
             match self.older(&both, before, count + 1).await {
-                // Those that are here are found once more; they count once.
+                // Posts that are in both tiers are deduplicated.
                 Ok(older) => {
                     ids.extend(older.ids);
                     cut = older.next;
@@ -92,16 +85,16 @@ impl Tiers {
         let has_more = ids.len() > count || cut.is_some();
         ids.truncate(count);
         let next = ids.last().copied().or(cut).filter(|_| has_more);
-        Ok(Newest { ids, next })
+        Ok(PostPage { ids, next })
     }
 
-    // The newest posts of some authors in the archive; fewer than `count` only at the end.
+    // Returns the newest archived posts of some authors; fewer than `count` only at the end.
     async fn older(
         &self,
         authors: &[UserId],
         mut before: Option<PostId>,
         count: usize,
-    ) -> Result<Newest, Error> {
+    ) -> Result<PostPage, Error> {
         let archive = self.archive()?;
         let (mut ids, mut size) = (Vec::with_capacity(count), count);
         loop {
@@ -109,19 +102,19 @@ impl Tiers {
             let found = archive.newest_of(authors, before, size + 1).await?;
             let has_more = found.len() > size;
             let found = &found[..found.len().min(size)];
-            let ended = self.store.ended(found).await?;
-            let there = found.iter().zip(ended).filter(|(_, ended)| !ended).map(|(&id, _)| id);
-            let there: Vec<_> = there.collect();
+            let deleted = self.store.have_tombstones(found).await?;
+            let live = found.iter().zip(deleted).filter(|(_, deleted)| !deleted).map(|(&id, _)| id);
+            let live: Vec<_> = live.collect();
             before = found.last().copied().or(before);
-            ids.extend(there.iter().take(wanted));
-            if there.len() > wanted {
-                return Ok(Newest { next: ids.last().copied(), ids });
+            ids.extend(live.iter().take(wanted));
+            if live.len() > wanted {
+                return Ok(PostPage { next: ids.last().copied(), ids });
             }
             if !has_more || ids.len() == count {
-                return Ok(Newest { ids, next: before.filter(|_| has_more) });
+                return Ok(PostPage { ids, next: before.filter(|_| has_more) });
             }
-            // Very many ended that the archive does not know of.
-            size = ENDED_MAX;
+            // Many of these posts have tombstones that are not archived yet.
+            size = DELETED_PAGE;
         }
     }
 }

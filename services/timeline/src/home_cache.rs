@@ -118,9 +118,9 @@ impl HomeCache {
 
     /// Rebuilds a home timeline in the background.
     pub(crate) fn rebuild_in_background(&self, reader: UserId, edition: u64) {
-        let homes = self.clone();
+        let cache = self.clone();
         tokio::spawn(async move {
-            if let Err(error) = homes.rebuild(reader, edition).await {
+            if let Err(error) = cache.rebuild(reader, edition).await {
                 let error = &error as &dyn std::error::Error;
                 tracing::debug!(error, "home timeline rebuild failed");
             }
@@ -147,11 +147,11 @@ impl HomeCache {
         &self,
         reader: UserId,
         replaced_edition: Option<u64>,
-        build: BuildReason,
+        reason: BuildReason,
     ) -> Result<bool, Error> {
-        let homes = self.clone();
+        let cache = self.clone();
         let task = tokio::spawn(async move {
-            let work = homes.build(reader, replaced_edition, build);
+            let work = cache.build(reader, replaced_edition, reason);
             timeout(BUILD_MAX, work).await.unwrap_or(Err(Error::BeingBuilt))
         });
         // The join fails only when the runtime shuts down.
@@ -162,7 +162,7 @@ impl HomeCache {
         &self,
         reader: UserId,
         replaced_edition: Option<u64>,
-        build: BuildReason,
+        reason: BuildReason,
     ) -> Result<bool, Error> {
         // Never closed. Acquired before the lease, so that waiting for a permit does not let the
         // lease expire.
@@ -176,12 +176,12 @@ impl HomeCache {
                 return Ok(false);
             }
         };
-        let replacement = match build {
+        let replacement = match reason {
             BuildReason::FirstRead | BuildReason::Cleanup => self.rebuilt(reader).await?,
             BuildReason::Backfill => self.backfilled(reader).await?,
         };
         let is_done = self.store.replace(reader, edition, &replacement).await?;
-        self.metrics.built(build, is_done);
+        self.metrics.built(reason, is_done);
         Ok(is_done)
     }
 

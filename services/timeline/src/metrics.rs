@@ -104,9 +104,9 @@ impl Metrics {
             self.posts.add(0, &[fanout_label(is_pulled)]);
         }
         self.deliveries.add(0, &[]);
-        for build in [BuildReason::FirstRead, BuildReason::Backfill, BuildReason::Cleanup] {
+        for reason in [BuildReason::FirstRead, BuildReason::Backfill, BuildReason::Cleanup] {
             for is_done in [false, true] {
-                self.builds.add(0, &build_labels(build, is_done));
+                self.builds.add(0, &build_labels(reason, is_done));
             }
         }
     }
@@ -122,8 +122,8 @@ impl Metrics {
     }
 
     /// Counts a build. `is_done` is false if another builder replaced the edition.
-    pub(crate) fn built(&self, build: BuildReason, is_done: bool) {
-        self.builds.add(1, &build_labels(build, is_done));
+    pub(crate) fn built(&self, reason: BuildReason, is_done: bool) {
+        self.builds.add(1, &build_labels(reason, is_done));
     }
 
     /// Counts a rejected or failed call.
@@ -161,8 +161,8 @@ fn fanout_label(is_pulled: bool) -> KeyValue {
     KeyValue::new("how", if is_pulled { "pull" } else { "push" })
 }
 
-fn build_labels(build: BuildReason, is_done: bool) -> [KeyValue; 2] {
-    let why = match build {
+fn build_labels(reason: BuildReason, is_done: bool) -> [KeyValue; 2] {
+    let why = match reason {
         BuildReason::FirstRead => "first",
         BuildReason::Backfill => "follow",
         BuildReason::Cleanup => "unfollow",

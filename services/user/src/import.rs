@@ -160,7 +160,7 @@ impl Import {
             }
             lost.push(registration);
         }
-        self.accounts.discard(&lost).await?;
+        self.accounts.roll_back(&lost).await?;
         Ok(kept)
     }
 
@@ -176,6 +176,6 @@ impl Import {
                 aborted.push(registration);
             }
         }
-        self.accounts.discard(&aborted).await
+        self.accounts.roll_back(&aborted).await
     }
 }

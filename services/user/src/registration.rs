@@ -125,12 +125,12 @@ impl Accounts {
                 Some(ClaimResult::Held) => Outcome::Held,
                 Some(ClaimResult::Contested) | None => Outcome::Aborted,
             };
-            self.discard(&registrations).await?;
+            self.roll_back(&registrations).await?;
             return Ok(outcome);
         }
         let ids: Vec<_> = registrations.iter().map(|registration| registration.id).collect();
         if self.store.activate(&ids).await?.as_slice() != [true] {
-            self.discard(&registrations).await?;
+            self.roll_back(&registrations).await?;
             return Ok(Outcome::Aborted);
         }
         let [draft] = drafts;
@@ -153,9 +153,10 @@ impl Accounts {
     ) -> Result<Vec<ClaimResult>, Error> {
         let mut claimed = vec![ClaimResult::Acquired; registrations.len()];
         let owners = self.store.claim(kind, registrations).await?;
-        let mut open: Vec<_> = owners.into_iter().enumerate().collect();
+        let mut unresolved: Vec<_> = owners.into_iter().enumerate().collect();
         for _ in 0..TAKE_OVER_ATTEMPTS_MAX {
-            let conflicts = self.conflicting_owners(&mut claimed, registrations, open).await?;
+            let conflicts =
+                self.conflicting_owners(&mut claimed, registrations, unresolved).await?;
             let mut stale = Vec::new();
             for (i, owner, existing) in conflicts {
                 match self.claim_status(Identifier::of(&registrations[i], kind), existing) {
@@ -172,9 +173,9 @@ impl Accounts {
                 .map(|&(i, from)| (&registrations[i], ClaimOwner::Account(from)))
                 .collect();
             let taken = self.store.take_over(kind, &wants).await?;
-            open = stale.iter().zip(taken).map(|(&(i, _), owner)| (i, owner)).collect();
+            unresolved = stale.iter().zip(taken).map(|(&(i, _), owner)| (i, owner)).collect();
         }
-        for (i, owner) in open {
+        for (i, owner) in unresolved {
             match owner {
                 ClaimOwner::Account(id) if id == registrations[i].id => {}
                 ClaimOwner::Account(_) => claimed[i] = ClaimResult::Contested,
@@ -209,7 +210,7 @@ impl Accounts {
     }
 
     /// Releases the claims of registrations and deletes these. They must not be running elsewhere.
-    pub(crate) async fn discard(&self, registrations: &[Registration]) -> Result<(), Error> {
+    pub(crate) async fn roll_back(&self, registrations: &[Registration]) -> Result<(), Error> {
         let ids: Vec<_> = registrations.iter().map(|registration| registration.id).collect();
         // No account ever had these names, so no hold is needed.
         self.store.release(registrations, Duration::ZERO).await?;

@@ -39,7 +39,7 @@ use crate::Registration;
 
 pub use accounts::AccountsPage;
 use cached::{CacheKey, CachedValue};
-pub use claims::{ClaimOwner, Identifier, IdentifierKind};
+pub use claims::ClaimOwner;
 pub(crate) use sessions::whole_ms;
 pub use sessions::{Attempt, SESSIONS_MAX};
 

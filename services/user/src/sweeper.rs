@@ -89,7 +89,7 @@ impl Accounts {
     /// accounts. The next sweep continues after an interruption.
     pub(crate) async fn abort_registrations(&self, ids: &[UserId]) -> Result<usize, Error> {
         let aborted = self.store.abort(ids).await?;
-        self.discard(&aborted).await?;
+        self.roll_back(&aborted).await?;
         Ok(aborted.len())
     }
 }

@@ -157,12 +157,12 @@ async fn replace_comments(
     transaction: &mut Transaction<'_, Any>,
     posts: &[&Snapshot],
 ) -> Result<(), sqlx::Error> {
-    let mut there: HashSet<(PostId, CommentId)> = HashSet::new();
+    let mut in_snapshots: HashSet<(PostId, CommentId)> = HashSet::new();
     let mut marks: HashMap<PostId, u64> = HashMap::new();
     let mut comments = Vec::new();
     for snapshot in posts {
         marks.insert(snapshot.post.id, snapshot.mark);
-        there.extend(snapshot.comments.iter().map(|comment| (comment.post, comment.id)));
+        in_snapshots.extend(snapshot.comments.iter().map(|comment| (comment.post, comment.id)));
         comments.extend(snapshot.comments.iter().cloned());
     }
     for comments in comments.chunks(ROWS_MAX) {
@@ -173,20 +173,20 @@ async fn replace_comments(
         list(1, posts.len())
     );
     let query = bind_posts(statement(text), posts.iter().map(|snapshot| snapshot.post.id));
-    let mut gone = Vec::new();
+    let mut removed = Vec::new();
     for row in query.fetch_all(&mut **transaction).await? {
         let (post, id) = (read_id(&row, 0, PostId::new)?, read_id(&row, 1, CommentId::new)?);
         let is_older = marks.get(&post).is_some_and(|mark| id.get() < *mark);
-        if is_older && !there.contains(&(post, id)) {
-            gone.push((post, id));
+        if is_older && !in_snapshots.contains(&(post, id)) {
+            removed.push((post, id));
         }
     }
-    for gone in gone.chunks(ROWS_MAX) {
+    for removed in removed.chunks(ROWS_MAX) {
         let text = format!(
             "DELETE FROM comments WHERE deleted = 0 AND (post, id) IN (VALUES {})",
-            rows(transaction.backend_name(), gone.len(), 2)
+            rows(transaction.backend_name(), removed.len(), 2)
         );
-        let query = gone.iter().fold(statement(text), |query, (post, id)| {
+        let query = removed.iter().fold(statement(text), |query, (post, id)| {
             query.bind(number(post.get())).bind(number(id.get()))
         });
         query.execute(&mut **transaction).await?;

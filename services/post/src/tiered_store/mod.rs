@@ -26,15 +26,15 @@ pub(crate) const ATTEMPTS: usize = 5;
 
 /// The negative cache: posts that neither tier has. They are below the eviction watermark, so they
 /// cannot appear later.
-const ABSENT_MAX: u64 = 100_000;
-const ABSENT_TTL: Duration = Duration::from_secs(30);
+const NEGATIVE_CACHE_MAX: u64 = 100_000;
+const NEGATIVE_CACHE_TTL: Duration = Duration::from_secs(30);
 
 /// Posts and what belongs to them, in either tier.
 #[derive(Clone)]
 pub struct TieredStore {
     store: Store,
     archive: Option<Archive>,
-    absent: Cache<PostId, ()>,
+    negative_cache: Cache<PostId, ()>,
     warm_window: Duration,
 }
 
@@ -42,8 +42,11 @@ impl TieredStore {
     /// Returns the store of a hot tier and an optional archive. A restored post stays in Redis for
     /// at least `warm_window`.
     pub fn new(store: Store, archive: Option<Archive>, warm_window: Duration) -> Self {
-        let absent = Cache::builder().max_capacity(ABSENT_MAX).time_to_live(ABSENT_TTL).build();
-        Self { store, archive, absent, warm_window }
+        let negative_cache = Cache::builder()
+            .max_capacity(NEGATIVE_CACHE_MAX)
+            .time_to_live(NEGATIVE_CACHE_TTL)
+            .build();
+        Self { store, archive, negative_cache, warm_window }
     }
 
     /// Returns the hot tier.
@@ -204,7 +207,8 @@ impl TieredStore {
     // Returns the posts that the archive may have, among some that are not in Redis.
     async fn old(&self, ids: &[PostId]) -> Result<Vec<PostId>, Error> {
         let may_be = self.store.may_be_archived(ids).await?;
-        let is_old = |(id, may_be): &(&PostId, bool)| *may_be && !self.absent.contains_key(*id);
+        let is_old =
+            |(id, may_be): &(&PostId, bool)| *may_be && !self.negative_cache.contains_key(*id);
         Ok(ids.iter().zip(may_be).filter(is_old).map(|(&id, _)| id).collect())
     }
 
@@ -219,7 +223,7 @@ impl TieredStore {
         let found = self.archive()?.posts(ids, viewer).await?;
         let found: IdMap<_, _> = found.into_iter().map(|post| (post.id, post)).collect();
         for &id in ids.iter().filter(|id| !found.contains_key(id)) {
-            self.absent.insert(id, ());
+            self.negative_cache.insert(id, ());
         }
         Ok(found)
     }

@@ -7,25 +7,7 @@ use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 
 use super::{Store, by_partition, intact};
-use crate::{Email, Error, Name, Registration, keys};
-
-/// The kind of an identifier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IdentifierKind {
-    /// A name.
-    Name,
-    /// An e-mail address.
-    Email,
-}
-
-/// An identifier that accounts claim: a name or an e-mail address.
-#[derive(Clone, Copy, Debug)]
-pub enum Identifier<'a> {
-    /// A name.
-    Name(&'a Name),
-    /// An e-mail address.
-    Email(&'a Email),
-}
+use crate::{Error, Identifier, IdentifierKind, Registration, keys};
 
 /// The owner of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,23 +38,6 @@ impl ClaimOwner {
         match self {
             Self::Account(id) => Some(id),
             Self::Hold(_) => None,
-        }
-    }
-}
-
-impl<'a> Identifier<'a> {
-    /// Returns an identifier of a registration.
-    pub const fn of(registration: &'a Registration, kind: IdentifierKind) -> Self {
-        match kind {
-            IdentifierKind::Name => Self::Name(&registration.name),
-            IdentifierKind::Email => Self::Email(&registration.email),
-        }
-    }
-
-    pub(crate) fn partition(self) -> Partition {
-        match self {
-            Self::Name(name) => name.partition(),
-            Self::Email(email) => email.partition(),
         }
     }
 }

@@ -96,11 +96,22 @@ impl System {
         (counts.following, counts.followers, counts.mutuals)
     }
 
+    /// Imports follows, some thousands in each call: a call has a deadline, also on a busy machine.
     pub(crate) async fn import(&self, follows: &[(u64, u64)]) -> pb::ImportFollowsResponse {
-        let follow = |&(follower_id, target_id)| pb::Follow { follower_id, target_id };
-        let follows = follows.iter().map(follow).collect();
-        let request = pb::ImportFollowsRequest { follows };
-        self.client.clone().import_follows(request).await.unwrap().into_inner()
+        let mut sum = pb::ImportFollowsResponse::default();
+        for follows in follows.chunks(10_000) {
+            let follow = |&(follower_id, target_id)| pb::Follow { follower_id, target_id };
+            let request =
+                pb::ImportFollowsRequest { follows: follows.iter().map(follow).collect() };
+            let imported = self.client.clone().import_follows(request).await.unwrap().into_inner();
+            sum.created += imported.created;
+            sum.unchanged += imported.unchanged;
+            sum.refused_self += imported.refused_self;
+            sum.refused_blocked += imported.refused_blocked;
+            sum.refused_limit += imported.refused_limit;
+            sum.refused_forgotten += imported.refused_forgotten;
+        }
+        sum
     }
 
     /// Waits until the outbox is empty and all invariants hold.

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use redis::{
     Cmd, ErrorKind, Pipeline, RedisResult, Value,
-    aio::{ConnectionLike as _, MultiplexedConnection},
+    aio::ConnectionLike as _,
     cluster_async::ClusterConnection,
     cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
 };
@@ -18,10 +18,8 @@ use crate::wire::Wire;
 /// A connection that may be cloned and used by many at once.
 #[derive(Clone)]
 pub(crate) enum Connection {
-    /// To one server, over TCP.
+    /// To one server.
     Node(Wire),
-    /// To one server, over TLS.
-    Tls(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
@@ -52,7 +50,6 @@ impl Request for One {
                 let mut answers = node.send(std::iter::once(&self.command)).await?;
                 answers.values.pop().ok_or_else(|| (ErrorKind::Client, "no answer").into())
             }
-            (Connection::Tls(node), _) => Box::pin(node.send_packed_command(&self.command)).await,
             (Connection::Cluster(cluster), Some(route)) => {
                 let route = RoutingInfo::SingleNode(route.clone());
                 Box::pin(cluster.route_command(self.command.take(), route)).await
@@ -86,9 +83,6 @@ impl Request for Many<'_> {
         match connection {
             Connection::Node(node) => {
                 Ok(node.send(self.commands.iter().map(AsRef::as_ref)).await?.values)
-            }
-            Connection::Tls(node) => {
-                Box::pin(node.send_packed_commands(&self.pipeline(), 0, count)).await
             }
             Connection::Cluster(cluster) => {
                 let route = self.route.clone();

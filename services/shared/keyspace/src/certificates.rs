@@ -1,9 +1,10 @@
 //! The files for TLS with Redis: whom to trust, and what to show.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use microblog_files::{File, Identity, TlsError};
 use redis::{ClientTlsConfig, TlsCertificates};
+use rustls::{ClientConfig, RootCertStore, crypto::ring, sign::SingleCertAndKey};
 
 use crate::Config;
 
@@ -51,4 +52,30 @@ impl Files {
                 .map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key }),
         })
     }
+}
+
+/// Returns the TLS configuration for connections that the library does not make. Without a file of
+/// authorities, those of the system are trusted, as by the library.
+pub(crate) fn client_config(files: Option<&Files>) -> Result<ClientConfig, TlsError> {
+    let authorities = files.and_then(|files| files.authorities.as_ref());
+    let identity = files.and_then(|files| files.identity.as_ref());
+    let authorities = match authorities {
+        Some(file) => file.authorities()?,
+        None => {
+            let mut authorities = RootCertStore::empty();
+            authorities.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            authorities
+        }
+    };
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    #[expect(clippy::expect_used, reason = "ring has ciphers for both")]
+    let builder = builder.with_safe_default_protocol_versions().expect("a cipher for each version");
+    let builder = builder.with_root_certificates(authorities);
+    Ok(match identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => {
+            let identity = SingleCertAndKey::from(identity.certified()?);
+            builder.with_client_cert_resolver(Arc::new(identity))
+        }
+    })
 }

@@ -1,7 +1,7 @@
 //! The library's clients for what an address names, with the certificates of one moment. Connects
 //! to nothing.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use microblog_files::{Recipe, TlsError};
 use redis::{
@@ -10,10 +10,11 @@ use redis::{
     cluster::{ClusterClient, ClusterClientBuilder},
     io::tcp::TcpSettings,
 };
+use rustls::ClientConfig;
 
 use crate::{
     address::{Address, Credentials, Node, Topology},
-    certificates::{Files, Paths},
+    certificates::{self, Files, Paths},
 };
 
 // Of the cluster client. Its own defaults are 16 repeats and up to 655 s of waiting.
@@ -49,7 +50,12 @@ impl Recipe for Plan {
 
     fn make(&self, files: &Self::Files) -> Result<Clients, PlanError> {
         let certificates = files.as_ref().map(Files::certificates).transpose()?;
-        Ok(Clients::new(self, certificates)?)
+        let tls = if self.address.tls {
+            Some(Arc::new(certificates::client_config(files.as_ref())?))
+        } else {
+            None
+        };
+        Ok(Clients::new(self, certificates, tls)?)
     }
 }
 
@@ -58,7 +64,8 @@ pub(crate) struct Clients {
     pub(crate) kind: Kind,
     credentials: Credentials,
     timeout: Duration,
-    tls: bool,
+    /// For connections that the library does not make; `None` without TLS.
+    pub(crate) tls: Option<Arc<ClientConfig>>,
     certificates: Option<TlsCertificates>,
 }
 
@@ -69,12 +76,16 @@ pub(crate) enum Kind {
 }
 
 impl Clients {
-    fn new(plan: &Plan, certificates: Option<TlsCertificates>) -> RedisResult<Self> {
+    fn new(
+        plan: &Plan,
+        certificates: Option<TlsCertificates>,
+        tls: Option<Arc<ClientConfig>>,
+    ) -> RedisResult<Self> {
         let mut clients = Self {
             kind: Kind::Sentinel { sentinels: Vec::new(), master: String::new() },
             credentials: plan.address.credentials.clone(),
             timeout: plan.timeout,
-            tls: plan.address.tls,
+            tls,
             certificates,
         };
         clients.kind = clients.kind(plan)?;
@@ -103,14 +114,16 @@ impl Clients {
     fn client(&self, node: &Node, to_be: &Credentials, database: i64) -> RedisResult<Client> {
         let info = self.info(node, to_be, database)?;
         match &self.certificates {
-            Some(certificates) if self.tls => Client::build_with_tls(info, certificates.clone()),
+            Some(certificates) if self.tls.is_some() => {
+                Client::build_with_tls(info, certificates.clone())
+            }
             _ => Client::open(info),
         }
     }
 
     fn info(&self, node: &Node, to_be: &Credentials, database: i64) -> RedisResult<ConnectionInfo> {
         let Node { host, port } = node.clone();
-        let address = if self.tls {
+        let address = if self.tls.is_some() {
             ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
         } else {
             ConnectionAddr::Tcp(host, port)
@@ -140,7 +153,7 @@ impl Clients {
             // Whoever sends a request bounds the whole.
             .overall_response_timeout(None)
             .tcp_settings(tcp_settings());
-        if let (Some(certificates), true) = (&self.certificates, self.tls) {
+        if let (Some(certificates), true) = (&self.certificates, self.tls.is_some()) {
             builder = builder.certs(certificates.clone());
         }
         builder.build()

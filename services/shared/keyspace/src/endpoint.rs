@@ -1,6 +1,9 @@
 //! Makes connections to what an address names. Knows no pool and sends no command of a store.
 
-use futures::future::select_ok;
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, select_ok},
+};
 use microblog_files::Reloaded;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError,
@@ -12,13 +15,12 @@ use crate::{
     address::{Address, Credentials, Node, Topology},
     certificates::Paths,
     clients::{Kind, Plan},
+    cluster::Cluster,
     connection::Connection,
+    stream::Stream,
     trip::Server,
     wire::{Listener, Wire},
 };
-
-// Requests that wait for the driver of a connection; it writes them out together.
-const PIPELINE_BUFFER: usize = 1024;
 
 /// What an address names, ready to connect to.
 pub(crate) struct Endpoint {
@@ -72,42 +74,66 @@ impl Endpoint {
     }
 
     /// Makes a connection for many users at once. Ends within the time-out.
-    pub(crate) async fn connect(&self) -> RedisResult<Connection> {
-        let config = self.connection_config().set_pipeline_buffer_size(PIPELINE_BUFFER);
+    pub(crate) fn connect(&self) -> BoxFuture<'_, RedisResult<Connection>> {
         let connect = async {
-            let clients = self.clients.current();
-            match &clients.kind {
-                Kind::Single(client) => to_node(client, &config).await,
-                Kind::Sentinel { sentinels, master } => {
-                    let node = self.master(sentinels, master).await?;
-                    to_node(&clients.of_node(&node)?, &config).await
-                }
-                Kind::Cluster(client) => {
-                    client.get_async_connection().await.map(Connection::Cluster)
-                }
+            match self.primary().await? {
+                Some(node) => self.wire(&node, None).await.map(Connection::Node),
+                None => Ok(Connection::Cluster(Box::new(self.cluster().await?))),
             }
         };
-        self.in_time(connect).await
+        // Boxed: with a TLS handshake in it, its type is too deep for the compiler.
+        self.in_time(connect).boxed()
+    }
+
+    async fn cluster(&self) -> RedisResult<Cluster> {
+        let library = match &self.clients.current().kind {
+            Kind::Cluster(client) => client.get_async_connection().await?,
+            Kind::Single(_) | Kind::Sentinel { .. } => {
+                return Err((ErrorKind::InvalidClientConfig, "not a cluster").into());
+            }
+        };
+        // The library has the other half of a call's time.
+        let answer_max = self.plan().timeout / 2;
+        let connect = async |node: Node| {
+            let connect = async { self.wire(&self.node(&node)?, None).await };
+            match tokio::time::timeout(self.plan().timeout / 4, connect).await {
+                Ok(connected) => connected,
+                Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+            }
+        };
+        Cluster::connect(library, answer_max, connect).await
     }
 
     /// Returns whether [`Endpoint::connect_tracking`] can be.
     pub(crate) fn can_track(&self) -> bool {
-        !self.is_cluster() && !self.plan().address.tls
+        !self.is_cluster()
     }
 
-    /// Makes a connection to one server, without TLS, on which a listener is told what changes of
-    /// that which is read there. Ends within the time-out.
-    pub(crate) async fn connect_tracking(&self, listener: Listener) -> RedisResult<Wire> {
-        let connect = async {
-            let info = self.primary().await?;
-            match info.as_ref().map(|info| (info.addr(), info.redis_settings())) {
-                Some((ConnectionAddr::Tcp(host, port), settings)) => {
-                    Wire::connect_tracking(host, *port, settings, listener).await
-                }
-                _ => Err((ErrorKind::Client, "not one server without TLS").into()),
+    /// Makes a connection to one server, on which a listener is told what changes of that which is
+    /// read there. Ends within the time-out.
+    pub(crate) fn connect_tracking(&self, listener: Listener) -> BoxFuture<'_, RedisResult<Wire>> {
+        let connect = async move {
+            match self.primary().await? {
+                Some(node) => self.wire(&node, Some(listener)).await,
+                None => Err((ErrorKind::Client, "not one server").into()),
             }
         };
-        self.in_time(connect).await
+        self.in_time(connect).boxed()
+    }
+
+    // With a listener, Redis tracks what is read.
+    async fn wire(&self, node: &ConnectionInfo, listener: Option<Listener>) -> RedisResult<Wire> {
+        let tls = self.clients.current().tls.clone();
+        let (host, port, tls) = match node.addr() {
+            ConnectionAddr::Tcp(host, port) => (host, *port, None),
+            ConnectionAddr::TcpTls { host, port, .. } => (host, *port, tls),
+            _ => return Err((ErrorKind::InvalidClientConfig, "not an address of TCP").into()),
+        };
+        let stream = Stream::connect(host, port, tls).await?;
+        match listener {
+            None => Wire::open(stream, node.redis_settings()).await,
+            Some(listener) => Wire::open_tracking(stream, node.redis_settings(), listener).await,
+        }
     }
 
     async fn in_time<T>(&self, connect: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
@@ -148,17 +174,6 @@ impl Endpoint {
         let ask = |sentinel| Box::pin(ask_sentinel(sentinel, &config, name));
         let (node, _others) = select_ok(sentinels.iter().map(ask)).await?;
         Ok(node)
-    }
-}
-
-/// Connects to one server, for many users at once.
-async fn to_node(client: &Client, config: &AsyncConnectionConfig) -> RedisResult<Connection> {
-    let info = client.get_connection_info();
-    match info.addr() {
-        ConnectionAddr::Tcp(host, port) => {
-            Wire::connect(host, *port, info.redis_settings()).await.map(Connection::Node)
-        }
-        _ => connect(client, config).await.map(Connection::Tls),
     }
 }
 

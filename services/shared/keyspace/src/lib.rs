@@ -31,6 +31,8 @@ mod recall;
 mod remembered;
 mod resp;
 mod route;
+mod slots;
+mod stream;
 mod token;
 mod trip;
 mod waiting;

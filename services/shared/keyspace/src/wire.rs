@@ -1,4 +1,4 @@
-//! A connection to one server, over TCP, that many use at once: what they send goes out together, and
+//! A connection to one server that many use at once: what they send goes out together, and
 //! comes back in the same order. Knows no pool, no time-out, and no way but from end to end: a
 //! connection that broke once is broken for ever.
 //!
@@ -15,10 +15,6 @@ use bytes::BytesMut;
 use redis::{Cmd, ErrorKind, RedisConnectionInfo, RedisError, RedisResult, Value};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{
-        TcpStream,
-        tcp::{ReadHalf, WriteHalf},
-    },
     sync::{Notify, oneshot},
 };
 use tokio_util::task::AbortOnDropHandle;
@@ -26,6 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::{
     lock::lock,
     resp::{Malformed, Message, Reader},
+    stream::{self, Stream, Writer},
 };
 
 // Some dozen pages of answers. What is longer makes it grow.
@@ -80,28 +77,23 @@ struct Waiting {
 }
 
 impl Wire {
-    /// Connects, and logs in.
-    pub(crate) async fn connect(
-        host: &str,
-        port: u16,
-        settings: &RedisConnectionInfo,
-    ) -> RedisResult<Self> {
+    /// Logs in on an open transport.
+    pub(crate) async fn open(stream: Stream, settings: &RedisConnectionInfo) -> RedisResult<Self> {
         let mut commands = Vec::new();
         if let Some(password) = settings.password() {
             let mut auth = redis::cmd("AUTH");
             auth.arg(settings.username()).arg(password);
             commands.push(auth);
         }
-        Self::open(host, port, settings, commands, None).await
+        Self::begin(stream, settings, commands, None).await
     }
 
-    /// Connects to a primary, logs in, and tells a listener which keys have changed of those that are
+    /// Logs in to a primary, and tells a listener which keys have changed of those that are
     /// read here: of a change, before any answer that Redis gives after it
     /// (<https://redis.io/docs/latest/develop/reference/client-side-caching/>). A replica is refused:
     /// it answers, and tells of changes, when it hears of them.
-    pub(crate) async fn connect_tracking(
-        host: &str,
-        port: u16,
+    pub(crate) async fn open_tracking(
+        stream: Stream,
         settings: &RedisConnectionInfo,
         listener: Listener,
     ) -> RedisResult<Self> {
@@ -111,18 +103,15 @@ impl Wire {
             hello.arg("AUTH").arg(settings.username().unwrap_or("default")).arg(password);
         }
         let tracking = redis::cmd("CLIENT").arg("TRACKING").arg("ON").take();
-        Self::open(host, port, settings, vec![hello, tracking], Some(listener)).await
+        Self::begin(stream, settings, vec![hello, tracking], Some(listener)).await
     }
 
-    async fn open(
-        host: &str,
-        port: u16,
+    async fn begin(
+        stream: Stream,
         settings: &RedisConnectionInfo,
         mut commands: Vec<Cmd>,
         listener: Option<Listener>,
     ) -> RedisResult<Self> {
-        let stream = TcpStream::connect((host, port)).await?;
-        stream.set_nodelay(true)?;
         let shared = Arc::new(Shared::default());
         let driver = tokio::spawn(drive(stream, shared.clone(), listener));
         let wire = Self { shared, _driver: Arc::new(AbortOnDropHandle::new(driver)) };
@@ -188,16 +177,18 @@ impl Shared {
         std::mem::replace(&mut self.state().out, spare)
     }
 
-    async fn write(&self, mut stream: WriteHalf<'_>) -> io::Result<()> {
+    async fn write(&self, mut stream: Writer) -> io::Result<()> {
         let mut bytes = Vec::new();
         loop {
             self.written.notified().await;
             bytes = self.take_out(bytes);
             stream.write_all(&bytes).await?;
+            // TLS may keep a part back.
+            stream.flush().await?;
         }
     }
 
-    async fn read(&self, mut stream: ReadHalf<'_>, listener: Option<Listener>) -> io::Result<()> {
+    async fn read(&self, mut stream: stream::Reader, listener: Option<Listener>) -> io::Result<()> {
         let mut buffer = BytesMut::with_capacity(READ_BYTES);
         let mut incoming = Incoming { reader: Reader::default(), listener, pushed: 0 };
         loop {
@@ -263,7 +254,7 @@ impl State {
 }
 
 /// Moves bytes until the connection breaks. Those who wait then learn it by losing their place.
-async fn drive(mut stream: TcpStream, shared: Arc<Shared>, listener: Option<Listener>) {
+async fn drive(stream: Stream, shared: Arc<Shared>, listener: Option<Listener>) {
     let (reading, writing) = stream.split();
     let error = tokio::select! {
         ended = shared.read(reading, listener) => ended.err(),

@@ -18,7 +18,7 @@ use microblog_keyspace::{Config, Error, Keyspace, Kind, Recall, decode, redis};
 use microblog_testkit::{PATIENCE, RedisServer, eventually, free_port};
 use rand::RngExt as _;
 use redis::{aio::MultiplexedConnection, cmd};
-use support::{LIBRARY, cluster, sentinels, timed};
+use support::{LIBRARY, certificates::Certificates, cluster, sentinels, timed};
 
 /// The one who may have what is read here tracked.
 const TRACKED: &str = "user";
@@ -47,7 +47,10 @@ fn key(id: u64) -> String {
 }
 
 fn numbers(url: String, bytes_max: usize) -> Recall<u64, u64> {
-    let mut config = Config::at(url);
+    numbers_at(Config::at(url), bytes_max)
+}
+
+fn numbers_at(mut config: Config, bytes_max: usize) -> Recall<u64, u64> {
     config.redis_recall_bytes = bytes_max;
     Keyspace::open(&config, LIBRARY).unwrap().recall(NUMBERS)
 }
@@ -259,10 +262,17 @@ async fn never_behind(
 }
 
 /// Writers and readers in threads of their own, while connections are killed.
-fn nobody_reads_what_was_before(bytes_max: usize, is_cut: bool) {
+fn nobody_reads_what_was_before(bytes_max: usize, is_cut: bool, is_tls: bool) {
     const KEYS: usize = 12;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let server = Arc::new(runtime.block_on(RedisServer::start()));
+    let certificates = Certificates::make();
+    let (server, port) = runtime.block_on(certificates.server(false, &[]));
+    let config = if is_tls {
+        certificates.at(&server, TRACKED, "rediss", "localhost", port)
+    } else {
+        Config::at(server.url(TRACKED))
+    };
+    let server = Arc::new(server);
     let stop = Arc::new(AtomicBool::new(false));
     let known: Vec<Arc<AtomicU64>> = (0..KEYS).map(|_| Arc::default()).collect();
     let in_thread = |work: Box<dyn FnOnce(&tokio::runtime::Runtime) -> u64 + Send>| {
@@ -283,10 +293,10 @@ fn nobody_reads_what_was_before(bytes_max: usize, is_cut: bool) {
     };
     let reading: Vec<_> = (0..2)
         .map(|_| {
-            let (server, stop, known) = (server.clone(), stop.clone(), known.clone());
+            let (config, stop, known) = (config.clone(), stop.clone(), known.clone());
             in_thread(Box::new(move |runtime| {
                 runtime.block_on(async {
-                    let numbers = numbers(server.url(TRACKED), bytes_max);
+                    let numbers = numbers_at(config, bytes_max);
                     let readers = (0..8).map(|_| never_behind(&numbers, &known, &stop));
                     futures::future::join_all(readers).await.into_iter().sum()
                 })
@@ -317,17 +327,23 @@ async fn info(server: &RedisServer, name: &str) -> u64 {
 
 #[test]
 fn a_read_sees_every_write_that_was_acknowledged_before() {
-    nobody_reads_what_was_before(ENOUGH, false);
+    nobody_reads_what_was_before(ENOUGH, false, false);
 }
 
 #[test]
 fn so_does_one_with_little_memory() {
-    nobody_reads_what_was_before(4 * 1100, false);
+    nobody_reads_what_was_before(4 * 1100, false, false);
 }
 
 #[test]
 fn so_does_one_whose_connections_are_killed() {
-    nobody_reads_what_was_before(ENOUGH, true);
+    nobody_reads_what_was_before(ENOUGH, true, false);
+}
+
+#[test]
+fn so_does_one_over_tls_whose_connections_are_killed() {
+    nobody_reads_what_was_before(ENOUGH, false, true);
+    nobody_reads_what_was_before(ENOUGH, true, true);
 }
 
 #[tokio::test]

@@ -284,3 +284,128 @@ async fn a_cluster_that_was_killed_whole_is_found_again() {
     recovers(&keyspace).await;
     assert!(get(&keyspace, &key(1, "batch")).await.unwrap().is_some());
 }
+
+/// Moves the slot of a key, with what is in it, from one primary to another, a key at a time.
+async fn migrate(cluster: &RedisCluster, key: &str, from: usize, to: usize) {
+    let nodes = cluster.nodes();
+    let cluster_command = async |node: usize, parts: &[&str]| -> String {
+        let command = redis::cmd("CLUSTER").arg(parts).take();
+        command.query_async(&mut nodes[node].admin().await).await.unwrap()
+    };
+    let keyslot = redis::cmd("CLUSTER").arg("KEYSLOT").arg(key).take();
+    let slot: u16 = keyslot.query_async(&mut nodes[from].admin().await).await.unwrap();
+    let slot = slot.to_string();
+    let (from_id, to_id) =
+        (cluster_command(from, &["MYID"]).await, cluster_command(to, &["MYID"]).await);
+    cluster_command(to, &["SETSLOT", &slot, "IMPORTING", &from_id]).await;
+    cluster_command(from, &["SETSLOT", &slot, "MIGRATING", &to_id]).await;
+    let admin = redis::Client::open(nodes[to].admin_url()).unwrap();
+    let admin = admin.get_connection_info().redis_settings();
+    let (user, password) = (admin.username().unwrap(), admin.password().unwrap());
+    loop {
+        let mut keys = redis::cmd("CLUSTER");
+        keys.arg("GETKEYSINSLOT").arg(&slot).arg(1);
+        let keys: Vec<String> = keys.query_async(&mut nodes[from].admin().await).await.unwrap();
+        let Some(key) = keys.first() else { break };
+        let mut migrate = redis::cmd("MIGRATE");
+        migrate.arg("127.0.0.1").arg(nodes[to].port()).arg("").arg(0).arg(60_000);
+        migrate.arg("AUTH2").arg(user).arg(password).arg("KEYS").arg(key);
+        migrate.exec_async(&mut nodes[from].admin().await).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for node in [to, from] {
+        cluster_command(node, &["SETSLOT", &slot, "NODE", &to_id]).await;
+    }
+}
+
+/// Returns how often a node has redirected a client.
+async fn redirections(server: &RedisServer) -> u64 {
+    let mut info = redis::cmd("INFO");
+    info.arg("errorstats");
+    let info: String = info.query_async(&mut server.admin().await).await.unwrap();
+    let count = |line: &str| line.strip_prefix("errorstat_MOVED:count=")?.trim().parse().ok();
+    info.lines().find_map(count).unwrap_or(0)
+}
+
+#[tokio::test]
+async fn a_slot_that_moves_is_followed() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let keyspace = open_ready(cluster.url(USER)).await;
+    for number in 0..50 {
+        put(&keyspace, &key(1, number), "kept").await.unwrap();
+    }
+    let moved = key(1, 0);
+    let from = cluster.primary_of(&moved, 0).await;
+    let to = (from + 1) % 3;
+    // Single calls may be unavailable for a moment, when the nodes do not agree yet.
+    let read = async |key: &str| {
+        loop {
+            let answer = get(&keyspace, key).await;
+            match answer {
+                Ok(value) => return value,
+                Err(_) => assert!(is_unavailable(&answer), "{answer:?}"),
+            }
+        }
+    };
+    let traffic = async {
+        let mut written = 0;
+        loop {
+            written += 1;
+            let written = written.to_string();
+            while let Err(error) = put(&keyspace, &key(1, "count"), &written).await {
+                assert!(error.is_unavailable(), "{error:?}");
+            }
+            assert_eq!(read(&key(1, "count")).await, Some(written.clone()));
+            for number in 0..50 {
+                assert_eq!(read(&key(1, number)).await.as_deref(), Some("kept"), "{number}");
+            }
+            while let Err(error) = send(&keyspace, 20, &written).await {
+                assert!(error.is_unavailable(), "{error:?}");
+            }
+        }
+    };
+    tokio::select! {
+        () = migrate(&cluster, &moved, from, to) => {}
+        () = traffic => {}
+    }
+    // With a new map, the old primary is asked no more.
+    eventually("the slot is found where it is", RECOVERY, async || {
+        let before = redirections(&cluster.nodes()[from]).await;
+        for _ in 0..20 {
+            get(&keyspace, &key(1, 0)).await.unwrap();
+        }
+        redirections(&cluster.nodes()[from]).await == before
+    })
+    .await;
+    recovers(&keyspace).await;
+}
+
+#[tokio::test]
+async fn a_batch_is_one_write_to_each_primary() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let keyspace = open_ready(cluster.url(USER)).await;
+    send(&keyspace, 300, "warm").await.unwrap();
+    let reads = async || {
+        let mut sum = 0;
+        for node in cluster.nodes() {
+            let mut info = redis::cmd("INFO");
+            info.arg("stats");
+            let info: String = info.query_async(&mut node.admin().await).await.unwrap();
+            let reads = info.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
+            sum += reads.unwrap().trim().parse::<u64>().unwrap();
+        }
+        sum
+    };
+    let asking = {
+        let before = reads().await;
+        reads().await - before
+    };
+    // The nodes talk among themselves, and a long write may be read piece by piece.
+    let mut fewest = u64::MAX;
+    for _ in 0..20 {
+        let before = reads().await;
+        send(&keyspace, 50, "value").await.unwrap();
+        fewest = fewest.min(reads().await - before - asking);
+    }
+    assert!(fewest <= 3, "{fewest} reads for a batch of 100 commands to 50 partitions");
+}

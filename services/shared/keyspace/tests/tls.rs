@@ -4,88 +4,9 @@
 
 mod support;
 
-use std::path::PathBuf;
-
-use microblog_keyspace::{Config, Error, Keyspace, redis};
-use microblog_testkit::{
-    Authority, Files, PATIENCE, RedisServer, Sentinels, eventually, free_port,
-};
-use support::{LIBRARY, USER, get, key, put, send};
-
-/// An authority, and a server's certificate for `localhost`, as files.
-struct Certificates {
-    authority: Authority,
-    files: Files,
-}
-
-impl Certificates {
-    fn make() -> Self {
-        let (authority, files) = (Authority::new(), Files::new());
-        files.write("ca.pem", authority.pem());
-        files.certificate("server", &authority.issue(&["localhost"]));
-        files.certificate("client", &authority.issue(&["client.test"]));
-        Self { authority, files }
-    }
-
-    fn path(&self, file: &str) -> PathBuf {
-        self.files.path(file)
-    }
-
-    /// The options of a server that asks its clients for certificates, or does not.
-    fn options(&self, port: u16, asks: bool) -> Vec<(&'static str, String)> {
-        let path = |file| self.path(file).display().to_string();
-        vec![
-            ("tls-port", port.to_string()),
-            ("tls-cert-file", path("server.crt")),
-            ("tls-key-file", path("server.key")),
-            ("tls-ca-cert-file", path("ca.pem")),
-            ("tls-auth-clients", if asks { "yes" } else { "no" }.to_owned()),
-        ]
-    }
-
-    async fn server(&self, asks: bool, more: &[(&'static str, &str)]) -> (RedisServer, u16) {
-        let port = free_port();
-        let tls = self.options(port, asks);
-        let tls = tls.iter().map(|(name, value)| (*name, value.as_str()));
-        let options: Vec<_> = tls.chain(more.iter().copied()).collect();
-        (RedisServer::start_with(&options).await, port)
-    }
-
-    /// A cluster of one node.
-    async fn cluster(&self, asks: bool) -> (RedisServer, u16) {
-        let bus_port = free_port().to_string();
-        let options = [
-            ("cluster-enabled", "yes"),
-            // Or CLUSTER SLOTS names the port without TLS.
-            ("tls-cluster", "yes"),
-            ("cluster-port", &bus_port),
-            ("cluster-announce-hostname", "localhost"),
-            ("cluster-preferred-endpoint-type", "hostname"),
-        ];
-        let (server, port) = self.server(asks, &options).await;
-        let mut slots = redis::cmd("CLUSTER");
-        slots.arg("ADDSLOTSRANGE").arg(0).arg(16_383);
-        slots.exec_async(&mut server.admin().await).await.unwrap();
-        (server, port)
-    }
-
-    /// The address of a server, where nobody shows a certificate.
-    fn at(&self, server: &RedisServer, scheme: &str, host: &str, port: u16) -> Config {
-        let plain = format!("127.0.0.1:{}", server.port());
-        let url = server.url(USER).replace("redis://", &format!("{scheme}://"));
-        let url = url.replace(&plain, &format!("{host}:{port}"));
-        Config { redis_ca_file: Some(self.path("ca.pem")), ..Config::at(url) }
-    }
-
-    /// The same, where one is shown.
-    fn shown(&self, config: Config) -> Config {
-        Config {
-            redis_cert_file: Some(self.path("client.crt")),
-            redis_key_file: Some(self.path("client.key")),
-            ..config
-        }
-    }
-}
+use microblog_keyspace::{Config, Error, Keyspace};
+use microblog_testkit::{Authority, PATIENCE, Sentinels, eventually, free_port};
+use support::{LIBRARY, USER, certificates::Certificates, get, key, put, send};
 
 fn open(config: &Config) -> Keyspace {
     Keyspace::open(config, LIBRARY).unwrap()
@@ -110,7 +31,7 @@ async fn works(keyspace: &Keyspace) {
 async fn a_server_with_a_certificate_of_the_given_authority_is_trusted() {
     let certificates = Certificates::make();
     let (server, port) = certificates.server(false, &[]).await;
-    let keyspace = open(&certificates.at(&server, "rediss", "localhost", port));
+    let keyspace = open(&certificates.at(&server, USER, "rediss", "localhost", port));
     keyspace.ready().await.unwrap();
     works(&keyspace).await;
 }
@@ -119,7 +40,7 @@ async fn a_server_with_a_certificate_of_the_given_authority_is_trusted() {
 async fn a_cluster_is_reached_over_tls() {
     let certificates = Certificates::make();
     let (server, port) = certificates.cluster(false).await;
-    let keyspace = open(&certificates.at(&server, "rediss-cluster", "localhost", port));
+    let keyspace = open(&certificates.at(&server, USER, "rediss-cluster", "localhost", port));
     becomes_ready(&keyspace).await;
     send(&keyspace, 100, "over TLS").await.unwrap();
     keyspace.exclusive(&key(1, "a")).await.map(drop).unwrap();
@@ -129,7 +50,7 @@ async fn a_cluster_is_reached_over_tls() {
 async fn other_certificates_are_not_trusted() {
     let (certificates, other) = (Certificates::make(), Certificates::make());
     let (server, port) = certificates.server(false, &[]).await;
-    let at = |host| certificates.at(&server, "rediss", host, port);
+    let at = |host| certificates.at(&server, USER, "rediss", host, port);
     is_refused(&Config { redis_ca_file: Some(other.path("ca.pem")), ..at("localhost") }).await;
     is_refused(&Config { redis_ca_file: None, ..at("localhost") }).await;
     // A certificate of the right authority for another name.
@@ -140,7 +61,7 @@ async fn other_certificates_are_not_trusted() {
 async fn a_server_that_asks_for_a_certificate_gets_it() {
     let (certificates, other) = (Certificates::make(), Certificates::make());
     let (server, port) = certificates.server(true, &[]).await;
-    let nameless = certificates.at(&server, "rediss", "localhost", port);
+    let nameless = certificates.at(&server, USER, "rediss", "localhost", port);
     is_refused(&nameless).await;
     let foreign = other.shown(nameless.clone());
     is_refused(&foreign).await;
@@ -153,7 +74,7 @@ async fn a_server_that_asks_for_a_certificate_gets_it() {
 async fn a_cluster_that_asks_for_certificates_gets_them() {
     let certificates = Certificates::make();
     let (server, port) = certificates.cluster(true).await;
-    let nameless = certificates.at(&server, "rediss-cluster", "localhost", port);
+    let nameless = certificates.at(&server, USER, "rediss-cluster", "localhost", port);
     let keyspace = open(&certificates.shown(nameless.clone()));
     becomes_ready(&keyspace).await;
     works(&keyspace).await;
@@ -174,7 +95,8 @@ async fn sentinels_that_ask_for_certificates_get_them() {
     lines.push(("sentinel monitor other", format!("localhost {port} 1")));
     let lines: Vec<_> = lines.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let _sentinel = Sentinels::lone(&format!("127.0.0.1 {port}"), &lines);
-    let mut nameless = certificates.at(&server, "rediss+sentinel", "localhost", sentinel_port);
+    let mut nameless =
+        certificates.at(&server, USER, "rediss+sentinel", "localhost", sentinel_port);
     nameless.redis_url.push_str("/other");
     let keyspace = open(&certificates.shown(nameless.clone()));
     becomes_ready(&keyspace).await;
@@ -188,7 +110,7 @@ async fn certificates_are_renewed_without_a_restart() {
     let (server, port) = certificates.server(true, &[]).await;
     // Nobody lets it in.
     certificates.files.certificate("client", &Authority::new().issue(&["client.test"]));
-    let config = certificates.at(&server, "rediss", "localhost", port);
+    let config = certificates.at(&server, USER, "rediss", "localhost", port);
     let keyspace = open(&certificates.shown(config));
     assert!(keyspace.ready().await.unwrap_err().is_unavailable());
     assert!(keyspace.exclusive(&key(1, "a")).await.is_err());

@@ -1,6 +1,9 @@
 //! What the tests of the keyspace share: a small library, and a store of each topology.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+pub(crate) mod certificates;
 
 use std::time::{Duration, Instant};
 

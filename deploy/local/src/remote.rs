@@ -53,7 +53,7 @@ pub async fn serving(url: &str) -> anyhow::Result<Channel> {
     let channel = channel(url)?;
     match becomes_ready(channel.clone()).await {
         Ok(true) => Ok(channel),
-        Ok(false) => bail!("the server at {url} is not ready: its store or a peer does not answer"),
+        Ok(false) => bail!("the server at {url} is not ready: its store or a peer is unavailable"),
         Err(status) if status.code() == Code::Unavailable => {
             bail!("nothing answers at {url}: is `microblog up` running? ({})", cause(&status))
         }

@@ -58,10 +58,10 @@ impl PeriodicJob {
     pub fn record(&mut self, result: Result<(), impl Error + 'static>) {
         self.ended[usize::from(result.is_err())].add(1);
         match &result {
-            Ok(()) if self.is_failing => tracing::info!(job = self.job, "the job works again"),
+            Ok(()) if self.is_failing => tracing::info!(job = self.job, "job recovered"),
             Err(error) if !self.is_failing => {
                 let error = error as &dyn Error;
-                tracing::warn!(job = self.job, error, "the job cannot work");
+                tracing::warn!(job = self.job, error, "job failed");
             }
             Ok(()) | Err(_) => {}
         }
@@ -105,8 +105,8 @@ mod tests {
         });
         let lines = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
         let lines: Vec<_> = lines.lines().map(str::trim).collect();
-        let failing = "WARN the job cannot work job=\"testing\" error=broken";
-        let works = "INFO the job works again job=\"testing\"";
+        let failing = "WARN job failed job=\"testing\" error=broken";
+        let works = "INFO job recovered job=\"testing\"";
         assert_eq!(lines, [failing, works, failing]);
     }
 

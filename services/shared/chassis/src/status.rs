@@ -63,7 +63,7 @@ pub fn not_found(reason: ErrorReason, text: impl Into<String>) -> Status {
 
 /// Returns UNAVAILABLE for a store that does not respond. Log the cause; the status omits it.
 pub fn store_unavailable() -> Status {
-    with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, "the store does not answer")
+    with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, "store unavailable")
 }
 
 /// Returns RESOURCE_EXHAUSTED for a write that the store rejects at its memory limit. Nothing was

@@ -187,7 +187,7 @@ async fn peer_outage_logs_only_its_start_and_end() {
     for _ in 0..20 {
         get(peer.clone(), "").await.unwrap_err();
     }
-    let left = (Level::WARN, "a peer does not answer".to_owned());
+    let left = (Level::WARN, "peer unavailable".to_owned());
     assert_eq!(messages(), std::slice::from_ref(&left));
     let _server = Server::start_on(port.listen(), Stub::new().service(), config());
     eventually("the peer is back", async || {
@@ -195,5 +195,5 @@ async fn peer_outage_logs_only_its_start_and_end() {
         messages().len() > 1
     })
     .await;
-    assert_eq!(messages(), [left, (Level::INFO, "a peer answers again".to_owned())]);
+    assert_eq!(messages(), [left, (Level::INFO, "peer available again".to_owned())]);
 }

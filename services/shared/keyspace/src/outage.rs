@@ -29,7 +29,7 @@ impl Error {
                 tracing::warn!(error, "the store rejects writes");
             }
         } else if OUTAGES.are_news(self.word(), Instant::now()) {
-            tracing::warn!(error, "the store does not answer");
+            tracing::warn!(error, "store unavailable");
         } else {
             tracing::debug!(error, "the store still does not answer");
         }

@@ -36,9 +36,9 @@ impl LogThrottle {
         let began = last.replace(Instant::now()).is_none();
         self.is_failing.store(true, Ordering::Relaxed);
         if began {
-            tracing::warn!(peer = self.peer, method, cause, "a peer does not answer");
+            tracing::warn!(peer = self.peer, method, cause, "peer unavailable");
         } else {
-            tracing::debug!(peer = self.peer, method, cause, "a peer still does not answer");
+            tracing::debug!(peer = self.peer, method, cause, "peer still unavailable");
         }
     }
 
@@ -50,7 +50,7 @@ impl LogThrottle {
         let mut last = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
         if last.take_if(|last| last.elapsed() >= COOLDOWN).is_some() {
             self.is_failing.store(false, Ordering::Relaxed);
-            tracing::info!(peer = self.peer, "a peer answers again");
+            tracing::info!(peer = self.peer, "peer available again");
         }
     }
 }

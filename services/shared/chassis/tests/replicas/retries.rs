@@ -12,7 +12,7 @@ use crate::{
 };
 
 fn unavailable() -> Status {
-    Status::unavailable("the store does not answer")
+    Status::unavailable("store unavailable")
 }
 
 #[tokio::test]
@@ -36,7 +36,7 @@ async fn unavailable_calls_are_retried_on_another_endpoint() {
         match call(&peer, Kind::NotIdempotent).await {
             Ok(_) => {}
             Err((_, status)) => {
-                assert_eq!(status.message(), "the store does not answer");
+                assert_eq!(status.message(), "store unavailable");
                 failed += 1;
             }
         }

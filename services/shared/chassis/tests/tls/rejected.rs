@@ -26,7 +26,7 @@ async fn assert_rejected(server: Config, scheme: &str, caller: &Config, warning:
         code_and_reason(&status),
         (Code::Unavailable, "ERROR_REASON_PEER_UNAVAILABLE".to_owned())
     );
-    let warned = log.lines(&["WARN", "a peer does not answer", warning]);
+    let warned = log.lines(&["WARN", "peer unavailable", warning]);
     assert_eq!(warned.len(), 1, "no {warning:?} in:\n{}", log.all());
     eventually("the server logs the failure", async || !log.lines(&["DEBUG", seen]).is_empty())
         .await;

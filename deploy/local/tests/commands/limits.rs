@@ -1,4 +1,4 @@
-//! Whom the launcher refuses for coming too often: nobody by their address, unless it is told to.
+//! Rate limits per address in the launcher: off by default.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use crate::launcher::{Launcher, PROGRAM};
 
 const LIMIT: &str = "MICROBLOG_LOGINS_PER_MINUTE";
 
-/// Returns how many of so many log-ins, which all fail, are refused as too many.
+/// Returns how many of a number of failing log-ins are rate limited.
 fn refused(launcher: &Launcher, attempts: usize) -> usize {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -26,7 +26,7 @@ fn refused(launcher: &Launcher, attempts: usize) -> usize {
 }
 
 #[test]
-fn no_address_is_limited_unless_the_environment_says_so() {
+fn limits_per_address_are_off_by_default_and_configurable() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(PROGRAM);
     command.env_remove(LIMIT);

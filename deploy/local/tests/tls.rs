@@ -51,10 +51,10 @@ async fn failure(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 /// Runs a command that exits with 2, and returns its standard error.
-async fn refusal(arguments: &[&str]) -> String {
-    let (code, said) = failure(arguments).await;
-    assert_eq!(code, Some(2), "{said}");
-    said
+async fn error_of(arguments: &[&str]) -> String {
+    let (code, error) = failure(arguments).await;
+    assert_eq!(code, Some(2), "{error}");
+    error
 }
 
 fn text(path: &Path) -> &str {
@@ -74,8 +74,8 @@ async fn commands_use_the_given_ca_and_client_certificate() {
         "the command reaches the calls, which this server does not implement",
         TIME,
         async || {
-            let (code, said) = failure(&[&demo[..], &own].concat()).await;
-            code == Some(1) && said.contains("Unimplemented")
+            let (code, error) = failure(&[&demo[..], &own].concat()).await;
+            code == Some(1) && error.contains("Unimplemented")
         },
     )
     .await;
@@ -86,16 +86,19 @@ async fn commands_use_the_given_ca_and_client_certificate() {
         (&own[2..], "need --ca-file"),
         (&["--ca-file", text(&other)], "UnknownIssuer"),
     ] {
-        let said = refusal(&[&demo[..], flags].concat()).await;
-        assert!(said.contains(why), "{flags:?}: {said}");
+        let error = error_of(&[&demo[..], flags].concat()).await;
+        assert!(error.contains(why), "{flags:?}: {error}");
     }
     // The message depends on which side notices first.
-    let says = |said: String, any: [&str; 2]| {
-        assert!(any.iter().any(|text| said.contains(text)), "{said}");
+    let says = |error: String, any: [&str; 2]| {
+        assert!(any.iter().any(|text| error.contains(text)), "{error}");
     };
-    let nameless = refusal(&[&demo[..], &own[..2]].concat()).await;
-    says(nameless, ["CertificateRequired", "does it require a client certificate (--cert-file)?"]);
-    let plain = refusal(&["demo", "--gateway-url", &url.replace("https", "http")]).await;
+    let without_certificate = error_of(&[&demo[..], &own[..2]].concat()).await;
+    says(
+        without_certificate,
+        ["CertificateRequired", "does it require a client certificate (--cert-file)?"],
+    );
+    let plain = error_of(&["demo", "--gateway-url", &url.replace("https", "http")]).await;
     says(plain, ["nothing answers", "does it use TLS (https)?"]);
 }
 
@@ -105,7 +108,7 @@ async fn up_rejects_tls_options() {
     let (certificate, key) = files.certificate("server", &Authority::new().issue(&[HOST]));
     let data = files.path("data");
     let up = ["up", "--data-dir", text(&data), "--tls-cert-file", text(&certificate)];
-    let said = refusal(&[&up[..], &["--tls-key-file", text(&key)]].concat()).await;
-    assert!(said.contains("has neither TLS"), "{said}");
+    let error = error_of(&[&up[..], &["--tls-key-file", text(&key)]].concat()).await;
+    assert!(error.contains("has neither TLS"), "{error}");
     assert!(!data.exists(), "nothing was started");
 }

@@ -18,8 +18,8 @@ const LAST_GRACE: Duration = Duration::from_secs(1);
 // The exit code of shells: 128 plus the number of SIGINT.
 const INTERRUPTED: i32 = 130;
 
-/// Starts the thread, which ends with the process. With `demo_data_mark`, it creates the demo graph,
-/// as the identity `system` of the servers' keys.
+/// Starts the thread, which ends with the process. With `demo_data_mark`, it creates the demo
+/// graph, as the identity `system` of the servers' keys.
 pub(super) fn start(
     port_base: u16,
     demo_data_mark: Option<PathBuf>,

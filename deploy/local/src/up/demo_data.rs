@@ -39,8 +39,8 @@ const CALLS_IN_FLIGHT: usize = 16;
 type Users = UserServiceClient<Signed>;
 type Posts = PostServiceClient<Signed>;
 
-/// Creates the demo graph unless other data are stored, and returns it with a post to show. Returns `None` if other data are stored. The file
-/// `mark` exists when the graph is complete; without it, the creation continues.
+/// Creates the demo graph and returns it with a post to show, or returns `None` if other data are
+/// stored. The file `mark` exists when the graph is complete; without it, the creation continues.
 pub(super) async fn ensure(
     port_base: u16,
     mark: &Path,

@@ -14,8 +14,8 @@ use crate::{
     service_clients::ServiceClients,
 };
 
-/// Has somebody post, and waits until that has come wherever it belongs within Redis: into the archive
-/// it may come later.
+/// Publishes a post, and waits until its delivery within Redis is complete. The archive may receive
+/// it later.
 fn publish(launcher: &Launcher) {
     launcher.import("ada bob\n");
     let people = ServiceClients::of(launcher);

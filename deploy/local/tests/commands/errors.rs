@@ -24,16 +24,16 @@ fn a_missing_file_is_named() {
 #[test]
 fn an_unreachable_server_is_reported_at_once_with_a_hint() {
     // Nothing listens on port 1.
-    let nobody = "http://127.0.0.1:1";
+    let unreachable = "http://127.0.0.1:1";
     for args in [
-        vec!["import", "-", "--user-url", nobody],
-        vec!["demo", "--gateway-url", nobody],
-        vec!["verify", "--user-url", nobody],
-        vec!["export", "ada", "--user-url", nobody],
+        vec!["import", "-", "--user-url", unreachable],
+        vec!["demo", "--gateway-url", unreachable],
+        vec!["verify", "--user-url", unreachable],
+        vec!["export", "ada", "--user-url", unreachable],
     ] {
         let ended = run(&args, "1 2\n");
         assert_eq!(ended.code, Some(2), "{ended:?}");
-        let expected = format!("nothing answers at {nobody}: is `microblog up` running?");
+        let expected = format!("nothing answers at {unreachable}: is `microblog up` running?");
         assert!(ended.stderr.contains(&expected), "{ended:?}");
     }
 }

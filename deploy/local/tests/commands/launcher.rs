@@ -209,7 +209,7 @@ pub(crate) fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -
 }
 
 /// Waits until a process exits that is not a child.
-pub(crate) fn gone(pid: Pid) {
+pub(crate) fn wait_until_exited(pid: Pid) {
     eventually("the process has exited", PATIENCE, || {
         // Without an init process that reaps orphans, they stay as zombies.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -16,7 +16,7 @@ use microblog_testkit::PATIENCE;
 use nix::sys::signal::{Signal, kill};
 use tonic::transport::Endpoint;
 
-use crate::launcher::{Launcher, PROGRAM, eventually, free_ports, gone, run};
+use crate::launcher::{Launcher, PROGRAM, eventually, free_ports, run, wait_until_exited};
 
 const STOP: Duration = PATIENCE;
 // Less than the half minute after which a stuck redis-server is killed.
@@ -50,7 +50,7 @@ fn imported_data_persist_and_an_interrupt_stops_everything() {
     assert!(launcher.ended(STOP).success(), "{}", launcher.said());
     assert!(launcher.said().contains("stopped; the data are in"), "{}", launcher.said());
     assert!(!launcher.said().contains("drain timed out"), "{}", launcher.said());
-    gone(redis);
+    wait_until_exited(redis);
 
     let mut launcher = Launcher::start(&data, &[]);
     assert!(kept(&launcher.import(EDGES)));
@@ -65,9 +65,9 @@ fn the_demo_passes_and_deletes_its_data() {
     let tour = run(&["demo", "--gateway-url", &launcher.url(0)], "");
     assert_eq!(tour.code, Some(0), "{tour:?}");
     assert!(tour.stdout.contains("All responses were correct."), "{tour:?}");
-    for told in ["reposted with `Worth the walk`: a deleted post", "counts what is new", "is told"]
+    for text in ["reposted with `Worth the walk`: a deleted post", "counts what is new", "is told"]
     {
-        assert!(tour.stdout.contains(told), "{told}: {tour:?}");
+        assert!(tour.stdout.contains(text), "{text}: {tour:?}");
     }
     // The follows and posts of deleted accounts are deleted asynchronously.
     eventually("no data are left", STOP, || {
@@ -177,7 +177,7 @@ fn an_orphaned_redis_server_is_stopped_by_the_next_launcher() {
     kill(redis, None).unwrap();
 
     let launcher = Launcher::start(&data, &[]);
-    gone(redis);
+    wait_until_exited(redis);
     assert!(launcher.said().contains("stopping orphaned redis-server"), "{}", launcher.said());
     assert!(kept(&launcher.import(EDGES)));
 }
@@ -237,7 +237,7 @@ fn a_second_interrupt_exits_while_redis_server_is_stuck() {
     launcher.signal(Signal::SIGINT);
     assert!(!launcher.ended(STUCK).success());
     kill(redis, Signal::SIGCONT).unwrap();
-    gone(redis);
+    wait_until_exited(redis);
 }
 
 #[test]

@@ -163,7 +163,7 @@ impl System {
     async fn lose_stores(&mut self, client: &mut Client<'_>) {
         self.archive.change_password("another");
         client.publish("a post that cannot be archived").await.unwrap();
-        self.archive.refused(PATIENCE).await;
+        self.archive.wait_for_rejected_password(PATIENCE).await;
         take_password(&self.redis, &self.redis_password).await;
         client.call_in_vain().await;
         for server in self.servers.iter_mut().filter(|it| STORED.contains(&&*it.name)) {

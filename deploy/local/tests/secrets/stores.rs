@@ -70,10 +70,10 @@ impl Archive {
     }
 
     /// Waits until the server has rejected a password.
-    pub(crate) async fn refused(&self, within: Duration) {
-        let refusal = "password authentication failed for user \"archivist\"";
+    pub(crate) async fn wait_for_rejected_password(&self, within: Duration) {
+        let rejection = "password authentication failed for user \"archivist\"";
         let what = "a client uses a wrong password";
-        eventually(what, within, async || self.0.log().contains(refusal)).await;
+        eventually(what, within, async || self.0.log().contains(rejection)).await;
     }
 
     /// Kills the server.

@@ -108,8 +108,8 @@ impl System {
     /// Sample under the load of the measurement but before it: Redis takes up to twice as long per
     /// command under MONITOR.
     ///
-    /// Without a sample, [`RedisUsage`](usage::RedisUsage) has neither the number of commands nor their time. Does
-    /// nothing for an external system.
+    /// Without a sample, [`RedisUsage`](usage::RedisUsage) has neither the number of commands nor
+    /// their time. Does nothing for an external system.
     pub(crate) async fn sample_commands(&self, length: Duration) -> anyhow::Result<()> {
         let Some(store) = &self.store else { return Ok(()) };
         let sample = store.admin.sample_commands(length).await?;

@@ -22,7 +22,7 @@ fn measured(arguments: &[&str]) -> (String, Value) {
     (String::from_utf8(output.stdout).unwrap(), serde_json::from_slice(&json).unwrap())
 }
 
-fn refused(arguments: &[&str]) -> String {
+fn error_of(arguments: &[&str]) -> String {
     let output = load(arguments);
     assert_eq!(output.status.code(), Some(2));
     String::from_utf8(output.stderr).unwrap()
@@ -139,7 +139,8 @@ fn fan_out_measures_delivery_to_all_followers() {
 
 #[test]
 fn run_reports_an_unreachable_server() {
-    let nowhere = "http://127.0.0.1:1";
-    let errors = refused(&["run", "home", "--user-url", nowhere, "--gateway-url", nowhere]);
+    let unreachable = "http://127.0.0.1:1";
+    let errors =
+        error_of(&["run", "home", "--user-url", unreachable, "--gateway-url", unreachable]);
     assert!(errors.contains("nothing answers at http://127.0.0.1:1"), "{errors}");
 }

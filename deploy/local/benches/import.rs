@@ -1,5 +1,5 @@
-//! How long an import takes beside the least that Redis must do for it: the same follows as bare
-//! pipelined `ZADD`s, two for each, on a server with the same settings, in the same run.
+//! Duration of an import, compared with the minimum work of Redis: bare pipelined `ZADD`s of the
+//! same follows, two per follow, on a server with the same settings.
 //!
 //! `cargo bench --package microblog --bench import -- "$PWD/FILE"` (an edge list, gzipped or not).
 
@@ -43,7 +43,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the follows of an edge list, without those of oneself, as pairs of numbers.
+/// Reads the follows of an edge list without self-follows, as pairs of numbers.
 fn read(file: &str) -> anyhow::Result<Vec<(u64, u64)>> {
     let bytes = File::open(file).with_context(|| format!("cannot read {file}"))?;
     let text: Box<dyn Read> =
@@ -67,7 +67,7 @@ fn read(file: &str) -> anyhow::Result<Vec<(u64, u64)>> {
 }
 
 async fn bare(edges: &[(u64, u64)]) -> anyhow::Result<Duration> {
-    // As `up` has it; tests have it otherwise.
+    // As `up` configures it; tests use another setting.
     let server = RedisServer::start_with(&[("appendfsync", "everysec")]).await;
     let mut connection = server.admin().await;
     let began = Instant::now();
@@ -83,7 +83,7 @@ async fn bare(edges: &[(u64, u64)]) -> anyhow::Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// Times `microblog import` as a process, on a system that is started for it and was empty.
+/// Times the process `microblog import` on a new, empty system.
 async fn import(file: &str) -> anyhow::Result<Duration> {
     let data = tempfile::tempdir()?;
     let port = free_port();
@@ -113,6 +113,6 @@ async fn import(file: &str) -> anyhow::Result<Duration> {
     let pid = i32::try_from(up.id())?;
     kill(Pid::from_raw(pid), Signal::SIGINT)?;
     let mut up = up;
-    ensure!(up.wait()?.success(), "microblog did not stop well");
+    ensure!(up.wait()?.success(), "microblog did not stop with success");
     Ok(took)
 }

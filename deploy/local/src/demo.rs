@@ -1,6 +1,7 @@
-//! `microblog demo`: a short tour through the gateway, as an application would call it, printed
-//! for people. Every answer is checked; the accounts that it makes are deleted at the end.
+//! `microblog demo`: a scripted tour through the gateway. It checks every response and deletes its
+//! accounts at the end.
 
+mod format;
 mod person;
 mod steps;
 
@@ -10,13 +11,13 @@ use person::Person;
 
 use crate::remote::{self, GATEWAY_URL};
 
-/// Takes a short tour through the gateway and prints each call with its answer.
+/// Runs a scripted tour through the gateway and prints each call with its response.
 ///
-/// Makes three accounts with random names and deletes them at the end. Exits with 1 if an answer
-/// is not as it should be.
+/// Creates three accounts with random names and deletes them at the end. Exits with 1 if a response
+/// is wrong.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the gateway listens.
+    /// URL of the gateway.
     #[arg(long, value_name = "URL", default_value = GATEWAY_URL, env = "MICROBLOG_GATEWAY_URL")]
     gateway_url: String,
 }
@@ -25,20 +26,20 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let channel = remote::serving(&args.gateway_url).await?;
     let mut people = ["ada", "bob", "cleo"].map(|name| Person::new(name, channel.clone()));
-    let outcome = steps::tour(&mut people).await;
-    println!("\nThe accounts of the tour go again");
+    let result = steps::tour(&mut people).await;
+    println!("\nDelete the accounts of the tour");
     for person in &mut people {
-        if let Err(error) = person.leave().await {
+        if let Err(error) = person.delete_account().await {
             eprintln!("could not delete {}: {error:#}", person.name);
         }
     }
-    match outcome {
+    match result {
         Ok(()) => {
-            println!("\nAll answers were as they should be.");
+            println!("\nAll responses were correct.");
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
-            eprintln!("\nThe tour ended early: {error:#}");
+            eprintln!("\nThe tour failed: {error:#}");
             Ok(ExitCode::from(1))
         }
     }

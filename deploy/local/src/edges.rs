@@ -1,5 +1,4 @@
-//! Edge lists: files with one `follower following` per line. Knows what a line and a name may look
-//! like; knows nothing of services.
+//! Edge list parser: files with one `follower following` per line. Independent of services.
 
 use std::{
     borrow::Cow,
@@ -11,69 +10,70 @@ use std::{
 use flate2::bufread::MultiGzDecoder;
 use indexmap::IndexMap;
 
-// Bounds what a file that is no text at all can make us hold.
+// Bounds memory if the file is not text.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const NAME_BYTES_MAX: usize = 30;
 const READ_BUFFER_BYTES: usize = 256 << 10;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// A follow graph, read from a file.
+/// A follow graph from a file.
 #[derive(Debug, Default)]
 pub struct EdgeList {
-    /// Names in the order in which they first appear. Names that differ only in case are one, as
-    /// they are to the user service.
+    /// Names in the order of their first occurrence. Names are case-insensitive, as in the user
+    /// service.
     names: IndexMap<Box<str>, Box<str>>,
     /// The follows, in the order of the file.
     pub edges: Vec<Edge>,
-    /// How many lines said that somebody follows themselves; they are not among the edges.
+    /// Number of self-follows, which are not in `edges`.
     pub self_follows: u64,
 }
 
-/// A follow, by the places of the two names in [`EdgeList::names`].
+/// A follow, as indexes into [`EdgeList::names`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
-    /// Who follows.
+    /// Index of the follower.
     pub follower: u32,
-    /// Whom.
+    /// Index of the followed account.
     pub target: u32,
 }
 
-/// Why a file cannot be read as an edge list.
+/// Errors of reading an edge list.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot read {file}")]
-    /// It cannot be read.
+    /// The file cannot be read.
     Read {
-        /// Its name.
+        /// The file's name.
         file: String,
-        /// Why not.
+        /// The I/O error.
         source: io::Error,
     },
     #[error("{file}, line {line}: {problem}")]
-    /// One of its lines makes no sense.
+    /// A line is invalid.
     Line {
-        /// Its name.
+        /// The file's name.
         file: String,
-        /// The number of the line, from 1.
+        /// The line number, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The reason.
         problem: String,
     },
 }
 
-/// Reads a whole edge list, gzipped or plain; `-` is the standard input.
+/// Reads an edge list, gzipped or plain; `-` is standard input.
 pub fn read(file: &str) -> Result<EdgeList, Error> {
     let unreadable = |source| Error::Read { file: file.to_owned(), source };
     if file == "-" {
-        return unpack("the standard input", BufReader::new(io::stdin().lock()));
+        return decompress("standard input", BufReader::new(io::stdin().lock()));
     }
     let opened = File::open(Path::new(file)).map_err(unreadable)?;
-    unpack(file, BufReader::with_capacity(READ_BUFFER_BYTES, opened))
+    decompress(file, BufReader::with_capacity(READ_BUFFER_BYTES, opened))
 }
 
-fn unpack(file: &str, mut input: impl BufRead) -> Result<EdgeList, Error> {
+fn decompress(file: &str, mut input: impl BufRead) -> Result<EdgeList, Error> {
     let unreadable = |source| Error::Read { file: file.to_owned(), source };
-    // The content tells, not the name, so that a pipe may be gzipped, too.
+    // Detects gzip by its magic number, not by the file name, so that standard input may be
+    // gzipped.
     if input.fill_buf().map_err(unreadable)?.starts_with(&GZIP_MAGIC) {
         let unpacked = MultiGzDecoder::new(input);
         parse(file, BufReader::with_capacity(READ_BUFFER_BYTES, unpacked))
@@ -82,7 +82,7 @@ fn unpack(file: &str, mut input: impl BufRead) -> Result<EdgeList, Error> {
     }
 }
 
-/// Reads a whole edge list from an open one, which errors call by this name.
+/// Parses an edge list. Errors contain the name `file`.
 pub fn parse(file: &str, mut input: impl BufRead) -> Result<EdgeList, Error> {
     let mut list = EdgeList::default();
     let mut line = Vec::new();
@@ -102,14 +102,13 @@ pub fn parse(file: &str, mut input: impl BufRead) -> Result<EdgeList, Error> {
 }
 
 impl EdgeList {
-    /// Makes a list from names, all of them different in any case, and the edges between their
-    /// places.
+    /// Creates a list from distinct names (case-insensitive) and edges between their indexes.
     pub fn new(names: impl IntoIterator<Item = String>, edges: Vec<Edge>) -> Self {
         let keyed = |name: String| (name.to_ascii_lowercase().into(), name.into());
         Self { names: names.into_iter().map(keyed).collect(), edges, self_follows: 0 }
     }
 
-    /// Returns the names, each as it was first spelled.
+    /// Returns the names in their first spelling.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.names.values().map(|name| &**name)
     }
@@ -118,7 +117,7 @@ impl EdgeList {
         if line.len() as u64 == LINE_BYTES_MAX {
             return Err(format!("is longer than {LINE_BYTES_MAX} bytes"));
         }
-        // Some editors begin a file with a byte-order mark.
+        // Some editors write a byte-order mark.
         let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
         if line.is_empty() || line.starts_with(b"#") {
             return Ok(());
@@ -126,9 +125,9 @@ impl EdgeList {
         let mut fields = line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
         let (Some(follower), Some(target), None) = (fields.next(), fields.next(), fields.next())
         else {
-            return Err(format!("expected `follower following`, found `{}`", shown(line)));
+            return Err(format!("expected `follower following`, found `{}`", excerpt(line)));
         };
-        let edge = Edge { follower: self.place(follower)?, target: self.place(target)? };
+        let edge = Edge { follower: self.index(follower)?, target: self.index(target)? };
         if edge.follower == edge.target {
             self.self_follows += 1;
         } else {
@@ -137,15 +136,15 @@ impl EdgeList {
         Ok(())
     }
 
-    /// Returns the place of a name, a new one if it is new.
-    fn place(&mut self, field: &[u8]) -> Result<u32, String> {
+    /// Returns the index of a name, and adds the name if it is new.
+    fn index(&mut self, field: &[u8]) -> Result<u32, String> {
         let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
         let name = match str::from_utf8(field) {
             Ok(name) if name.len() <= NAME_BYTES_MAX && field.iter().all(allowed) => name,
             _ => {
                 return Err(format!(
                     "`{}` cannot be an account's name: 1 to 30 of A-Z, a-z, 0-9 and underscore",
-                    shown(field)
+                    excerpt(field)
                 ));
             }
         };
@@ -154,18 +153,18 @@ impl EdgeList {
         } else {
             Cow::Borrowed(name)
         };
-        let place = match self.names.get_index_of(&*key) {
-            Some(place) => place,
+        let index = match self.names.get_index_of(&*key) {
+            Some(index) => index,
             None => self.names.insert_full(key.into(), name.into()).0,
         };
-        u32::try_from(place).map_err(|_| "is one name more than the 2^32 that fit".to_owned())
+        u32::try_from(index).map_err(|_| "more than 2^32 names".to_owned())
     }
 }
 
-/// Returns the beginning of a text that may be anything, fit for a terminal.
-fn shown(bytes: &[u8]) -> String {
-    const SHOWN_BYTES: usize = 40;
-    let end = bytes.len().min(SHOWN_BYTES);
+/// Returns a prefix of the bytes, escaped for a terminal.
+fn excerpt(bytes: &[u8]) -> String {
+    const EXCERPT_BYTES: usize = 40;
+    let end = bytes.len().min(EXCERPT_BYTES);
     let rest = if end < bytes.len() { "…" } else { "" };
     format!("{}{rest}", String::from_utf8_lossy(&bytes[..end]).escape_debug())
 }
@@ -179,7 +178,7 @@ mod tests {
     use super::*;
 
     fn read_text(text: impl AsRef<[u8]>) -> Result<EdgeList, Error> {
-        unpack("graph", text.as_ref())
+        decompress("graph", text.as_ref())
     }
 
     fn edges(list: &EdgeList) -> Vec<(&str, &str)> {
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_blank_lines_and_any_white_space_are_fine() {
+    fn comments_blank_lines_and_any_white_space_are_accepted() {
         let list = read_text("\u{feff}# a\tb c d\r\n\r\n1 2\r\n  2\t 1 \n\n#\nada_L 1").unwrap();
         assert_eq!(edges(&list), [("1", "2"), ("2", "1"), ("ada_L", "1")]);
     }
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_follows_themselves_is_counted_and_keeps_the_account() {
+    fn self_follows_are_counted_and_keep_the_account() {
         let list = read_text("1 1\n1 2\n3 3\n").unwrap();
         assert_eq!(list.self_follows, 2);
         assert_eq!(edges(&list), [("1", "2")]);
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_is_refused_with_its_line() {
+    fn invalid_lines_are_rejected_with_the_line_number() {
         let too_long = "x".repeat(31);
         let lines =
             ["1", "1 2 3", "1 b-c", "1 \0", "é 1", "\u{1b}[2J 1", &format!("1 {too_long}"), "1,2"];
@@ -238,13 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_known_by_its_content_also_in_several_members() {
+    fn gzip_is_detected_by_content_and_may_have_several_members() {
         let packed = [gzipped("1 2\n2"), gzipped(" 3\n")].concat();
         assert_eq!(edges(&read_text(packed).unwrap()), [("1", "2"), ("2", "3")]);
     }
 
     #[test]
-    fn a_broken_gzip_is_an_error_that_names_the_file() {
+    fn the_error_for_truncated_gzip_names_the_file() {
         let packed = gzipped(&"1 2\n".repeat(1000));
         let error = read_text(&packed[..packed.len() - 9]).unwrap_err();
         assert_eq!(error.to_string(), "cannot read graph");

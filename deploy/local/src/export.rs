@@ -1,5 +1,5 @@
-//! `microblog export`: writes what belongs to an account as JSON Lines. Knows in which order;
-//! whom to ask, what is in a line, and where lines go, the parts know.
+//! `microblog export`: writes the data of an account as JSON Lines. This file has the order of the
+//! data.
 
 mod lines;
 mod output;
@@ -25,40 +25,38 @@ use crate::{
     remote::{self, POST_URL, RELATION_URL, USER_URL},
 };
 
-const INCOMPLETE: &str = "the export could not be completed";
+const FAILED: &str = "export failed";
 
-/// Writes what belongs to an account as JSON Lines, for its owner: profile, lists, posts and
-/// comments.
+/// Exports the data of an account as JSON Lines: profile, lists, posts and comments.
 ///
-/// The first line is the account; then come whom it follows, its followers, whom it blocks and
-/// whom it mutes, then its posts and reposts, and last its comments on any post, newest first; what
-/// it commented within the last seconds may be missing. The `kind` of a line says which of them it
-/// is. A last line, of the kind `end`, says how many lines there are of each other kind:
-/// without it an export is not complete. There are no passwords in it and no sessions, but the
-/// e-mail address; and no likes, which belong to the posts that they are about.
+/// The order is: the account, following, followers, blocks, mutes, posts and reposts, comments
+/// (newest first). Comments of the last seconds may be missing. The field `kind` names the kind of
+/// each line. The last line, of kind `end`, has the number of lines of each kind; without it the
+/// export is incomplete. The export contains the e-mail address, but no passwords, sessions or
+/// likes. Likes belong to the liked posts.
 ///
-/// Exits with 2 where there is no such account, or it could not be read to the end.
+/// Exits with 2 if the account does not exist or the export fails.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The account's id or name. What is the id of one account and the name of another is taken as
-    /// the id: put @ before a name.
+    /// The account's id or name. If it is the id of one account and the name of another, it is the
+    /// id; put @ before a name.
     #[arg(value_name = "USER")]
     user: String,
-    /// Where to write it instead of to standard output: a file that only its owner may read, there
-    /// once it is complete, in place of what was there before.
+    /// The output file, instead of standard output. The file is readable by its owner only and is
+    /// replaced atomically when the export is complete.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Leaves comments out: without an archive, nobody knows them by their author.
+    /// Omits comments. Required without an archive, which has the index of comments by author.
     #[arg(long)]
     without_comments: bool,
-    /// Where the user service listens.
+    /// URL of the user service.
     #[arg(long, value_name = "URL", default_value = USER_URL, env = "MICROBLOG_USER_URL")]
     user_url: String,
-    /// Where the relation service listens.
+    /// URL of the relation service.
     #[arg(long, value_name = "URL", default_value = RELATION_URL, env = "MICROBLOG_RELATION_URL")]
     relation_url: String,
-    /// Where the post service listens.
+    /// URL of the post service.
     #[arg(long, value_name = "URL", default_value = POST_URL, env = "MICROBLOG_POST_URL")]
     post_url: String,
     #[command(flatten)]
@@ -72,9 +70,10 @@ Examples:
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let services = Services::serving(&args).await?;
+    let services =
+        Services::connect(&args.keys, &args.user_url, &args.relation_url, &args.post_url).await?;
     let Some(account) = find(&services, &args.user).await.map_err(failed)? else {
-        bail!("there is no account `{}`", args.user);
+        bail!("account `{}` not found", args.user);
     };
     let mut lines = Lines::new(Output::open(args.output.as_deref())?);
     write(&services, &account, &mut lines).await?;
@@ -82,15 +81,15 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         let comments = async |token| services.comments(account.id, token).await;
         list(&mut lines, Kind::Comment, comments).await?;
     }
-    ensure_still_there(&services, &account).await?;
+    ensure_not_deleted(&services, &account).await?;
     let count = lines.finish()?;
     if let Some(file) = &args.output {
-        println!("{} lines are in {}", HumanCount(count), file.display());
+        println!("wrote {} lines to {}", HumanCount(count), file.display());
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the account that people mean by an id, a name, or a name behind @.
+/// Returns the account with an id, a name, or a name after @.
 async fn find(services: &Services, user: &str) -> Result<Option<Account>, Status> {
     let (id, name) = match user.strip_prefix('@') {
         Some(name) => (None, name),
@@ -118,15 +117,15 @@ async fn write(services: &Services, account: &Account, lines: &mut Lines) -> any
     list(lines, Kind::Post, async |token| services.posts(id, token).await).await
 }
 
-/// Refuses an account that was deleted in between: lists may have been empty already.
-async fn ensure_still_there(services: &Services, account: &Account) -> anyhow::Result<()> {
+/// Fails if the account was deleted during the export, since lists may then be incomplete.
+async fn ensure_not_deleted(services: &Services, account: &Account) -> anyhow::Result<()> {
     if services.account(account.id).await.map_err(failed)?.is_none() {
-        return Err(anyhow!("the account was deleted meanwhile").context(INCOMPLETE));
+        return Err(anyhow!("the account was deleted during the export").context(FAILED));
     }
     Ok(())
 }
 
-/// Writes a list, whose pages come by their tokens.
+/// Writes all pages of a list.
 async fn list<T: Serialize>(
     lines: &mut Lines,
     kind: Kind,
@@ -151,5 +150,5 @@ async fn list<T: Serialize>(
 }
 
 fn failed(status: Status) -> anyhow::Error {
-    anyhow!("{}", remote::told(&status)).context(INCOMPLETE)
+    anyhow!("{}", remote::told(&status)).context(FAILED)
 }

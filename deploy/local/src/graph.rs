@@ -1,5 +1,5 @@
-//! Brings a follow graph into a running microblog: accounts first, then follows, by the import
-//! calls of their services. All of it can be repeated, so calls that fail in passing are.
+//! Imports a follow graph into a running microblog: first accounts, then follows. Uses the
+//! idempotent import calls of the services, and retries transient errors.
 
 use std::time::Duration;
 
@@ -22,24 +22,23 @@ use crate::{
 };
 
 const USERS_PER_CALL: usize = 5_000;
-// The more follows of the same target go in one call, the less each costs the store; but a call on
-// a busy machine must end within the time that a service gives a write.
+// Follows of one target cost less in one call. The upper bound is the services' deadline for writes
+// on a busy machine.
 const FOLLOWS_PER_CALL: usize = 50_000;
-// Calls in flight, each over a connection of its own: while one is encoded or sorted, the store
-// works on another.
-const LANES: usize = 2;
+// Concurrent calls, each on its own connection: the client encodes one while the store runs the
+// other.
+const CONNECTIONS: usize = 2;
 
-/// Where a graph goes, and what its new accounts get.
+/// The services to import into, and the properties of new accounts.
 #[derive(Debug, clap::Args)]
 pub struct Target {
-    /// Where the user service listens.
+    /// URL of the user service.
     #[arg(long, value_name = "URL", default_value = USER_URL, env = "MICROBLOG_USER_URL")]
     pub user_url: String,
-    /// Where the relation service listens.
+    /// URL of the relation service.
     #[arg(long, value_name = "URL", default_value = RELATION_URL, env = "MICROBLOG_RELATION_URL")]
     pub relation_url: String,
-    /// One password for all new accounts, 8 to 128 characters; without it nobody can log in to
-    /// them.
+    /// Password of all new accounts, 8 to 128 characters. Without it, nobody can log in to them.
     #[arg(
         long,
         default_value = "",
@@ -48,39 +47,39 @@ pub struct Target {
         hide_env_values = true
     )]
     pub password: String,
-    /// The e-mail address of a new account is NAME@DOMAIN.
+    /// Domain of the e-mail addresses of new accounts: NAME@DOMAIN.
     #[arg(long, value_name = "DOMAIN", default_value = "import.invalid")]
     pub email_domain: String,
-    /// What the two believe its caller by.
+    /// Identity keys of the services.
     #[command(flatten)]
     pub keys: Keys,
 }
 
-/// What became of the accounts.
+/// The result of the account import.
 pub struct Users {
-    /// Their ids, in the order of the list's names; 0 for one that could not be created.
+    /// Account ids in the order of the list's names; 0 if an account could not be created.
     pub ids: Vec<u64>,
-    /// How many were made.
+    /// Number of created accounts.
     pub created: u64,
-    /// How many could not be.
+    /// Number of accounts that could not be created.
     pub refused: u64,
-    /// How long it took.
+    /// Duration of the import.
     pub took: Duration,
 }
 
-/// What became of the follows.
+/// The result of the follow import.
 pub struct Follows {
-    /// What the relation service says.
+    /// The sum of the relation service's responses.
     pub outcome: ImportFollowsResponse,
-    /// How many it was told.
+    /// Number of follows sent.
     pub sent: u64,
-    /// Left out, because one of their accounts could not be created.
+    /// Number of follows that were omitted, because an account could not be created.
     pub dropped: u64,
-    /// How long it took.
+    /// Duration of the import.
     pub took: Duration,
 }
 
-/// Makes sure that every name of the list has an account.
+/// Creates the accounts that do not exist.
 pub async fn users(list: &EdgeList, target: &Target) -> anyhow::Result<Users> {
     let channels = channels(&target.user_url, &target.keys).await?;
     let names: Vec<&str> = list.names().collect();
@@ -92,14 +91,18 @@ pub async fn users(list: &EdgeList, target: &Target) -> anyhow::Result<Users> {
             Ok(response)
         });
     let responses: Vec<ImportUsersResponse> = stream::iter(calls)
-        .buffered(LANES)
+        .buffered(CONNECTIONS)
         .try_collect()
         .await
-        .map_err(|status| failed("accounts", &status))?;
+        .map_err(|status| import_error("accounts", &status))?;
     let created = responses.iter().map(|response| u64::from(response.created)).sum();
     let ids: Vec<u64> = responses.into_iter().flat_map(|response| response.user_ids).collect();
     if ids.len() != names.len() {
-        return Err(anyhow!("{} names, but {} ids for them", names.len(), ids.len()));
+        return Err(anyhow!(
+            "the user service returned {1} ids for {0} names",
+            names.len(),
+            ids.len()
+        ));
     }
     let refused = ids.iter().filter(|&&id| id == 0).count() as u64;
     Ok(Users { ids, created, refused, took: progress.finish() })
@@ -122,23 +125,26 @@ async fn import_users(
     .await
 }
 
-/// Brings in the follows of a list, given the ids of its names.
+/// Imports the follows of a list. `ids` are the ids of its names.
 pub async fn follows(list: &EdgeList, ids: &[u64], target: &Target) -> anyhow::Result<Follows> {
     let channels = channels(&target.relation_url, &target.keys).await?;
-    let (lanes, dropped) = lanes(list, ids);
-    let sent = lanes.iter().map(|lane| lane.len() as u64).sum();
+    let (partitions, dropped) = partitions(list, ids);
+    let sent = partitions.iter().map(|partition| partition.len() as u64).sum();
     let progress = Progress::start("follows", sent);
-    let calls = lanes.iter().zip(&channels).map(|(lane, channel)| send(channel, lane, &progress));
+    let calls = partitions
+        .iter()
+        .zip(&channels)
+        .map(|(partition, channel)| send(channel, partition, &progress));
     let outcomes =
-        future::try_join_all(calls).await.map_err(|status| failed("follows", &status))?;
+        future::try_join_all(calls).await.map_err(|status| import_error("follows", &status))?;
     let outcome = outcomes.into_iter().fold(ImportFollowsResponse::default(), sum);
     Ok(Follows { outcome, sent, dropped, took: progress.finish() })
 }
 
-/// Deals the follows out, those of one follower to one lane, so that they stay in order although
-/// several calls are under way.
-fn lanes(list: &EdgeList, ids: &[u64]) -> (Vec<Vec<Follow>>, u64) {
-    let mut lanes = vec![Vec::new(); LANES];
+/// Partitions the follows by follower. Follows of one follower stay in order although several calls
+/// run concurrently.
+fn partitions(list: &EdgeList, ids: &[u64]) -> (Vec<Vec<Follow>>, u64) {
+    let mut partitions = vec![Vec::new(); CONNECTIONS];
     let mut dropped = 0;
     for edge in &list.edges {
         let follower_id = ids[edge.follower as usize];
@@ -146,19 +152,20 @@ fn lanes(list: &EdgeList, ids: &[u64]) -> (Vec<Vec<Follow>>, u64) {
         if follower_id == 0 || target_id == 0 {
             dropped += 1;
         } else {
-            lanes[edge.follower as usize % LANES].push(Follow { follower_id, target_id });
+            partitions[edge.follower as usize % CONNECTIONS]
+                .push(Follow { follower_id, target_id });
         }
     }
-    (lanes, dropped)
+    (partitions, dropped)
 }
 
 async fn send(
     channel: &Signed,
-    lane: &[Follow],
+    partition: &[Follow],
     progress: &Progress,
 ) -> Result<ImportFollowsResponse, Status> {
     let mut outcome = ImportFollowsResponse::default();
-    for follows in lane.chunks(FOLLOWS_PER_CALL) {
+    for follows in partition.chunks(FOLLOWS_PER_CALL) {
         let response = remote::repeatedly(async || {
             let message = ImportFollowsRequest { follows: follows.to_vec() };
             let request = remote::request(message, CALL_TIMEOUT);
@@ -183,15 +190,15 @@ fn sum(a: ImportFollowsResponse, b: ImportFollowsResponse) -> ImportFollowsRespo
 }
 
 async fn channels(url: &str, keys: &Keys) -> anyhow::Result<Vec<Signed>> {
-    // The first tells people when nothing is there, before calls are repeated in vain.
+    // The first channel is checked, for a helpful error before any retries.
     let mut channels = vec![keys.sign(remote::serving(url).await?)];
-    for _ in 1..LANES {
+    for _ in 1..CONNECTIONS {
         channels.push(keys.sign(remote::channel(url)?));
     }
     Ok(channels)
 }
 
-fn failed(what: &str, status: &Status) -> anyhow::Error {
+fn import_error(what: &str, status: &Status) -> anyhow::Error {
     anyhow!("{}", remote::told(status))
-        .context(format!("importing {what} failed; run it again to go on from there"))
+        .context(format!("import of {what} failed; run it again to continue"))
 }

@@ -1,5 +1,4 @@
-//! `microblog import`: brings a follow graph from a file into a running microblog and tells how
-//! it went. Knows nothing of the calls it takes.
+//! `microblog import`: imports a follow graph from a file and prints a report.
 
 use std::{
     process::ExitCode,
@@ -15,12 +14,12 @@ use crate::{
 
 /// Imports a follow graph: one `follower following` per line.
 ///
-/// Both are account names (1 to 30 of A-Z, a-z, 0-9 and underscore), separated by white space;
-/// lines that begin with # are comments. The whole file is read and checked before anything is
-/// written. Accounts and follows that exist already stay as they are: an import can be repeated.
+/// Both are account names (1 to 30 of A-Z, a-z, 0-9 and underscore), separated by white space.
+/// Lines that begin with # are comments. The whole file is checked before anything is written.
+/// Existing accounts and follows stay as they are, so an import can be repeated.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The edge list, plain or gzipped; - for the standard input.
+    /// The edge list, plain or gzipped; - reads standard input.
     file: String,
     #[command(flatten)]
     target: Target,
@@ -65,14 +64,14 @@ fn report(list: &EdgeList, users: &Users, follows: &Follows) {
         HumanCount(outcome.unchanged)
     );
     for (count, reason) in [
-        (list.self_follows + outcome.refused_self, "follow of oneself"),
+        (list.self_follows + outcome.refused_self, "self-follow"),
         (outcome.refused_blocked, "one has blocked the other"),
-        (outcome.refused_limit, "the follower follows as many as one may"),
-        (outcome.refused_forgotten, "a deleted account"),
-        (follows.dropped, "an account that could not be created"),
+        (outcome.refused_limit, "the follower has reached the limit"),
+        (outcome.refused_forgotten, "account deleted"),
+        (follows.dropped, "account could not be created"),
     ] {
         if count > 0 {
-            println!("           {} refused: {reason}", HumanCount(count));
+            println!("           {} rejected: {reason}", HumanCount(count));
         }
     }
 }

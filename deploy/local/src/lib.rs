@@ -1,5 +1,5 @@
-//! What the tools of microblog share: starting it on this machine, follow graphs in files, bringing
-//! them in, calls that are repeated, and progress for people.
+//! Library of the launcher and the load generator: starting microblog on this machine, edge lists,
+//! graph import, retried calls, and progress output.
 
 pub mod edges;
 pub mod graph;

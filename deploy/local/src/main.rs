@@ -1,4 +1,4 @@
-//! `microblog`: the whole of microblog on one machine in one process, and tools that call it.
+//! `microblog`: runs all servers on one machine in one process, and has tools that call them.
 
 mod demo;
 mod export;
@@ -15,8 +15,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A microblog on one machine: accounts, a follow graph, posts and timelines behind gRPC.
 ///
-/// Exits with 0 if all went well, 1 if something is not as it should be, 2 if the command could
-/// not be carried out.
+/// Exit codes: 0 success, 1 a check failed, 2 error.
 #[derive(Debug, Parser)]
 #[command(name = "microblog", version)]
 struct Cli {
@@ -39,10 +38,10 @@ fn main() -> ExitCode {
     let Cli { command, tls } = Cli::parse();
     let outcome = tls.apply().and_then(|()| match command {
         Command::Up(args) => up::run(&args),
-        Command::Import(args) => call(import::run(args)),
-        Command::Demo(args) => call(demo::run(args)),
-        Command::Verify(args) => call(verify::run(args)),
-        Command::Export(args) => call(export::run(args)),
+        Command::Import(args) => block_on(import::run(args)),
+        Command::Demo(args) => block_on(demo::run(args)),
+        Command::Verify(args) => block_on(verify::run(args)),
+        Command::Export(args) => block_on(export::run(args)),
     });
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
@@ -50,7 +49,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs a command that is a client of a running microblog.
-fn call(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+/// Runs an asynchronous command on one thread.
+fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }

@@ -1,5 +1,4 @@
-//! Progress on standard error: a bar where there is a terminal, else a line now and then. Knows
-//! nothing of what is being done.
+//! Progress on standard error: a bar on a terminal, otherwise a line every few seconds.
 
 use std::{
     cell::Cell,
@@ -9,78 +8,78 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-const LINE_EVERY: Duration = Duration::from_secs(3);
+const LINE_INTERVAL: Duration = Duration::from_secs(3);
 const BAR: &str = "{msg:9} [{bar:40}] {human_pos}/{human_len}  {per_sec}  {eta} left";
 const COUNT: &str = "{msg:9} {human_pos}  {per_sec}";
 
-/// How far one piece of work has come.
+/// Progress of one task.
 pub struct Progress {
     label: &'static str,
     total: Option<u64>,
     done: Cell<u64>,
-    begun: Instant,
-    shown: Shown,
+    started: Instant,
+    display: Display,
 }
 
-enum Shown {
+enum Display {
     Bar(ProgressBar),
     Lines { last: Cell<Instant> },
 }
 
 impl Progress {
-    /// Starts to show progress towards a total.
+    /// Starts progress towards a total.
     pub fn start(label: &'static str, total: u64) -> Self {
-        Self::towards(label, Some(total))
+        Self::new(label, Some(total))
     }
 
-    /// Starts to show progress of what nobody knows the total of.
+    /// Starts progress without a known total.
     pub fn start_uncounted(label: &'static str) -> Self {
-        Self::towards(label, None)
+        Self::new(label, None)
     }
 
-    fn towards(label: &'static str, total: Option<u64>) -> Self {
-        let begun = Instant::now();
-        let shown = if io::stderr().is_terminal() {
+    fn new(label: &'static str, total: Option<u64>) -> Self {
+        let started = Instant::now();
+        let display = if io::stderr().is_terminal() {
             let style = ProgressStyle::with_template(if total.is_some() { BAR } else { COUNT })
                 .unwrap_or_else(|_| ProgressStyle::default_bar())
                 .progress_chars("=> ");
             let bar = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
-            Shown::Bar(bar.with_style(style).with_message(label))
+            Display::Bar(bar.with_style(style).with_message(label))
         } else {
-            Shown::Lines { last: Cell::new(begun) }
+            Display::Lines { last: Cell::new(started) }
         };
-        Self { label, total, done: Cell::new(0), begun, shown }
+        Self { label, total, done: Cell::new(0), started, display }
     }
 
-    /// Notes that so much more is done.
+    /// Adds to the completed count.
     pub fn add(&self, count: u64) {
         self.done.set(self.done.get() + count);
-        match &self.shown {
-            Shown::Bar(bar) => bar.inc(count),
-            Shown::Lines { last } if last.get().elapsed() >= LINE_EVERY => {
+        match &self.display {
+            Display::Bar(bar) => bar.inc(count),
+            Display::Lines { last } if last.get().elapsed() >= LINE_INTERVAL => {
                 last.set(Instant::now());
                 match self.total {
                     Some(total) => eprintln!("{}: {} of {total}", self.label, self.done.get()),
                     None => eprintln!("{}: {}", self.label, self.done.get()),
                 }
             }
-            Shown::Lines { .. } => {}
+            Display::Lines { .. } => {}
         }
     }
 
-    /// Ends the bar and returns how long it all took.
+    /// Ends the progress and returns its duration.
     pub fn finish(self) -> Duration {
-        if let Shown::Bar(bar) = &self.shown {
+        if let Display::Bar(bar) = &self.display {
             bar.finish();
         }
-        self.begun.elapsed()
+        self.started.elapsed()
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        // What is printed after an error must not be overwritten by the bar.
-        if let Shown::Bar(bar) = &self.shown
+        // Keeps the bar from overwriting an error message.
+        if let Display::Bar(bar) = &self.display
             && !bar.is_finished()
         {
             bar.abandon();

@@ -1,14 +1,14 @@
-//! `microblog up`: all servers in one process, on a private redis-server that keeps its data
-//! between runs. Knows in which order things start and stop; how, each part knows itself.
+//! `microblog up`: all servers in one process, on a private redis-server with persistent data. This
+//! file has the order of start and stop.
 
 mod access;
-mod announce;
-mod companion;
-mod data;
-mod orphan;
+mod background;
+mod data_dir;
+mod demo_data;
+mod messages;
+mod orphaned_redis;
 mod port;
 mod redis;
-mod sample;
 mod services;
 mod software;
 
@@ -17,22 +17,22 @@ use std::{env, iter, path::PathBuf, process::ExitCode};
 use anyhow::{Context as _, bail};
 
 use self::services::Plan;
-pub use self::{access::Access, data::DataDir, redis::Redis, software::Software};
+pub use self::{access::Access, data_dir::DataDir, redis::Redis, software::Software};
 use crate::keys::Keys;
 
-/// Starts everything on this machine: all servers in one process, on a private redis-server.
+/// Starts all servers in one process, with a private redis-server.
 ///
-/// Ctrl-C stops it, a second one at once. What it stored is there again the next time.
+/// Ctrl-C stops them gracefully, a second Ctrl-C at once. The data persist.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("log", |log| log.default_value("warn")))]
 pub struct Args {
-    /// Where data are kept between runs. Without it $XDG_DATA_HOME/microblog, or
-    /// ~/.local/share/microblog where that is not set
+    /// Directory of the data. Default: $XDG_DATA_HOME/microblog, or ~/.local/share/microblog if
+    /// that is not set
     #[arg(long, value_name = "DIR", env = "MICROBLOG_DATA_DIR")]
     data_dir: Option<PathBuf>,
 
-    /// First of ten ports on 127.0.0.1: the gateway's. The next ones are those of the services
-    /// user, relation, post and timeline, the last is redis-server's
+    /// First of ten ports on 127.0.0.1, for the gateway. The next four are for the services user,
+    /// relation, post and timeline, and the last for redis-server
     #[arg(
         long,
         value_name = "PORT",
@@ -42,13 +42,12 @@ pub struct Args {
     )]
     port_base: u16,
 
-    /// The redis-server to start, 7.0 or newer. Without it redis-server, else valkey-server, of
-    /// the PATH
+    /// The redis-server to start, 7.0 or newer. Default: redis-server or else valkey-server from
+    /// PATH
     #[arg(long, value_name = "FILE", env = "MICROBLOG_REDIS_SERVER")]
     redis_server: Option<PathBuf>,
 
-    /// If nothing is stored yet, makes a small microblog to look at: 200 accounts, who follow
-    /// each other and post
+    /// Creates a demo data set if nothing is stored: 200 accounts with follows and posts
     #[arg(long)]
     demo: bool,
 
@@ -58,18 +57,18 @@ pub struct Args {
 
 const REDIS_OFFSET: u16 = 9;
 
-/// Runs everything until it is told to stop.
+/// Runs all servers until a signal stops them.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let chassis = &args.chassis;
     if chassis.tls_cert_file.is_some() || chassis.health_listen.is_some() {
         bail!(
-            "`microblog up` is for this machine, and has neither TLS nor a port for health checks: \
+            "`microblog up` is for this machine only and has neither TLS nor a health check port: \
              unset MICROBLOG_TLS_CERT_FILE and MICROBLOG_HEALTH_LISTEN, or start each server by itself"
         );
     }
     let software = Software::find(args.redis_server.as_deref())?;
     let data = DataDir::open(&data_dir(args)?)?;
-    orphan::stop(&data)?;
+    orphaned_redis::stop(&data)?;
     let redis_port = args.port_base + REDIS_OFFSET;
     for port in services::ports(args.port_base).chain(iter::once(redis_port)) {
         port::wait_until_free(port)?;
@@ -78,10 +77,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = Plan::new(args.port_base, &data, &access, &args.chassis)?;
     println!("microblog {} is starting", env!("CARGO_PKG_VERSION"));
     let redis = Redis::start(software.clone(), &data, access)?;
-    let archive = plan.keeps_archive().then(|| data.archive());
-    announce::started(&software, &data, archive.as_deref(), redis_port, args.port_base);
+    let archive = plan.has_local_archive().then(|| data.archive());
+    messages::started(&software, &data, archive.as_deref(), redis_port, args.port_base);
     let keys = Keys { identity_key_file: args.chassis.identity_key_file.clone() };
-    companion::start(args.port_base, args.demo.then(|| data.sample_mark()), keys)?;
+    background::start(args.port_base, args.demo.then(|| data.demo_data_mark()), keys)?;
     let code = microblog_chassis::run(&args.chassis, move |worker| plan.clone().listen(worker));
     drop(redis);
     println!("stopped; the data are in {}", data.path().display());
@@ -92,8 +91,8 @@ fn data_dir(args: &Args) -> anyhow::Result<PathBuf> {
     if let Some(dir) = &args.data_dir {
         return Ok(dir.clone());
     }
-    // As the XDG base directory specification has it, what is not absolute does not count.
+    // The XDG base directory specification ignores relative paths.
     let set = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = set("XDG_DATA_HOME").or_else(|| Some(set("HOME")?.join(".local/share")));
-    Ok(base.context("neither HOME nor XDG_DATA_HOME is set: give --data-dir")?.join("microblog"))
+    Ok(base.context("neither HOME nor XDG_DATA_HOME is set: use --data-dir")?.join("microblog"))
 }

@@ -1,5 +1,5 @@
-//! `microblog verify`: has the services check their own invariants, and mend what is wrong if they
-//! are to, and tells what they found and did.
+//! `microblog verify`: runs the services' checks of their invariants, optionally with repair, and
+//! prints the results.
 
 use std::process::ExitCode;
 
@@ -19,32 +19,32 @@ use crate::{
     remote::{self, POST_URL, RELATION_URL, TIMELINE_URL, USER_URL},
 };
 
-// A check of everything answers once per logical partition.
+// A full check streams one message per partition.
 const PARTITIONS: u64 = 1_024;
 
-/// Checks the invariants of accounts, of the follow graph and of posts; read-only, without --repair.
+/// Checks the invariants of accounts, of the follow graph and of posts. Read-only without --repair.
 ///
-/// Meaningful while nothing is being written. Exits with 1 if something is wrong, after a repair if
-/// something still is, and with 2 if it could not be checked.
+/// Concurrent writes can cause false reports. Exits with 1 if there are violations (after a repair:
+/// remaining ones), and with 2 if the check fails.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The id of one account whose lists and posts to check, or `all` for everything.
+    /// The id of the account to check, or `all`.
     #[arg(long, value_name = "ID|all", default_value = "all", value_parser = parse_user)]
     user: UserChoice,
-    /// Mends what is wrong, and says what was done. Safe while others write. Registrations under way
-    /// are given up. What cannot be read, and what is wrong with a post in the archive, stays.
+    /// Repairs violations and prints the repairs. Safe during writes. Cancels pending
+    /// registrations. Does not repair unreadable data and posts in the archive.
     #[arg(long)]
     repair: bool,
-    /// Where the user service listens.
+    /// URL of the user service.
     #[arg(long, value_name = "URL", default_value = USER_URL, env = "MICROBLOG_USER_URL")]
     user_url: String,
-    /// Where the relation service listens.
+    /// URL of the relation service.
     #[arg(long, value_name = "URL", default_value = RELATION_URL, env = "MICROBLOG_RELATION_URL")]
     relation_url: String,
-    /// Where the post service listens.
+    /// URL of the post service.
     #[arg(long, value_name = "URL", default_value = POST_URL, env = "MICROBLOG_POST_URL")]
     post_url: String,
-    /// Where the timeline service listens.
+    /// URL of the timeline service.
     #[arg(long, value_name = "URL", default_value = TIMELINE_URL, env = "MICROBLOG_TIMELINE_URL")]
     timeline_url: String,
     #[command(flatten)]
@@ -69,7 +69,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (repair, keys) = (args.repair, &args.keys);
     let (accounts, user_id) = match args.user {
         UserChoice::All => (accounts(&args.user_url, repair, keys).await?, 0),
-        UserChoice::One(id) => (Found::default(), id),
+        UserChoice::One(id) => (Findings::default(), id),
     };
     let graph = graph(&args.relation_url, user_id, repair, keys).await?;
     let posts = posts(&args.post_url, user_id, repair, keys).await?;
@@ -87,16 +87,16 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a check found, and a repair did.
+/// Results of a check and repair.
 #[derive(Clone, Copy, Debug, Default)]
-struct Found {
+struct Findings {
     violations: u64,
     repaired: u64,
 }
 
-impl Found {
-    // Prints what one message says.
-    fn tell(&mut self, violations: &[String], repaired: &[String]) {
+impl Findings {
+    // Prints and counts the results of one message.
+    fn print(&mut self, violations: &[String], repaired: &[String]) {
         for repair in repaired {
             println!("repaired   {repair}");
         }
@@ -108,34 +108,34 @@ impl Found {
     }
 }
 
-/// Checks all accounts, and mends what is wrong if `repair`.
-async fn accounts(url: &str, repair: bool, keys: &Keys) -> anyhow::Result<Found> {
+/// Checks all accounts, and repairs them if `repair` is set.
+async fn accounts(url: &str, repair: bool, keys: &Keys) -> anyhow::Result<Findings> {
     let mut client = UserServiceClient::new(keys.sign(remote::serving(url).await?));
     let progress = Progress::start("accounts", PARTITIONS);
-    let (mut checked, mut found) = (0, Found::default());
+    let (mut checked, mut findings) = (0, Findings::default());
     let request = Request::new(user::VerifyRequest { repair });
     let mut answers = client.verify(request).await.map_err(failed)?.into_inner();
     while let Some(answer) = answers.message().await.map_err(failed)? {
         checked += answer.users_checked;
-        found.tell(&answer.violations, &answer.repaired);
+        findings.print(&answer.violations, &answer.repaired);
         progress.add(1);
     }
     progress.finish();
     println!("accounts   {} checked", HumanCount(checked));
-    Ok(found)
+    Ok(findings)
 }
 
-/// Checks the lists of one user, or of all for 0, and mends what is wrong if `repair`.
-async fn graph(url: &str, user_id: u64, repair: bool, keys: &Keys) -> anyhow::Result<Found> {
+/// Checks the lists of one user, or of all if 0, and repairs them if `repair` is set.
+async fn graph(url: &str, user_id: u64, repair: bool, keys: &Keys) -> anyhow::Result<Findings> {
     let mut client = RelationServiceClient::new(keys.sign(remote::serving(url).await?));
     let progress = Progress::start("graph", if user_id == 0 { PARTITIONS } else { 1 });
-    let (mut users, mut follows, mut found) = (0, 0, Found::default());
+    let (mut users, mut follows, mut findings) = (0, 0, Findings::default());
     let request = Request::new(relation::VerifyRequest { user_id, repair });
     let mut answers = client.verify(request).await.map_err(failed)?.into_inner();
     while let Some(answer) = answers.message().await.map_err(failed)? {
         users += answer.users_checked;
         follows += answer.follows_checked;
-        found.tell(&answer.violations, &answer.repaired);
+        findings.print(&answer.violations, &answer.repaired);
         progress.add(1);
     }
     progress.finish();
@@ -144,21 +144,21 @@ async fn graph(url: &str, user_id: u64, repair: bool, keys: &Keys) -> anyhow::Re
         HumanCount(users),
         HumanCount(follows)
     );
-    Ok(found)
+    Ok(findings)
 }
 
-/// Checks the posts of one author, or of all for 0, and mends what is wrong if `repair`.
-async fn posts(url: &str, user_id: u64, repair: bool, keys: &Keys) -> anyhow::Result<Found> {
+/// Checks the posts of one author, or of all if 0, and repairs them if `repair` is set.
+async fn posts(url: &str, user_id: u64, repair: bool, keys: &Keys) -> anyhow::Result<Findings> {
     let mut client = PostServiceClient::new(keys.sign(remote::serving(url).await?));
     let progress = Progress::start("posts", if user_id == 0 { PARTITIONS } else { 1 });
     let (mut posts, mut entries, mut unarchived, mut erased) = (0, 0, 0, 0);
-    let mut found = Found::default();
+    let mut findings = Findings::default();
     let request = Request::new(post::VerifyRequest { user_id, repair });
     let mut answers = client.verify(request).await.map_err(failed)?.into_inner();
     while let Some(answer) = answers.message().await.map_err(failed)? {
         posts += answer.posts_checked;
         entries += answer.entries_checked;
-        found.tell(&answer.violations, &answer.repaired);
+        findings.print(&answer.violations, &answer.repaired);
         unarchived += answer.changes_unarchived;
         erased += answer.accounts_being_erased;
         progress.add(1);
@@ -175,10 +175,10 @@ async fn posts(url: &str, user_id: u64, repair: bool, keys: &Keys) -> anyhow::Re
     if erased > 0 {
         println!("           {} deleted accounts are being erased", HumanCount(erased));
     }
-    Ok(found)
+    Ok(findings)
 }
 
-/// Prints how many posts are on their way into home timelines.
+/// Prints the number of fan-out jobs.
 async fn fanout(url: &str, keys: &Keys) -> anyhow::Result<()> {
     let mut client = TimelineServiceClient::new(keys.sign(remote::serving(url).await?));
     let answer = client.verify(timeline::VerifyRequest {}).await.map_err(failed)?.into_inner();
@@ -191,5 +191,5 @@ async fn fanout(url: &str, keys: &Keys) -> anyhow::Result<()> {
 }
 
 fn failed(status: Status) -> anyhow::Error {
-    anyhow!("{}", remote::told(&status)).context("the check could not be completed")
+    anyhow!("{}", remote::told(&status)).context("check failed")
 }

@@ -1,5 +1,4 @@
-//! Holds who may import whom: `services/README.md` says it to people, this test to the build.
-//! Dev-dependencies are exempt.
+//! Checks the import rules between crates in `services/README.md`. Dev-dependencies are exempt.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
 
@@ -19,16 +18,16 @@ fn metadata() -> Metadata {
     MetadataCommand::new().no_deps().other_options(["--offline".to_owned()]).exec().unwrap()
 }
 
-/// Returns the directory of a package, from the workspace's root.
-fn room(metadata: &Metadata, package: &Package) -> String {
-    let directory = package.manifest_path.parent().unwrap();
-    directory.strip_prefix(&metadata.workspace_root).unwrap().to_string()
+/// Returns the directory of a package, relative to the workspace's root.
+fn directory(metadata: &Metadata, package: &Package) -> String {
+    let path = package.manifest_path.parent().unwrap();
+    path.strip_prefix(&metadata.workspace_root).unwrap().to_string()
 }
 
-/// Returns which of our crates the crate in this room may import, or `None` where there is no rule.
-fn allowed(room: &str, all: &BTreeSet<&str>) -> Option<BTreeSet<String>> {
+/// Returns the crates that the crate in this directory may import, or `None` if there is no rule.
+fn allowed(directory: &str, all: &BTreeSet<&str>) -> Option<BTreeSet<String>> {
     let these = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect());
-    match room {
+    match directory {
         "proto"
         | "services/shared/domain"
         | "services/shared/files"
@@ -52,22 +51,22 @@ fn imports(package: &Package) -> BTreeSet<String> {
 }
 
 #[test]
-fn each_room_imports_only_what_it_may() {
+fn each_crate_imports_only_allowed_crates() {
     let metadata = metadata();
     let packages = metadata.workspace_packages();
     let all: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
     let mut wrong = BTreeMap::new();
     for package in &packages {
-        let room = room(&metadata, package);
+        let directory = directory(&metadata, package);
         let allowed =
-            allowed(&room, &all).unwrap_or_else(|| panic!("no rule says what {room} may import"));
+            allowed(&directory, &all).unwrap_or_else(|| panic!("no import rule for {directory}"));
         let ours = imports(package).into_iter().filter(|name| all.contains(name.as_str()));
         let forbidden: Vec<_> = ours.filter(|name| !allowed.contains(name)).collect();
         if !forbidden.is_empty() {
-            wrong.insert(room, forbidden);
+            wrong.insert(directory, forbidden);
         }
     }
-    assert!(wrong.is_empty(), "these rooms import what they must not: {wrong:?}");
+    assert!(wrong.is_empty(), "crates with forbidden imports: {wrong:?}");
 }
 
 #[test]
@@ -89,7 +88,7 @@ fn only_the_post_service_depends_on_a_sql_client() {
 }
 
 #[test]
-fn every_crate_takes_the_lints_of_the_workspace() {
+fn every_crate_inherits_the_workspace_lints() {
     for package in metadata().workspace_packages() {
         let manifest = std::fs::read_to_string(&package.manifest_path).unwrap();
         assert!(manifest.contains("[lints]\nworkspace = true"), "{}", package.manifest_path);

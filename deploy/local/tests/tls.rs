@@ -1,4 +1,4 @@
-//! The commands that call a microblog with TLS, and the one that has none.
+//! TLS of the client commands; `microblog up` has none.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
 
@@ -18,7 +18,7 @@ struct Flags {
     chassis: Config,
 }
 
-/// Serves nothing but health, to callers with a certificate. Returns its address.
+/// Serves only health checks, with required client certificates. Returns the URL.
 async fn server(files: &Files) -> String {
     let config = Config {
         tls_cert_file: Some(files.path("server.crt")),
@@ -39,8 +39,8 @@ async fn server(files: &Files) -> String {
     url
 }
 
-/// Runs a command with none of this environment's variables, which must fail. Returns how it ends,
-/// and what it says of that.
+/// Runs a failing command without MICROBLOG_ environment variables. Returns its exit code and its
+/// standard error.
 async fn failure(arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_microblog"));
     command.args(arguments).env_clear();
@@ -50,11 +50,11 @@ async fn failure(arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// Runs a command that cannot be carried out, and returns why.
-async fn refusal(arguments: &[&str]) -> String {
-    let (code, said) = failure(arguments).await;
-    assert_eq!(code, Some(2), "{said}");
-    said
+/// Runs a command that exits with 2, and returns its standard error.
+async fn error_of(arguments: &[&str]) -> String {
+    let (code, error) = failure(arguments).await;
+    assert_eq!(code, Some(2), "{error}");
+    error
 }
 
 fn text(path: &Path) -> &str {
@@ -62,7 +62,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[tokio::test]
-async fn a_command_trusts_and_shows_what_it_is_told() {
+async fn commands_use_the_given_ca_and_client_certificate() {
     let (authority, files) = (Authority::new(), Files::new());
     let ca = files.write("ca.crt", authority.pem());
     files.certificate("server", &authority.issue(&[HOST]));
@@ -70,10 +70,14 @@ async fn a_command_trusts_and_shows_what_it_is_told() {
     let url = server(&files).await;
     let demo = ["demo", "--gateway-url", &url];
     let own = ["--ca-file", text(&ca), "--cert-file", text(&certificate), "--key-file", text(&key)];
-    eventually("it gets to the calls, which this server does not have", TIME, async || {
-        let (code, said) = failure(&[&demo[..], &own].concat()).await;
-        code == Some(1) && said.contains("Unimplemented")
-    })
+    eventually(
+        "the command reaches the calls, which this server does not implement",
+        TIME,
+        async || {
+            let (code, error) = failure(&[&demo[..], &own].concat()).await;
+            code == Some(1) && error.contains("Unimplemented")
+        },
+    )
     .await;
     let other = files.write("other.crt", Authority::new().pem());
     for (flags, why) in [
@@ -82,26 +86,29 @@ async fn a_command_trusts_and_shows_what_it_is_told() {
         (&own[2..], "need --ca-file"),
         (&["--ca-file", text(&other)], "UnknownIssuer"),
     ] {
-        let said = refusal(&[&demo[..], flags].concat()).await;
-        assert!(said.contains(why), "{flags:?}: {said}");
+        let error = error_of(&[&demo[..], flags].concat()).await;
+        assert!(error.contains(why), "{flags:?}: {error}");
     }
-    // Who notices first decides what is said.
-    let says = |said: String, any: [&str; 2]| {
-        assert!(any.iter().any(|text| said.contains(text)), "{said}");
+    // The message depends on which side notices first.
+    let says = |error: String, any: [&str; 2]| {
+        assert!(any.iter().any(|text| error.contains(text)), "{error}");
     };
-    let nameless = refusal(&[&demo[..], &own[..2]].concat()).await;
-    says(nameless, ["CertificateRequired", "does it ask for a certificate (--cert-file)?"]);
-    let plain = refusal(&["demo", "--gateway-url", &url.replace("https", "http")]).await;
-    says(plain, ["nothing answers", "does it speak TLS (https)?"]);
+    let without_certificate = error_of(&[&demo[..], &own[..2]].concat()).await;
+    says(
+        without_certificate,
+        ["CertificateRequired", "does it require a client certificate (--cert-file)?"],
+    );
+    let plain = error_of(&["demo", "--gateway-url", &url.replace("https", "http")]).await;
+    says(plain, ["nothing answers", "does it use TLS (https)?"]);
 }
 
 #[tokio::test]
-async fn a_microblog_on_one_machine_says_that_it_has_none() {
+async fn up_rejects_tls_options() {
     let files = Files::new();
     let (certificate, key) = files.certificate("server", &Authority::new().issue(&[HOST]));
     let data = files.path("data");
     let up = ["up", "--data-dir", text(&data), "--tls-cert-file", text(&certificate)];
-    let said = refusal(&[&up[..], &["--tls-key-file", text(&key)]].concat()).await;
-    assert!(said.contains("has neither TLS"), "{said}");
-    assert!(!data.exists(), "nothing was begun");
+    let error = error_of(&[&up[..], &["--tls-key-file", text(&key)]].concat()).await;
+    assert!(error.contains("has neither TLS"), "{error}");
+    assert!(!data.exists(), "nothing was started");
 }

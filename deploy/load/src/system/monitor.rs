@@ -37,7 +37,7 @@ impl MonitorSample {
         if source.ends_with(" lua") { origin.by_functions += 1 } else { origin.by_clients += 1 }
     }
 
-    /// Returns the part of the INFO statistics that clients by_clients: of each command, the share in the
+    /// Returns the part of the INFO statistics that clients sent: of each command, the share in the
     /// sample. A command that is not in the sample counts in full.
     pub(super) fn sent(&self, by_name: &BTreeMap<String, CommandStats>) -> CommandStats {
         let of_system = by_name.iter().filter(|(name, _)| !EXCLUDED.contains(&name.as_str()));

@@ -1,5 +1,5 @@
-//! One of the people of the tour: an account, its session, and its calls through the gateway,
-//! each printed with its answer.
+//! An account of the tour: its session, and its calls through the gateway, printed with their
+//! responses.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ const POLL: Duration = Duration::from_millis(50);
 /// The generated client of the gateway.
 pub(super) type Client = GatewayServiceClient<Channel>;
 
-/// Somebody with an account.
+/// An account of the tour.
 pub(super) struct Person {
-    /// The account's name: a given name and a random end.
+    /// The account's name: a given name and a random suffix.
     pub(super) name: String,
-    /// The account's id; 0 as long as there is none.
+    /// The account's id; 0 before the registration.
     pub(super) id: u64,
     given_name: &'static str,
     password: String,
@@ -34,7 +34,7 @@ pub(super) struct Person {
 }
 
 impl Person {
-    /// Returns somebody who has no account yet.
+    /// Returns a person without an account.
     pub(super) fn new(given_name: &'static str, channel: Channel) -> Self {
         let ending = Alphanumeric.sample_string(&mut rand::rng(), 8).to_lowercase();
         Self {
@@ -48,12 +48,12 @@ impl Person {
         }
     }
 
-    /// Returns how a request refers to this account.
+    /// Returns a reference to this account for requests.
     pub(super) fn as_ref(&self) -> Option<UserRef> {
         Some(UserRef { r#ref: Some(Ref::Name(self.name.clone())) })
     }
 
-    /// Makes a call in this person's session; prints it and the answer, which `tell` puts in words.
+    /// Makes a call in this session. Prints it, and its response as `tell` describes it.
     pub(super) async fn call<Q: Clone, A>(
         &self,
         what: &str,
@@ -63,16 +63,16 @@ impl Person {
     ) -> anyhow::Result<A> {
         println!("  {:5} {what}", self.given_name);
         let answer = self
-            .ask(message, call)
+            .call_with_retries(message, call)
             .await?
             .map_err(|status| anyhow!("{what}: {}", told(&status)))?
             .into_inner();
-        answered(&tell(&answer));
+        print_response(&tell(&answer));
         Ok(answer)
     }
 
-    /// Makes a call whose answer must be right within some time, repeated until it is; prints it
-    /// and the last answer.
+    /// Repeats a call until its response is right or a timeout ends. Prints the call and the last
+    /// response.
     pub(super) async fn call_until<Q: Clone, A>(
         &self,
         what: &str,
@@ -86,28 +86,28 @@ impl Person {
         let give_up = Instant::now() + within;
         loop {
             let answer = self
-                .ask(message.clone(), &call)
+                .call_with_retries(message.clone(), &call)
                 .await?
                 .map_err(|status| anyhow!("{what}: {}", told(&status)))?
                 .into_inner();
             let is_right = is_right(&answer);
             if is_right || Instant::now() >= give_up {
-                answered(&tell(&answer));
-                ensure!(is_right, "{what}: not what there should be");
+                print_response(&tell(&answer));
+                ensure!(is_right, "{what}: unexpected response");
                 return Ok(answer);
             }
             time::sleep(POLL).await;
         }
     }
 
-    /// Prints what this person learns without a call.
-    pub(super) fn tell(&self, what: &str, answer: &str) {
+    /// Prints an event that is no response.
+    pub(super) fn print_event(&self, what: &str, answer: &str) {
         println!("  {:5} {what}", self.given_name);
-        answered(answer);
+        print_response(answer);
     }
 
-    /// Makes a call that must be refused for this reason, and returns the refusal.
-    pub(super) async fn refused<Q: Clone, A>(
+    /// Makes a call that must fail with this reason, and returns the status.
+    pub(super) async fn expect_error<Q: Clone, A>(
         &self,
         what: &str,
         expected_reason: &str,
@@ -115,8 +115,8 @@ impl Person {
         call: impl AsyncFn(Client, Request<Q>) -> Result<Response<A>, Status>,
     ) -> anyhow::Result<Status> {
         println!("  {:5} {what}", self.given_name);
-        match self.ask(message, call).await? {
-            Ok(_) => Err(anyhow!("{what}: should have been refused with {expected_reason}")),
+        match self.call_with_retries(message, call).await? {
+            Ok(_) => Err(anyhow!("{what}: should have failed with {expected_reason}")),
             Err(status) => {
                 println!("        → {}", told(&status));
                 ensure!(reason(&status) == expected_reason, "{what}: expected {expected_reason}");
@@ -125,7 +125,7 @@ impl Person {
         }
     }
 
-    /// Creates the account.
+    /// Registers the account.
     pub(super) async fn register(&mut self) -> anyhow::Result<()> {
         let message = gateway::RegisterRequest {
             request_id: Uuid::new_v4().to_string(),
@@ -134,7 +134,7 @@ impl Person {
             password: self.password.clone(),
             display_name: String::new(),
         };
-        // Even where the answer is lost, the account may be there.
+        // The account may exist even if the response is lost.
         self.registered = true;
         let what = format!("registers as {} with {}", self.name, self.email());
         let answer = self.call(
@@ -144,12 +144,12 @@ impl Person {
             |a| format!("account {}", a.user.as_ref().map_or(0, |user| user.id)),
         );
         let user = answer.await?.user.unwrap_or_default();
-        ensure!(user.id != 0 && user.name == self.name, "the new account is not the one asked for");
+        ensure!(user.id != 0 && user.name == self.name, "registration returned another account");
         self.id = user.id;
         Ok(())
     }
 
-    /// Opens a session.
+    /// Logs in.
     pub(super) async fn log_in(&mut self) -> anyhow::Result<()> {
         self.token.clear();
         let message =
@@ -161,12 +161,12 @@ impl Person {
             |_| "a session token".to_owned(),
         );
         self.token = answer.await?.token;
-        ensure!(!self.token.is_empty(), "logging in gave no token");
+        ensure!(!self.token.is_empty(), "login returned no token");
         Ok(())
     }
 
-    /// Deletes the account, if there is one.
-    pub(super) async fn leave(&mut self) -> anyhow::Result<()> {
+    /// Deletes the account, if it exists.
+    pub(super) async fn delete_account(&mut self) -> anyhow::Result<()> {
         if !self.registered {
             return Ok(());
         }
@@ -187,9 +187,9 @@ impl Person {
         format!("{}@demo.invalid", self.name)
     }
 
-    /// Makes a call in this person's session, and repeats it while it fails for a reason that may
-    /// pass, as an application does: every call of the gateway may be repeated.
-    async fn ask<Q: Clone, A>(
+    /// Makes a call in this session and retries transient errors. Every call of the gateway is safe
+    /// to retry.
+    async fn call_with_retries<Q: Clone, A>(
         &self,
         message: Q,
         call: impl AsyncFn(Client, Request<Q>) -> Result<Response<A>, Status>,
@@ -207,7 +207,7 @@ impl Person {
     }
 }
 
-fn answered(answer: &str) {
+fn print_response(answer: &str) {
     for line in answer.lines() {
         println!("        → {line}");
     }

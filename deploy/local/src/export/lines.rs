@@ -1,4 +1,4 @@
-//! The lines of an export: of which kinds there are, and how many of each were written.
+//! The lines of an export: their kinds and counts.
 
 use std::collections::BTreeMap;
 
@@ -7,30 +7,30 @@ use serde::Serialize;
 
 use super::output::Output;
 
-/// What a line is about, in the order of the lines.
+/// The kind of a line, in the order of the export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
     /// The account itself.
     Account,
-    /// Whom it follows.
+    /// An account that it follows.
     Following,
-    /// Who follows it.
+    /// A follower.
     Follower,
-    /// Whom it blocks.
+    /// A blocked account.
     Block,
-    /// Whom it mutes.
+    /// A muted account.
     Mute,
-    /// A post or repost of its.
+    /// A post or repost by the account.
     Post,
-    /// A comment of its, on a post of anybody's.
+    /// A comment by the account, on any post.
     Comment,
-    /// That there is nothing more.
+    /// The end of the export.
     End,
 }
 
 impl Kind {
-    /// Returns what people call several of them.
+    /// Returns the plural, for progress output.
     pub(super) fn plural(self) -> &'static str {
         match self {
             Self::Account => "accounts",
@@ -57,19 +57,19 @@ struct End {
     lines: BTreeMap<Kind, u64>,
 }
 
-/// An export on its way to where it is written.
+/// A writer of export lines.
 pub(super) struct Lines {
     output: Output,
     counts: BTreeMap<Kind, u64>,
 }
 
 impl Lines {
-    /// Starts one.
+    /// Starts an export.
     pub(super) fn new(output: Output) -> Self {
         Self { output, counts: BTreeMap::new() }
     }
 
-    /// Says that lines of a kind come now, of which there may be none.
+    /// Starts a kind, which may have no lines.
     pub(super) fn begin(&mut self, kind: Kind) {
         self.counts.entry(kind).or_default();
     }
@@ -81,8 +81,7 @@ impl Lines {
         Ok(())
     }
 
-    /// Writes the last line, which says how many there are of each kind, and returns the number of
-    /// all lines.
+    /// Writes the last line, with the counts of all kinds. Returns the number of lines.
     pub(super) fn finish(mut self) -> anyhow::Result<u64> {
         let end = End { lines: std::mem::take(&mut self.counts) };
         self.append(Kind::End, &end)?;

@@ -1,9 +1,9 @@
-//! What is in the lines of an export, for each kind. Times are as RFC 3339 has them.
+//! The records of each kind of export line. Times are in RFC 3339 format.
 
 use microblog_proto::{post, relation, user};
 use serde::Serialize;
 
-/// An account, as its owner sees it.
+/// An account with its private fields.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Account {
     pub(super) id: u64,
@@ -16,16 +16,16 @@ pub(super) struct Account {
     created_at: Option<String>,
 }
 
-/// An entry of one of its lists: another account.
+/// An entry of a list: another account.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Edge {
     user_id: u64,
-    /// None of an account that is deleted.
+    /// `None` for a deleted account.
     name: Option<String>,
     since: Option<String>,
 }
 
-/// A post of its.
+/// A post.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Post {
     id: u64,
@@ -38,7 +38,7 @@ pub(super) struct Post {
     repeats: Option<Repeats>,
 }
 
-/// What a repost repeats.
+/// References of a repost.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Repeats {
     reposted_id: u64,
@@ -46,19 +46,19 @@ struct Repeats {
     root_deleted: bool,
 }
 
-/// A comment of its.
+/// A comment.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Comment {
     id: u64,
     post_id: u64,
     created_at: Option<String>,
     text: String,
-    /// The comment that it answers; none if it answers none.
+    /// The parent comment, if it is a reply.
     in_reply_to_id: Option<u64>,
 }
 
 impl Account {
-    /// Returns the record of an account; none where the answer lacks what everybody may see.
+    /// Returns the record of an account; `None` if the response has no user.
     pub(super) fn of(account: user::Account) -> Option<Self> {
         let user = account.user?;
         Some(Self {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn posts_and_reposts_are_told_apart() {
+    fn posts_and_reposts_have_different_fields() {
         let created_at = Some("2026-01-02T03:04:05.678Z".parse().unwrap());
         let mut post =
             post::Post { id: 7, text: "\"a\"\n".into(), created_at, ..post::Post::default() };

@@ -1,5 +1,4 @@
-//! What the services tell of an account: a method for each thing to ask, which answers records. A
-//! list comes page by page.
+//! Reads the data of an account from the services, as records and pages.
 
 use std::collections::HashMap;
 
@@ -16,21 +15,18 @@ use microblog_proto::{
 };
 use tonic::{Code, Request, Status};
 
-use super::{
-    Args,
-    records::{Account, Comment, Edge, Post},
-};
+use super::records::{Account, Comment, Edge, Post};
 use crate::{
-    keys::Signed,
+    keys::{Keys, Signed},
     remote::{self, CALL_TIMEOUT},
 };
 
-// As many as the services give.
+// The services' maximum.
 const PAGE_SIZE: i32 = 200;
-// A page of the longest posts, each with as long a root.
+// Enough for a page of posts of maximum length, each with a root of that length.
 const PAGE_BYTES_MAX: usize = 32 << 20;
 
-/// Those who know something of an account.
+/// Clients of the services.
 pub(super) struct Services {
     user: Signed,
     relation: Signed,
@@ -39,37 +35,42 @@ pub(super) struct Services {
 
 /// A page of a list.
 pub(super) struct Page<T> {
-    /// What is on it.
+    /// The records.
     pub(super) records: Vec<T>,
-    /// The token for the next one; empty at the end.
+    /// The next page token; empty at the end.
     pub(super) next: String,
 }
 
 impl Services {
-    /// Returns them once each of them serves.
-    pub(super) async fn serving(args: &Args) -> anyhow::Result<Self> {
+    /// Returns clients of the services, which must be serving.
+    pub(super) async fn connect(
+        keys: &Keys,
+        user_url: &str,
+        relation_url: &str,
+        post_url: &str,
+    ) -> anyhow::Result<Self> {
         Ok(Self {
-            user: args.keys.sign(remote::serving(&args.user_url).await?),
-            relation: args.keys.sign(remote::serving(&args.relation_url).await?),
-            post: args.keys.sign(remote::serving(&args.post_url).await?),
+            user: keys.sign(remote::serving(user_url).await?),
+            relation: keys.sign(remote::serving(relation_url).await?),
+            post: keys.sign(remote::serving(post_url).await?),
         })
     }
 
-    /// Returns an account as its owner sees it.
+    /// Returns an account with its private fields.
     pub(super) async fn account(&self, user_id: u64) -> Result<Option<Account>, Status> {
         let request = request(GetAccountRequest { user_id });
-        let answer = known(self.user().get_account(request).await)?;
+        let answer = not_found_as_none(self.user().get_account(request).await)?;
         Ok(answer.and_then(|answer| answer.into_inner().account).and_then(Account::of))
     }
 
-    /// Returns the id of the account that has a name.
+    /// Returns the id of the account with a name.
     pub(super) async fn id_of(&self, name: &str) -> Result<Option<u64>, Status> {
         let request = request(GetUserByNameRequest { name: name.to_owned() });
-        let answer = known(self.user().get_user_by_name(request).await)?;
+        let answer = not_found_as_none(self.user().get_user_by_name(request).await)?;
         Ok(answer.and_then(|answer| answer.into_inner().user).map(|user| user.id))
     }
 
-    /// Lists whom an account follows.
+    /// Lists the accounts that an account follows.
     pub(super) async fn following(
         &self,
         user_id: u64,
@@ -82,10 +83,10 @@ impl Services {
             ..Default::default()
         };
         let answer = self.relation().list_following(request(message)).await?.into_inner();
-        self.named(answer.edges, answer.next_page_token).await
+        self.with_names(answer.edges, answer.next_page_token).await
     }
 
-    /// Lists who follows an account.
+    /// Lists the followers of an account.
     pub(super) async fn followers(
         &self,
         user_id: u64,
@@ -98,10 +99,10 @@ impl Services {
             ..Default::default()
         };
         let answer = self.relation().list_followers(request(message)).await?.into_inner();
-        self.named(answer.edges, answer.next_page_token).await
+        self.with_names(answer.edges, answer.next_page_token).await
     }
 
-    /// Lists whom an account blocks.
+    /// Lists the accounts that an account blocks.
     pub(super) async fn blocks(
         &self,
         user_id: u64,
@@ -109,10 +110,10 @@ impl Services {
     ) -> Result<Page<Edge>, Status> {
         let message = ListBlocksRequest { user_id, page_size: PAGE_SIZE, page_token };
         let answer = self.relation().list_blocks(request(message)).await?.into_inner();
-        self.named(answer.edges, answer.next_page_token).await
+        self.with_names(answer.edges, answer.next_page_token).await
     }
 
-    /// Lists whom an account mutes.
+    /// Lists the accounts that an account mutes.
     pub(super) async fn mutes(
         &self,
         user_id: u64,
@@ -120,7 +121,7 @@ impl Services {
     ) -> Result<Page<Edge>, Status> {
         let message = ListMutesRequest { user_id, page_size: PAGE_SIZE, page_token };
         let answer = self.relation().list_mutes(request(message)).await?.into_inner();
-        self.named(answer.edges, answer.next_page_token).await
+        self.with_names(answer.edges, answer.next_page_token).await
     }
 
     /// Lists the posts and reposts of an account.
@@ -149,8 +150,12 @@ impl Services {
         Ok(Page { records, next: answer.next_page_token })
     }
 
-    /// Adds the names of those who have an account.
-    async fn named(&self, edges: Vec<relation::Edge>, next: String) -> Result<Page<Edge>, Status> {
+    /// Adds the names of existing accounts.
+    async fn with_names(
+        &self,
+        edges: Vec<relation::Edge>,
+        next: String,
+    ) -> Result<Page<Edge>, Status> {
         if edges.is_empty() {
             return Ok(Page { records: Vec::new(), next });
         }
@@ -181,8 +186,8 @@ fn request<T>(message: T) -> Request<T> {
     remote::request(message, CALL_TIMEOUT)
 }
 
-/// Tells from a failure that there is no such account, or that none can have such an id or name.
-fn known<T>(answer: Result<T, Status>) -> Result<Option<T>, Status> {
+/// Maps NOT_FOUND, and INVALID_ARGUMENT for an impossible id or name, to `None`.
+fn not_found_as_none<T>(answer: Result<T, Status>) -> Result<Option<T>, Status> {
     match answer {
         Ok(found) => Ok(Some(found)),
         Err(status) if matches!(status.code(), Code::NotFound | Code::InvalidArgument) => Ok(None),

@@ -1,5 +1,5 @@
-//! Who may what in the private redis-server: the project's users, with passwords of their own, and
-//! an admin. Pure but for the random numbers.
+//! Redis ACL of the private redis-server: the project's users with random passwords, and an
+//! administrator.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,17 @@ const PASSWORD_BYTES: usize = 24;
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Passwords(BTreeMap<String, String>);
 
-/// How to talk to the private redis-server.
+/// Address and credentials of the private redis-server.
 #[derive(Clone)]
 pub struct Access {
-    /// The port of 127.0.0.1 that it listens on.
+    /// The port on 127.0.0.1.
     pub(super) port: u16,
-    /// Those that it knows.
+    /// The passwords of its users.
     pub(super) passwords: Passwords,
 }
 
 impl Passwords {
-    /// Reads `user password` lines, and makes passwords at random for users that have none.
+    /// Parses `user password` lines, and generates passwords for users without one.
     pub(super) fn complete(lines: &str) -> Self {
         let given = lines.lines().filter_map(|line| line.split_once(' '));
         let mut passwords: BTreeMap<String, String> =
@@ -35,35 +35,35 @@ impl Passwords {
         Self(passwords)
     }
 
-    /// Returns them as `user password` lines.
+    /// Returns the passwords as `user password` lines.
     pub(super) fn lines(&self) -> String {
         self.0.iter().map(|(user, password)| format!("{user} {password}\n")).collect()
     }
 
-    /// Returns the ACL file for redis-server: each user with the hash of a password.
+    /// Returns the ACL file for redis-server, with password hashes.
     pub(super) fn acl(&self) -> String {
         acl(USERS_ACL, &self.0)
     }
 }
 
 impl Access {
-    /// Returns the address for one of the services.
+    /// Returns the URL for a service's user.
     pub fn url(&self, user: &str) -> anyhow::Result<String> {
         let Self { port, passwords: Passwords(passwords) } = self;
         let password = passwords
             .get(user)
-            .with_context(|| format!("redis/users.acl of this build knows no user `{user}`"))?;
+            .with_context(|| format!("redis/users.acl of this build has no user `{user}`"))?;
         Ok(format!("redis://{user}:{password}@127.0.0.1:{port}"))
     }
 
-    /// Returns the address for the launcher itself.
+    /// Returns the URL for the administrator.
     pub fn admin_url(&self) -> anyhow::Result<String> {
         self.url(ADMIN)
     }
 }
 
-/// Returns the users of the project's ACL file, each on one line, as redis-server wants them:
-/// comments dropped, indented lines joined to the user's first one.
+/// Returns the users of the project's ACL file, one per line, as redis-server requires: without
+/// comments, with indented lines joined.
 fn users(template: &str) -> Vec<String> {
     let mut users: Vec<String> = Vec::new();
     for line in template.lines() {
@@ -80,12 +80,12 @@ fn users(template: &str) -> Vec<String> {
     users
 }
 
-/// Returns the name of the user on a line, unless it is the default one, which is off.
+/// Returns the name of the user on a line, except the disabled default user.
 fn name(user: &str) -> Option<&str> {
     user.split(' ').nth(1).filter(|&name| name != "default")
 }
 
-/// Returns an ACL file in which each user has a password, by its hash, and there is an admin.
+/// Returns an ACL file with a password hash for each user, and an administrator.
 fn acl(template: &str, passwords: &BTreeMap<String, String>) -> String {
     let mut users = users(template);
     users.push(format!("user {ADMIN} on ~* &* +@all"));
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_user_but_the_default_gets_a_password() {
+    fn every_user_except_default_gets_a_password() {
         let template =
             "# who\n\nuser default off\n\nuser post on ~post:*\n    # some\n    +get +set\n";
         let passwords = BTreeMap::from([
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_kept_and_new_users_get_theirs() {
+    fn existing_passwords_are_kept_and_new_users_get_one() {
         let first = Passwords::complete("relation kept\n");
         assert_eq!(first.0["relation"], "kept");
         assert_eq!(first.0["user"].len(), 2 * PASSWORD_BYTES);

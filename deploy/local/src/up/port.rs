@@ -1,9 +1,8 @@
-//! The ports of 127.0.0.1 that the launcher's servers listen on, which must be free before anything is
-//! started. Knows who holds a port, where the system tells (Linux's `/proc`).
+//! Waits for the ports of 127.0.0.1 on which the servers listen, before anything is started. On
+//! Linux it finds the process that holds a port in `/proc`.
 //!
-//! After a kill, a port is held for some time by what is left of the run before: by a process that the
-//! system is still taking apart, whose command line is empty by then, so that nobody can tell whose it
-//! is; or by an outgoing connection that had the port as its own, which is closed but not forgotten.
+//! After a kill, a port may stay in use for some time: by an exiting process, whose command line is
+//! already empty, or by an outgoing connection in TIME-WAIT that used it as its ephemeral port.
 
 use std::{
     fmt, fs,
@@ -16,26 +15,27 @@ use std::{
 
 use anyhow::bail;
 
-/// For how long a process that holds a port may go on. One that is ending takes less; one that is not
-/// is a mistake, which is to be told soon.
-const PROCESS_MAX: Duration = Duration::from_secs(20);
-/// For how long a closed connection may hold a port: Linux forgets it after 60 s.
-const CLOSED_MAX: Duration = Duration::from_secs(75);
-const POLL: Duration = Duration::from_millis(100);
+/// How long to wait for a process. An exiting process takes less; another process is an error,
+/// which is reported early.
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long to wait for a closed connection. TIME-WAIT takes 60 s on Linux.
+const TIME_WAIT_TIMEOUT: Duration = Duration::from_secs(75);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The state of a listening socket in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
-/// The inode of what no process has open any more.
-const NOBODYS: u64 = 0;
+/// The inode of a socket that no process has open.
+const NO_INODE: u64 = 0;
 
-/// Who holds a port.
+/// The holder of a port.
 #[derive(Debug, PartialEq, Eq)]
 enum Holder {
-    /// A process of ours, by its id and command line. That is empty where the process is ending.
+    /// A process that we may inspect: its PID and command line. The command line of an exiting
+    /// process is empty.
     Process(u32, String),
-    /// A connection that no process has open any more (TIME-WAIT, and what comes before).
-    Closed,
-    /// A process of another user, or one that is ending, or the system does not say.
+    /// A connection that no process has open (TIME-WAIT and the states before it).
+    TimeWait,
+    /// A process of another user, an exiting process, or unknown.
     Unknown,
 }
 
@@ -45,19 +45,19 @@ impl Holder {
             .into_iter()
             .flat_map(|f| sockets(f, port))
             .collect();
-        // Whoever listens comes before connections, and those before what is left of them.
-        sockets.sort_by_key(|socket| (!socket.listens, socket.inode == NOBODYS));
+        // Listening sockets first, then connections, then closed connections.
+        sockets.sort_by_key(|socket| (!socket.listens, socket.inode == NO_INODE));
         match sockets.first() {
-            Some(socket) if socket.inode == NOBODYS => Self::Closed,
+            Some(socket) if socket.inode == NO_INODE => Self::TimeWait,
             Some(socket) => process_with(socket.inode).unwrap_or(Self::Unknown),
             None => Self::Unknown,
         }
     }
 
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         match self {
-            Self::Closed => CLOSED_MAX,
-            Self::Process(..) | Self::Unknown => PROCESS_MAX,
+            Self::TimeWait => TIME_WAIT_TIMEOUT,
+            Self::Process(..) | Self::Unknown => PROCESS_TIMEOUT,
         }
     }
 }
@@ -66,59 +66,57 @@ impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Process(pid, command) if command.is_empty() => {
-                write!(f, "process {pid}, which is ending")
+                write!(f, "process {pid}, which is exiting")
             }
             Self::Process(pid, command) => write!(f, "process {pid} ({command})"),
-            Self::Closed => f.write_str("a connection that was closed less than a minute ago"),
-            Self::Unknown => f.write_str("another process, or one that is ending"),
+            Self::TimeWait => f.write_str("a connection that was closed less than a minute ago"),
+            Self::Unknown => f.write_str("an unknown or exiting process"),
         }
     }
 }
 
-/// Waits until nobody holds a port, and says for whom it waits. Fails, and says who holds it, where
-/// that takes too long.
+/// Waits until a port is free, and prints the holder. Fails with the holder after a timeout.
 pub(super) fn wait_until_free(port: u16) -> anyhow::Result<()> {
     let begun = Instant::now();
     let mut said = false;
     loop {
         let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) else { return Ok(()) };
-        let refused = format!("cannot listen on 127.0.0.1:{port} ({error})");
+        let problem = format!("cannot listen on 127.0.0.1:{port} ({error})");
         if error.kind() != ErrorKind::AddrInUse {
-            bail!("{refused}: choose other ports with --port-base");
+            bail!("{problem}: choose other ports with --port-base");
         }
         let holder = Holder::of(port);
-        let patience = holder.patience();
-        if begun.elapsed() >= patience {
-            bail!("{refused}: held by {holder}. Choose other ports with --port-base");
+        let timeout = holder.timeout();
+        if begun.elapsed() >= timeout {
+            bail!("{problem}: held by {holder}. Choose other ports with --port-base");
         }
         if !said {
-            println!("waiting up to {patience:?} for port {port}, which is held by {holder}");
+            println!("waiting up to {timeout:?} for port {port}, held by {holder}");
             said = true;
         }
-        thread::sleep(POLL);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// A socket as the system lists it.
+/// A socket in `/proc/net/tcp` or `/proc/net/tcp6`.
 struct Socket {
     listens: bool,
     inode: u64,
 }
 
-/// Returns the sockets of one of the system's lists that keep others from listening on a port of
-/// 127.0.0.1. None where there is no such list.
+/// Returns the sockets of a list that prevent listening on a port of 127.0.0.1. Empty if the list
+/// does not exist.
 fn sockets(list: &str, port: u16) -> Vec<Socket> {
     let list = fs::read_to_string(list).unwrap_or_default();
     list.lines().skip(1).filter_map(|line| socket(line, port)).collect()
 }
 
-/// Reads a line such as
-/// `0: 0100007F:C383 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 12345 …`: the local
-/// address comes second, the state fourth, the inode tenth.
+/// Parses a line such as `0: 0100007F:C383 00000000:0000 0A 00000000:00000000 00:00000000 00000000
+/// 0 0 12345 …`: the local address is the second field, the state the fourth, the inode the tenth.
 fn socket(line: &str, port: u16) -> Option<Socket> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let (address, own_port) = fields.get(1)?.split_once(':')?;
-    // 127.0.0.1 ends a mapped address of IPv6 as well; an address of zeros is any.
+    // 127.0.0.1 is also the end of an IPv4-mapped IPv6 address; zeros are the wildcard address.
     let counts = address.ends_with("0100007F") || address.bytes().all(|digit| digit == b'0');
     if !counts || u16::from_str_radix(own_port, 16).ok()? != port {
         return None;
@@ -126,7 +124,7 @@ fn socket(line: &str, port: u16) -> Option<Socket> {
     Some(Socket { listens: *fields.get(3)? == LISTENING, inode: fields.get(9)?.parse().ok()? })
 }
 
-/// Returns the process that has a socket open, if it is one whose files we may look at.
+/// Returns the process that has a socket open, if we may inspect it.
 fn process_with(inode: u64) -> Option<Holder> {
     let wanted = format!("socket:[{inode}]");
     fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
@@ -155,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_listens_is_told_with_its_process() {
+    fn a_listening_process_is_found() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let Holder::Process(pid, command) = Holder::of(listener.local_addr().unwrap().port())
         else {
@@ -166,18 +164,18 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_connection_holds_the_port_that_it_came_from() {
+    fn a_connection_in_time_wait_holds_its_local_port() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let port = caller.local_addr().unwrap().port();
         assert!(matches!(Holder::of(port), Holder::Process(pid, _) if pid == std::process::id()));
-        // Whoever closes first keeps the port.
+        // TIME-WAIT is on the side that closes first.
         let (accepted, _) = listener.accept().unwrap();
         drop(caller);
         drop(accepted);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let refused = TcpListener::bind(address).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::AddrInUse);
-        assert_eq!(Holder::of(port), Holder::Closed);
+        let problem = TcpListener::bind(address).unwrap_err();
+        assert_eq!(problem.kind(), ErrorKind::AddrInUse);
+        assert_eq!(Holder::of(port), Holder::TimeWait);
     }
 }

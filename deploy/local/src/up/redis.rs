@@ -1,5 +1,5 @@
-//! The private redis-server: started, watched, started again when it dies, and stopped after
-//! everything that uses it.
+//! The supervisor of the private redis-server: start, restart after a crash, and stop after all its
+//! clients.
 
 use std::{
     fs::OpenOptions,
@@ -18,18 +18,18 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{access::Access, data::DataDir, software::Software};
+use super::{access::Access, data_dir::DataDir, software::Software};
 
-const POLL: Duration = Duration::from_millis(50);
-const WATCH: Duration = Duration::from_millis(200);
-// Asked again after that, for as long as redis-server runs.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-const RESTART_PAUSE: Duration = Duration::from_secs(1);
-const RESTART_PAUSE_MAX: Duration = Duration::from_secs(16);
-// It has to write what it holds back for up to a second, not its whole data.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+// Timeout of one PING during loading, which is repeated.
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+const RESTART_DELAY: Duration = Duration::from_secs(1);
+const RESTART_DELAY_MAX: Duration = Duration::from_secs(16);
+// redis-server writes at most a second of buffered data, not the whole data set.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A running redis-server, stopped when the value is dropped.
+/// A running redis-server. Dropping the value stops it.
 pub struct Redis {
     stop: Sender<()>,
     keeper: Option<JoinHandle<()>>,
@@ -44,33 +44,33 @@ struct Setup {
 }
 
 impl Redis {
-    /// Starts it and waits until it has read its data.
+    /// Starts redis-server and waits until it has loaded its data.
     pub fn start(software: Software, data: &DataDir, access: Access) -> anyhow::Result<Self> {
-        data.rotate_redis_log().context("cannot put redis-server's old log aside")?;
+        data.rotate_redis_log().context("cannot rename redis-server's old log")?;
         let setup = Setup { software, conf: data.redis_conf(), log: data.redis_log(), access };
         let (stop, stopped) = mpsc::channel();
         let (tell_start, started) = mpsc::channel();
-        // The keeper starts it, too: redis-server is told to end when the thread that started it
-        // does.
+        // The supervisor thread also starts it: `PR_SET_PDEATHSIG` fires when the thread that
+        // started the child ends.
         let keeper = thread::Builder::new().name("redis-keeper".to_owned()).spawn(move || {
             match setup.first_start() {
                 Ok(child) => {
                     let _ = tell_start.send(Ok(()));
-                    setup.keep(child, &stopped);
+                    setup.supervise(child, &stopped);
                 }
                 Err(error) => {
                     let _ = tell_start.send(Err(error));
                 }
             }
         })?;
-        started.recv().context("the thread that starts redis-server ended")??;
+        started.recv().context("the supervisor thread ended")??;
         Ok(Self { stop, keeper: Some(keeper) })
     }
 }
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        // Neither fails but after a panic of the keeper, which has been told by then.
+        // Both fail only if the supervisor panicked, which it has reported.
         let _ = self.stop.send(());
         let _ = self.keeper.take().map(JoinHandle::join);
     }
@@ -82,7 +82,7 @@ impl Setup {
         match self.wait_until_loaded(&mut child) {
             Ok(()) => Ok(child),
             Err(error) => {
-                end(child);
+                stop(child);
                 Err(error)
             }
         }
@@ -96,8 +96,8 @@ impl Setup {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
-            // Ctrl-C in a terminal goes to the whole process group: redis-server must outlive the
-            // calls that are under way.
+            // Ctrl-C in a terminal signals the whole process group. redis-server must outlive calls
+            // in flight.
             .process_group(0)
             .spawn()
             .context("cannot start redis-server")
@@ -105,63 +105,65 @@ impl Setup {
 
     fn wait_until_loaded(&self, child: &mut Child) -> anyhow::Result<()> {
         let client = redis::Client::open(self.access.admin_url()?)?;
-        let mut said = false;
+        let mut is_reported = false;
         loop {
             if let Some(status) = child.try_wait()? {
-                bail!("redis-server ended at its start ({status}):\n{}", self.end_of_log());
+                bail!("redis-server exited at startup ({status}):\n{}", self.end_of_log());
             }
             match ping(&client) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.code() == Some("LOADING") => {
-                    if !said {
-                        println!("redis-server is reading its data");
+                    if !is_reported {
+                        println!("redis-server is loading its data");
                     }
-                    said = true;
+                    is_reported = true;
                 }
                 Err(error) if error.is_io_error() => {}
-                Err(error) => return Err(anyhow!(error).context("redis-server does not let us in")),
+                Err(error) => {
+                    return Err(anyhow!(error).context("redis-server rejects the connection"));
+                }
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Watches redis-server until it is to stop, and stops it.
-    fn keep(&self, child: Child, stopped: &Receiver<()>) {
+    /// Supervises redis-server until the launcher stops, and then stops it.
+    fn supervise(&self, child: Child, stopped: &Receiver<()>) {
         let mut running = Some(child);
-        let mut begun = Instant::now();
-        let mut pause = RESTART_PAUSE;
+        let mut started_at = Instant::now();
+        let mut delay = RESTART_DELAY;
         loop {
-            let wait = if running.is_some() { WATCH } else { pause };
+            let wait = if running.is_some() { WATCH_INTERVAL } else { delay };
             if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                 break;
             }
             match running.as_mut().map(Child::try_wait) {
-                // It runs, or the system does not say.
+                // It is running, or its status is unknown.
                 Some(Ok(None) | Err(_)) => {}
                 Some(Ok(Some(status))) => {
                     running = None;
-                    let lasted = begun.elapsed() > RESTART_PAUSE_MAX;
-                    pause = if lasted { RESTART_PAUSE } else { pause };
-                    self.tell_death(status, pause);
+                    let lasted = started_at.elapsed() > RESTART_DELAY_MAX;
+                    delay = if lasted { RESTART_DELAY } else { delay };
+                    self.log_exit(status, delay);
                 }
                 None => {
-                    pause = RESTART_PAUSE_MAX.min(pause * 2);
-                    begun = Instant::now();
+                    delay = RESTART_DELAY_MAX.min(delay * 2);
+                    started_at = Instant::now();
                     match self.spawn() {
                         Ok(child) => running = Some(child),
-                        Err(error) => eprintln!("{error:#}; trying again in {pause:?}"),
+                        Err(error) => eprintln!("{error:#}; retrying in {delay:?}"),
                     }
                 }
             }
         }
         if let Some(child) = running {
-            end(child);
+            stop(child);
         }
     }
 
-    fn tell_death(&self, status: ExitStatus, pause: Duration) {
+    fn log_exit(&self, status: ExitStatus, delay: Duration) {
         eprintln!(
-            "redis-server ended ({status}); starting it again in {pause:?}. Its log is {}",
+            "redis-server exited ({status}); restarting in {delay:?}, log: {}",
             self.log.display()
         );
     }
@@ -176,25 +178,25 @@ impl Setup {
 }
 
 fn ping(client: &redis::Client) -> redis::RedisResult<()> {
-    let mut connection = client.get_connection_with_timeout(ANSWER_TIMEOUT)?;
-    connection.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    let mut connection = client.get_connection_with_timeout(PING_TIMEOUT)?;
+    connection.set_read_timeout(Some(PING_TIMEOUT))?;
     redis::cmd("PING").query(&mut connection)
 }
 
-/// Ends redis-server: it writes what it holds back and goes, or is killed after a while.
-fn end(mut child: Child) {
-    // Until it has been waited for, the process id is its own.
+/// Stops redis-server: SIGTERM, and SIGKILL after a timeout.
+fn stop(mut child: Child) {
+    // The PID is not reused before the wait.
     if let Ok(pid) = i32::try_from(child.id()) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
     }
-    let begun = Instant::now();
+    let started_at = Instant::now();
     while let Ok(None) = child.try_wait() {
-        if begun.elapsed() > STOP_TIMEOUT {
-            eprintln!("redis-server does not end within {STOP_TIMEOUT:?}: killing it");
+        if started_at.elapsed() > STOP_TIMEOUT {
+            eprintln!("redis-server does not exit within {STOP_TIMEOUT:?}: sending SIGKILL");
             let _ = child.kill();
             let _ = child.wait();
             return;
         }
-        thread::sleep(POLL);
+        thread::sleep(POLL_INTERVAL);
     }
 }

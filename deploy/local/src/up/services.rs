@@ -1,5 +1,4 @@
-//! The servers of the process: which there are, how they are configured, and who calls whom. The
-//! one place to extend when a service is added.
+//! The servers of the process: their list, configuration and peers. Add a new service here.
 
 use std::{
     env,
@@ -11,15 +10,15 @@ use anyhow::Context as _;
 use clap::Parser;
 use microblog_chassis::{Config as Chassis, Listening, Peer, Worker};
 
-use super::{access::Access, data::DataDir};
+use super::{access::Access, data_dir::DataDir};
 
-/// A server of the process, as callers see it.
+/// A server of the process, as clients see it.
 pub(super) struct Server {
-    /// What people call it.
+    /// The display name.
     pub(super) name: &'static str,
     /// The full name of its gRPC service.
     pub(super) service: &'static str,
-    /// Its port, counted from the first one.
+    /// The offset of its port from the first one.
     offset: u16,
 }
 
@@ -33,12 +32,12 @@ pub(super) const SERVERS: [Server; 5] = [
 ];
 
 impl Server {
-    /// Returns the address to listen on.
+    /// Returns the listen address.
     pub(super) fn address(&self, port_base: u16) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, port_base + self.offset).into()
     }
 
-    /// Returns the address to call it at.
+    /// Returns the URL.
     pub(super) fn url(&self, port_base: u16) -> String {
         format!("http://{}", self.address(port_base))
     }
@@ -55,7 +54,7 @@ pub(super) struct Plan(Arc<Configs>);
 
 struct Configs {
     port_base: u16,
-    keeps_archive: bool,
+    has_local_archive: bool,
     chassis: Chassis,
     gateway: microblog_gateway::Config,
     limits: microblog_gateway::Limits,
@@ -65,7 +64,7 @@ struct Configs {
     timeline: microblog_timeline::Config,
 }
 
-/// Why the servers of a worker cannot be started.
+/// Errors of starting the servers of a worker.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("cannot start the user service")]
@@ -79,24 +78,23 @@ pub(super) enum Error {
 }
 
 impl Plan {
-    /// Configures all servers: each as by its own flags and environment, but for where it listens
-    /// and where its store is. The archive is in the data directory, and no address is limited,
-    /// unless the environment says otherwise.
+    /// Configures all servers from flags and environment, like the separate programs, except for
+    /// listen addresses and Redis URLs. By default, the archive is in the data directory and limits
+    /// per address are off; the environment can override both.
     pub(super) fn new(
         port_base: u16,
         data: &DataDir,
         access: &Access,
         chassis: &Chassis,
     ) -> anyhow::Result<Self> {
-        let mut user: microblog_user::Config = stored("user", access)?;
-        let mut relation: microblog_relation::Config = stored("relation", access)?;
-        let mut post: microblog_post::Config = stored("post", access)?;
-        let mut timeline: microblog_timeline::Config = stored("timeline", access)?;
-        let mut gateway: microblog_gateway::Config =
-            configured("gateway", &no_limits_by_address())?;
+        let mut user: microblog_user::Config = config_with_redis("user", access)?;
+        let mut relation: microblog_relation::Config = config_with_redis("relation", access)?;
+        let mut post: microblog_post::Config = config_with_redis("post", access)?;
+        let mut timeline: microblog_timeline::Config = config_with_redis("timeline", access)?;
+        let mut gateway: microblog_gateway::Config = config("gateway", &no_limits_per_address())?;
         let archive = &mut post.archive.archive_url;
-        let keeps_archive = archive.as_ref().is_none_or(String::is_empty);
-        if keeps_archive {
+        let has_local_archive = archive.as_ref().is_none_or(String::is_empty);
+        if has_local_archive {
             *archive = Some(data.prepare_archive()?);
         }
         for own in [
@@ -110,7 +108,7 @@ impl Plan {
         }
         Ok(Self(Arc::new(Configs {
             port_base,
-            keeps_archive,
+            has_local_archive,
             chassis: chassis.clone(),
             limits: microblog_gateway::Limits::new(&gateway.limits),
             gateway,
@@ -122,11 +120,11 @@ impl Plan {
     }
 
     /// Returns whether the archive is in the data directory.
-    pub(super) fn keeps_archive(&self) -> bool {
-        self.0.keeps_archive
+    pub(super) fn has_local_archive(&self) -> bool {
+        self.0.has_local_archive
     }
 
-    /// Makes the servers of one worker; they call each other within the process.
+    /// Starts the servers of one worker. They call each other in process.
     pub(super) async fn listen(self, worker: Worker) -> Result<Vec<Listening>, Error> {
         let Configs { port_base, chassis, user, relation, post, timeline, .. } = &*self.0;
         let user = microblog_user::service(user, worker).await.map_err(Error::User)?;
@@ -155,9 +153,9 @@ impl Plan {
     }
 }
 
-/// Returns the flags by which no address is limited, unless the environment says otherwise: all
-/// callers are on this machine, and its owner is not to be refused for testing with many accounts.
-fn no_limits_by_address() -> Vec<&'static str> {
+/// Returns the flags that turn limits per address off, unless the environment sets them. All
+/// clients are on this machine, and their owner may test with many accounts.
+fn no_limits_per_address() -> Vec<&'static str> {
     let limits = [
         ("MICROBLOG_LOGINS_PER_MINUTE", "--logins-per-minute=0"),
         ("MICROBLOG_REGISTRATIONS_PER_HOUR", "--registrations-per-hour=0"),
@@ -172,11 +170,11 @@ fn no_limits_by_address() -> Vec<&'static str> {
     unsaid.map(|(_, flag)| flag).collect()
 }
 
-fn stored<C: Parser>(name: &str, access: &Access) -> anyhow::Result<C> {
-    configured(name, &["--redis-url", &access.url(name)?])
+fn config_with_redis<C: Parser>(name: &str, access: &Access) -> anyhow::Result<C> {
+    config(name, &["--redis-url", &access.url(name)?])
 }
 
-fn configured<C: Parser>(name: &str, flags: &[&str]) -> anyhow::Result<C> {
+fn config<C: Parser>(name: &str, flags: &[&str]) -> anyhow::Result<C> {
     C::try_parse_from([&[name], flags].concat())
         .with_context(|| format!("cannot configure the {name} service from the environment"))
 }

@@ -1,5 +1,5 @@
-//! The programs that the launcher starts: a redis-server that is new enough, and setpriv where it
-//! is of use.
+//! Detection of the programs that the launcher starts: a recent redis-server, and setpriv if
+//! available.
 
 use std::{
     path::{Path, PathBuf},
@@ -8,21 +8,21 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-/// Redis Functions came with 7.0.
+/// Redis Functions require 7.0.
 const MAJOR_VERSION_MIN: u32 = 7;
 
-/// What was found on this machine.
+/// The detected programs.
 #[derive(Clone, Debug)]
 pub struct Software {
     redis_server: PathBuf,
-    /// The version of it, as it says.
+    /// The version of redis-server.
     pub(super) version: String,
-    /// Whether setpriv can end a child when its parent dies (util-linux; Linux only).
+    /// Whether setpriv supports PR_SET_PDEATHSIG (util-linux; Linux only).
     has_setpriv: bool,
 }
 
 impl Software {
-    /// Finds a redis-server, the one asked for or one on the PATH, and checks its version.
+    /// Finds redis-server, at the given path or on PATH, and checks its version.
     pub fn find(asked_for: Option<&Path>) -> anyhow::Result<Self> {
         let (redis_server, output) = match asked_for {
             Some(path) => {
@@ -34,17 +34,17 @@ impl Software {
                 .into_iter()
                 .find_map(|name| Some((PathBuf::from(name), version_of(Path::new(name)).ok()?)))
                 .context(
-                    "found no redis-server on the PATH: install Redis 7.0 or newer \
-                     (deploy/install-redis does on many systems), or give --redis-server",
+                    "redis-server not found on PATH: install Redis 7.0 or newer \
+                     (for example with deploy/install-redis), or use --redis-server",
                 )?,
         };
         let Some(version) = parse_version(&output) else {
-            bail!("`{}` does not say which version it is", redis_server.display());
+            bail!("`{}` does not print its version", redis_server.display());
         };
         if major(version).is_none_or(|major| major < MAJOR_VERSION_MIN) {
             bail!(
-                "`{}` is version {version}, but microblog needs {MAJOR_VERSION_MIN}.0 or newer: \
-                 install one, or give --redis-server",
+                "`{}` is version {version}, but microblog requires {MAJOR_VERSION_MIN}.0 or newer: \
+                 install one, or use --redis-server",
                 redis_server.display()
             );
         }
@@ -57,8 +57,8 @@ impl Software {
         self.command(&self.redis_server)
     }
 
-    /// Returns a command that starts a program so that it does not outlive the thread which starts
-    /// it, as far as this system can do that.
+    /// Returns a command that starts a program which the kernel kills when the thread that started
+    /// it ends, if the system supports it.
     pub fn command(&self, program: &Path) -> Command {
         if !self.has_setpriv {
             return Command::new(program);
@@ -74,7 +74,7 @@ fn version_of(program: &Path) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Reads "Redis server v=7.0.15 sha=…" (and "Valkey server v=8.1.0 …").
+/// Parses "Redis server v=7.0.15 sha=…" (and "Valkey server v=8.1.0 …").
 fn parse_version(output: &str) -> Option<&str> {
     output.split_whitespace().find_map(|word| word.strip_prefix("v="))
 }
@@ -84,7 +84,7 @@ fn major(version: &str) -> Option<u32> {
 }
 
 fn has_setpriv() -> bool {
-    // Busybox has a setpriv without this option: only trying tells.
+    // The setpriv of Busybox lacks this option, so try it.
     let tried = Command::new("setpriv")
         .args(["--pdeathsig", "TERM", "--", "true"])
         .stdin(Stdio::null())
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_of_redis_and_valkey_are_read() {
+    fn versions_of_redis_and_valkey_are_parsed() {
         let redis = "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64\n";
         assert_eq!(parse_version(redis), Some("7.0.15"));
         assert_eq!(major("7.0.15"), Some(7));

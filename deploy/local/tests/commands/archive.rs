@@ -1,4 +1,4 @@
-//! Where `microblog up` has the archive of posts.
+//! Location of the archive of `microblog up`.
 
 use std::{
     fs,
@@ -11,36 +11,36 @@ use microblog_testkit::{PATIENCE, PostgresServer};
 
 use crate::{
     launcher::{Launcher, PROGRAM, eventually},
-    people::People,
+    service_clients::ServiceClients,
 };
 
-/// Has somebody post, and waits until that has come wherever it belongs within Redis: into the archive
-/// it may come later.
+/// Publishes a post, and waits until its delivery within Redis is complete. The archive may receive
+/// it later.
 fn publish(launcher: &Launcher) {
     launcher.import("ada bob\n");
-    let people = People::of(launcher);
+    let people = ServiceClients::of(launcher);
     people.publish(people.id("ada"), 3);
     let verified = launcher.verified();
     assert!(verified.stdout.contains("posts      3 posts"), "{verified:?}");
 }
 
-/// Returns the files of an archive in the data directory.
+/// Returns the archive files in the data directory.
 fn files(data: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(data).unwrap().map(|file| file.unwrap().path());
     files.filter(|file| file.display().to_string().contains("archive.sqlite")).collect()
 }
 
 #[test]
-fn it_is_in_the_data_directory_for_its_owner_alone() {
+fn the_archive_is_in_the_data_directory_and_private() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    // What a directory lets others read, the archive does not.
+    // The archive is private even if the directory is not.
     fs::create_dir(&data).unwrap();
     let launcher = Launcher::start(&data, &[]);
     publish(&launcher);
-    // It is made by a job of its own, with its log when something is written.
+    // A background job creates it, and the -wal file with the first write.
     let made = ["archive.sqlite", "archive.sqlite-wal"].map(|name| data.join(name));
-    eventually("there is an archive", PATIENCE, || {
+    eventually("the archive exists", PATIENCE, || {
         let files = files(&data);
         made.iter().all(|file| files.contains(file))
     });
@@ -51,7 +51,7 @@ fn it_is_in_the_data_directory_for_its_owner_alone() {
 }
 
 #[test]
-fn it_is_where_the_environment_says_and_nobody_is_told_its_address() {
+fn the_archive_url_from_the_environment_is_used_and_not_printed() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

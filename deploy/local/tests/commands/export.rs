@@ -1,4 +1,4 @@
-//! `microblog export`: an account whole, and never a part that looks like the whole.
+//! `microblog export`: complete exports, and detectable incomplete ones.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::{
     launcher::{Ended, Launcher, PROGRAM, run},
-    people::People,
+    service_clients::ServiceClients,
 };
 
 // More than two pages.
@@ -55,10 +55,10 @@ fn of<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn an_account_is_told_whole_and_in_order() {
+fn an_export_is_complete_and_ordered() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = start(&dir.path().join("data"));
-    let people = People::of(&launcher);
+    let people = ServiceClients::of(&launcher);
     let [ada, bob, dan] = ["ada", "bob", "dan"].map(|name| people.id(name));
     people.block(ada, dan);
     people.mute(ada, bob);
@@ -68,7 +68,7 @@ fn an_account_is_told_whole_and_in_order() {
     people.delete(bob, gone);
     let comment = people.comment(ada, root, 0);
     let answer = people.comment(ada, root, people.comment(bob, root, comment));
-    // Comments are known by their author once they are archived.
+    // The index of comments by author requires the archive.
     launcher.verified();
 
     let ended = export(&launcher, &["ada"]);
@@ -106,19 +106,19 @@ fn an_account_is_told_whole_and_in_order() {
     });
     assert_eq!(told.last().unwrap()["lines"], counts);
 
-    // The same by its id and by an unmistakable name, and in a file.
+    // The same export by id and by @name, and to a file.
     assert_eq!(export(&launcher, &[&ada.to_string()]).stdout, ended.stdout);
     assert_eq!(export(&launcher, &["@ADA"]).stdout, ended.stdout);
     let file = dir.path().join("ada.jsonl");
     let into_file = export(&launcher, &["ada", "--output", file.to_str().unwrap()]);
     assert_eq!(into_file.code, Some(0), "{into_file:?}");
-    assert!(into_file.stdout.starts_with("412 lines are in "), "{into_file:?}");
+    assert!(into_file.stdout.starts_with("wrote 412 lines to "), "{into_file:?}");
     assert_eq!(fs::read_to_string(&file).unwrap(), ended.stdout);
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[test]
-fn an_account_without_anything_is_told_and_one_that_nobody_has_is_refused() {
+fn an_empty_account_is_exported_and_a_missing_one_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = start(&dir.path().join("data"));
     let ended = export(&launcher, &["eve"]);
@@ -128,7 +128,7 @@ fn an_account_without_anything_is_told_and_one_that_nobody_has_is_refused() {
     let mut counts = json!({
         "account": 1, "following": 0, "follower": 0, "block": 0, "mute": 0, "post": 0,
     });
-    // What was left out is not counted, rather than none.
+    // Omitted comments have no count, rather than 0.
     let without = lines(&export(&launcher, &["eve", "--without-comments"]).stdout);
     assert_eq!(without[1], json!({ "kind": "end", "lines": counts }));
     counts["comment"] = json!(0);
@@ -138,17 +138,17 @@ fn an_account_without_anything_is_told_and_one_that_nobody_has_is_refused() {
     for user in ["nobody", "@nobody", "7000000000000015", "1", "not a name"] {
         let ended = export(&launcher, &[user, "--output", file.to_str().unwrap()]);
         assert_eq!(ended.code, Some(2), "{ended:?}");
-        assert!(ended.stderr.contains(&format!("there is no account `{user}`")), "{ended:?}");
+        assert!(ended.stderr.contains(&format!("account `{user}` not found")), "{ended:?}");
         assert!(!file.exists());
     }
 }
 
 #[test]
-fn all_is_told_after_the_launcher_was_killed() {
+fn an_export_is_complete_after_the_launcher_was_killed() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("a data & archive directory?");
     let mut launcher = start(&data);
-    let people = People::of(&launcher);
+    let people = ServiceClients::of(&launcher);
     let posts = people.publish(people.id("ada"), POSTS);
     launcher.signal(Signal::SIGKILL);
     launcher.ended(STOP);
@@ -165,21 +165,17 @@ fn all_is_told_after_the_launcher_was_killed() {
 }
 
 #[test]
-fn an_export_that_breaks_off_cannot_be_taken_for_a_whole_one() {
+fn an_interrupted_export_has_no_end_line() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = start(&dir.path().join("data"));
-    let people = People::of(&launcher);
+    let people = ServiceClients::of(&launcher);
     people.publish(people.id("ada"), POSTS);
-    // Enough for the first page of posts, and too little for all.
+    // Enough for the first page of posts, and not for all.
     let cut = || cut_after(&launcher, 10_000);
 
     let ended = export_by(&launcher, &cut(), &["ada"]);
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("error: the export could not be completed: "),
-        "{}",
-        ended.stderr
-    );
+    assert!(ended.stderr.contains("error: export failed: "), "{}", ended.stderr);
     let told = lines(&ended.stdout);
     assert!((1..POSTS as usize).contains(&of(&told, "post").len()));
     assert!(of(&told, "end").is_empty());
@@ -193,8 +189,7 @@ fn an_export_that_breaks_off_cannot_be_taken_for_a_whole_one() {
     assert_eq!(fs::read_dir(target.path()).unwrap().count(), 1);
 }
 
-/// Returns the address of somebody who passes calls to the post service, and is gone once its
-/// answers have had so many bytes.
+/// Returns the URL of a proxy of the post service, which closes after this many response bytes.
 fn cut_after(launcher: &Launcher, bytes: u64) -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -209,7 +204,7 @@ fn cut_after(launcher: &Launcher, bytes: u64) -> String {
     address
 }
 
-/// Passes so many bytes on, and closes both connections.
+/// Forwards this many bytes, and closes both connections.
 fn pass(mut from: TcpStream, mut to: TcpStream, bytes: u64) {
     let mut left = usize::try_from(bytes).unwrap();
     let mut buffer = [0; 1_000];

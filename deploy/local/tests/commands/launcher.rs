@@ -1,4 +1,4 @@
-//! A `microblog up` of a test's own, and the other commands called on it: each as a real process.
+//! Test harness of `microblog up`, and of the other commands on it, as real processes.
 
 use std::{
     fs::{self, File},
@@ -21,7 +21,7 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog");
 
 const POLL: Duration = Duration::from_millis(20);
 
-/// A running launcher. Dropping it kills it, and redis-server with it where the system can do that.
+/// A running launcher. Dropping it kills it, and its redis-server where the system supports it.
 pub(crate) struct Launcher {
     child: Child,
     data: PathBuf,
@@ -29,7 +29,7 @@ pub(crate) struct Launcher {
     pub(crate) port_base: u16,
 }
 
-/// How a command ended, and what it said.
+/// Exit code and output of a command.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -38,17 +38,17 @@ pub(crate) struct Ended {
 }
 
 impl Launcher {
-    /// Starts one on a data directory and waits until it is ready.
+    /// Starts a launcher on a data directory and waits until it is ready.
     pub(crate) fn start(data: &Path, flags: &[&str]) -> Self {
         Self::start_by(Command::new(PROGRAM), data, flags)
     }
 
-    /// Starts one by a command that still lacks its arguments.
+    /// Starts a launcher with a command without arguments.
     pub(crate) fn start_by(command: Command, data: &Path, flags: &[&str]) -> Self {
         Self::start_at(free_ports(), command, data, flags)
     }
 
-    /// Starts one by such a command, on these ports.
+    /// Starts a launcher with a command without arguments, on these ports.
     pub(crate) fn start_at(
         port_base: u16,
         mut command: Command,
@@ -66,23 +66,22 @@ impl Launcher {
         launcher
     }
 
-    /// Returns the address of one of the servers: 0 gateway, 1 user, 2 relation, 3 post,
-    /// 4 timeline.
+    /// Returns the URL of a server: 0 gateway, 1 user, 2 relation, 3 post, 4 timeline.
     pub(crate) fn url(&self, server: u16) -> String {
         format!("http://127.0.0.1:{}", self.port_base + server)
     }
 
-    /// Returns the file that has what a launcher says.
+    /// Returns the file of the launcher's output.
     pub(crate) fn output(data: &Path, port_base: u16) -> PathBuf {
         data.with_extension(format!("{port_base}.out"))
     }
 
-    /// Returns all that it has said so far.
+    /// Returns the output so far.
     pub(crate) fn said(&self) -> String {
         fs::read_to_string(&self.output).unwrap()
     }
 
-    /// Waits until it has said this.
+    /// Waits until the output contains a text.
     pub(crate) fn wait_to_say(&mut self, text: &str) {
         eventually(text, PATIENCE, || {
             let said = self.said();
@@ -92,7 +91,7 @@ impl Launcher {
         });
     }
 
-    /// Returns the process id of its redis-server.
+    /// Returns the PID of its redis-server.
     pub(crate) fn redis(&self) -> Pid {
         let pid = fs::read_to_string(self.data.join("redis/redis.pid")).unwrap();
         Pid::from_raw(pid.trim().parse().unwrap())
@@ -102,20 +101,20 @@ impl Launcher {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// Waits for its end and returns how that was.
+    /// Waits for its exit and returns the status.
     pub(crate) fn ended(&mut self, within: Duration) -> ExitStatus {
         let mut status = None;
-        eventually("the launcher ends", within, || {
+        eventually("the launcher exits", within, || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
-        // It is killed when it is late, so that the launcher ends all the same.
-        let late = "redis-server does not end within";
+        // A late redis-server is killed, and the launcher exits with success.
+        let late = "redis-server does not exit within";
         assert!(!self.said().contains(late), "{}", self.said());
         status.unwrap()
     }
 
-    /// Imports an edge list, given as text, and returns what the command said.
+    /// Imports an edge list from text, and returns the result of the command.
     pub(crate) fn import(&self, edges: &str) -> String {
         let urls = ["--user-url", &self.url(1), "--relation-url", &self.url(2)];
         let ended = run(&[&["import", "-"], &urls[..]].concat(), edges);
@@ -123,16 +122,15 @@ impl Launcher {
         ended.stdout
     }
 
-    /// Has everything verified.
+    /// Runs `microblog verify`.
     pub(crate) fn verify(&self) -> Ended {
         self.verify_of("all")
     }
 
-    /// Waits until a check of everything finds nothing wrong, and nothing under way any more, and
-    /// returns what it said.
+    /// Waits until a full check finds no violations and no pending work, and returns its result.
     pub(crate) fn verified(&self) -> Ended {
         let mut verified = None;
-        eventually("all is well", PATIENCE, || {
+        eventually("there are no violations", PATIENCE, || {
             let is_done = |ended: &Ended| {
                 ended.code == Some(0)
                     && !ended.stdout.contains("wait to be")
@@ -144,12 +142,12 @@ impl Launcher {
         verified.unwrap()
     }
 
-    /// Has one account verified, or `all`.
+    /// Verifies an account, or `all`.
     pub(crate) fn verify_of(&self, user: &str) -> Ended {
         self.verify_with(&["--user", user])
     }
 
-    /// Has everything repaired.
+    /// Runs `microblog verify --repair`.
     pub(crate) fn repair(&self) -> Ended {
         self.verify_with(&["--repair"])
     }
@@ -163,7 +161,7 @@ impl Launcher {
         run(&[&["verify"], flags, &urls[..]].concat(), "")
     }
 
-    /// Returns a connection to its redis-server that may do everything there.
+    /// Returns an administrator's connection to its redis-server.
     pub(crate) fn admin(&self) -> redis::Connection {
         let passwords = fs::read_to_string(self.data.join("redis/passwords")).unwrap();
         let password = passwords.lines().find_map(|line| line.strip_prefix("admin ")).unwrap();
@@ -177,12 +175,12 @@ impl Drop for Launcher {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            eprintln!("the launcher said:\n{}", self.said());
+            eprintln!("output of the launcher:\n{}", self.said());
         }
     }
 }
 
-/// Runs another command of the program to its end.
+/// Runs another command of the program until it exits.
 pub(crate) fn run(args: &[&str], input: &str) -> Ended {
     let mut child = Command::new(PROGRAM)
         .args(args)
@@ -191,7 +189,7 @@ pub(crate) fn run(args: &[&str], input: &str) -> Ended {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It may refuse before it has read all.
+    // The command may exit before it has read all input.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let output = child.wait_with_output().unwrap();
     Ended {
@@ -201,7 +199,7 @@ pub(crate) fn run(args: &[&str], input: &str) -> Ended {
     }
 }
 
-/// Waits until a condition holds, with a bound.
+/// Polls until a condition holds, with a timeout.
 pub(crate) fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
@@ -210,17 +208,16 @@ pub(crate) fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -
     }
 }
 
-/// Waits until a process that is not our child is gone.
-pub(crate) fn gone(pid: Pid) {
-    eventually("the process is gone", PATIENCE, || {
-        // Where nobody waits for orphans, they stay in the table as zombies.
+/// Waits until a process exits that is not a child.
+pub(crate) fn wait_until_exited(pid: Pid) {
+    eventually("the process has exited", PATIENCE, || {
+        // Without an init process that reaps orphans, they stay as zombies.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         kill(pid, None) == Err(Errno::ESRCH) || stat.contains(") Z ")
     });
 }
 
-/// Returns the first of ten ports of 127.0.0.1 that nobody listens on, below those that the kernel
-/// gives to outgoing connections.
+/// Returns the first of ten free ports of 127.0.0.1, below the ephemeral port range.
 pub(crate) fn free_ports() -> u16 {
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let mut bases = std::iter::repeat_with(|| rand::random_range(1_000..3_200) * 10);

@@ -1,4 +1,4 @@
-//! Whom the launcher refuses for coming too often: nobody by their address, unless it is told to.
+//! Rate limits per address in the launcher: off by default.
 
 use std::process::Command;
 
@@ -10,31 +10,31 @@ use crate::launcher::{Launcher, PROGRAM};
 
 const LIMIT: &str = "MICROBLOG_LOGINS_PER_MINUTE";
 
-/// Returns how many of so many log-ins, which all fail, are refused as too many.
-fn refused(launcher: &Launcher, attempts: usize) -> usize {
+/// Returns how many of a number of failing log-ins are rate limited.
+fn rate_limited(launcher: &Launcher, attempts: usize) -> usize {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let gateway = Endpoint::from_shared(launcher.url(0)).unwrap().connect_lazy();
         let mut gateway = GatewayServiceClient::new(gateway);
-        let mut refused = 0;
+        let mut rate_limited = 0;
         for _ in 0..attempts {
             let failure = gateway.login(LoginRequest::default()).await.unwrap_err();
-            refused += usize::from(failure.code() == Code::ResourceExhausted);
+            rate_limited += usize::from(failure.code() == Code::ResourceExhausted);
         }
-        refused
+        rate_limited
     })
 }
 
 #[test]
-fn no_address_is_limited_unless_the_environment_says_so() {
+fn limits_per_address_are_off_by_default_and_configurable() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(PROGRAM);
     command.env_remove(LIMIT);
     let launcher = Launcher::start_by(command, &directory.path().join("unlimited"), &[]);
-    assert_eq!(refused(&launcher, 200), 0);
+    assert_eq!(rate_limited(&launcher, 200), 0);
 
     let mut command = Command::new(PROGRAM);
     command.env(LIMIT, "3");
     let launcher = Launcher::start_by(command, &directory.path().join("limited"), &[]);
-    assert_eq!(refused(&launcher, 8), 5);
+    assert_eq!(rate_limited(&launcher, 8), 5);
 }

@@ -1,14 +1,13 @@
-//! The commands of the program as people use them: real processes, told by their exit codes and by
-//! what they say.
+//! Black-box tests of the commands: real processes, with exit codes and output.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
 
 mod archive;
+mod errors;
 mod export;
 mod launcher;
 mod limits;
-mod people;
-mod refusals;
+mod service_clients;
 mod timelines;
 mod up;
 mod verify;

@@ -1,4 +1,4 @@
-//! Posts on their way to followers, through a real `microblog up`: killed in between, too.
+//! Delivery of posts to followers by a real `microblog up`, also across a kill.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -26,7 +26,7 @@ const AT_ONCE: usize = 8;
 const ENOUGH: usize = 20;
 
 #[test]
-fn what_is_published_reaches_every_follower_although_the_launcher_is_killed() {
+fn published_posts_reach_every_follower_across_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let mut launcher = Launcher::start(&data, &[]);
@@ -34,7 +34,7 @@ fn what_is_published_reaches_every_follower_although_the_launcher_is_killed() {
     import(&launcher, &follows);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        // Posts are on the way to whoever has read before.
+        // Only accounts with a home timeline receive posts by fan-out.
         for name in FOLLOWERS {
             assert!(Reader::log_in(&launcher, name).await.home().await.unwrap().is_empty());
         }
@@ -48,7 +48,7 @@ fn what_is_published_reaches_every_follower_although_the_launcher_is_killed() {
         let reader = runtime.block_on(Reader::log_in(&launcher, name));
         eventually(&format!("{name} sees each post, once"), ARRIVAL, || {
             let home = runtime.block_on(reader.home()).unwrap();
-            // What nobody got an answer to may be there, or not: for everybody alike.
+            // A post without an acknowledgement may exist or not, for all followers alike.
             let made = runtime.block_on(reader.posts_of("ada")).unwrap();
             assert!(published.iter().all(|post| made.contains(post)), "{made:?}");
             home == made && home.is_sorted_by(|a, b| a > b)
@@ -57,8 +57,8 @@ fn what_is_published_reaches_every_follower_although_the_launcher_is_killed() {
     launcher.verified();
 }
 
-/// Has ada publish, several posts at a time, kills the launcher in the middle of it, and returns
-/// the posts that she got an answer for.
+/// Publishes several posts concurrently as ada, kills the launcher in between, and returns the
+/// acknowledged posts.
 async fn publish_until_killed(launcher: &Launcher) -> BTreeSet<u64> {
     let ada = Reader::log_in(launcher, "ada").await;
     let mut answers = stream::iter(0..POSTS).map(|n| ada.publish(n)).buffer_unordered(AT_ONCE);
@@ -72,14 +72,14 @@ async fn publish_until_killed(launcher: &Launcher) -> BTreeSet<u64> {
     published
 }
 
-/// Imports follows between accounts that one can log in to.
+/// Imports follows between accounts with a password.
 fn import(launcher: &Launcher, follows: &str) {
     let urls = ["--user-url", &launcher.url(1), "--relation-url", &launcher.url(2)];
     let ended = run(&[&["import", "-", "--password", PASSWORD], &urls[..]].concat(), follows);
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
-/// Somebody with a session.
+/// A logged-in account.
 struct Reader {
     client: GatewayServiceClient<Channel>,
     token: String,
@@ -102,7 +102,7 @@ impl Reader {
         Ok(answer.post.unwrap().id)
     }
 
-    /// Returns the posts of the home timeline, in its order.
+    /// Returns the posts of the home timeline, in order.
     async fn home(&self) -> Result<Vec<u64>, Status> {
         let message = ViewHomeRequest { page_size: 200, ..Default::default() };
         let answer = self.client.clone().view_home(self.request(message)).await?.into_inner();

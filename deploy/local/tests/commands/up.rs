@@ -1,5 +1,5 @@
-//! `microblog up` as people use it: a real process on a data directory of its own, called by the
-//! other commands, interrupted, killed, started again.
+//! Black-box tests of `microblog up`: a real process on its own data directory, called by the other
+//! commands, interrupted, killed and restarted.
 
 use std::{
     env, fs,
@@ -16,10 +16,10 @@ use microblog_testkit::PATIENCE;
 use nix::sys::signal::{Signal, kill};
 use tonic::transport::Endpoint;
 
-use crate::launcher::{Launcher, PROGRAM, eventually, free_ports, gone, run};
+use crate::launcher::{Launcher, PROGRAM, eventually, free_ports, run, wait_until_exited};
 
 const STOP: Duration = PATIENCE;
-// Below the half minute after which a redis-server that is stuck is killed.
+// Less than the half minute after which a stuck redis-server is killed.
 const STUCK: Duration = Duration::from_secs(25);
 const EDGES: &str = "# a small graph\nada bob\nbob ada\ncleo ada\r\ncleo cleo\n\ndan\tada\n";
 
@@ -32,13 +32,13 @@ fn kept(report: &str) -> bool {
 }
 
 #[test]
-fn what_is_imported_stays_between_runs_and_an_interrupt_stops_everything() {
+fn imported_data_persist_and_an_interrupt_stops_everything() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let mut launcher = Launcher::start(&data, &[]);
     let report = launcher.import(EDGES);
     assert!(report.contains("4 new, 0 existing") && created(&report), "{report}");
-    assert!(report.contains("1 refused: follow of oneself"), "{report}");
+    assert!(report.contains("1 rejected: self-follow"), "{report}");
     assert!(kept(&launcher.import(EDGES)));
     let verified = launcher.verify();
     assert_eq!(verified.code, Some(0), "{verified:?}");
@@ -50,7 +50,7 @@ fn what_is_imported_stays_between_runs_and_an_interrupt_stops_everything() {
     assert!(launcher.ended(STOP).success(), "{}", launcher.said());
     assert!(launcher.said().contains("stopped; the data are in"), "{}", launcher.said());
     assert!(!launcher.said().contains("drain timed out"), "{}", launcher.said());
-    gone(redis);
+    wait_until_exited(redis);
 
     let mut launcher = Launcher::start(&data, &[]);
     assert!(kept(&launcher.import(EDGES)));
@@ -59,18 +59,18 @@ fn what_is_imported_stays_between_runs_and_an_interrupt_stops_everything() {
 }
 
 #[test]
-fn the_tour_passes_and_leaves_nothing_behind() {
+fn the_demo_passes_and_deletes_its_data() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = Launcher::start(&dir.path().join("data"), &[]);
     let tour = run(&["demo", "--gateway-url", &launcher.url(0)], "");
     assert_eq!(tour.code, Some(0), "{tour:?}");
-    assert!(tour.stdout.contains("All answers were as they should be."), "{tour:?}");
-    for told in ["reposted with `Worth the walk`: a deleted post", "counts what is new", "is told"]
+    assert!(tour.stdout.contains("All responses were correct."), "{tour:?}");
+    for text in ["reposted with `Worth the walk`: a deleted post", "counts what is new", "is told"]
     {
-        assert!(tour.stdout.contains(told), "{told}: {tour:?}");
+        assert!(tour.stdout.contains(text), "{text}: {tour:?}");
     }
-    // The follows of deleted accounts are ended soon, and their posts deleted, but not at once.
-    eventually("nothing is left", STOP, || {
+    // The follows and posts of deleted accounts are deleted asynchronously.
+    eventually("no data are left", STOP, || {
         let verified = launcher.verify();
         verified.code == Some(0)
             && verified.stdout.contains("accounts   0 checked")
@@ -78,15 +78,15 @@ fn the_tour_passes_and_leaves_nothing_behind() {
     });
 }
 
-// Who takes it meets a store that does not answer in its time, and calls again.
+// Calls time out while Redis is stopped, and are retried.
 #[test]
-fn the_tour_passes_although_redis_hangs_for_some_seconds() {
+fn the_demo_passes_while_redis_hangs_for_some_seconds() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = Launcher::start(&dir.path().join("data"), &[]);
     let (redis, url) = (launcher.redis(), launcher.url(0));
     kill(redis, Signal::SIGSTOP).unwrap();
     let tour = thread::spawn(move || run(&["demo", "--gateway-url", &url], ""));
-    // Longer than an answer is waited for.
+    // Longer than the response timeout.
     thread::sleep(Duration::from_secs(6));
     kill(redis, Signal::SIGCONT).unwrap();
     let tour = tour.join().unwrap();
@@ -94,20 +94,20 @@ fn the_tour_passes_although_redis_hangs_for_some_seconds() {
 }
 
 #[test]
-fn the_demo_graph_is_made_once_and_only_where_nothing_is_stored() {
+fn the_demo_graph_is_created_once_and_only_in_an_empty_store() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let mut launcher = Launcher::start(&data, &["--demo"]);
-    launcher.wait_to_say("The demo graph is there.");
+    launcher.wait_to_say("The demo graph is ready.");
     let made = launcher.verified();
     assert!(made.stdout.contains("accounts   200 checked"), "{made:?}");
     assert!(!made.stdout.contains("posts      0 posts"), "{made:?}");
-    // Interrupted before it is complete, it is gone on with, and nothing is made twice.
+    // An interrupted creation continues, without duplicates.
     fs::remove_file(data.join("sample")).unwrap();
     launcher.signal(Signal::SIGINT);
     launcher.ended(STOP);
     let mut launcher = Launcher::start(&data, &["--demo"]);
-    launcher.wait_to_say("The demo graph is there.");
+    launcher.wait_to_say("The demo graph is ready.");
     launcher.wait_to_say("GatewayService/ViewHome");
     launcher.wait_to_say("GatewayService/ViewComments");
     assert_eq!(launcher.verified().stdout, made.stdout);
@@ -119,11 +119,11 @@ fn the_demo_graph_is_made_once_and_only_where_nothing_is_stored() {
     launcher.signal(Signal::SIGINT);
     launcher.ended(STOP);
     let mut launcher = Launcher::start(&other, &["--demo"]);
-    launcher.wait_to_say("Accounts are stored already: no demo graph is made.");
+    launcher.wait_to_say("Other accounts exist: not creating the demo graph.");
 }
 
 #[test]
-fn a_second_launcher_on_the_same_data_is_refused() {
+fn a_second_launcher_on_the_same_data_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let launcher = Launcher::start(&data, &[]);
@@ -134,7 +134,7 @@ fn a_second_launcher_on_the_same_data_is_refused() {
 }
 
 #[test]
-fn ports_in_use_are_refused_before_anything_is_started() {
+fn ports_in_use_are_reported_before_anything_is_started() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = Launcher::start(&dir.path().join("data"), &[]);
     let other = dir.path().join("other");
@@ -160,10 +160,10 @@ fn a_killed_launcher_loses_nothing() {
 }
 
 #[test]
-fn a_redis_server_left_behind_is_stopped_by_the_next_launcher() {
+fn an_orphaned_redis_server_is_stopped_by_the_next_launcher() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    // Without setpriv on its PATH the launcher cannot have redis-server end with it.
+    // Without setpriv on PATH, the launcher cannot set a death signal for redis-server.
     let bin = dir.path().join("bin");
     fs::create_dir(&bin).unwrap();
     symlink(redis_server(), bin.join("redis-server")).unwrap();
@@ -177,8 +177,8 @@ fn a_redis_server_left_behind_is_stopped_by_the_next_launcher() {
     kill(redis, None).unwrap();
 
     let launcher = Launcher::start(&data, &[]);
-    gone(redis);
-    assert!(launcher.said().contains("that an earlier run left behind"), "{}", launcher.said());
+    wait_until_exited(redis);
+    assert!(launcher.said().contains("stopping orphaned redis-server"), "{}", launcher.said());
     assert!(kept(&launcher.import(EDGES)));
 }
 
@@ -192,13 +192,13 @@ fn listening_on(port: u16) -> Child {
 }
 
 #[test]
-fn a_port_that_a_dying_process_still_holds_is_waited_for() {
+fn the_launcher_waits_for_a_port_of_an_exiting_process() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let port_base = free_ports();
     let mut dying = listening_on(port_base + 9);
     let output = Launcher::output(&data, port_base);
-    let waits = format!("for port {}, which is held by process {} (", port_base + 9, dying.id());
+    let waits = format!("for port {}, held by process {} (", port_base + 9, dying.id());
     let ending = thread::spawn(move || {
         eventually("it waits", STOP, || {
             fs::read_to_string(&output).is_ok_and(|said| said.contains(&waits))
@@ -212,13 +212,13 @@ fn a_port_that_a_dying_process_still_holds_is_waited_for() {
 }
 
 #[test]
-fn a_redis_server_that_dies_is_started_again() {
+fn a_crashed_redis_server_is_restarted() {
     let dir = tempfile::tempdir().unwrap();
     let mut launcher = Launcher::start(&dir.path().join("data"), &[]);
     assert!(created(&launcher.import(EDGES)));
     let dead = launcher.redis();
     kill(dead, Signal::SIGKILL).unwrap();
-    launcher.wait_to_say("starting it again in");
+    launcher.wait_to_say("restarting in");
     eventually("another redis-server runs", STOP, || launcher.redis() != dead);
     eventually("the launcher serves again", STOP, || launcher.verify().code == Some(0));
     assert!(kept(&launcher.import(EDGES)));
@@ -227,7 +227,7 @@ fn a_redis_server_that_dies_is_started_again() {
 }
 
 #[test]
-fn a_second_interrupt_ends_it_although_redis_server_is_stuck() {
+fn a_second_interrupt_exits_while_redis_server_is_stuck() {
     let dir = tempfile::tempdir().unwrap();
     let mut launcher = Launcher::start(&dir.path().join("data"), &[]);
     let redis = launcher.redis();
@@ -237,11 +237,11 @@ fn a_second_interrupt_ends_it_although_redis_server_is_stuck() {
     launcher.signal(Signal::SIGINT);
     assert!(!launcher.ended(STUCK).success());
     kill(redis, Signal::SIGCONT).unwrap();
-    gone(redis);
+    wait_until_exited(redis);
 }
 
 #[test]
-fn imported_accounts_can_log_in_with_the_password_that_they_were_given() {
+fn imported_accounts_can_log_in_with_the_given_password() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = Launcher::start(&dir.path().join("data"), &[]);
     let urls = ["--user-url", &launcher.url(1), "--relation-url", &launcher.url(2)];
@@ -259,7 +259,7 @@ fn imported_accounts_can_log_in_with_the_password_that_they_were_given() {
 }
 
 #[test]
-fn secrets_are_for_their_owner_alone() {
+fn secret_files_are_private() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let launcher = Launcher::start(&data, &[]);
@@ -277,7 +277,7 @@ fn secrets_are_for_their_owner_alone() {
 }
 
 #[test]
-fn an_old_redis_server_is_refused_with_its_version() {
+fn an_old_redis_server_is_rejected_with_its_version() {
     let dir = tempfile::tempdir().unwrap();
     let old = dir.path().join("redis-server");
     fs::write(&old, "#!/bin/sh\necho 'Redis server v=6.2.14 sha=0 malloc=libc bits=64'\n").unwrap();
@@ -286,7 +286,7 @@ fn an_old_redis_server_is_refused_with_its_version() {
     let flags = ["--data-dir", data.to_str().unwrap(), "--redis-server", old.to_str().unwrap()];
     let ended = run(&[&["up"], &flags[..]].concat(), "");
     assert_eq!(ended.code, Some(2), "{ended:?}");
-    assert!(ended.stderr.contains("is version 6.2.14, but microblog needs 7.0"), "{ended:?}");
+    assert!(ended.stderr.contains("is version 6.2.14, but microblog requires 7.0"), "{ended:?}");
     assert!(!data.exists());
 }
 

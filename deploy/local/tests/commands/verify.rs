@@ -1,4 +1,4 @@
-//! `microblog verify` where something is wrong.
+//! `microblog verify` with violations.
 
 use microblog_proto::post::{CreatePostRequest, post_service_client::PostServiceClient};
 use microblog_testkit::redis;
@@ -9,7 +9,7 @@ use crate::launcher::Launcher;
 const AUTHOR: u64 = 7_000_000_000_000_015;
 
 #[test]
-fn a_count_that_differs_from_its_list_is_told_and_whose_it_is() {
+fn a_count_that_differs_from_its_list_is_reported_with_its_post() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = Launcher::start(&dir.path().join("data"), &[]);
     let post = publish(&launcher);
@@ -41,7 +41,7 @@ fn a_count_that_differs_from_its_list_is_told_and_whose_it_is() {
     assert_eq!(launcher.verify_of("all").code, Some(0));
 }
 
-/// Makes a post and returns its id.
+/// Creates a post and returns its id.
 fn publish(launcher: &Launcher) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

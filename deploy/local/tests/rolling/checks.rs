@@ -1,4 +1,4 @@
-//! What must hold once all is quiet again: all that was acknowledged, and nothing else.
+//! Checks after the load: all acknowledged writes exist, and no others.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,11 +15,11 @@ use crate::{
     system::System,
 };
 
-/// What a killed server had begun is taken up by another one a while later.
+/// Timeout for a worker to take over the work of a killed one.
 const SETTLE: Duration = Duration::from_secs(120);
 const PAGE: i32 = 50;
 
-/// Asserts that people have what they were told that they have.
+/// Asserts that all acknowledged writes of the people are visible.
 pub(crate) async fn assert_nothing_lost(people: &[Person]) {
     for person in people {
         assert_posts(person).await;
@@ -28,14 +28,14 @@ pub(crate) async fn assert_nothing_lost(people: &[Person]) {
     assert_likes(people).await;
     for person in people {
         let expected = newest_at_home(person, people);
-        eventually("what those posted who are followed is at home", SETTLE, async || {
+        eventually("home timelines have the posts of followed accounts", SETTLE, async || {
             person.home_page(PAGE).await.unwrap() == expected
         })
         .await;
     }
 }
 
-/// Each post that was acknowledged is there once, and no other one.
+/// Each acknowledged post exists once, and no other post.
 async fn assert_posts(person: &Person) {
     let (mut posts, mut token) = (Vec::new(), String::new());
     loop {
@@ -50,7 +50,7 @@ async fn assert_posts(person: &Person) {
     assert_eq!(posts, person.posts, "the posts of {}", person.name());
 }
 
-/// Whoever follows them according to both sides, and to both counts.
+/// Followers according to both sides of the graph, and both counts.
 async fn assert_follows(person: &Person, people: &[Person]) {
     let following = following(person).await;
     assert_eq!(following, person.follows, "whom {} follows", person.name());
@@ -76,7 +76,7 @@ async fn following(person: &Person) -> BTreeSet<String> {
     users.map(|listed| listed.user.unwrap().name).collect()
 }
 
-/// Each like that was acknowledged is counted once.
+/// Each acknowledged like counts once.
 async fn assert_likes(people: &[Person]) {
     let mut expected: BTreeMap<u64, u64> = BTreeMap::new();
     for post in people.iter().flat_map(|person| &person.likes) {
@@ -93,7 +93,7 @@ async fn assert_likes(people: &[Person]) {
     }
 }
 
-/// Returns the newest posts of somebody and of those whom they follow.
+/// Returns the newest posts of an account and of those it follows.
 fn newest_at_home(person: &Person, people: &[Person]) -> Vec<u64> {
     let is_shown =
         |other: &&Person| other.name() == person.name() || person.follows.contains(other.name());
@@ -104,13 +104,12 @@ fn newest_at_home(person: &Person, people: &[Person]) -> Vec<u64> {
     posts
 }
 
-/// Asserts that the services, asked by the `microblog verify` of these programs, find nothing wrong
-/// with what they store, once nothing is under way any more.
+/// Asserts that `microblog verify` of these programs finds no violations once no work is pending.
 pub(crate) async fn assert_verified(system: &System, programs: &Programs) {
     let program = programs.program("microblog");
     let url = |service: &str| format!("--{service}-url={}", system.urls(service)[0]);
     let mut said = String::new();
-    eventually("nothing is wrong", SETTLE, async || {
+    eventually("there are no violations", SETTLE, async || {
         let mut verify = Command::new(&program);
         verify.arg("verify").args(["user", "relation", "post", "timeline"].map(url));
         let output = verify.output().unwrap();

@@ -1,24 +1,23 @@
-//! Replicas under load: stopped, killed, and started again, while people who repeat what nobody
-//! answered notice nothing of it.
+//! Rolling restart and kill of replicas under load: with retries, no call fails.
 //!
-//! Each server is a process of its own, of the programs beside `microblog`, which are there when all
-//! of the workspace is tested or built. By itself the test starts the same programs again. With the
-//! programs of another version in a directory, it begins with those, puts these in their place, and
-//! goes back again: an upgrade and its rollback.
+//! Each server is its own process, of the programs beside `microblog`, which a build or test of the
+//! workspace creates. By default the test restarts the same programs. With the programs of another
+//! version, it starts with those, upgrades to these, and rolls back.
 //!
 //! ```sh
 //! git worktree add /tmp/previous v1
-//! (cd /tmp/previous && CARGO_TARGET_DIR=/tmp/previous-target cargo build --workspace --bins --locked)
+//! (cd /tmp/previous && CARGO_TARGET_DIR=/tmp/previous-target cargo build --workspace --bins
+//! --locked)
 //! MICROBLOG_PREVIOUS_PROGRAMS=/tmp/previous-target/debug \
-//!   cargo test -p microblog --test rolling -- --nocapture
+//! cargo test -p microblog --test rolling -- --nocapture
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
 
-mod caller;
 mod checks;
 mod person;
 mod programs;
+mod retrying_client;
 mod system;
 
 use std::{env, rc::Rc};
@@ -26,19 +25,19 @@ use std::{env, rc::Rc};
 use futures::future::{join, join_all};
 
 use self::{
-    caller::{Caller, Tally},
     person::Person,
     programs::Programs,
+    retrying_client::{RetryingClient, Tally},
     system::{CALLED_FIRST, REPLICAS, System},
 };
 
-/// Enough to have calls under way to every server at any moment.
+/// Enough for calls in flight to every server at any time.
 const PEOPLE: usize = 8;
-/// That many calls are waited for before a server goes, while it is away, and once it is back.
+/// Number of calls to wait for before a server stops, while it is down, and after its restart.
 const CALLS_BETWEEN: u64 = 5 * PEOPLE as u64;
 
 #[tokio::test]
-async fn no_call_fails_while_servers_are_stopped_and_killed_and_started_again() {
+async fn no_call_fails_during_rolling_restarts_and_kills() {
     let current = Programs::built();
     let previous = env::var_os("MICROBLOG_PREVIOUS_PROGRAMS").map(Programs::in_directory);
     let mut system = System::start(previous.as_ref().unwrap_or(&current)).await;
@@ -69,12 +68,13 @@ async fn no_call_fails_while_servers_are_stopped_and_killed_and_started_again() 
 
 async fn register(system: &System, tally: &Rc<Tally>) -> Vec<Person> {
     let gateways = system.urls("gateway");
-    let joining = (0..PEOPLE)
-        .map(|number| Person::join(format!("person_{number}"), Caller::new(&gateways, tally)));
+    let joining = (0..PEOPLE).map(|number| {
+        Person::join(format!("person_{number}"), RetryingClient::new(&gateways, tally))
+    });
     join_all(joining).await
 }
 
-/// Stops every server, one after the other, and starts it again from these programs.
+/// Restarts every server, one after the other, with these programs.
 async fn roll(system: &mut System, programs: &Programs, order: &[&str], tally: &Tally) {
     for service in order {
         for replica in 0..REPLICAS {
@@ -87,7 +87,7 @@ async fn roll(system: &mut System, programs: &Programs, order: &[&str], tally: &
     tally.more(CALLS_BETWEEN).await;
 }
 
-/// Kills one server of each service, one after the other, and starts it again.
+/// Kills and restarts one server of each service, one after the other.
 async fn lose(system: &mut System, programs: &Programs, tally: &Tally) {
     for service in CALLED_FIRST {
         tally.more(CALLS_BETWEEN).await;

@@ -1,4 +1,5 @@
-//! Somebody who follows, publishes, likes and reads, and remembers what was acknowledged.
+//! A simulated person who follows, publishes, likes and reads, with a record of acknowledged
+//! writes.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -13,30 +14,30 @@ use microblog_proto::{
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use crate::caller::{Caller, Failed};
+use crate::retrying_client::{Failed, RetryingClient};
 
 const PASSWORD: &str = "correct horse battery";
-/// People think a little, and leave the servers time for each other.
+/// Pause between calls, which reduces the load.
 const THOUGHT: Duration = Duration::from_millis(10);
 
-/// Somebody with a session.
+/// A logged-in person.
 pub(crate) struct Person {
     name: String,
     token: String,
-    pub(crate) caller: Caller,
-    /// The names of those whom they follow.
+    pub(crate) caller: RetryingClient,
+    /// The names of the followed accounts.
     pub(crate) follows: BTreeSet<String>,
-    /// Their posts, the oldest first.
+    /// Own posts, oldest first.
     pub(crate) posts: Vec<u64>,
-    /// The posts that they like.
+    /// The liked posts.
     pub(crate) likes: BTreeSet<u64>,
-    /// A post that they saw last.
+    /// The last seen post.
     seen: Option<u64>,
 }
 
 impl Person {
-    /// Registers somebody, and logs them in.
-    pub(crate) async fn join(name: String, caller: Caller) -> Self {
+    /// Registers an account and logs in.
+    pub(crate) async fn join(name: String, caller: RetryingClient) -> Self {
         let email = format!("{name}@example.org");
         let registration = RegisterRequest {
             request_id: request_id(),
@@ -69,7 +70,7 @@ impl Person {
         &self.token
     }
 
-    /// Calls until it is enough, or a call fails.
+    /// Makes calls until stopped, or until a call fails.
     pub(crate) async fn live(&mut self, names: &[String]) {
         while !self.caller.tally().has_ended() && self.act(names).await.is_ok() {
             sleep(THOUGHT).await;
@@ -108,7 +109,7 @@ impl Person {
         Ok(())
     }
 
-    /// Publishes, and finds it on top of their own timeline.
+    /// Publishes, and checks that the post is on top of the own timeline.
     async fn publish(&mut self) -> Result<(), Failed> {
         let text = format!("{} says {}", self.name, self.posts.len());
         let request = PublishRequest { request_id: request_id(), text };
@@ -134,7 +135,7 @@ impl Person {
         Ok(())
     }
 
-    /// Returns the newest posts of their home timeline.
+    /// Returns the newest posts of the home timeline.
     pub(crate) async fn home_page(&self, page_size: i32) -> Result<Vec<u64>, Failed> {
         let request = ViewHomeRequest { page_size, ..Default::default() };
         let answer =
@@ -142,7 +143,7 @@ impl Person {
         Ok(ids(answer.await?.posts))
     }
 
-    /// Returns a page of somebody's posts, the newest first, and what the next page begins with.
+    /// Returns a page of an account's posts, newest first, and the next page token.
     pub(crate) async fn timeline_of(
         &self,
         name: &str,
@@ -158,7 +159,7 @@ impl Person {
         Ok((ids(answer.posts), answer.next_page_token))
     }
 
-    /// Returns the names of those who follow somebody.
+    /// Returns the names of an account's followers.
     pub(crate) async fn followers(&self, name: &str) -> Result<BTreeSet<String>, Failed> {
         let request =
             ViewFollowersRequest { user: by_name(name), page_size: 100, ..Default::default() };

@@ -1,4 +1,4 @@
-//! Where the programs of one version are.
+//! Locations of the programs of one version.
 
 use std::path::{Path, PathBuf};
 
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Programs(PathBuf);
 
 impl Programs {
-    /// Returns those that were built with this test.
+    /// Returns the programs that were built with this test.
     pub(crate) fn built() -> Self {
         let microblog = Path::new(env!("CARGO_BIN_EXE_microblog"));
         Self::in_directory(microblog.parent().unwrap())
     }
 
-    /// Returns those of a directory.
+    /// Returns the programs in a directory.
     pub(crate) fn in_directory(directory: impl Into<PathBuf>) -> Self {
         Self(directory.into())
     }
@@ -27,7 +27,7 @@ impl Programs {
         let program = self.0.join(name);
         assert!(
             program.is_file(),
-            "there is no {}: this needs `cargo build --workspace --bins`",
+            "{} not found: run `cargo build --workspace --bins`",
             program.display()
         );
         program.to_str().unwrap().to_owned()

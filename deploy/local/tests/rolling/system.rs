@@ -1,4 +1,4 @@
-//! The whole system on one redis-server, each server twice, and each a process of its own.
+//! A system on one redis-server, with two replicas of each server, each in its own process.
 
 use std::{thread, time::Duration};
 
@@ -6,13 +6,13 @@ use microblog_testkit::{Process, RedisServer, free_port};
 
 use crate::programs::Programs;
 
-/// In the order in which they are called, and so to be replaced: see `deploy/README.md`.
+/// In the order of calls, which is the upgrade order of `deploy/README.md`.
 pub(crate) const CALLED_FIRST: [&str; 5] = ["user", "relation", "timeline", "post", "gateway"];
 pub(crate) const REPLICAS: usize = 2;
 
 const STOP: Duration = Duration::from_secs(60);
 
-/// The flags by which nobody is refused for coming too often.
+/// Flags that turn rate limits off.
 const UNLIMITED: [(&str, &[&str]); 2] = [
     ("post", &["--posts-per-minute=0"]),
     (
@@ -31,11 +31,11 @@ const UNLIMITED: [(&str, &[&str]); 2] = [
 pub(crate) struct System {
     replicas: Vec<Replica>,
     redis: RedisServer,
-    /// What those said that are gone.
+    /// Logs of the stopped servers.
     said: Vec<String>,
 }
 
-/// A place for a server, which stays the same whoever is there.
+/// A replica with a fixed port, across restarts.
 struct Replica {
     service: &'static str,
     port: u16,
@@ -43,7 +43,7 @@ struct Replica {
 }
 
 impl System {
-    /// Starts one, and waits until all of it is SERVING.
+    /// Starts a system, and waits until all servers are SERVING.
     pub(crate) async fn start(programs: &Programs) -> Self {
         let redis = RedisServer::start().await;
         let place = |service| Replica { service, port: free_port(), process: None };
@@ -58,13 +58,13 @@ impl System {
         system
     }
 
-    /// Returns the addresses of a service.
+    /// Returns the URLs of a service.
     pub(crate) fn urls(&self, service: &str) -> Vec<String> {
         let of_service = self.replicas.iter().filter(|replica| replica.service == service);
         of_service.map(|replica| format!("http://127.0.0.1:{}", replica.port)).collect()
     }
 
-    /// Stops a server in good order.
+    /// Stops a server gracefully.
     pub(crate) async fn stop(&mut self, service: &str, replica: usize) {
         let process = self.take(service, replica);
         process.terminate();
@@ -73,14 +73,14 @@ impl System {
         assert!(status.success(), "{service} ended with {status}:\n{}", process.log());
     }
 
-    /// Kills a server, whatever it is at.
+    /// Kills a server.
     pub(crate) fn kill(&mut self, service: &str, replica: usize) {
         let process = self.take(service, replica);
         process.kill9();
         self.said.push(process.log());
     }
 
-    /// Starts a server where it was before, and waits until it is SERVING.
+    /// Restarts a server on its port, and waits until it is SERVING.
     pub(crate) async fn start_again(&mut self, service: &str, replica: usize, programs: &Programs) {
         let args = self.args(service);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -120,7 +120,7 @@ impl Drop for System {
         if thread::panicking() {
             let running = self.replicas.iter().filter_map(|replica| replica.process.as_ref());
             self.said.extend(running.map(Process::log));
-            eprintln!("the servers said:\n{}", self.said.concat());
+            eprintln!("logs of the servers:\n{}", self.said.concat());
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Words that stand for secrets, and what they look like where somebody prints them.
+//! Canaries: unique words in place of secrets, and the forms in which they may be printed.
 
 use std::{cell::RefCell, iter};
 
 const LETTERS: &[u8] = b"abcdefghijkmnopqrstuvwxyz23456789";
 const LENGTH: usize = 20;
 
-/// What servers make of secrets, and how that begins: nobody's business either.
+/// Secrets that servers derive, with their prefixes.
 const MADE: [(&str, &str); 4] = [
     ("the hash of a password", "$argon2"),
     ("a user's signed identity", "v1.user:"),
@@ -13,7 +13,7 @@ const MADE: [(&str, &str); 4] = [
     ("nobody's signed identity", "v1.nobody."),
 ];
 
-/// The secrets of a test, each with what it is.
+/// The secrets of a test, each with a description.
 pub(crate) struct Canaries(RefCell<Vec<(String, String)>>);
 
 impl Canaries {
@@ -22,24 +22,24 @@ impl Canaries {
         Self(RefCell::new(made.to_vec()))
     }
 
-    /// Returns a new one.
+    /// Generates a canary.
     pub(crate) fn make(&self, what: &str) -> String {
         self.make_of(what, LENGTH)
     }
 
-    /// Returns a new one of so many letters.
+    /// Generates a canary of this length.
     pub(crate) fn make_of(&self, what: &str, length: usize) -> String {
         let secret = word(length);
         self.add(what, &secret);
         secret
     }
 
-    /// Takes a secret in that the system made.
+    /// Adds a secret that the system generated.
     pub(crate) fn add(&self, what: &str, secret: &str) {
         self.0.borrow_mut().push((what.to_owned(), secret.to_owned()));
     }
 
-    /// Returns what each secret is that a text shows, with what stands around it.
+    /// Returns the descriptions of the secrets in a text, each with its context.
     pub(crate) fn shown_by(&self, text: &str) -> Vec<String> {
         let secrets = self.0.borrow();
         let shown = secrets.iter().filter_map(|(what, secret)| {
@@ -50,20 +50,20 @@ impl Canaries {
     }
 }
 
-/// Returns a word that nobody else makes up.
+/// Returns a unique word.
 pub(crate) fn word(length: usize) -> String {
     let letter = || char::from(LETTERS[rand::random_range(0..LETTERS.len())]);
     iter::repeat_with(letter).take(length).collect()
 }
 
-/// As text, and as the formats of Rust show bytes: in decimal and in hexadecimal numbers.
+/// As text, and as Rust's debug formats print bytes: in decimal and hexadecimal.
 fn forms(secret: &str) -> [String; 3] {
     let decimal = format!("{:?}", secret.as_bytes());
     let decimal = decimal.trim_matches(['[', ']']).to_owned();
     [secret.to_owned(), decimal, hex::encode(secret)]
 }
 
-/// Returns what stands around a place in its line.
+/// Returns the context of a position in its line.
 fn around(text: &str, at: usize) -> String {
     const BEFORE: usize = 300;
     const AFTER: usize = 120;
@@ -73,7 +73,7 @@ fn around(text: &str, at: usize) -> String {
 }
 
 #[test]
-fn a_secret_is_found_however_it_is_printed() {
+fn a_secret_is_found_in_every_printed_form() {
     let canaries = Canaries::new();
     let secret = canaries.make("the password");
     assert!(canaries.shown_by("nothing to see, not even é").is_empty());

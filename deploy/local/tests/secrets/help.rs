@@ -1,10 +1,10 @@
-//! What programs say of themselves, to whoever asks, with secrets in their environment.
+//! Help texts and usage errors of the programs, with secrets in the environment.
 
 use std::process::{Command, Output};
 
-use crate::{canaries::Canaries, collected::Collected, server::program};
+use crate::{canaries::Canaries, outputs::Outputs, server::program};
 
-/// All variables that have secrets in them.
+/// All environment variables with secrets.
 const SECRET: [&str; 6] = [
     "MICROBLOG_REDIS_URL",
     "MICROBLOG_REDIS_SENTINEL_PASSWORD",
@@ -14,7 +14,7 @@ const SECRET: [&str; 6] = [
     "OTEL_EXPORTER_OTLP_HEADERS",
 ];
 
-/// Each program, with its command, and a variable of its own that everybody may see.
+/// Each program with its subcommand, and a public variable.
 const PROGRAMS: [(&str, &[&str], &str); 10] = [
     ("microblog-user", &[], "MICROBLOG_HASHING_THREADS"),
     ("microblog-relation", &[], "MICROBLOG_MAX_CALLS"),
@@ -29,9 +29,9 @@ const PROGRAMS: [(&str, &[&str], &str); 10] = [
 ];
 
 #[test]
-fn no_program_shows_secrets_of_its_environment_in_its_help_or_when_it_is_called_wrongly() {
+fn help_and_usage_errors_do_not_contain_secrets_of_the_environment() {
     let canaries = Canaries::new();
-    let mut collected = Collected::default();
+    let mut outputs = Outputs::default();
     let public = "12321";
     for (name, command, variable) in PROGRAMS {
         for flag in ["-h", "--help", "--no-such-flag"] {
@@ -40,11 +40,11 @@ fn no_program_shows_secrets_of_its_environment_in_its_help_or_when_it_is_called_
             called.envs(SECRET.map(|secret| (secret, canaries.make(secret))));
             let Output { stdout, stderr, .. } = called.output().unwrap();
             let said = String::from_utf8([stdout, stderr].concat()).unwrap();
-            collected.add(format!("{flag} of {name} {command:?}"), said);
+            outputs.add(format!("{flag} of {name} {command:?}"), said);
         }
     }
-    collected.assert_keeps(&canaries);
-    collected.assert_tells("--help", public);
-    collected.assert_tells("-h", public);
-    collected.assert_tells("--no-such-flag", "unexpected argument '--no-such-flag'");
+    outputs.assert_keeps(&canaries);
+    outputs.assert_contains("--help", public);
+    outputs.assert_contains("-h", public);
+    outputs.assert_contains("--no-such-flag", "unexpected argument '--no-such-flag'");
 }

@@ -1,24 +1,23 @@
-//! Secrets stay secret: whatever the servers write, answer and send, in good times and in bad, has
-//! none of them in it.
+//! Leak tests: no log, error, response or telemetry of the servers contains a secret, under normal
+//! and failing conditions.
 //!
-//! Each secret is a canary, a word that nothing else looks like. Servers get them as
-//! `deploy/README.md` says, by their environment, and people by what they type. Then all that can be
-//! seen from outside is collected and searched. That it is really looked at is shown by words that
-//! are nobody's secret, and must be found in it.
+//! Each secret is a canary, a unique word. Servers get secrets by their environment, as in
+//! `deploy/README.md`, and clients send them in requests. The tests collect and search all outputs.
+//! Public words, which must be found, show that the outputs were searched.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
 
 mod canaries;
-mod collected;
+mod client;
+mod collector;
 mod help;
-mod launched;
 #[path = "../commands/launcher.rs"]
-#[allow(dead_code, reason = "it can more than is needed here")]
+#[allow(dead_code, reason = "shared with other tests")]
 mod launcher;
-mod receiver;
-mod separate;
+mod outputs;
+mod separate_processes;
 mod server;
-mod starts;
+mod single_process;
+mod startup_errors;
 mod stores;
-mod visitor;

@@ -1,4 +1,4 @@
-//! A program with secrets in its environment, and all that it shows.
+//! A program with secrets in its environment, and its outputs.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -25,7 +25,7 @@ use tonic_health::pb::{
 const START: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(60);
 
-/// The environment of a program.
+/// The environment variables of a program.
 pub(crate) type Variables = Vec<(String, String)>;
 
 /// A running server. Dropping it kills it.
@@ -38,12 +38,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one on ports of its own, without waiting.
+    /// Starts a server on free ports, without waiting.
     pub(crate) fn spawn(service: &str, variables: &[(String, String)]) -> Self {
         Self::spawn_on(free_port(), service, variables)
     }
 
-    /// Starts one, without waiting.
+    /// Starts a server, without waiting.
     pub(crate) fn spawn_on(port: u16, service: &str, variables: &[(String, String)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let log = File::create(directory.path().join("log")).unwrap();
@@ -61,7 +61,7 @@ impl Server {
         Self { name: service.to_owned(), child, port, metrics_port, directory }
     }
 
-    /// Waits until it is SERVING.
+    /// Waits until the server is SERVING.
     pub(crate) async fn serving(&mut self) {
         let url = format!("http://127.0.0.1:{}", self.port);
         eventually(&format!("{} serves", self.name), START, async || {
@@ -72,19 +72,19 @@ impl Server {
         .await;
     }
 
-    /// Waits until it says that it cannot serve.
+    /// Waits until the server reports that it is not serving.
     pub(crate) async fn not_serving(&self) {
         let url = format!("http://127.0.0.1:{}", self.port);
         let what = format!("{} does not serve", self.name);
         eventually(&what, START, async || !is_serving(&url).await).await;
     }
 
-    /// Waits until it has said this, which it may do with its last word.
+    /// Waits until the log contains a text, which may be its last line.
     pub(crate) async fn says(&mut self, text: &str) {
         let mut log = File::open(self.directory.path().join("log")).unwrap();
         let (mut searched, mut has_ended) = (0, false);
         eventually(&format!("{} says `{text}`", self.name), START, async || {
-            // It says a lot: what was searched is not searched again.
+            // The log is long: search only what is new.
             let mut news = Vec::new();
             log.seek(SeekFrom::Start(searched)).unwrap();
             log.read_to_end(&mut news).unwrap();
@@ -98,9 +98,9 @@ impl Server {
         .await;
     }
 
-    /// Asks it to stop, and waits for its end.
+    /// Sends SIGTERM, and waits for the exit.
     pub(crate) async fn stop(&mut self) -> ExitStatus {
-        // One that cannot start may be gone by itself.
+        // A server that cannot start may have exited already.
         if self.child.try_wait().unwrap().is_none() {
             kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
         }
@@ -113,13 +113,13 @@ impl Server {
         status.unwrap()
     }
 
-    /// Returns all that it has written.
+    /// Returns the log.
     pub(crate) fn said(&self) -> String {
         let bytes = fs::read(self.directory.path().join("log")).unwrap();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Returns the end of what it has written: all of it is long.
+    /// Returns the end of the log, which is long.
     pub(crate) fn last_words(&self) -> String {
         const LINES: usize = 20;
         let said = self.said();
@@ -133,13 +133,13 @@ impl Server {
         assert!(panic.is_none(), "{}: {panic:?}", self.name);
     }
 
-    /// Returns what everybody on the machine sees of how it was started.
+    /// Returns the command line, which is public on the machine.
     pub(crate) fn command_line(&self) -> String {
         let bytes = fs::read(format!("/proc/{}/cmdline", self.child.id())).unwrap();
         String::from_utf8_lossy(&bytes).replace('\0', " ")
     }
 
-    /// Returns its metrics page.
+    /// Returns the metrics page.
     pub(crate) fn metrics(&self) -> String {
         scrape(self.metrics_port)
     }
@@ -152,18 +152,18 @@ impl Drop for Server {
     }
 }
 
-/// Returns a program of the workspace, which is beside `microblog` when all of it was built.
+/// Returns a program of the workspace, in the directory of `microblog`.
 pub(crate) fn program(name: &str) -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_microblog")).with_file_name(name);
     assert!(
         program.is_file(),
-        "there is no {}: this needs `cargo build --workspace --bins`",
+        "{} not found: run `cargo build --workspace --bins`",
         program.display()
     );
     program
 }
 
-/// Writes a file that only its owner may read, and returns where it is.
+/// Writes a file that only its owner may read, and returns its path.
 pub(crate) fn private_file(directory: &Path, name: &str, text: &str) -> String {
     let path = directory.join(name);
     let mut options = OpenOptions::new();
@@ -182,8 +182,8 @@ pub(crate) fn scrape(port: u16) -> String {
     answer
 }
 
-/// Returns a command for a program that ends with the thread that starts it, and so with the test,
-/// however that ends.
+/// Returns a command for a program that the kernel kills when the thread that started it ends, and
+/// so with the test.
 fn bound(program: &Path) -> Command {
     static BINDS: LazyLock<bool> = LazyLock::new(|| {
         let mut command = Command::new("setpriv");

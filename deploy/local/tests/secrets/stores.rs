@@ -1,18 +1,18 @@
-//! Stores that ask for passwords, which are canaries.
+//! Stores with canaries as passwords.
 
 use std::{process::Command, time::Duration};
 
 use microblog_testkit::{PostgresServer, RedisServer, eventually, redis};
 
-/// Those who have a store.
+/// The services with a Redis user.
 pub(crate) const STORED: [&str; 4] = ["user", "relation", "timeline", "post"];
 
-/// Gives all services' users in Redis one more password.
+/// Adds a password to all services' Redis users.
 pub(crate) async fn add_password(server: &RedisServer, password: &str) {
     set_user(server, &format!(">{password}")).await;
 }
 
-/// Takes a password from all services' users in Redis, and closes their connections.
+/// Removes a password from all services' Redis users, and closes their connections.
 pub(crate) async fn take_password(server: &RedisServer, password: &str) {
     set_user(server, &format!("<{password}")).await;
     let mut admin = server.admin().await;
@@ -32,12 +32,12 @@ async fn set_user(server: &RedisServer, rule: &str) {
     }
 }
 
-/// Returns the address of a redis-server for a service with this password.
+/// Returns the URL of a redis-server for a service with this password.
 pub(crate) fn redis_url(server: &RedisServer, service: &str, password: &str) -> String {
     format!("redis://{service}:{password}@127.0.0.1:{}", server.port())
 }
 
-/// A PostgreSQL server with a database of somebody who needs a password for it.
+/// A PostgreSQL server with a database whose user needs a password.
 pub(crate) struct Archive(PostgresServer);
 
 impl Archive {
@@ -45,7 +45,7 @@ impl Archive {
         let archive = Self(PostgresServer::start().await);
         archive.run(&format!("CREATE ROLE archivist LOGIN PASSWORD '{password}'"));
         archive.run("CREATE DATABASE archive OWNER archivist");
-        // Out of the box, the tests' server takes any password.
+        // The test server accepts any password by default.
         archive.run(
             "DO $$ BEGIN EXECUTE format('COPY (SELECT unnest(ARRAY[\
              ''host all postgres 127.0.0.1/32 trust'', \
@@ -56,12 +56,12 @@ impl Archive {
         archive
     }
 
-    /// Returns its address with a password.
+    /// Returns its URL with a password.
     pub(crate) fn url(&self, password: &str) -> String {
         format!("postgres://archivist:{password}@127.0.0.1:{}/archive", self.0.port())
     }
 
-    /// Has the role need another password, and closes its connections.
+    /// Changes the role's password, and closes its connections.
     pub(crate) fn change_password(&self, password: &str) {
         self.run(&format!("ALTER ROLE archivist PASSWORD '{password}'"));
         self.run(
@@ -69,19 +69,19 @@ impl Archive {
         );
     }
 
-    /// Waits until it has refused somebody for their password.
-    pub(crate) async fn refused(&self, within: Duration) {
-        let refusal = "password authentication failed for user \"archivist\"";
-        let what = "somebody comes with a wrong password";
-        eventually(what, within, async || self.0.log().contains(refusal)).await;
+    /// Waits until the server has rejected a password.
+    pub(crate) async fn wait_for_rejected_password(&self, within: Duration) {
+        let rejection = "password authentication failed for user \"archivist\"";
+        let what = "a client uses a wrong password";
+        eventually(what, within, async || self.0.log().contains(rejection)).await;
     }
 
-    /// Kills it.
+    /// Kills the server.
     pub(crate) fn kill(&self) {
         self.0.kill();
     }
 
-    // Only the post service speaks SQL by itself.
+    // Only the post service has a SQL client.
     fn run(&self, statement: &str) {
         let mut psql = Command::new("psql");
         psql.args(["--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1"]);

@@ -1,4 +1,4 @@
-//! Takes traces as an OpenTelemetry collector does, over gRPC.
+//! A test OpenTelemetry collector for traces over gRPC.
 
 use std::{
     net::SocketAddr,
@@ -18,7 +18,7 @@ use tonic::{
     transport::{Server, server::TcpIncoming},
 };
 
-/// A span, and the service that it is of.
+/// A span and its service.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) service: String,
@@ -32,7 +32,7 @@ impl Seen {
     }
 }
 
-/// A collector that keeps all spans.
+/// A collector that stores all spans.
 #[derive(Clone)]
 pub(crate) struct Collector {
     address: SocketAddr,
@@ -40,7 +40,7 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    /// Starts it on a free port, for as long as the runtime lives.
+    /// Starts a collector on a free port. It runs as long as the runtime.
     pub(crate) fn start() -> Self {
         let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = incoming.local_addr().unwrap();
@@ -54,7 +54,7 @@ impl Collector {
         format!("http://{}", self.address)
     }
 
-    /// Returns the spans of a trace that came so far.
+    /// Returns the spans of a trace received so far.
     pub(crate) fn trace(&self, id: u128) -> Vec<Seen> {
         let seen = self.seen.lock().unwrap();
         seen.iter().filter(|seen| seen.span.trace_id == id.to_be_bytes()).cloned().collect()

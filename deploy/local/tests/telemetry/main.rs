@@ -1,21 +1,20 @@
-//! Traces and metrics of the whole system: what one call of somebody's is, seen by a collector and by
-//! Prometheus.
+//! Traces and metrics of the whole system, as a collector and Prometheus receive them.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
 
+mod archived_post;
+mod client;
 mod collector;
 #[path = "../commands/launcher.rs"]
-#[allow(dead_code, reason = "it can more than is needed here")]
+#[allow(dead_code, reason = "shared with other tests")]
 mod launcher;
-mod old;
-mod people;
+mod metrics;
 mod process;
-mod scrape;
 mod trace;
 mod tree;
 
-/// What the tests of separate processes start.
+/// Entry point of the services that the other tests start as processes.
 #[test]
-fn a_service_that_the_other_tests_start() {
+fn child_process_entry_point() {
     process::run_if_started();
 }

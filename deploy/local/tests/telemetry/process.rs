@@ -1,5 +1,4 @@
-//! The services, each as a process of its own: the test binary itself, started again for its one test
-//! that does nothing otherwise.
+//! Runs the services as processes: the test binary itself, started again for its entry point test.
 
 use std::{
     env,
@@ -21,11 +20,11 @@ use tonic_health::pb::{
 use crate::collector::Collector;
 
 const SERVICE: &str = "TELEMETRY_TEST_SERVICE";
-const TEST: &str = "a_service_that_the_other_tests_start";
+const TEST: &str = "child_process_entry_point";
 const START: Duration = PATIENCE;
 const SERVICES: [&str; 5] = ["user", "relation", "timeline", "post", "gateway"];
 
-/// Runs a service, and ends the process, if this is one that a test has started.
+/// Runs a service and exits, if a test started this process.
 pub(crate) fn run_if_started() {
     let Ok(service) = env::var(SERVICE) else { return };
     macro_rules! run {
@@ -53,7 +52,7 @@ fn run_gateway(name: &str) -> ExitCode {
     })
 }
 
-/// The whole system, a process for each service.
+/// The whole system, with a process per service.
 pub(crate) struct System {
     children: Vec<Child>,
     addresses: Vec<(&'static str, SocketAddr)>,
@@ -62,7 +61,7 @@ pub(crate) struct System {
 }
 
 impl System {
-    /// Starts it, with a collector that gets traces at once, of calls that say so.
+    /// Starts the system with a collector, which receives sampled traces without delay.
     pub(crate) async fn start(collector: &Collector) -> Self {
         let redis = RedisServer::start().await;
         let addresses =

@@ -1,36 +1,37 @@
-//! One call, one trace: from the gateway through every service to each round trip to Redis, and on in
-//! the job that brings a post to followers.
+//! One call is one trace: from the gateway through every service to each Redis round trip,
+//! including the fan-out job.
 
 use microblog_testkit::{PATIENCE, eventually};
 
 use crate::{
+    client::Client,
     collector::{Collector, Seen},
     launcher::Launcher,
-    people::Person,
     process::System,
     tree::{CLIENT, CONSUMER, PRODUCER, SERVER, Tree},
 };
 
 const TRACE: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
 const CALLER: u64 = 0x00f0_67aa_0ba9_02b7;
-// One of each process.
+// One worker of each process.
 const CALLS: [&str; 5] =
     ["/Publish", "/Authenticate", "/CreatePost", "/Deliver", "/StreamFollowers"];
 const TEXT: &str = "nobody who looks at traces reads this";
 
-/// Has somebody publish who has a follower, as a part of the trace, and returns its spans as soon as
-/// the job is done.
+/// Publishes a post of an account with a follower as part of the trace. Returns the spans when the
+/// job is done.
 async fn published(collector: &Collector, gateway: &str) -> Tree {
-    let (ann, bob) = (Person::join(gateway, "ann").await, Person::join(gateway, "bob").await);
+    let (ann, bob) = (Client::join(gateway, "ann").await, Client::join(gateway, "bob").await);
     bob.follow("ann").await;
-    assert_eq!(bob.home().await, 0, "from now on, posts are brought to bob");
+    assert_eq!(bob.home().await, 0, "the first read creates bob's home timeline");
     ann.publish(TEXT, Some(&format!("00-{TRACE:032x}-{CALLER:016x}-01"))).await;
-    eventually("bob has it", PATIENCE, async || bob.home().await == 1).await;
-    // The job's span ends after all that is inside.
+    eventually("the post is in bob's home timeline", PATIENCE, async || bob.home().await == 1)
+        .await;
+    // The job's span ends after its children.
     let is_done = |seen: &Seen| seen.span.kind == CONSUMER;
     let all_came = async || collector.trace(TRACE).iter().any(is_done);
-    eventually("the job's span came", PATIENCE, all_came).await;
-    // The other processes send theirs on their own, and a call's after all that is inside.
+    eventually("the job's span is exported", PATIENCE, all_came).await;
+    // The other processes export separately, and a call's span ends after its children.
     let came =
         async |call: &str| collector.trace(TRACE).iter().any(|seen| seen.span.name.ends_with(call));
     for call in CALLS {
@@ -45,11 +46,13 @@ fn caller() -> [u8; 8] {
     CALLER.to_be_bytes()
 }
 
-/// Checks who is whose parent. `name` says what the process of a service is called.
+/// Checks the parents of the spans. `name` returns the service name of a process.
 fn check(tree: &Tree, name: impl Fn(&'static str) -> &'static str) {
     let find = |parent: &[u8], service, kind, span: &str| {
         let found = tree.below(parent, name(service), kind, span);
-        found.unwrap_or_else(|| panic!("no {span} of {service} in its place:\n{tree}")).clone()
+        found
+            .unwrap_or_else(|| panic!("no span {span} of {service} below its parent:\n{tree}"))
+            .clone()
     };
     let call = |parent: &[u8], service, method: &str| {
         find(parent, service, SERVER, &format!("microblog.{service}.v1.{method}"))
@@ -82,7 +85,7 @@ fn names(tree: &Tree, parent: &Seen) -> Vec<String> {
     tree.redis(parent).into_iter().map(|seen| seen.span.name.clone()).collect()
 }
 
-/// Checks that spans tell which commands there were, and nothing of what is in them.
+/// Checks that spans contain the names of commands, and no keys or values.
 fn check_redis(tree: &Tree, port: u16) {
     let port = Some(port.to_string());
     let trips = tree.0.iter().filter(|seen| seen.attribute("db.system.name").is_some());
@@ -105,7 +108,7 @@ fn check_redis(tree: &Tree, port: u16) {
 }
 
 #[tokio::test]
-async fn a_post_is_one_trace_through_all_processes_to_its_followers() {
+async fn publishing_is_one_trace_across_processes() {
     let collector = Collector::start();
     let system = System::start(&collector).await;
     let tree = published(&collector, &system.url("gateway")).await;
@@ -115,7 +118,7 @@ async fn a_post_is_one_trace_through_all_processes_to_its_followers() {
 }
 
 #[tokio::test]
-async fn a_post_is_one_trace_within_one_process() {
+async fn publishing_is_one_trace_within_one_process() {
     let collector = Collector::start();
     let dir = tempfile::tempdir().unwrap();
     let url = collector.url();

@@ -1,10 +1,10 @@
-//! The spans of a trace as a tree: which has which as its parent.
+//! The spans of a trace as a tree.
 
 use std::fmt;
 
 use crate::collector::Seen;
 
-// As the protocol numbers them.
+// The values of the protocol.
 pub(crate) const SERVER: i32 = 2;
 pub(crate) const CLIENT: i32 = 3;
 pub(crate) const PRODUCER: i32 = 4;
@@ -14,7 +14,7 @@ pub(crate) const CONSUMER: i32 = 5;
 pub(crate) struct Tree(pub(crate) Vec<Seen>);
 
 impl Tree {
-    /// Returns the one span of a service, a kind and a name below another one.
+    /// Returns the only span of a service, kind and name below another span.
     pub(crate) fn below(
         &self,
         parent: &[u8],
@@ -27,26 +27,26 @@ impl Tree {
         })
     }
 
-    /// Returns the round trips to Redis below a span, by their names.
+    /// Returns the names of the Redis round trips below a span.
     pub(crate) fn redis(&self, parent: &Seen) -> Vec<&Seen> {
         let children = self.children(&parent.span.span_id);
         let is_redis = |seen: &&Seen| seen.attribute("db.system.name").as_deref() == Some("redis");
         children.filter(is_redis).collect()
     }
 
-    /// Returns the operations of the archive.
+    /// Returns the archive operations.
     pub(crate) fn archive(&self) -> Vec<&Seen> {
         let is_sqlite =
             |seen: &&Seen| seen.attribute("db.system.name").as_deref() == Some("sqlite");
         self.0.iter().filter(is_sqlite).collect()
     }
 
-    /// Returns the span that a span is in.
+    /// Returns the parent of a span.
     pub(crate) fn parent(&self, child: &Seen) -> Option<&Seen> {
         self.0.iter().find(|seen| seen.span.span_id == child.span.parent_span_id)
     }
 
-    /// Returns the spans whose parent is neither among them nor this one.
+    /// Returns the spans whose parent is neither among them nor the given span.
     pub(crate) fn orphans(&self, root: &[u8]) -> Vec<&Seen> {
         let is_known = |id: &[u8]| self.0.iter().any(|seen| seen.span.span_id == id);
         let mut orphans: Vec<_> = self.0.iter().collect();

@@ -36,7 +36,7 @@ use crate::{
 
 /// How long a connection is kept although its map is wrong: a migration of many slots must not
 /// replace it at each of them.
-const AGE_MIN: Duration = Duration::from_secs(1);
+const AGE_MIN: Duration = Duration::from_secs(5);
 
 /// A connection to a cluster.
 #[derive(Clone)]

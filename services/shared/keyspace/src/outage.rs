@@ -31,7 +31,7 @@ impl Error {
         } else if OUTAGES.are_news(self.word(), Instant::now()) {
             tracing::warn!(error, "store unavailable");
         } else {
-            tracing::debug!(error, "the store still does not answer");
+            tracing::debug!(error, "store still unavailable");
         }
     }
 }

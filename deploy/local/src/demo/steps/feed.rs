@@ -1,4 +1,4 @@
-//! Timelines: what those whom one follows post, what is new of it, and what comes while one watches.
+//! Timelines: home and friends timelines, new posts since a page, and the stream of new posts.
 
 use std::time::Duration;
 
@@ -10,42 +10,41 @@ use microblog_proto::{
 };
 use tokio::time;
 
-use super::{graph, lines, posts, quoted, reactions, reposts, word, written_by};
+use super::{graph, posts, reactions, reposts};
+use crate::demo::format::{author_of, lines, quoted, relation_name};
 use crate::demo::person::Person;
 
-// What a call promises to show once another one has answered.
-const AT_ONCE: Duration = Duration::ZERO;
-// What is under way: mostly for some milliseconds, on a busy machine for longer.
-const SOON: Duration = Duration::from_secs(60);
+// For responses that must be right after an earlier call.
+const IMMEDIATE: Duration = Duration::ZERO;
+// For asynchronous changes, which take milliseconds, or longer on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Shows what each of them reads. `repost` is bob's, of a post that is deleted.
+/// Runs the timeline steps. `repost` is bob's repost of a deleted post.
 pub(super) async fn tour(
     repost: &Post,
     ada: &Person,
     bob: &Person,
     cleo: &Person,
 ) -> anyhow::Result<()> {
-    println!("\nA home timeline has what those whom one follows post and repost, and one's own");
+    println!("\nThe home timeline has posts and reposts of followed accounts and one's own");
     graph::follow(cleo, ada, RelationState::Following).await?;
     let letter = posts::say(ada, "The tide left a bottle with a letter in it").await?;
     reactions::like(bob, &letter, 1).await?;
-    home(cleo, SOON, &[&letter, repost]).await?;
-    let look = home(ada, SOON, &[&letter, repost]).await?;
+    home(cleo, TIMEOUT, &[&letter, repost]).await?;
+    let look = home(ada, TIMEOUT, &[&letter, repost]).await?;
 
-    println!("\nWhat is new since a look is counted, and shown, by the token of that look");
+    println!("\nThe since token of a page counts and lists newer posts");
     let answer = posts::say(cleo, "Whoever finds this: I am writing back").await?;
     let news = reposts::repost(bob, &answer, &answer, "").await?;
     since(ada, &look.since_token, &[&news]).await?;
 
-    println!(
-        "\nWhoever is unfollowed is gone at the next look, and there again when followed again"
-    );
+    println!("\nPosts of an unfollowed account disappear at once, and return with the follow");
     graph::unfollow(ada, bob, RelationState::Follower).await?;
-    home(ada, AT_ONCE, &[&letter]).await?;
+    home(ada, IMMEDIATE, &[&letter]).await?;
     graph::follow(ada, bob, RelationState::Mutual).await?;
-    home(ada, AT_ONCE, &[&news, &letter, repost]).await?;
+    home(ada, IMMEDIATE, &[&news, &letter, repost]).await?;
 
-    println!("\nThe friends timeline has what one's mutuals post and repost");
+    println!("\nThe friends timeline has posts and reposts of mutual follows");
     friends(ada, &[&news, repost]).await?;
     watching(cleo, ada).await
 }
@@ -74,7 +73,7 @@ async fn since(viewer: &Person, token: &str, expected: &[&Post]) -> anyhow::Resu
     viewer
         .call_until(
             "counts what is new",
-            SOON,
+            TIMEOUT,
             message,
             async |mut c, r| c.count_new(r).await,
             |a| format!("{} new", a.count),
@@ -85,7 +84,7 @@ async fn since(viewer: &Person, token: &str, expected: &[&Post]) -> anyhow::Resu
     viewer
         .call_until(
             "views what is new",
-            AT_ONCE,
+            IMMEDIATE,
             message,
             async |mut c, r| c.view_home(r).await,
             |a| lines(&a.posts, |viewed| entry(viewer, viewed)),
@@ -100,7 +99,7 @@ async fn friends(viewer: &Person, expected: &[&Post]) -> anyhow::Result<()> {
     viewer
         .call_until(
             "views the friends timeline",
-            AT_ONCE,
+            IMMEDIATE,
             message,
             async |mut c, r| c.view_friends(r).await,
             |a| lines(&a.posts, |viewed| entry(viewer, viewed)),
@@ -110,24 +109,26 @@ async fn friends(viewer: &Person, expected: &[&Post]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shows that what is posted comes to whoever watches, without being asked for.
+/// Shows that a stream delivers new posts.
 async fn watching(viewer: &Person, author: &Person) -> anyhow::Result<()> {
-    println!("\nWhoever watches is told of what comes, as it comes");
+    println!("\nA stream delivers new posts as they are published");
     let message = gateway::WatchHomeRequest::default();
     let call = viewer.call(
         "watches the home timeline",
         message,
         async |mut c, r| c.watch_home(r).await,
-        |_| "a stream of what comes".to_owned(),
+        |_| "a stream of new posts".to_owned(),
     );
     let mut notes = call.await?;
-    let begun = time::timeout(SOON, notes.message()).await.context("watching never begins")??;
-    ensure!(begun.is_some_and(|note| note.posts.is_empty()), "what was there before comes as new");
+    let begun =
+        time::timeout(TIMEOUT, notes.message()).await.context("the stream does not start")??;
+    ensure!(begun.is_some_and(|note| note.posts.is_empty()), "the stream starts with old posts");
     let post = posts::say(author, "The bottle goes back to the sea").await?;
-    let note = time::timeout(SOON, notes.message()).await.context("nothing comes")??;
+    let note =
+        time::timeout(TIMEOUT, notes.message()).await.context("the stream delivers nothing")??;
     let posts = note.context("the stream ended")?.posts;
-    viewer.tell("is told", &lines(&posts, |viewed| entry(viewer, viewed)));
-    ensure!(are(&posts, &[&post]), "something else came than what was published");
+    viewer.print_event("is told", &lines(&posts, |viewed| entry(viewer, viewed)));
+    ensure!(are(&posts, &[&post]), "the stream delivered another post");
     Ok(())
 }
 
@@ -136,7 +137,7 @@ fn are(viewed: &[ViewedPost], expected: &[&Post]) -> bool {
     ids.eq(expected.iter().map(|post| post.id))
 }
 
-/// Says in a line what a viewer sees of an entry.
+/// Returns a line for an entry of a timeline.
 fn entry(viewer: &Person, viewed: &ViewedPost) -> String {
     let author = named(viewer, viewed);
     let text = viewed.post.as_ref().map_or("", |post| &post.text);
@@ -147,14 +148,14 @@ fn entry(viewer: &Person, viewed: &ViewedPost) -> String {
             format!("{author} reposted{own}: {}: {}", named(viewer, root), said(root))
         }
         (RootState::Deleted, _) => format!("{author} reposted{own}: a deleted post"),
-        _ => format!("{author} reposted{own}: a post that is not for the viewer"),
+        _ => format!("{author} reposted{own}: a post hidden from the viewer"),
     }
 }
 
 fn named(viewer: &Person, viewed: &ViewedPost) -> String {
-    match written_by(viewed.author.as_ref()) {
+    match author_of(viewed.author.as_ref()) {
         (name, _) if name == viewer.name => format!("{name} (own)"),
-        (name, relation) => format!("{name} ({})", word(relation)),
+        (name, relation) => format!("{name} ({})", relation_name(relation)),
     }
 }
 

@@ -3,55 +3,58 @@
 use anyhow::ensure;
 use microblog_proto::{gateway, relation::RelationState};
 
-use super::{ensure_listed, entry, lines, moment, word};
+use crate::demo::format::{check_list, lines, list_entry, relation_name, wait_for_next_ms};
 use crate::demo::person::Person;
 
-/// In the end two follow each other, and the third follows both.
+/// Afterwards ada and bob follow each other, and cleo follows both.
 pub(super) async fn tour(ada: &Person, bob: &Person, cleo: &Person) -> anyhow::Result<()> {
-    println!("\nThey follow each other; an answer says how the other now stands to the viewer");
+    println!("\nThey follow each other; a response has the new relation to the other account");
     follow(ada, bob, RelationState::Following).await?;
     follow(bob, ada, RelationState::Mutual).await?;
     follow(cleo, ada, RelationState::Following).await?;
     follow(cleo, bob, RelationState::Following).await?;
     let message = gateway::FollowRequest { user: ada.as_ref() };
-    ada.refused("follows herself", "SELF_RELATION", message, async |mut c, r| c.follow(r).await)
-        .await?;
+    ada.expect_error("follows herself", "SELF_RELATION", message, async |mut c, r| {
+        c.follow(r).await
+    })
+    .await?;
 
-    println!("\nAnybody's list is seen through the viewer's eyes, newest first");
+    println!("\nA list of followers has the viewer's relation to each, newest first");
     followers(bob, ada, &[(cleo, RelationState::Follower), (bob, RelationState::Self_)]).await?;
     followers(ada, bob, &[(cleo, RelationState::Follower), (ada, RelationState::Self_)]).await?;
     profile(cleo, ada).await?;
 
-    println!("\nA block ends the follows between two people, and no new one can begin");
+    println!("\nA block ends the follows between two accounts and prevents new ones");
     block(bob, cleo).await?;
     followers(ada, bob, &[(ada, RelationState::Self_)]).await?;
     let message = gateway::FollowRequest { user: bob.as_ref() };
     let what = format!("follows {}", bob.name);
-    cleo.refused(&what, "BLOCKED_BY_TARGET", message, async |mut c, r| c.follow(r).await).await?;
+    cleo.expect_error(&what, "BLOCKED_BY_TARGET", message, async |mut c, r| c.follow(r).await)
+        .await?;
     unblock(bob, cleo).await?;
     follow(cleo, bob, RelationState::Following).await
 }
 
-/// Makes one follow the other, and checks how they stand to each other then.
+/// Follows an account, and checks the new relation.
 pub(super) async fn follow(
     from: &Person,
     to: &Person,
     expected: RelationState,
 ) -> anyhow::Result<()> {
-    moment().await;
+    wait_for_next_ms().await;
     let what = format!("follows {}", to.name);
     let message = gateway::FollowRequest { user: to.as_ref() };
     let call = from.call(
         &what,
         message,
         async |mut c, r| c.follow(r).await,
-        |a| word(a.relation()).to_owned(),
+        |a| relation_name(a.relation()).to_owned(),
     );
-    ensure!(call.await?.relation() == expected, "{what}: expected {}", word(expected));
+    ensure!(call.await?.relation() == expected, "{what}: expected {}", relation_name(expected));
     Ok(())
 }
 
-/// Ends that.
+/// Unfollows an account, and checks the new relation.
 pub(super) async fn unfollow(
     from: &Person,
     to: &Person,
@@ -63,9 +66,9 @@ pub(super) async fn unfollow(
         &what,
         message,
         async |mut c, r| c.unfollow(r).await,
-        |a| word(a.relation()).to_owned(),
+        |a| relation_name(a.relation()).to_owned(),
     );
-    ensure!(call.await?.relation() == expected, "{what}: expected {}", word(expected));
+    ensure!(call.await?.relation() == expected, "{what}: expected {}", relation_name(expected));
     Ok(())
 }
 
@@ -81,9 +84,9 @@ async fn followers(
         &what,
         message,
         async |mut c, r| c.view_followers(r).await,
-        |a| lines(&a.users, entry),
+        |a| lines(&a.users, list_entry),
     );
-    ensure_listed(&what, &call.await?.users, expected)
+    check_list(&what, &call.await?.users, expected)
 }
 
 async fn profile(viewer: &Person, owner: &Person) -> anyhow::Result<()> {
@@ -121,7 +124,7 @@ async fn profile(viewer: &Person, owner: &Person) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes one block the other.
+/// Blocks an account.
 pub(super) async fn block(from: &Person, to: &Person) -> anyhow::Result<()> {
     let message = gateway::BlockRequest { user: to.as_ref() };
     let what = format!("blocks {}", to.name);
@@ -129,7 +132,7 @@ pub(super) async fn block(from: &Person, to: &Person) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes that back.
+/// Unblocks an account.
 pub(super) async fn unblock(from: &Person, to: &Person) -> anyhow::Result<()> {
     let message = gateway::UnblockRequest { user: to.as_ref() };
     let what = format!("takes the block of {} back", to.name);

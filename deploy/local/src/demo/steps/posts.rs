@@ -1,4 +1,4 @@
-//! Posts: made, seen, hidden by a block, deleted.
+//! Posts: publishing, viewing, blocking, deleting.
 
 use anyhow::{Context as _, ensure};
 use microblog_proto::{
@@ -9,10 +9,11 @@ use microblog_proto::{
 use tonic_types::StatusExt as _;
 use uuid::Uuid;
 
-use super::{graph, moment, quoted, reposts, word, written_by};
+use super::{graph, reposts};
+use crate::demo::format::{author_of, quoted, relation_name, wait_for_next_ms};
 use crate::demo::person::Person;
 
-/// What a viewer must see of a post.
+/// The expected view of a post.
 pub(super) struct Seen {
     pub(super) relation: RelationState,
     pub(super) likes: u64,
@@ -23,18 +24,16 @@ pub(super) struct Seen {
 }
 
 impl Default for Seen {
-    /// Returns a post of nobody in particular, without anything, which is no repost.
+    /// Returns a post without author, counts and root.
     fn default() -> Self {
         let (relation, root) = (RelationState::None, RootState::None);
         Self { relation, likes: 0, comments: 0, reposts: 0, liked: false, root }
     }
 }
 
-/// Returns a post that mentions bob, as ada made it and the others see it.
+/// Publishes a post of ada that mentions bob, and checks what the others see.
 pub(super) async fn publishing(ada: &Person, bob: &Person, cleo: &Person) -> anyhow::Result<Post> {
-    println!(
-        "\nA post tells whom it mentions and what it is about; the same call again makes no other"
-    );
+    println!("\nA post has its mentions and hashtags; the same request id makes no second post");
     let text = format!("Good morning @{}, this is #a tour# of #microblog", bob.name);
     let request_id = Uuid::new_v4().to_string();
     let what = format!("publishes `{text}`");
@@ -51,22 +50,23 @@ pub(super) async fn publishing(ada: &Person, bob: &Person, cleo: &Person) -> any
     ensure!(again.id == post.id, "the same request made a second post");
 
     let message = gateway::PublishRequest { request_id, text: String::new() };
-    let refused = ada.refused("publishes nothing", "INVALID_FIELD", message, async |mut c, r| {
-        c.publish(r).await
-    });
+    let refused =
+        ada.expect_error("publishes nothing", "INVALID_FIELD", message, async |mut c, r| {
+            c.publish(r).await
+        });
     let fields = refused.await?.get_details_bad_request().map(|bad| bad.field_violations);
     let is_named = fields.is_some_and(|fields| fields.iter().any(|field| field.field == "text"));
-    ensure!(is_named, "the refusal does not name the field `text`");
+    ensure!(is_named, "the error does not name the field `text`");
 
     view(bob, &post, Seen { relation: RelationState::Mutual, ..Seen::default() }).await?;
     view(cleo, &post, Seen { relation: RelationState::Following, ..Seen::default() }).await?;
     Ok(post)
 }
 
-/// Publishes something.
+/// Publishes a text.
 pub(super) async fn say(author: &Person, text: &str) -> anyhow::Result<Post> {
-    // Posts are in the order of time, to the millisecond.
-    moment().await;
+    // Lists are ordered by time in milliseconds.
+    wait_for_next_ms().await;
     let what = format!("publishes `{text}`");
     publish(author, &what, &Uuid::new_v4().to_string(), text).await
 }
@@ -85,12 +85,12 @@ async fn publish(
         async |mut c, r| c.publish(r).await,
         |a| a.post.as_ref().map_or_else(String::new, found),
     );
-    let post = call.await?.post.with_context(|| format!("{what}: no post came back"))?;
-    ensure!(post.author_id == author.id && post.text == text, "{what}: another post came back");
+    let post = call.await?.post.with_context(|| format!("{what}: response has no post"))?;
+    ensure!(post.author_id == author.id && post.text == text, "{what}: response is another post");
     Ok(post)
 }
 
-// Says what was found in a post's text.
+// Describes the entities of a post's text.
 fn found(post: &Post) -> String {
     let part = |start: u32, end: u32| -> String {
         post.text.chars().skip(start as usize).take((end - start) as usize).collect()
@@ -106,7 +106,7 @@ fn found(post: &Post) -> String {
     lines.join("\n")
 }
 
-/// Shows a post to somebody.
+/// Views a post and checks the response.
 pub(super) async fn view(viewer: &Person, post: &Post, expected: Seen) -> anyhow::Result<()> {
     let what = format!("views post {}", post.id);
     let message = gateway::ViewPostRequest { post_id: post.id };
@@ -117,64 +117,64 @@ pub(super) async fn view(viewer: &Person, post: &Post, expected: Seen) -> anyhow
         |a| a.post.as_ref().map_or_else(String::new, shown),
     );
     let viewed = call.await?.post.unwrap_or_default();
-    let (_, relation) = written_by(viewed.author.as_ref());
+    let (_, relation) = author_of(viewed.author.as_ref());
     let root = viewed.root_state();
     let Post { likes, comments, reposts, liked, .. } = viewed.post.unwrap_or_default();
-    ensure!(relation == expected.relation, "{what}: expected {}", word(expected.relation));
+    ensure!(relation == expected.relation, "{what}: expected {}", relation_name(expected.relation));
     ensure!(
         (likes, comments, reposts, liked)
             == (expected.likes, expected.comments, expected.reposts, expected.liked),
-        "{what}: not the counts that there should be"
+        "{what}: unexpected counts"
     );
-    ensure!(root == expected.root, "{what}: not the root that there should be");
+    ensure!(root == expected.root, "{what}: unexpected root");
     Ok(())
 }
 
-/// Says what a viewer sees of a post.
+/// Describes a post as a viewer sees it.
 pub(super) fn shown(viewed: &ViewedPost) -> String {
-    let (author, relation) = written_by(viewed.author.as_ref());
+    let (author, relation) = author_of(viewed.author.as_ref());
     let post = viewed.post.as_ref();
     let text = post.map_or("", |post| &post.text);
     let Post { likes, comments, reposts, liked, .. } = post.cloned().unwrap_or_default();
     let own = if liked { " (the viewer's among them)" } else { "" };
     let counts = format!("likes {likes}{own}, comments {comments}, reposts {reposts}");
-    let said = format!("{author}, {}: {}\n{counts}", word(relation), quoted(text));
+    let said = format!("{author}, {}: {}\n{counts}", relation_name(relation), quoted(text));
     match (viewed.root_state(), &viewed.root) {
         (RootState::Shown, Some(root)) => {
-            let (author, relation) = written_by(root.author.as_ref());
+            let (author, relation) = author_of(root.author.as_ref());
             let text = root.post.as_ref().map_or("", |post| &post.text);
-            format!("{said}\nits root: {author}, {}: {}", word(relation), quoted(text))
+            format!("{said}\nits root: {author}, {}: {}", relation_name(relation), quoted(text))
         }
         (RootState::Deleted, _) => format!("{said}\nits root is deleted"),
-        (RootState::Hidden, _) => format!("{said}\nits root is not for the viewer"),
+        (RootState::Hidden, _) => format!("{said}\nits root is hidden from the viewer"),
         _ => said,
     }
 }
 
-/// Shows what a block does to posts, and takes it back.
+/// Shows the effect of a block on posts, and unblocks.
 pub(super) async fn blocking(
     post: &Post,
     repost: &Post,
     ada: &Person,
     cleo: &Person,
 ) -> anyhow::Result<()> {
-    println!("\nWho is blocked by an author neither sees their posts nor takes part in them");
+    println!("\nAn account that the author blocks can neither view nor react to their posts");
     graph::block(ada, cleo).await?;
     let (post_id, blocked) = (post.id, "BLOCKED_BY_TARGET");
     let what = format!("views post {post_id}");
     let message = gateway::ViewPostRequest { post_id };
-    cleo.refused(&what, blocked, message, async |mut c, r| c.view_post(r).await).await?;
+    cleo.expect_error(&what, blocked, message, async |mut c, r| c.view_post(r).await).await?;
     let what = format!("likes post {post_id}");
     let message = gateway::LikeRequest { post_id };
-    cleo.refused(&what, blocked, message, async |mut c, r| c.like(r).await).await?;
+    cleo.expect_error(&what, blocked, message, async |mut c, r| c.like(r).await).await?;
     let what = format!("comments on post {post_id}");
     let (request_id, text) = (Uuid::new_v4().to_string(), "Still there?".to_owned());
     let message = gateway::CommentRequest { request_id, post_id, text, in_reply_to_id: 0 };
-    cleo.refused(&what, blocked, message, async |mut c, r| c.comment(r).await).await?;
+    cleo.expect_error(&what, blocked, message, async |mut c, r| c.comment(r).await).await?;
     let what = format!("reposts post {post_id}");
     let (request_id, text) = (Uuid::new_v4().to_string(), String::new());
     let message = gateway::RepostRequest { request_id, post_id, text };
-    cleo.refused(&what, blocked, message, async |mut c, r| c.repost(r).await).await?;
+    cleo.expect_error(&what, blocked, message, async |mut c, r| c.repost(r).await).await?;
     let relation = RelationState::Following;
     let hidden = Seen { relation, reposts: 1, root: RootState::Hidden, ..Seen::default() };
     view(cleo, repost, hidden).await?;
@@ -182,23 +182,25 @@ pub(super) async fn blocking(
     graph::unblock(ada, cleo).await
 }
 
-/// Deletes a post and shows what becomes of its repost.
+/// Deletes a post and shows its repost.
 pub(super) async fn deleting(
     post: &Post,
     repost: &Post,
     ada: &Person,
     bob: &Person,
 ) -> anyhow::Result<()> {
-    println!("\nA post is deleted by its author alone; its reposts stay, and say that it is gone");
+    println!("\nOnly the author can delete a post; its reposts stay, with a deleted root");
     let post_id = post.id;
     let what = format!("deletes post {post_id}");
     let message = gateway::DeletePostRequest { post_id };
-    bob.refused(&what, "NOT_THE_AUTHOR", message, async |mut c, r| c.delete_post(r).await).await?;
+    bob.expect_error(&what, "NOT_THE_AUTHOR", message, async |mut c, r| c.delete_post(r).await)
+        .await?;
     ada.call(&what, message, async |mut c, r| c.delete_post(r).await, |_| "gone".to_owned())
         .await?;
     let what = format!("views post {post_id}");
     let message = gateway::ViewPostRequest { post_id };
-    bob.refused(&what, "POST_NOT_FOUND", message, async |mut c, r| c.view_post(r).await).await?;
+    bob.expect_error(&what, "POST_NOT_FOUND", message, async |mut c, r| c.view_post(r).await)
+        .await?;
     let relation = RelationState::Mutual;
     view(ada, repost, Seen { relation, reposts: 1, root: RootState::Deleted, ..Seen::default() })
         .await

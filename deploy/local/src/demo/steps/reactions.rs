@@ -1,4 +1,4 @@
-//! What people do to a post: likes and comments.
+//! Reactions to a post: likes and comments.
 
 use anyhow::{Context as _, ensure};
 use microblog_proto::{
@@ -8,24 +8,23 @@ use microblog_proto::{
 };
 use uuid::Uuid;
 
-use super::{
-    ensure_listed, entry, lines, moment,
-    posts::{self, Seen},
-    word, written_by,
+use super::posts::{self, Seen};
+use crate::demo::format::{
+    author_of, check_list, lines, list_entry, relation_name, wait_for_next_ms,
 };
 use crate::demo::person::Person;
 
-/// In the end bob likes the post of ada's, and nobody else.
+/// Afterwards only bob likes ada's post.
 pub(super) async fn likes(
     post: &Post,
     ada: &Person,
     bob: &Person,
     cleo: &Person,
 ) -> anyhow::Result<()> {
-    println!("\nWho likes a post is counted once, however often they say so");
+    println!("\nLikes are idempotent: an account counts once");
     let first = like(bob, post, 1).await?;
     let again = like(bob, post, 1).await?;
-    ensure!(again.liked_at == first.liked_at, "a like that was repeated has another time");
+    ensure!(again.liked_at == first.liked_at, "a repeated like has another time");
     like(cleo, post, 2).await?;
     let what = format!("views who likes post {}", post.id);
     let message = gateway::ViewLikersRequest { post_id: post.id, ..Default::default() };
@@ -33,22 +32,22 @@ pub(super) async fn likes(
         &what,
         message,
         async |mut c, r| c.view_likers(r).await,
-        |a| lines(&a.users, entry),
+        |a| lines(&a.users, list_entry),
     );
     let expected = [(cleo, RelationState::Follower), (bob, RelationState::Mutual)];
-    ensure_listed(&what, &call.await?.users, &expected)?;
+    check_list(&what, &call.await?.users, &expected)?;
     unlike(cleo, post).await?;
     let relation = RelationState::Mutual;
     posts::view(bob, post, Seen { relation, likes: 1, liked: true, ..Seen::default() }).await
 }
 
-/// Makes somebody like a post, and checks how many do then.
+/// Likes a post, and checks the count.
 pub(super) async fn like(
     person: &Person,
     post: &Post,
     expected: u64,
 ) -> anyhow::Result<gateway::LikeResponse> {
-    moment().await;
+    wait_for_next_ms().await;
     let what = format!("likes post {}", post.id);
     let message = gateway::LikeRequest { post_id: post.id };
     let call = person.call(
@@ -75,7 +74,7 @@ async fn unlike(person: &Person, post: &Post) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// In the end the post has a comment of bob's, and ada's answer to it.
+/// Afterwards the post has a comment of bob and a reply of ada.
 pub(super) async fn comments(
     post: &Post,
     ada: &Person,
@@ -87,7 +86,7 @@ pub(super) async fn comments(
     let answer = comment(ada, post, "Down this page", Some(&question)).await?;
     ensure!(
         (answer.in_reply_to_id, answer.in_reply_to_author_id) == (question.id, bob.id),
-        "the comment does not say what it answers"
+        "the reply has no parent comment"
     );
     view_comments(cleo, post, CommentOrder::OldestFirst, &[&question, &answer]).await?;
     view_comments(cleo, post, CommentOrder::NewestFirst, &[&answer, &question]).await
@@ -115,9 +114,9 @@ async fn comment(
         async |mut c, r| c.comment(r).await,
         |a| format!("comment {}", a.comment.as_ref().map_or(0, |comment| comment.id)),
     );
-    let made = call.await?.comment.with_context(|| format!("{what}: no comment came back"))?;
+    let made = call.await?.comment.with_context(|| format!("{what}: response has no comment"))?;
     let is_ours = made.author_id == person.id && made.post_id == post.id && made.text == text;
-    ensure!(is_ours, "{what}: another comment came back");
+    ensure!(is_ours, "{what}: response is another comment");
     Ok(made)
 }
 
@@ -143,16 +142,16 @@ async fn view_comments(
     let viewed = call.await?.comments;
     let ids = viewed.iter().filter_map(|viewed| viewed.comment.as_ref()).map(|comment| comment.id);
     let is_right = ids.eq(expected.iter().map(|comment| comment.id));
-    ensure!(is_right, "{what}: not the comments or the order that there should be");
+    ensure!(is_right, "{what}: unexpected comments or order");
     Ok(())
 }
 
 fn shown(viewed: &ViewedComment) -> String {
-    let (author, relation) = written_by(viewed.author.as_ref());
+    let (author, relation) = author_of(viewed.author.as_ref());
     let comment = viewed.comment.clone().unwrap_or_default();
     let answered = match comment.in_reply_to_id {
         0 => String::new(),
         id => format!(", to comment {id}"),
     };
-    format!("{author}, {}{answered}: `{}`", word(relation), comment.text)
+    format!("{author}, {}{answered}: `{}`", relation_name(relation), comment.text)
 }

@@ -8,14 +8,11 @@ use microblog_proto::{
 };
 use uuid::Uuid;
 
-use super::{
-    lines, moment,
-    posts::{self, Seen},
-    quoted, word, written_by,
-};
+use super::posts::{self, Seen};
+use crate::demo::format::{author_of, lines, quoted, relation_name, wait_for_next_ms};
 use crate::demo::person::Person;
 
-/// Returns bob's repost of ada's post, which cleo reposted again.
+/// Returns bob's repost of ada's post, which cleo reposts again.
 pub(super) async fn reposts(
     post: &Post,
     ada: &Person,
@@ -37,14 +34,14 @@ pub(super) async fn reposts(
     Ok(first)
 }
 
-/// Reposts something, and checks what it then repeats.
+/// Reposts a post, and checks the root.
 pub(super) async fn repost(
     person: &Person,
     reposted: &Post,
     root: &Post,
     text: &str,
 ) -> anyhow::Result<Post> {
-    moment().await;
+    wait_for_next_ms().await;
     let what = format!("reposts post {}: {}", reposted.id, quoted(text));
     let (request_id, text) = (Uuid::new_v4().to_string(), text.to_owned());
     let message = gateway::RepostRequest { request_id, post_id: reposted.id, text };
@@ -57,13 +54,13 @@ pub(super) async fn repost(
             format!("post {id}, its root is {root_id}")
         },
     );
-    let made = call.await?.post.with_context(|| format!("{what}: no post came back"))?;
+    let made = call.await?.post.with_context(|| format!("{what}: response has no post"))?;
     let is_right = (made.root_id, made.reposted_id) == (root.id, reposted.id);
-    ensure!(is_right, "{what}: it repeats something else");
+    ensure!(is_right, "{what}: unexpected root");
     Ok(made)
 }
 
-/// Shows the reposts of a post, and how who made them stands to the viewer.
+/// Views the reposts of a post, with the viewer's relation to each author.
 pub(super) async fn list(
     viewer: &Person,
     post: &Post,
@@ -77,18 +74,18 @@ pub(super) async fn list(
         async |mut c, r| c.view_reposts(r).await,
         |a| {
             lines(&a.posts, |viewed| {
-                let (author, relation) = written_by(viewed.author.as_ref());
+                let (author, relation) = author_of(viewed.author.as_ref());
                 let Post { id, text, .. } = viewed.post.clone().unwrap_or_default();
-                format!("post {id} of {author}, {}: {}", word(relation), quoted(&text))
+                format!("post {id} of {author}, {}: {}", relation_name(relation), quoted(&text))
             })
         },
     );
     let viewed = call.await?.posts;
     let seen = viewed.iter().map(|viewed| {
         let id = viewed.post.as_ref().map_or(0, |post| post.id);
-        (id, written_by(viewed.author.as_ref()).1)
+        (id, author_of(viewed.author.as_ref()).1)
     });
     let is_right = seen.eq(expected.iter().map(|(post, relation)| (post.id, *relation)));
-    ensure!(is_right, "{what}: not the reposts, states or order that there should be");
+    ensure!(is_right, "{what}: unexpected reposts, relations or order");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Takes traces and metrics as an OpenTelemetry collector does, and keeps all of it as text.
+//! A test OpenTelemetry collector that stores traces and metrics as text.
 
 use std::{
     fmt::Debug,
@@ -22,41 +22,41 @@ use tonic::{
     transport::{Server, server::TcpIncoming},
 };
 
-/// Where senders say who they are.
+/// The metadata key of the senders' credentials.
 pub(crate) const KEY_HEADER: &str = "x-api-key";
 
 /// A collector.
 #[derive(Clone, Default)]
-pub(crate) struct Receiver {
+pub(crate) struct Collector {
     spans: Arc<Mutex<String>>,
     metrics: Arc<Mutex<String>>,
     keys: Arc<Mutex<Vec<String>>>,
 }
 
-impl Receiver {
-    /// Starts it on a free port, until the task is ended.
+impl Collector {
+    /// Starts a collector on a free port. It runs until the task ends.
     pub(crate) fn start() -> (Self, SocketAddr, JoinHandle<()>) {
         let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = incoming.local_addr().unwrap();
-        let receiver = Self::default();
+        let collector = Self::default();
         let server = Server::builder()
-            .add_service(TraceServiceServer::new(receiver.clone()))
-            .add_service(MetricsServiceServer::new(receiver.clone()))
+            .add_service(TraceServiceServer::new(collector.clone()))
+            .add_service(MetricsServiceServer::new(collector.clone()))
             .serve_with_incoming(incoming);
-        (receiver, address, tokio::spawn(async { server.await.unwrap() }))
+        (collector, address, tokio::spawn(async { server.await.unwrap() }))
     }
 
-    /// Returns the spans that came so far, with whose they are.
+    /// Returns the spans received so far, by service.
     pub(crate) fn spans(&self) -> String {
         self.spans.lock().unwrap().clone()
     }
 
-    /// Returns the metrics that came so far, with whose they are.
+    /// Returns the metrics received so far, by service.
     pub(crate) fn metrics(&self) -> String {
         self.metrics.lock().unwrap().clone()
     }
 
-    /// Returns whether anybody sent this key.
+    /// Returns whether a sender used this key.
     pub(crate) fn was_sent(&self, key: &str) -> bool {
         self.keys.lock().unwrap().iter().any(|sent| sent == key)
     }
@@ -69,7 +69,7 @@ impl Receiver {
 }
 
 #[tonic::async_trait]
-impl TraceService for Receiver {
+impl TraceService for Collector {
     async fn export(
         &self,
         request: Request<ExportTraceServiceRequest>,
@@ -80,7 +80,7 @@ impl TraceService for Receiver {
 }
 
 #[tonic::async_trait]
-impl MetricsService for Receiver {
+impl MetricsService for Collector {
     async fn export(
         &self,
         request: Request<ExportMetricsServiceRequest>,

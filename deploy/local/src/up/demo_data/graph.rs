@@ -1,5 +1,5 @@
-//! The demo graph itself: names that one can say, and follows of which few accounts get many, as
-//! in real graphs. The same each time it is generated. Pure.
+//! The demo follow graph: pronounceable names, and a skewed distribution of followers.
+//! Deterministic.
 
 use std::collections::BTreeSet;
 
@@ -12,17 +12,17 @@ const FOLLOWS_EACH_MAX: f64 = 40.0;
 const FOLLOW_BACK: f64 = 0.3;
 const SEED: u64 = 2024;
 
-/// The demo graph, and two accounts of it to look at first.
-pub(in crate::up) struct Sample {
+/// The demo graph, and two accounts to look at.
+pub(in crate::up) struct DemoGraph {
     pub(in crate::up) list: EdgeList,
-    /// Who has the most followers.
-    pub(in crate::up) star: String,
-    /// Who follows the most.
+    /// The account with the most followers.
+    pub(in crate::up) most_followed: String,
+    /// The account that follows the most.
     pub(in crate::up) viewer: String,
 }
 
-impl Sample {
-    /// Generates it.
+impl DemoGraph {
+    /// Generates the graph.
     pub(in crate::up) fn generate() -> Result<Self, edges::Error> {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(SEED);
         let names = names(&mut random);
@@ -38,13 +38,13 @@ impl Sample {
         };
         Ok(Self {
             list: edges::parse("the demo graph", text.as_bytes())?,
-            star: names[most(|follow| follow.1)].clone(),
+            most_followed: names[most(|follow| follow.1)].clone(),
             viewer: names[most(|follow| follow.0)].clone(),
         })
     }
 }
 
-/// Returns the name to show for an account: `kalo_miresu` is Kalo Miresu.
+/// Returns the display name of an account: `kalo_miresu` is Kalo Miresu.
 pub(super) fn display_name(name: &str) -> String {
     let capital = |part: &str| {
         let (first, rest) = part.split_at(1);
@@ -70,19 +70,18 @@ fn word(random: &mut Xoshiro256PlusPlus, syllables: usize) -> String {
     (0..syllables).map(|_| letter("bdfgklmnprstvz") + &letter("aeiou")).collect()
 }
 
-/// Returns who follows whom, as places: each account follows some that came before it, those with
-/// followers rather than others (Barabási and Albert's preferential attachment), and some of them
-/// follow back.
+/// Returns the follows as indexes: each account follows some earlier accounts with preferential
+/// attachment (Barabási and Albert), and some of these follow back.
 fn follows(random: &mut Xoshiro256PlusPlus) -> Vec<(usize, usize)> {
     let mut follows = Vec::new();
     let mut seen = BTreeSet::new();
-    // Each account once, and once more for each follower: drawing from it prefers the followed.
+    // Each account once, and once more per follower: sampling from it is preferential attachment.
     let mut urn = vec![0];
     for account in 1..ACCOUNTS {
-        // Most follow a few, few follow many.
+        // Most accounts follow few, and few follow many.
         let many = FOLLOWS_EACH_MAX.powf(random.random::<f64>().powi(2)) as usize;
         for _ in 0..many.max(2) {
-            // It may be there itself by now, from somebody who followed back.
+            // A follow-back may have added it already.
             let others = urn.choose(random).filter(|&&drawn| drawn != account);
             let Some(&target) = others else { continue };
             let back = random.random_bool(FOLLOW_BACK);
@@ -103,21 +102,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_demo_graph_is_the_same_each_time_and_few_have_many_followers() {
-        let sample = Sample::generate().unwrap();
-        assert_eq!(Sample::generate().unwrap().list.edges, sample.list.edges);
+    fn the_demo_graph_is_deterministic_and_skewed() {
+        let sample = DemoGraph::generate().unwrap();
+        assert_eq!(DemoGraph::generate().unwrap().list.edges, sample.list.edges);
         assert_eq!(sample.list.names().len(), ACCOUNTS);
         assert_eq!(sample.list.self_follows, 0);
         let place = |wanted: &str| sample.list.names().position(|name| name == wanted).unwrap();
-        let star = place(&sample.star) as u32;
-        let followers = sample.list.edges.iter().filter(|edge| edge.target == star).count();
+        let most_followed = place(&sample.most_followed) as u32;
+        let followers =
+            sample.list.edges.iter().filter(|edge| edge.target == most_followed).count();
         let average = sample.list.edges.len() / ACCOUNTS;
         assert!(followers > 4 * average, "{followers} followers, {average} on the average");
-        assert_ne!(sample.star, sample.viewer);
+        assert_ne!(sample.most_followed, sample.viewer);
     }
 
     #[test]
-    fn names_are_shown_in_capitals() {
+    fn display_names_are_capitalized() {
         assert_eq!(display_name("kalo_miresu"), "Kalo Miresu");
     }
 }

@@ -1,5 +1,5 @@
-//! The demo graph in a running microblog, and what its accounts post: made once, through the
-//! services' calls, and only where nothing else is stored.
+//! The demo data set: a follow graph and posts, created once through the services, if nothing else
+//! is stored.
 
 mod graph;
 mod posts;
@@ -20,37 +20,43 @@ use microblog_proto::{
 };
 use tonic::{Code, Request, Status};
 
-pub(super) use self::graph::Sample;
+pub(super) use self::graph::DemoGraph;
 use self::posts::Planned;
-use super::{announce, services::SERVERS};
+use super::services::SERVERS;
 use crate::{
     graph::Target,
     keys::{Keys, Signed},
     remote::{self, CALL_TIMEOUT},
 };
 
-/// The password of every account of the demo graph.
+/// The password of all demo accounts.
 pub(super) const PASSWORD: &str = "demo-password";
-/// Their e-mail addresses are `<name>@demo.invalid`.
+/// The domain of the demo accounts' e-mail addresses.
 const EMAIL_DOMAIN: &str = "demo.invalid";
 
-const CALLS_AT_ONCE: usize = 16;
+const CALLS_IN_FLIGHT: usize = 16;
 
 type Users = UserServiceClient<Signed>;
 type Posts = PostServiceClient<Signed>;
 
-/// Makes the demo graph unless something is stored already, and tells how to look at it. The mark
-/// is a file that is there once the graph is complete: until then, it is gone on with.
-pub(super) async fn ensure(port_base: u16, mark: &Path, keys: &Keys) -> anyhow::Result<()> {
-    let sample = Sample::generate()?;
+/// Creates the demo graph and returns it with a post to show, or returns `None` if other data are
+/// stored. The file `mark` exists when the graph is complete; without it, the creation continues.
+pub(super) async fn ensure(
+    port_base: u16,
+    mark: &Path,
+    keys: &Keys,
+) -> anyhow::Result<Option<(DemoGraph, Option<u64>)>> {
+    let graph = DemoGraph::generate()?;
     let [_, user_url, relation_url, post_url, ..] =
         SERVERS.each_ref().map(|server| server.url(port_base));
     let users = Users::new(keys.sign(remote::channel(&user_url)?));
     let posts = Posts::new(keys.sign(remote::channel(&post_url)?));
     if !mark.exists() {
-        if account(&users, &sample.star).await?.is_none() && !empty(users.clone()).await? {
-            println!("\nAccounts are stored already: no demo graph is made.");
-            return Ok(());
+        if account(&users, &graph.most_followed).await?.is_none()
+            && !has_no_accounts(users.clone()).await?
+        {
+            println!("\nOther accounts exist: not creating the demo graph.");
+            return Ok(None);
         }
         let target = Target {
             user_url,
@@ -59,21 +65,24 @@ pub(super) async fn ensure(port_base: u16, mark: &Path, keys: &Keys) -> anyhow::
             email_domain: EMAIL_DOMAIN.to_owned(),
             keys: keys.clone(),
         };
-        let ids = people(&users, &sample, &target).await?;
-        for planned in posts::plan(&sample) {
-            publish(&posts, &planned, &ids).await?;
+        let ids = import_graph(&users, &graph, &target).await?;
+        for planned in posts::plan(&graph) {
+            create_post(&posts, &planned, &ids).await?;
         }
-        fs::write(mark, "").context("cannot note that it is complete")?;
+        fs::write(mark, "").context("cannot write the completion mark")?;
     }
-    let post_id = talk_of(&users, &posts, &sample.star).await?;
-    announce::sample(port_base, &sample, post_id);
-    Ok(())
+    let post_id = post_with_comments(&users, &posts, &graph.most_followed).await?;
+    Ok(Some((graph, post_id)))
 }
 
-/// Makes the accounts and their follows, and returns the ids of the accounts.
-async fn people(users: &Users, sample: &Sample, target: &Target) -> anyhow::Result<Vec<u64>> {
-    let ids = crate::graph::users(&sample.list, target).await?.ids;
-    stream::iter(sample.list.names().zip(ids.iter().copied()))
+/// Creates the accounts and their follows, and returns the accounts' ids.
+async fn import_graph(
+    users: &Users,
+    graph: &DemoGraph,
+    target: &Target,
+) -> anyhow::Result<Vec<u64>> {
+    let ids = crate::graph::users(&graph.list, target).await?.ids;
+    stream::iter(graph.list.names().zip(ids.iter().copied()))
         .map(async |(name, user_id)| {
             let message = UpdateProfileRequest {
                 user_id,
@@ -82,15 +91,15 @@ async fn people(users: &Users, sample: &Sample, target: &Target) -> anyhow::Resu
             };
             users.clone().update_profile(remote::request(message, CALL_TIMEOUT)).await
         })
-        .buffer_unordered(CALLS_AT_ONCE)
+        .buffer_unordered(CALLS_IN_FLIGHT)
         .try_for_each(async |_| Ok(()))
         .await?;
-    crate::graph::follows(&sample.list, &ids, target).await?;
+    crate::graph::follows(&graph.list, &ids, target).await?;
     Ok(ids)
 }
 
-/// Makes a post with all that belongs to it. What an earlier run made within 24 hours is not made again.
-async fn publish(posts: &Posts, planned: &Planned, ids: &[u64]) -> anyhow::Result<()> {
+/// Creates a post with its comments and reposts. Request ids make this idempotent for 24 hours.
+async fn create_post(posts: &Posts, planned: &Planned, ids: &[u64]) -> anyhow::Result<()> {
     let Planned { said, likers, comments, reposts } = planned;
     let mut client = posts.clone();
     let message = CreatePostRequest {
@@ -99,8 +108,8 @@ async fn publish(posts: &Posts, planned: &Planned, ids: &[u64]) -> anyhow::Resul
         text: said.text.clone(),
     };
     let answer = client.create_post(remote::request(message, CALL_TIMEOUT)).await?;
-    let post_id = answer.into_inner().post.context("no post came back")?.id;
-    // Each answers the one before, and each repeats the one before.
+    let post_id = answer.into_inner().post.context("response has no post")?.id;
+    // Each comment answers the previous one, and each repost repeats the previous one.
     let (mut in_reply_to_id, mut reposted_id) = (0, post_id);
     for said in comments {
         let message = AddCommentRequest {
@@ -111,7 +120,7 @@ async fn publish(posts: &Posts, planned: &Planned, ids: &[u64]) -> anyhow::Resul
             in_reply_to_id,
         };
         let answer = client.add_comment(remote::request(message, CALL_TIMEOUT)).await?;
-        in_reply_to_id = answer.into_inner().comment.context("no comment came back")?.id;
+        in_reply_to_id = answer.into_inner().comment.context("response has no comment")?.id;
     }
     for said in reposts {
         let message = RepostRequest {
@@ -121,20 +130,20 @@ async fn publish(posts: &Posts, planned: &Planned, ids: &[u64]) -> anyhow::Resul
             text: said.text.clone(),
         };
         let answer = client.repost(remote::request(message, CALL_TIMEOUT)).await?;
-        reposted_id = answer.into_inner().post.context("no repost came back")?.id;
+        reposted_id = answer.into_inner().post.context("response has no repost")?.id;
     }
     stream::iter(likers)
         .map(async |&liker| {
             let message = LikeRequest { user_id: ids[liker], post_id };
             posts.clone().like(remote::request(message, CALL_TIMEOUT)).await
         })
-        .buffer_unordered(CALLS_AT_ONCE)
+        .buffer_unordered(CALLS_IN_FLIGHT)
         .try_for_each(async |_| Ok(()))
         .await?;
     Ok(())
 }
 
-/// Returns the account that has a name.
+/// Returns the id of the account with a name.
 async fn account(users: &Users, name: &str) -> Result<Option<u64>, Status> {
     let request = GetUserByNameRequest { name: name.to_owned() };
     match users.clone().get_user_by_name(remote::request(request, CALL_TIMEOUT)).await {
@@ -144,8 +153,12 @@ async fn account(users: &Users, name: &str) -> Result<Option<u64>, Status> {
     }
 }
 
-/// Returns the newest post with comments, and no repost, of the account that has a name.
-async fn talk_of(users: &Users, posts: &Posts, name: &str) -> Result<Option<u64>, Status> {
+/// Returns the account's newest post that has comments and is no repost.
+async fn post_with_comments(
+    users: &Users,
+    posts: &Posts,
+    name: &str,
+) -> Result<Option<u64>, Status> {
     let Some(author_id) = account(users, name).await? else { return Ok(None) };
     let request = ListUserPostsRequest { author_id, ..Default::default() };
     let answer = posts.clone().list_user_posts(remote::request(request, CALL_TIMEOUT)).await?;
@@ -154,9 +167,9 @@ async fn talk_of(users: &Users, posts: &Posts, name: &str) -> Result<Option<u64>
     Ok(found.map(|post| post.id))
 }
 
-/// Returns whether there is no account at all.
-async fn empty(mut users: Users) -> Result<bool, Status> {
-    // The check goes through the partitions: the first that has an account is enough.
+/// Returns whether there are no accounts.
+async fn has_no_accounts(mut users: Users) -> Result<bool, Status> {
+    // The check streams one message per partition: stop at the first account.
     let mut answers = users.verify(Request::new(VerifyRequest::default())).await?.into_inner();
     while let Some(answer) = answers.message().await? {
         if answer.users_checked > 0 {

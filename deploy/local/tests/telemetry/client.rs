@@ -1,4 +1,4 @@
-//! People who follow and publish, through the gateway.
+//! Test clients of the gateway that follow and publish.
 
 use microblog_proto::gateway::{
     FollowRequest, LoginRequest, PublishRequest, RegisterRequest, UserRef, ViewHomeRequest,
@@ -11,14 +11,14 @@ use tonic::{
 
 const PASSWORD: &str = "correct horse battery";
 
-/// Somebody with a session.
-pub(crate) struct Person {
+/// A logged-in account.
+pub(crate) struct Client {
     gateway: GatewayServiceClient<Channel>,
     token: String,
 }
 
-impl Person {
-    /// Registers somebody, and logs them in.
+impl Client {
+    /// Registers an account and logs in.
     pub(crate) async fn join(gateway: &str, name: &str) -> Self {
         let channel = Endpoint::from_shared(gateway.to_owned()).unwrap().connect_lazy();
         let mut gateway = GatewayServiceClient::new(channel);
@@ -42,13 +42,13 @@ impl Person {
         self.gateway.clone().follow(request).await.unwrap();
     }
 
-    /// Looks at the home timeline, and returns how many posts are there.
+    /// Views the home timeline, and returns the number of posts.
     pub(crate) async fn home(&self) -> usize {
         let request = self.request(ViewHomeRequest { page_size: 20, ..Default::default() });
         self.gateway.clone().view_home(request).await.unwrap().into_inner().posts.len()
     }
 
-    /// Publishes as part of a trace, if there is one, and returns the post's id.
+    /// Publishes a post, optionally as part of a trace, and returns the post's id.
     pub(crate) async fn publish(&self, text: &str, traceparent: Option<&str>) -> u64 {
         let publish = PublishRequest { request_id: request_id(), text: text.to_owned() };
         let mut request = self.request(publish);
@@ -58,7 +58,7 @@ impl Person {
         self.gateway.clone().publish(request).await.unwrap().into_inner().post.unwrap().id
     }
 
-    /// Looks at a post as part of a trace.
+    /// Views a post as part of a trace.
     pub(crate) async fn view(&self, post_id: u64, traceparent: &str) {
         let mut request = self.request(ViewPostRequest { post_id });
         request.metadata_mut().insert("traceparent", traceparent.parse().unwrap());

@@ -1,23 +1,23 @@
-//! A call that is for a post of the archive: one trace, from the gateway to the SQL store.
+//! Trace of a call that reads an archived post, from the gateway to the SQL store.
 
 use std::{process::Command, time::Duration};
 
 use microblog_testkit::eventually;
 
 use crate::{
+    client::Client,
     collector::Collector,
     launcher::{Launcher, PROGRAM},
-    people::Person,
     tree::{CLIENT, SERVER, Tree},
 };
 
-/// All partitions are looked through for old posts in half a minute.
+/// The evictor scans all partitions in half a minute.
 const PATIENCE: Duration = Duration::from_secs(90);
 const TRACE: u128 = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c;
 const CALLER: u64 = 0xb7ad_6b71_6920_3331;
 
 #[tokio::test]
-async fn a_call_for_an_old_post_is_one_trace_down_to_the_archive() {
+async fn reading_an_archived_post_is_one_trace_including_the_archive() {
     let collector = Collector::start();
     let (dir, url) = (tempfile::tempdir().unwrap(), collector.url());
     let mut command = Command::new(PROGRAM);
@@ -25,11 +25,11 @@ async fn a_call_for_an_old_post_is_one_trace_down_to_the_archive() {
     command.env("OTEL_BSP_SCHEDULE_DELAY", "50").env("OTEL_METRICS_EXPORTER", "none");
     let flags = ["--otlp-endpoint", &url, "--trace-sampling", "0"];
     let launcher = Launcher::start_by(command, &dir.path().join("data"), &flags);
-    let ann = Person::join(&launcher.url(0), "ann").await;
+    let ann = Client::join(&launcher.url(0), "ann").await;
     let post = ann.publish("nobody who looks at traces reads this", None).await;
     let traceparent = format!("00-{TRACE:032x}-{CALLER:016x}-01");
     let tree = || Tree(collector.trace(TRACE));
-    eventually("it is read in the archive", PATIENCE, async || {
+    eventually("the post is read from the archive", PATIENCE, async || {
         ann.view(post, &traceparent).await;
         !tree().archive().is_empty()
     })

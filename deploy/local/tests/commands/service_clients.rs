@@ -20,15 +20,15 @@ use crate::launcher::Launcher;
 
 const AT_ONCE: usize = 8;
 
-/// Those who call a launcher's services.
-pub(crate) struct People {
+/// Clients of a launcher's services.
+pub(crate) struct ServiceClients {
     runtime: Runtime,
     user: UserServiceClient<Channel>,
     relation: RelationServiceClient<Channel>,
     post: PostServiceClient<Channel>,
 }
 
-impl People {
+impl ServiceClients {
     pub(crate) fn of(launcher: &Launcher) -> Self {
         let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let [user, relation, post] = [1, 2, 3].map(|server| {
@@ -61,7 +61,7 @@ impl People {
         self.runtime.block_on(client.mute(MuteRequest { user_id, target_id })).unwrap();
     }
 
-    /// Publishes `post 0`, `post 1` and so on, and returns their ids, the oldest first.
+    /// Publishes `post 0`, `post 1` and so on, and returns their ids, oldest first.
     pub(crate) fn publish(&self, author_id: u64, count: u32) -> Vec<u64> {
         let publish = async |n: u32| {
             let request = CreatePostRequest {
@@ -72,7 +72,7 @@ impl People {
             let answer = self.post.clone().create_post(request).await?.into_inner();
             Ok::<_, Status>(answer.post.unwrap().id)
         };
-        // The last one last; the others in no particular order.
+        // The last post last, the others concurrently.
         let calls = stream::iter(0..count.saturating_sub(1)).map(publish).buffer_unordered(AT_ONCE);
         let mut posts: Vec<u64> = self.runtime.block_on(calls.try_collect()).unwrap();
         posts.push(self.runtime.block_on(publish(count - 1)).unwrap());
@@ -80,7 +80,7 @@ impl People {
         posts
     }
 
-    /// Reposts a post, and returns the id of the repost.
+    /// Reposts a post, and returns the repost's id.
     pub(crate) fn repost(&self, author_id: u64, post_id: u64) -> u64 {
         let request_id = Uuid::new_v4().to_string();
         let request = RepostRequest { author_id, request_id, post_id, text: String::new() };
@@ -89,7 +89,7 @@ impl People {
         answer.into_inner().post.unwrap().id
     }
 
-    /// Comments on a post, also as an answer to another comment, and returns the comment's id.
+    /// Comments on a post, optionally in reply to a comment, and returns the comment's id.
     pub(crate) fn comment(&self, author_id: u64, post_id: u64, in_reply_to_id: u64) -> u64 {
         let (request_id, text) = (Uuid::new_v4().to_string(), format!("about {post_id}"));
         let request = AddCommentRequest { author_id, request_id, post_id, text, in_reply_to_id };

@@ -1,5 +1,5 @@
-//! Somebody whose every secret is a canary, and who does right and wrong with them. Keeps all that
-//! the gateway says beside the answers themselves, which are for this visitor.
+//! A client whose every secret is a canary, with valid and invalid calls. Records response metadata
+//! and errors. The response messages belong to the client and are not recorded.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ use crate::canaries::{Canaries, word};
 
 const TOO_LONG: usize = 3_000;
 const TOO_BIG: usize = 5 << 20;
-/// More than anybody may guess wrong.
+/// More than the limit of wrong guesses.
 const GUESSES: usize = 12;
 
-pub(crate) struct Visitor<'a> {
+pub(crate) struct Client<'a> {
     canaries: &'a Canaries,
     gateway: GatewayServiceClient<Channel>,
     traceparent: String,
@@ -34,11 +34,11 @@ pub(crate) struct Visitor<'a> {
     told: Vec<String>,
 }
 
-impl<'a> Visitor<'a> {
-    /// Registers somebody, whose calls belong to a trace, and logs them in.
+impl<'a> Client<'a> {
+    /// Registers an account, whose calls belong to a trace, and logs in.
     pub(crate) async fn join(gateway: &str, canaries: &'a Canaries, trace_id: &str) -> Self {
         let channel = Endpoint::from_shared(gateway.to_owned()).unwrap().connect_lazy();
-        let mut visitor = Self {
+        let mut client = Self {
             canaries,
             gateway: GatewayServiceClient::new(channel),
             traceparent: format!("00-{trace_id}-00f067aa0ba902b7-01"),
@@ -48,18 +48,18 @@ impl<'a> Visitor<'a> {
             token: String::new(),
             told: Vec::new(),
         };
-        assert!(visitor.register(visitor.registration()).await, "{:?}", visitor.told);
-        assert!(visitor.log_in().await, "{:?}", visitor.told);
-        visitor
+        assert!(client.register(client.registration()).await, "{:?}", client.told);
+        assert!(client.log_in().await, "{:?}", client.told);
+        client
     }
 
-    /// Returns all that was told so far.
-    pub(crate) fn told(self) -> String {
+    /// Returns the recorded metadata and errors.
+    pub(crate) fn recorded(self) -> String {
         self.told.join("\n")
     }
 
-    /// Does what people do, and what they are refused.
-    pub(crate) async fn visit(&mut self, other: &Visitor<'_>) {
+    /// Makes valid and invalid calls.
+    pub(crate) async fn visit(&mut self, other: &Client<'_>) {
         self.write_and_read(other).await;
         self.register_wrongly(other).await;
         self.show_wrong_tokens().await;
@@ -69,7 +69,7 @@ impl<'a> Visitor<'a> {
         self.log_out().await;
     }
 
-    /// Calls while something is away, and is refused by all of it.
+    /// Makes calls during an outage; all of them fail.
     pub(crate) async fn call_in_vain(&mut self) {
         let registration = RegisterRequest {
             email: format!("{}@example.org", self.canaries.make("a late e-mail address")),
@@ -84,7 +84,7 @@ impl<'a> Visitor<'a> {
         assert!(self.publish("a post that is not stored").await.is_none());
     }
 
-    /// Publishes, and returns the post's id if that was possible.
+    /// Publishes a post, and returns its id if the call succeeds.
     pub(crate) async fn publish(&mut self, what: &str) -> Option<u64> {
         let text = self.canaries.make(what);
         let request = self.request(PublishRequest { request_id: request_id(), text });
@@ -92,7 +92,7 @@ impl<'a> Visitor<'a> {
         Some(self.note("Publish", answer)?.post.unwrap().id)
     }
 
-    async fn write_and_read(&mut self, other: &Visitor<'_>) {
+    async fn write_and_read(&mut self, other: &Client<'_>) {
         let request = self.request(CheckAvailabilityRequest { name: self.name.clone() });
         let answer = self.gateway.check_availability(request).await;
         self.note("CheckAvailability", answer).unwrap();
@@ -120,7 +120,7 @@ impl<'a> Visitor<'a> {
         self.note("ViewPost", answer).unwrap();
     }
 
-    async fn register_wrongly(&mut self, other: &Visitor<'_>) {
+    async fn register_wrongly(&mut self, other: &Client<'_>) {
         let right = RegisterRequest {
             email: format!("{}@example.org", self.canaries.make("a refused e-mail address")),
             name: word(12),
@@ -146,7 +146,7 @@ impl<'a> Visitor<'a> {
     }
 
     async fn show_wrong_tokens(&mut self) {
-        // Of the right form, and nobody's.
+        // Of a valid format, but of no session.
         let mut forged = self.token.clone().into_bytes();
         forged[20..40].copy_from_slice(self.canaries.make("a forged token").as_bytes());
         let forged = String::from_utf8(forged).unwrap();
@@ -206,8 +206,8 @@ impl<'a> Visitor<'a> {
         assert!(self.log_in().await);
     }
 
-    /// Guesses at somebody's password until that is refused as such, and at nobody's.
-    async fn guess(&mut self, other: &Visitor<'_>) {
+    /// Guesses an account's password until the limit, and that of a missing account.
+    async fn guess(&mut self, other: &Client<'_>) {
         let nobody = format!("{}@example.org", self.canaries.make("nobody's e-mail address"));
         for email in [&[nobody][..], &vec![other.email.clone(); GUESSES]].concat() {
             let password = self.canaries.make("a guess");
@@ -217,7 +217,7 @@ impl<'a> Visitor<'a> {
         }
     }
 
-    /// Logs out, which ends the session, and in again.
+    /// Logs out, which ends the session, and logs in again.
     async fn log_out(&mut self) {
         let request = self.request(LogoutRequest {});
         let answer = self.gateway.logout(request).await;
@@ -268,7 +268,7 @@ impl<'a> Visitor<'a> {
         metadata.insert("traceparent", self.traceparent.parse().unwrap());
     }
 
-    /// Notes what came with an answer, or in its place.
+    /// Records the metadata of a response or error.
     fn note<A>(&mut self, method: &str, answer: Result<Response<A>, Status>) -> Option<A> {
         let (told, answer) = match answer {
             Ok(answer) => (format!("{:?}", answer.metadata()), Some(answer.into_inner())),

@@ -1,5 +1,5 @@
-//! Each server as a process of its own, as in production: what it logs, down to the smallest line
-//! of any library, what it tells callers, what it sends and shows.
+//! Each server in its own process, as in production: logs at the most verbose level, responses,
+//! telemetry, metrics and command lines.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -9,19 +9,19 @@ use tokio::task::JoinHandle;
 
 use crate::{
     canaries::{Canaries, word},
-    collected::Collected,
-    receiver::{KEY_HEADER, Receiver},
+    client::Client,
+    collector::{Collector, KEY_HEADER},
+    outputs::Outputs,
     server::{Server, Variables, private_file},
     stores::{Archive, STORED, add_password, redis_url, take_password},
-    visitor::Visitor,
 };
 
 const SERVICES: [&str; 5] = ["user", "relation", "timeline", "post", "gateway"];
-/// Of base64: what a key must have at least, and a little more.
+/// A base64 key, slightly longer than the minimum.
 const IDENTITY_KEY_LENGTH: usize = 44;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// All that runs, and its secrets.
+/// The running system and its secrets.
 struct System {
     servers: Vec<Server>,
     ports: [u16; 5],
@@ -29,50 +29,50 @@ struct System {
     redis_password: String,
     archive: Archive,
     archive_password: String,
-    receiver: Receiver,
-    receiver_at: SocketAddr,
+    collector: Collector,
+    collector_at: SocketAddr,
     receiving: JoinHandle<()>,
-    receiver_password: String,
-    receiver_key: String,
+    collector_password: String,
+    collector_key: String,
     files: TempDir,
-    /// What everybody may see: the name under which servers send what they count.
+    /// A public text: the service name in the telemetry.
     public: String,
 }
 
 #[tokio::test]
-async fn separate_servers_show_no_secret_in_lines_for_people() {
+async fn separate_servers_do_not_leak_secrets_in_text_logs() {
     watch("text").await;
 }
 
 #[tokio::test]
-async fn separate_servers_show_no_secret_in_lines_for_machines() {
+async fn separate_servers_do_not_leak_secrets_in_json_logs() {
     watch("json").await;
 }
 
 async fn watch(log_format: &str) {
     let canaries = Canaries::new();
-    let mut collected = Collected::default();
+    let mut outputs = Outputs::default();
     let mut system = System::start(&canaries, log_format).await;
     let trace_id = format!("{:032x}", rand::random_range(1..u128::MAX));
     let gateway = system.url("gateway");
-    let other = Visitor::join(&gateway, &canaries, &trace_id).await;
-    let mut visitor = Visitor::join(&gateway, &canaries, &trace_id).await;
-    visitor.visit(&other).await;
-    system.collect_numbers(&mut collected).await;
-    system.lose_stores(&mut visitor).await;
-    collected.add("what callers are told", visitor.told());
-    collected.add("what others are told", other.told());
-    system.stop(&mut collected).await;
+    let other = Client::join(&gateway, &canaries, &trace_id).await;
+    let mut client = Client::join(&gateway, &canaries, &trace_id).await;
+    client.visit(&other).await;
+    system.collect_numbers(&mut outputs).await;
+    system.lose_stores(&mut client).await;
+    outputs.add("responses to the client", client.recorded());
+    outputs.add("responses to the other client", other.recorded());
+    system.stop(&mut outputs).await;
 
-    collected.assert_keeps(&canaries);
-    collected.assert_tells("the log of", &trace_id);
-    collected.assert_tells("the metrics page of", &system.public);
-    collected.assert_tells("spans", &system.public);
-    collected.assert_tells("metrics", &system.public);
-    collected.assert_tells("what callers are told", "BAD_CREDENTIALS");
-    collected.assert_tells("what callers are told", "LOGIN_THROTTLED");
-    collected.assert_tells("what callers are told", "STORE_UNAVAILABLE");
-    collected.assert_tells("the command line of", "--listen=127.0.0.1:");
+    outputs.assert_keeps(&canaries);
+    outputs.assert_contains("the log of", &trace_id);
+    outputs.assert_contains("the metrics page of", &system.public);
+    outputs.assert_contains("spans", &system.public);
+    outputs.assert_contains("metrics", &system.public);
+    outputs.assert_contains("responses to the client", "BAD_CREDENTIALS");
+    outputs.assert_contains("responses to the client", "LOGIN_THROTTLED");
+    outputs.assert_contains("responses to the client", "STORE_UNAVAILABLE");
+    outputs.assert_contains("the command line of", "--listen=127.0.0.1:");
 }
 
 impl System {
@@ -82,7 +82,7 @@ impl System {
         add_password(&redis, &redis_password).await;
         let archive_password = canaries.make("the password of the archive");
         let archive = Archive::start(&archive_password).await;
-        let (receiver, receiver_at, receiving) = Receiver::start();
+        let (collector, collector_at, receiving) = Collector::start();
         let mut system = Self {
             servers: Vec::new(),
             ports: SERVICES.map(|_| free_port()),
@@ -90,11 +90,11 @@ impl System {
             redis_password,
             archive,
             archive_password,
-            receiver,
-            receiver_at,
+            collector,
+            collector_at,
             receiving,
-            receiver_password: canaries.make("the password of the collector"),
-            receiver_key: canaries.make("the key for the collector"),
+            collector_password: canaries.make("the password of the collector"),
+            collector_key: canaries.make("the key for the collector"),
             files: tempfile::tempdir().unwrap(),
             public: word(20),
         };
@@ -123,7 +123,7 @@ impl System {
     }
 
     fn variables(&self, service: &str, log_format: &str) -> Variables {
-        let Self { receiver_at, receiver_password, receiver_key, .. } = self;
+        let Self { collector_at, collector_password, collector_key, .. } = self;
         let peers =
             SERVICES.map(|peer| (format!("MICROBLOG_{}_URL", peer.to_uppercase()), self.url(peer)));
         let own = [
@@ -133,9 +133,9 @@ impl System {
             ("MICROBLOG_LOG_FORMAT", log_format.to_owned()),
             (
                 "OTEL_EXPORTER_OTLP_ENDPOINT",
-                format!("http://sender:{receiver_password}@{receiver_at}"),
+                format!("http://sender:{collector_password}@{collector_at}"),
             ),
-            ("OTEL_EXPORTER_OTLP_HEADERS", format!("{KEY_HEADER}={receiver_key}")),
+            ("OTEL_EXPORTER_OTLP_HEADERS", format!("{KEY_HEADER}={collector_key}")),
             ("OTEL_SERVICE_NAME", self.public.clone()),
             ("OTEL_BSP_SCHEDULE_DELAY", "50".to_owned()),
             ("OTEL_METRIC_EXPORT_INTERVAL", "200".to_owned()),
@@ -144,41 +144,41 @@ impl System {
         peers.into_iter().chain(own).collect()
     }
 
-    /// Takes what is counted and traced, and how servers were started, while they run.
-    async fn collect_numbers(&self, collected: &mut Collected) {
-        let Self { receiver, receiver_key, public, .. } = self;
+    /// Collects metrics, traces and command lines of the running servers.
+    async fn collect_numbers(&self, outputs: &mut Outputs) {
+        let Self { collector, collector_key, public, .. } = self;
         eventually("spans and metrics came, with the key", PATIENCE, async || {
-            receiver.spans().contains("GatewayService/Logout")
-                && receiver.metrics().contains(public)
-                && receiver.was_sent(receiver_key)
+            collector.spans().contains("GatewayService/Logout")
+                && collector.metrics().contains(public)
+                && collector.was_sent(collector_key)
         })
         .await;
         for server in &self.servers {
-            collected.add(format!("the metrics page of {}", server.name), server.metrics());
-            collected.add(format!("the command line of {}", server.name), server.command_line());
+            outputs.add(format!("the metrics page of {}", server.name), server.metrics());
+            outputs.add(format!("the command line of {}", server.name), server.command_line());
         }
     }
 
-    /// Has stores refuse the servers, and go away, and the collector as well.
-    async fn lose_stores(&mut self, visitor: &mut Visitor<'_>) {
+    /// Makes the stores reject the servers and stop, and the collector too.
+    async fn lose_stores(&mut self, client: &mut Client<'_>) {
         self.archive.change_password("another");
-        visitor.publish("a post that cannot be archived").await.unwrap();
-        self.archive.refused(PATIENCE).await;
+        client.publish("a post that cannot be archived").await.unwrap();
+        self.archive.wait_for_rejected_password(PATIENCE).await;
         take_password(&self.redis, &self.redis_password).await;
-        visitor.call_in_vain().await;
+        client.call_in_vain().await;
         for server in self.servers.iter_mut().filter(|it| STORED.contains(&&*it.name)) {
             server.not_serving().await;
         }
-        let receiver = &self.receiver;
-        let failed = async || receiver.spans().contains("StringValue(\"UNAVAILABLE\")");
+        let collector = &self.collector;
+        let failed = async || collector.spans().contains("StringValue(\"UNAVAILABLE\")");
         eventually("spans of calls that failed came", PATIENCE, failed).await;
         self.archive.kill();
         self.redis.kill();
         self.receiving.abort();
-        visitor.call_in_vain().await;
+        client.call_in_vain().await;
     }
 
-    async fn stop(&mut self, collected: &mut Collected) {
+    async fn stop(&mut self, outputs: &mut Outputs) {
         for server in self.servers.iter_mut().rev() {
             let status = server.stop().await;
             assert!(
@@ -188,9 +188,9 @@ impl System {
                 server.last_words()
             );
             server.assert_no_panic();
-            collected.add(format!("the log of {}", server.name), server.said());
+            outputs.add(format!("the log of {}", server.name), server.said());
         }
-        collected.add("spans", self.receiver.spans());
-        collected.add("metrics", self.receiver.metrics());
+        outputs.add("spans", self.collector.spans());
+        outputs.add("metrics", self.collector.metrics());
     }
 }

@@ -1,4 +1,4 @@
-//! What Prometheus sees of a whole system in one process.
+//! The metrics of a whole system in one process, as Prometheus scrapes them.
 
 use std::{
     io::{Read as _, Write as _},
@@ -8,11 +8,11 @@ use std::{
 use microblog_testkit::{PATIENCE, free_port};
 
 use crate::{
+    client::Client,
     launcher::{Launcher, eventually},
-    people::Person,
 };
 
-/// What somebody who looks after the system needs to see of it.
+/// The series that operators need.
 const SERIES: [&str; 25] = [
     r#"rpc_server_call_duration_seconds_count{rpc_method="microblog.gateway.v1.GatewayService/Publish",rpc_response_status_code="OK","#,
     r#"rpc_server_call_duration_seconds_count{rpc_method="microblog.post.v1.PostService/CreatePost",rpc_response_status_code="OK","#,
@@ -42,21 +42,21 @@ const SERIES: [&str; 25] = [
 ];
 
 #[test]
-fn prometheus_sees_all_that_is_counted_in_one_place() {
+fn one_scrape_has_all_series() {
     let dir = tempfile::tempdir().unwrap();
     let address = format!("127.0.0.1:{}", free_port());
     let launcher = Launcher::start(&dir.path().join("data"), &["--metrics-listen", &address]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let gateway = launcher.url(0);
-        let (ann, bob) = (Person::join(&gateway, "ann").await, Person::join(&gateway, "bob").await);
+        let (ann, bob) = (Client::join(&gateway, "ann").await, Client::join(&gateway, "bob").await);
         bob.follow("ann").await;
         assert_eq!(bob.home().await, 0);
         ann.publish("hello", None).await;
         while bob.home().await == 0 {}
     });
     let mut metrics = String::new();
-    eventually("all series are there", PATIENCE, || {
+    eventually("all series exist", PATIENCE, || {
         metrics = scrape(&address);
         let missing: Vec<_> = SERIES.iter().filter(|series| !has(&metrics, series)).collect();
         if !missing.is_empty() {

@@ -1,9 +1,9 @@
-//! What the commands refuse before they call anybody, and how they tell people.
+//! Errors before any call to a server.
 
 use crate::launcher::run;
 
 #[test]
-fn a_file_with_rubbish_is_refused_by_its_line_before_anything_is_written() {
+fn an_invalid_file_is_rejected_before_anything_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("graph.edges");
     std::fs::write(&file, "1 2\n2 3\n3 not-a-name\n").unwrap();
@@ -22,18 +22,18 @@ fn a_missing_file_is_named() {
 }
 
 #[test]
-fn nobody_at_the_address_is_said_at_once_with_what_to_do() {
-    // Port 1 is never ours.
-    let nobody = "http://127.0.0.1:1";
+fn an_unreachable_server_is_reported_at_once_with_a_hint() {
+    // Nothing listens on port 1.
+    let unreachable = "http://127.0.0.1:1";
     for args in [
-        vec!["import", "-", "--user-url", nobody],
-        vec!["demo", "--gateway-url", nobody],
-        vec!["verify", "--user-url", nobody],
-        vec!["export", "ada", "--user-url", nobody],
+        vec!["import", "-", "--user-url", unreachable],
+        vec!["demo", "--gateway-url", unreachable],
+        vec!["verify", "--user-url", unreachable],
+        vec!["export", "ada", "--user-url", unreachable],
     ] {
         let ended = run(&args, "1 2\n");
         assert_eq!(ended.code, Some(2), "{ended:?}");
-        let expected = format!("nothing answers at {nobody}: is `microblog up` running?");
+        let expected = format!("nothing answers at {unreachable}: is `microblog up` running?");
         assert!(ended.stderr.contains(&expected), "{ended:?}");
     }
 }
@@ -42,11 +42,11 @@ fn nobody_at_the_address_is_said_at_once_with_what_to_do() {
 fn what_is_no_address_is_said() {
     let ended = run(&["demo", "--gateway-url", "not an address"], "");
     assert_eq!(ended.code, Some(2));
-    assert!(ended.stderr.contains("`not an address` is not the address of a server"), "{ended:?}");
+    assert!(ended.stderr.contains("`not an address` is not the URL of a server"), "{ended:?}");
 }
 
 #[test]
-fn every_flag_of_every_command_is_explained() {
+fn every_flag_has_a_help_text() {
     for command in ["up", "import", "demo", "verify", "export"] {
         let help = run(&[command, "--help"], "").stdout;
         let lines: Vec<_> = help.lines().collect();

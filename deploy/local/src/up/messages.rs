@@ -1,10 +1,10 @@
-//! What `microblog up` tells people: what it started, where, and what to try next.
+//! Messages of `microblog up` on standard output: servers, addresses, and commands to try.
 
 use std::{env, path::Path};
 
 use super::{
-    data::DataDir,
-    sample::{PASSWORD, Sample},
+    data_dir::DataDir,
+    demo_data::{DemoGraph, PASSWORD},
     services::SERVERS,
     software::Software,
 };
@@ -12,8 +12,8 @@ use crate::remote::{GATEWAY_URL, RELATION_URL, USER_URL};
 
 const BUF_CURL: &str = "buf curl --http2-prior-knowledge --protocol grpc";
 
-/// Tells what was started, and where. The archive is a file of the data directory, or none of ours,
-/// and then its address may have a password.
+/// Prints the servers and their addresses. An external archive's URL is not printed, since it may
+/// contain a password.
 pub(super) fn started(
     software: &Software,
     data: &DataDir,
@@ -27,47 +27,47 @@ pub(super) fn started(
     println!("  redis     127.0.0.1:{redis_port}, version {}", software.version);
     match archive {
         Some(file) => println!("  archive   {}", file.display()),
-        None => println!("  archive   where MICROBLOG_ARCHIVE_URL says"),
+        None => println!("  archive   from MICROBLOG_ARCHIVE_URL"),
     }
     println!("  data      {}", data.path().display());
 }
 
-/// Tells that all of it serves, and three commands to try.
+/// Prints that all servers are ready, and commands to try.
 pub(super) fn ready(port_base: u16) {
     let [gateway, user, relation, ..] = SERVERS.each_ref().map(|server| server.url(port_base));
     let program = program();
-    let import = called(
+    let import = with_flags(
         format!("{program} import"),
         [("--user-url", &user, USER_URL), ("--relation-url", &relation, RELATION_URL)],
     );
-    let demo = called(format!("{program} demo"), [("--gateway-url", &gateway, GATEWAY_URL)]);
+    let demo = with_flags(format!("{program} demo"), [("--gateway-url", &gateway, GATEWAY_URL)]);
     println!(
         "ready
 
 Try next, in another terminal and in this order:
 
-  # bring in a follow graph, `follower following` per line; a file's name in place of -, gzipped or not
+  # import a follow graph, `follower following` per line; replace - by a file name, gzipped or not
   printf 'ada bob\\nbob ada\\ncleo ada\\n' | {import} -
 
   # who follows ada?
   {BUF_CURL} -d '{{\"user\": {{\"name\": \"ada\"}}}}' \\
     {gateway}/microblog.gateway.v1.GatewayService/ViewFollowers
 
-  # a tour through what there is
+  # run a tour through the API
   {demo}
 
-Ctrl-C stops everything; the data stay."
+Ctrl-C stops all servers; the data persist."
     );
 }
 
-/// Tells how to look at the demo graph: a home timeline, followers, and a post of the one with the
-/// most followers.
-pub(super) fn sample(port_base: u16, sample: &Sample, post_id: Option<u64>) {
+/// Prints how to look at the demo graph: a home timeline, followers, and a post of the most
+/// followed account.
+pub(super) fn demo_graph(port_base: u16, graph: &DemoGraph, post_id: Option<u64>) {
     let gateway = SERVERS[0].url(port_base);
-    let Sample { star, viewer, .. } = sample;
+    let DemoGraph { most_followed: star, viewer, .. } = graph;
     println!(
         "
-The demo graph is there. To see it as {viewer} does, first the home timeline, and then the
+The demo graph is ready. To view the home timeline of {viewer}, and then the
 followers of {star}:
 
   token=$({BUF_CURL} -d '{{\"login\": \"{viewer}\", \"password\": \"{PASSWORD}\"}}' \\
@@ -80,7 +80,7 @@ followers of {star}:
     let Some(post_id) = post_id else { return };
     println!(
         "
-And a post of {star}, with what is said about it:
+And a post of {star}, with its comments:
 
   {BUF_CURL} -H \"authorization: Bearer $token\" -d '{{\"post_id\": {post_id}}}' \\
     {gateway}/microblog.gateway.v1.GatewayService/ViewPost
@@ -89,17 +89,17 @@ And a post of {star}, with what is said about it:
     );
 }
 
-/// Adds those addresses to a command that are not the ones it takes by itself.
-fn called<const N: usize>(command: String, addresses: [(&str, &String, &str); N]) -> String {
-    let unusual = addresses.into_iter().filter(|(_, address, default)| address != default);
-    unusual.fold(command, |command, (flag, address, _)| format!("{command} {flag} {address}"))
+/// Adds the flags of URLs that differ from the defaults.
+fn with_flags<const N: usize>(command: String, addresses: [(&str, &String, &str); N]) -> String {
+    let changed = addresses.into_iter().filter(|(_, address, default)| address != default);
+    changed.fold(command, |command, (flag, address, _)| format!("{command} {flag} {address}"))
 }
 
-/// Returns this program as it was called, fit to be pasted into a shell.
+/// Returns this program's name as it was called, quoted for a shell.
 fn program() -> String {
     let program = env::args().next().unwrap_or_else(|| "microblog".to_owned());
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
-    if program.chars().all(plain) {
+    let is_safe = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    if program.chars().all(is_safe) {
         program
     } else {
         format!("'{}'", program.replace('\'', r"'\''"))

@@ -1,19 +1,19 @@
-//! Servers whose addresses are wrong, or lead to where nobody lets them in: what they say of it.
+//! Errors of servers with invalid URLs or wrong credentials.
 
 use microblog_testkit::{Authority, RedisServer, Sentinels, connect, redis};
 
 use crate::{
     canaries::Canaries,
-    collected::Collected,
+    outputs::Outputs,
     server::{Server, Variables, private_file},
     stores::Archive,
 };
 
-/// A server with a variable that has a secret in it.
+/// A server with a variable that contains a secret.
 struct Case {
     service: &'static str,
     variables: Variables,
-    /// What it says, so that it is known to have come so far.
+    /// The expected log text, which shows that the server got this far.
     says: &'static str,
 }
 
@@ -24,7 +24,7 @@ struct Cases<'a> {
 }
 
 impl Cases<'_> {
-    /// Adds one. In the value, `SECRET` stands for the secret.
+    /// Adds a case. `SECRET` in the value stands for the secret.
     fn add(&mut self, service: &'static str, variable: &str, value: &str, says: &'static str) {
         let secret = self.canaries.make(&format!("{variable}={value}"));
         let value = value.replace("SECRET", &secret);
@@ -32,11 +32,11 @@ impl Cases<'_> {
         self.cases.push(Case { service, variables, says });
     }
 
-    /// Starts them all, waits until each has said what it has to say, and stops them.
+    /// Starts all servers, waits for the expected log of each, and stops them.
     async fn watch(self, variables: &[(&str, String)]) {
         let common = variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
         let common: Variables = common.collect();
-        let mut collected = Collected::default();
+        let mut outputs = Outputs::default();
         let start = |case: Case| {
             let variables = [common.clone(), case.variables].concat();
             (Server::spawn(case.service, &variables), case.says)
@@ -46,14 +46,14 @@ impl Cases<'_> {
             server.says(says).await;
             server.stop().await;
             server.assert_no_panic();
-            collected.add(format!("{} that said `{says}`", server.name), server.said());
+            outputs.add(format!("{} that said `{says}`", server.name), server.said());
         }
-        collected.assert_keeps(self.canaries);
+        outputs.assert_keeps(self.canaries);
     }
 }
 
 #[tokio::test]
-async fn addresses_of_redis_are_not_shown_whatever_is_wrong_with_them() {
+async fn invalid_redis_urls_are_not_printed() {
     let canaries = Canaries::new();
     let redis = RedisServer::start().await;
     let there = redis.port();
@@ -79,7 +79,7 @@ async fn addresses_of_redis_are_not_shown_whatever_is_wrong_with_them() {
 }
 
 #[tokio::test]
-async fn addresses_of_archives_are_not_shown_whatever_is_wrong_with_them() {
+async fn invalid_archive_urls_are_not_printed() {
     const AWAY: &str = "the archive does not answer";
     let canaries = Canaries::new();
     let redis = RedisServer::start().await;
@@ -88,9 +88,9 @@ async fn addresses_of_archives_are_not_shown_whatever_is_wrong_with_them() {
     for (value, says) in [
         ("postgres://post:SECRET@127.0.0.1:port/archive", "invalid port number"),
         ("postgres://post:SECRET/x@127.0.0.1/archive", "invalid port number"),
-        ("postgres://post:7/SECRET@127.0.0.1/archive", "percent-encoded"),
-        ("postgres://post:7?SECRET@127.0.0.1/archive", "percent-encoded"),
-        ("postgres://post:7#SECRET@127.0.0.1/archive", "percent-encoded"),
+        ("postgres://post:7/SECRET@127.0.0.1/archive", "percent-encode"),
+        ("postgres://post:7?SECRET@127.0.0.1/archive", "percent-encode"),
+        ("postgres://post:7#SECRET@127.0.0.1/archive", "percent-encode"),
         ("post:SECRET@127.0.0.1/archive", "the archive's address begins with"),
         ("mysql://post:SECRET@127.0.0.1/archive", "the archive's address begins with"),
         ("SECRET", "the archive's address is no URL"),
@@ -98,20 +98,20 @@ async fn addresses_of_archives_are_not_shown_whatever_is_wrong_with_them() {
         ("postgres://post@127.0.0.1:1/archive?password=SECRET", AWAY),
         ("postgres://post:SECRET@127.0.0.1:1/archive?sslmode=none", AWAY),
         ("postgres://post:%FFSECRET@127.0.0.1:1/archive", AWAY),
-        // The driver does not know this one of PostgreSQL's own parameters.
+        // The driver does not support this PostgreSQL parameter.
         ("postgres://post@127.0.0.1:1/archive?sslpassword=SECRET", "sslpassword"),
         (&archive.url("SECRET"), "password authentication failed"),
     ] {
         cases.add("post", "MICROBLOG_ARCHIVE_URL", value, says);
     }
     let redis_url = ("MICROBLOG_REDIS_URL", redis.url("post"));
-    // All start at once, and to prove a password takes long then.
+    // All servers start concurrently, and password authentication is then slow.
     let patient = ("MICROBLOG_ARCHIVE_TIMEOUT_MS", "20000".to_owned());
     cases.watch(&[("MICROBLOG_LOG", "trace".to_owned()), redis_url, patient]).await;
 }
 
 #[tokio::test]
-async fn addresses_of_collectors_are_not_shown_whatever_is_wrong_with_them() {
+async fn invalid_collector_urls_are_not_printed() {
     let canaries = Canaries::new();
     let mut cases = Cases { canaries: &canaries, cases: Vec::new() };
     let endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT";
@@ -133,7 +133,7 @@ async fn addresses_of_collectors_are_not_shown_whatever_is_wrong_with_them() {
 }
 
 #[tokio::test]
-async fn files_of_keys_are_not_shown_whatever_is_wrong_with_them() {
+async fn invalid_key_files_are_not_printed() {
     let canaries = Canaries::new();
     let mut cases = Cases { canaries: &canaries, cases: Vec::new() };
     let directory = tempfile::tempdir().unwrap();
@@ -157,7 +157,7 @@ async fn files_of_keys_are_not_shown_whatever_is_wrong_with_them() {
 }
 
 #[tokio::test]
-async fn passwords_of_sentinels_are_not_shown_right_or_wrong() {
+async fn sentinel_passwords_are_not_printed() {
     let canaries = Canaries::new();
     let sentinels = Sentinels::start().await;
     let url = sentinels.url("user");
@@ -182,7 +182,7 @@ async fn passwords_of_sentinels_are_not_shown_right_or_wrong() {
         .await;
 }
 
-/// Returns the hosts and ports in an address.
+/// Returns the hosts and ports of a URL.
 fn places(url: &str) -> impl Iterator<Item = &str> {
     let (_, hosts) = url.rsplit_once('@').unwrap();
     hosts.split('/').next().unwrap().split(',')

@@ -1,4 +1,4 @@
-//! All of it in one process, by `microblog up`, and the commands that call it.
+//! `microblog up` with all servers in one process, and the commands that call it.
 
 use std::{
     fs,
@@ -12,24 +12,24 @@ use nix::sys::signal::{Signal, kill};
 
 use crate::{
     canaries::{Canaries, word},
-    collected::Collected,
+    client::Client,
+    collector::{Collector, KEY_HEADER},
     launcher::{Launcher, PROGRAM},
-    receiver::{KEY_HEADER, Receiver},
+    outputs::Outputs,
     server::scrape,
     stores::Archive,
-    visitor::Visitor,
 };
 
 const STOP: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn the_launcher_shows_no_secret_of_its_own_or_of_anybody_else() {
+async fn the_launcher_does_not_print_secrets() {
     let canaries = Canaries::new();
-    let mut collected = Collected::default();
+    let mut outputs = Outputs::default();
     let archive_password = canaries.make("the password of the archive");
     let archive = Archive::start(&archive_password).await;
-    let (receiver, receiver_at, _receiving) = Receiver::start();
-    let receiver_password = canaries.make("the password of the collector");
+    let (collector, collector_at, _receiving) = Collector::start();
+    let collector_password = canaries.make("the password of the collector");
     let key = canaries.make("the key for the collector");
     let (public, metrics_port) = (word(20), free_port());
 
@@ -37,7 +37,7 @@ async fn the_launcher_shows_no_secret_of_its_own_or_of_anybody_else() {
     command
         .env("MICROBLOG_LOG", "trace")
         .env("MICROBLOG_ARCHIVE_URL", archive.url(&archive_password))
-        .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://s:{receiver_password}@{receiver_at}"))
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://s:{collector_password}@{collector_at}"))
         .env("OTEL_EXPORTER_OTLP_HEADERS", format!("{KEY_HEADER}={key}"))
         .env("OTEL_SERVICE_NAME", &public)
         .env("OTEL_BSP_SCHEDULE_DELAY", "50")
@@ -50,32 +50,32 @@ async fn the_launcher_shows_no_secret_of_its_own_or_of_anybody_else() {
         canaries.add(&format!("the password of {user} in Redis"), password);
     }
     let trace_id = format!("{:032x}", rand::random_range(1..u128::MAX));
-    let other = Visitor::join(&launcher.url(0), &canaries, &trace_id).await;
-    let mut visitor = Visitor::join(&launcher.url(0), &canaries, &trace_id).await;
-    visitor.visit(&other).await;
-    import(&launcher, &canaries, &mut collected);
-    collected.add("the metrics page", scrape(metrics_port));
-    collected.add("the command line", command_line(&data.join("lock")));
-    collected.add("the command line of Redis", command_line(&data.join("redis/redis.pid")));
+    let other = Client::join(&launcher.url(0), &canaries, &trace_id).await;
+    let mut client = Client::join(&launcher.url(0), &canaries, &trace_id).await;
+    client.visit(&other).await;
+    import(&launcher, &canaries, &mut outputs);
+    outputs.add("the metrics page", scrape(metrics_port));
+    outputs.add("the command line", command_line(&data.join("lock")));
+    outputs.add("the command line of Redis", command_line(&data.join("redis/redis.pid")));
     kill(launcher.redis(), Signal::SIGKILL).unwrap();
-    launcher.wait_to_say("starting it again in");
+    launcher.wait_to_say("restarting in");
     launcher.signal(Signal::SIGTERM);
     assert!(launcher.ended(STOP).success());
-    collected.add("the log", launcher.said());
-    collected.add("what Redis logs", fs::read_to_string(data.join("redis/redis.log")).unwrap());
-    collected.add("spans", receiver.spans());
-    collected.add("what callers are told", visitor.told());
+    outputs.add("the log", launcher.said());
+    outputs.add("what Redis logs", fs::read_to_string(data.join("redis/redis.log")).unwrap());
+    outputs.add("spans", collector.spans());
+    outputs.add("responses to the client", client.recorded());
 
-    collected.assert_keeps(&canaries);
-    collected.assert_tells("the log", "starting it again in");
-    collected.assert_tells("the metrics page", &public);
-    collected.assert_tells("spans", &public);
-    collected.assert_tells("the command line", data.to_str().unwrap());
-    collected.assert_tells("what callers are told", "BAD_CREDENTIALS");
+    outputs.assert_keeps(&canaries);
+    outputs.assert_contains("the log", "restarting in");
+    outputs.assert_contains("the metrics page", &public);
+    outputs.assert_contains("spans", &public);
+    outputs.assert_contains("the command line", data.to_str().unwrap());
+    outputs.assert_contains("responses to the client", "BAD_CREDENTIALS");
 }
 
-/// Imports accounts with a password, as one does: given by the environment.
-fn import(launcher: &Launcher, canaries: &Canaries, collected: &mut Collected) {
+/// Imports accounts with a password from the environment.
+fn import(launcher: &Launcher, canaries: &Canaries, outputs: &mut Outputs) {
     let edges = tempfile::NamedTempFile::new().unwrap();
     fs::write(edges.path(), "imported_one imported_two\n").unwrap();
     for password in [
@@ -86,11 +86,11 @@ fn import(launcher: &Launcher, canaries: &Canaries, collected: &mut Collected) {
         command.arg("import").arg(edges.path()).env("MICROBLOG_IMPORT_PASSWORD", password);
         command.args(["--user-url", &launcher.url(1), "--relation-url", &launcher.url(2)]);
         let Output { stdout, stderr, .. } = command.output().unwrap();
-        collected.add("the import", String::from_utf8([stdout, stderr].concat()).unwrap());
+        outputs.add("the import", String::from_utf8([stdout, stderr].concat()).unwrap());
     }
 }
 
-/// Returns how the process was started whose number is in a file.
+/// Returns the command line of the process in a PID file.
 fn command_line(file: &Path) -> String {
     let number = fs::read_to_string(file).unwrap();
     let bytes = fs::read(format!("/proc/{}/cmdline", number.trim())).unwrap();

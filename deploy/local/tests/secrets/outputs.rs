@@ -1,17 +1,17 @@
-//! All that was seen from outside, and by what it was told.
+//! Outputs outputs, by their source.
 
 use crate::canaries::Canaries;
 
-/// What was seen.
+/// The outputs.
 #[derive(Default)]
-pub(crate) struct Collected(Vec<(String, String)>);
+pub(crate) struct Outputs(Vec<(String, String)>);
 
-impl Collected {
+impl Outputs {
     pub(crate) fn add(&mut self, source: impl Into<String>, text: impl Into<String>) {
         self.0.push((source.into(), text.into()));
     }
 
-    /// Asserts that no secret is in it.
+    /// Asserts that no output contains a secret.
     pub(crate) fn assert_keeps(&self, canaries: &Canaries) {
         let leaks: Vec<String> = self
             .0
@@ -24,14 +24,14 @@ impl Collected {
         assert!(leaks.is_empty(), "{} leaks:\n{}", leaks.len(), leaks.concat());
     }
 
-    /// Asserts that what everybody may know is in everything from these sources: they are there, and
-    /// were looked at.
-    pub(crate) fn assert_tells(&self, source: &str, public: &str) {
+    /// Asserts that all outputs of these sources contain a public text, which shows that they were
+    /// outputs and searched.
+    pub(crate) fn assert_contains(&self, source: &str, public: &str) {
         let mut texts = self.0.iter().filter(|(of, _)| of.starts_with(source)).peekable();
         assert!(texts.peek().is_some(), "nothing from {source}");
         for (of, text) in texts {
             let length = text.len();
-            assert!(text.contains(public), "{of} does not tell `{public}` in {length} bytes");
+            assert!(text.contains(public), "{of} does not contain `{public}` in {length} bytes");
         }
     }
 }

@@ -1,16 +1,15 @@
-//! The data directory: whose it is at the moment, the files that the private redis-server is
-//! started with, and where the archive of posts is. Knows redis-server's configuration; starts
-//! nothing.
+//! The data directory: its lock, the configuration of the private redis-server, and the archive of
+//! posts.
 //!
 //! ```text
-//! lock               locked by the launcher that runs here; its process id
-//! sample             there once the demo graph is complete
+//! lock               locked by the running launcher; its process id
+//! sample             exists when the demo graph is complete
 //! archive.sqlite     all posts, with archive.sqlite-wal and -shm while it is in use
-//! redis/passwords    `user password` per line, made at random at the first start
+//! redis/passwords    `user password` per line, generated at the first start
 //! redis/redis.conf   written at each start, like users.acl
 //! redis/users.acl    the project's, with hashes of the passwords
 //! redis/redis.pid    while redis-server runs
-//! redis/redis.log    of this run; redis.log.old of the one before
+//! redis/redis.log    of this run; redis.log.old of the previous run
 //! redis/appendonlydir/   the data
 //! ```
 
@@ -29,19 +28,19 @@ use super::access::{Access, Passwords};
 
 const REDIS_CONF: &str = include_str!("../../../redis/redis.conf");
 
-/// What stands for itself in the path of an address: the unreserved characters of RFC 3986, and the
-/// sign between the path's parts.
-const PLAIN: &AsciiSet =
+/// Characters of a URL path that are not percent-encoded: the unreserved characters of RFC 3986,
+/// and the slash.
+const PATH_UNESCAPED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
-/// A data directory, locked for this process as long as the value lives.
+/// A data directory, locked for this process while the value lives.
 pub struct DataDir {
     path: PathBuf,
     _lock: File,
 }
 
 impl DataDir {
-    /// Makes the directory where it is missing, and locks it.
+    /// Creates the directory if it does not exist, and locks it.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let named = || format!("cannot use the data directory {}", path.display());
         DirBuilder::new()
@@ -54,38 +53,38 @@ impl DataDir {
         Ok(Self { path, _lock: lock })
     }
 
-    /// Returns where it is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the file that is there once the demo graph is complete.
-    pub(super) fn sample_mark(&self) -> PathBuf {
+    /// Returns the file that exists when the demo graph is complete.
+    pub(super) fn demo_data_mark(&self) -> PathBuf {
         self.path.join("sample")
     }
 
-    /// Returns the file that has all posts.
+    /// Returns the file of the archive.
     pub(super) fn archive(&self) -> PathBuf {
         self.path.join("archive.sqlite")
     }
 
-    /// Makes the file that has all posts where it is missing, for its owner alone, and returns its
-    /// address for the post service.
+    /// Creates the file of the archive if it does not exist, readable by the owner only, and
+    /// returns its URL for the post service.
     pub fn prepare_archive(&self) -> anyhow::Result<String> {
         let file = self.archive();
         let named = || format!("cannot use {}", file.display());
-        // SQLite would let everybody read it. What it puts beside the file is for the same people.
+        // SQLite would make it world-readable. Its -wal and -shm files get the same permissions.
         OpenOptions::new().append(true).create(true).mode(0o600).open(&file).with_context(named)?;
         let path = file.to_str().context("its name is not UTF-8").with_context(named)?;
-        Ok(format!("sqlite://{}?mode=rwc", utf8_percent_encode(path, PLAIN)))
+        Ok(format!("sqlite://{}?mode=rwc", utf8_percent_encode(path, PATH_UNESCAPED)))
     }
 
-    /// Returns the file in which redis-server notes its process id.
+    /// Returns redis-server's PID file.
     pub(super) fn redis_pid_file(&self) -> PathBuf {
         self.redis_file("redis.pid")
     }
 
-    /// Returns the configuration that redis-server is started with.
+    /// Returns redis-server's configuration file.
     pub(super) fn redis_conf(&self) -> PathBuf {
         self.redis_file("redis.conf")
     }
@@ -95,7 +94,7 @@ impl DataDir {
         self.redis_file("redis.log")
     }
 
-    /// Puts the last run's log aside.
+    /// Renames the previous run's log.
     pub(super) fn rotate_redis_log(&self) -> io::Result<()> {
         match fs::rename(self.redis_log(), self.redis_file("redis.log.old")) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -103,7 +102,7 @@ impl DataDir {
         }
     }
 
-    /// Writes what redis-server reads at its start, and returns how to talk to it.
+    /// Writes redis-server's configuration, and returns its address and credentials.
     pub fn prepare_redis(&self, port: u16) -> anyhow::Result<Access> {
         let passwords = self.passwords().context("cannot read or write redis/passwords")?;
         write_private(&self.redis_file("users.acl"), &passwords.acl())?;
@@ -115,7 +114,7 @@ impl DataDir {
         self.path.join("redis").join(name)
     }
 
-    /// Returns the passwords of all users, after making those that are missing.
+    /// Returns the passwords of all users, and generates missing ones.
     fn passwords(&self) -> io::Result<Passwords> {
         let file = self.redis_file("passwords");
         let lines = match fs::read_to_string(&file) {
@@ -131,9 +130,9 @@ impl DataDir {
 
     fn conf(&self, port: u16) -> anyhow::Result<String> {
         let mut conf = REDIS_CONF.to_owned();
-        // Of two lines about the same thing, the later one counts.
+        // The last of several lines for an option wins.
         writeln!(conf, "\nbind 127.0.0.1\nport {port}\ndaemonize no\nlogfile \"\"")?;
-        // The process can be told by the file that it was started with, which a title would hide.
+        // The configuration file's path identifies the process; a process title would hide it.
         writeln!(conf, "set-proc-title no")?;
         for (name, path) in [
             ("dir", self.path.join("redis")),
@@ -141,7 +140,7 @@ impl DataDir {
             ("pidfile", self.redis_pid_file()),
         ] {
             let Some(path) = path.to_str().filter(|path| !path.contains(char::is_control)) else {
-                bail!("the data directory's name has characters that redis-server cannot read");
+                bail!("the data directory's name has characters that redis-server cannot parse");
             };
             let path = path.replace('\\', "\\\\").replace('"', "\\\"");
             writeln!(conf, "{name} \"{path}\"")?;
@@ -169,7 +168,7 @@ fn lock(path: &Path) -> anyhow::Result<File> {
             let mut holder = String::new();
             file.read_to_string(&mut holder)?;
             bail!(
-                "another microblog (process {}) is running on it: stop that one, or give another \
+                "another microblog (process {}) uses this data directory: stop it, or use another \
                  --data-dir and --port-base",
                 holder.trim()
             )
@@ -178,7 +177,7 @@ fn lock(path: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// Writes a file that only its owner may read, whole or not at all.
+/// Atomically writes a file that only its owner may read.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let written = path.with_extension("new");
     let mut file =
@@ -193,14 +192,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passwords_stay_the_same_between_runs() {
+    fn passwords_persist_between_runs() {
         let dir = tempfile::tempdir().unwrap();
         let first = DataDir::open(dir.path()).unwrap().passwords().unwrap();
         assert!(DataDir::open(dir.path()).unwrap().passwords().unwrap() == first);
     }
 
     #[test]
-    fn the_archive_has_an_address_whatever_the_directory_is_called() {
+    fn the_archive_url_escapes_the_path() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("what? a #1 100% diré");
         let data = DataDir::open(&path).unwrap();
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_in_use_is_refused_with_the_process_that_uses_it() {
+    fn the_error_for_a_locked_directory_names_the_process() {
         let dir = tempfile::tempdir().unwrap();
         let first = DataDir::open(dir.path()).unwrap();
         let error = format!("{:#}", DataDir::open(dir.path()).err().unwrap());

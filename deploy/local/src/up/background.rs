@@ -1,5 +1,5 @@
-//! What goes on beside the servers: says when they are ready, makes the demo graph, and tells
-//! people that their Ctrl-C was heard. The servers see to themselves.
+//! A dedicated thread beside the servers: reports readiness, creates the demo graph, and handles
+//! Ctrl-C for the launcher. The servers handle their own shutdown.
 
 use std::{io, path::PathBuf, process, thread, time::Duration};
 
@@ -10,36 +10,36 @@ use tokio::{
     time,
 };
 
-use super::{announce, sample, services::SERVERS};
+use super::{demo_data, messages, services::SERVERS};
 use crate::{keys::Keys, remote};
 
-const POLL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const LAST_GRACE: Duration = Duration::from_secs(1);
-// As shells have it: 128 and the number of SIGINT.
+// The exit code of shells: 128 plus the number of SIGINT.
 const INTERRUPTED: i32 = 130;
 
-/// Starts all that, in a thread of its own that ends with the process. `sample_mark` asks for the
-/// demo graph, which is made as the system, with the servers' keys.
+/// Starts the thread, which ends with the process. With `demo_data_mark`, it creates the demo
+/// graph, as the identity `system` of the servers' keys.
 pub(super) fn start(
     port_base: u16,
-    sample_mark: Option<PathBuf>,
+    demo_data_mark: Option<PathBuf>,
     keys: Keys,
 ) -> anyhow::Result<()> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let signals = {
         let _runtime = runtime.enter();
-        Signals::new().context("cannot listen for signals")?
+        Signals::new().context("cannot register signal handlers")?
     };
     thread::Builder::new()
-        .name("companion".to_owned())
-        .spawn(move || runtime.block_on(attend(signals, port_base, sample_mark, keys)))?;
+        .name("background".to_owned())
+        .spawn(move || runtime.block_on(run(signals, port_base, demo_data_mark, keys)))?;
     Ok(())
 }
 
-async fn attend(mut signals: Signals, port_base: u16, sample_mark: Option<PathBuf>, keys: Keys) {
+async fn run(mut signals: Signals, port_base: u16, demo_data_mark: Option<PathBuf>, keys: Keys) {
     tokio::select! {
-        outcome = accompany(port_base, sample_mark, &keys) => {
-            if let Err(error) = outcome {
+        result = wait_and_create_demo_data(port_base, demo_data_mark, &keys) => {
+            if let Err(error) = result {
                 eprintln!("error: {error:#}");
             }
             signals.next().await;
@@ -48,30 +48,34 @@ async fn attend(mut signals: Signals, port_base: u16, sample_mark: Option<PathBu
     }
     println!("stopping once the calls under way are done; a second Ctrl-C ends it at once");
     signals.next().await;
-    // The servers do not wait for calls any more; redis-server is quick, too, unless it is stuck.
+    // After a second signal, the servers do not wait for calls. redis-server stops quickly, unless
+    // it is stuck.
     time::sleep(LAST_GRACE).await;
     process::exit(INTERRUPTED);
 }
 
-async fn accompany(
+async fn wait_and_create_demo_data(
     port_base: u16,
-    sample_mark: Option<PathBuf>,
+    demo_data_mark: Option<PathBuf>,
     keys: &Keys,
 ) -> anyhow::Result<()> {
     for server in &SERVERS {
         let channel = remote::channel(&server.url(port_base))?;
         while !remote::is_serving(channel.clone()).await.unwrap_or(false) {
-            time::sleep(POLL).await;
+            time::sleep(POLL_INTERVAL).await;
         }
     }
-    announce::ready(port_base);
-    if let Some(mark) = sample_mark {
-        sample::ensure(port_base, &mark, keys).await.context("cannot make the demo graph")?;
+    messages::ready(port_base);
+    if let Some(mark) = demo_data_mark {
+        let created = demo_data::ensure(port_base, &mark, keys).await;
+        if let Some((graph, post_id)) = created.context("cannot create the demo graph")? {
+            messages::demo_graph(port_base, &graph, post_id);
+        }
     }
     Ok(())
 }
 
-/// The signals that ask the process to stop.
+/// SIGINT and SIGTERM.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,

@@ -1,5 +1,5 @@
-//! What the accounts of the demo graph post, repost, like and comment: those with the most followers
-//! post, and their followers do the rest. The same each time it is planned. Pure.
+//! The demo posts, reposts, likes and comments: the most followed accounts post, and their
+//! followers react. Deterministic.
 
 use std::cmp::Reverse;
 
@@ -10,14 +10,13 @@ use rand::{
 };
 use uuid::Builder;
 
-use super::Sample;
+use super::graph::DemoGraph;
 
 const SEED: u64 = 2025;
 const COMMENTS_MAX: usize = 4;
 const REPOSTS_MAX: usize = 3;
 
-/// Each of those who post takes one, in turn, as often as there are any left; `@` is somebody who
-/// follows them.
+/// Texts of posts, which the authors take in turn; `@` stands for a follower of the author.
 const TEXTS: [&str; 20] = [
     "First light over the harbour. #morning",
     "Who else is learning #rust this winter?",
@@ -59,36 +58,36 @@ const COMMENTS: [&str; 12] = [
 const REPOSTS: [&str; 6] =
     ["", "", "This.", "For all who asked #found", "So true", "Look at that!"];
 
-/// A post, and what belongs to it. People are places in the list of names.
+/// A post with its comments, likes and reposts. Accounts are indexes into the names.
 pub(super) struct Planned {
-    pub(super) said: Said,
+    pub(super) said: Text,
     pub(super) likers: Vec<usize>,
-    /// Each answers the one before.
-    pub(super) comments: Vec<Said>,
-    /// Each reposts the one before.
-    pub(super) reposts: Vec<Said>,
+    /// Each comment answers the previous one.
+    pub(super) comments: Vec<Text>,
+    /// Each repost repeats the previous one.
+    pub(super) reposts: Vec<Text>,
 }
 
-/// Something that somebody says.
-pub(super) struct Said {
+/// A text of an author.
+pub(super) struct Text {
     pub(super) author: usize,
     pub(super) text: String,
     request: [u8; 16],
 }
 
-impl Said {
-    /// Returns the id of the request that says it, which is the same each time.
+impl Text {
+    /// Returns the request id, which is deterministic.
     pub(super) fn request_id(&self) -> String {
         Builder::from_random_bytes(self.request).into_uuid().to_string()
     }
 }
 
-/// Returns all posts, in the order of time.
-pub(super) fn plan(sample: &Sample) -> Vec<Planned> {
+/// Returns all posts, in order of creation.
+pub(super) fn plan(graph: &DemoGraph) -> Vec<Planned> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(SEED);
-    let names: Vec<&str> = sample.list.names().collect();
+    let names: Vec<&str> = graph.list.names().collect();
     let mut followers = vec![Vec::new(); names.len()];
-    for edge in &sample.list.edges {
+    for edge in &graph.list.edges {
         followers[edge.target as usize].push(edge.follower as usize);
     }
     let mut authors: Vec<usize> = (0..names.len()).collect();
@@ -111,26 +110,26 @@ fn planned(
     text: String,
     followers: &[usize],
 ) -> Planned {
-    let said = said(random, author, text);
+    let said = text_of(random, author, text);
     let likers = followers[..random.random_range(0..=followers.len())].to_vec();
     let mut comments = Vec::new();
     for n in 0..random.random_range(1..=COMMENTS_MAX) {
-        // Every other one is the author's.
+        // Every other text is the author's.
         let by = if n % 2 == 1 { Some(&author) } else { followers.choose(random) };
-        comments.extend(by.map(|&by| one_of(random, by, &COMMENTS)));
+        comments.extend(by.map(|&by| random_text(random, by, &COMMENTS)));
     }
     let count = random.random_range(0..=REPOSTS_MAX).min(followers.len());
-    let reposts = followers[..count].iter().map(|&by| one_of(random, by, &REPOSTS)).collect();
+    let reposts = followers[..count].iter().map(|&by| random_text(random, by, &REPOSTS)).collect();
     Planned { said, likers, comments, reposts }
 }
 
-fn one_of(random: &mut Xoshiro256PlusPlus, author: usize, texts: &[&str]) -> Said {
+fn random_text(random: &mut Xoshiro256PlusPlus, author: usize, texts: &[&str]) -> Text {
     let text = texts.choose(random).copied().unwrap_or_default().to_owned();
-    said(random, author, text)
+    text_of(random, author, text)
 }
 
-fn said(random: &mut Xoshiro256PlusPlus, author: usize, text: String) -> Said {
-    Said { author, text, request: random.random() }
+fn text_of(random: &mut Xoshiro256PlusPlus, author: usize, text: String) -> Text {
+    Text { author, text, request: random.random() }
 }
 
 #[cfg(test)]
@@ -140,24 +139,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_posts_are_the_same_each_time_and_each_request_has_an_id_of_its_own() {
-        let sample = Sample::generate().unwrap();
+    fn posts_are_deterministic_and_request_ids_are_unique() {
+        let graph = DemoGraph::generate().unwrap();
         let ids = || -> Vec<String> {
             let all = |planned: Planned| {
                 [planned.said].into_iter().chain(planned.comments).chain(planned.reposts)
             };
-            plan(&sample).into_iter().flat_map(all).map(|said| said.request_id()).collect()
+            plan(&graph).into_iter().flat_map(all).map(|said| said.request_id()).collect()
         };
         assert_eq!(ids(), ids());
         assert_eq!(ids().iter().collect::<BTreeSet<_>>().len(), ids().len());
     }
 
     #[test]
-    fn whom_a_post_mentions_has_an_account() {
-        let sample = Sample::generate().unwrap();
-        let names: BTreeSet<&str> = sample.list.names().collect();
+    fn mentioned_accounts_exist() {
+        let graph = DemoGraph::generate().unwrap();
+        let names: BTreeSet<&str> = graph.list.names().collect();
         let mut mentions = 0;
-        for planned in plan(&sample) {
+        for planned in plan(&graph) {
             for word in planned.said.text.split([' ', ',', '!']) {
                 if let Some(name) = word.strip_prefix('@') {
                     assert!(names.contains(name), "{name}");

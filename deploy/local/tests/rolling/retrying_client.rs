@@ -1,5 +1,5 @@
-//! Calls to two gateways as any sane client makes them: what may not have been done is asked for
-//! again, by the same request, at the other one.
+//! Calls to two gateways with retries: an ambiguous failure is retried with the same request id at
+//! the other gateway.
 
 use std::{
     cell::{Cell, RefCell},
@@ -21,36 +21,36 @@ use tonic::{
 
 pub(crate) type Gateway = GatewayServiceClient<Channel>;
 
-/// One server of each service is there at any moment, and the gateway looks for it by itself: who
-/// has to ask more often than this is not served.
+/// One server of each service always runs, and the gateway retries by itself. A call that needs
+/// more retries has failed.
 const REPEATS_MAX: usize = 2;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Longer than a server may take for its answer.
+/// Longer than a server's deadline.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Within it others go on, however slow the machine is.
+/// Timeout for progress on a slow machine.
 const PROGRESS: Duration = Duration::from_secs(120);
 
-/// A call that was not answered as it should be, however often it was repeated.
+/// A call that failed after all retries.
 #[derive(Debug)]
 pub(crate) struct Failed;
 
-/// What became of the calls of all people.
+/// Results of the calls of all people.
 #[derive(Default)]
 pub(crate) struct Tally {
     answered: Cell<u64>,
-    /// How many calls took so many repeats.
+    /// Number of calls by number of retries.
     repeated: RefCell<[u64; REPEATS_MAX + 1]>,
-    /// Why, and how often that was.
+    /// Number of retries by reason.
     reasons: RefCell<BTreeMap<String, u64>>,
     failed: RefCell<Vec<String>>,
     has_ended: Cell<bool>,
 }
 
 impl Tally {
-    /// Waits until so many more calls were answered.
+    /// Waits until this many more calls have succeeded.
     pub(crate) async fn more(&self, calls: u64) {
         let enough = self.answered.get() + calls;
-        eventually("calls go on", PROGRESS, async || {
+        eventually("calls make progress", PROGRESS, async || {
             self.assert_none_failed();
             self.answered.get() >= enough
         })
@@ -62,7 +62,7 @@ impl Tally {
         assert!(failed.is_empty(), "after {self}, these calls failed: {failed:#?}");
     }
 
-    /// Says that nobody needs to call any more.
+    /// Tells all people to stop.
     pub(crate) fn end(&self) {
         self.has_ended.set(true);
     }
@@ -89,14 +89,14 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Somebody who calls.
-pub(crate) struct Caller {
+/// A client with retries.
+pub(crate) struct RetryingClient {
     gateways: Vec<Gateway>,
     tally: Rc<Tally>,
 }
 
-impl Caller {
-    /// Returns one with connections of their own.
+impl RetryingClient {
+    /// Returns a client with its own connections.
     pub(crate) fn new(gateways: &[String], tally: &Rc<Tally>) -> Self {
         let connect = |url: &String| Endpoint::from_shared(url.clone()).unwrap().connect_lazy();
         let gateways = gateways.iter().map(connect).map(Gateway::new).collect();
@@ -107,7 +107,7 @@ impl Caller {
         &self.tally
     }
 
-    /// Makes a call, which may be repeated, by any of the gateways.
+    /// Makes an idempotent call by any of the gateways.
     pub(crate) async fn call<M: Clone, A>(
         &self,
         what: &str,
@@ -140,18 +140,18 @@ impl Caller {
                 None => return Err(self.fail(format!("{what}, repeated {repeats} times: {said}"))),
             }
         }
-        unreachable!("the pauses end before the numbers do")
+        unreachable!("the backoff is finite")
     }
 
-    /// Notes a call that failed.
+    /// Records a failed call.
     pub(crate) fn fail(&self, what: String) -> Failed {
         self.tally.failed.borrow_mut().push(what);
         Failed
     }
 }
 
-/// UNAVAILABLE, or a connection that broke, which tonic tells by other codes: no server said that,
-/// and so there is an error behind it.
+/// UNAVAILABLE, or a broken connection, which tonic maps to other codes: the status then has a
+/// source, since no server sent it.
 fn may_be_repeated(status: &Status) -> bool {
     status.code() == Code::Unavailable || status.source().is_some()
 }

@@ -62,7 +62,7 @@ pub struct Config {
 
     /// Memory, in bytes, for what each worker thread remembers of what it has read (the user service:
     /// accounts and their sessions; the post service: posts), for as long as Redis says that it has
-    /// not changed; 0 for none. Nothing is remembered of a cluster, or over TLS.
+    /// not changed; 0 for none. Nothing of a cluster is remembered.
     #[arg(long, env = "MICROBLOG_REDIS_RECALL_BYTES", default_value_t = RECALL_BYTES)]
     pub redis_recall_bytes: usize,
 

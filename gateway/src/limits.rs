@@ -169,7 +169,9 @@ impl Limits {
         meter
             .u64_observable_gauge("microblog.gateway.limits.callers")
             .with_unit("{caller}")
-            .with_description("Keys (viewers or addresses) with state, of 100,000 for each limit")
+            .with_description(
+                "Keys (viewers or addresses) with state; at most 100,000 for each rate limit",
+            )
             .with_callback(move |observer| observe(observer))
             .build();
     }

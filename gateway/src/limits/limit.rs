@@ -105,7 +105,7 @@ where
     }
 }
 
-/// PeriodicJob up to milliseconds: a client that retries even slightly early is rejected again.
+/// Rounds up to milliseconds: a client that retries even slightly early is rejected again.
 fn ceil_to_ms(wait: Duration) -> Duration {
     Duration::from_millis(wait.as_nanos().div_ceil(1_000_000) as u64)
 }

@@ -7,7 +7,11 @@
 //! has read the renewals sent meanwhile. A wrong claim is harmless: the step runs twice, the second
 //! time with a check for duplicates, and readers show an entry once.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use futures::future::join_all;
 use microblog_chassis::{PeriodicJob, message};
@@ -25,6 +29,9 @@ use crate::{
     metrics::{Metrics, Outcome},
     store::{ABANDONED_AFTER, RENEWAL_PERIOD, STEPS_MAX, Step, Store},
 };
+
+/// How many failing steps are remembered as logged.
+const LOGGED_MAX: usize = 10_000;
 
 /// The interval between claims of abandoned steps. Also the timeout of a blocking read.
 const CLAIM_PERIOD: Duration = Duration::from_millis(300);
@@ -56,12 +63,15 @@ pub(crate) struct FanoutWorkers {
     store: Store,
     fanout: Fanout,
     permits: Arc<Semaphore>,
+    /// Ids of steps of which a failure was logged.
+    logged: Arc<Mutex<HashSet<String>>>,
     metrics: Metrics,
 }
 
 impl FanoutWorkers {
     pub(crate) fn new(store: Store, fanout: Fanout, metrics: Metrics) -> Self {
-        Self { store, fanout, permits: Arc::new(Semaphore::new(STEPS_AT_ONCE)), metrics }
+        let permits = Arc::new(Semaphore::new(STEPS_AT_ONCE));
+        Self { store, fanout, permits, logged: Arc::default(), metrics }
     }
 
     /// Consumes a stream; never returns.
@@ -100,12 +110,19 @@ impl FanoutWorkers {
     }
 
     async fn claim_abandoned(&self, stream: &str) -> Result<(), Error> {
-        let idle = self.store.idle_steps(stream).await?;
-        for ids in idle.chunks(STEPS_MAX) {
-            let steps = self.store.claim(stream, ids).await?;
-            self.process(steps, true).await?;
+        let mut cursor = None;
+        loop {
+            let (idle, next) = self.store.idle_steps(stream, cursor.as_deref()).await?;
+            for ids in idle.chunks(STEPS_MAX) {
+                let steps = self.store.claim(stream, ids).await?;
+                self.process(steps, true).await?;
+            }
+            // To the last page: steps that never succeed must not hide those behind them.
+            match next {
+                Some(_) => cursor = next,
+                None => return Ok(()),
+            }
         }
-        Ok(())
     }
 
     // Runs all steps to completion. One failed step does not block the others, unless the error is
@@ -117,8 +134,7 @@ impl FanoutWorkers {
 
     async fn step(&self, step: &Step, is_repeat: bool) -> Result<(), Error> {
         let Some(job) = &step.job else {
-            // Logged once, not at each claim.
-            if !is_repeat {
+            if self.is_first_failure(step) {
                 tracing::error!(?step, "unsupported fan-out job stays pending");
             }
             return Ok(());
@@ -141,14 +157,23 @@ impl FanoutWorkers {
         self.metrics.stepped(job.kind(), outcome, is_repeat, begun.elapsed());
         if let Err(failure) = &done {
             let error = failure as &dyn std::error::Error;
-            // `PeriodicJob` logs an outage. Other errors are logged at the first attempt only.
-            if failure.is_outage() || is_repeat {
+            // `PeriodicJob` logs an outage.
+            if failure.is_outage() || !self.is_first_failure(step) {
                 tracing::debug!(?step, error, "fan-out step failed");
             } else {
                 tracing::error!(?step, error, "fan-out step failed, will be retried");
             }
         }
         done
+    }
+
+    // Returns whether no failure of this step was logged before: it is retried every second or so.
+    fn is_first_failure(&self, step: &Step) -> bool {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() >= LOGGED_MAX {
+            logged.clear();
+        }
+        logged.insert(step.id().to_owned())
     }
 
     // Renews the claim on a step until it is dropped. Ignores errors: the step then fails too, or

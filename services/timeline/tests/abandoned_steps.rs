@@ -47,6 +47,19 @@ async fn abandon_step(admin: &mut MultiplexedConnection, author: u64, post: u64)
     let () = transaction.query_async(admin).await.unwrap();
 }
 
+/// Enqueues jobs that this version does not support, and reads them like a worker that then dies.
+async fn abandon_unsupported(admin: &mut MultiplexedConnection, author: u64, count: usize) {
+    let stream = stream_of(author);
+    let mut transaction = pipe();
+    transaction.atomic();
+    for _ in 0..count {
+        transaction.cmd("XADD").arg(&stream).arg("*").arg("job").arg("?").ignore();
+    }
+    transaction.cmd("XREADGROUP").arg("GROUP").arg("fanout").arg("worker").arg("COUNT").arg(count);
+    transaction.arg("STREAMS").arg(&stream).arg(">").ignore();
+    let () = transaction.query_async(admin).await.unwrap();
+}
+
 /// Returns the delivery count of each pending entry of a stream.
 async fn delivery_counts(admin: &mut MultiplexedConnection, stream: &str) -> Vec<u64> {
     let mut pending = cmd("XPENDING");
@@ -97,6 +110,20 @@ async fn more_abandoned_steps_than_one_claim_are_done() {
     }
     system.home_becomes(bob, &all).await;
     support::queue::drained(&system).await;
+}
+
+#[tokio::test]
+async fn unsupported_jobs_do_not_hide_the_steps_behind_them() {
+    let system = System::start(Single).await;
+    let (alice, bob) = (id(1), id(2));
+    system.follow(bob, alice).await;
+    let first = system.post(alice).await;
+    system.home_becomes(bob, &[first]).await;
+    let mut admin = system.redis.nodes()[0].admin().await;
+    abandon_unsupported(&mut admin, alice, 1_000).await;
+    let second = post_id(alice);
+    abandon_step(&mut admin, alice, second).await;
+    system.home_becomes(bob, &[second, first]).await;
 }
 
 /// Delays a step of a live worker, and what `meanwhile` does, while another replica runs.

@@ -7,7 +7,7 @@ use microblog_domain::Partition;
 use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
 
-use crate::{Call, Error, library::Composed, links::Links};
+use crate::{Call, Error, library::Composed, links::Links, route::of_partition};
 
 // A pipeline's commands: enough that a round trip costs nothing, few enough that they take
 // milliseconds.
@@ -33,16 +33,6 @@ struct Item {
 enum Request {
     Query(Cmd),
     Call(Call),
-}
-
-impl Item {
-    fn command(&self, library: &Composed) -> (Partition, Cow<'_, Cmd>) {
-        let command = match &self.request {
-            Request::Query(command) => Cow::Borrowed(command),
-            Request::Call(call) => Cow::Owned(call.command(library)),
-        };
-        (self.partition, command)
-    }
 }
 
 impl Batch {
@@ -96,31 +86,56 @@ impl Batch {
         links: &Links,
         library: &Composed,
     ) -> Result<Vec<Value>, Error> {
-        let room = Semaphore::new(IN_FLIGHT_MAX);
-        let mut pipelines = self.items.chunks(PIPELINE_MAX);
-        if let (Some(items), None) = (pipelines.next(), pipelines.next()) {
-            // The usual case.
-            return send_pipeline(items, links, library, &room).await;
+        let mut order: Vec<usize> = (0..self.items.len()).collect();
+        let is_cluster = links.is_cluster();
+        if is_cluster {
+            order.sort_by_key(|&index| self.items[index].partition);
         }
-        let pipelines = self.items.chunks(PIPELINE_MAX);
-        let sent = pipelines.map(|items| send_pipeline(items, links, library, &room));
-        Ok(try_join_all(sent).await?.into_iter().flatten().collect())
-    }
-}
+        let together = |a: &usize, b: &usize| {
+            !is_cluster || self.items[*a].partition == self.items[*b].partition
+        };
+        let pipelines = order.chunk_by(together).flat_map(|slot| slot.chunks(PIPELINE_MAX));
 
-async fn send_pipeline(
-    items: &[Item],
-    links: &Links,
-    library: &Composed,
-    room: &Semaphore,
-) -> Result<Vec<Value>, Error> {
-    // Never closed, and a pipeline is smaller than the room.
-    let _room = room.acquire_many(items.len() as u32).await;
-    let answers = links.commands(items.iter().map(|item| item.command(library)).collect()).await?;
-    if answers.len() == items.len() {
-        Ok(answers)
-    } else {
-        Err(Error::malformed("a pipeline got another number of answers than commands"))
+        let room = Semaphore::new(IN_FLIGHT_MAX);
+        let mut first = pipelines.clone();
+        if let (Some(indices), None) = (first.next(), first.next()) {
+            // The usual case. Alone, it is in the order added.
+            return self.send_pipeline(indices, links, library, &room).await;
+        }
+        let sent =
+            pipelines.clone().map(|indices| self.send_pipeline(indices, links, library, &room));
+        let answers = try_join_all(sent).await?;
+
+        let mut all = vec![Value::Nil; self.items.len()];
+        for (indices, answers) in pipelines.zip(answers) {
+            for (&index, answer) in indices.iter().zip(answers) {
+                all[index] = answer;
+            }
+        }
+        Ok(all)
+    }
+
+    async fn send_pipeline(
+        &self,
+        indices: &[usize],
+        links: &Links,
+        library: &Composed,
+        room: &Semaphore,
+    ) -> Result<Vec<Value>, Error> {
+        // Never closed, and a pipeline is smaller than the room.
+        let _room = room.acquire_many(indices.len() as u32).await;
+        let command = |&index: &usize| match &self.items[index].request {
+            Request::Query(command) => Cow::Borrowed(command),
+            Request::Call(call) => Cow::Owned(call.command(library)),
+        };
+        let commands = indices.iter().map(command).collect();
+        let partition = self.items[indices[0]].partition;
+        let answers = links.commands(commands, of_partition(partition)).await?;
+        if answers.len() == indices.len() {
+            Ok(answers)
+        } else {
+            Err(Error::malformed("a pipeline got another number of answers than commands"))
+        }
     }
 }
 

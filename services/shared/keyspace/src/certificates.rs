@@ -54,9 +54,18 @@ impl Files {
     }
 }
 
+/// Why there is no TLS configuration.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    #[error(transparent)]
+    Files(#[from] TlsError),
+    #[error("the system has no certificate authorities: name a file with --redis-ca-file")]
+    NoAuthorities,
+}
+
 /// Returns the TLS configuration for connections that the library does not make. Without a file of
 /// authorities, those of the system are trusted, as by the library.
-pub(crate) fn client_config(files: Option<&Files>) -> Result<ClientConfig, TlsError> {
+pub(crate) fn client_config(files: Option<&Files>) -> Result<ClientConfig, ConfigError> {
     let authorities = files.and_then(|files| files.authorities.as_ref());
     let identity = files.and_then(|files| files.identity.as_ref());
     let authorities = match authorities {
@@ -64,6 +73,9 @@ pub(crate) fn client_config(files: Option<&Files>) -> Result<ClientConfig, TlsEr
         None => {
             let mut authorities = RootCertStore::empty();
             authorities.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            if authorities.is_empty() {
+                return Err(ConfigError::NoAuthorities);
+            }
             authorities
         }
     };

@@ -36,6 +36,8 @@ pub(crate) enum PlanError {
     #[error(transparent)]
     Files(#[from] TlsError),
     #[error(transparent)]
+    Tls(#[from] certificates::ConfigError),
+    #[error(transparent)]
     Library(#[from] RedisError),
 }
 

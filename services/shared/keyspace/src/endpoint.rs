@@ -7,7 +7,7 @@ use futures::{
 use microblog_files::Reloaded;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError,
-    RedisResult, aio::MultiplexedConnection,
+    RedisResult, aio::MultiplexedConnection, cluster_async::ClusterConnection,
 };
 
 use crate::{
@@ -15,7 +15,6 @@ use crate::{
     address::{Address, Credentials, Node, Topology},
     certificates::Paths,
     clients::{Kind, Plan},
-    cluster::Cluster,
     connection::Connection,
     stream::Stream,
     trip::Server,
@@ -78,30 +77,20 @@ impl Endpoint {
         let connect = async {
             match self.primary().await? {
                 Some(node) => self.wire(&node, None).await.map(Connection::Node),
-                None => Ok(Connection::Cluster(Box::new(self.cluster().await?))),
+                None => self.cluster().await.map(Connection::Cluster),
             }
         };
         // Boxed: with a TLS handshake in it, its type is too deep for the compiler.
         self.in_time(connect).boxed()
     }
 
-    async fn cluster(&self) -> RedisResult<Cluster> {
-        let library = match &self.clients.current().kind {
-            Kind::Cluster(client) => client.get_async_connection().await?,
+    async fn cluster(&self) -> RedisResult<ClusterConnection> {
+        match &self.clients.current().kind {
+            Kind::Cluster(client) => client.get_async_connection().await,
             Kind::Single(_) | Kind::Sentinel { .. } => {
-                return Err((ErrorKind::InvalidClientConfig, "not a cluster").into());
+                Err((ErrorKind::InvalidClientConfig, "not a cluster").into())
             }
-        };
-        // The library has the other half of a call's time.
-        let answer_max = self.plan().timeout / 2;
-        let connect = async |node: Node| {
-            let connect = async { self.wire(&self.node(&node)?, None).await };
-            match tokio::time::timeout(self.plan().timeout / 4, connect).await {
-                Ok(connected) => connected,
-                Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
-            }
-        };
-        Cluster::connect(library, answer_max, connect).await
+        }
     }
 
     /// Returns whether [`Endpoint::connect_tracking`] can be.

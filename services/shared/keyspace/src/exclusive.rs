@@ -12,14 +12,13 @@ use redis::{
 use tokio::time::timeout;
 
 use crate::{
-    Error,
+    Error, cluster,
     connected::{Connected, Counted},
     endpoint::Endpoint,
     error::TimedOut,
     keyspace::decode,
     links::Links,
     lock::lock,
-    slots,
 };
 
 /// A pool for each node: few, since clusters have few nodes.
@@ -49,7 +48,7 @@ impl ExclusiveLinks {
             let generation = endpoint.generation();
             let node = match endpoint.primary().await? {
                 Some(node) => node,
-                None => endpoint.node(&slots::primary(links, Slot::for_key(key)).await?)?,
+                None => endpoint.node(&cluster::primary(links, Slot::for_key(key)).await?)?,
             };
             let name = node.addr().to_string();
             let connection = self.pool(&name, node, generation, endpoint)?.get().await;

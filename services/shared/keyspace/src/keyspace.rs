@@ -11,8 +11,8 @@ use tokio::sync::Mutex;
 
 use crate::{
     Batch, Call, Config, Error, Exclusive, Kind, Library, Page, Range, Recall, batch::is_general,
-    connected::Connected, endpoint::Endpoint, error::TimedOut, exclusive::ExclusiveLinks,
-    library::Composed, links::Links, page, recall::Id, route::Route, slots, trip::Trips,
+    cluster, connected::Connected, endpoint::Endpoint, error::TimedOut, exclusive::ExclusiveLinks,
+    library::Composed, links::Links, page, recall::Id, route, trip::Trips,
 };
 
 /// A service's part of Redis: a single server, a Sentinel group or a cluster, by its address.
@@ -69,8 +69,7 @@ impl Keyspace {
     where
         T: FromRedisValue + Send + 'a,
     {
-        let route = Route::of_command(&command);
-        Box::pin(async move { decode(self.inner.links.command(command, route).await?) })
+        Box::pin(async move { decode(self.inner.links.command(command, None).await?) })
     }
 
     /// Calls one function, in one round trip.
@@ -127,14 +126,14 @@ impl Inner {
         self.links.warm_up().await?;
         self.load().await?;
         if self.links.is_cluster() {
-            slots::serves(&self.links).await
+            cluster::serves(&self.links).await
         } else {
             self.is_primary().await
         }
     }
 
     async fn call(&self, call: Call) -> Result<Value, Error> {
-        let route = || call.first_key().map_or(Route::Any, Route::of_key);
+        let route = || call.first_key().map(route::of_key);
         let loads = self.loads.load(Ordering::Acquire);
         let answer = self.links.command(call.command(&self.library), route()).await?;
         if !is_general(&answer) {
@@ -179,7 +178,7 @@ impl Inner {
 
     // A replica answers and has the library of its primary, but refuses every write.
     async fn is_primary(&self) -> Result<(), Error> {
-        let answer = accept(self.links.command(redis::cmd("ROLE"), Route::Any).await?);
+        let answer = accept(self.links.command(redis::cmd("ROLE"), None).await?);
         let role = match answer {
             // Users from before the question was asked: a write will tell.
             Err(Error::Refused { code, .. }) if code == "NOPERM" => return Ok(()),
@@ -204,7 +203,7 @@ impl Inner {
         }
         let mut load = redis::cmd("FUNCTION");
         load.arg("LOAD").arg(&self.library.code);
-        let answers = slots::everywhere(&self.links, &load).await?;
+        let answers = cluster::everywhere(&self.links, &load).await?;
         tracing::info!(
             library = self.library.name,
             nodes = answers.len(),
@@ -223,7 +222,7 @@ impl Inner {
     async fn is_loaded(&self) -> Result<bool, Error> {
         let mut list = redis::cmd("FUNCTION");
         list.arg("LIST").arg("LIBRARYNAME").arg(&self.library.name);
-        let answers = slots::everywhere(&self.links, &list).await?;
+        let answers = cluster::everywhere(&self.links, &list).await?;
         let mut is_loaded = true;
         for answer in answers {
             is_loaded &=
@@ -258,7 +257,7 @@ mod tests {
         let keyspace = Keyspace::open(&config, Library { name: "test", source: "" }).unwrap();
         let Inner { links, .. } = &*keyspace.inner;
         let range = Range { order: crate::Order::Newest, after: None, above: None, count: 1 };
-        assert!(size_of_val(&links.command(Cmd::new(), Route::Any)) < BYTES_MAX);
+        assert!(size_of_val(&links.command(Cmd::new(), None)) < BYTES_MAX);
         assert!(size_of_val(&keyspace.inner.call(Call::new("test"))) < BYTES_MAX);
         assert!(size_of_val(&keyspace.inner.send(Batch::new())) < BYTES_MAX);
         assert!(size_of_val(&page::read(links, "key", range)) < BYTES_MAX);

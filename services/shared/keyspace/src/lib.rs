@@ -31,7 +31,6 @@ mod recall;
 mod remembered;
 mod resp;
 mod route;
-mod slots;
 mod stream;
 mod token;
 mod trip;

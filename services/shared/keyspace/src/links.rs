@@ -13,20 +13,18 @@ use std::{
 
 use deadpool::managed::{Manager, Metrics, Pool, PoolError, RecycleError, RecycleResult};
 use futures::{FutureExt as _, future::join_all};
-use microblog_domain::Partition;
-use redis::{Cmd, RedisError, RedisResult, Value};
+use redis::{Cmd, RedisError, RedisResult, Value, cluster_routing::SingleNodeRoutingInfo};
 use tokio::time::{Instant, error::Elapsed, timeout_at};
 
 use crate::{
     Error,
     address::Node,
+    cluster::Primaries,
     connected::{Connected, Counted},
     connection::{Connection, Many, One, Request},
     endpoint::Endpoint,
     error::TimedOut,
     lock::lock,
-    route::Route,
-    slots::Primaries,
     trip::Trips,
 };
 
@@ -118,7 +116,11 @@ impl Links {
     }
 
     /// Sends one command and returns the answer, which may be a refusal.
-    pub(crate) async fn command(&self, command: Cmd, route: Route) -> Result<Value, Error> {
+    pub(crate) async fn command(
+        &self,
+        command: Cmd,
+        route: Option<SingleNodeRoutingInfo>,
+    ) -> Result<Value, Error> {
         let trip = self.trips.begin(std::iter::once(&command));
         let answer = self.send(One { command, route }).await;
         trip.end(answer.as_ref().map(std::slice::from_ref));
@@ -127,14 +129,15 @@ impl Links {
         Ok(answer)
     }
 
-    /// Sends commands with their partitions, and returns their answers, some of which may be
-    /// refusals.
+    /// Sends commands of one partition (of any, where there is no cluster), and returns their
+    /// answers, some of which may be refusals.
     pub(crate) async fn commands(
         &self,
-        commands: Vec<(Partition, Cow<'_, Cmd>)>,
+        commands: Vec<Cow<'_, Cmd>>,
+        route: SingleNodeRoutingInfo,
     ) -> Result<Vec<Value>, Error> {
-        let trip = self.trips.begin(commands.iter().map(|(_, command)| &**command));
-        let answers = self.send(Many { commands }).await;
+        let trip = self.trips.begin(commands.iter().map(AsRef::as_ref));
+        let answers = self.send(Many { commands, route }).await;
         trip.end(answers.as_deref());
         let answers = answers?;
         self.look_for_replicas(&answers);
@@ -143,11 +146,11 @@ impl Links {
 
     // Sends something on a link, and again on the next one when a connection was dropped: every
     // command may run twice. Ends within the time-out.
-    async fn send<R: Request>(&self, request: R) -> Result<R::Answer, Error> {
+    async fn send<R: Request>(&self, mut request: R) -> Result<R::Answer, Error> {
         let deadline = Instant::now() + self.timeout;
         for _ in 0..self.attempts {
-            let link = self.link(deadline).await?;
-            let answer = timeout_at(deadline, request.send(&link.connection)).await;
+            let mut link = self.link(deadline).await?;
+            let answer = timeout_at(deadline, request.send(&mut link.connection)).await;
             if let Some(answer) = self.judge(&link.health, answer) {
                 return answer;
             }
@@ -317,8 +320,7 @@ impl Manager for Maker {
     }
 
     async fn recycle(&self, link: &mut Link, _: &Metrics) -> RecycleResult<RedisError> {
-        let is_outdated = || link.connection.is_outdated();
-        if link.health.is_broken() || is_outdated() || self.endpoint.has_outdated(link.generation) {
+        if link.health.is_broken() || self.endpoint.has_outdated(link.generation) {
             return Err(RecycleError::message("broken"));
         }
         Ok(())

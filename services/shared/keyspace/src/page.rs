@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use redis::{Cmd, Value};
 
-use crate::{Error, keyspace::accept, links::Links, route::Route};
+use crate::{Error, keyspace::accept, links::Links, route};
 
 // The most entries that one command reads while it looks for the end of equal scores.
 const CHUNK_MAX: usize = 1000;
@@ -101,7 +101,7 @@ pub(crate) async fn read(links: &Links, key: &str, range: Range) -> Result<Page,
     let mut entries = Vec::with_capacity(range.count.min(CHUNK_MAX) + 2);
     loop {
         let command = range.command(key, offset, limit);
-        let answer = links.command(command, Route::of_key(key.as_bytes())).await?;
+        let answer = links.command(command, Some(route::of_key(key))).await?;
         let chunk = parse(accept(answer)?)?;
         // A chunk must reach back to where the one before it ended, or what was removed meanwhile
         // has moved others past: look further back.

@@ -74,8 +74,8 @@ impl<I, T> Copy for Kind<I, T> {}
 /// Values of one kind, some of which are remembered. Cheap to clone; belongs to the runtime that
 /// uses it.
 ///
-/// A cluster is read anew each time: a primary that gives a slot away does not announce it, so that
-/// an absent key of the slot could be created elsewhere unheard.
+/// A cluster is read anew each time: the library's connections to it cannot tell what has changed in
+/// its place among the answers.
 pub struct Recall<I, T> {
     inner: Arc<Inner<I, T>>,
 }

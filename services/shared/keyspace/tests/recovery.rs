@@ -379,33 +379,3 @@ async fn a_slot_that_moves_is_followed() {
     .await;
     recovers(&keyspace).await;
 }
-
-#[tokio::test]
-async fn a_batch_is_one_write_to_each_primary() {
-    let cluster = RedisCluster::start(3, 0).await;
-    let keyspace = open_ready(cluster.url(USER)).await;
-    send(&keyspace, 300, "warm").await.unwrap();
-    let reads = async || {
-        let mut sum = 0;
-        for node in cluster.nodes() {
-            let mut info = redis::cmd("INFO");
-            info.arg("stats");
-            let info: String = info.query_async(&mut node.admin().await).await.unwrap();
-            let reads = info.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
-            sum += reads.unwrap().trim().parse::<u64>().unwrap();
-        }
-        sum
-    };
-    let asking = {
-        let before = reads().await;
-        reads().await - before
-    };
-    // The nodes talk among themselves, and a long write may be read piece by piece.
-    let mut fewest = u64::MAX;
-    for _ in 0..20 {
-        let before = reads().await;
-        send(&keyspace, 50, "value").await.unwrap();
-        fewest = fewest.min(reads().await - before - asking);
-    }
-    assert!(fewest <= 3, "{fewest} reads for a batch of 100 commands to 50 partitions");
-}

@@ -106,14 +106,21 @@ impl Store {
         Ok(entries.map(|entry| Step::read(stream, entry)).collect())
     }
 
-    /// Returns the ids of pending steps that have been idle for `ABANDONED_AFTER`.
-    pub(crate) async fn idle_steps(&self, stream: &str) -> Result<Vec<String>, Error> {
+    /// Returns a page of the ids of pending steps that have been idle for `ABANDONED_AFTER`, from
+    /// the oldest or from a cursor on, and the cursor of the next page; `None` after the last.
+    pub(crate) async fn idle_steps(
+        &self,
+        stream: &str,
+        cursor: Option<&str>,
+    ) -> Result<(Vec<String>, Option<String>), Error> {
         let mut pending = cmd("XPENDING");
         pending.arg(stream).arg(GROUP).arg("IDLE").arg(ABANDONED_AFTER.as_millis() as u64);
-        pending.arg("-").arg("+").arg(PENDING_MAX);
+        pending.arg(cursor.unwrap_or("-")).arg("+").arg(PENDING_MAX);
         type Pending = (String, String, u64, u64);
         let entries: Vec<Pending> = self.keyspace.query(pending).await?;
-        Ok(entries.into_iter().map(|(id, ..)| id).collect())
+        let ids: Vec<_> = entries.into_iter().map(|(id, ..)| id).collect();
+        let next = ids.last().filter(|_| ids.len() == PENDING_MAX).map(|last| format!("({last}"));
+        Ok((ids, next))
     }
 
     /// Claims the steps that are still idle. Of concurrent claimers, one gets a step.

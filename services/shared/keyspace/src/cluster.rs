@@ -1,11 +1,10 @@
-//! A connection to a cluster: one multiplexed connection to each primary, and the client library for
-//! everything else.
+//! Cluster connection: one multiplexed connection to each primary, and the client library for the
+//! rest.
 //!
-//! Commands go straight to the primary of their partition, those of one batch that have the same
-//! primary in one write. Where that does not work (a slot has moved or moves, a primary is gone or
-//! frozen), the library sends them again: it follows redirections, and finds the new primary. The
-//! map of primaries is read when the connection is made. A connection whose map is wrong is replaced
-//! by the pool.
+//! A command goes to the primary of its partition. The commands of a batch with the same primary go
+//! out in one write. If a primary redirects (MOVED, ASK), fails or does not reply, the library
+//! sends the command again: it follows redirections and finds new primaries. The slot map is read
+//! when the connection is made. The pool replaces a connection whose slot map is stale.
 
 use std::{
     borrow::Cow,
@@ -29,89 +28,89 @@ use tokio::time::{Instant, timeout};
 
 use crate::{
     address::Node,
+    multiplexed::Multiplexed,
     route::{Route, to_partition},
-    slots::{self, Range},
-    wire::Wire,
+    slots::{self, SlotRange},
 };
 
-/// How long a connection is kept although its map is wrong: a migration of many slots must not
-/// replace it at each of them.
-const AGE_MIN: Duration = Duration::from_secs(5);
+/// Minimum age of a connection that is replaced for its stale slot map: a migration of many slots
+/// must not replace it at each slot.
+const REFRESH_INTERVAL_MIN: Duration = Duration::from_secs(5);
 
 /// A connection to a cluster.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     library: ClusterConnection,
-    primaries: Arc<Primaries>,
-    /// For an answer of one primary, before the library is asked.
-    answer_max: Duration,
+    slot_map: Arc<SlotMap>,
+    /// Timeout of a primary's reply, after which the library sends the command again.
+    reply_timeout: Duration,
 }
 
-/// The primaries, as they were when the connection was made.
-struct Primaries {
-    wires: Vec<Wire>,
-    /// For each partition the place in `wires`; `None` where its primary did not answer.
-    places: Vec<Option<usize>>,
-    made: Instant,
-    is_wrong: AtomicBool,
+/// The primaries when the connection was made.
+struct SlotMap {
+    primaries: Vec<Multiplexed>,
+    /// The index in `primaries` by partition; `None` if connecting to the primary failed.
+    primary_of: Vec<Option<usize>>,
+    read_at: Instant,
+    is_stale: AtomicBool,
 }
 
 impl Cluster {
-    /// Makes a connection, with a way to connect to each primary.
+    /// Reads the slot map and connects to each primary.
     pub(crate) async fn connect<F>(
         mut library: ClusterConnection,
-        answer_max: Duration,
+        reply_timeout: Duration,
         connect: impl Fn(Node) -> F,
     ) -> RedisResult<Self>
     where
-        F: Future<Output = RedisResult<Wire>>,
+        F: Future<Output = RedisResult<Multiplexed>>,
     {
         let random = RoutingInfo::SingleNode(SingleNodeRoutingInfo::RandomPrimary);
-        let answer = library.route_command(slots::question(), random).await?;
-        let ranges = slots::read(answer).unwrap_or_default();
+        let reply = library.route_command(slots::command(), random).await?;
+        let ranges = slots::parse(reply).unwrap_or_default();
         let mut nodes: Vec<&Node> = Vec::new();
         for range in &ranges {
             if !nodes.contains(&&range.primary) {
                 nodes.push(&range.primary);
             }
         }
-        let made = join_all(nodes.iter().map(|&node| connect(node.clone()))).await;
-        let (mut wires, mut place_of) = (Vec::new(), Vec::new());
-        for wire in made {
-            place_of.push(wire.is_ok().then_some(wires.len()));
-            wires.extend(wire);
+        let connected = join_all(nodes.iter().map(|&node| connect(node.clone()))).await;
+        let (mut primaries, mut index_of_node) = (Vec::new(), Vec::new());
+        for primary in connected {
+            index_of_node.push(primary.is_ok().then_some(primaries.len()));
+            primaries.extend(primary);
         }
-        let place = |partition: Partition| {
+        let index = |partition: Partition| {
             let slot = Slot::for_key(partition.to_string());
-            let range: &Range = ranges.iter().find(|range| range.holds(slot))?;
+            let range: &SlotRange = ranges.iter().find(|range| range.contains(slot))?;
             let node = nodes.iter().position(|&node| *node == range.primary)?;
-            place_of[node]
+            index_of_node[node]
         };
-        let places: Vec<_> = Partition::all().map(place).collect();
-        let is_wrong = AtomicBool::new(places.contains(&None));
-        let primaries = Arc::new(Primaries { wires, places, made: Instant::now(), is_wrong });
-        Ok(Self { library, primaries, answer_max })
+        let primary_of: Vec<_> = Partition::all().map(index).collect();
+        let is_stale = AtomicBool::new(primary_of.contains(&None));
+        let slot_map = SlotMap { primaries, primary_of, read_at: Instant::now(), is_stale };
+        Ok(Self { library, slot_map: Arc::new(slot_map), reply_timeout })
     }
 
-    /// Returns whether the map of primaries is wrong, and old enough to be read anew.
+    /// Returns whether the slot map is stale, and old enough to be replaced.
     pub(crate) fn is_outdated(&self) -> bool {
-        let Primaries { made, is_wrong, .. } = &*self.primaries;
-        is_wrong.load(Ordering::Relaxed) && made.elapsed() > AGE_MIN
+        let SlotMap { read_at, is_stale, .. } = &*self.slot_map;
+        is_stale.load(Ordering::Relaxed) && read_at.elapsed() > REFRESH_INTERVAL_MIN
     }
 
-    /// Sends one command, and returns its answer, which may be a refusal.
+    /// Sends one command and returns its reply, which may be an error reply.
     pub(crate) async fn command(&self, command: &Cmd, route: &Route) -> RedisResult<Value> {
         if let Route::Partition(partition) = route
-            && let Some(wire) = self.wire(*partition)
+            && let Some(primary) = self.primary(*partition)
         {
-            if let Some(mut answers) = self.ask(wire, once(command)).await
-                && let Some(answer) = answers.pop().filter(|answer| !is_redirection(answer))
+            if let Some(mut replies) = self.send_to(primary, once(command)).await
+                && let Some(reply) = replies.pop().filter(|reply| !is_redirection(reply))
             {
-                return Ok(answer);
+                return Ok(reply);
             }
-            self.is_wrong();
+            self.mark_stale();
         }
-        // Boxed, as are all futures of the library: they are large.
+        // Boxed, like all futures of the library: they are large.
         let mut library = self.library.clone();
         match route.for_library() {
             Some(route) => {
@@ -122,90 +121,92 @@ impl Cluster {
         }
     }
 
-    /// Sends commands, and returns their answers in the same order, some of which may be refusals.
+    /// Sends commands and returns their replies in the same order, which may be error replies.
     pub(crate) async fn commands(
         &self,
         commands: &[(Partition, Cow<'_, Cmd>)],
     ) -> RedisResult<Vec<Value>> {
-        let mut by_wire = vec![Vec::new(); self.primaries.wires.len()];
+        let mut by_primary = vec![Vec::new(); self.slot_map.primaries.len()];
         let mut rest = Vec::new();
         for (index, (partition, _)) in commands.iter().enumerate() {
-            match self.primaries.places[usize::from(partition.number())] {
-                Some(place) => by_wire[place].push(index),
+            match self.slot_map.primary_of[usize::from(partition.number())] {
+                Some(primary) => by_primary[primary].push(index),
                 None => rest.push(index),
             }
         }
-        let sent = self.primaries.wires.iter().zip(&by_wire).filter(|(_, own)| !own.is_empty());
-        let sent = sent.map(async |(wire, own)| {
-            (own, self.ask(wire, own.iter().map(|&index| &*commands[index].1)).await)
+        let sent = self.slot_map.primaries.iter().zip(&by_primary);
+        let sent = sent.filter(|(_, indices)| !indices.is_empty());
+        let sent = sent.map(async |(primary, indices)| {
+            let commands = indices.iter().map(|&index| &*commands[index].1);
+            (indices, self.send_to(primary, commands).await)
         });
         let mut all = vec![Value::Nil; commands.len()];
-        for (own, answers) in join_all(sent).await {
-            match answers {
-                Some(answers) => {
-                    for (&index, answer) in own.iter().zip(answers) {
-                        if is_redirection(&answer) {
+        for (indices, replies) in join_all(sent).await {
+            match replies {
+                Some(replies) => {
+                    for (&index, reply) in indices.iter().zip(replies) {
+                        if is_redirection(&reply) {
                             rest.push(index);
                         } else {
-                            all[index] = answer;
+                            all[index] = reply;
                         }
                     }
                 }
-                None => rest.extend(own),
+                None => rest.extend(indices),
             }
         }
         if !rest.is_empty() {
-            self.is_wrong();
-            for (index, answer) in Box::pin(self.by_library(commands, rest)).await? {
-                all[index] = answer;
+            self.mark_stale();
+            for (index, reply) in Box::pin(self.send_by_library(commands, rest)).await? {
+                all[index] = reply;
             }
         }
         Ok(all)
     }
 
-    fn wire(&self, partition: Partition) -> Option<&Wire> {
-        let place = self.primaries.places[usize::from(partition.number())]?;
-        self.primaries.wires.get(place)
+    fn primary(&self, partition: Partition) -> Option<&Multiplexed> {
+        let index = self.slot_map.primary_of[usize::from(partition.number())]?;
+        self.slot_map.primaries.get(index)
     }
 
-    // `None` if the primary does not answer: each command may have run.
-    async fn ask<'a>(
+    // Returns `None` if the primary does not reply: each command may have run.
+    async fn send_to<'a>(
         &self,
-        wire: &Wire,
+        primary: &Multiplexed,
         commands: impl ExactSizeIterator<Item = &'a Cmd>,
     ) -> Option<Vec<Value>> {
-        let answers = timeout(self.answer_max, wire.send(commands)).await;
-        answers.ok()?.ok().map(|answers| answers.values)
+        let replies = timeout(self.reply_timeout, primary.send(commands)).await;
+        replies.ok()?.ok().map(|replies| replies.values)
     }
 
-    fn is_wrong(&self) {
-        self.primaries.is_wrong.store(true, Ordering::Relaxed);
+    fn mark_stale(&self) {
+        self.slot_map.is_stale.store(true, Ordering::Relaxed);
     }
 
-    // Sends some of the commands, a pipeline for each partition.
-    async fn by_library(
+    // Sends the commands at `indices` by the library, as one pipeline for each partition.
+    async fn send_by_library(
         &self,
         commands: &[(Partition, Cow<'_, Cmd>)],
         mut indices: Vec<usize>,
     ) -> RedisResult<Vec<(usize, Value)>> {
         indices.sort_by_key(|&index| (commands[index].0, index));
-        let together = |a: &usize, b: &usize| commands[*a].0 == commands[*b].0;
-        let sent = indices.chunk_by(together).map(async |own| {
-            let mut pipeline = Pipeline::with_capacity(own.len());
-            for &index in own {
+        let is_same_partition = |a: &usize, b: &usize| commands[*a].0 == commands[*b].0;
+        let sent = indices.chunk_by(is_same_partition).map(async |indices| {
+            let mut pipeline = Pipeline::with_capacity(indices.len());
+            for &index in indices {
                 pipeline.add_command(Cmd::clone(&commands[index].1));
             }
-            let route = to_partition(commands[own[0]].0);
+            let route = to_partition(commands[indices[0]].0);
             let mut library = self.library.clone();
-            let answers = library.route_pipeline(pipeline, 0, own.len(), route).await?;
-            RedisResult::Ok(own.iter().copied().zip(answers).collect::<Vec<_>>())
+            let replies = library.route_pipeline(pipeline, 0, indices.len(), route).await?;
+            RedisResult::Ok(indices.iter().copied().zip(replies).collect::<Vec<_>>())
         });
         Ok(try_join_all(sent).await?.into_iter().flatten().collect())
     }
 }
 
-/// Returns whether an answer says that another node must be asked, or the same one later.
-fn is_redirection(answer: &Value) -> bool {
+/// Returns whether a reply is a redirection, or an error that a retry may resolve.
+fn is_redirection(reply: &Value) -> bool {
     const CODES: [&str; 6] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"];
-    matches!(answer, Value::ServerError(error) if CODES.contains(&error.code()))
+    matches!(reply, Value::ServerError(error) if CODES.contains(&error.code()))
 }

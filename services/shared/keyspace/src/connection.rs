@@ -1,72 +1,72 @@
-//! A shared connection to one server or to a cluster. Knows no pool and no time-out of a call.
+//! A shared connection: multiplexed, to a single server or to a cluster.
 
 use std::{borrow::Cow, iter::once};
 
 use microblog_domain::Partition;
 use redis::{Cmd, ErrorKind, RedisResult, Value};
 
-use crate::{cluster::Cluster, route::Route, wire::Wire};
+use crate::{cluster::Cluster, multiplexed::Multiplexed, route::Route};
 
-/// A connection that may be cloned and used by many at once.
+/// A connection with concurrent users. Cheap to clone.
 #[derive(Clone)]
 pub(crate) enum Connection {
-    Node(Wire),
+    Server(Multiplexed),
     Cluster(Box<Cluster>),
 }
 
 impl Connection {
-    /// Returns whether a new connection would know better where the keys are.
+    /// Returns whether the slot map of a cluster connection is stale.
     pub(crate) fn is_outdated(&self) -> bool {
         match self {
-            Self::Node(_) => false,
+            Self::Server(_) => false,
             Self::Cluster(cluster) => cluster.is_outdated(),
         }
     }
 }
 
-/// Something to send, on another connection again when the first one was dropped.
+/// A request, which may be retried on another connection.
 pub(crate) trait Request: Send {
-    type Answer: Send;
+    type Reply: Send;
 
     fn send(
         &self,
         connection: &Connection,
-    ) -> impl Future<Output = RedisResult<Self::Answer>> + Send;
+    ) -> impl Future<Output = RedisResult<Self::Reply>> + Send;
 }
 
 /// One command.
-pub(crate) struct One {
+pub(crate) struct Single {
     pub(crate) command: Cmd,
     pub(crate) route: Route,
 }
 
-impl Request for One {
-    type Answer = Value;
+impl Request for Single {
+    type Reply = Value;
 
     async fn send(&self, connection: &Connection) -> RedisResult<Value> {
         match connection {
-            Connection::Node(node) => {
-                let mut answers = node.send(once(&self.command)).await?;
-                answers.values.pop().ok_or_else(|| (ErrorKind::Client, "no answer").into())
+            Connection::Server(server) => {
+                let mut replies = server.send(once(&self.command)).await?;
+                replies.values.pop().ok_or_else(|| (ErrorKind::Client, "no reply").into())
             }
             Connection::Cluster(cluster) => cluster.command(&self.command, &self.route).await,
         }
     }
 }
 
-/// Commands with their partitions.
-pub(crate) struct Many<'a> {
+/// Pipelined commands with their partitions.
+pub(crate) struct Pipeline<'a> {
     pub(crate) commands: Vec<(Partition, Cow<'a, Cmd>)>,
 }
 
-impl Request for Many<'_> {
-    type Answer = Vec<Value>;
+impl Request for Pipeline<'_> {
+    type Reply = Vec<Value>;
 
     async fn send(&self, connection: &Connection) -> RedisResult<Vec<Value>> {
         match connection {
-            Connection::Node(node) => {
+            Connection::Server(server) => {
                 let commands = self.commands.iter().map(|(_, command)| &**command);
-                Ok(node.send(commands).await?.values)
+                Ok(server.send(commands).await?.values)
             }
             Connection::Cluster(cluster) => cluster.commands(&self.commands).await,
         }

@@ -1,4 +1,4 @@
-//! Where a cluster keeps a key. Knows no topology.
+//! Routing: the cluster node of a command, by the hash tag of its key.
 
 use microblog_domain::Partition;
 use redis::{
@@ -8,14 +8,14 @@ use redis::{
 
 use crate::address::Node;
 
-/// Where a command goes on a cluster.
+/// The node of a cluster that a command goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// To the primary of a partition, whose number is the hash tag of all its keys.
+    /// The primary of a partition, whose number is the hash tag of its keys.
     Partition(Partition),
-    /// To one node.
+    /// A given node.
     Node(Node),
-    /// To whichever node the client library chooses.
+    /// A node that the client library chooses.
     Any,
 }
 
@@ -25,8 +25,7 @@ impl Route {
         partition_of(key).map_or(Self::Any, Self::Partition)
     }
 
-    /// Returns the route of a command: that of its first argument, which is a key in all commands
-    /// that have one.
+    /// Returns the route of a command. A command with keys must have one as its first argument.
     pub(crate) fn of_command(command: &Cmd) -> Self {
         match command.args_iter().nth(1) {
             Some(Arg::Simple(key)) => Self::of_key(key),
@@ -34,7 +33,7 @@ impl Route {
         }
     }
 
-    /// Returns the route as the client library has it; `None` lets the library read the command.
+    /// Returns the library's routing info; `None` lets the library parse the command.
     pub(crate) fn for_library(&self) -> Option<SingleNodeRoutingInfo> {
         match self {
             Self::Partition(partition) => Some(to_partition(*partition)),
@@ -46,13 +45,13 @@ impl Route {
     }
 }
 
-/// Returns the library's route to a partition: to its primary, since replicas lag behind.
+/// Returns the library's routing info of a partition's primary.
 pub(crate) fn to_partition(partition: Partition) -> SingleNodeRoutingInfo {
     let route = SlotRoute::with_key(partition.to_string(), SlotAddr::Master);
     SingleNodeRoutingInfo::SpecificNode(route)
 }
 
-/// Returns the partition that a key's hash tag names.
+/// Returns the partition in a key's hash tag.
 fn partition_of(key: &[u8]) -> Option<Partition> {
     let open = key.iter().position(|&byte| byte == b'{')?;
     let tag = &key[open + 1..];
@@ -70,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_partition_lies_where_its_keys_do() {
+    fn partition_and_its_keys_have_the_same_route() {
         for partition in Partition::all() {
             let key = format!("any:{{{partition}}}:thing");
             assert_eq!(Route::of_key(key.as_bytes()), Route::Partition(partition));
@@ -80,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn other_keys_and_commands_without_keys_are_left_to_the_library() {
+    fn library_routes_other_keys_and_commands_without_keys() {
         for key in ["", "a", "a:{", "a:{}", "a:{x}", "a:{01}", "a:{+1}", "a:{1024}", "a:{-1}"] {
             assert_eq!(Route::of_key(key.as_bytes()), Route::Any, "{key}");
         }

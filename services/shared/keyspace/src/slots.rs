@@ -1,127 +1,75 @@
-//! Who serves which slots of a cluster now.
+//! The slots of a cluster and their primaries: parses CLUSTER SLOTS and detects failovers. Does no
+//! I/O.
 
 use std::collections::HashSet;
 
-use futures::future::try_join_all;
 use redis::{Cmd, Value, cluster_routing::Slot};
 
-use crate::{
-    Error,
-    address::Node,
-    keyspace::{accept, decode},
-    links::Links,
-    route::Route,
-};
+use crate::{Error, address::Node};
 
-const SLOTS: usize = 16_384;
-
-/// Sends a command to the one node, or to every primary of a cluster, and returns all answers, some
-/// of which may be refusals.
-///
-/// Who is a primary is asked each time: the client may go on for long with what it knew before a
-/// failover, since it reaches the new primary as the replica that it was.
-pub(crate) async fn everywhere(links: &Links, command: &Cmd) -> Result<Vec<Value>, Error> {
-    if !links.is_cluster() {
-        return Ok(vec![links.command(command.clone(), Route::Any).await?]);
-    }
-    let primaries = primaries(links).await?;
-    let send = |node: &Node| links.command(command.clone(), Route::Node(node.clone()));
-    try_join_all(primaries.iter().map(send)).await
-}
-
-/// Returns once every primary sees the cluster whole: otherwise it refuses commands about keys.
-pub(crate) async fn serves(links: &Links) -> Result<(), Error> {
-    let mut question = redis::cmd("CLUSTER");
-    question.arg("INFO");
-    for answer in everywhere(links, &question).await? {
-        let info: String = decode(answer)?;
-        if !info.lines().any(|line| line == "cluster_state:ok") {
-            return Err(Error::unavailable("a primary of the cluster sees a part of it missing"));
-        }
-    }
-    Ok(())
-}
-
-// All primaries, once every slot has one.
-async fn primaries(links: &Links) -> Result<HashSet<Node>, Error> {
-    let ranges = ranges(links).await?;
-    let covered: usize = ranges.iter().map(|range| usize::from(range.end - range.start) + 1).sum();
-    if covered < SLOTS {
-        return Err(Error::unavailable("the cluster has slots without a primary"));
-    }
-    let primaries = ranges.into_iter().map(|range| range.primary).collect();
-    links.learn_primaries(&primaries);
-    Ok(primaries)
-}
-
-/// Returns the primary that holds a slot.
-pub(crate) async fn primary(links: &Links, slot: Slot) -> Result<Node, Error> {
-    let range = ranges(links).await?.into_iter().find(|range| range.holds(slot));
-    range.map(|range| range.primary).ok_or_else(|| Error::unavailable("the slot has no primary"))
-}
-
-/// The primaries of a cluster as its nodes last told.
+/// The last confirmed primaries of a cluster.
 #[derive(Default)]
-pub(crate) struct Primaries {
-    known: HashSet<Node>,
-    // What the last answer said, if that was different.
-    doubted: Option<HashSet<Node>>,
+pub(crate) struct KnownPrimaries {
+    confirmed: HashSet<Node>,
+    // The last reply, if it differed.
+    candidate: Option<HashSet<Node>>,
 }
 
-impl Primaries {
-    /// Takes in an answer, and returns whether the primaries are others than before.
+impl KnownPrimaries {
+    /// Updates the primaries from a reply, and returns whether they changed.
     ///
-    /// Any node may have answered, and for a while after a change not all of them agree: only a
-    /// second answer in a row counts.
-    pub(crate) fn learn(&mut self, answer: &HashSet<Node>) -> bool {
-        if self.known == *answer {
-            self.doubted = None;
+    /// A change counts after two equal replies in a row: any node may have replied, and after a
+    /// failover the nodes disagree for a while.
+    pub(crate) fn update(&mut self, reply: &HashSet<Node>) -> bool {
+        if self.confirmed == *reply {
+            self.candidate = None;
             return false;
         }
-        let is_first = self.known.is_empty();
-        if !is_first && self.doubted.as_ref() != Some(answer) {
-            self.doubted = Some(answer.clone());
+        let is_first = self.confirmed.is_empty();
+        if !is_first && self.candidate.as_ref() != Some(reply) {
+            self.candidate = Some(reply.clone());
             return false;
         }
-        *self = Self { known: answer.clone(), doubted: None };
+        *self = Self { confirmed: reply.clone(), candidate: None };
         !is_first
     }
 }
 
-/// Slots and the primary that serves them.
-pub(crate) struct Range {
+/// A range of slots and its primary.
+pub(crate) struct SlotRange {
     start: u16,
     end: u16,
     pub(crate) primary: Node,
 }
 
-impl Range {
-    /// Returns whether a slot is one of these.
-    pub(crate) fn holds(&self, slot: Slot) -> bool {
+impl SlotRange {
+    /// Returns whether the range contains a slot.
+    pub(crate) fn contains(&self, slot: Slot) -> bool {
         (self.start..=self.end).any(|number| Slot::new(number) == Some(slot))
+    }
+
+    /// Returns the number of slots.
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.end - self.start) + 1
     }
 }
 
-/// Returns the question that [`read`] reads the answer to.
-pub(crate) fn question() -> Cmd {
+/// Returns the command CLUSTER SLOTS, whose reply [`parse`] takes.
+pub(crate) fn command() -> Cmd {
     redis::cmd("CLUSTER").arg("SLOTS").take()
 }
 
-async fn ranges(links: &Links) -> Result<Vec<Range>, Error> {
-    read(accept(links.command(question(), Route::Any).await?)?)
-}
-
-/// Reads the answer to CLUSTER SLOTS.
-pub(crate) fn read(answer: Value) -> Result<Vec<Range>, Error> {
-    let Value::Array(ranges) = answer else {
-        return Err(Error::malformed("CLUSTER SLOTS did not answer with a list"));
+/// Parses the reply to CLUSTER SLOTS.
+pub(crate) fn parse(reply: Value) -> Result<Vec<SlotRange>, Error> {
+    let Value::Array(ranges) = reply else {
+        return Err(Error::malformed("the reply to CLUSTER SLOTS is no array"));
     };
-    ranges.into_iter().map(range).collect()
+    ranges.into_iter().map(parse_range).collect()
 }
 
 // [first slot, last slot, [primary's host, port, id, ...], replicas ...]
-fn range(value: Value) -> Result<Range, Error> {
-    let malformed = || Error::malformed("an entry of CLUSTER SLOTS has another form");
+fn parse_range(value: Value) -> Result<SlotRange, Error> {
+    let malformed = || Error::malformed("an entry of CLUSTER SLOTS is malformed");
     let Value::Array(parts) = value else { return Err(malformed()) };
     let mut parts = parts.into_iter();
     let (Some(start), Some(end), Some(Value::Array(node))) =
@@ -131,7 +79,7 @@ fn range(value: Value) -> Result<Range, Error> {
     };
     let mut node = node.into_iter();
     let (Some(host), Some(port)) = (node.next(), node.next()) else { return Err(malformed()) };
-    Ok(Range {
+    Ok(SlotRange {
         start: redis::from_redis_value(start)?,
         end: redis::from_redis_value(end)?,
         primary: Node {
@@ -150,20 +98,20 @@ mod tests {
     }
 
     #[test]
-    fn primaries_change_with_the_second_equal_answer_in_a_row() {
+    fn primaries_change_after_two_equal_replies_in_a_row() {
         let (before, after, other) = (primaries([1, 2]), primaries([1, 3]), primaries([1, 4]));
-        let mut known = Primaries::default();
-        assert!(!known.learn(&before));
+        let mut known = KnownPrimaries::default();
+        assert!(!known.update(&before));
         for _ in 0..3 {
-            // Nodes that disagree.
-            assert!(!known.learn(&after));
-            assert!(!known.learn(&before));
+            // The nodes disagree.
+            assert!(!known.update(&after));
+            assert!(!known.update(&before));
         }
-        assert!(!known.learn(&other));
-        assert!(!known.learn(&after));
-        assert!(known.learn(&after));
-        assert!(!known.learn(&after));
-        assert!(!known.learn(&before));
-        assert!(known.learn(&before));
+        assert!(!known.update(&other));
+        assert!(!known.update(&after));
+        assert!(known.update(&after));
+        assert!(!known.update(&after));
+        assert!(!known.update(&before));
+        assert!(known.update(&before));
     }
 }

@@ -61,6 +61,6 @@ fn the_archive_url_from_the_environment_is_used_and_not_printed() {
     let launcher = Launcher::start_by(command, &data, &[]);
     publish(&launcher);
     assert_eq!(files(&data), Vec::<PathBuf>::new());
-    assert!(launcher.said().contains("  archive   where MICROBLOG_ARCHIVE_URL says\n"));
+    assert!(launcher.said().contains("  archive   from MICROBLOG_ARCHIVE_URL\n"));
     assert!(!launcher.said().contains(&postgres.url()));
 }

@@ -81,9 +81,9 @@ async fn commands_use_the_given_ca_and_client_certificate() {
     .await;
     let other = files.write("other.crt", Authority::new().pem());
     for (flags, why) in [
-        (&[][..], "needs --ca-file"),
-        (&own[..4], "belong together"),
-        (&own[2..], "need --ca-file"),
+        (&[][..], "requires --ca-file"),
+        (&own[..4], "must be given together"),
+        (&own[2..], "require --ca-file"),
         (&["--ca-file", text(&other)], "UnknownIssuer"),
     ] {
         let error = error_of(&[&demo[..], flags].concat()).await;

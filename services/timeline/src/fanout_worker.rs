@@ -36,8 +36,8 @@ const LOGGED_MAX: usize = 10_000;
 /// The interval between claims of abandoned steps. Also the timeout of a blocking read.
 const CLAIM_PERIOD: Duration = Duration::from_millis(300);
 
-/// The time in which an idle worker claims and completes the step of a dead worker, as the README
-/// guarantees.
+/// The time in which an idle worker claims and completes the step of a dead worker, which
+/// guarantee 3 of `services/guarantees.md` states.
 const RECOVERY_MAX: Duration = Duration::from_secs(2);
 const _: () =
     assert!(ABANDONED_AFTER.as_millis() + 2 * CLAIM_PERIOD.as_millis() < RECOVERY_MAX.as_millis());

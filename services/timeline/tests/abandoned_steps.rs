@@ -68,14 +68,31 @@ async fn delivery_counts(admin: &mut MultiplexedConnection, stream: &str) -> Vec
     pending.into_iter().map(|(.., times)| times).collect()
 }
 
+/// A system in which bob follows alice and has her first post at home.
+struct Fixture {
+    system: System,
+    admin: MultiplexedConnection,
+    alice: u64,
+    bob: u64,
+    first: u64,
+}
+
+impl Fixture {
+    async fn start() -> Self {
+        let system = System::start(Single).await;
+        let (alice, bob) = (id(1), id(2));
+        system.follow(bob, alice).await;
+        let first = system.post(alice).await;
+        system.home_becomes(bob, &[first]).await;
+        let admin = system.redis.nodes()[0].admin().await;
+        Self { system, admin, alice, bob, first }
+    }
+}
+
 #[tokio::test]
 async fn a_dead_workers_step_is_done_within_two_seconds() {
-    let system = System::start(Single).await;
-    let (alice, bob) = (id(1), id(2));
-    system.follow(bob, alice).await;
-    let mut all = vec![system.post(alice).await];
-    system.home_becomes(bob, &all).await;
-    let mut admin = system.redis.nodes()[0].admin().await;
+    let Fixture { system, mut admin, alice, bob, first } = Fixture::start().await;
+    let mut all = vec![first];
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
         let (post, begun) = (post_id(alice), Instant::now());
@@ -97,12 +114,8 @@ async fn a_dead_workers_step_is_done_within_two_seconds() {
 
 #[tokio::test]
 async fn more_abandoned_steps_than_one_claim_are_done() {
-    let system = System::start(Single).await;
-    let (alice, bob) = (id(1), id(2));
-    system.follow(bob, alice).await;
-    let mut all = vec![system.post(alice).await];
-    system.home_becomes(bob, &all).await;
-    let mut admin = system.redis.nodes()[0].admin().await;
+    let Fixture { system, mut admin, alice, bob, first } = Fixture::start().await;
+    let mut all = vec![first];
     for _ in 0..150 {
         let post = post_id(alice);
         abandon_step(&mut admin, alice, post).await;
@@ -114,12 +127,7 @@ async fn more_abandoned_steps_than_one_claim_are_done() {
 
 #[tokio::test]
 async fn unsupported_jobs_do_not_hide_the_steps_behind_them() {
-    let system = System::start(Single).await;
-    let (alice, bob) = (id(1), id(2));
-    system.follow(bob, alice).await;
-    let first = system.post(alice).await;
-    system.home_becomes(bob, &[first]).await;
-    let mut admin = system.redis.nodes()[0].admin().await;
+    let Fixture { system, mut admin, alice, bob, first } = Fixture::start().await;
     abandon_unsupported(&mut admin, alice, 1_000).await;
     let second = post_id(alice);
     abandon_step(&mut admin, alice, second).await;

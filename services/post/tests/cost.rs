@@ -60,13 +60,14 @@ impl Counter {
         }
         let (mut commands, reads) = self.count().await;
         commands.iter_mut().for_each(|(name, calls)| *calls -= before.get(name).unwrap_or(&0));
-        // The second INFO itself, and the readiness probe.
+        // The second INFO itself, and the readiness probe, whose command may be read together with
+        // another one: the average is rounded.
         let others =
             1 + commands.remove("ping").unwrap_or(0) + commands.remove("role").unwrap_or(0);
         commands.remove("info");
         commands.values_mut().for_each(|calls| *calls /= times);
         commands.retain(|_, calls| *calls > 0);
-        Cost { commands, round_trips: (reads - reads_before - others) / times }
+        Cost { commands, round_trips: (reads + times / 2 - reads_before - others) / times }
     }
 
     async fn cost(&mut self, call: impl AsyncFnMut(u64)) -> Cost {

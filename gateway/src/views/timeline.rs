@@ -6,11 +6,11 @@
 //! own.
 
 use futures::future;
-use microblog_domain::{BATCH_MAX, Fields, PageSize, Scope, UserId};
+use microblog_domain::{BATCH_MAX, Fields, Scope, UserId};
 use microblog_proto::{
     gateway::{self, ViewedPost},
     post::{self, Post},
-    relation::{self, Edge},
+    relation::{self, EdgeList},
     timeline::{self, Entry},
 };
 use tonic::{Code, Status};
@@ -49,9 +49,8 @@ const BUDGET: Budget = Budget {
 /// times, then the last four once more; and that up to 9 times while none of the reposts is
 /// visible.
 ///
-/// Older posts than the newest 800 take the accounts that the viewer follows:
-/// relation.ListFollowing once for every 200, one after the other, then relation.BatchGetRelations
-/// once for every 500, all at once. Then post.ListAuthorsPosts once for every 500, all at once, and
+/// Older posts than the newest 800 take the accounts that the viewer follows: relation.ListEdgeIds
+/// once for every 8,000, then relation.BatchGetRelations once for every 500, all at once. Then post.ListAuthorsPosts once for every 500, all at once, and
 /// the last four of above once for every 50 posts; with long texts or hidden posts, the same up to
 /// 7 times more. The page at the end of the newest 800 costs both.
 pub(crate) async fn view_home(
@@ -67,8 +66,8 @@ pub(crate) async fn view_home(
 }
 
 /// Shows the posts of the accounts that the viewer follows and is followed by. As [`view_home`],
-/// with timeline.GetFriendsTimeline, and for older posts relation.ListMutuals in place of
-/// relation.ListFollowing.
+/// with timeline.GetFriendsTimeline, and for older posts the mutual followers in place of the
+/// accounts that the viewer follows.
 pub(crate) async fn view_friends(
     gateway: &Gateway,
     token: Token,
@@ -391,53 +390,36 @@ fn merge(parts: Vec<(Vec<Post>, u64)>, size: usize) -> (Vec<Post>, u64) {
     (posts, last.unwrap_or(known_to))
 }
 
-/// Returns the authors of a timeline. Of a home or friends timeline: relation.ListFollowing or
-/// relation.ListMutuals once for every 200 accounts, one after the other, then the calls of
-/// [`visible_accounts`]. No call for a user timeline.
+/// Returns the authors of a timeline. Of a home or friends timeline: the calls of [`all_accounts`],
+/// then the calls of [`visible_accounts`]. No call for a user timeline.
 async fn authors(gateway: &Gateway, kind: TimelineKind) -> Result<Vec<u64>, Status> {
-    let client = &gateway.peers.relation();
-    let page_size = PageSize::MAX as i32;
     match kind {
         TimelineKind::Home(viewer) => {
-            let user_id = viewer.get();
-            let following = all_accounts(|page_token| async move {
-                let mut request = relation::ListFollowingRequest::default();
-                (request.user_id, request.page_size) = (user_id, page_size);
-                request.page_token = page_token;
-                let response = client.list_following(request).await?.into_inner();
-                Ok((response.edges, response.next_page_token))
-            });
-            let mut authors = visible_accounts(gateway, viewer, following.await?).await?;
-            authors.push(user_id);
+            let following = all_accounts(gateway, viewer, EdgeList::Following).await?;
+            let mut authors = visible_accounts(gateway, viewer, following).await?;
+            authors.push(viewer.get());
             Ok(authors)
         }
         TimelineKind::Friends(viewer) => {
-            let user_id = viewer.get();
-            let mutuals = all_accounts(|page_token| async move {
-                let request = relation::ListMutualsRequest { user_id, page_size, page_token };
-                let response = client.list_mutuals(request).await?.into_inner();
-                Ok((response.edges, response.next_page_token))
-            });
-            visible_accounts(gateway, viewer, mutuals.await?).await
+            let mutuals = all_accounts(gateway, viewer, EdgeList::Mutuals).await?;
+            visible_accounts(gateway, viewer, mutuals).await
         }
         TimelineKind::User(author) => Ok(vec![author.get()]),
     }
 }
 
-/// Returns all accounts of a list, read page by page.
-async fn all_accounts<F>(read: impl Fn(String) -> F) -> Result<Vec<u64>, Status>
-where
-    F: Future<Output = Result<(Vec<Edge>, String), Status>>,
-{
+/// Returns all accounts of a list. relation.ListEdgeIds once for every 8,000 accounts.
+async fn all_accounts(gateway: &Gateway, user: UserId, list: EdgeList) -> Result<Vec<u64>, Status> {
     let (mut accounts, mut page_token) = (Vec::new(), String::new());
     loop {
-        let page = read(page_token).await;
-        let (edges, next_page_token) = page.map_err(|status| errors::map(status, &[]))?;
-        accounts.extend(edges.iter().map(|edge| edge.user_id));
-        if next_page_token.is_empty() {
+        let mut request = relation::ListEdgeIdsRequest { page_token, ..Default::default() };
+        (request.user_id, request.list) = (user.get(), list.into());
+        let page = errors::reply(gateway.peers.relation().list_edge_ids(request).await, &[])?;
+        accounts.extend(page.user_ids);
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
             return Ok(accounts);
         }
-        page_token = next_page_token;
     }
 }
 

@@ -119,14 +119,13 @@ async fn a_page_of_the_past_costs_a_fixed_number_of_calls() {
     let scene = Scene::set().await;
     let Scene { system, ann, bob, .. } = &scene;
     let [(home, _), (user, _)] = scene.tokens().await;
-    // Three parts of followings, of which two at most are asked about together.
+    // More followings than one call returns the relations of.
     let crowd = system.crowd("c", 550).await;
     system.follows(crowd.iter().map(|&id| (ann.id, id))).await;
     let slice = ["post.ListAuthorsPosts"; 2];
     let scene_calls =
         ["user.BatchGetUsers", "relation.BatchGetRelations", "user.BatchResolveNames"];
-    let followings =
-        [&["relation.ListFollowing"; 3][..], &["relation.BatchGetRelations"; 2]].concat();
+    let followings = [&["relation.ListEdgeIds"][..], &["relation.BatchGetRelations"; 2]].concat();
     let assert_called = |what: &str, expected: &[&[&str]]| {
         let mut expected = expected.concat();
         expected.sort_unstable();
@@ -161,7 +160,7 @@ async fn newer_pages_are_there_while_the_past_is_away() {
         let text = "the archive does not answer";
         status::with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, text)
     };
-    for method in ["post.ListAuthorsPosts", "relation.ListFollowing"] {
+    for method in ["post.ListAuthorsPosts", "relation.ListEdgeIds"] {
         let is_for_user = method.starts_with("post");
         system.tap.refuse(method, away());
         // The page on which the newer ones end is shown, and goes on.

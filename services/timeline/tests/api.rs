@@ -7,7 +7,7 @@ mod support;
 use clap::Parser as _;
 use microblog_domain::UserId;
 use microblog_proto::{
-    relation::{self, RelationState},
+    relation::{self, EdgeList, RelationState},
     timeline as pb,
 };
 use microblog_relation::{Edge, Include, State, Targets};
@@ -86,8 +86,7 @@ async fn a_page_has_the_viewers_relations_to_its_authors() {
     let question = relation::BatchGetRelationsRequest {
         viewer_id: bob,
         target_ids: vec![bob, alice, carol, dave],
-        include_blocks: true,
-        include_mutes: true,
+        include: vec![EdgeList::Blocks.into(), EdgeList::Mutes.into()],
         include_newest_following_version: false,
     };
     let answer = system.relation.clone().batch_get_relations(question).await.unwrap();

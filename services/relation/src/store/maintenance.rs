@@ -6,7 +6,7 @@ use microblog_keyspace::{
     redis::{Cmd, cmd},
 };
 
-use super::{CHUNK, Store, lists, user};
+use super::{CHUNK, Store, user};
 use crate::{
     graph::{Change, Edge, List},
     keys,
@@ -177,17 +177,19 @@ impl Store {
     /// Completes the deletion of an account whose lists are empty. Returns whether they are.
     pub async fn forgot(&self, user: UserId) -> Result<bool, Error> {
         let partition = user.partition();
-        let call = Call::new("relation_forgot")
+        let mut call = Call::new("relation_forgot")
             .key(keys::forgetting(partition))
             .key(keys::users(partition))
             .key(keys::following(user))
             .key(keys::followers(user))
             .key(keys::blocks(user))
             .key(keys::blocked_by(user))
-            .key(keys::mutes(user))
             .key(keys::lost(user))
             .key(keys::unblocked(user))
             .arg(user.get());
+        for list in List::ALL.into_iter().filter(|list| list.inverse().is_none()) {
+            call = call.key(keys::list(list, user));
+        }
         self.keyspace.call(call).await
     }
 
@@ -212,7 +214,7 @@ impl Store {
         of: UserId,
         cursor: u64,
     ) -> Result<(u64, Vec<UserId>), Error> {
-        let Some(key) = lists::id_set(list, of) else { return Ok((0, Vec::new())) };
+        let Some(key) = keys::id_set(list, of) else { return Ok((0, Vec::new())) };
         let scan = cmd("SSCAN").arg(key).arg(cursor).arg("COUNT").arg(CHUNK).take();
         let (cursor, ids): (u64, Vec<u64>) = self.keyspace.query(scan).await?;
         Ok((cursor, ids.into_iter().map(user).collect::<Result<_, _>>()?))
@@ -297,5 +299,5 @@ pub struct Sizes {
 }
 
 fn score(list: List, user: UserId, account: UserId) -> Cmd {
-    cmd("ZSCORE").arg(lists::key(list, user)).arg(account.get()).take()
+    cmd("ZSCORE").arg(keys::list(list, user)).arg(account.get()).take()
 }

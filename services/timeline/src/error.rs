@@ -61,7 +61,7 @@ impl From<Error> for Status {
             Error::Invalid(fields) => status::invalid(fields),
             Error::Token { field, error } => status::token(field, error),
             Error::BeingBuilt => {
-                let text = "the home timeline is being built; ask again";
+                let text = "the home timeline is being built; retry";
                 status::with_reason(Code::Unavailable, ErrorReason::TimelineBeingBuilt, text)
             }
             Error::Store(store) => {

@@ -96,11 +96,9 @@ pub(crate) async fn view_user_timeline(
     let requested = (&page, &since_token[..]);
     let first = |author: UserId| async move {
         let (page, since_token) = requested;
-        let mut cursor = UserCursor::parse(author, since_token, &page.token)?;
+        let cursor = UserCursor::parse(author, since_token, &page.token)?;
         let posts = AuthorsPosts { authors: vec![author.get()], after_id: cursor.seen_id };
         let first = posts.skeleton(gateway, page.size, cursor.before_id).await?;
-        let newest_id = first.entries.first().map_or(0, |post| post.id);
-        cursor.newest_id = cursor.newest_id.max(newest_id);
         Ok((posts, cursor, first))
     };
     let viewer = authenticate_optional(gateway, token);
@@ -110,6 +108,8 @@ pub(crate) async fn view_user_timeline(
     let mut filling = Filling::new(page.size, BUDGET);
     let filled = fill(gateway, &posts, context, first, &mut cursor.before_id, &mut filling).await;
     unless_shown(filled, &filling)?;
+    let newest = filling.shown.first().and_then(|viewed| viewed.post.as_ref());
+    cursor.newest_id = cursor.newest_id.max(newest.map_or(0, |post| post.id));
     let (next_page_token, since_token) = cursor.tokens(author, since_token);
     Ok(gateway::ViewUserTimelineResponse { posts: filling.shown, next_page_token, since_token })
 }
@@ -394,7 +394,7 @@ impl OlderCursor {
 struct UserCursor {
     /// Older posts than this one follow; 0 at both ends.
     before_id: u64,
-    /// The newest post of the timeline on the first page; 0 if none.
+    /// The newest post that any page has shown; 0 if none.
     newest_id: u64,
     /// The newest post that the caller had seen before; 0 for the whole timeline.
     seen_id: u64,

@@ -18,8 +18,7 @@ use futures::future;
 use microblog_domain::{CommentId, Partition, PostId, Stamp};
 
 use crate::{
-    archive::Archive,
-    changes::Changes,
+    archive::{Archive, Changes},
     error::Error,
     metrics::Metrics,
     store::{OutboxEntry, Store},

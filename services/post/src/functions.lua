@@ -16,7 +16,7 @@
 --
 -- Functions do not roll back: all checks come before the first write.
 
--- The outcomes of steps, numbered as in store/outcome.rs.
+-- The outcomes of steps, numbered as in store/decode.rs.
 local DONE, UNCHANGED, INCOMPLETE, NOT_FOUND, THROTTLED, ACCOUNT_DELETED = 0, 1, 2, 3, 4, 5
 
 -- Returns the member of `pending` for a repost and a post that counts it.

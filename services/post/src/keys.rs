@@ -80,6 +80,11 @@ pub(crate) fn of_post(id: PostId) -> [String; 5] {
     [post(id), likes(id), comments(id), comment_bodies(id), reposts(id)]
 }
 
+/// Returns the keys of an account that are deleted with it, besides its list of posts.
+pub(crate) fn of_account(user: UserId) -> [String; 3] {
+    [pace(user), comment_pace(user), restore_pace(user)]
+}
+
 /// Returns the key of a job's lease or state.
 pub(crate) fn job(name: &str) -> String {
     key(format_args!("post:{{{}}}:{name}", Partition::new(0)))

@@ -1,4 +1,4 @@
--- Publishing and deleting posts, and completing the deletion of accounts.
+-- Publishing and deleting posts, and notifying posts of their reposts.
 
 -- Publishes a post.
 --
@@ -111,20 +111,8 @@ local function tell(keys, args)
   return DONE
 end
 
--- Completes the deletion of an account whose other data is erased, if it has no posts left.
---
--- KEYS: forgetting, authors, the author's posts. ARGV: account. Returns 1 if it is complete.
-local function forgot(keys, args)
-  if redis.call('EXISTS', keys[3]) == 1 then
-    return 0
-  end
-  redis.call('SREM', keys[2], args[1])
-  redis.call('ZREM', keys[1], args[1])
-  return 1
-end
-
 register('post_publish', publish)
 register('post_delete', delete, 'allow-oom')
 register('post_tell', tell, 'allow-oom')
 register('post_forget', forget, 'allow-oom')
-register('post_forgot', forgot, 'allow-oom')
+register('post_finish_forgetting', finish_forgetting, 'allow-oom')

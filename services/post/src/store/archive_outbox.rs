@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use microblog_domain::{CommentId, Partition, PostId};
 use microblog_keyspace::{Batch, Call, Error, decode, redis::cmd};
 
-use super::client::Store;
+use super::Store;
 use crate::keys;
 
 /// The member that says that there is an archive. It sorts before all entries.

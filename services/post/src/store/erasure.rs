@@ -7,7 +7,7 @@ use microblog_keyspace::{
 };
 use uuid::Uuid;
 
-use super::{client::Store, decode::malformed};
+use super::{Store, decode::malformed};
 use crate::keys;
 
 /// A run that erases what some accounts wrote.

@@ -6,14 +6,16 @@ use microblog_domain::{PostId, UserId};
 use microblog_keyspace::{Batch, Call, Entry, Error, decode};
 
 use super::{
+    Store,
     body::{CommentBody, PostBody},
-    client::Store,
-    decode::wait,
+    decode::{Outcome, wait},
     eviction::CHUNK,
-    leases::RELEASE_MS,
-    outcome::Outcome,
+    maintenance::RELEASE_MS,
 };
-use crate::{comment::Comment, keys, snapshot::Snapshot};
+use crate::{
+    keys,
+    post::{Comment, Snapshot},
+};
 
 /// The lifetime of a restore lease that is not renewed: writers wait this long after a crash.
 const RESTORE_LEASE_TTL: Duration = Duration::from_secs(10);

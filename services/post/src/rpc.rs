@@ -1,25 +1,21 @@
 //! The gRPC handlers: decode, call, encode.
 
-mod lists;
-
-use futures::{
-    StreamExt as _, TryStreamExt as _,
-    stream::{self, BoxStream},
-};
+use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use microblog_chassis as chassis;
-use microblog_domain::{CommentId, Partition, PostId, UserId};
+use microblog_domain::{BATCH_MAX, CommentId, Fields, PageSize, PostId, Scope, UserId};
+use microblog_keyspace::{Entry, Order, Page};
 use microblog_proto::post::{self as pb, post_service_server::PostService};
 use tonic::{Request, Response, Status};
 
 use crate::{
-    comments::Comments,
     error::Error,
-    likes::Likes,
+    post::Post,
     posts::Posts,
+    reactions::Reactions,
     repair::Repair,
-    store::PostCount,
+    store::{List, PostCount, post_ids},
     tiered_store::TieredStore,
-    verify::{self, Report},
+    verify,
     wire::{self, NewComment, NewPost, NewRepost},
 };
 
@@ -30,14 +26,33 @@ type Answer<T> = Result<Response<T>, Status>;
 pub(crate) struct Rpc {
     tiered: TieredStore,
     posts: Posts,
-    likes: Likes,
-    comments: Comments,
+    reactions: Reactions,
 }
 
 impl Rpc {
     pub(crate) fn new(tiered: TieredStore, posts: Posts) -> Self {
-        let (likes, comments) = (Likes::new(tiered.clone()), Comments::new(tiered.clone()));
-        Self { tiered, posts, likes, comments }
+        let reactions = Reactions::new(tiered.clone());
+        Self { tiered, posts, reactions }
+    }
+
+    async fn posts_on(&self, page: &Page, viewer: Option<UserId>) -> Result<Vec<Post>, Error> {
+        let posts = self.tiered.posts(&post_ids(&page.entries), viewer).await?;
+        Ok(posts.into_iter().flatten().collect())
+    }
+
+    // Returns whether the root of a post's reposts is deleted. All reposts have the same root: the
+    // post, or the post's own root.
+    async fn is_root_deleted(&self, id: PostId, reposts: &[Post]) -> Result<bool, Error> {
+        let root = reposts.first().and_then(|post| post.content.origin).map(|origin| origin.root);
+        match root.filter(|&root| root != id) {
+            Some(root) => match self.tiered.exist(&[root]).await {
+                Ok(exist) => Ok(exist != [true]),
+                // The root may be in the archive, which is unavailable.
+                Err(error) if error.is_outage() => Ok(false),
+                Err(error) => Err(error),
+            },
+            None => Ok(false),
+        }
     }
 
     // Completes a write even if the caller cancels the call.
@@ -106,7 +121,7 @@ impl PostService for Rpc {
         let pb::LikeRequest { user_id, post_id } = request.into_inner();
         let (user, id) =
             wire::both(UserId::parse("user_id", user_id), PostId::parse("post_id", post_id))?;
-        let like = |rpc: Self| async move { rpc.likes.like(user, id).await };
+        let like = |rpc: Self| async move { rpc.reactions.like(user, id).await };
         let (since, likes) = self.write(like).await?;
         let like = Some(wire::like(user_id, since));
         Ok(Response::new(pb::LikeResponse { like, likes }))
@@ -116,7 +131,7 @@ impl PostService for Rpc {
         let pb::UnlikeRequest { user_id, post_id } = request.into_inner();
         let (user, id) =
             wire::both(UserId::parse("user_id", user_id), PostId::parse("post_id", post_id))?;
-        let unlike = |rpc: Self| async move { rpc.likes.unlike(user, id).await };
+        let unlike = |rpc: Self| async move { rpc.reactions.unlike(user, id).await };
         let likes = self.write(unlike).await?;
         Ok(Response::new(pb::UnlikeResponse { likes }))
     }
@@ -125,7 +140,19 @@ impl PostService for Rpc {
         &self,
         request: Request<pb::ListLikersRequest>,
     ) -> Answer<pb::ListLikersResponse> {
-        Ok(Response::new(self.likers(request.into_inner()).await?))
+        let request = request.into_inner();
+        let (id, size) = wire::both(
+            PostId::parse("post_id", request.post_id),
+            PageSize::parse(request.page_size),
+        )?;
+        let scope = Scope::new("ListLikers").with(request.post_id);
+        let after = wire::after(scope, &request.page_token)?;
+        let page = self.tiered.list(List::Likers, id, after, size.get()).await?;
+        let next_page_token = page.next_token(scope);
+        Ok(Response::new(pb::ListLikersResponse {
+            likes: wire::likes(&page.entries),
+            next_page_token,
+        }))
     }
 
     async fn batch_get_liked(
@@ -146,7 +173,7 @@ impl PostService for Rpc {
         let NewComment { author, request, post, text, in_reply_to } =
             wire::new_comment(request.get_ref())?;
         let add = |rpc: Self| async move {
-            rpc.comments.add(author, request, post, text, in_reply_to).await
+            rpc.reactions.add_comment(author, request, post, text, in_reply_to).await
         };
         let comment = Some(wire::comment(self.write(add).await?));
         Ok(Response::new(pb::AddCommentResponse { comment }))
@@ -176,7 +203,7 @@ impl PostService for Rpc {
             PostId::parse("post_id", post_id),
             CommentId::parse("comment_id", comment_id),
         )?;
-        let delete = |rpc: Self| async move { rpc.comments.delete(user, post, id).await };
+        let delete = |rpc: Self| async move { rpc.reactions.delete_comment(user, post, id).await };
         self.write(delete).await?;
         Ok(Response::new(pb::DeleteCommentResponse {}))
     }
@@ -185,28 +212,99 @@ impl PostService for Rpc {
         &self,
         request: Request<pb::ListCommentsRequest>,
     ) -> Answer<pb::ListCommentsResponse> {
-        Ok(Response::new(self.comments_of(request.into_inner()).await?))
+        let request = request.into_inner();
+        let ((id, order), size) = wire::three(
+            PostId::parse("post_id", request.post_id),
+            wire::order(request.order),
+            PageSize::parse(request.page_size),
+        )?;
+        let order_number = u64::from(order == Order::Newest);
+        let scope = Scope::new("ListComments").with(request.post_id).with(order_number);
+        let after = wire::after(scope, &request.page_token)?;
+        let mut page = self.tiered.list(List::Comments(order), id, after, size.get()).await?;
+        let ids: Vec<_> =
+            page.entries.iter().filter_map(|entry| CommentId::new(entry.member)).collect();
+        let comments = self.tiered.comments(id, &ids).await?;
+        let mut comments = comments.into_iter().map(wire::comment).collect();
+        wire::fit(&mut page, &mut comments, |comment| comment.id);
+        Ok(Response::new(pb::ListCommentsResponse {
+            comments,
+            next_page_token: page.next_token(scope),
+        }))
     }
 
     async fn list_reposts(
         &self,
         request: Request<pb::ListRepostsRequest>,
     ) -> Answer<pb::ListRepostsResponse> {
-        Ok(Response::new(self.reposts_of(request.into_inner()).await?))
+        let request = request.into_inner();
+        let ((id, viewer), size) = wire::three(
+            PostId::parse("post_id", request.post_id),
+            wire::viewer(request.viewer_id),
+            PageSize::parse(request.page_size),
+        )?;
+        let scope = Scope::new("ListReposts").with(request.post_id);
+        let after = wire::after(scope, &request.page_token)?;
+        let mut page = self.tiered.list(List::Reposts, id, after, size.get()).await?;
+        let posts = self.posts_on(&page, viewer).await?;
+        let root_deleted = self.is_root_deleted(id, &posts).await?;
+        let post = |post| pb::Post { root_deleted, ..wire::post(post) };
+        let mut posts = posts.into_iter().map(post).collect();
+        wire::fit(&mut page, &mut posts, |post| post.id);
+        Ok(Response::new(pb::ListRepostsResponse {
+            posts,
+            next_page_token: page.next_token(scope),
+        }))
     }
 
     async fn list_user_posts(
         &self,
         request: Request<pb::ListUserPostsRequest>,
     ) -> Answer<pb::ListUserPostsResponse> {
-        Ok(Response::new(self.posts_of(request.into_inner()).await?))
+        let request = request.into_inner();
+        let mut fields = Fields::default();
+        let author = fields.read(UserId::parse("author_id", request.author_id));
+        let view = fields.read(wire::viewer(request.viewer_id));
+        let size = fields.read(PageSize::parse(request.page_size));
+        let before = fields.read(wire::before(request.before_id));
+        let read = author.zip(view).zip(size).zip(before);
+        let (((author, viewer), size), before) = fields.finish(read).map_err(Error::Invalid)?;
+        let scope = Scope::new("ListUserPosts").with(request.author_id).with(request.before_id);
+        let begin = before.map(|id| Entry { member: id.get(), score: id.get() });
+        let after = wire::after(scope, &request.page_token)?.or(begin);
+        let mut page = self.tiered.posts_of(author, after, size.get()).await?;
+        let posts = self.posts_on(&page, viewer).await?;
+        let posts = self.posts.with_roots(posts, viewer).await?;
+        let mut posts = posts.into_iter().map(wire::with_root).collect();
+        wire::fit(&mut page, &mut posts, |post| post.id);
+        Ok(Response::new(pb::ListUserPostsResponse {
+            posts,
+            next_page_token: page.next_token(scope),
+        }))
     }
 
     async fn list_authors_posts(
         &self,
         request: Request<pb::ListAuthorsPostsRequest>,
     ) -> Answer<pb::ListAuthorsPostsResponse> {
-        Ok(Response::new(self.posts_of_authors(request.into_inner()).await?))
+        let request = request.into_inner();
+        let mut fields = Fields::default();
+        let authors = fields.read(UserId::parse_list("author_ids", &request.author_ids, BATCH_MAX));
+        let view = fields.read(wire::viewer(request.viewer_id));
+        let size = fields.read(PageSize::parse(request.page_size));
+        let before = fields.read(wire::before(request.before_id));
+        let read = authors.zip(view).zip(size).zip(before);
+        let (((authors, viewer), size), before) = fields.finish(read).map_err(Error::Invalid)?;
+        let newest = self.tiered.newest_of(&authors, before, size.get()).await?;
+        let posts = self.posts.batch(&newest.ids, viewer).await?;
+        let mut posts: Vec<_> = posts.into_iter().map(wire::with_root).collect();
+        let fitting = wire::fitting(&posts);
+        let mut next_before_id = newest.next.map_or(0, PostId::get);
+        if fitting < posts.len() {
+            posts.truncate(fitting);
+            next_before_id = posts.last().map_or(0, |last| last.id);
+        }
+        Ok(Response::new(pb::ListAuthorsPostsResponse { posts, next_before_id }))
     }
 
     async fn batch_get_post_counts(
@@ -227,7 +325,20 @@ impl PostService for Rpc {
         &self,
         request: Request<pb::ListUserCommentsRequest>,
     ) -> Answer<pb::ListUserCommentsResponse> {
-        Ok(Response::new(self.comments_by(request.into_inner()).await?))
+        let request = request.into_inner();
+        let (author, size) = wire::both(
+            UserId::parse("author_id", request.author_id),
+            PageSize::parse(request.page_size),
+        )?;
+        let scope = Scope::new("ListUserComments").with(request.author_id);
+        let after = wire::after(scope, &request.page_token)?;
+        let (mut page, comments) = self.tiered.comments_by(author, after, size.get()).await?;
+        let mut comments = comments.into_iter().map(wire::comment).collect();
+        wire::fit(&mut page, &mut comments, |comment| comment.id);
+        Ok(Response::new(pb::ListUserCommentsResponse {
+            comments,
+            next_page_token: page.next_token(scope),
+        }))
     }
 
     async fn forget_user(
@@ -241,41 +352,12 @@ impl PostService for Rpc {
 
     async fn verify(&self, request: Request<pb::VerifyRequest>) -> Answer<Self::VerifyStream> {
         let pb::VerifyRequest { user_id, repair } = request.into_inner();
-        let tiered = self.tiered.clone();
-        let repair = repair.then(|| Repair::new(tiered.clone(), self.posts.clone()));
-        // The clocks come first, since repairs issue stamps.
-        let clocks = match repair {
-            Some(_) => Some(tiered.store().repair_clocks().await.map_err(Error::from)?),
-            None => None,
+        let user = match user_id {
+            0 => None,
+            id => Some(UserId::parse("user_id", id).map_err(Error::from)?),
         };
-        let clocks = clocks.map(|repairs| Ok(Report { repairs, ..Report::default() }));
-        let reports = match user_id {
-            0 => stream::iter(Partition::all())
-                .then(move |partition| {
-                    let (tiered, repair) = (tiered.clone(), repair.clone());
-                    async move {
-                        match &repair {
-                            Some(repair) => {
-                                verify::repaired_partition(&tiered, repair, partition).await
-                            }
-                            None => verify::partition(&tiered, partition).await,
-                        }
-                    }
-                })
-                .boxed(),
-            id => {
-                let user = UserId::parse("user_id", id).map_err(Error::from)?;
-                let report = async move {
-                    match &repair {
-                        Some(repair) => verify::repaired_author(&tiered, repair, user).await,
-                        None => verify::author(&tiered, user).await,
-                    }
-                };
-                stream::once(report).boxed()
-            }
-        };
-        let reports =
-            stream::iter(clocks).chain(reports).map_ok(wire::report).map_err(Status::from);
-        Ok(Response::new(reports.boxed()))
+        let repair = repair.then(|| Repair::new(self.tiered.clone(), self.posts.clone()));
+        let reports = verify::reports(self.tiered.clone(), repair, user).await?;
+        Ok(Response::new(reports.map_ok(wire::report).map_err(Status::from).boxed()))
     }
 }

@@ -95,7 +95,7 @@ pub(crate) fn archiving(
 }
 
 async fn notify(mut sweeper: Sweeper) {
-    let mut job = PeriodicJob::new("telling of reposts", PERIOD);
+    let mut job = PeriodicJob::new("notifying reposted posts", PERIOD);
     loop {
         job.tick().await;
         job.record(sweeper.notify_targets(PENDING_AFTER).await);
@@ -141,7 +141,7 @@ async fn archive_all(mut archiver: Archiver, lease: Lease) {
 
 // Cycles over all partitions from a random one on, since processes may restart often.
 async fn evict_all(evictor: Evictor, lease: Lease) {
-    let mut job = PeriodicJob::new("moving old posts", PERIOD);
+    let mut job = PeriodicJob::new("evicting", PERIOD);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut next = (now.subsec_micros() % u32::from(Partition::COUNT)) as u16;
     loop {

@@ -19,7 +19,7 @@ use crate::{
     wire::{self, NewComment, NewPost, NewRepost},
 };
 
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
 /// The gRPC service.
 #[derive(Clone)]
@@ -73,14 +73,14 @@ impl PostService for Rpc {
     async fn create_post(
         &self,
         request: Request<pb::CreatePostRequest>,
-    ) -> Answer<pb::CreatePostResponse> {
+    ) -> RpcResult<pb::CreatePostResponse> {
         let NewPost { author, request, text } = wire::new_post(request.get_ref())?;
         let create = |rpc: Self| async move { rpc.posts.create(author, request, text).await };
         let post = Some(wire::post(self.write(create).await?));
         Ok(Response::new(pb::CreatePostResponse { post }))
     }
 
-    async fn repost(&self, request: Request<pb::RepostRequest>) -> Answer<pb::RepostResponse> {
+    async fn repost(&self, request: Request<pb::RepostRequest>) -> RpcResult<pb::RepostResponse> {
         let NewRepost { author, request, reposted, text } = wire::new_repost(request.get_ref())?;
         let repost =
             |rpc: Self| async move { rpc.posts.repost(author, request, reposted, text).await };
@@ -88,7 +88,10 @@ impl PostService for Rpc {
         Ok(Response::new(pb::RepostResponse { post }))
     }
 
-    async fn get_post(&self, request: Request<pb::GetPostRequest>) -> Answer<pb::GetPostResponse> {
+    async fn get_post(
+        &self,
+        request: Request<pb::GetPostRequest>,
+    ) -> RpcResult<pb::GetPostResponse> {
         let pb::GetPostRequest { post_id, viewer_id } = request.into_inner();
         let (id, viewer) = wire::both(PostId::parse("post_id", post_id), wire::viewer(viewer_id))?;
         let post = Some(wire::with_root(self.posts.get(id, viewer).await?));
@@ -98,7 +101,7 @@ impl PostService for Rpc {
     async fn batch_get_posts(
         &self,
         request: Request<pb::BatchGetPostsRequest>,
-    ) -> Answer<pb::BatchGetPostsResponse> {
+    ) -> RpcResult<pb::BatchGetPostsResponse> {
         let pb::BatchGetPostsRequest { post_ids, viewer_id } = request.into_inner();
         let (ids, viewer) = wire::both(wire::batch(&post_ids), wire::viewer(viewer_id))?;
         let posts = self.posts.batch(&ids, viewer).await?;
@@ -109,7 +112,7 @@ impl PostService for Rpc {
     async fn delete_post(
         &self,
         request: Request<pb::DeletePostRequest>,
-    ) -> Answer<pb::DeletePostResponse> {
+    ) -> RpcResult<pb::DeletePostResponse> {
         let pb::DeletePostRequest { author_id, post_id } = request.into_inner();
         let (author, id) =
             wire::both(UserId::parse("author_id", author_id), PostId::parse("post_id", post_id))?;
@@ -117,7 +120,7 @@ impl PostService for Rpc {
         Ok(Response::new(pb::DeletePostResponse {}))
     }
 
-    async fn like(&self, request: Request<pb::LikeRequest>) -> Answer<pb::LikeResponse> {
+    async fn like(&self, request: Request<pb::LikeRequest>) -> RpcResult<pb::LikeResponse> {
         let pb::LikeRequest { user_id, post_id } = request.into_inner();
         let (user, id) =
             wire::both(UserId::parse("user_id", user_id), PostId::parse("post_id", post_id))?;
@@ -127,7 +130,7 @@ impl PostService for Rpc {
         Ok(Response::new(pb::LikeResponse { like, likes }))
     }
 
-    async fn unlike(&self, request: Request<pb::UnlikeRequest>) -> Answer<pb::UnlikeResponse> {
+    async fn unlike(&self, request: Request<pb::UnlikeRequest>) -> RpcResult<pb::UnlikeResponse> {
         let pb::UnlikeRequest { user_id, post_id } = request.into_inner();
         let (user, id) =
             wire::both(UserId::parse("user_id", user_id), PostId::parse("post_id", post_id))?;
@@ -139,7 +142,7 @@ impl PostService for Rpc {
     async fn list_likers(
         &self,
         request: Request<pb::ListLikersRequest>,
-    ) -> Answer<pb::ListLikersResponse> {
+    ) -> RpcResult<pb::ListLikersResponse> {
         let request = request.into_inner();
         let (id, size) = wire::both(
             PostId::parse("post_id", request.post_id),
@@ -158,7 +161,7 @@ impl PostService for Rpc {
     async fn batch_get_liked(
         &self,
         request: Request<pb::BatchGetLikedRequest>,
-    ) -> Answer<pb::BatchGetLikedResponse> {
+    ) -> RpcResult<pb::BatchGetLikedResponse> {
         let pb::BatchGetLikedRequest { user_id, post_ids } = request.into_inner();
         let (user, ids) = wire::both(UserId::parse("user_id", user_id), wire::batch(&post_ids))?;
         let liked = self.posts.liked(user, &ids).await?;
@@ -169,7 +172,7 @@ impl PostService for Rpc {
     async fn add_comment(
         &self,
         request: Request<pb::AddCommentRequest>,
-    ) -> Answer<pb::AddCommentResponse> {
+    ) -> RpcResult<pb::AddCommentResponse> {
         let NewComment { author, request, post, text, in_reply_to } =
             wire::new_comment(request.get_ref())?;
         let add = |rpc: Self| async move {
@@ -182,7 +185,7 @@ impl PostService for Rpc {
     async fn get_comment(
         &self,
         request: Request<pb::GetCommentRequest>,
-    ) -> Answer<pb::GetCommentResponse> {
+    ) -> RpcResult<pb::GetCommentResponse> {
         let pb::GetCommentRequest { post_id, comment_id } = request.into_inner();
         let (post, id) = wire::both(
             PostId::parse("post_id", post_id),
@@ -196,7 +199,7 @@ impl PostService for Rpc {
     async fn delete_comment(
         &self,
         request: Request<pb::DeleteCommentRequest>,
-    ) -> Answer<pb::DeleteCommentResponse> {
+    ) -> RpcResult<pb::DeleteCommentResponse> {
         let pb::DeleteCommentRequest { user_id, post_id, comment_id } = request.into_inner();
         let ((user, post), id) = wire::three(
             UserId::parse("user_id", user_id),
@@ -211,7 +214,7 @@ impl PostService for Rpc {
     async fn list_comments(
         &self,
         request: Request<pb::ListCommentsRequest>,
-    ) -> Answer<pb::ListCommentsResponse> {
+    ) -> RpcResult<pb::ListCommentsResponse> {
         let request = request.into_inner();
         let ((id, order), size) = wire::three(
             PostId::parse("post_id", request.post_id),
@@ -236,7 +239,7 @@ impl PostService for Rpc {
     async fn list_reposts(
         &self,
         request: Request<pb::ListRepostsRequest>,
-    ) -> Answer<pb::ListRepostsResponse> {
+    ) -> RpcResult<pb::ListRepostsResponse> {
         let request = request.into_inner();
         let ((id, viewer), size) = wire::three(
             PostId::parse("post_id", request.post_id),
@@ -260,7 +263,7 @@ impl PostService for Rpc {
     async fn list_user_posts(
         &self,
         request: Request<pb::ListUserPostsRequest>,
-    ) -> Answer<pb::ListUserPostsResponse> {
+    ) -> RpcResult<pb::ListUserPostsResponse> {
         let request = request.into_inner();
         let mut fields = Fields::default();
         let author = fields.read(UserId::parse("author_id", request.author_id));
@@ -286,7 +289,7 @@ impl PostService for Rpc {
     async fn list_authors_posts(
         &self,
         request: Request<pb::ListAuthorsPostsRequest>,
-    ) -> Answer<pb::ListAuthorsPostsResponse> {
+    ) -> RpcResult<pb::ListAuthorsPostsResponse> {
         let request = request.into_inner();
         let mut fields = Fields::default();
         let authors = fields.read(UserId::parse_list("author_ids", &request.author_ids, BATCH_MAX));
@@ -310,7 +313,7 @@ impl PostService for Rpc {
     async fn batch_get_post_counts(
         &self,
         request: Request<pb::BatchGetPostCountsRequest>,
-    ) -> Answer<pb::BatchGetPostCountsResponse> {
+    ) -> RpcResult<pb::BatchGetPostCountsResponse> {
         let users = wire::accounts(&request.get_ref().user_ids).map_err(Error::from)?;
         let post_counts = self.tiered.store().post_counts(&users).await.map_err(Error::from)?;
         let count = |(user, posts): (&UserId, PostCount)| pb::PostCount {
@@ -324,7 +327,7 @@ impl PostService for Rpc {
     async fn list_user_comments(
         &self,
         request: Request<pb::ListUserCommentsRequest>,
-    ) -> Answer<pb::ListUserCommentsResponse> {
+    ) -> RpcResult<pb::ListUserCommentsResponse> {
         let request = request.into_inner();
         let (author, size) = wire::both(
             UserId::parse("author_id", request.author_id),
@@ -344,13 +347,13 @@ impl PostService for Rpc {
     async fn forget_user(
         &self,
         request: Request<pb::ForgetUserRequest>,
-    ) -> Answer<pb::ForgetUserResponse> {
+    ) -> RpcResult<pb::ForgetUserResponse> {
         let user = UserId::parse("user_id", request.into_inner().user_id).map_err(Error::from)?;
         self.write(|rpc| async move { Ok(rpc.tiered.store().forget(user).await?) }).await?;
         Ok(Response::new(pb::ForgetUserResponse {}))
     }
 
-    async fn verify(&self, request: Request<pb::VerifyRequest>) -> Answer<Self::VerifyStream> {
+    async fn verify(&self, request: Request<pb::VerifyRequest>) -> RpcResult<Self::VerifyStream> {
         let pb::VerifyRequest { user_id, repair } = request.into_inner();
         let user = match user_id {
             0 => None,

@@ -145,7 +145,7 @@ async fn a_late_notification_does_not_bring_a_deleted_repost_back() {
         assert_eq!(reposts(&system, root.id).await, 0);
         has_no_violations(&system).await;
 
-        let key = format!("post:{{{}}}:unreposted:{}", user(1).partition(), root.id);
+        let key = format!("post:{{{}}}:repost_tombstones:{}", user(1).partition(), root.id);
         let mut admin = system.redis.nodes()[0].admin().await;
         let ttl: i64 = redis::cmd("TTL").arg(key).query_async(&mut admin).await.unwrap();
         assert!((86_000..=86_400).contains(&ttl), "not for a day, but {ttl} s");
@@ -157,7 +157,7 @@ async fn tombstones_of_reposts_expire_after_a_day() {
     let system = System::start_without_jobs(Topology::Single).await;
     let root = system.create(id(1), "root").await.unwrap();
     let repost = system.repost(id(2), root.id).await.unwrap();
-    let key = format!("post:{{{}}}:unreposted:{}", user(1).partition(), root.id);
+    let key = format!("post:{{{}}}:repost_tombstones:{}", user(1).partition(), root.id);
     let mut admin = system.redis.nodes()[0].admin().await;
     let old = redis::cmd("ZADD").arg(&key).arg(1).arg(id(98)).arg(2).arg(id(99)).take();
     old.exec_async(&mut admin).await.unwrap();
@@ -272,7 +272,7 @@ async fn a_deleted_post_leaves_only_idempotency_keys() {
     system.delete(id(2), first.id).await.unwrap();
     let of_post = keys(&system, &format!("*:{}", post.id)).await;
     let kinds: Vec<_> = of_post.iter().map(|key| key.split_once(':').unwrap().0).collect();
-    let expected = ["comment_bodies", "comments", "likes", "post", "reposts", "unreposted"];
+    let expected = ["comment_bodies", "comments", "likes", "post", "repost_tombstones", "reposts"];
     assert_eq!(kinds, expected);
 
     system.delete(id(1), post.id).await.unwrap();

@@ -105,11 +105,11 @@ impl Store {
     /// them. Stops at the first one with an outbox entry. Returns how many became evictable.
     pub async fn make_evictable(&self, author: UserId, ids: &[PostId]) -> Result<usize, Error> {
         let partition = author.partition();
-        let call = Call::new("post_retire")
-            .key(keys::unarchived(partition))
+        let call = Call::new("post_make_evictable")
+            .key(keys::archive_outbox(partition))
             .key(keys::outbox(partition))
-            .key(keys::retired(partition))
-            .key(keys::horizon(partition))
+            .key(keys::evictable(partition))
+            .key(keys::watermark(partition))
             .key(keys::posts(author));
         self.keyspace.call(ids.iter().fold(call, |call, id| call.arg(id.get()))).await
     }
@@ -117,7 +117,7 @@ impl Store {
     /// Returns up to 100 posts of a partition that may be evicted at a stamp.
     pub async fn evictable(&self, partition: Partition, at: u64) -> Result<Vec<PostId>, Error> {
         let mut read = cmd("ZRANGE");
-        read.arg(keys::retired(partition)).arg("-inf").arg(at).arg("BYSCORE");
+        read.arg(keys::evictable(partition)).arg("-inf").arg(at).arg("BYSCORE");
         read.arg("LIMIT").arg(0).arg(100);
         let ids: Vec<u64> = self.keyspace.query(read).await?;
         Ok(ids.into_iter().filter_map(PostId::new).collect())
@@ -131,9 +131,9 @@ impl Store {
             let partition = id.partition();
             let call = Call::new("post_mark")
                 .key(keys::clock(partition))
-                .key(keys::retired(partition))
+                .key(keys::evictable(partition))
                 .key(keys::post(id))
-                .key(keys::unreposted(id))
+                .key(keys::repost_tombstones(id))
                 .issuing(partition)
                 .arg(id.get());
             batch.call(partition, call);
@@ -192,10 +192,10 @@ impl Store {
         let mut batch = Batch::with_capacity(marked.len());
         for &(id, mark) in marked {
             let call = Call::new("post_evict")
-                .key(keys::retired(id.partition()))
+                .key(keys::evictable(id.partition()))
                 .keys(keys::of_post(id))
-                .key(keys::unreposted(id))
-                .key(keys::erasing(id.partition()))
+                .key(keys::repost_tombstones(id))
+                .key(keys::erasure_fence(id.partition()))
                 .arg(id.get())
                 .arg(mark);
             batch.call(id.partition(), call);
@@ -208,7 +208,7 @@ impl Store {
     pub async fn postpone_eviction(&self, ids: &[PostId], until: u64) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for id in ids {
-            let add = Call::new("post_enlist").key(keys::retired(id.partition()));
+            let add = Call::new("post_add_to_set").key(keys::evictable(id.partition()));
             // `XX`: a post that was deleted meanwhile must not be added.
             batch.call(id.partition(), add.arg("XX").arg(until).arg(id.get()));
         }
@@ -264,7 +264,8 @@ impl Store {
         let mut batch = Batch::with_capacity(ids.len());
         for id in ids {
             let mut read = cmd("ZSCORE");
-            read.arg(keys::unarchived(id.partition())).arg(OutboxEntry::PostDeleted(*id).member());
+            read.arg(keys::archive_outbox(id.partition()))
+                .arg(OutboxEntry::PostDeleted(*id).member());
             batch.query(id.partition(), read);
         }
         let is_there = |answer| Ok(!matches!(decode::<Value>(answer)?, Value::Nil));
@@ -280,7 +281,7 @@ fn partitions_of(ids: &[PostId]) -> Vec<Partition> {
 }
 
 fn watermark(partition: Partition) -> Cmd {
-    cmd("GET").arg(keys::horizon(partition)).take()
+    cmd("GET").arg(keys::watermark(partition)).take()
 }
 
 fn read_watermarks(

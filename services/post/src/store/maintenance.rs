@@ -57,7 +57,7 @@ impl Job {
     fn name(self) -> &'static str {
         match self {
             Self::Archiving => "archiver",
-            Self::Evicting => "mover",
+            Self::Evicting => "evictor",
             Self::Erasing => "eraser",
         }
     }
@@ -162,7 +162,7 @@ impl Store {
         for key in keys {
             batch.query(partition, length("ZCARD", key));
         }
-        batch.query(partition, length("ZCARD", keys::unarchived(partition)));
+        batch.query(partition, length("ZCARD", keys::archive_outbox(partition)));
         let mut answers = self.keyspace.send(batch).await?.into_iter();
         let mut next = || answers.next().map_or(Ok(0), decode::<u64>);
         let [pending, undelivered, forgetting, unarchived] = [next()?, next()?, next()?, next()?];
@@ -234,7 +234,7 @@ impl Store {
         id: CommentId,
         content: Option<&CommentContent>,
     ) -> Result<bool, Error> {
-        let call = comment_call("post_mend_comment", post, id);
+        let call = comment_call("post_repair_comment", post, id);
         let call = match content {
             Some(content) => call.arg(CommentBody::write(content)),
             None => call.arg(""),
@@ -248,7 +248,7 @@ impl Store {
         let call = Call::new("post_relist")
             .key(keys::post(target))
             .key(keys::reposts(target))
-            .key(keys::unreposted(target))
+            .key(keys::repost_tombstones(target))
             .arg(repost.get());
         Ok(Outcome::read(self.keyspace.call(call).await?)? != Outcome::NotFound)
     }

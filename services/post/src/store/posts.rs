@@ -72,12 +72,12 @@ impl Store {
         let call = Call::new("post_publish")
             .key(keys::clock(partition))
             .key(keys::request(author, request))
-            .key(keys::pace(author))
+            .key(keys::post_rate(author))
             .key(keys::forgotten(partition))
             .key(keys::authors(partition))
             .key(keys::outbox(partition))
             .key(keys::pending(partition))
-            .key(keys::unarchived(partition))
+            .key(keys::archive_outbox(partition))
             .key(keys::posts(author))
             .key(keys::post_prefix(partition))
             .issuing(partition)
@@ -246,10 +246,10 @@ impl Store {
     pub async fn notify(&self, updates: &[BacklinkUpdate]) -> Result<Vec<bool>, Error> {
         let mut batch = Batch::with_capacity(updates.len());
         for BacklinkUpdate { backlink: Backlink { repost, target }, exists, .. } in updates {
-            let call = Call::new("post_tell")
+            let call = Call::new("post_notify")
                 .key(keys::post(*target))
                 .key(keys::reposts(*target))
-                .key(keys::unreposted(*target))
+                .key(keys::repost_tombstones(*target))
                 .arg(repost.get())
                 .arg(u8::from(*exists));
             batch.call(target.partition(), call);
@@ -283,13 +283,13 @@ fn delete(&PostDeletion { id, content, in_archive }: &PostDeletion<'_>) -> Call 
         .key(keys::clock(partition))
         .key(keys::outbox(partition))
         .key(keys::pending(partition))
-        .key(keys::unarchived(partition))
-        .key(keys::retired(partition))
+        .key(keys::archive_outbox(partition))
+        .key(keys::evictable(partition))
         .key(keys::posts(content.author))
         .keys(keys::of_post(id))
-        .key(keys::unreposted(id))
+        .key(keys::repost_tombstones(id))
         .key(keys::restoring(id))
-        .key(keys::ended(partition))
+        .key(keys::post_tombstones(partition))
         .issuing(partition)
         .arg(id.get())
         .arg(u8::from(in_archive));

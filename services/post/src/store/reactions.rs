@@ -120,7 +120,7 @@ impl Store {
         let partition = author.partition();
         let call = Call::new("post_admit_comment")
             .key(keys::comment_admission(author, request))
-            .key(keys::comment_pace(author))
+            .key(keys::comment_rate(author))
             .key(keys::forgotten(partition))
             .arg(author.get())
             .arg(post.get())
@@ -156,10 +156,10 @@ impl Store {
         request: RequestId,
     ) -> Result<AddedComment, Error> {
         let partition = id.partition();
-        let call = Call::new("post_comment")
+        let call = Call::new("post_add_comment")
             .key(keys::clock(partition))
             .key(keys::comment_request(id, content.author, request))
-            .key(keys::unarchived(partition))
+            .key(keys::archive_outbox(partition))
             .key(keys::post(id))
             .key(keys::comments(id))
             .key(keys::comment_bodies(id))
@@ -184,7 +184,7 @@ impl Store {
 
     /// Deletes a comment. Returns whether it existed.
     pub async fn delete_comment(&self, post: PostId, id: CommentId) -> Result<bool, Error> {
-        let call = comment_call("post_uncomment", post, id);
+        let call = comment_call("post_delete_comment", post, id);
         match Outcome::read(self.keyspace.call(call).await?)? {
             Outcome::Done => Ok(true),
             Outcome::NotFound => Ok(false),
@@ -247,7 +247,7 @@ pub(super) fn comment_call(function: &'static str, post: PostId, id: CommentId) 
     let partition = post.partition();
     Call::new(function)
         .key(keys::clock(partition))
-        .key(keys::unarchived(partition))
+        .key(keys::archive_outbox(partition))
         .key(keys::post(post))
         .key(keys::comments(post))
         .key(keys::comment_bodies(post))

@@ -244,7 +244,7 @@ async fn a_late_restore_or_eviction_does_not_bring_erased_entries_back(archives:
     store.postpone_eviction(&[here], far - 1).await.unwrap();
     aging.evict(&posts[..1]).await;
     assert!(store.begin_restore(away, "late holder").await.unwrap());
-    let erasing = store.erasing(away.partition()).await.unwrap();
+    let erasing = store.erasure_fence(away.partition()).await.unwrap();
     let archived = aging.archive.read_snapshot(away).await.unwrap().unwrap();
     let mark = store.mark_for_eviction(&[here]).await.unwrap()[0].unwrap();
     let found = store.post(here, None).await.unwrap().unwrap();

@@ -128,13 +128,13 @@ async fn a_repost_that_is_notified_twice_counts_once() {
 
 #[tokio::test]
 async fn a_late_notification_does_not_bring_a_deleted_repost_back() {
-    for was_told_before in [true, false] {
+    for was_notified_before in [true, false] {
         let system = System::start_without_jobs(Topology::Single).await;
         let root = system.create(id(1), "root").await.unwrap();
         let content = content(user(2), root.id, root.id);
         let repost = publish(&system, &content).await;
         let came = changes(repost, &content, repost.get(), true);
-        if was_told_before {
+        if was_notified_before {
             system.store.notify(&came).await.unwrap();
             system.store.confirm(&came).await.unwrap();
         }
@@ -197,9 +197,9 @@ async fn a_concurrent_deletion_completes_the_notifications_of_the_other() {
     let (repost, content) = (support::post(second.id), content(user(3), root.id, first.id));
     let went = delete(&system, repost, &content).await;
     // The other call saw the post before. One of two posts may be notified by then.
-    for told in [&went[..0], &went[..1]] {
-        system.store.notify(told).await.unwrap();
-        system.store.confirm(told).await.unwrap();
+    for notified in [&went[..0], &went[..1]] {
+        system.store.notify(notified).await.unwrap();
+        system.store.confirm(notified).await.unwrap();
         assert_eq!(delete(&system, repost, &content).await, went);
     }
     system.store.notify(&went).await.unwrap();

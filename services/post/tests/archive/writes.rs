@@ -332,12 +332,12 @@ async fn age_tombstones(aging: &Aging, post: u64, minutes: u64) {
     let key = format!("post:{{{}}}:repost_tombstones:{post}", support::post(post).partition());
     let read =
         microblog_testkit::redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).arg("WITHSCORES").take();
-    let ended: Vec<(u64, u64)> = read.query_async(&mut admin).await.unwrap();
-    assert!(!ended.is_empty());
-    for (repost, told) in ended {
-        let mut tell = microblog_testkit::redis::cmd("ZADD");
-        tell.arg(&key).arg("XX").arg(told - ((minutes * 60_000) << 12)).arg(repost);
-        tell.exec_async(&mut admin).await.unwrap();
+    let tombstones: Vec<(u64, u64)> = read.query_async(&mut admin).await.unwrap();
+    assert!(!tombstones.is_empty());
+    for (repost, buried_at) in tombstones {
+        let mut set = microblog_testkit::redis::cmd("ZADD");
+        set.arg(&key).arg("XX").arg(buried_at - ((minutes * 60_000) << 12)).arg(repost);
+        set.exec_async(&mut admin).await.unwrap();
     }
 }
 

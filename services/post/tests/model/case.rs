@@ -45,7 +45,7 @@ pub(crate) struct Model {
     /// Posts and reposts that were seen on their lists.
     pub(crate) listed: BTreeSet<(PostId, PostId)>,
     /// Updates of backlinks, to be repeated late.
-    pub(crate) told: Vec<BacklinkUpdate>,
+    pub(crate) notified: Vec<BacklinkUpdate>,
 }
 
 /// The archive, as several processes have it open.
@@ -135,10 +135,10 @@ impl Case {
 
     /// Repeats steps 2 and 3 of operations that were not killed before them, in reverse order.
     async fn replay(&self) {
-        let told = self.model().told.clone();
-        for change in told.into_iter().rev() {
-            let changes = [change];
-            patiently(|| self.posts.complete(&changes)).await.unwrap();
+        let notified = self.model().notified.clone();
+        for update in notified.into_iter().rev() {
+            let updates = [update];
+            patiently(|| self.posts.complete(&updates)).await.unwrap();
         }
     }
 

@@ -23,7 +23,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use microblog_chassis::{Listening, Service, Worker, identity::CallAuthorizer};
+use microblog_chassis::{CallAuthorizer, Listening, Service, Worker};
 use microblog_keyspace as keyspace;
 use microblog_proto::relation::{
     RelationServiceGuard, RelationServiceHandler,

@@ -34,7 +34,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use microblog_chassis::{AddressError, Listening, Peer, Service, Worker, identity::CallAuthorizer};
+use microblog_chassis::{AddressError, CallAuthorizer, Listening, Peer, Service, Worker};
 use microblog_keyspace as keyspace;
 use microblog_proto::timeline::{
     TimelineServiceGuard, TimelineServiceHandler,

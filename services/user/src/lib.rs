@@ -34,7 +34,7 @@ mod verify;
 
 use std::sync::Arc;
 
-use microblog_chassis::{Listening, Service, Worker, identity::CallAuthorizer};
+use microblog_chassis::{CallAuthorizer, Listening, Service, Worker};
 use microblog_keyspace::Keyspace;
 use microblog_proto::user::{
     UserServiceGuard, UserServiceHandler,

@@ -4,7 +4,9 @@
 mod looks;
 mod pem;
 mod reloaded;
+mod tls;
 
 pub use looks::Looks;
 pub use pem::{File, Identity, TlsError};
 pub use reloaded::{Recipe, Reloaded};
+pub use tls::{client_config, server_config};

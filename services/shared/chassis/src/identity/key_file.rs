@@ -13,9 +13,8 @@ use microblog_files::Looks;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Identity,
     keys::{KeyError, Keys},
-    signed_token::{self, SignedToken, VerifyError},
+    signed_token::{self, Identity, SignedToken, VerifyError},
 };
 
 /// Minimum interval between two checks of the file.

@@ -3,13 +3,11 @@
 use std::{
     error::Error,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
-
-use crate::looks::Looks;
 
 // Minimum interval between two checks of a few small local files.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_secs(1);
@@ -32,23 +30,25 @@ pub trait Recipe {
 
 /// A value that is rebuilt when its files change.
 ///
-/// Each use checks the files, once a second at most. If they are unusable, as in the middle of a
-/// renewal, the previous value stays, and the log has one warning.
+/// Each use checks the files, once a second at most, unless [`Reloaded::check_every`] sets another
+/// interval. If they are unusable, as in the middle of a renewal, the previous value stays, and the
+/// log has one warning.
 pub struct Reloaded<R: Recipe> {
     /// Name for log lines.
     name: &'static str,
     recipe: R,
-    state: Mutex<State<R>>,
+    // A lock of its own: uses in all threads only read it, and never wait for a check.
+    made: RwLock<Arc<R::Made>>,
     /// Number of rebuilds.
     generation: AtomicU64,
-    checks: Looks,
+    timer: CheckTimer,
+    last_check: Mutex<Check<R::Files>>,
 }
 
-struct State<R: Recipe> {
+/// Result of a check.
+struct Check<F> {
     /// The last files read, usable or not.
-    files: R::Files,
-    made: Arc<R::Made>,
-    /// Whether the last check failed to read the files.
+    files: F,
     is_unreadable: bool,
 }
 
@@ -60,10 +60,17 @@ impl<R: Recipe> Reloaded<R> {
         Ok(Self {
             name,
             recipe,
-            state: Mutex::new(State { files, made, is_unreadable: false }),
+            made: RwLock::new(made),
             generation: AtomicU64::new(0),
-            checks: Looks::every(CHECK_INTERVAL_MIN),
+            timer: CheckTimer::new(CHECK_INTERVAL_MIN),
+            last_check: Mutex::new(Check { files, is_unreadable: false }),
         })
+    }
+
+    /// Sets the minimum interval between two checks.
+    #[must_use]
+    pub fn check_every(self, interval: Duration) -> Self {
+        Self { timer: CheckTimer::new(interval), ..self }
     }
 
     /// Returns the recipe.
@@ -71,11 +78,11 @@ impl<R: Recipe> Reloaded<R> {
         &self.recipe
     }
 
-    /// Returns the value of the files, at most a second old; or the previous value if they are
+    /// Returns the value of the files, at most an interval old; or the previous value if they are
     /// unusable.
     pub fn current(&self) -> Arc<R::Made> {
         self.reload_if_due();
-        self.lock().made.clone()
+        self.made.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns a number that increases with each rebuild. Lock-free between two checks, and so
@@ -87,38 +94,72 @@ impl<R: Recipe> Reloaded<R> {
     }
 
     fn reload_if_due(&self) {
-        if self.checks.is_due()
+        if self.timer.is_due()
             && let Err(error) = self.reload(&mut self.lock())
         {
             let (error, problem) = (&error as &dyn Error, error.source());
-            let name = self.name;
-            tracing::warn!(error, problem, "{name} goes on with the files as they were before");
+            tracing::warn!(
+                files = self.name,
+                error,
+                problem,
+                "cannot reload files, keeping the previous ones"
+            );
         }
     }
 
-    fn reload(&self, state: &mut State<R>) -> Result<(), R::Error> {
+    fn reload(&self, last: &mut Check<R::Files>) -> Result<(), R::Error> {
         // An unreadable or unusable file is logged once.
         let read = self.recipe.read();
-        let was_unreadable = std::mem::replace(&mut state.is_unreadable, read.is_err());
+        let was_unreadable = std::mem::replace(&mut last.is_unreadable, read.is_err());
         let files = match read {
             Err(_) if was_unreadable => return Ok(()),
             read => read?,
         };
-        if files == state.files {
+        if files == last.files {
             return Ok(());
         }
-        state.files = files;
-        state.made = Arc::new(self.recipe.make(&state.files)?);
+        last.files = files;
+        let made = Arc::new(self.recipe.make(&last.files)?);
+        let mut current = self.made.write().unwrap_or_else(PoisonError::into_inner);
+        *current = made;
         // Incremented under the lock, so that a reader of the new number gets the new value.
         self.generation.fetch_add(1, Relaxed);
-        tracing::info!("{} goes on with files that have changed", self.name);
+        drop(current);
+        tracing::info!(files = self.name, "files reloaded");
         Ok(())
     }
 
     // Consistent between any two statements, so that a poisoned mutex is harmless.
-    fn lock(&self) -> MutexGuard<'_, State<R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Check<R::Files>> {
+        self.last_check.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Rate limiter for a shared check: due once per interval, for the first caller.
+struct CheckTimer {
+    interval: Duration,
+    created: Instant,
+    /// When the next check is due, in milliseconds after `created`.
+    next: AtomicU64,
+}
+
+impl CheckTimer {
+    /// Returns a timer whose first check is due after one interval.
+    fn new(interval: Duration) -> Self {
+        Self { interval, created: Instant::now(), next: AtomicU64::new(millis(interval)) }
+    }
+
+    /// Returns whether the caller must check now. Of concurrent callers only one gets `true`.
+    /// Lock-free.
+    fn is_due(&self) -> bool {
+        let (now, next) = (millis(self.created.elapsed()), self.next.load(Relaxed));
+        let later = now.saturating_add(millis(self.interval));
+        now >= next && self.next.compare_exchange(next, later, Relaxed, Relaxed).is_ok()
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -128,7 +169,6 @@ mod tests {
     use microblog_testkit::Files;
 
     use super::*;
-    use crate::looks::millis;
 
     /// Parses a file as a number.
     struct Number(PathBuf);
@@ -156,7 +196,7 @@ mod tests {
 
     /// Returns the value and the generation, after a second has passed.
     fn later(number: &Reloaded<Number>) -> (u32, u64) {
-        number.checks.next.store(0, Relaxed);
+        number.timer.next.store(0, Relaxed);
         (*number.current(), number.generation())
     }
 
@@ -174,12 +214,12 @@ mod tests {
     fn files_are_checked_once_per_interval_by_each_method() {
         let (files, number) = number();
         files.write("number", "2");
-        number.checks.next.store(u64::MAX, Relaxed);
+        number.timer.next.store(u64::MAX, Relaxed);
         assert_eq!((*number.current(), number.generation()), (1, 0), "not yet");
-        number.checks.next.store(0, Relaxed);
+        number.timer.next.store(0, Relaxed);
         assert_eq!((number.generation(), *number.current()), (1, 2));
         assert!(
-            number.checks.next.load(Relaxed) >= millis(CHECK_INTERVAL_MIN),
+            number.timer.next.load(Relaxed) >= millis(CHECK_INTERVAL_MIN),
             "the next check is a period later"
         );
     }
@@ -187,6 +227,12 @@ mod tests {
     #[test]
     fn invalid_files_keep_the_previous_value_and_are_logged_once() {
         let (files, number) = number();
+        // Registers both log statements. Otherwise another test's thread, without a subscriber, could
+        // register them while this one has one, which disables them.
+        for text in ["rubbish", "1"] {
+            files.write("number", text);
+            later(&number);
+        }
         let log = files.path("log");
         let lines = tracing_subscriber::fmt()
             .with_writer(Arc::new(fs::File::create(&log).unwrap()))
@@ -198,17 +244,20 @@ mod tests {
             assert_eq!([later(&number), later(&number)], [made, made]);
             let log = fs::read_to_string(&log).unwrap();
             let count = |text| log.lines().filter(|line| line.contains(text)).count();
-            assert_eq!(count("counting goes on with the files as they were before"), warnings);
-            assert_eq!(count("counting goes on with files that have changed"), changes);
+            assert_eq!(
+                count("cannot reload files, keeping the previous ones files=\"counting\""),
+                warnings
+            );
+            assert_eq!(count("files reloaded files=\"counting\""), changes);
         };
         files.write("number", "rubbish");
-        expect((1, 0), 1, 0);
+        expect((1, 1), 1, 0);
         fs::remove_file(files.path("number")).unwrap();
-        expect((1, 0), 2, 0);
+        expect((1, 1), 2, 0);
         // Already logged.
         files.write("number", "rubbish");
-        expect((1, 0), 2, 0);
+        expect((1, 1), 2, 0);
         files.write("number", "3");
-        expect((3, 1), 2, 1);
+        expect((3, 2), 2, 1);
     }
 }

@@ -40,8 +40,8 @@ pub(crate) fn extract(keys: &KeyFile, headers: &HeaderMap) -> Result<Identity, S
     if values.next().is_some() {
         return Err(rejected("duplicate metadata `microblog-identity`"));
     }
-    keys.verify(value.as_bytes()).map_err(|why| {
-        rejected(match why {
+    keys.verify(value.as_bytes()).map_err(|error| {
+        rejected(match error {
             VerifyError::BadSignature => "the identity has no valid signature",
             VerifyError::Expired => "the identity has expired",
             VerifyError::NotYetValid => "the identity is not valid yet: check the servers' clocks",

@@ -45,14 +45,14 @@ impl PeriodicJob {
     pub fn new(job: &'static str, period: Duration) -> Self {
         let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let rounds = global::meter("microblog-chassis")
-            .u64_counter("microblog.job.rounds")
-            .with_unit("{round}")
+        let runs = global::meter("microblog-chassis")
+            .u64_counter("microblog.job.runs")
+            .with_unit("{run}")
             .with_description("Runs of periodic jobs, by outcome")
             .build();
         let ended = ["done", "failed"].map(|outcome| {
             let name = KeyValue::new("microblog.job.name", job);
-            let ended = rounds.bind(&[name, KeyValue::new("outcome", outcome)]);
+            let ended = runs.bind(&[name, KeyValue::new("outcome", outcome)]);
             // Exported from the start: `rate()` cannot see the increase before the first sample.
             ended.add(0);
             ended

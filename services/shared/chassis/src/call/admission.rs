@@ -66,7 +66,7 @@ impl Admission {
         gauge("microblog.calls.limit", "Limit of calls in flight, by kind", |slots| slots.limit);
         let each = self.observe_each(|slots| slots.rejected.load(Ordering::Relaxed));
         meter
-            .u64_observable_counter("microblog.calls.refused")
+            .u64_observable_counter("microblog.calls.rejected")
             .with_unit("{call}")
             .with_description("Calls rejected at the limit, by kind")
             .with_callback(move |observer| each(observer))

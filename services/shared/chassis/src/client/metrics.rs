@@ -62,7 +62,7 @@ impl Metrics {
         outcome: Outcome,
     ) {
         let reason = match reason {
-            RetryReason::Unsent => "unseen",
+            RetryReason::Unsent => "unsent",
             RetryReason::Unanswered => "unanswered",
         };
         let outcome = match outcome {
@@ -72,7 +72,7 @@ impl Metrics {
         };
         let attributes = [
             KeyValue::new("microblog.rpc.service", method.service()),
-            KeyValue::new("why", reason),
+            KeyValue::new("reason", reason),
             KeyValue::new("outcome", outcome),
         ];
         self.retries.add(1, &attributes);
@@ -80,7 +80,7 @@ impl Metrics {
 
     /// Adds endpoints to the gauge of a state, or removes them.
     pub(super) fn add_endpoints(&self, is_live: bool, change: i64) {
-        let state = if is_live { "live" } else { "out" };
+        let state = if is_live { "live" } else { "unavailable" };
         let attributes = [KeyValue::new("peer", self.peer.clone()), KeyValue::new("state", state)];
         self.endpoints.add(change, &attributes);
     }

@@ -78,9 +78,9 @@ impl Acceptor {
             }
             Err(error) => {
                 let reason = reason(&error);
-                self.failures.add(1, &[KeyValue::new("why", reason)]);
+                self.failures.add(1, &[KeyValue::new("reason", reason)]);
                 // DEBUG: any client can cause any number of them.
-                tracing::debug!(?caller, why = reason, %error, "TLS handshake failed");
+                tracing::debug!(?caller, reason, %error, "TLS handshake failed");
                 None
             }
         }
@@ -98,13 +98,13 @@ async fn has_first_byte(stream: &mut TlsStream<TcpStream>) -> bool {
 /// Returns the counter of failed handshakes.
 fn failure_counter() -> Counter<u64> {
     let failures = global::meter("microblog-chassis")
-        .u64_counter("microblog.tls.refused")
+        .u64_counter("microblog.tls.handshake.failures")
         .with_description("Failed TLS handshakes, by reason")
         .with_unit("{connection}")
         .build();
     // Exported from the start: `rate()` cannot see the increase before the first sample.
     for reason in [PLAINTEXT, NO_CERTIFICATE, CERTIFICATE, ALERT, OTHER] {
-        failures.add(0, &[KeyValue::new("why", reason)]);
+        failures.add(0, &[KeyValue::new("reason", reason)]);
     }
     failures
 }

@@ -50,4 +50,4 @@ pub use config::{Config, LogFormat};
 pub use jobs::{PeriodicJob, run_on_dedicated_thread};
 pub use microblog_files::TlsError;
 pub use server::{ServeError, process::run, serve};
-pub use service::{Handler, Listening, Probe, Service, Worker};
+pub use service::{Handler, Probe, Service, ServiceListener, Worker};

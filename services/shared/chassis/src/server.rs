@@ -166,7 +166,7 @@ async fn serve_in(
     let written = timeout_at(deadline, server_state.writes.wait()).await;
     if ended.is_err() || written.is_err() {
         let (calls, writes) = (server_state.admission.in_flight(), server_state.writes.len());
-        tracing::warn!(service = service.name, calls, writes, "drain timed out, cutting off");
+        tracing::warn!(service = service.name, calls, writes, "drain timed out, aborting the rest");
     }
     ended.unwrap_or(Ok(())).map_err(ServeError::Transport)
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use microblog_domain::{BATCH_MAX, Fields, Invalid, RequestId, UserId};
+use microblog_domain::{BATCH_MAX, FieldErrors, Invalid, RequestId, UserId};
 use microblog_proto::user as pb;
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 const IMPORT_MAX: usize = 5000;
 
 pub(super) fn register(request: pb::RegisterRequest) -> Result<RegistrationRequest, Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let id = fields.read(RequestId::parse("request_id", &request.request_id));
     let name = fields.read(Name::parse("name", &request.name));
     let email = fields.read(Email::parse("email", &request.email));
@@ -66,7 +66,7 @@ pub(super) fn possible_names(names: &[String]) -> Result<Vec<Name>, Error> {
 }
 
 pub(super) fn login(request: &pb::LoginRequest) -> Result<(Login, Password), Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let login = fields.read(Login::parse("login", &request.login));
     let password = fields.read(Password::parse_given("password", &request.password));
     fields.finish(login.zip(password)).map_err(Error::Invalid)
@@ -75,7 +75,7 @@ pub(super) fn login(request: &pb::LoginRequest) -> Result<(Login, Password), Err
 pub(super) fn change_password(
     request: &pb::ChangePasswordRequest,
 ) -> Result<(UserId, Password, Password), Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let id = fields.read(UserId::parse("user_id", request.user_id));
     let given = Password::parse_given("current_password", &request.current_password);
     let current = fields.read(given);
@@ -86,7 +86,7 @@ pub(super) fn change_password(
 }
 
 pub(super) fn delete_user(request: &pb::DeleteUserRequest) -> Result<(UserId, Password), Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let id = fields.read(UserId::parse("user_id", request.user_id));
     let password = fields.read(Password::parse_given("password", &request.password));
     fields.finish(id.zip(password)).map_err(Error::Invalid)
@@ -95,7 +95,7 @@ pub(super) fn delete_user(request: &pb::DeleteUserRequest) -> Result<(UserId, Pa
 pub(super) fn update_profile(
     request: &pb::UpdateProfileRequest,
 ) -> Result<(UserId, Vec<(ProfileField, String)>), Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let id = fields.read(UserId::parse("user_id", request.user_id));
     let given = [
         (ProfileField::DisplayName, &request.display_name),

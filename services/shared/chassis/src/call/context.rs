@@ -131,25 +131,25 @@ pub async fn as_system<T>(work: impl Future<Output = T>) -> T {
     context.scope(work).await
 }
 
-/// A trace context shared by several calls, for joint work.
+/// The trace context of a call, for work that it shares with other calls.
 #[derive(Clone, Debug)]
-pub struct Joint {
+pub struct DetachedContext {
     context: Option<Context>,
     span: Span,
 }
 
-/// Returns the current trace context for work shared with other calls. That work may begin and end
-/// at any time. It has neither the call's deadline nor its slot of `--max-calls`, and acts as
-/// [`Identity::System`].
-pub fn joint() -> Joint {
+/// Returns the current trace context, detached from the call, for work that it shares with other
+/// calls. That work may begin and end at any time. It has neither the call's deadline nor its slot
+/// of `--max-calls`, and acts as [`Identity::System`].
+pub fn detach() -> DetachedContext {
     let context = with(Context::clone).map(|context| {
         let identity = Identity::System.into();
         Context { deadline: None, identity, permit: None, ..context }
     });
-    Joint { context, span: Span::current() }
+    DetachedContext { context, span: Span::current() }
 }
 
-impl Joint {
+impl DetachedContext {
     /// Runs the work within the trace. Outside a call it only runs the future.
     pub async fn run<T>(self, work: impl Future<Output = T>) -> T {
         let work = work.instrument(self.span);

@@ -17,21 +17,21 @@ use super::{
 
 /// A batch of jobs before it is sent.
 #[derive(Debug)]
-pub struct Sending {
+pub struct ProducerSpan {
     span: Span,
     traceparent: String,
 }
 
 /// Starts the producer span for jobs that the current call sends to a queue.
-pub fn send(queue: &'static str, count: usize) -> Sending {
-    let nothing = || Sending { span: Span::none(), traceparent: String::new() };
+pub fn send(queue: &'static str, count: usize) -> ProducerSpan {
+    let nothing = || ProducerSpan { span: Span::none(), traceparent: String::new() };
     let traced = context::with(|context| (context.trace.clone(), context.server_state.recording));
     let Some((mut trace, is_recording)) = traced.filter(|(trace, _)| trace.sampled()) else {
         return nothing();
     };
     // Spans exist only within a recorded call.
     if !is_recording || Span::current().is_none() {
-        return Sending { traceparent: trace.text(), ..nothing() };
+        return ProducerSpan { traceparent: trace.text(), ..nothing() };
     }
     let span = tracing::info_span!(
         target: "microblog::message",
@@ -45,10 +45,10 @@ pub fn send(queue: &'static str, count: usize) -> Sending {
         messaging.batch.message_count = (count > 1).then_some(count),
     );
     span::set_parent(&mut trace, &span);
-    Sending { span, traceparent: trace.text() }
+    ProducerSpan { span, traceparent: trace.text() }
 }
 
-impl Sending {
+impl ProducerSpan {
     /// Returns the trace context to store in each job; empty if the trace is not sampled.
     pub fn traceparent(&self) -> &str {
         &self.traceparent

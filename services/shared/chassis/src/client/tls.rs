@@ -2,7 +2,7 @@
 
 use std::{fmt, io, path::PathBuf};
 
-use microblog_files::{File, Identity, Recipe, Reloaded, TlsError};
+use microblog_files::{File, HotReload, Identity, Loader, TlsError};
 use tokio::net::TcpStream;
 use tokio_rustls::{
     TlsConnector,
@@ -31,7 +31,7 @@ pub(super) enum HandshakeError {
 
 /// TLS connector with certificate reload.
 pub(super) struct Connector {
-    configs: Reloaded<Paths>,
+    configs: HotReload<Paths>,
 }
 
 struct Paths {
@@ -44,7 +44,7 @@ impl Connector {
     pub(super) fn new(config: &Config) -> Result<Option<Self>, TlsError> {
         let Some(authorities) = config.peer_ca_file.clone() else { return Ok(None) };
         let identity = config.peer_cert_file.clone().zip(config.peer_key_file.clone());
-        Ok(Some(Self { configs: Reloaded::new(NAME, Paths { authorities, identity })? }))
+        Ok(Some(Self { configs: HotReload::new(NAME, Paths { authorities, identity })? }))
     }
 
     /// Performs the handshake, and verifies the server's certificate for a name.
@@ -71,18 +71,18 @@ fn failure(error: io::Error) -> HandshakeError {
     }
 }
 
-impl Recipe for Paths {
-    type Files = (File, Option<Identity>);
-    type Made = ClientConfig;
+impl Loader for Paths {
+    type Snapshot = (File, Option<Identity>);
+    type Value = ClientConfig;
     type Error = TlsError;
 
-    fn read(&self) -> Result<Self::Files, TlsError> {
+    fn read(&self) -> Result<Self::Snapshot, TlsError> {
         let identity = self.identity.as_ref();
         let identity = identity.map(|(certificate, key)| Identity::read(certificate, key));
         Ok((File::read(&self.authorities)?, identity.transpose()?))
     }
 
-    fn make(&self, (authorities, identity): &Self::Files) -> Result<ClientConfig, TlsError> {
+    fn build(&self, (authorities, identity): &Self::Snapshot) -> Result<ClientConfig, TlsError> {
         let authorities = authorities.authorities()?;
         let mut config = microblog_files::client_config(authorities, identity.as_ref())?;
         config.alpn_protocols = vec![ALPN.to_vec()];

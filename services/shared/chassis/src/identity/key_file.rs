@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use microblog_files::{Recipe, Reloaded};
+use microblog_files::{HotReload, Loader};
 
 use super::{
     keys::Keys,
@@ -26,7 +26,7 @@ const BYTES_MAX: u64 = 64 * 1024;
 /// The first use after ten seconds checks the file. Changed keys replace the previous ones. An
 /// unreadable or invalid file keeps them, with a warning in the log.
 #[derive(Clone)]
-pub struct KeyFile(Arc<Reloaded<Source>>);
+pub struct KeyFile(Arc<HotReload<Source>>);
 
 /// The file.
 struct Source(PathBuf);
@@ -55,7 +55,7 @@ pub enum KeyFileError {
 impl KeyFile {
     /// Reads the keys of a file.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, KeyFileError> {
-        let keys = Reloaded::new("identity keys", Source(path.into()));
+        let keys = HotReload::new("identity keys", Source(path.into()));
         let keys = keys.map_err(|unusable| unusable.problem)?;
         Ok(Self(Arc::new(keys.check_every(CHECK_INTERVAL))))
     }
@@ -71,9 +71,9 @@ impl KeyFile {
     }
 }
 
-impl Recipe for Source {
-    type Files = String;
-    type Made = Keys;
+impl Loader for Source {
+    type Snapshot = String;
+    type Value = Keys;
     type Error = Unusable;
 
     fn read(&self) -> Result<String, Unusable> {
@@ -88,7 +88,7 @@ impl Recipe for Source {
         read().map_err(|error| self.unusable(KeyFileError::Unreadable(error)))
     }
 
-    fn make(&self, text: &String) -> Result<Keys, Unusable> {
+    fn build(&self, text: &String) -> Result<Keys, Unusable> {
         let invalid = |problem| self.unusable(KeyFileError::Invalid(format!("{problem}")));
         Keys::parse(text).map_err(invalid)
     }
@@ -117,7 +117,7 @@ fn now() -> u64 {
 // Hides the keys.
 impl fmt::Debug for KeyFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("KeyFile").field(&self.0.recipe().0).finish()
+        f.debug_tuple("KeyFile").field(&self.0.loader().0).finish()
     }
 }
 

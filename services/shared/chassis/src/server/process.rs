@@ -25,7 +25,7 @@ use super::{ProcessState, health::HealthState, listeners::Listeners, serve_healt
 use crate::{
     call::context,
     config::Config,
-    service::{Listening, Worker},
+    service::{ServiceListener, Worker},
     telemetry::Telemetry,
 };
 
@@ -45,7 +45,7 @@ const HEALTH_LISTENER: usize = usize::MAX;
 pub fn run<F, Fut, E>(config: &Config, start: F) -> ExitCode
 where
     F: Fn(Worker) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<Vec<Listening>, E>>,
+    Fut: Future<Output = Result<Vec<ServiceListener>, E>>,
     E: Error,
 {
     let started = runtime().map_err(|error| error.to_string()).and_then(|runtime| {
@@ -115,7 +115,7 @@ impl Supervisor {
 async fn supervise<F, Fut, E>(config: &Config, start: F) -> ExitCode
 where
     F: Fn(Worker) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<Vec<Listening>, E>>,
+    Fut: Future<Output = Result<Vec<ServiceListener>, E>>,
     E: Error,
 {
     let mut signals = match Signals::new() {
@@ -200,7 +200,7 @@ fn spawn<F, Fut, E>(
 ) -> io::Result<()>
 where
     F: Fn(Worker) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<Vec<Listening>, E>>,
+    Fut: Future<Output = Result<Vec<ServiceListener>, E>>,
     E: Error,
 {
     let start = Arc::new(start);
@@ -231,7 +231,7 @@ where
 fn run_worker<F, Fut, E>(supervisor: &Supervisor, worker: Worker, start: &F) -> Result<(), String>
 where
     F: Fn(Worker) -> Fut,
-    Fut: Future<Output = Result<Vec<Listening>, E>>,
+    Fut: Future<Output = Result<Vec<ServiceListener>, E>>,
     E: Error,
 {
     let runtime = runtime().map_err(|error| describe(&error))?;
@@ -241,7 +241,7 @@ where
             () = supervisor.stop.cancelled() => return Ok(()),
         };
         let (mut servers, mut health_states) = (Vec::new(), Vec::new());
-        for (index, Listening { address, service }) in started.into_iter().enumerate() {
+        for (index, ServiceListener { address, service }) in started.into_iter().enumerate() {
             let listener =
                 supervisor.listeners.listen(index, address).map_err(|error| describe(&error))?;
             let address = listener.socket.local_addr().map_err(|error| describe(&error))?;

@@ -9,7 +9,7 @@ use std::{
     task::{Context as Waker, Poll},
 };
 
-use microblog_files::{File, Identity, Recipe, Reloaded, TlsError};
+use microblog_files::{File, HotReload, Identity, Loader, TlsError};
 use opentelemetry::{KeyValue, global, metrics::Counter};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -41,7 +41,7 @@ const OTHER: &str = "other";
 
 /// TLS acceptor with certificate reload.
 pub(super) struct Acceptor {
-    configs: Reloaded<Paths>,
+    configs: HotReload<Paths>,
     failures: Counter<u64>,
 }
 
@@ -61,7 +61,7 @@ impl Acceptor {
             key: key.clone(),
             client_authorities: config.tls_client_ca_file.clone(),
         };
-        Ok(Some(Self { configs: Reloaded::new(NAME, paths)?, failures: failure_counter() }))
+        Ok(Some(Self { configs: HotReload::new(NAME, paths)?, failures: failure_counter() }))
     }
 
     /// Performs the handshake, with client authentication if configured, and waits for the first
@@ -121,18 +121,18 @@ fn reason(error: &io::Error) -> &'static str {
     }
 }
 
-impl Recipe for Paths {
-    type Files = (Identity, Option<File>);
-    type Made = ServerConfig;
+impl Loader for Paths {
+    type Snapshot = (Identity, Option<File>);
+    type Value = ServerConfig;
     type Error = TlsError;
 
-    fn read(&self) -> Result<Self::Files, TlsError> {
+    fn read(&self) -> Result<Self::Snapshot, TlsError> {
         let identity = Identity::read(&self.certificate, &self.key)?;
         let authorities = self.client_authorities.as_deref().map(File::read).transpose()?;
         Ok((identity, authorities))
     }
 
-    fn make(&self, (identity, authorities): &Self::Files) -> Result<ServerConfig, TlsError> {
+    fn build(&self, (identity, authorities): &Self::Snapshot) -> Result<ServerConfig, TlsError> {
         let mut config = microblog_files::server_config(identity, authorities.as_ref())?;
         config.alpn_protocols = vec![ALPN.to_vec()];
         // No session resumption: connections are long, so that full handshakes cost little. A

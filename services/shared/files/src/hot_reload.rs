@@ -13,36 +13,36 @@ use std::{
 const CHECK_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// How to read files, and how to build a value from them.
-pub trait Recipe {
+pub trait Loader {
     /// A snapshot of the files.
-    type Files: PartialEq;
+    type Snapshot: PartialEq;
     /// The value.
-    type Made;
+    type Value;
     /// Names the unusable file; its source is the problem.
     type Error: Error + 'static;
 
     /// Reads the files.
-    fn read(&self) -> Result<Self::Files, Self::Error>;
+    fn read(&self) -> Result<Self::Snapshot, Self::Error>;
 
     /// Builds the value, or returns which file is unusable.
-    fn make(&self, files: &Self::Files) -> Result<Self::Made, Self::Error>;
+    fn build(&self, files: &Self::Snapshot) -> Result<Self::Value, Self::Error>;
 }
 
 /// A value that is rebuilt when its files change.
 ///
-/// Each use checks the files, once a second at most, unless [`Reloaded::check_every`] sets another
+/// Each use checks the files, once a second at most, unless [`HotReload::check_every`] sets another
 /// interval. If they are unusable, as in the middle of a renewal, the previous value stays, and the
 /// log has one warning.
-pub struct Reloaded<R: Recipe> {
+pub struct HotReload<L: Loader> {
     /// Name for log lines.
     name: &'static str,
-    recipe: R,
+    loader: L,
     // A lock of its own: uses in all threads only read it, and never wait for a check.
-    made: RwLock<Arc<R::Made>>,
+    value: RwLock<Arc<L::Value>>,
     /// Number of rebuilds.
     generation: AtomicU64,
     timer: CheckTimer,
-    last_check: Mutex<Check<R::Files>>,
+    last_check: Mutex<Check<L::Snapshot>>,
 }
 
 /// Result of a check.
@@ -52,15 +52,15 @@ struct Check<F> {
     is_unreadable: bool,
 }
 
-impl<R: Recipe> Reloaded<R> {
+impl<L: Loader> HotReload<L> {
     /// Reads the files and builds the first value.
-    pub fn new(name: &'static str, recipe: R) -> Result<Self, R::Error> {
-        let files = recipe.read()?;
-        let made = Arc::new(recipe.make(&files)?);
+    pub fn new(name: &'static str, loader: L) -> Result<Self, L::Error> {
+        let files = loader.read()?;
+        let value = Arc::new(loader.build(&files)?);
         Ok(Self {
             name,
-            recipe,
-            made: RwLock::new(made),
+            loader,
+            value: RwLock::new(value),
             generation: AtomicU64::new(0),
             timer: CheckTimer::new(CHECK_INTERVAL_MIN),
             last_check: Mutex::new(Check { files, is_unreadable: false }),
@@ -73,20 +73,20 @@ impl<R: Recipe> Reloaded<R> {
         Self { timer: CheckTimer::new(interval), ..self }
     }
 
-    /// Returns the recipe.
-    pub fn recipe(&self) -> &R {
-        &self.recipe
+    /// Returns the loader.
+    pub fn loader(&self) -> &L {
+        &self.loader
     }
 
     /// Returns the value of the files, at most an interval old; or the previous value if they are
     /// unusable.
-    pub fn current(&self) -> Arc<R::Made> {
+    pub fn current(&self) -> Arc<L::Value> {
         self.reload_if_due();
-        self.made.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.value.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns a number that increases with each rebuild. Lock-free between two checks, and so
-    /// cheap for every call. A later [`Reloaded::current`] returns a value of this generation, or
+    /// cheap for every call. A later [`HotReload::current`] returns a value of this generation, or
     /// of a newer one.
     pub fn generation(&self) -> u64 {
         self.reload_if_due();
@@ -107,9 +107,9 @@ impl<R: Recipe> Reloaded<R> {
         }
     }
 
-    fn reload(&self, last: &mut Check<R::Files>) -> Result<(), R::Error> {
+    fn reload(&self, last: &mut Check<L::Snapshot>) -> Result<(), L::Error> {
         // An unreadable or unusable file is logged once.
-        let read = self.recipe.read();
+        let read = self.loader.read();
         let was_unreadable = std::mem::replace(&mut last.is_unreadable, read.is_err());
         let files = match read {
             Err(_) if was_unreadable => return Ok(()),
@@ -119,9 +119,9 @@ impl<R: Recipe> Reloaded<R> {
             return Ok(());
         }
         last.files = files;
-        let made = Arc::new(self.recipe.make(&last.files)?);
-        let mut current = self.made.write().unwrap_or_else(PoisonError::into_inner);
-        *current = made;
+        let value = Arc::new(self.loader.build(&last.files)?);
+        let mut current = self.value.write().unwrap_or_else(PoisonError::into_inner);
+        *current = value;
         // Incremented under the lock, so that a reader of the new number gets the new value.
         self.generation.fetch_add(1, Relaxed);
         drop(current);
@@ -130,7 +130,7 @@ impl<R: Recipe> Reloaded<R> {
     }
 
     // Consistent between any two statements, so that a poisoned mutex is harmless.
-    fn lock(&self) -> MutexGuard<'_, Check<R::Files>> {
+    fn lock(&self) -> MutexGuard<'_, Check<L::Snapshot>> {
         self.last_check.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -173,29 +173,29 @@ mod tests {
     /// Parses a file as a number.
     struct Number(PathBuf);
 
-    impl Recipe for Number {
-        type Files = String;
-        type Made = u32;
+    impl Loader for Number {
+        type Snapshot = String;
+        type Value = u32;
         type Error = io::Error;
 
         fn read(&self) -> io::Result<String> {
             fs::read_to_string(&self.0)
         }
 
-        fn make(&self, text: &String) -> io::Result<u32> {
+        fn build(&self, text: &String) -> io::Result<u32> {
             text.parse().map_err(io::Error::other)
         }
     }
 
     /// Returns the reloaded number of a file with `1`.
-    fn number() -> (Files, Reloaded<Number>) {
+    fn number() -> (Files, HotReload<Number>) {
         let files = Files::new();
         let path = files.write("number", "1");
-        (files, Reloaded::new("counting", Number(path)).unwrap())
+        (files, HotReload::new("counting", Number(path)).unwrap())
     }
 
     /// Returns the value and the generation, after a second has passed.
-    fn later(number: &Reloaded<Number>) -> (u32, u64) {
+    fn later(number: &HotReload<Number>) -> (u32, u64) {
         number.timer.next.store(0, Relaxed);
         (*number.current(), number.generation())
     }

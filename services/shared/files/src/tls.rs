@@ -10,7 +10,7 @@ use rustls::{
     sign::SingleCertAndKey,
 };
 
-use crate::{File, Identity, TlsError};
+use crate::pem::{File, Identity, TlsError};
 
 /// Returns the configuration of a client that trusts the authorities, and presents the identity to
 /// servers that require mutual TLS.

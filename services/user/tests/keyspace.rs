@@ -82,7 +82,7 @@ async fn unchanged_data_is_read_from_the_cache() {
 }
 
 #[tokio::test]
-async fn verify_tells_what_is_wrong_by_ids_alone() {
+async fn verify_names_violations_by_id_only() {
     let system = System::start(Topology::Single).await;
     let client = &system.client;
     let mut ids = Vec::new();

@@ -99,12 +99,12 @@ impl TimelineService for Timelines {
     ) -> Result<Response<DeliverResponse>, Status> {
         let mode = self.mode.load(Ordering::SeqCst);
         if mode == Mode::Unavailable as u8 {
-            return Err(Status::unavailable("away"));
+            return Err(Status::unavailable("unavailable"));
         }
         let deliveries = request.into_inner().deliveries;
         let rejected = *self.rejected.lock().unwrap();
         if deliveries.iter().any(|delivery| Some(delivery.post_id) == rejected) {
-            return Err(Status::invalid_argument("refused"));
+            return Err(Status::invalid_argument("rejected"));
         }
         self.largest.fetch_max(deliveries.len(), Ordering::SeqCst);
         self.heard.lock().unwrap().extend(deliveries);
@@ -123,42 +123,42 @@ impl TimelineService for Timelines {
         &self,
         _: Request<timeline::GetUserTimelineRequest>,
     ) -> Result<Response<timeline::GetUserTimelineResponse>, Status> {
-        Err(Status::unimplemented("never asked"))
+        Err(Status::unimplemented("not called"))
     }
 
     async fn get_home_timeline(
         &self,
         _: Request<timeline::GetHomeTimelineRequest>,
     ) -> Result<Response<timeline::GetHomeTimelineResponse>, Status> {
-        Err(Status::unimplemented("never asked"))
+        Err(Status::unimplemented("not called"))
     }
 
     async fn get_friends_timeline(
         &self,
         _: Request<timeline::GetFriendsTimelineRequest>,
     ) -> Result<Response<timeline::GetFriendsTimelineResponse>, Status> {
-        Err(Status::unimplemented("never asked"))
+        Err(Status::unimplemented("not called"))
     }
 
     async fn count_new(
         &self,
         _: Request<timeline::CountNewRequest>,
     ) -> Result<Response<timeline::CountNewResponse>, Status> {
-        Err(Status::unimplemented("never asked"))
+        Err(Status::unimplemented("not called"))
     }
 
     async fn forget_user(
         &self,
         _: Request<timeline::ForgetUserRequest>,
     ) -> Result<Response<timeline::ForgetUserResponse>, Status> {
-        Err(Status::unimplemented("never asked"))
+        Err(Status::unimplemented("not called"))
     }
 
     async fn verify(
         &self,
         _: Request<timeline::VerifyRequest>,
     ) -> Result<Response<timeline::VerifyResponse>, Status> {
-        Err(Status::unimplemented("never asked"))
+        Err(Status::unimplemented("not called"))
     }
 
     type WatchHomeTimelineStream =
@@ -168,6 +168,6 @@ impl TimelineService for Timelines {
         &self,
         _: Request<timeline::WatchHomeTimelineRequest>,
     ) -> Result<Response<Self::WatchHomeTimelineStream>, Status> {
-        Err(Status::unimplemented("never asked"))
+        Err(Status::unimplemented("not called"))
     }
 }

@@ -1,4 +1,4 @@
-//! Listens in on what services are asked, and refuses in their place.
+//! Records the gateway's calls to services, and rejects selected ones.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,51 +8,51 @@ use tonic::{
     service::{Interceptor, InterceptorLayer, Routes},
 };
 
-/// A place between the gateway and its services.
+/// An interceptor between the gateway and its services.
 #[derive(Clone, Default)]
-pub(crate) struct Tap(Arc<Mutex<State>>);
+pub(crate) struct Interceptor(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
     calls: Vec<String>,
-    refused: Option<(&'static str, Status)>,
+    rejected: Option<(&'static str, Status)>,
 }
 
-impl Tap {
-    /// Returns a service that is listened in on.
+impl Interceptor {
+    /// Returns a service with this interceptor.
     pub(crate) fn on(&self, service: Service) -> Service {
         let routes = service.routes.into_axum_router().layer(InterceptorLayer::new(self.clone()));
         Service { routes: Routes::from(routes), handler: None, ..service }
     }
 
-    /// Returns what was called since this was last asked, such as `user.Authenticate`, in the order
-    /// of the alphabet: what goes out at once has none of its own.
+    /// Returns the calls since the last invocation, such as `user.Authenticate`, sorted: concurrent
+    /// calls have no order.
     pub(crate) fn calls(&self) -> Vec<String> {
         let mut calls = std::mem::take(&mut self.0.lock().unwrap().calls);
         calls.sort_unstable();
         calls
     }
 
-    /// Has all calls of a method refused from now on.
-    pub(crate) fn refuse(&self, method: &'static str, status: Status) {
-        self.0.lock().unwrap().refused = Some((method, status));
+    /// Rejects all calls of a method from now on.
+    pub(crate) fn reject(&self, method: &'static str, status: Status) {
+        self.0.lock().unwrap().rejected = Some((method, status));
     }
 
-    /// Lets all calls through again.
-    pub(crate) fn refuse_nothing(&self) {
-        self.0.lock().unwrap().refused = None;
+    /// Admits all calls again.
+    pub(crate) fn reject_none(&self) {
+        self.0.lock().unwrap().rejected = None;
     }
 }
 
-impl Interceptor for Tap {
+impl Interceptor for Interceptor {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
         let method: &GrpcMethod<'_> = request.extensions().get().unwrap();
         let package = method.service().split('.').nth(1).unwrap();
         let call = format!("{package}.{}", method.method());
         let mut state = self.0.lock().unwrap();
-        let refused = state.refused.as_ref().filter(|(method, _)| *method == call);
-        let refused = refused.map(|(_, status)| status.clone());
+        let rejected = state.rejected.as_ref().filter(|(method, _)| *method == call);
+        let rejected = rejected.map(|(_, status)| status.clone());
         state.calls.push(call);
-        refused.map_or(Ok(request), Err)
+        rejected.map_or(Ok(request), Err)
     }
 }

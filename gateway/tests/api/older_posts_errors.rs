@@ -130,12 +130,12 @@ async fn a_page_of_older_posts_takes_a_fixed_number_of_calls() {
     let assert_called = |what: &str, expected: &[&[&str]]| {
         let mut expected = expected.concat();
         expected.sort_unstable();
-        assert_eq!(system.interceptor.calls(), expected, "{what}");
+        assert_eq!(system.recorder.calls(), expected, "{what}");
     };
     // One full batch, and the rest.
     for page_size in [1, 50, 200] {
         let scene_calls = scene_calls.repeat(if page_size > 50 { 2 } else { 1 });
-        system.interceptor.calls();
+        system.recorder.calls();
         let page = system.home(ann, page_size, &home, "").await;
         assert_eq!(page.posts.len(), (page_size as usize).min(PAST + 5));
         let calls = [&["user.Authenticate"][..], &followings, &slice, &scene_calls];
@@ -163,7 +163,7 @@ async fn newer_pages_are_shown_while_older_posts_are_unavailable() {
     };
     for method in ["post.ListAuthorsPosts", "relation.ListFollowing"] {
         let is_for_user = method.starts_with("post");
-        system.interceptor.reject(method, unavailable());
+        system.recorder.reject(method, unavailable());
         // The page with the last newer posts is shown, and has a next page token.
         let home = system.home(ann, 20, "", "").await;
         assert_eq!(post_ids(&home.posts), of_home);
@@ -177,7 +177,7 @@ async fn newer_pages_are_shown_while_older_posts_are_unavailable() {
         }
         let answer = fixture.view_user(ann, bob, (&tokens[1].0, "")).await;
         assert_eq!(answer.is_err(), is_for_user);
-        system.interceptor.reject_none();
+        system.recorder.reject_none();
         let rest = system.home(ann, 200, &home.next_page_token, "").await;
         assert_eq!((post_ids(&rest.posts), rest.next_page_token.as_str()), (posts.clone(), ""));
     }

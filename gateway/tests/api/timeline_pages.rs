@@ -89,11 +89,11 @@ async fn a_mostly_deleted_timeline_is_read_in_one_page() {
         assert_eq!((post_ids(&page.posts), page.next_page_token.as_str()), (ids.clone(), ""));
     }
     system.deliver(&bob, newer(2_000)).await;
-    system.interceptor.calls();
+    system.recorder.calls();
     // Only posts beyond the stored timeline remain.
     let page = system.user_timeline(Some(&ann), &bob, 1, "").await;
     assert_eq!((post_ids(&page.posts), page.next_page_token.as_str()), (ids, ""));
-    let calls = system.interceptor.calls();
+    let calls = system.recorder.calls();
     let slices = calls.iter().filter(|call| *call == "timeline.GetUserTimeline").count();
     assert!(slices <= 26, "a slice has 50 entries, but for the first: {slices}");
 }

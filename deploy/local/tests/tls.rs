@@ -6,11 +6,11 @@ use std::{net::TcpListener, path::Path, process::Command, sync::Arc, time::Durat
 
 use clap::Parser;
 use microblog_chassis::{Config, Service, serve};
-use microblog_testkit::{Authority, Files, PATIENCE, eventually};
+use microblog_testkit::{TempFiles, TestCa, WAIT_TIMEOUT, eventually};
 use tonic::service::Routes;
 
 const HOST: &str = "127.0.0.1";
-const TIME: Duration = PATIENCE;
+const TIME: Duration = WAIT_TIMEOUT;
 
 #[derive(Parser)]
 struct Flags {
@@ -19,7 +19,7 @@ struct Flags {
 }
 
 /// Serves only health checks, with required client certificates. Returns the URL.
-async fn server(files: &Files) -> String {
+async fn server(files: &TempFiles) -> String {
     let config = Config {
         tls_cert_file: Some(files.path("server.crt")),
         tls_key_file: Some(files.path("server.key")),
@@ -63,7 +63,7 @@ fn text(path: &Path) -> &str {
 
 #[tokio::test]
 async fn commands_use_the_given_ca_and_client_certificate() {
-    let (authority, files) = (Authority::new(), Files::new());
+    let (authority, files) = (TestCa::new(), TempFiles::new());
     let ca = files.write("ca.crt", authority.pem());
     files.certificate("server", &authority.issue(&[HOST]));
     let (certificate, key) = files.certificate("client", &authority.issue(&["client.test"]));
@@ -79,7 +79,7 @@ async fn commands_use_the_given_ca_and_client_certificate() {
         },
     )
     .await;
-    let other = files.write("other.crt", Authority::new().pem());
+    let other = files.write("other.crt", TestCa::new().pem());
     for (flags, why) in [
         (&[][..], "requires --ca-file"),
         (&own[..4], "must be given together"),
@@ -104,8 +104,8 @@ async fn commands_use_the_given_ca_and_client_certificate() {
 
 #[tokio::test]
 async fn up_rejects_tls_options() {
-    let files = Files::new();
-    let (certificate, key) = files.certificate("server", &Authority::new().issue(&[HOST]));
+    let files = TempFiles::new();
+    let (certificate, key) = files.certificate("server", &TestCa::new().issue(&[HOST]));
     let data = files.path("data");
     let up = ["up", "--data-dir", text(&data), "--tls-cert-file", text(&certificate)];
     let error = error_of(&[&up[..], &["--tls-key-file", text(&key)]].concat()).await;

@@ -9,7 +9,7 @@ use microblog_proto::{
     gateway, post, relation, timeline,
     user::{self, user_service_client::UserServiceClient},
 };
-use microblog_testkit::{PATIENCE, Topology, eventually, free_port};
+use microblog_testkit::{Topology, WAIT_TIMEOUT, eventually, free_port};
 use tonic::Code;
 
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-const SOON: Duration = PATIENCE;
+const SOON: Duration = WAIT_TIMEOUT;
 
 async fn deletions(system: &System) -> Vec<u64> {
     let request = user::ListDeletionsRequest::default();

@@ -8,7 +8,7 @@ use microblog_proto::{
     common::ErrorReason,
     gateway::{self, gateway_service_client::GatewayServiceClient},
 };
-use microblog_testkit::{PATIENCE, Topology, eventually, free_port};
+use microblog_testkit::{Topology, WAIT_TIMEOUT, eventually, free_port};
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -123,7 +123,7 @@ async fn an_unavailable_store_is_reported_and_calls_recover() {
     assert_eq!(failure.code(), Code::Unavailable);
     assert_eq!(status::reason_of(&failure), Some(ErrorReason::StoreUnavailable));
     redis.restart().await;
-    eventually("it answers again", PATIENCE, async || {
+    eventually("it answers again", WAIT_TIMEOUT, async || {
         let answer = system.gateway().view_followers(bob.request(request())).await;
         answer.is_ok_and(|answer| answer.get_ref().users.len() == 1)
     })

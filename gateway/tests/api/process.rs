@@ -7,7 +7,7 @@ use microblog_proto::{
     common::ErrorReason,
     gateway::{self, gateway_service_client::GatewayServiceClient},
 };
-use microblog_testkit::{PATIENCE, Process, RedisServer};
+use microblog_testkit::{Process, RedisServer, WAIT_TIMEOUT};
 use tonic::Code;
 
 use crate::{
@@ -64,7 +64,7 @@ async fn a_gateway_process_calls_its_peers_over_the_network() {
     assert!(timeline.posts.is_empty() && timeline.next_page_token.is_empty());
 
     process.terminate();
-    assert!(process.ended(PATIENCE).await.success());
+    assert!(process.ended(WAIT_TIMEOUT).await.success());
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn a_watch_receives_posts_until_the_gateway_shuts_down() {
     process.terminate();
     let end = updates.message().await.unwrap_err();
     assert_eq!(end.code(), Code::Unavailable);
-    assert!(process.ended(PATIENCE).await.success());
+    assert!(process.ended(WAIT_TIMEOUT).await.success());
 }
 
 #[tokio::test]

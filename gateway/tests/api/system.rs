@@ -10,7 +10,7 @@ use microblog_proto::{
     timeline::timeline_service_client::TimelineServiceClient,
     user::{self, user_service_client::UserServiceClient},
 };
-use microblog_testkit::{PATIENCE, Store, Topology, eventually};
+use microblog_testkit::{Store, Topology, WAIT_TIMEOUT, eventually};
 use tokio::task::JoinSet;
 use tonic::Request;
 
@@ -66,7 +66,7 @@ impl System {
         let relation = relation_service(&store.url("relation"), flags.relation).await;
         // A new cluster may need some time.
         for ready in [&user.ready, &relation.ready] {
-            eventually("the store is ready", PATIENCE, async || ready().await).await;
+            eventually("the store is ready", WAIT_TIMEOUT, async || ready().await).await;
         }
         let user = local(recorder.on(user), jobs, &mut running);
         // Calls between services are not recorded.

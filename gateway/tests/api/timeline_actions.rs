@@ -6,7 +6,7 @@ use microblog_proto::{
     gateway::{self, ViewedPost},
     post, timeline, user,
 };
-use microblog_testkit::{PATIENCE, Topology, eventually};
+use microblog_testkit::{Topology, WAIT_TIMEOUT, eventually};
 
 use crate::{
     actions::{request_as, request_id},
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Timeout for the delivery of a post to followers.
-pub(crate) const SOON: Duration = PATIENCE;
+pub(crate) const SOON: Duration = WAIT_TIMEOUT;
 
 /// Returns a system without fan-out: the first read of a home timeline builds it from all existing
 /// posts.

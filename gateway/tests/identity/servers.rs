@@ -21,7 +21,7 @@ use microblog_proto::{
     timeline::timeline_service_client::TimelineServiceClient,
     user::user_service_client::UserServiceClient,
 };
-use microblog_testkit::{PATIENCE, Store, Topology, eventually};
+use microblog_testkit::{Store, Topology, WAIT_TIMEOUT, eventually};
 use tempfile::NamedTempFile;
 use tonic::{
     Request,
@@ -33,7 +33,7 @@ use tonic_health::pb::{
 };
 
 pub(crate) const PASSWORD: &str = "correct horse battery";
-pub(crate) const SOON: Duration = PATIENCE;
+pub(crate) const SOON: Duration = WAIT_TIMEOUT;
 
 const KEY: &str = "Pkkp6mPtnvoLtkqr4Xk39HUI1i6dRMuYVAh/J5lJoLQ=";
 

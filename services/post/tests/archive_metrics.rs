@@ -13,7 +13,7 @@ use opentelemetry::global;
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use prometheus::{Registry, TextEncoder};
 use support::{
-    PATIENCE,
+    WAIT_TIMEOUT,
     archives::{ArchiveServer, Kind, connect, execute},
     id,
 };
@@ -77,7 +77,7 @@ async fn operations_and_connections_are_measured() {
         }
         assert_eq!(operations("error_type", refused), 0.0);
         for pool in ["archive reading", "archive writing"] {
-            eventually("connections rest", PATIENCE, async || {
+            eventually("connections rest", WAIT_TIMEOUT, async || {
                 measured.connections(pool, "idle") >= 1.0
                     && measured.connections(pool, "used") == 0.0
             })
@@ -90,7 +90,7 @@ async fn operations_and_connections_are_measured() {
         assert_eq!(operations("error_type", refused), 1.0);
         if kind == Kind::Postgres {
             archives.postgres().kill();
-            eventually("the archive is unavailable", PATIENCE, async || {
+            eventually("the archive is unavailable", WAIT_TIMEOUT, async || {
                 aging.system.get(older, 0).await.unwrap_err();
                 operations("error_type", "unavailable") + operations("error_type", "timeout") >= 1.0
             })

@@ -12,7 +12,7 @@ use microblog_testkit::{
     self as testkit, Topology,
     redis::{self, aio::MultiplexedConnection, cmd},
 };
-use support::{PATIENCE, System, WITHOUT_JOBS, id, lists::List, request_id};
+use support::{System, WAIT_TIMEOUT, WITHOUT_JOBS, id, lists::List, request_id};
 
 /// Repetitions of each call, so that an occasional split read does not show.
 const TIMES: u64 = 20;
@@ -213,7 +213,7 @@ async fn a_cached_read_costs_a_round_trip_and_no_command() {
     };
     // The connection for this is opened on first use. A PING is not counted.
     let free = Cost { commands: BTreeMap::new(), round_trips: 0 };
-    testkit::eventually("all is cached", PATIENCE, async || batch().await == free).await;
+    testkit::eventually("all is cached", WAIT_TIMEOUT, async || batch().await == free).await;
     system.like(id(1), post_ids[3]).await.unwrap();
     let request = pb::BatchGetPostsRequest { post_ids, viewer_id: 0 };
     let found = system.client.clone().batch_get_posts(request).await.unwrap().into_inner().posts;

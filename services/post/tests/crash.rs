@@ -17,7 +17,7 @@ use futures::future::{join, join_all};
 use microblog_proto::post as pb;
 use microblog_testkit::{self as testkit, Process, RedisServer};
 use support::{
-    Client, PATIENCE, client, config, id,
+    Client, WAIT_TIMEOUT, client, config, id,
     lists::{self, List},
     request_id, settles,
     timelines::Timelines,
@@ -46,7 +46,7 @@ impl Tally {
             request.set_timeout(DEADLINE);
             let began = Instant::now();
             let answer = call(request).await;
-            assert!(began.elapsed() < DEADLINE + PATIENCE / 2, "outlived its deadline");
+            assert!(began.elapsed() < DEADLINE + WAIT_TIMEOUT / 2, "outlived its deadline");
             match answer {
                 Ok(answer) => {
                     self.known.fetch_add(1, Ordering::Relaxed);
@@ -66,7 +66,8 @@ impl Tally {
     async fn goes_well(&self, calls: usize) {
         let known = || self.known.load(Ordering::Relaxed);
         let before = known();
-        testkit::eventually("calls succeed", PATIENCE, async || known() >= before + calls).await;
+        testkit::eventually("calls succeed", WAIT_TIMEOUT, async || known() >= before + calls)
+            .await;
     }
 }
 
@@ -236,11 +237,11 @@ async fn redis_killed_under_load_loses_nothing_and_the_service_recovers() {
             load.tally.goes_well(400).await;
             deployed.redis.kill();
             let away = async || !process.is_serving().await;
-            testkit::eventually("health notices", PATIENCE, away).await;
+            testkit::eventually("health notices", WAIT_TIMEOUT, away).await;
             deployed.redis.restart().await;
             load.tally.goes_well(400).await;
             let back = async || process.is_serving().await;
-            testkit::eventually("health recovers", PATIENCE, back).await;
+            testkit::eventually("health recovers", WAIT_TIMEOUT, back).await;
         }
         load.stop.store(true, Ordering::Relaxed);
     };

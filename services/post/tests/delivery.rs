@@ -20,7 +20,7 @@ use microblog_testkit::{
     redis::cmd,
 };
 use support::{
-    PATIENCE, System, client, config, id, settles,
+    System, WAIT_TIMEOUT, client, config, id, settles,
     timelines::{Mode, Timelines},
     violations,
 };
@@ -153,7 +153,7 @@ async fn an_undeliverable_post_does_not_delay_others() {
         damage.exec_async(&mut admin).await.unwrap();
     }
     system.timelines.answer(Mode::Ok);
-    eventually("the others are delivered", PATIENCE, async || {
+    eventually("the others are delivered", WAIT_TIMEOUT, async || {
         others.iter().all(|&post| system.timelines.times(post) > 0)
     })
     .await;
@@ -162,7 +162,7 @@ async fn an_undeliverable_post_does_not_delay_others() {
     assert!(found.contains("1 undelivered posts"), "the rejected one: {found}");
 
     system.timelines.reject(None);
-    eventually("also delivered", PATIENCE, async || system.timelines.times(refused) > 0).await;
+    eventually("also delivered", WAIT_TIMEOUT, async || system.timelines.times(refused) > 0).await;
 }
 
 #[tokio::test]
@@ -293,7 +293,7 @@ async fn a_timeline_service_that_starts_later_gets_all_posts() {
     }
     let timelines = Timelines::default();
     timelines.listen_on(TcpListener::bind(("127.0.0.1", port)).unwrap(), &config);
-    eventually("all are delivered", PATIENCE, async || {
+    eventually("all are delivered", WAIT_TIMEOUT, async || {
         made.iter().all(|&post| timelines.times(post) > 0)
     })
     .await;

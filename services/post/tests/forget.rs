@@ -36,7 +36,7 @@ async fn forget_now(system: &System) {
 
 /// Waits until the service's jobs have deleted the posts of an account.
 async fn posts_are_deleted(client: &support::Client, author_id: u64) {
-    testkit::eventually("its posts are deleted", support::PATIENCE, async || {
+    testkit::eventually("its posts are deleted", support::WAIT_TIMEOUT, async || {
         let request = pb::ListUserPostsRequest { author_id, ..Default::default() };
         let left = client.clone().list_user_posts(request).await;
         left.is_ok_and(|left| left.get_ref().posts.is_empty())

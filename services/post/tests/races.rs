@@ -146,9 +146,11 @@ async fn a_post_deleted_under_likes_and_comments_leaves_no_keys() {
             refusals
         });
         let deletes = async {
-            microblog_testkit::eventually("the like is counted", support::PATIENCE, async || {
-                system.get(post_id, 0).await.unwrap().comments > 50
-            })
+            microblog_testkit::eventually(
+                "the like is counted",
+                support::WAIT_TIMEOUT,
+                async || system.get(post_id, 0).await.unwrap().comments > 50,
+            )
             .await;
             let client = &mut rest[0];
             client.delete_post(pb::DeletePostRequest { author_id, post_id }).await.unwrap();

@@ -15,7 +15,7 @@ use std::{
 
 use microblog_proto::relation as pb;
 use microblog_testkit::{self as testkit, Process, RedisServer, Topology};
-use support::{Client, PATIENCE, id};
+use support::{Client, WAIT_TIMEOUT, id};
 use tonic::{Code, Request};
 
 const USERS: u64 = 12;
@@ -47,7 +47,7 @@ async fn caller(client: Client, follower: u64, load: Load) {
             request.set_timeout(DEADLINE);
             client.clone().unfollow(request).await.map(|_| ())
         };
-        assert!(began.elapsed() < DEADLINE + PATIENCE / 2, "outlived its deadline");
+        assert!(began.elapsed() < DEADLINE + WAIT_TIMEOUT / 2, "outlived its deadline");
         let outcome = match &result {
             Ok(()) => {
                 acknowledged.fetch_add(1, Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl Running {
     async fn calls_succeed(&self) {
         let acknowledged = || self.load.acknowledged.load(Ordering::Relaxed);
         let before = acknowledged();
-        testkit::eventually("calls succeed", PATIENCE, async || acknowledged() > before + 100)
+        testkit::eventually("calls succeed", WAIT_TIMEOUT, async || acknowledged() > before + 100)
             .await;
     }
 
@@ -143,9 +143,9 @@ async fn a_redis_crash_under_load_loses_no_change() {
     load.calls_succeed().await;
 
     redis.kill();
-    testkit::eventually("health notices", PATIENCE, async || !process.is_serving().await).await;
+    testkit::eventually("health notices", WAIT_TIMEOUT, async || !process.is_serving().await).await;
     redis.restart().await;
     load.calls_succeed().await;
-    testkit::eventually("health recovers", PATIENCE, async || process.is_serving().await).await;
+    testkit::eventually("health recovers", WAIT_TIMEOUT, async || process.is_serving().await).await;
     load.ends_converged(&client).await;
 }

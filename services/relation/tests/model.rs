@@ -359,7 +359,7 @@ async fn play(case: Case, operations: Vec<Operation>) -> Result<(), Error> {
         blocks.extend(lane_blocks);
     }
     case.replay().await?;
-    testkit::eventually("nothing is pending", support::PATIENCE, async || {
+    testkit::eventually("nothing is pending", support::WAIT_TIMEOUT, async || {
         case.nothing_waits().await
     })
     .await;
@@ -375,8 +375,10 @@ fn any_interleaving_ends_as_the_model(topology: Topology, cases: u32) {
     let config = support::config(&redis.url("relation"), &[]);
     let store = runtime.block_on(async {
         let store = Store::open(&config).unwrap();
-        testkit::eventually("redis is ready", support::PATIENCE, async || store.is_ready().await)
-            .await;
+        testkit::eventually("redis is ready", support::WAIT_TIMEOUT, async || {
+            store.is_ready().await
+        })
+        .await;
         store
     });
     let case_number = std::cell::Cell::new(0);

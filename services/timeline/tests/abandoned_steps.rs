@@ -20,7 +20,7 @@ use microblog_testkit::{
 };
 use microblog_timeline::{Job, Kind};
 use prost::Message as _;
-use support::{PATIENCE, System, entry, id, post_id, queue::stored, relations::Relation};
+use support::{System, WAIT_TIMEOUT, entry, id, post_id, queue::stored, relations::Relation};
 use tokio::time::sleep;
 
 /// The time in which an abandoned step is done.
@@ -153,7 +153,7 @@ async fn delay_step(meanwhile: impl AsyncFnOnce(&RedisServer)) {
     // The worker waits for the list of followers.
     of_relation.pause();
     let second = system.post(alice).await;
-    testkit::eventually("a worker has the step", PATIENCE, async || {
+    testkit::eventually("a worker has the step", WAIT_TIMEOUT, async || {
         !delivery_counts(&mut admin, &stream).await.is_empty()
     })
     .await;

@@ -159,7 +159,7 @@ async fn an_unsettled_follow_loses_no_post() {
     assert_eq!(system.home(bob).await, [0; 0]);
     let post = system.post(alice).await;
     // The author's side does not have the follower until the sweeper completes the follow.
-    eventually("the author's side has the follower", support::PATIENCE, async || {
+    eventually("the author's side has the follower", support::WAIT_TIMEOUT, async || {
         let relations = relation.relations(to, &[from], Include::default()).await.unwrap().0;
         relations[0].state == State::Follower
     })

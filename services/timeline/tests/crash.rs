@@ -17,7 +17,7 @@ use futures::{StreamExt as _, future::join, stream};
 use microblog_testkit::{self as testkit, Process, Topology::Single};
 use microblog_timeline::Store;
 use support::{
-    PATIENCE, client, config, delivery, id,
+    WAIT_TIMEOUT, client, config, delivery, id,
     pages::{Timeline, deliver_all, until_answered},
     post_id,
     queue::{depth, jobs, stored},
@@ -84,7 +84,7 @@ async fn repeated_crashes_lose_no_post() {
             let left = jobs(&redis.nodes()[0]).await;
             let posts = || posted.lock().unwrap().len();
             let enough = posts() + 1;
-            testkit::eventually("a fan-out is half done", 2 * PATIENCE, async || {
+            testkit::eventually("a fan-out is half done", 2 * WAIT_TIMEOUT, async || {
                 let jobs = jobs(&redis.nodes()[0]).await;
                 let mut new = jobs.iter().filter(|job| !left.contains(job));
                 posts() >= enough && new.any(|job| (1..FOLLOWERS).contains(&job.followers_done))

@@ -20,7 +20,7 @@ use microblog_testkit::{
 };
 use microblog_timeline::FanoutState;
 use support::{
-    PATIENCE, System, delivery, id,
+    System, WAIT_TIMEOUT, delivery, id,
     pages::{Timeline, deliver_all, is_newest_first},
     post_id,
     queue::{drained, stored},
@@ -110,13 +110,14 @@ async fn cross_threshold(system: &System, run: &Run) {
         for follower in LATER {
             follows(system, follower).await;
         }
-        testkit::eventually("the author is pulled from", PATIENCE, async || {
+        testkit::eventually("the author is pulled from", WAIT_TIMEOUT, async || {
             state(system).await == FanoutState::OnRead
         })
         .await;
         // And a few more.
         let enough = run.posts().len() + 15;
-        testkit::eventually("more is posted", PATIENCE, async || run.posts().len() >= enough).await;
+        testkit::eventually("more is posted", WAIT_TIMEOUT, async || run.posts().len() >= enough)
+            .await;
         run.is_over.store(true, Ordering::Relaxed);
     };
     let readers = join_all(READERS.map(|reader| run.read(system, reader)));
@@ -183,7 +184,7 @@ async fn an_author_may_switch_repeatedly() {
     }
     let mut posts = Vec::new();
     let mut becomes = async |expected: FanoutState| {
-        testkit::eventually("the author crosses", PATIENCE, async || {
+        testkit::eventually("the author crosses", WAIT_TIMEOUT, async || {
             posts.insert(0, system.post(id(AUTHOR)).await);
             drained(&system).await;
             for reader in readers {

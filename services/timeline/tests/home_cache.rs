@@ -23,7 +23,7 @@ use microblog_testkit::{
 };
 use microblog_timeline::BuildLease;
 use support::{
-    PATIENCE, System, client, delivery, id,
+    System, WAIT_TIMEOUT, client, delivery, id,
     pages::{Timeline, deliver_all},
     post_id, posts,
 };
@@ -165,7 +165,7 @@ async fn the_build_lease_of_a_dead_builder_expires() {
         page_size: 200,
         ..Default::default()
     });
-    request.set_timeout(PATIENCE);
+    request.set_timeout(WAIT_TIMEOUT);
     let page = client.get_home_timeline(request).await.unwrap().into_inner();
     assert_eq!(posts(&page.entries), all[..200]);
     assert_eq!(watched.builds().await, 1);
@@ -205,7 +205,7 @@ async fn reads_extend_the_lifetime_of_a_home_timeline() {
         let before = kept(&mut admin, bob).await;
         let edition = system.store.head(UserId::new(bob).unwrap()).await.unwrap().unwrap().edition;
         assert_eq!(system.home(bob).await, all[..200]);
-        testkit::eventually("a read extends the lifetime", PATIENCE, async || {
+        testkit::eventually("a read extends the lifetime", WAIT_TIMEOUT, async || {
             let is_kept = kept(&mut admin, bob).await > before;
             let is_noted = read_at_hour(&mut admin, bob).await >= hour;
             (is_kept, is_noted) == (is_touched, is_touched)
@@ -215,7 +215,7 @@ async fn reads_extend_the_lifetime_of_a_home_timeline() {
         let kept = kept(&mut admin, bob).await;
         if is_touched {
             // It is also rebuilt in the background.
-            testkit::eventually("it is built again", PATIENCE, async || {
+            testkit::eventually("it is built again", WAIT_TIMEOUT, async || {
                 let user = UserId::new(bob).unwrap();
                 let head = system.store.head(user).await.unwrap().unwrap();
                 head.edition != edition && !is_being_built(&mut admin, bob).await

@@ -13,7 +13,7 @@ use microblog_testkit::{
 };
 use microblog_timeline::{Job, Kind};
 use support::{
-    PATIENCE, System, client, delivery, entry, id,
+    System, WAIT_TIMEOUT, client, delivery, entry, id,
     pages::{Timeline, deliver_all},
     post_id,
     queue::{drained, stored},
@@ -117,7 +117,7 @@ async fn one_call_delivers_five_hundred_posts() {
         assert_eq!(Timeline::User.whole(&system.client, author, 200, "").await, own);
     }
     let all = newest_first(&|_| true);
-    testkit::eventually("all are there", PATIENCE, async || {
+    testkit::eventually("all are there", WAIT_TIMEOUT, async || {
         Timeline::Home.whole(&system.client, bob, 200, "").await == all
     })
     .await;

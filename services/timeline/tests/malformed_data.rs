@@ -12,7 +12,7 @@ use microblog_testkit::{
 };
 use microblog_timeline::{Entry, Job, Kind};
 use prost::Message as _;
-use support::{PATIENCE, System, id, pages::Timeline, post_id, queue::depth};
+use support::{System, WAIT_TIMEOUT, id, pages::Timeline, post_id, queue::depth};
 
 fn key(kind: &str, user: u64) -> String {
     let user = UserId::new(user).unwrap();
@@ -92,8 +92,10 @@ async fn unsupported_jobs_do_not_block_others() {
         system.home_becomes(bob, &all).await;
     }
     // They stay for a version that supports them.
-    testkit::eventually("the others are done", PATIENCE, async || depth(&system.redis).await == 40)
-        .await;
+    testkit::eventually("the others are done", WAIT_TIMEOUT, async || {
+        depth(&system.redis).await == 40
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -74,7 +74,7 @@ async fn a_fanout_job_waits_at_maxmemory() {
     node.reset_commandstats().await;
     // Starts workers, which create the consumer groups and try the job.
     let another = system.another(&[]).await;
-    testkit::eventually("the job is tried", support::PATIENCE, async || {
+    testkit::eventually("the job is tried", support::WAIT_TIMEOUT, async || {
         node.commandstats().await.get("xreadgroup").copied().unwrap_or(0) > 0
     })
     .await;
@@ -86,7 +86,7 @@ async fn a_fanout_job_waits_at_maxmemory() {
     assert!(reads < 500, "workers spin: {reads} reads within seconds");
 
     limit_memory(&system, 0).await;
-    testkit::eventually("the post arrives", support::PATIENCE, async || {
+    testkit::eventually("the post arrives", support::WAIT_TIMEOUT, async || {
         queue::stored(&system.store, reader).await == [post]
     })
     .await;

@@ -13,7 +13,7 @@ use opentelemetry_sdk::metrics::{
     InMemoryMetricExporter, PeriodicReader, SdkMeterProvider,
     data::{AggregatedMetrics, MetricData},
 };
-use support::{PATIENCE, System, id};
+use support::{System, WAIT_TIMEOUT, id};
 
 /// Returns the last value of each instrument, by its name and attribute values.
 fn numbers(exporter: &InMemoryMetricExporter) -> BTreeMap<String, f64> {
@@ -69,7 +69,7 @@ async fn the_service_exports_its_metrics() {
     let invalid = pb::CountNewRequest { user_id: 0, since_token: String::new() };
     system.client.clone().count_new(invalid).await.unwrap_err();
 
-    eventually("all is measured", PATIENCE, async || {
+    eventually("all is measured", WAIT_TIMEOUT, async || {
         provider.force_flush().unwrap();
         let numbers = numbers(&exporter);
         let number = |name: &str| numbers.get(&format!("microblog.timeline.{name}")).copied();
@@ -90,7 +90,7 @@ async fn the_service_exports_its_metrics() {
     let mut add = microblog_testkit::redis::cmd("XADD");
     add.arg("tl:{0}:fanout").arg("1-0").arg("job").arg("rubbish");
     add.exec_async(&mut redis).await.unwrap();
-    eventually("the backlog is exported", PATIENCE, async || {
+    eventually("the backlog is exported", WAIT_TIMEOUT, async || {
         provider.force_flush().unwrap();
         let numbers = numbers(&exporter);
         numbers.get("microblog.timeline.queue.depth") == Some(&1.0)

@@ -10,7 +10,7 @@ use microblog_proto::{relation, timeline as pb};
 use microblog_testkit::{self as testkit, Topology::Single};
 use microblog_timeline::FanoutState;
 use support::{
-    PATIENCE, System, delivery, entry, id,
+    System, WAIT_TIMEOUT, delivery, entry, id,
     pages::{deliver_all, is_newest_first},
     post_id, posts,
     queue::drained,
@@ -98,7 +98,7 @@ async fn with_authors(mode: &str, bob: u64, authors: &[u64]) -> System {
     deliver(&system, &[delivery(post_id(authors[0]), authors[0], 0)]).await;
     if mode == "hybrid" {
         let author = [UserId::new(authors[0]).unwrap()];
-        testkit::eventually("one author is pulled from", PATIENCE, async || {
+        testkit::eventually("one author is pulled from", WAIT_TIMEOUT, async || {
             system.store.fanout_states(&author).await.unwrap() == [FanoutState::OnRead]
         })
         .await;

@@ -19,7 +19,7 @@ use microblog_proto::{common::ErrorReason, relation, timeline as pb};
 use microblog_testkit::{self as testkit, Process, Topology::Single};
 use microblog_timeline::Store;
 use support::{
-    Client, PATIENCE, assert_rejected, client, config, delivery, id,
+    Client, WAIT_TIMEOUT, assert_rejected, client, config, delivery, id,
     pages::{DEADLINE, OVER, Timeline, UNKNOWN, deliver_all, is_newest_first, until_answered},
     post_id, posts,
     queue::stored,
@@ -86,7 +86,7 @@ impl Load {
     async fn goes_well(&self, posts: usize, reads: usize) {
         let read = || self.read.load(Ordering::Relaxed);
         let (enough_posted, enough_read) = (self.posted() + posts, read() + reads);
-        testkit::eventually("calls succeed", PATIENCE, async || {
+        testkit::eventually("calls succeed", WAIT_TIMEOUT, async || {
             self.posted() >= enough_posted && read() >= enough_read
         })
         .await;
@@ -193,11 +193,11 @@ async fn a_redis_crash_under_load_loses_no_post() {
             load.goes_well(50, 100).await;
             redis.nodes()[0].kill();
             let away = async || !process.is_serving().await;
-            testkit::eventually("health notices", PATIENCE, away).await;
+            testkit::eventually("health notices", WAIT_TIMEOUT, away).await;
             redis.nodes()[0].restart().await;
             load.goes_well(50, 100).await;
             let back = async || process.is_serving().await;
-            testkit::eventually("health recovers", PATIENCE, back).await;
+            testkit::eventually("health recovers", WAIT_TIMEOUT, back).await;
         }
         load.is_over.store(true, Ordering::Relaxed);
     };
@@ -236,7 +236,7 @@ impl Load {
     /// Returns a `since_token` of a reader who has seen all posts.
     async fn latest(&self, client: &Client, reader: u64) -> String {
         let mut since = String::new();
-        testkit::eventually("everything is there", PATIENCE, async || {
+        testkit::eventually("everything is there", WAIT_TIMEOUT, async || {
             let page = Timeline::Home.page(client, reader, 200, "", "").await;
             let (entries, _, token) = page.unwrap();
             since = token;

@@ -12,7 +12,7 @@ use microblog_proto::timeline as pb;
 use microblog_testkit::{self as testkit, Topology::Single};
 use microblog_timeline::FanoutState;
 use support::{
-    PATIENCE, System, delivery, id,
+    System, WAIT_TIMEOUT, delivery, id,
     pages::{Timeline, deliver_all, is_newest_first},
     post_id, posts,
     relations::import,
@@ -66,13 +66,13 @@ async fn with_posts(mode: &str, reader: u64) -> (System, Vec<pb::Delivery>) {
     };
     let seeds: Vec<_> = (0..PAGES * PAGE).map(seed).collect();
     deliver_all(&system.client, &seeds).await;
-    testkit::eventually("all are there", PATIENCE, async || {
+    testkit::eventually("all are there", WAIT_TIMEOUT, async || {
         Timeline::Home.whole(&system.client, reader, 200, "").await.len() == seeds.len()
     })
     .await;
     if mode == "hybrid" {
         let authors = [1, 2, 3].map(|n| UserId::new(id(n)).unwrap());
-        testkit::eventually("two authors are pulled from", PATIENCE, async || {
+        testkit::eventually("two authors are pulled from", WAIT_TIMEOUT, async || {
             let expected = [FanoutState::OnRead, FanoutState::OnRead, FanoutState::OnWrite];
             system.store.fanout_states(&authors).await.unwrap() == expected
         })
@@ -113,7 +113,7 @@ async fn scroll(
     for _ in 1..PAGES {
         let before = arrived.len();
         arrived.may_come.add_permits(PER_PAGE_MAX);
-        testkit::eventually("posts come", PATIENCE, async || {
+        testkit::eventually("posts come", WAIT_TIMEOUT, async || {
             arrived.len() >= before + BETWEEN_PAGES
         })
         .await;
@@ -158,7 +158,7 @@ async fn a_scroll_of_forty_pages_repeats_and_skips_no_post() {
 
         // Exactly the posts delivered meanwhile are new. One may be pending.
         let mut all: Vec<_> = Vec::new();
-        testkit::eventually("delivered posts are new", PATIENCE, async || {
+        testkit::eventually("delivered posts are new", WAIT_TIMEOUT, async || {
             all = Timeline::Home.whole(&system.client, reader, PAGE as i32, &since).await;
             let arrived = arrived.posts.lock().unwrap();
             arrived.iter().all(|post| all.contains(post) || old.range(post..).count() >= PAGE)

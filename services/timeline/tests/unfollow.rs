@@ -9,7 +9,7 @@ use microblog_domain::UserId;
 use microblog_proto::relation as pb;
 use microblog_testkit::{self as testkit, Topology::Single};
 use support::{
-    PATIENCE, System, delivery, entry, id,
+    System, WAIT_TIMEOUT, delivery, entry, id,
     pages::{Timeline, deliver_all},
     post_id,
     queue::{drained, stored},
@@ -48,7 +48,7 @@ async fn late_pushes_after_an_unfollow_never_show_and_are_removed() {
         assert_eq!(Timeline::Home.whole(&system.client, bob, 1, "").await, kept);
     }
     // Each read finds posts of alice and starts a rebuild.
-    testkit::eventually("nothing of alice is stored", PATIENCE, async || {
+    testkit::eventually("nothing of alice is stored", WAIT_TIMEOUT, async || {
         assert_eq!(system.home(bob).await, kept);
         has_only(&system, bob, &kept).await
     })
@@ -57,7 +57,7 @@ async fn late_pushes_after_an_unfollow_never_show_and_are_removed() {
     let late = entry(post_id(alice), alice);
     system.store.push(&late, &[user(bob)], false).await.unwrap();
     assert_eq!(system.home(bob).await, kept);
-    testkit::eventually("nothing of alice is stored", PATIENCE, async || {
+    testkit::eventually("nothing of alice is stored", WAIT_TIMEOUT, async || {
         has_only(&system, bob, &kept).await
     })
     .await;

@@ -12,7 +12,7 @@ use microblog_proto::{relation, timeline as pb};
 use microblog_testkit::{self as testkit, Process, Topology::Single};
 use microblog_timeline::FanoutState;
 use support::{
-    Client, PATIENCE, System, client, delivery, id,
+    Client, System, WAIT_TIMEOUT, client, delivery, id,
     pages::{Timeline, deliver_all, is_newest_first},
     post_id, posts,
     relations::import,
@@ -34,7 +34,7 @@ async fn watch(client: &Client, user_id: u64, since_token: &str) -> Stream {
 
 /// Returns the next message: posts and a token.
 async fn next(stream: &mut Stream) -> (Vec<u64>, String) {
-    let message = timeout(PATIENCE, stream.message()).await.expect("a message");
+    let message = timeout(WAIT_TIMEOUT, stream.message()).await.expect("a message");
     let message = message.unwrap().expect("the stream continues");
     let posts = posts(&message.entries);
     assert!(is_newest_first(&posts) && posts.len() <= 200);
@@ -78,7 +78,7 @@ async fn a_watch_gets_posts_of_each_fanout_mode() {
         if state == FanoutState::OnRead {
             import(&system.relation, (100..110).map(id), alice).await;
             let author = UserId::new(alice).unwrap();
-            testkit::eventually("alice is pulled from", PATIENCE, async || {
+            testkit::eventually("alice is pulled from", WAIT_TIMEOUT, async || {
                 system.post(alice).await;
                 system.store.fanout_states(&[author]).await.unwrap() == [state]
             })
@@ -152,7 +152,7 @@ async fn a_watch_splits_many_posts_into_messages() {
         let (_, token) = next(&mut stream).await;
         drop(stream);
         let missed = post_many(&system.client, alice, 450).await;
-        testkit::eventually("all are there", PATIENCE, async || {
+        testkit::eventually("all are there", WAIT_TIMEOUT, async || {
             Timeline::Home.whole(&system.client, bob, 200, "").await.len() == missed.len()
         })
         .await;
@@ -183,7 +183,7 @@ async fn a_slow_watch_gets_each_post_once() {
         let mut expected = Vec::new();
         for n in 1..=30 {
             expected.extend(post_many(&system.client, alice, 10).await);
-            testkit::eventually("they are there", PATIENCE, async || {
+            testkit::eventually("they are there", WAIT_TIMEOUT, async || {
                 Timeline::Home.whole(&system.client, bob, 200, "").await.len() == 10 * n
             })
             .await;
@@ -227,7 +227,7 @@ async fn a_watch_hides_unfollowed_blocked_and_muted_authors() {
     // After a new follow, the posts show again.
     system.follow(bob, carol).await;
     let post = system.post(carol).await;
-    testkit::eventually("carol's come", PATIENCE, async || {
+    testkit::eventually("carol's come", WAIT_TIMEOUT, async || {
         next(&mut stream).await.0.contains(&post)
     })
     .await;
@@ -249,8 +249,8 @@ async fn a_watch_ends_at_shutdown() {
     }
     process.terminate();
     for mut stream in streams {
-        let end: Result<_, Status> = timeout(PATIENCE, stream.message()).await.expect("an end");
+        let end: Result<_, Status> = timeout(WAIT_TIMEOUT, stream.message()).await.expect("an end");
         assert_eq!(end.unwrap_err().code(), Code::Unavailable);
     }
-    assert!(process.ended(PATIENCE).await.success());
+    assert!(process.ended(WAIT_TIMEOUT).await.success());
 }

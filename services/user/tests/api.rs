@@ -14,7 +14,7 @@ use microblog_proto::{
 };
 use microblog_testkit::{Topology, eventually, redis};
 use support::{
-    PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate, login, login_as,
+    PASSWORD, System, WAIT_TIMEOUT, assert_rejected, assert_valid, authenticate, login, login_as,
     on_each_store, register, registration, try_register,
 };
 use tonic_types::StatusExt as _;
@@ -139,7 +139,7 @@ async fn a_session_lives_until_it_is_ended(topology: Topology) {
     let system = System::start_with(topology, &["--session-ttl-s", "2"]).await;
     register(&system.client, "ann").await;
     let short = login(&system.client, "ann", PASSWORD).await.unwrap();
-    eventually("the session ends by itself", PATIENCE, async || {
+    eventually("the session ends by itself", WAIT_TIMEOUT, async || {
         authenticate(&system.client, &short).await.is_err()
     })
     .await;
@@ -211,7 +211,7 @@ async fn a_freed_name_is_held_for_its_time(topology: Topology) {
         let _ = redis::cmd("PEXPIRE").arg(&key).arg(1).take().exec_async(&mut admin).await;
     }
     assert!((29 * day_ms..=30 * day_ms).contains(&left), "{left}");
-    eventually("the name is free", PATIENCE, async || free().await == Some(true)).await;
+    eventually("the name is free", WAIT_TIMEOUT, async || free().await == Some(true)).await;
     let imported = client.import_users(import("ann")).await.unwrap().into_inner();
     assert_ne!(imported.user_ids[0], 0);
     assert_valid(&client, 3).await;
@@ -273,7 +273,7 @@ async fn password_guesses_are_throttled_and_errors_reveal_nothing() {
         let wait = status.get_details_retry_info().unwrap().retry_delay.unwrap();
         assert!(!wait.is_zero() && wait <= Duration::from_secs(1 << (admitted - 5)), "{wait:?}");
     }
-    eventually("the right password is accepted again", PATIENCE, async || {
+    eventually("the right password is accepted again", WAIT_TIMEOUT, async || {
         login(client, "ann", PASSWORD).await.is_ok()
     })
     .await;

@@ -12,7 +12,7 @@ use microblog_user::{
     Accounts, ClaimOwner, Draft, Hash, IdentifierKind, Login, Name, Password, Registration, Store,
     Sweeper, User, import::ImportEntry, registration::RegistrationRequest,
 };
-use support::{PASSWORD, PATIENCE, accounts, draft, on_each_store};
+use support::{PASSWORD, WAIT_TIMEOUT, accounts, draft, on_each_store};
 
 on_each_store! {
     an_interrupted_registration_leaves_no_claims
@@ -199,7 +199,7 @@ async fn a_registration_is_not_aborted_early() {
     assert_eq!(slow.sweep().await.unwrap(), 0);
     // Meanwhile the name is taken.
     assert_free(&accounts, "slow", false).await;
-    eventually("it is aborted in the end", PATIENCE, async || slow.sweep().await.unwrap() == 1)
+    eventually("it is aborted in the end", WAIT_TIMEOUT, async || slow.sweep().await.unwrap() == 1)
         .await;
     assert_free(&accounts, "slow", true).await;
 }

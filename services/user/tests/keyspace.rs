@@ -11,7 +11,7 @@ use microblog_keyspace::redis::cmd;
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::{self as testkit, Store as Redis, Topology};
 use microblog_user::{Draft, ProfileField};
-use support::{PASSWORD, PATIENCE, System, accounts, assert_rejected, draft, login, register};
+use support::{PASSWORD, System, WAIT_TIMEOUT, accounts, assert_rejected, draft, login, register};
 
 fn profile(id: u64) -> String {
     format!("user:{{{}}}:profile:{id}", Partition::of_id(id))
@@ -78,7 +78,8 @@ async fn unchanged_data_is_read_from_the_cache() {
         ["zrange", "hget"].map(|command| stats.get(command).copied().unwrap_or_default())
     };
     // The connection of the cache is opened at its first use.
-    testkit::eventually("all reads are cached", PATIENCE, async || reads().await == [0, 0]).await;
+    testkit::eventually("all reads are cached", WAIT_TIMEOUT, async || reads().await == [0, 0])
+        .await;
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use microblog_chassis::status::reason_of;
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::{Topology, redis};
 use microblog_user::{Hasher, Permit};
-use support::{Client, PASSWORD, PATIENCE, System, authenticate, login, register};
+use support::{Client, PASSWORD, System, WAIT_TIMEOUT, authenticate, login, register};
 use tokio::sync::Mutex;
 use tonic::Request;
 
@@ -48,12 +48,12 @@ async fn queued_log_ins_do_not_block_other_calls() {
     let token = login(&client, "ann", PASSWORD).await.unwrap();
     let occupied = occupy().await;
     // Some of the flood are queued, the others rejected at once.
-    let flood = (0..FLOOD).map(|i| try_login(&client, format!("nobody{i}"), PATIENCE));
+    let flood = (0..FLOOD).map(|i| try_login(&client, format!("nobody{i}"), WAIT_TIMEOUT));
     let mut flood = flood.collect::<FuturesUnordered<_>>();
     for _ in 0..FLOOD - WAITING {
         assert_eq!(flood.next().await, Some(Some(Reason::Overloaded)));
     }
-    let late = try_login(&client, "late".to_owned(), PATIENCE).await;
+    let late = try_login(&client, "late".to_owned(), WAIT_TIMEOUT).await;
     assert_eq!(late, Some(Reason::Overloaded));
     assert_eq!(authenticate(&client, &token).await.unwrap(), ann.id);
 

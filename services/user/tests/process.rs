@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::{Process, RedisServer, Store as Redis, Topology, eventually};
 use support::{
-    PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate, connect, login,
+    PASSWORD, System, WAIT_TIMEOUT, assert_rejected, assert_valid, authenticate, connect, login,
     on_each_store, register, registration,
 };
 
@@ -67,7 +67,7 @@ async fn a_crash_keeps_acknowledged_registrations_and_frees_the_rest(topology: T
             password: "another password".to_owned(),
             ..request.clone()
         };
-        eventually("the name can be registered", PATIENCE, async || {
+        eventually("the name can be registered", WAIT_TIMEOUT, async || {
             let mut client = client.clone();
             client.register(other.clone()).await.is_ok()
                 || client.register(request.clone()).await.is_ok()
@@ -94,7 +94,7 @@ async fn without_redis_calls_end_in_time_and_it_recovers_by_itself() {
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
 
     system.redis.nodes()[0].restart().await;
-    eventually("it answers again", PATIENCE, async || {
+    eventually("it answers again", WAIT_TIMEOUT, async || {
         authenticate(&client, &token).await.is_ok_and(|id| id == ann.id)
     })
     .await;

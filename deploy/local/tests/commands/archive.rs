@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use microblog_testkit::{PATIENCE, PostgresServer};
+use microblog_testkit::{PostgresServer, WAIT_TIMEOUT};
 
 use crate::{
     launcher::{Launcher, PROGRAM, eventually},
@@ -40,7 +40,7 @@ fn the_archive_is_in_the_data_directory_and_private() {
     publish(&launcher);
     // A background job creates it, and the -wal file with the first write.
     let made = ["archive.sqlite", "archive.sqlite-wal"].map(|name| data.join(name));
-    eventually("the archive exists", PATIENCE, || {
+    eventually("the archive exists", WAIT_TIMEOUT, || {
         let files = files(&data);
         made.iter().all(|file| files.contains(file))
     });

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ use crate::{
 
 // More than two pages.
 const POSTS: u32 = 401;
-const STOP: Duration = PATIENCE;
+const STOP: Duration = WAIT_TIMEOUT;
 const ACCOUNTS: &str = "ada bob\nbob ada\ncleo ada\ndan bob\neve eve\n";
 
 fn start(data: &Path) -> Launcher {

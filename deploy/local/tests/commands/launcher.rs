@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use microblog_testkit::{PATIENCE, redis};
+use microblog_testkit::{WAIT_TIMEOUT, redis};
 use nix::{
     errno::Errno,
     sys::signal::{Signal, kill},
@@ -83,7 +83,7 @@ impl Launcher {
 
     /// Waits until the output contains a text.
     pub(crate) fn wait_for_output(&mut self, text: &str) {
-        eventually(text, PATIENCE, || {
+        eventually(text, WAIT_TIMEOUT, || {
             let output = self.output();
             let ended = self.child.try_wait().unwrap();
             assert!(
@@ -133,7 +133,7 @@ impl Launcher {
     /// Waits until a full check finds no violations and no pending work, and returns its result.
     pub(crate) fn verified(&self) -> Ended {
         let mut verified = None;
-        eventually("there are no violations", PATIENCE, || {
+        eventually("there are no violations", WAIT_TIMEOUT, || {
             let is_done = |ended: &Ended| {
                 ended.code == Some(0)
                     && !ended.stdout.contains("wait to be")
@@ -213,7 +213,7 @@ pub(crate) fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -
 
 /// Waits until a process exits that is not a child.
 pub(crate) fn wait_until_exited(pid: Pid) {
-    eventually("the process has exited", PATIENCE, || {
+    eventually("the process has exited", WAIT_TIMEOUT, || {
         // Without an init process that reaps orphans, they stay as zombies.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         kill(pid, None) == Err(Errno::ESRCH) || stat.contains(") Z ")

@@ -7,7 +7,7 @@ use microblog_proto::gateway::{
     LoginRequest, PublishRequest, UserRef, ViewHomeRequest, ViewUserTimelineRequest,
     gateway_service_client::GatewayServiceClient, user_ref::Ref,
 };
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 use nix::sys::signal::Signal;
 use tonic::{
     Request, Status,
@@ -18,9 +18,9 @@ use crate::launcher::{Launcher, eventually, run};
 
 const PASSWORD: &str = "opensesame";
 const FOLLOWERS: [&str; 3] = ["bob", "cleo", "dan"];
-const STOP: Duration = PATIENCE;
+const STOP: Duration = WAIT_TIMEOUT;
 // Longer than a step of a fan-out counts as abandoned that a killed process had begun.
-const ARRIVAL: Duration = PATIENCE;
+const ARRIVAL: Duration = WAIT_TIMEOUT;
 const POSTS: u32 = 50;
 const AT_ONCE: usize = 8;
 const ENOUGH: usize = 20;

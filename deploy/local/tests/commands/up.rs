@@ -12,13 +12,13 @@ use std::{
 };
 
 use microblog_proto::gateway::{LoginRequest, gateway_service_client::GatewayServiceClient};
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 use nix::sys::signal::{Signal, kill};
 use tonic::transport::Endpoint;
 
 use crate::launcher::{Launcher, PROGRAM, eventually, free_ports, run, wait_until_exited};
 
-const STOP: Duration = PATIENCE;
+const STOP: Duration = WAIT_TIMEOUT;
 // Less than the half minute after which a stuck redis-server is killed.
 const STUCK: Duration = Duration::from_secs(25);
 const EDGES: &str = "# a small graph\nada bob\nbob ada\ncleo ada\r\ncleo cleo\n\ndan\tada\n";

@@ -19,7 +19,7 @@ use crate::{
 const SERVICES: [&str; 5] = ["user", "relation", "timeline", "post", "gateway"];
 /// A base64 key, slightly longer than the minimum.
 const IDENTITY_KEY_LENGTH: usize = 44;
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The running system and its secrets.
 struct System {
@@ -147,7 +147,7 @@ impl System {
     /// Collects metrics, traces and command lines of the running servers.
     async fn collect_numbers(&self, outputs: &mut Outputs) {
         let Self { collector, collector_key, public, .. } = self;
-        eventually("spans and metrics came, with the key", PATIENCE, async || {
+        eventually("spans and metrics came, with the key", WAIT_TIMEOUT, async || {
             collector.spans().contains("GatewayService/Logout")
                 && collector.metrics().contains(public)
                 && collector.was_sent(collector_key)
@@ -163,7 +163,7 @@ impl System {
     async fn lose_stores(&mut self, client: &mut Client<'_>) {
         self.archive.change_password("another");
         client.publish("a post that cannot be archived").await.unwrap();
-        self.archive.wait_for_rejected_password(PATIENCE).await;
+        self.archive.wait_for_rejected_password(WAIT_TIMEOUT).await;
         take_password(&self.redis, &self.redis_password).await;
         client.call_during_outage().await;
         for server in self.servers.iter_mut().filter(|it| STORED.contains(&&*it.name)) {
@@ -171,7 +171,7 @@ impl System {
         }
         let collector = &self.collector;
         let failed = async || collector.spans().contains("StringValue(\"UNAVAILABLE\")");
-        eventually("spans of calls that failed came", PATIENCE, failed).await;
+        eventually("spans of calls that failed came", WAIT_TIMEOUT, failed).await;
         self.archive.kill();
         self.redis.kill();
         self.receiving.abort();

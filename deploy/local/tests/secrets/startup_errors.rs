@@ -1,6 +1,6 @@
 //! Errors of servers with invalid URLs or wrong credentials.
 
-use microblog_testkit::{Authority, RedisServer, Sentinels, connect, redis};
+use microblog_testkit::{RedisServer, Sentinels, TestCa, connect, redis};
 
 use crate::{
     canaries::Canaries,
@@ -148,7 +148,7 @@ async fn invalid_key_files_are_not_printed() {
     for (file, expected) in [(identity, "neither base64 nor"), (short, "must have at least")] {
         cases.add("gateway", "MICROBLOG_IDENTITY_KEY_FILE", &file, expected);
     }
-    let certificate = Authority::new().issue(&["localhost"]).certificate;
+    let certificate = TestCa::new().issue(&["localhost"]).certificate;
     let certificate = private_file(directory.path(), "certificate", &certificate);
     let variables = [("MICROBLOG_TLS_CERT_FILE", certificate), ("MICROBLOG_TLS_KEY_FILE", key)];
     let variables = variables.map(|(name, value)| (name.to_owned(), value)).to_vec();

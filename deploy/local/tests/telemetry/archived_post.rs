@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The evictor scans all partitions in half a minute.
-const PATIENCE: Duration = Duration::from_secs(90);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(90);
 const TRACE: u128 = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c;
 const CALLER: u64 = 0xb7ad_6b71_6920_3331;
 
@@ -29,13 +29,13 @@ async fn reading_an_archived_post_is_one_trace_including_the_archive() {
     let post = ann.publish("this text must not be in a trace", None).await;
     let traceparent = format!("00-{TRACE:032x}-{CALLER:016x}-01");
     let tree = || Tree(collector.trace(TRACE));
-    eventually("the post is read from the archive", PATIENCE, async || {
+    eventually("the post is read from the archive", WAIT_TIMEOUT, async || {
         ann.view(post, &traceparent).await;
         !tree().archive().is_empty()
     })
     .await;
     let caller = CALLER.to_be_bytes();
-    eventually("all spans have parents", PATIENCE, async || tree().orphans(&caller).is_empty())
+    eventually("all spans have parents", WAIT_TIMEOUT, async || tree().orphans(&caller).is_empty())
         .await;
 
     let tree = tree();

@@ -5,7 +5,7 @@ use std::{
     net::TcpStream,
 };
 
-use microblog_testkit::{PATIENCE, free_port};
+use microblog_testkit::{WAIT_TIMEOUT, free_port};
 
 use crate::{
     client::Client,
@@ -56,7 +56,7 @@ fn one_scrape_has_all_series() {
         while bob.home().await == 0 {}
     });
     let mut metrics = String::new();
-    eventually("all series exist", PATIENCE, || {
+    eventually("all series exist", WAIT_TIMEOUT, || {
         metrics = scrape(&address);
         let missing: Vec<_> = SERIES.iter().filter(|series| !has(&metrics, series)).collect();
         if !missing.is_empty() {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use clap::Parser as _;
-use microblog_testkit::{PATIENCE, RedisServer, eventually, free_port};
+use microblog_testkit::{RedisServer, WAIT_TIMEOUT, eventually, free_port};
 use tempfile::TempDir;
 use tonic::transport::Endpoint;
 use tonic_health::pb::{
@@ -21,7 +21,7 @@ use crate::collector::Collector;
 
 const SERVICE: &str = "TELEMETRY_TEST_SERVICE";
 const TEST: &str = "child_process_entry_point";
-const START: Duration = PATIENCE;
+const START: Duration = WAIT_TIMEOUT;
 const SERVICES: [&str; 5] = ["user", "relation", "timeline", "post", "gateway"];
 
 /// Runs a service and exits, if a test started this process.

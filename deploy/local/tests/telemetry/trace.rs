@@ -1,7 +1,7 @@
 //! One call is one trace: from the gateway through every service to each Redis round trip,
 //! including the fan-out job.
 
-use microblog_testkit::{PATIENCE, eventually};
+use microblog_testkit::{WAIT_TIMEOUT, eventually};
 
 use crate::{
     client::Client,
@@ -25,20 +25,20 @@ async fn published(collector: &Collector, gateway: &str) -> Tree {
     bob.follow("ann").await;
     assert_eq!(bob.home().await, 0, "the first read creates bob's home timeline");
     ann.publish(TEXT, Some(&format!("00-{TRACE:032x}-{CALLER:016x}-01"))).await;
-    eventually("the post is in bob's home timeline", PATIENCE, async || bob.home().await == 1)
+    eventually("the post is in bob's home timeline", WAIT_TIMEOUT, async || bob.home().await == 1)
         .await;
     // The job's span ends after its children.
     let is_done = |seen: &Seen| seen.span.kind == CONSUMER;
     let all_came = async || collector.trace(TRACE).iter().any(is_done);
-    eventually("the job's span is exported", PATIENCE, all_came).await;
+    eventually("the job's span is exported", WAIT_TIMEOUT, all_came).await;
     // The other processes export separately, and a call's span ends after its children.
     let came =
         async |call: &str| collector.trace(TRACE).iter().any(|seen| seen.span.name.ends_with(call));
     for call in CALLS {
-        eventually(call, PATIENCE, async || came(call).await).await;
+        eventually(call, WAIT_TIMEOUT, async || came(call).await).await;
     }
     let has_no_orphans = async || Tree(collector.trace(TRACE)).orphans(&caller()).is_empty();
-    eventually("all spans have parents", PATIENCE, has_no_orphans).await;
+    eventually("all spans have parents", WAIT_TIMEOUT, has_no_orphans).await;
     Tree(collector.trace(TRACE))
 }
 

@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 use crate::{
     aging::{Aging, on_both},
     support::{
-        PATIENCE, System,
+        System, WAIT_TIMEOUT,
         archives::{ArchiveServer, Kind},
         id,
     },
@@ -57,7 +57,7 @@ async fn pages_of_several_authors_stop_at_an_outage_and_continue() {
     assert_eq!(read, all[..read.len()], "no post above the cursor is missing");
 
     archives.postgres().restart().await;
-    eventually("the page has a next cursor", PATIENCE, async || {
+    eventually("the page has a next cursor", WAIT_TIMEOUT, async || {
         page(system, before, 3).await.is_ok()
     })
     .await;

@@ -287,7 +287,7 @@ async fn an_account_is_deleted_across_an_outage_of_postgres() {
     assert_eq!(system.store.forgetting().await.unwrap(), [user(1)]);
 
     archives.postgres().restart().await;
-    microblog_testkit::eventually("the account is erased", support::PATIENCE, async || {
+    microblog_testkit::eventually("the account is erased", support::WAIT_TIMEOUT, async || {
         // As the jobs do, each repeatedly.
         let delivery = microblog_post::Delivery::new(system.store.clone(), None);
         let mut sweeper = microblog_post::Sweeper::new(tiered.clone(), delivery);
@@ -299,7 +299,7 @@ async fn an_account_is_deleted_across_an_outage_of_postgres() {
     })
     .await;
     // The circuit breaker closes after a moment.
-    microblog_testkit::eventually("the service retries", support::PATIENCE, async || {
+    microblog_testkit::eventually("the service retries", support::WAIT_TIMEOUT, async || {
         system.get(world.own[4], 0).await.unwrap_err().code() == Code::NotFound
     })
     .await;

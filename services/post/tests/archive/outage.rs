@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use crate::{
     aging::{Aging, flags},
     support::{
-        self, PATIENCE, System,
+        self, System, WAIT_TIMEOUT,
         archives::{ArchiveServer, Kind, connect, execute},
         id,
         lists::List,
@@ -56,7 +56,7 @@ async fn a_database_that_becomes_available_later_gets_all_posts(kind: Kind) {
     // With its jobs.
     let system = System::start_with(Topology::Single, &flags).await;
     let partition = support::user(1).partition();
-    eventually("notes are taken", PATIENCE, async || {
+    eventually("notes are taken", WAIT_TIMEOUT, async || {
         system.store.archive_outbox(&[partition]).await.unwrap()[0].has_archive
     })
     .await;
@@ -80,7 +80,7 @@ async fn a_database_that_becomes_available_later_gets_all_posts(kind: Kind) {
         }
         Kind::Postgres => archives.postgres().restart().await,
     }
-    eventually("all is archived", PATIENCE, async || {
+    eventually("all is archived", WAIT_TIMEOUT, async || {
         system.store.unarchived_count().await.unwrap() == 0
     })
     .await;
@@ -93,7 +93,7 @@ async fn a_database_that_becomes_available_later_gets_all_posts(kind: Kind) {
         "the post is evicted"
     );
     // The circuit breaker closes after a moment.
-    eventually("archived posts are readable", PATIENCE, async || {
+    eventually("archived posts are readable", WAIT_TIMEOUT, async || {
         system.get(posts[18], 0).await.is_ok()
     })
     .await;
@@ -188,7 +188,7 @@ async fn new_posts_are_there(system: &System, Before { hot, .. }: &Before) -> (u
     let (page, _) = List::UserPosts(NEW).page(&system.client, 20, "").await.unwrap();
     assert_eq!(page, made);
     // If each call waited for the archive, it would take minutes.
-    assert!(began.elapsed() < PATIENCE, "calls wait: {:?}", began.elapsed());
+    assert!(began.elapsed() < WAIT_TIMEOUT, "calls wait: {:?}", began.elapsed());
     // Two posts, two comments, the deletion of one each.
     (20 * 6, made)
 }
@@ -229,7 +229,7 @@ async fn new_posts_work(outage: Outage) {
         Outage::Killed => postgres.restart().await,
         Outage::Hanging => postgres.resume(),
     }
-    eventually("archived posts are readable", PATIENCE, async || {
+    eventually("archived posts are readable", WAIT_TIMEOUT, async || {
         system.get(before.old, 0).await.is_ok()
     })
     .await;

@@ -16,7 +16,7 @@ use tonic::Code;
 use crate::{
     aging::{Aging, on_both},
     support::{
-        self, PATIENCE,
+        self, WAIT_TIMEOUT,
         archives::{ArchiveServer, Kind},
         assert_rejected, id,
         lists::List,
@@ -117,7 +117,7 @@ async fn a_crashed_restore_blocks_a_post_for_seconds_only() {
     assert!(!store.begin_restore(id, "another").await.unwrap());
     assert!(!store.renew_restore(id, "another").await.unwrap());
     assert!(system.get(post, 0).await.is_ok(), "it can be read all the while");
-    eventually("the like is counted", PATIENCE, async || system.like(FAN, post).await.is_ok())
+    eventually("the like is counted", WAIT_TIMEOUT, async || system.like(FAN, post).await.is_ok())
         .await;
     assert!(!store.renew_restore(id, "crashed holder").await.unwrap());
     aging.is_sound().await;
@@ -245,7 +245,7 @@ async fn writes_find_a_post_that_is_evicted_again_and_again(archives: &ArchiveSe
         }
         comments
     }));
-    let give_up = tokio::time::sleep(PATIENCE);
+    let give_up = tokio::time::sleep(WAIT_TIMEOUT);
     let made = tokio::select! {
         ((), made) = join(moves, writes) => made,
         () = give_up => panic!("evicted {evicted:?} times"),

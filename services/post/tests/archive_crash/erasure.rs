@@ -12,7 +12,7 @@ use tonic::Code;
 use crate::{
     Deployed, account,
     support::{
-        PATIENCE,
+        WAIT_TIMEOUT,
         archives::{Kind, connect, numbers},
         client,
         lists::List,
@@ -33,7 +33,8 @@ async fn a_deleted_account_leaves_nothing(kind: Kind) {
     let archive = Archive::open(&config.archive).unwrap().unwrap();
     let mut archiver = Archiver::new(store.clone(), archive.clone());
     // The process migrates as well, and SQLite lets one of them fail.
-    eventually("the tables exist", PATIENCE, async || archiver.drain_page().await.is_ok()).await;
+    eventually("the tables exist", WAIT_TIMEOUT, async || archiver.drain_page().await.is_ok())
+        .await;
 
     let create = |author_id| {
         let (request_id, text) = (request_id(), "secret".to_owned());
@@ -84,7 +85,7 @@ async fn a_deleted_account_leaves_nothing(kind: Kind) {
         process = deployed.start().await;
     }
     // The leases of a killed process last for some seconds.
-    eventually("the account is erased", 6 * PATIENCE, async || {
+    eventually("the account is erased", 6 * WAIT_TIMEOUT, async || {
         let account_is_erased = store.forgetting().await.unwrap().is_empty();
         account_is_erased && store.unarchived_count().await.unwrap() == 0
     })

@@ -11,7 +11,7 @@ use microblog_testkit::eventually;
 use crate::{
     PARTITIONS,
     load::{Known, Load},
-    support::{Client, PATIENCE, lists::List, settles, timelines::Timelines},
+    support::{Client, WAIT_TIMEOUT, lists::List, settles, timelines::Timelines},
 };
 
 /// Asserts the final state, then evicts all that can be evicted, and asserts it again.
@@ -20,7 +20,7 @@ pub(crate) async fn is_right(client: &Client, load: &Load, config: &Config, hear
     let gone = load.gone.lock().unwrap().clone();
     assert!(known.len() > 150 && gone.len() > 10, "{} made, {} deleted", known.len(), gone.len());
     let store = Store::open(config).unwrap();
-    eventually("all is archived", 2 * PATIENCE, async || {
+    eventually("all is archived", 2 * WAIT_TIMEOUT, async || {
         store.unarchived_count().await.is_ok_and(|count| count == 0)
     })
     .await;

@@ -190,7 +190,7 @@ impl Case {
             done.unwrap()?;
         }
         self.timelines.answer(Mode::Ok);
-        testkit::eventually("the backlogs are empty", support::PATIENCE / 2, async || {
+        testkit::eventually("the backlogs are empty", support::WAIT_TIMEOUT / 2, async || {
             // Background tasks end only by failing.
             if let Some(ended) = background.try_join_next() {
                 std::panic::resume_unwind(ended.unwrap_err().into_panic());

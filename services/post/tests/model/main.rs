@@ -59,8 +59,10 @@ fn any_interleaving_matches_the_model(topology: Topology, archive: Option<Kind>,
     let config = support::config(&redis.url("post"), &flags);
     let store = runtime.block_on(async {
         let store = Store::open(&config).unwrap();
-        testkit::eventually("redis is ready", support::PATIENCE, async || store.is_ready().await)
-            .await;
+        testkit::eventually("redis is ready", support::WAIT_TIMEOUT, async || {
+            store.is_ready().await
+        })
+        .await;
         store
     });
     let archived = Archived::open(&config);

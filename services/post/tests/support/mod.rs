@@ -29,7 +29,7 @@ use uuid::Uuid;
 
 pub(crate) type Client = PostServiceClient<Channel>;
 
-pub(crate) use microblog_testkit::PATIENCE;
+pub(crate) use microblog_testkit::WAIT_TIMEOUT;
 
 /// The worker of a process that has no background jobs.
 pub(crate) const WITHOUT_JOBS: Worker = Worker { index: 1, count: 2 };
@@ -91,7 +91,7 @@ impl System {
         let ready = service.ready.clone();
         let address = run(service, &config);
         // A new cluster may take a moment, longer on a busy machine.
-        testkit::eventually("the store is ready", PATIENCE, async || ready().await).await;
+        testkit::eventually("the store is ready", WAIT_TIMEOUT, async || ready().await).await;
         let (client, store) = (client(&address), Store::open(&config).unwrap());
         Self { redis, address, client, store, timelines }
     }
@@ -230,7 +230,7 @@ pub(crate) async fn being_erased(client: &Client) -> u64 {
 
 /// Waits until the backlogs are empty and all invariants hold; panics with the violations.
 pub(crate) async fn settles(client: &Client) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
         let violations = violations(client).await;
         if violations.is_empty() {

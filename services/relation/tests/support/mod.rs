@@ -20,7 +20,7 @@ use tonic::{
 
 pub(crate) type Client = RelationServiceClient<Channel>;
 
-pub(crate) use microblog_testkit::PATIENCE;
+pub(crate) use microblog_testkit::WAIT_TIMEOUT;
 
 pub(crate) const NONE: i32 = RelationState::None as i32;
 pub(crate) const OWN: i32 = RelationState::Self_ as i32;
@@ -161,7 +161,7 @@ async fn verify(client: &Client, repair: bool) -> (Vec<String>, Vec<String>) {
 
 /// Waits until the outbox is empty and all invariants hold; panics with the remaining violations.
 pub(crate) async fn converges(client: &Client) {
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = std::time::Instant::now() + WAIT_TIMEOUT;
     loop {
         let violations = violations(client).await;
         if violations.is_empty() {

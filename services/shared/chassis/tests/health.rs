@@ -9,7 +9,7 @@ use std::sync::{
 };
 
 use futures::{FutureExt as _, StreamExt as _};
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 use support::{NAME, Server, Stub, config, eventually};
 use tonic::Code;
 use tonic_health::pb::{
@@ -82,7 +82,7 @@ async fn health_watch_reports_the_drain_and_ends() {
     server.stop();
     assert_eq!(status(&mut known).await, ServingStatus::NotServing);
     assert!(known.next().await.is_none());
-    tokio::time::timeout(PATIENCE, server.ended()).await.expect("the drain ends");
+    tokio::time::timeout(WAIT_TIMEOUT, server.ended()).await.expect("the drain ends");
 }
 
 fn is_complete(mut services: Vec<String>, files: &[String]) {

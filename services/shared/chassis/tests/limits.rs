@@ -17,7 +17,7 @@ use microblog_proto::user::{
     GetUserByNameRequest, GetUserByNameResponse, GetUserRequest, VerifyRequest, VerifyResponse,
     user_service_client::UserServiceClient,
 };
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 use support::{Server, Stub, code_and_reason, config, eventually, get, request};
 use tokio::sync::Semaphore;
 use tonic::{Code, Request, Status, client::Grpc, metadata::AsciiMetadataKey};
@@ -296,5 +296,5 @@ async fn unread_stream_ends_at_its_deadline() {
     client.get_user_by_name(support::request(None)).await.unwrap();
     let end = async { while answers.next().await.unwrap().is_ok() {} };
     // A reader that continues gets the status.
-    tokio::time::timeout(PATIENCE, end).await.expect("the stream ends");
+    tokio::time::timeout(WAIT_TIMEOUT, end).await.expect("the stream ends");
 }

@@ -15,7 +15,7 @@ use std::{
 use futures::FutureExt as _;
 use microblog_chassis::{Peer, Service, context, mutate};
 use microblog_proto::Peer as _;
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 use support::{Server, Stub, code_and_reason, config, eventually, request};
 use tokio::{sync::Semaphore, time::timeout};
 use tonic::{Code, Request, Response, Status};
@@ -89,10 +89,10 @@ async fn local_call_ends_at_its_deadline() {
     let mut short = config();
     short.default_timeout_ms = 50;
     let peer = Peer::local(&Stub::new().service(), &short);
-    let ended = timeout(PATIENCE, call(&peer, None, never)).await.expect("an end");
+    let ended = timeout(WAIT_TIMEOUT, call(&peer, None, never)).await.expect("an end");
     assert_eq!(ended.unwrap_err().code(), Code::DeadlineExceeded);
     let own = Some(Duration::from_millis(20));
-    let ended = timeout(PATIENCE, call(&self::peer(), own, never)).await;
+    let ended = timeout(WAIT_TIMEOUT, call(&self::peer(), own, never)).await;
     assert_eq!(ended.expect("an end").unwrap_err().code(), Code::DeadlineExceeded);
     let late = call(&self::peer(), Some(Duration::ZERO), || async { Ok(()) }).await.unwrap_err();
     assert_eq!(late.code(), Code::DeadlineExceeded);
@@ -174,6 +174,6 @@ async fn drain_waits_for_a_local_write_after_its_deadline() {
     server.stop();
     assert!(timeout(Duration::from_millis(300), server.ended()).await.is_err());
     gate.add_permits(1);
-    timeout(PATIENCE, server.ended()).await.expect("the drain ends");
+    timeout(WAIT_TIMEOUT, server.ended()).await.expect("the drain ends");
     assert_eq!(done.load(SeqCst), 1);
 }

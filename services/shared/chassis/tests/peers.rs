@@ -17,7 +17,7 @@ use microblog_chassis::Peer;
 use microblog_proto::user::{
     VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
 };
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 use socket2::{Domain, Socket, Type};
 use support::{Port, Server, Stub, code_and_reason, config, eventually, get, request};
 use tonic::{Code, Status};
@@ -133,7 +133,7 @@ async fn slow_calls_do_not_block_others() {
     let calls = tokio::spawn(calls);
     eventually("the slow calls are in flight", async || slow.load(SeqCst) == 10).await;
     for _ in 0..4 {
-        let fast = tokio::time::timeout(PATIENCE, get(peer.clone(), "")).await;
+        let fast = tokio::time::timeout(WAIT_TIMEOUT, get(peer.clone(), "")).await;
         fast.expect("it is not blocked").unwrap();
     }
     calls.abort();
@@ -158,10 +158,10 @@ async fn long_streams_block_neither_calls_nor_each_other() {
                 answers.next().await.unwrap().unwrap();
                 answers
             };
-            let opened = tokio::time::timeout(PATIENCE, opened).await;
+            let opened = tokio::time::timeout(WAIT_TIMEOUT, opened).await;
             lasting.push(opened.expect("a stream is blocked"));
         }
-        let call = tokio::time::timeout(PATIENCE, get(peer.clone(), "")).await;
+        let call = tokio::time::timeout(WAIT_TIMEOUT, get(peer.clone(), "")).await;
         call.expect("a call is blocked").unwrap();
     }
 }

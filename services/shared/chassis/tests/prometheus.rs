@@ -5,7 +5,7 @@ mod support;
 
 use std::net::SocketAddr;
 
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 
 use nix::sys::signal::Signal;
 use support::{
@@ -43,7 +43,7 @@ async fn scrape(address: SocketAddr, method: &str, path: &str) -> (String, Strin
         connection.read_to_string(&mut answer).await.unwrap();
         answer
     };
-    let answer = timeout(PATIENCE, ask).await.expect("an answer");
+    let answer = timeout(WAIT_TIMEOUT, ask).await.expect("an answer");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.to_owned(), body.to_owned())
 }

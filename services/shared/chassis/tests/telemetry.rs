@@ -4,7 +4,7 @@
 mod support;
 
 use microblog_proto::user::user_service_client::UserServiceClient;
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 use nix::sys::signal::Signal;
 use support::{
     Port,
@@ -90,7 +90,7 @@ async fn otel_environment_variables_apply() {
         .get_user_by_name(request)
         .await
         .unwrap();
-    let sent = tokio::time::timeout(PATIENCE, collector.traces.recv());
+    let sent = tokio::time::timeout(WAIT_TIMEOUT, collector.traces.recv());
     sent.await.expect("soon").expect("spans");
     assert!(collector.metrics.try_recv().is_err(), "metrics have no endpoint");
 }
@@ -148,7 +148,7 @@ async fn metrics_are_exported_periodically() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, sent).await.expect("it is sent");
+    tokio::time::timeout(WAIT_TIMEOUT, sent).await.expect("it is sent");
 }
 
 #[tokio::test(flavor = "multi_thread")]

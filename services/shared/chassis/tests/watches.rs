@@ -10,7 +10,7 @@ use microblog_chassis::{Config, Peer, context};
 use microblog_proto::user::{
     VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
 };
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 use support::{Server, Stub, code_and_reason, config, eventually, request};
 use tonic::{Code, Status, Streaming};
 
@@ -132,7 +132,9 @@ async fn drain_ends_watches() {
             }
         };
         let drained = async { futures::join!(end, server.ended()).0 };
-        assert_stopping(&tokio::time::timeout(PATIENCE, drained).await.expect("the drain ends"));
+        assert_stopping(
+            &tokio::time::timeout(WAIT_TIMEOUT, drained).await.expect("the drain ends"),
+        );
     }
 }
 

@@ -15,7 +15,7 @@ use std::{
 
 use futures::FutureExt as _;
 use microblog_chassis::{Peer, ServeError, context, mutate, serve};
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 use support::{Server, Stub, code_and_reason, config, eventually, get, request};
 use tokio::{io::AsyncReadExt as _, sync::Semaphore};
 use tonic::{Code, Status};
@@ -174,7 +174,7 @@ async fn call_in_flight_completes_while_draining() {
     .await;
     gate.add_permits(1);
     assert_eq!(call.await.unwrap().unwrap().into_inner().user.unwrap().name, "done");
-    tokio::time::timeout(PATIENCE, server.ended()).await.expect("the drain ends");
+    tokio::time::timeout(WAIT_TIMEOUT, server.ended()).await.expect("the drain ends");
 }
 
 #[tokio::test]
@@ -190,7 +190,7 @@ async fn silent_connections_are_closed_and_block_no_other() {
     assert!(started.elapsed() < Duration::from_secs(5), "the call had to wait");
     for connection in &mut silent {
         let mut byte = [0];
-        let received = tokio::time::timeout(PATIENCE, connection.read(&mut byte)).await;
+        let received = tokio::time::timeout(WAIT_TIMEOUT, connection.read(&mut byte)).await;
         assert_eq!(received.expect("it is closed").unwrap_or(0), 0);
     }
 }
@@ -222,7 +222,7 @@ async fn unresponsive_connection_does_not_block_the_drain() {
     let _silent = received.await.unwrap().unwrap();
     let started = Instant::now();
     server.stop();
-    tokio::time::timeout(PATIENCE, server.ended()).await.expect("the drain ends");
+    tokio::time::timeout(WAIT_TIMEOUT, server.ended()).await.expect("the drain ends");
     assert!(started.elapsed() >= Duration::from_millis(300), "the connection was not open");
 }
 
@@ -235,7 +235,7 @@ async fn background_job_that_ends_or_panics_fails_the_server() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let config = config();
         let server = serve(listener, service, &config, futures::future::pending());
-        let result = tokio::time::timeout(PATIENCE, server).await;
+        let result = tokio::time::timeout(WAIT_TIMEOUT, server).await;
         let error = result.expect("the server ends").unwrap_err();
         assert!(matches!(error, ServeError::Background), "{error}");
     }

@@ -143,7 +143,7 @@ impl Identity {
 mod tests {
     use std::error::Error;
 
-    use microblog_testkit::{Authority, Files};
+    use microblog_testkit::{TempFiles, TestCa};
 
     use super::*;
 
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn valid_pem_is_returned_unchanged() {
-        let (files, authority) = (Files::new(), Authority::new());
+        let (files, authority) = (TempFiles::new(), TestCa::new());
         let issued = authority.issue(&["server.test"]);
         let (certificate, key) = files.certificate("server", &issued);
         let pem = Identity::read(&certificate, &key).and_then(|identity| identity.pem());
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_file_and_hide_the_key() {
-        let (files, authority) = (Files::new(), Authority::new());
+        let (files, authority) = (TempFiles::new(), TestCa::new());
         let (issued, other) = (authority.issue(&["server.test"]), authority.issue(&["other.test"]));
         let cut = issued.key.replace("-----END PRIVATE KEY-----", "");
         let wrong = [

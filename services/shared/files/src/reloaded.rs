@@ -125,7 +125,7 @@ impl<R: Recipe> Reloaded<R> {
 mod tests {
     use std::{fs, io, path::PathBuf};
 
-    use microblog_testkit::Files;
+    use microblog_testkit::TempFiles;
 
     use super::*;
     use crate::looks::millis;
@@ -148,8 +148,8 @@ mod tests {
     }
 
     /// Returns the reloaded number of a file with `1`.
-    fn number() -> (Files, Reloaded<Number>) {
-        let files = Files::new();
+    fn number() -> (TempFiles, Reloaded<Number>) {
+        let files = TempFiles::new();
         let path = files.write("number", "1");
         (files, Reloaded::new("counting", Number(path)).unwrap())
     }

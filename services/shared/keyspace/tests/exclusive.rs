@@ -7,11 +7,11 @@ mod support;
 use std::time::Duration;
 
 use microblog_keyspace::{Config, Keyspace, redis};
-use microblog_testkit::{ADMIN, PATIENCE, RedisServer, Sentinels, Store, Topology, eventually};
+use microblog_testkit::{ADMIN, RedisServer, Sentinels, Store, Topology, WAIT_TIMEOUT, eventually};
 use support::{LIBRARY, key, open, put, timed};
 
 const BLOCK: Duration = Duration::from_secs(8);
-const LONGEST: Duration = PATIENCE;
+const LONGEST: Duration = WAIT_TIMEOUT;
 
 fn blocking_read(list: &str) -> redis::Cmd {
     let mut command = redis::cmd("BLPOP");

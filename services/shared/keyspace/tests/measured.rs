@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use microblog_domain::Partition;
 use microblog_keyspace::{Call, Config, Keyspace, Kind, decode, redis::cmd};
-use microblog_testkit::{PATIENCE, RedisServer, eventually};
+use microblog_testkit::{RedisServer, WAIT_TIMEOUT, eventually};
 use opentelemetry::{KeyValue, global};
 use opentelemetry_sdk::metrics::{
     InMemoryMetricExporter, PeriodicReader, SdkMeterProvider,
@@ -122,7 +122,7 @@ async fn memories(measured: &Measured, server: &RedisServer) {
     let keyspace = Keyspace::open(&Config::at(server.url("user")), LIBRARY).unwrap();
     let values = keyspace.recall(VALUES);
     let number = |name: &str| measured.number(&format!("microblog.recall.{name}"));
-    eventually("reads are tracked", PATIENCE, async || {
+    eventually("reads are tracked", WAIT_TIMEOUT, async || {
         values.read(&[9]).await.unwrap();
         number("values") == 1.0
     })
@@ -147,7 +147,7 @@ async fn memories(measured: &Measured, server: &RedisServer) {
     assert_eq!(values.read(&[2]).await.unwrap(), [0]);
     assert_eq!((number("invalidations"), number("values")), (1.0, 2.0));
     drop((values, keyspace));
-    eventually("nothing is left", PATIENCE, async || {
+    eventually("nothing is left", WAIT_TIMEOUT, async || {
         let connections = measured.number("db.client.connection.count test tracking");
         (number("values"), number("size"), connections) == (0.0, 0.0, 0.0)
     })

@@ -15,7 +15,7 @@ use std::{
 
 use microblog_domain::Partition;
 use microblog_keyspace::{Config, Error, Keyspace, Kind, Recall, decode, redis};
-use microblog_testkit::{PATIENCE, RedisServer, eventually, free_port};
+use microblog_testkit::{RedisServer, WAIT_TIMEOUT, eventually, free_port};
 use rand::RngExt as _;
 use redis::{aio::MultiplexedConnection, cmd};
 use support::{LIBRARY, certificates::Certificates, cluster, sentinels, timed};
@@ -61,7 +61,7 @@ async fn write(to: &mut MultiplexedConnection, id: u64, number: u64) {
 
 /// Waits until something is remembered: then a second read sends nothing for it.
 async fn remembers(server: &RedisServer, numbers: &Recall<u64, u64>) {
-    eventually("something is remembered", PATIENCE, async || {
+    eventually("something is remembered", WAIT_TIMEOUT, async || {
         let before = reads(server).await;
         let answers = (numbers.read(&[1000]).await, numbers.read(&[1000]).await);
         matches!(answers, (Ok(_), Ok(_))) && reads(server).await - before < 2
@@ -363,7 +363,7 @@ async fn a_redis_that_goes_away_is_unavailable_and_remembered_again_later() {
     assert!(took < IN_TIME, "{took:?}");
     server.restart().await;
     write(&mut server.admin().await, 1000, 3).await;
-    eventually("redis is back", PATIENCE, async || {
+    eventually("redis is back", WAIT_TIMEOUT, async || {
         numbers.read(&[1000]).await.is_ok_and(|found| found == [3])
     })
     .await;
@@ -383,7 +383,7 @@ async fn so_is_one_that_freezes_while_the_memory_is_full() {
         assert!(took < IN_TIME, "{took:?}");
     }
     server.resume();
-    eventually("redis is back", PATIENCE, async || {
+    eventually("redis is back", WAIT_TIMEOUT, async || {
         numbers.read(&ids).await.is_ok_and(|found| found == vec![0; ids.len()])
     })
     .await;

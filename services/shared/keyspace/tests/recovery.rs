@@ -8,7 +8,7 @@ mod support;
 use std::time::Duration;
 
 use microblog_keyspace::{Config, Keyspace, redis};
-use microblog_testkit::{PATIENCE, RedisCluster, RedisServer, Sentinels, eventually};
+use microblog_testkit::{RedisCluster, RedisServer, Sentinels, WAIT_TIMEOUT, eventually};
 use support::{LIBRARY, USER, get, key, open, open_ready, put, send, timed};
 
 // The default time-out of a call, and room for a busy machine. A call has up to three steps. What
@@ -19,7 +19,7 @@ const IN_TIME: Duration = Duration::from_secs(3 * 3 + 30);
 const LONG: Duration = Duration::from_secs(120);
 
 // Long enough for any failover, on a busy machine too.
-const RECOVERY: Duration = PATIENCE;
+const RECOVERY: Duration = WAIT_TIMEOUT;
 
 async fn recovers(keyspace: &Keyspace) {
     eventually("the keyspace recovers", RECOVERY, async || {

@@ -5,7 +5,7 @@
 mod support;
 
 use microblog_keyspace::{Config, Error, Keyspace};
-use microblog_testkit::{Authority, PATIENCE, Sentinels, eventually, free_port};
+use microblog_testkit::{Sentinels, TestCa, WAIT_TIMEOUT, eventually, free_port};
 use support::{LIBRARY, USER, certificates::Certificates, get, key, put, send};
 
 fn open(config: &Config) -> Keyspace {
@@ -13,7 +13,7 @@ fn open(config: &Config) -> Keyspace {
 }
 
 async fn becomes_ready(keyspace: &Keyspace) {
-    eventually("redis is ready", PATIENCE, async || keyspace.ready().await.is_ok()).await;
+    eventually("redis is ready", WAIT_TIMEOUT, async || keyspace.ready().await.is_ok()).await;
 }
 
 async fn is_refused(config: &Config) {
@@ -109,7 +109,7 @@ async fn certificates_are_renewed_without_a_restart() {
     let certificates = Certificates::make();
     let (server, port) = certificates.server(true, &[]).await;
     // Nobody lets it in.
-    certificates.files.certificate("client", &Authority::new().issue(&["client.test"]));
+    certificates.files.certificate("client", &TestCa::new().issue(&["client.test"]));
     let config = certificates.at(&server, USER, "rediss", "localhost", port);
     let keyspace = open(&certificates.shown(config));
     assert!(keyspace.ready().await.unwrap_err().is_unavailable());

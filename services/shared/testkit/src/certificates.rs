@@ -9,7 +9,7 @@ use rcgen::{
 use tempfile::TempDir;
 
 /// A test certificate authority (CA).
-pub struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub struct TestCa(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its private key, signed by a CA.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct Certificate {
     pub key: String,
 }
 
-impl Authority {
+impl TestCa {
     /// Generates a CA. No trust store contains it.
     #[allow(clippy::new_without_default, reason = "no two are the same")]
     pub fn new() -> Self {
@@ -64,9 +64,9 @@ impl Authority {
 }
 
 /// A temporary directory of a test. Dropping it deletes the files.
-pub struct Files(TempDir);
+pub struct TempFiles(TempDir);
 
-impl Files {
+impl TempFiles {
     /// Creates the directory.
     #[allow(clippy::new_without_default, reason = "no two are the same")]
     pub fn new() -> Self {

@@ -3,7 +3,7 @@
 use redis::{Cmd, FromRedisValue};
 
 use crate::{
-    PATIENCE, RedisServer, eventually, free_port,
+    RedisServer, WAIT_TIMEOUT, eventually, free_port,
     redis_config::{ADMIN, credentials, password},
 };
 
@@ -43,7 +43,7 @@ impl RedisCluster {
         for (index, node) in cluster.nodes.iter().enumerate().skip(primaries) {
             let primary = &cluster.nodes[index % primaries];
             let id: String = run(primary, "MYID", &[]).await;
-            eventually("a replica knows its primary", PATIENCE, async || {
+            eventually("a replica knows its primary", WAIT_TIMEOUT, async || {
                 command("REPLICATE", std::slice::from_ref(&id))
                     .exec_async(&mut node.admin().await)
                     .await
@@ -99,7 +99,7 @@ impl RedisCluster {
     }
 
     async fn wait_for_info(&self, is_ready: impl Fn(&str) -> bool) {
-        eventually("the cluster forms", PATIENCE, async || {
+        eventually("the cluster forms", WAIT_TIMEOUT, async || {
             for node in &self.nodes {
                 let info: String = run(node, "INFO", &[]).await;
                 if !is_ready(&info) {
@@ -113,7 +113,7 @@ impl RedisCluster {
 
     async fn wait_for_replicas(&self, primaries: usize) {
         for replica in self.nodes.iter().skip(primaries) {
-            eventually("a replica is in sync with its primary", PATIENCE, async || {
+            eventually("a replica is in sync with its primary", WAIT_TIMEOUT, async || {
                 let mut command = redis::cmd("INFO");
                 let info = command.arg("replication").query_async(&mut replica.admin().await).await;
                 info.is_ok_and(|info: String| info.contains("master_link_status:up"))

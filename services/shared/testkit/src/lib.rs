@@ -20,7 +20,7 @@ mod sentinels;
 mod store;
 mod wait;
 
-pub use certificates::{Authority, Certificate, Files};
+pub use certificates::{Certificate, TempFiles, TestCa};
 pub use cluster::RedisCluster;
 pub use port::free_port;
 pub use postgres_server::PostgresServer;
@@ -30,4 +30,4 @@ pub use redis_config::{ADMIN, password};
 pub use redis_server::{RedisServer, connect};
 pub use sentinels::{LoneSentinel, Sentinels};
 pub use store::{Store, Topology};
-pub use wait::{PATIENCE, eventually};
+pub use wait::{WAIT_TIMEOUT, eventually};

@@ -14,7 +14,7 @@ use std::{
 use tempfile::TempDir;
 
 use self::installation::{Account, Installation};
-use crate::{PATIENCE, child_process::ChildProcess, eventually, free_port};
+use crate::{WAIT_TIMEOUT, child_process::ChildProcess, eventually, free_port};
 
 /// Small, since tests run side by side. Safe when a process is killed: the page cache survives it
 /// without `fsync`, but pages may be torn, so `full_page_writes` stays on.
@@ -136,7 +136,7 @@ impl PostgresServer {
         let _ = fs::remove_file(self.pid_file());
         *self.running() = Some(self.spawn());
         let mut is_running = true;
-        eventually("PostgreSQL answers", PATIENCE, async || {
+        eventually("PostgreSQL answers", WAIT_TIMEOUT, async || {
             is_running =
                 self.running().as_ref().is_some_and(|running| running.exit_status().is_none());
             !is_running || self.pid_file_line(8).as_deref() == Some("ready")

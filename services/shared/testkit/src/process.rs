@@ -9,7 +9,7 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-use crate::{PATIENCE, child_process::ChildProcess, eventually, free_port};
+use crate::{WAIT_TIMEOUT, child_process::ChildProcess, eventually, free_port};
 
 // Timeout of one health check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ impl Process {
     /// server.
     pub async fn start_on(port: u16, program: &str, args: &[&str]) -> Self {
         let process = Self::spawn_on(port, program, args);
-        eventually("the server is SERVING", PATIENCE, async || {
+        eventually("the server is SERVING", WAIT_TIMEOUT, async || {
             let status = process.running.exit_status();
             assert!(status.is_none(), "{program} exited: {status:?}\n{}", process.log());
             process.is_serving().await

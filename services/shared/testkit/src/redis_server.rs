@@ -11,7 +11,7 @@ use redis::{AsyncConnectionConfig, Client, RedisResult, aio::MultiplexedConnecti
 use tempfile::TempDir;
 
 use crate::{
-    PATIENCE,
+    WAIT_TIMEOUT,
     child_process::{ChildProcess, require},
     eventually, free_port,
     redis_config::{ADMIN, credentials, write_acl, write_config},
@@ -21,8 +21,8 @@ use crate::{
 /// second.
 pub async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(PATIENCE))
-        .set_response_timeout(Some(PATIENCE));
+        .set_connection_timeout(Some(WAIT_TIMEOUT))
+        .set_response_timeout(Some(WAIT_TIMEOUT));
     Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await
 }
 
@@ -142,7 +142,7 @@ impl RedisServer {
     async fn run(&self) -> bool {
         *self.running() = Some(ChildProcess::start("redis-server", &self.args(), &self.log_file()));
         let mut is_running = true;
-        eventually("redis-server answers", PATIENCE, async || {
+        eventually("redis-server answers", WAIT_TIMEOUT, async || {
             is_running =
                 self.running().as_ref().is_some_and(|running| running.exit_status().is_none());
             !is_running || self.is_answering().await

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::{
-    PATIENCE, RedisServer,
+    RedisServer, WAIT_TIMEOUT,
     child_process::ChildProcess,
     eventually, free_port,
     redis_config::{ADMIN, credentials, password},
@@ -70,7 +70,7 @@ impl Sentinels {
         let sentinels: Vec<_> = (0..3).map(start).collect();
         let group = Self { primary, replica, sentinels, _directory: directory };
         for (port, running) in &group.sentinels {
-            eventually("the sentinels know each other and the replica", PATIENCE, async || {
+            eventually("the sentinels know each other and the replica", WAIT_TIMEOUT, async || {
                 assert!(running.exit_status().is_none(), "a sentinel exited:\n{}", running.log());
                 knows_all(*port).await
             })

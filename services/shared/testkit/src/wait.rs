@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// The timeout for an expected event. It is far longer than the event takes, since test machines
 /// are shared and busy.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 

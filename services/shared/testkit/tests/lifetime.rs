@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
-use microblog_testkit::{ADMIN, PATIENCE, RedisServer, eventually, redis};
+use microblog_testkit::{ADMIN, RedisServer, WAIT_TIMEOUT, eventually, redis};
 
-const TIMEOUT: Duration = PATIENCE;
+const TIMEOUT: Duration = WAIT_TIMEOUT;
 
 fn is_listening(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_ok()

@@ -38,7 +38,7 @@ use microblog_keyspace::Keyspace;
 use microblog_proto::relation::relation_service_client::RelationServiceClient;
 use microblog_testkit::{self as testkit, Topology};
 use microblog_timeline::{FanoutState, Store};
-use support::{Client, PATIENCE, System};
+use support::{Client, System, WAIT_TIMEOUT};
 use task::{Phase, Task};
 use tokio::{task::JoinSet, time::sleep};
 use tonic::transport::Channel;
@@ -98,8 +98,10 @@ impl Case {
     }
 
     async fn becomes_quiet(&self) {
-        testkit::eventually("the fan-out is done", PATIENCE, async || self.check_if_idle().await)
-            .await;
+        testkit::eventually("the fan-out is done", WAIT_TIMEOUT, async || {
+            self.check_if_idle().await
+        })
+        .await;
     }
 }
 

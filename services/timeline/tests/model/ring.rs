@@ -58,7 +58,7 @@ async fn a_home_timeline_has_the_newest_800_posts_at_each_ring_size() {
         };
         assert!(is_there(author).await, "the author's own, with {} posts", posts.len());
         let what = format!("a follower has the newest of {} posts", posts.len());
-        microblog_testkit::eventually(&what, crate::PATIENCE, async || is_there(reader).await)
+        microblog_testkit::eventually(&what, crate::WAIT_TIMEOUT, async || is_there(reader).await)
             .await;
     }
     // A repeated delivery inserts nothing.
@@ -66,7 +66,7 @@ async fn a_home_timeline_has_the_newest_800_posts_at_each_ring_size() {
     let again = &posts[posts.len() - 500..];
     system.deliver_all(again, author).await;
     let last = system.post(author).await;
-    microblog_testkit::eventually("the last post arrives", crate::PATIENCE, async || {
+    microblog_testkit::eventually("the last post arrives", crate::WAIT_TIMEOUT, async || {
         system.home(reader).await[0] == last
     })
     .await;

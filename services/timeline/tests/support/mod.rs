@@ -33,7 +33,7 @@ use tonic::{
 
 pub(crate) type Client = TimelineServiceClient<Channel>;
 
-pub(crate) use microblog_testkit::PATIENCE;
+pub(crate) use microblog_testkit::WAIT_TIMEOUT;
 
 /// Returns a configuration with further flags.
 pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
@@ -91,7 +91,7 @@ impl System {
         let ready = service.ready.clone();
         let address = run(service, &config.chassis);
         // A new cluster may take a moment.
-        testkit::eventually("the store is ready", PATIENCE, async || ready().await).await;
+        testkit::eventually("the store is ready", WAIT_TIMEOUT, async || ready().await).await;
         let relation = RelationServiceClient::new(channel(&relation_url));
         let (client, store) = (client(&address), Store::open(&config.redis).unwrap());
         Self { redis, config, address, client, relation, relation_url, store }
@@ -150,7 +150,7 @@ impl System {
 
     /// Waits until a home timeline's first page has these posts.
     pub(crate) async fn home_becomes(&self, user_id: u64, expected: &[u64]) {
-        testkit::eventually("the home timeline is as expected", PATIENCE, async || {
+        testkit::eventually("the home timeline is as expected", WAIT_TIMEOUT, async || {
             self.home(user_id).await == expected
         })
         .await;
@@ -165,7 +165,7 @@ pub(crate) async fn start_relation(redis: &testkit::Store) -> String {
     let service = microblog_relation::service(&config, Worker::ONLY).await.unwrap();
     let ready = service.ready.clone();
     let address = run(service, &config.chassis);
-    testkit::eventually("relation is ready", PATIENCE, async || ready().await).await;
+    testkit::eventually("relation is ready", WAIT_TIMEOUT, async || ready().await).await;
     address
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use microblog_proto::timeline as pb;
 use tonic::{Code, Request, Status};
 
-use super::{Client, PATIENCE, posts};
+use super::{Client, WAIT_TIMEOUT, posts};
 
 /// The deadline of a call.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
@@ -85,7 +85,7 @@ impl Timeline {
 
 /// Repeats a call while its outcome is unknown.
 pub(crate) async fn until_answered<T>(mut call: impl AsyncFnMut() -> Result<T, Status>) -> T {
-    let give_up = Instant::now() + 3 * PATIENCE;
+    let give_up = Instant::now() + 3 * WAIT_TIMEOUT;
     loop {
         let began = Instant::now();
         let answer = call().await;

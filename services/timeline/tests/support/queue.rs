@@ -8,7 +8,7 @@ use microblog_testkit::{
 use microblog_timeline::{Job, Store};
 use prost::Message as _;
 
-use super::{PATIENCE, System};
+use super::{System, WAIT_TIMEOUT};
 
 const STREAMS: u16 = 16;
 
@@ -48,7 +48,7 @@ pub(crate) async fn depth(redis: &testkit::Store) -> u64 {
 /// Waits until the streams are empty.
 pub(crate) async fn drained(system: &System) {
     let is_idle = async || depth(&system.redis).await == 0;
-    testkit::eventually("the streams are empty", PATIENCE, is_idle).await;
+    testkit::eventually("the streams are empty", WAIT_TIMEOUT, is_idle).await;
 }
 
 /// Returns the stored posts of a home timeline, in no order.
@@ -56,7 +56,7 @@ pub(crate) async fn stored(store: &Store, user: u64) -> Vec<u64> {
     let user = UserId::new(user).unwrap();
     let mut entries = Vec::new();
     // On a busy machine, a server may respond late.
-    testkit::eventually("the store answers", PATIENCE, async || {
+    testkit::eventually("the store answers", WAIT_TIMEOUT, async || {
         let home = store.home(user).await;
         home.is_ok_and(|home| {
             entries = home.map(|home| home.entries).unwrap_or_default();

@@ -16,7 +16,7 @@ use tokio::{
 };
 use tonic::transport::Channel;
 
-use super::{PATIENCE, channel};
+use super::{WAIT_TIMEOUT, channel};
 
 /// A relation service in a thread of its own, on a fixed port.
 pub(crate) struct Relation {
@@ -55,7 +55,7 @@ impl Relation {
         let (url, port) = (self.redis_url.clone(), self.port);
         self.running = Some((stop, thread::spawn(move || run(&url, port, stopped))));
         let relation = self.client();
-        testkit::eventually("relation answers", PATIENCE, async || {
+        testkit::eventually("relation answers", WAIT_TIMEOUT, async || {
             let question = pb::BatchGetCountsRequest { user_ids: vec![4] };
             relation.clone().batch_get_counts(question).await.is_ok()
         })

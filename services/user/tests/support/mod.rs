@@ -27,7 +27,7 @@ use uuid::Uuid;
 pub type Client = UserServiceClient<Channel>;
 
 pub const PASSWORD: &str = "correct horse";
-pub use microblog_testkit::PATIENCE;
+pub use microblog_testkit::WAIT_TIMEOUT;
 
 /// The time in which the sweeper aborts a stale registration: one and a half write budgets, with a
 /// margin.
@@ -76,7 +76,7 @@ impl System {
 pub async fn connect(address: &str) -> Client {
     let channel = Endpoint::from_shared(address.to_owned()).unwrap().connect_lazy();
     let client = UserServiceClient::new(channel).max_decoding_message_size(64 << 20);
-    eventually("the service answers", PATIENCE, async || {
+    eventually("the service answers", WAIT_TIMEOUT, async || {
         client
             .clone()
             .get_user(pb::GetUserRequest { user_id: 1 })

@@ -18,7 +18,7 @@ use tonic::{Code, Request, Response, Status};
 
 use crate::{
     account,
-    support::{Client, PATIENCE, request_id},
+    support::{Client, WAIT_TIMEOUT, request_id},
 };
 
 /// Longer than the service waits for the archive.
@@ -74,7 +74,7 @@ impl Load {
 
     pub(crate) async fn is_over(&self) {
         let over = async || self.over.load(Ordering::Relaxed);
-        testkit::eventually("the callers end", PATIENCE, over).await;
+        testkit::eventually("the callers end", WAIT_TIMEOUT, over).await;
     }
 
     pub(crate) async fn goes_well(&self, calls: usize) {
@@ -250,5 +250,5 @@ impl Load {
 async fn grows(counter: &AtomicUsize, by: usize, what: &str) {
     let before = counter.load(Ordering::Relaxed);
     let grown = async || counter.load(Ordering::Relaxed) >= before + by;
-    testkit::eventually(what, PATIENCE, grown).await;
+    testkit::eventually(what, WAIT_TIMEOUT, grown).await;
 }

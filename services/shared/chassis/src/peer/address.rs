@@ -129,7 +129,7 @@ fn parse_one(address: &str, connector: Option<&Arc<Connector>>) -> Result<PeerUr
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
-    use microblog_testkit::{Authority, Files};
+    use microblog_testkit::{TempFiles, TestCa};
 
     use super::*;
 
@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn https_url_sets_the_tls_server_name() {
-        let authority = Authority::new();
-        let files = Files::new();
+        let authority = TestCa::new();
+        let files = TempFiles::new();
         let config =
             Config { peer_ca_file: Some(files.write("ca.pem", authority.pem())), ..config() };
         let url = |address: &str| parse(address, &config).unwrap().remove(0);

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use microblog_chassis::Peer;
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 use tokio::sync::Semaphore;
 use tonic::Code;
 
@@ -72,7 +72,7 @@ async fn removed_endpoint_finishes_its_calls_and_gets_no_more() {
     gate.add_permits(1);
     slow.await.unwrap().expect("it ends as it should");
     // No connection delays the drain, which ends before its timeout.
-    tokio::time::timeout(PATIENCE, goes.stop()).await.expect("it drains");
+    tokio::time::timeout(WAIT_TIMEOUT, goes.stop()).await.expect("it drains");
 }
 
 #[tokio::test]

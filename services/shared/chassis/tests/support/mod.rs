@@ -24,7 +24,7 @@ use microblog_proto::user::{
     GetUserByNameRequest, GetUserByNameResponse, User, VerifyRequest, VerifyResponse,
     user_service_client::UserServiceClient,
 };
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 use socket2::{Domain, Socket, Type};
 use tokio::{sync::oneshot, task::JoinHandle};
 use tonic::{
@@ -260,5 +260,5 @@ pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool)
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, wait).await.expect(what);
+    tokio::time::timeout(WAIT_TIMEOUT, wait).await.expect(what);
 }

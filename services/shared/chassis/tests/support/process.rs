@@ -13,7 +13,7 @@ use std::{
 
 use clap::Parser;
 use microblog_chassis::{Config, Listening, Peer, Worker, mutate};
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -107,7 +107,7 @@ impl Process {
 
     /// Waits for a log line.
     pub(crate) fn wait(&self, mut found: impl FnMut(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         let mut seen = Vec::new();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -129,7 +129,7 @@ impl Process {
     }
 
     pub(crate) fn ended(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;

@@ -3,7 +3,7 @@
 use std::{fs, net::TcpListener};
 
 use microblog_chassis::Config;
-use microblog_testkit::Authority;
+use microblog_testkit::TestCa;
 
 use crate::{
     fixture::{Fixture, HOST},
@@ -18,7 +18,7 @@ async fn new_connections_use_reloaded_certificates_and_open_ones_continue() {
     let before = fixture.peer(&server);
     get(before.clone(), "").await.unwrap();
     // From now on, another authority signs everything.
-    let next = Authority::new();
+    let next = TestCa::new();
     fixture.files.write("ca.crt", next.pem());
     fixture.issue("server", &next.issue(&[HOST]));
     eventually("a client that trusts only the next authority connects", async || {
@@ -42,7 +42,7 @@ async fn client_certificate_is_reloaded() {
     get(peer.clone(), "").await.unwrap();
     server.stop();
     server.ended().await;
-    let next = Authority::new();
+    let next = TestCa::new();
     fixture.files.write("server-ca.crt", next.pem());
     let authorities = Some(fixture.files.path("server-ca.crt"));
     let config = Config { tls_client_ca_file: authorities, ..fixture.server() };

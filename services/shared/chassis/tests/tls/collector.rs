@@ -1,6 +1,6 @@
 //! A collector with mutual TLS.
 
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 
 use nix::sys::signal::Signal;
 use tokio::time::timeout;
@@ -29,7 +29,7 @@ async fn telemetry_is_exported_with_mutual_tls() {
     process.signal(Signal::SIGTERM);
     assert!(process.ended().success());
     let both = async { (collector.traces.recv().await, collector.metrics.recv().await) };
-    timeout(PATIENCE, both).await.expect("traces and metrics");
+    timeout(WAIT_TIMEOUT, both).await.expect("traces and metrics");
 }
 
 #[tokio::test(flavor = "multi_thread")]

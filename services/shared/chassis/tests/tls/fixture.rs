@@ -1,7 +1,7 @@
 //! A certificate authority, and the files of a server and a client.
 
 use microblog_chassis::{Config, Peer};
-use microblog_testkit::{Authority, Certificate, Files};
+use microblog_testkit::{Certificate, TempFiles, TestCa};
 
 use crate::support::{self, Server, Stub};
 
@@ -9,14 +9,14 @@ use crate::support::{self, Server, Stub};
 pub(crate) const HOST: &str = "127.0.0.1";
 
 pub(crate) struct Fixture {
-    pub(crate) authority: Authority,
-    pub(crate) files: Files,
+    pub(crate) authority: TestCa,
+    pub(crate) files: TempFiles,
 }
 
 impl Fixture {
     /// Creates an authority that server and client trust, and a certificate for each.
     pub(crate) fn new() -> Self {
-        let fixture = Self { authority: Authority::new(), files: Files::new() };
+        let fixture = Self { authority: TestCa::new(), files: TempFiles::new() };
         fixture.files.write("ca.crt", fixture.authority.pem());
         fixture.issue("server", &fixture.authority.issue(&[HOST]));
         fixture.issue("caller", &fixture.authority.issue(&["caller.test"]));

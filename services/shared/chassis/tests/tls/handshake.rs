@@ -10,7 +10,7 @@ use microblog_chassis::{Config, Peer};
 use microblog_proto::user::{
     GetUserByNameRequest, VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
 };
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -97,7 +97,7 @@ async fn drain_waits_for_calls_but_not_for_silent_connections() {
     assert!(still.is_err(), "a call is in flight");
     end.send(()).unwrap();
     assert_eq!(call.await.unwrap().unwrap(), "done");
-    timeout(PATIENCE, server.ended()).await.expect("the drain ends");
+    timeout(WAIT_TIMEOUT, server.ended()).await.expect("the drain ends");
 }
 
 #[tokio::test]
@@ -111,10 +111,10 @@ async fn stalled_handshakes_block_no_other_connection() {
         caller.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
         stuck.push(caller);
     }
-    let answer = timeout(PATIENCE, get(fixture.peer(&server), "alice")).await;
+    let answer = timeout(WAIT_TIMEOUT, get(fixture.peer(&server), "alice")).await;
     assert_eq!(answer.expect("not blocked").unwrap(), "alice");
     let mut caller = stuck.pop().unwrap();
-    let end = timeout(PATIENCE, caller.read(&mut [0; 16])).await;
+    let end = timeout(WAIT_TIMEOUT, caller.read(&mut [0; 16])).await;
     // Closed, with or without an alert.
     end.expect("closed").ok();
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use microblog_chassis::Peer;
-use microblog_testkit::PATIENCE;
+use microblog_testkit::WAIT_TIMEOUT;
 use nix::sys::signal::Signal;
 use tokio::net::TcpStream;
 use tonic::{Code, transport::Endpoint};
@@ -19,7 +19,7 @@ use crate::{
 async fn health(address: SocketAddr, service: &str) -> Result<ServingStatus, Code> {
     // A new connection each time, as probes do.
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
-    let channel = endpoint.timeout(PATIENCE).connect_lazy();
+    let channel = endpoint.timeout(WAIT_TIMEOUT).connect_lazy();
     let request = HealthCheckRequest { service: service.to_owned() };
     let response = HealthClient::new(channel).check(request).await;
     response.map(|response| response.get_ref().status()).map_err(|status| status.code())

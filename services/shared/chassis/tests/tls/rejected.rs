@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use microblog_chassis::Config;
-use microblog_testkit::Authority;
+use microblog_testkit::TestCa;
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -35,7 +35,7 @@ async fn assert_rejected(server: Config, scheme: &str, caller: &Config, warning:
 #[tokio::test]
 async fn server_certificate_of_an_unknown_authority() {
     let fixture = Fixture::new();
-    fixture.issue("server", &Authority::new().issue(&[HOST]));
+    fixture.issue("server", &TestCa::new().issue(&[HOST]));
     assert_rejected(
         fixture.server(),
         "https",
@@ -91,7 +91,7 @@ async fn missing_client_certificate() {
 #[tokio::test]
 async fn client_certificate_of_an_unknown_authority() {
     let fixture = Fixture::new();
-    fixture.issue("caller", &Authority::new().issue(&["caller.test"]));
+    fixture.issue("caller", &TestCa::new().issue(&["caller.test"]));
     assert_rejected(
         fixture.server(),
         "https",

@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 
 use microblog_keyspace::{Config, redis};
-use microblog_testkit::{Authority, Files, RedisServer, free_port};
+use microblog_testkit::{RedisServer, TempFiles, TestCa, free_port};
 
 /// An authority, and a server's certificate for `localhost`, as files.
 pub(crate) struct Certificates {
-    pub(crate) authority: Authority,
-    pub(crate) files: Files,
+    pub(crate) authority: TestCa,
+    pub(crate) files: TempFiles,
 }
 
 impl Certificates {
     pub(crate) fn make() -> Self {
-        let (authority, files) = (Authority::new(), Files::new());
+        let (authority, files) = (TestCa::new(), TempFiles::new());
         files.write("ca.pem", authority.pem());
         files.certificate("server", &authority.issue(&["localhost"]));
         files.certificate("client", &authority.issue(&["client.test"]));

@@ -13,7 +13,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::PATIENCE;
+use crate::WAIT_TIMEOUT;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -49,7 +49,10 @@ pub(super) fn kill(processes: &[i32]) {
 pub(super) fn wait_until_exited(processes: &[i32]) {
     let started = Instant::now();
     while processes.iter().any(|&process| is_running(process)) {
-        assert!(started.elapsed() < PATIENCE, "still running after {PATIENCE:?}: {processes:?}");
+        assert!(
+            started.elapsed() < WAIT_TIMEOUT,
+            "still running after {WAIT_TIMEOUT:?}: {processes:?}"
+        );
         thread::sleep(POLL_INTERVAL);
     }
 }

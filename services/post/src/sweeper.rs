@@ -46,7 +46,7 @@ impl Sweeper {
     pub async fn notify_targets(&mut self, stale_after: Duration) -> Result<(), Error> {
         let pages = self.tiered.store().pending_reposts(&self.pending.places()).await?;
         let stale: Vec<_> =
-            self.pending.left_behind(pages, stale_after).into_iter().flatten().collect();
+            self.pending.stale_entries(pages, stale_after).into_iter().flatten().collect();
         let updates = self.current_updates(&stale).await?;
         self.posts.complete(&updates).await
     }
@@ -70,7 +70,7 @@ impl Sweeper {
     pub async fn deliver(&mut self, stale_after: Duration) -> Result<(), Error> {
         let pages = self.tiered.store().undelivered(&self.outbox.places()).await?;
         let stale: Vec<_> =
-            self.outbox.left_behind(pages, stale_after).into_iter().flatten().collect();
+            self.outbox.stale_entries(pages, stale_after).into_iter().flatten().collect();
         self.delivery.deliver(&stale).await
     }
 }

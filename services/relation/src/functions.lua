@@ -91,7 +91,7 @@ local function index(lists, peers)
   return differs
 end
 
-register('relation_mend_clock', mend_clock, 'allow-oom')
+register('relation_repair_clock', repair_clock, 'allow-oom')
 
 -- Removes outbox entries (acknowledgement), unless newer changes of the same edges replaced them.
 register('relation_confirm', confirm, 'allow-oom')

@@ -412,7 +412,7 @@ impl RelationService for Rpc {
         let pb::VerifyRequest { user_id, repair } = request.into_inner();
         // The clocks first, since repairs issue versions in any partition.
         let clocks = match repair {
-            true => Some(store.mend_clocks().await.map_err(Error::from)?),
+            true => Some(store.repair_clocks().await.map_err(Error::from)?),
             false => None,
         };
         let clocks = clocks.map(|repairs| Ok(Report { repairs, ..Report::default() }));

@@ -186,7 +186,7 @@ impl UserService for Rpc {
         let accounts = self.accounts.clone();
         // The clocks first, since repairs may issue ids.
         let clocks = match repair {
-            true => Some(accounts.mend_clocks().await?),
+            true => Some(accounts.repair_clocks().await?),
             false => None,
         };
         let clocks = clocks.map(|repairs| {

@@ -35,8 +35,8 @@ impl Accounts {
     }
 
     /// Sets back the clocks of all partitions that are ahead of the time.
-    pub async fn mend_clocks(&self) -> Result<Repairs, Error> {
-        self.store.mend_clocks().await
+    pub async fn repair_clocks(&self) -> Result<Repairs, Error> {
+        self.store.repair_clocks().await
     }
 
     /// Checks one partition.

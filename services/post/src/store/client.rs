@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use microblog_domain::PostId;
-use microblog_keyspace::{self as keyspace, Entry, Keyspace, Library, Order, Page, Range, Recall};
+use microblog_keyspace::{
+    self as keyspace, ClientSideCache, Entry, Keyspace, Library, Order, Page, Range,
+};
 
 use super::post_hash;
 use crate::{config::Config, post::Post};
@@ -27,7 +29,7 @@ pub(super) const REQUEST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Clone)]
 pub struct Store {
     pub(super) keyspace: Keyspace,
-    pub(super) posts: Recall<PostId, Option<Post>>,
+    pub(super) posts: ClientSideCache<PostId, Option<Post>>,
     pub(super) posts_per_minute: u32,
     pub(super) comments_per_minute: u32,
     pub(super) restores_per_minute: u32,
@@ -38,7 +40,7 @@ impl Store {
     pub fn open(config: &Config) -> Result<Self, keyspace::Error> {
         let keyspace = Keyspace::open(&config.redis, LIBRARY)?;
         Ok(Self {
-            posts: keyspace.recall(post_hash::KIND),
+            posts: keyspace.client_side_cache(post_hash::KIND),
             keyspace,
             posts_per_minute: config.posts_per_minute,
             comments_per_minute: config.comments_per_minute,

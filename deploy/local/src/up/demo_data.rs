@@ -14,7 +14,7 @@ use microblog_proto::{
         post_service_client::PostServiceClient,
     },
     user::{
-        GetUserByNameRequest, UpdateProfileRequest, VerifyRequest,
+        GetUserByNameRequest, ProfileChanges, UpdateProfileRequest, VerifyRequest,
         user_service_client::UserServiceClient,
     },
 };
@@ -84,11 +84,9 @@ async fn import_graph(
     let ids = crate::graph::users(&graph.list, target).await?.ids;
     stream::iter(graph.list.names().zip(ids.iter().copied()))
         .map(async |(name, user_id)| {
-            let message = UpdateProfileRequest {
-                user_id,
-                display_name: Some(graph::display_name(name)),
-                ..Default::default()
-            };
+            let display_name = Some(graph::display_name(name));
+            let changes = ProfileChanges { display_name, ..Default::default() };
+            let message = UpdateProfileRequest { user_id, changes: Some(changes) };
             users.clone().update_profile(remote::request(message, CALL_TIMEOUT)).await
         })
         .buffer_unordered(CALLS_IN_FLIGHT)

@@ -41,7 +41,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use microblog_chassis::{AddressError, Listening, Peer, Service, Worker, identity::CallAuthorizer};
+use microblog_chassis::{AddressError, CallAuthorizer, Peer, Service, ServiceListener, Worker};
 use microblog_keyspace as keyspace;
 use microblog_proto::post::{
     PostServiceGuard, PostServiceHandler,
@@ -131,8 +131,8 @@ pub async fn service(
 }
 
 /// Returns the listeners of the service's process.
-pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, StartError> {
+pub async fn listen(config: Config, worker: Worker) -> Result<Vec<ServiceListener>, StartError> {
     let timeline = Peer::remote(&config.timeline_url, &config.chassis)?;
     let service = service(&config, Some(timeline), worker).await?;
-    Ok(vec![Listening { address: config.listen, service }])
+    Ok(vec![ServiceListener { address: config.listen, service }])
 }

@@ -1,7 +1,7 @@
 //! Conversion between wire types and domain types, with validation of requests.
 
 use microblog_domain::{
-    BATCH_MAX, CommentId, Fields, Invalid, PostId, RequestId, Stamp, UserId,
+    BATCH_MAX, CommentId, FieldErrors, Invalid, PostId, RequestId, Stamp, UserId,
     text::{self, Lines},
 };
 use microblog_keyspace::{Entry, Order};
@@ -44,7 +44,7 @@ pub(crate) struct NewComment {
 
 /// Decodes a new post.
 pub(crate) fn new_post(request: &pb::CreatePostRequest) -> Result<NewPost, Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let author = fields.read(UserId::parse("author_id", request.author_id));
     let id = fields.read(RequestId::parse("request_id", &request.request_id));
     let text = fields.read(non_empty_text(&request.text));
@@ -55,7 +55,7 @@ pub(crate) fn new_post(request: &pb::CreatePostRequest) -> Result<NewPost, Error
 
 /// Decodes a new repost, which may have no text.
 pub(crate) fn new_repost(request: &pb::RepostRequest) -> Result<NewRepost, Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let author = fields.read(UserId::parse("author_id", request.author_id));
     let id = fields.read(RequestId::parse("request_id", &request.request_id));
     let reposted = fields.read(PostId::parse("post_id", request.post_id));
@@ -69,7 +69,7 @@ pub(crate) fn new_repost(request: &pb::RepostRequest) -> Result<NewRepost, Error
 
 /// Decodes a new comment.
 pub(crate) fn new_comment(request: &pb::AddCommentRequest) -> Result<NewComment, Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let author = fields.read(UserId::parse("author_id", request.author_id));
     let id = fields.read(RequestId::parse("request_id", &request.request_id));
     let post = fields.read(PostId::parse("post_id", request.post_id));
@@ -95,7 +95,7 @@ pub(crate) fn both<A, B>(
     first: Result<A, Invalid>,
     second: Result<B, Invalid>,
 ) -> Result<(A, B), Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let made = fields.read(first).zip(fields.read(second));
     fields.finish(made).map_err(Error::Invalid)
 }
@@ -106,7 +106,7 @@ pub(crate) fn three<A, B, C>(
     second: Result<B, Invalid>,
     third: Result<C, Invalid>,
 ) -> Result<((A, B), C), Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let made = fields.read(first).zip(fields.read(second));
     let made = made.zip(fields.read(third));
     fields.finish(made).map_err(Error::Invalid)

@@ -36,7 +36,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use microblog_chassis::{Listening, Service, Worker, identity::CallAuthorizer};
+use microblog_chassis::{CallAuthorizer, Service, ServiceListener, Worker};
 use microblog_keyspace::Keyspace;
 use microblog_proto::user::{
     UserServiceGuard, UserServiceHandler,
@@ -86,7 +86,7 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, Error> 
 }
 
 /// Returns the listeners of this service's process.
-pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, Error> {
+pub async fn listen(config: Config, worker: Worker) -> Result<Vec<ServiceListener>, Error> {
     let service = service(&config, worker).await?;
-    Ok(vec![Listening { address: config.listen, service }])
+    Ok(vec![ServiceListener { address: config.listen, service }])
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use microblog_domain::{BATCH_MAX, Fields, Invalid, RequestId, UserId};
+use microblog_domain::{BATCH_MAX, FieldErrors, Invalid, RequestId, UserId};
 use microblog_proto::user as pb;
 
 use crate::{
@@ -26,7 +26,7 @@ const IMPORT_MAX: usize = 5000;
 
 /// Decodes a registration.
 pub(crate) fn register(request: pb::RegisterRequest) -> Result<RegistrationRequest, Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let id = fields.read(RequestId::parse("request_id", &request.request_id));
     let name = fields.read(Name::parse("name", &request.name));
     let email = fields.read(Email::parse("email", &request.email));
@@ -80,7 +80,7 @@ pub(crate) fn possible_names(names: &[String]) -> Result<Vec<Name>, Error> {
 
 /// Decodes a log-in.
 pub(crate) fn login(request: &pb::LoginRequest) -> Result<(Login, Password), Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let login = fields.read(Login::parse("login", &request.login));
     let password = fields.read(Password::parse_given("password", &request.password));
     fields.finish(login.zip(password)).map_err(Error::Invalid)
@@ -90,7 +90,7 @@ pub(crate) fn login(request: &pb::LoginRequest) -> Result<(Login, Password), Err
 pub(crate) fn change_password(
     request: &pb::ChangePasswordRequest,
 ) -> Result<(UserId, Password, Password), Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let id = fields.read(UserId::parse("user_id", request.user_id));
     let given = Password::parse_given("current_password", &request.current_password);
     let current = fields.read(given);
@@ -102,7 +102,7 @@ pub(crate) fn change_password(
 
 /// Decodes the account to delete and its password.
 pub(crate) fn delete_user(request: &pb::DeleteUserRequest) -> Result<(UserId, Password), Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let id = fields.read(UserId::parse("user_id", request.user_id));
     let password = fields.read(Password::parse_given("password", &request.password));
     fields.finish(id.zip(password)).map_err(Error::Invalid)
@@ -114,7 +114,7 @@ pub(crate) fn update_profile(
 ) -> Result<(UserId, Vec<(ProfileField, String)>), Error> {
     let changes = request.changes.unwrap_or_default();
     let pb::ProfileChanges { display_name, bio, avatar_url, location } = changes;
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let id = fields.read(UserId::parse("user_id", request.user_id));
     let given = [
         ("changes.display_name", ProfileField::DisplayName, display_name),

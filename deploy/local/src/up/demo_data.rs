@@ -25,7 +25,7 @@ use self::posts::Planned;
 use super::services::SERVERS;
 use crate::{
     graph::Target,
-    keys::{Keys, Signed},
+    keys::{Keys, SignedChannel},
     remote::{self, CALL_TIMEOUT},
 };
 
@@ -36,8 +36,8 @@ const EMAIL_DOMAIN: &str = "demo.invalid";
 
 const CALLS_IN_FLIGHT: usize = 16;
 
-type Users = UserServiceClient<Signed>;
-type Posts = PostServiceClient<Signed>;
+type Users = UserServiceClient<SignedChannel>;
+type Posts = PostServiceClient<SignedChannel>;
 
 /// Creates the demo graph and returns it with a post to show, or returns `None` if other data are
 /// stored. The file `mark` exists when the graph is complete; without it, the creation continues.

@@ -71,9 +71,9 @@ impl Delivery {
 
     // Dropping the batch resumes its callers, whatever the result.
     async fn deliver_batch(&self, batch: Batch) {
-        let Some(joint) = batch.joint() else { return };
+        let Some(context) = batch.context() else { return };
         let work = self.deliver_bisecting(batch.deliveries(), ATTEMPT_TIMEOUT);
-        if let Err(error) = joint.run(work).await {
+        if let Err(error) = context.run(work).await {
             let error = &error as &dyn std::error::Error;
             tracing::debug!(error, "delivery failed; the sweeper repeats it");
         }

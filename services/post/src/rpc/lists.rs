@@ -1,6 +1,6 @@
 //! The handlers of lists. A page's cursor is (score, member).
 
-use microblog_domain::{BATCH_MAX, CommentId, Fields, PageSize, PostId, Scope, UserId};
+use microblog_domain::{BATCH_MAX, CommentId, FieldErrors, PageSize, PostId, Scope, UserId};
 use microblog_keyspace::{Entry, Page};
 use microblog_proto::post as pb;
 
@@ -75,7 +75,7 @@ impl Rpc {
         &self,
         request: pb::ListUserPostsRequest,
     ) -> Result<pb::ListUserPostsResponse, Error> {
-        let mut fields = Fields::default();
+        let mut fields = FieldErrors::default();
         let author = fields.read(UserId::parse("author_id", request.author_id));
         let view = fields.read(wire::viewer(request.viewer_id));
         let size = fields.read(PageSize::parse(request.page_size));
@@ -97,7 +97,7 @@ impl Rpc {
         &self,
         request: pb::ListAuthorsPostsRequest,
     ) -> Result<pb::ListAuthorsPostsResponse, Error> {
-        let mut fields = Fields::default();
+        let mut fields = FieldErrors::default();
         let authors = fields.read(UserId::parse_list("author_ids", &request.author_ids, BATCH_MAX));
         let view = fields.read(wire::viewer(request.viewer_id));
         let size = fields.read(PageSize::parse(request.page_size));

@@ -114,7 +114,7 @@ impl From<Error> for Status {
             }
             Error::Archive(archive) if archive.is_unavailable() => {
                 let error = &archive as &dyn std::error::Error;
-                tracing::warn!(error, "the archive does not answer");
+                tracing::warn!(error, "archive unavailable");
                 status::store_unavailable()
             }
             Error::Archive(archive) => {

@@ -1,17 +1,17 @@
 //! Conversion between wire types and domain types, with validation of requests.
 
 use microblog_domain::{
-    BATCH_MAX, CommentId, FieldErrors, Invalid, PostId, RequestId, Stamp, UserId,
+    BATCH_MAX, CommentId, FieldErrors, Invalid, PostId, RequestId, Scope, Stamp, UserId,
     text::{self, Lines},
 };
-use microblog_keyspace::{Entry, Order};
+use microblog_keyspace::{Entry, Order, Page};
 use microblog_proto::post as pb;
+use prost::Message;
 
 use crate::{
-    comment::Comment,
     entities::{self, Entity, Target},
     error::Error,
-    post::{Post, Root, WithRoot},
+    post::{Comment, Post, Root, WithRoot},
     verify::Report,
 };
 
@@ -135,6 +135,11 @@ pub(crate) fn before(id: u64) -> Result<Option<PostId>, Invalid> {
     }
 }
 
+/// Decodes a page token.
+pub(crate) fn after(scope: Scope, token: &str) -> Result<Option<Entry>, Error> {
+    Ok(Entry::from_token(scope, token)?)
+}
+
 /// Decodes the order of comments.
 pub(crate) fn order(order: i32) -> Result<Order, Invalid> {
     match pb::CommentOrder::try_from(order) {
@@ -237,4 +242,29 @@ pub(crate) fn report(report: Report) -> pb::VerifyResponse {
         accounts_being_erased: report.erasing,
         repaired: report.repairs.into_vec(),
     }
+}
+
+/// The most bytes of a page's entries: half of gRPC's default limit of a received message (4 MiB).
+/// Pages rarely reach it, since texts are rarely as long as allowed.
+const PAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// Truncates a page that is too large for one message; the next page begins there.
+pub(crate) fn fit<T: Message>(page: &mut Page, entries: &mut Vec<T>, id: impl Fn(&T) -> u64) {
+    let kept = fitting(entries);
+    if let Some(cut) = entries.get(kept).map(id) {
+        let place = page.entries.iter().position(|entry| entry.member == cut);
+        page.entries.truncate(place.unwrap_or_default());
+        page.more = true;
+        entries.truncate(kept);
+    }
+}
+
+/// Returns how many entries fit into one message. A single one always fits.
+pub(crate) fn fitting<T: Message>(entries: &[T]) -> usize {
+    let mut bytes = 0;
+    let fits = |entry: &&T| {
+        bytes += entry.encoded_len();
+        bytes <= PAGE_BYTES_MAX
+    };
+    entries.iter().take_while(fits).count()
 }

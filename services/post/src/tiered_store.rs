@@ -5,7 +5,6 @@
 //! not change between eviction and restore. So whatever is evicted, restored or deleted during a
 //! read, the result was correct at some moment of the call.
 
-mod author_posts;
 mod lists;
 mod restore;
 

@@ -1,4 +1,5 @@
-//! Adding and deleting comments.
+//! Likes and comments. A change of an archived post restores it to Redis; a like or unlike that
+//! would change nothing is answered from the archive.
 //!
 //! A comment lies in its post's partition, its author's rate limit in the author's. So adding takes
 //! two steps. The first admits the request in the author's partition and stores its idempotency
@@ -8,26 +9,59 @@
 use microblog_domain::{CommentId, PostId, RequestId, UserId};
 
 use crate::{
-    comment::{Comment, CommentContent, Reply},
     error::Error,
+    post::{Comment, CommentContent, Reply},
     store::{AddedComment, CommentAdmission},
     tiered_store::{ATTEMPTS, TieredStore},
 };
 
-/// Adds and deletes comments.
+/// Likes and unlikes posts; adds and deletes comments.
 #[derive(Clone)]
-pub struct Comments {
+pub struct Reactions {
     tiered: TieredStore,
 }
 
-impl Comments {
+impl Reactions {
     /// Returns the operations on a tiered store.
     pub fn new(tiered: TieredStore) -> Self {
         Self { tiered }
     }
 
+    /// Likes a post. Idempotent: returns since when (stamp) the account likes it, and the number of
+    /// likes.
+    pub async fn like(&self, user: UserId, id: PostId) -> Result<(u64, u64), Error> {
+        for _ in 0..ATTEMPTS {
+            if let Some(liked) = self.tiered.store().like(user, id).await? {
+                return Ok(liked);
+            }
+            if let Some((likes, Some(since))) = self.tiered.archived_like(user, id).await? {
+                return Ok((since, likes));
+            }
+            if !self.tiered.restore_for(user, id).await? {
+                return Err(Error::PostNotFound);
+            }
+        }
+        Err(Error::RetriesExhausted)
+    }
+
+    /// Unlikes a post. Returns the number of likes; 0 if there is no such post.
+    pub async fn unlike(&self, user: UserId, id: PostId) -> Result<u64, Error> {
+        for _ in 0..ATTEMPTS {
+            if let Some(likes) = self.tiered.store().unlike(user, id).await? {
+                return Ok(likes);
+            }
+            if let Some((likes, None)) = self.tiered.archived_like(user, id).await? {
+                return Ok(likes);
+            }
+            if !self.tiered.restore_for(user, id).await? {
+                return Ok(0);
+            }
+        }
+        Err(Error::RetriesExhausted)
+    }
+
     /// Adds a comment, or returns the one that the same request added.
-    pub async fn add(
+    pub async fn add_comment(
         &self,
         author: UserId,
         request: RequestId,
@@ -63,13 +97,13 @@ impl Comments {
         let store = self.tiered.store();
         let in_reply_to = match in_reply_to {
             None => None,
-            Some(to) => match self.find(post, to).await? {
+            Some(to) => match self.comment(post, to).await? {
                 Some(answered) => Some(Reply { to, author: answered.content.author }),
                 None => {
                     // A repeated request may reply to a comment that has since been deleted.
                     let made = store.comment_by_request(post, author, request).await?;
                     let Some(id) = made else { return Err(Error::CommentNotFound) };
-                    return self.existing(post, id, author, text, Some(to)).await;
+                    return self.existing_comment(post, id, author, text, Some(to)).await;
                 }
             },
         };
@@ -78,7 +112,7 @@ impl Comments {
             AddedComment::New(id) => Ok(Comment { id, post, content }),
             AddedComment::Existing(id) => {
                 let to = in_reply_to.map(|reply| reply.to);
-                self.existing(post, id, author, text, to).await
+                self.existing_comment(post, id, author, text, to).await
             }
             AddedComment::PostNotFound => Err(Error::PostNotFound),
             AddedComment::CommentNotFound => Err(Error::CommentNotFound),
@@ -86,7 +120,7 @@ impl Comments {
     }
 
     // Finds a comment in either tier. Reads do not restore the post.
-    async fn find(&self, post: PostId, id: CommentId) -> Result<Option<Comment>, Error> {
+    async fn comment(&self, post: PostId, id: CommentId) -> Result<Option<Comment>, Error> {
         if let Some(mut comments) = self.tiered.comments_in_redis(post, &[id]).await? {
             return Ok(comments.pop());
         }
@@ -97,7 +131,7 @@ impl Comments {
     }
 
     // Returns the comment that the request made before; fails if that request differed.
-    async fn existing(
+    async fn existing_comment(
         &self,
         post: PostId,
         id: CommentId,
@@ -105,7 +139,7 @@ impl Comments {
         text: &str,
         in_reply_to: Option<CommentId>,
     ) -> Result<Comment, Error> {
-        let known = self.find(post, id).await?.ok_or(Error::CommentNotFound)?;
+        let known = self.comment(post, id).await?.ok_or(Error::CommentNotFound)?;
         let content = &known.content;
         let answered = content.in_reply_to.map(|reply| reply.to);
         if (content.author, content.text.as_str(), answered) == (author, text, in_reply_to) {
@@ -117,7 +151,12 @@ impl Comments {
 
     /// Deletes a comment on behalf of its author or the post's author. Does nothing if there is
     /// none.
-    pub async fn delete(&self, user: UserId, post: PostId, id: CommentId) -> Result<(), Error> {
+    pub async fn delete_comment(
+        &self,
+        user: UserId,
+        post: PostId,
+        id: CommentId,
+    ) -> Result<(), Error> {
         let Some(comment) = self.tiered.comments(post, &[id]).await?.pop() else { return Ok(()) };
         if comment.content.author != user {
             // If the post is deleted, so are its comments.

@@ -1,19 +1,18 @@
-//! Comments on posts.
+//! Likes and comments, and the lists of a post.
 
 use std::time::Duration;
 
 use microblog_domain::{CommentId, PostId, RequestId, UserId};
-use microblog_keyspace::{Call, Error, redis::cmd};
+use microblog_keyspace::{Call, Entry, Error, Order, Page, redis::cmd};
 
 use super::{
+    REQUEST_TTL, Store,
     body::CommentBody,
-    client::{REQUEST_TTL, Store},
-    decode::{malformed, wait},
-    outcome::Outcome,
+    decode::{Outcome, malformed, stamp, wait},
 };
 use crate::{
-    comment::{Comment, CommentContent},
     keys,
+    post::{Comment, CommentContent},
 };
 
 /// The result of adding a comment.
@@ -42,7 +41,74 @@ pub enum CommentAdmission {
     AccountDeleted,
 }
 
+/// A list of a post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    /// Accounts that like it, newest first.
+    Likers,
+    /// Its reposts, newest first.
+    Reposts,
+    /// Its comments.
+    Comments(Order),
+}
+
+/// Whether a post and one of its lists exist, at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// The post is not in Redis.
+    Absent,
+    /// The list is empty.
+    Empty,
+    /// The list has entries.
+    Listed,
+}
+
+impl List {
+    fn key(self, id: PostId) -> String {
+        match self {
+            Self::Likers => keys::likes(id),
+            Self::Reposts => keys::reposts(id),
+            Self::Comments(_) => keys::comments(id),
+        }
+    }
+
+    fn order(self) -> Order {
+        match self {
+            Self::Likers | Self::Reposts => Order::Newest,
+            Self::Comments(order) => order,
+        }
+    }
+}
+
 impl Store {
+    /// Likes a post. Idempotent: returns since when (stamp) the account likes it, and the number of
+    /// likes; `None` if there is no such post.
+    pub async fn like(&self, user: UserId, id: PostId) -> Result<Option<(u64, u64)>, Error> {
+        let partition = id.partition();
+        let call = Call::new("post_like")
+            .key(keys::post(id))
+            .key(keys::likes(id))
+            .arg(partition.number())
+            .arg(user.get());
+        let (done, since, likes): (i64, i64, u64) = self.keyspace.call(call).await?;
+        match Outcome::read(done)? {
+            Outcome::Done | Outcome::Unchanged => Ok(Some((stamp(since)?, likes))),
+            Outcome::NotFound => Ok(None),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Unlikes a post. Returns the number of likes; `None` if there is no such post.
+    pub async fn unlike(&self, user: UserId, id: PostId) -> Result<Option<u64>, Error> {
+        let call = Call::new("post_unlike").key(keys::post(id)).key(keys::likes(id));
+        let (done, likes): (i64, u64) = self.keyspace.call(call.arg(user.get())).await?;
+        match Outcome::read(done)? {
+            Outcome::Done | Outcome::Unchanged => Ok(Some(likes)),
+            Outcome::NotFound => Ok(None),
+            other => Err(other.unexpected()),
+        }
+    }
+
     /// Admits a comment under the author's rate limit: the first step, in the author's partition. A
     /// repeated request is admitted again.
     pub async fn admit_comment(
@@ -54,7 +120,7 @@ impl Store {
         let partition = author.partition();
         let call = Call::new("post_admit_comment")
             .key(keys::comment_admission(author, request))
-            .key(keys::comment_pace(author))
+            .key(keys::comment_rate(author))
             .key(keys::forgotten(partition))
             .arg(author.get())
             .arg(post.get())
@@ -90,10 +156,10 @@ impl Store {
         request: RequestId,
     ) -> Result<AddedComment, Error> {
         let partition = id.partition();
-        let call = Call::new("post_comment")
+        let call = Call::new("post_add_comment")
             .key(keys::clock(partition))
             .key(keys::comment_request(id, content.author, request))
-            .key(keys::unarchived(partition))
+            .key(keys::archive_outbox(partition))
             .key(keys::post(id))
             .key(keys::comments(id))
             .key(keys::comment_bodies(id))
@@ -118,7 +184,7 @@ impl Store {
 
     /// Deletes a comment. Returns whether it existed.
     pub async fn delete_comment(&self, post: PostId, id: CommentId) -> Result<bool, Error> {
-        let call = comment_call("post_uncomment", post, id);
+        let call = comment_call("post_delete_comment", post, id);
         match Outcome::read(self.keyspace.call(call).await?)? {
             Outcome::Done => Ok(true),
             Outcome::NotFound => Ok(false),
@@ -150,6 +216,29 @@ impl Store {
         };
         Ok(ids.iter().zip(bodies).filter_map(comment).collect())
     }
+
+    /// Returns a page of a post's list.
+    pub async fn list(
+        &self,
+        list: List,
+        id: PostId,
+        after: Option<Entry>,
+        count: usize,
+    ) -> Result<Page, Error> {
+        self.page(list.key(id), list.order(), after, count).await
+    }
+
+    /// Returns whether a post and its list exist.
+    pub async fn presence(&self, list: List, id: PostId) -> Result<Presence, Error> {
+        // One command is atomic. There is no list without its post.
+        let there: u8 =
+            self.keyspace.query(cmd("EXISTS").arg(keys::post(id)).arg(list.key(id)).take()).await?;
+        Ok(match there {
+            0 => Presence::Absent,
+            1 => Presence::Empty,
+            _ => Presence::Listed,
+        })
+    }
 }
 
 /// Returns a call of a function that changes one comment, with the keys and arguments that these
@@ -158,7 +247,7 @@ pub(super) fn comment_call(function: &'static str, post: PostId, id: CommentId) 
     let partition = post.partition();
     Call::new(function)
         .key(keys::clock(partition))
-        .key(keys::unarchived(partition))
+        .key(keys::archive_outbox(partition))
         .key(keys::post(post))
         .key(keys::comments(post))
         .key(keys::comment_bodies(post))

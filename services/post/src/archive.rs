@@ -7,10 +7,8 @@
 
 mod changes;
 mod circuit_breaker;
-mod comments;
 mod config;
 mod connections;
-mod erasure;
 mod error;
 mod operation;
 mod posts;
@@ -26,6 +24,7 @@ use sqlx::{
 };
 use tokio::sync::Mutex;
 
+pub use changes::Changes;
 pub use config::Config;
 pub use error::{Error, OpenError};
 
@@ -101,9 +100,8 @@ impl Archive {
             let sql = AssertSqlSafe(sql).into_sql_str();
             Migration::new(number, name.into(), MigrationType::Simple, sql, false)
         };
-        let archive = version(1, "archive", include_str!("migrations/0001_archive.sql"));
-        let erasure = version(2, "erasure", include_str!("migrations/0002_erasure.sql"));
-        let mut migrator = Migrator::with_migrations(vec![archive, erasure]);
+        let tables = version(1, "archive", include_str!("archive/migrations/0001_archive.sql"));
+        let mut migrator = Migrator::with_migrations(vec![tables]);
         // A later version may have applied more migrations.
         migrator.set_ignore_missing(true);
         self.write("CREATE", async move {

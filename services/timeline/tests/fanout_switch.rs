@@ -8,8 +8,9 @@ use std::{
     collections::BTreeSet,
     sync::{
         Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use futures::future::join_all;
@@ -31,6 +32,9 @@ const AUTHOR: u64 = 1;
 /// An author whom all follow and who never switches.
 const FRIEND: u64 = 2;
 
+/// Fewer than the length of a home timeline, so that none falls off its end.
+const POSTS_MAX: usize = 700;
+
 /// Initial followers, and those who follow one by one.
 const FIRST: std::ops::Range<u64> = 100..130;
 const LATER: std::ops::Range<u64> = 130..190;
@@ -42,6 +46,8 @@ const READERS: [u64; 8] = [100, 107, 111, 129, 130, 141, 160, 189];
 struct Run {
     /// Delivered posts, oldest first.
     posts: Mutex<Vec<u64>>,
+    /// The most posts for now, so that a slow crossing does not use up those of a home timeline.
+    posts_max: AtomicUsize,
     is_over: AtomicBool,
 }
 
@@ -54,9 +60,17 @@ impl Run {
         !self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Posts as both authors until `is_over`, or `max` posts.
-    async fn post(&self, system: &System, max: usize) {
-        while self.goes_on() && self.posts().len() < max {
+    fn allow(&self, posts_max: usize) {
+        self.posts_max.store(posts_max, Ordering::Relaxed);
+    }
+
+    /// Posts as both authors until `is_over`, and pauses at `posts_max` posts.
+    async fn post(&self, system: &System) {
+        while self.goes_on() {
+            if self.posts().len() >= self.posts_max.load(Ordering::Relaxed) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                continue;
+            }
             let posted: Vec<_> = [AUTHOR, AUTHOR, FRIEND]
                 .map(|author| delivery(post_id(id(author)), id(author), 0))
                 .into();
@@ -107,21 +121,23 @@ async fn cross_threshold(system: &System, run: &Run) {
     join_all(FIRST.map(|follower| follows(system, follower))).await;
     join_all(READERS.map(|reader| system.home(id(reader)))).await;
     let crosses = async {
-        for follower in LATER {
+        for (n, follower) in LATER.enumerate() {
+            run.allow(10 * (n + 1));
             follows(system, follower).await;
         }
+        run.allow(POSTS_MAX - 20);
         testkit::eventually("the author is pulled from", PATIENCE, async || {
             state(system).await == FanoutState::OnRead
         })
         .await;
         // And a few more.
         let enough = run.posts().len() + 15;
+        run.allow(enough);
         testkit::eventually("more is posted", PATIENCE, async || run.posts().len() >= enough).await;
         run.is_over.store(true, Ordering::Relaxed);
     };
     let readers = join_all(READERS.map(|reader| run.read(system, reader)));
-    // Fewer than the length of a home timeline, so that none falls off its end.
-    futures::join!(run.post(system, 700), readers, crosses);
+    futures::join!(run.post(system), readers, crosses);
 }
 
 #[tokio::test]

@@ -49,6 +49,10 @@ const FLAGS: [&str; 5] = [
     "--redis-timeout-ms=10000",
 ];
 
+/// The most repetitions of all cases until every event of the archive occurred. Some events are
+/// rare: on a busy machine, few posts are restored and evicted again within a case.
+const ROUNDS_MAX: u32 = 10;
+
 fn any_interleaving_matches_the_model(topology: Topology, archive: Option<Kind>, cases: u32) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _context = runtime.enter();
@@ -67,37 +71,44 @@ fn any_interleaving_matches_the_model(topology: Topology, archive: Option<Kind>,
     if let Some(archived) = &archived {
         runtime.block_on(archived.callers.migrate()).unwrap();
     }
-    let mut runner = test_runner::Config {
+    let mut cases_config = test_runner::Config {
         cases,
         failure_persistence: None,
         max_shrink_iters: 100,
         max_shrink_time: 60_000,
         ..Default::default()
     };
-    if runner.rng_seed == RngSeed::Random {
-        runner.rng_seed = RngSeed::Fixed(uuid::Uuid::new_v4().as_u64_pair().0);
-    }
-    let (seed, case_number) = (runner.rng_seed, Cell::new(0));
+    let mut seed = match cases_config.rng_seed {
+        RngSeed::Random => uuid::Uuid::new_v4().as_u64_pair().0,
+        RngSeed::Fixed(seed) => seed,
+    };
+    let case_number = Cell::new(0);
     let admins = runtime.block_on(leftovers::admins(&redis));
     let place = Place { store, admins, config, archived, watch: Default::default() };
-    let outcome = TestRunner::new(runner).run(&operation::plan(archive.is_some()), |plan| {
-        case_number.set(case_number.get() + 1);
-        runtime.block_on(async {
-            leftovers::empty(&redis).await;
-            let case = Case::new(case_number.get(), &place, plan.is_archived);
-            let played = case.play(&plan).await;
-            played.map_err(|error| TestCaseError::fail(format!("{error:?}")))?;
-            leftovers::has_no_leftovers(&redis).await;
-            Ok(())
-        })
-    });
-    if let Err(TestError::Fail(reason, input)) = outcome {
-        let cases = case_number.get();
-        panic!("{reason}\n{input:#?}\nafter {cases} cases with PROPTEST_RNG_SEED={seed}");
+    for _ in 0..ROUNDS_MAX {
+        cases_config.rng_seed = RngSeed::Fixed(seed);
+        let mut runner = TestRunner::new(cases_config.clone());
+        let outcome = runner.run(&operation::plan(archive.is_some()), |plan| {
+            case_number.set(case_number.get() + 1);
+            runtime.block_on(async {
+                leftovers::empty(&redis).await;
+                let case = Case::new(case_number.get(), &place, plan.is_archived);
+                let played = case.play(&plan).await;
+                played.map_err(|error| TestCaseError::fail(format!("{error:?}")))?;
+                leftovers::has_no_leftovers(&redis).await;
+                Ok(())
+            })
+        });
+        if let Err(TestError::Fail(reason, input)) = outcome {
+            let cases = case_number.get();
+            panic!("{reason}\n{input:#?}\nafter {cases} cases with PROPTEST_RNG_SEED={seed}");
+        }
+        if place.archived.is_none() || place.watch.count().is_complete() {
+            return;
+        }
+        seed = seed.wrapping_add(1);
     }
-    if place.archived.is_some() {
-        place.watch.count().all_events_occurred();
-    }
+    panic!("not every event occurred: {:?}", place.watch.count());
 }
 
 #[test]

@@ -193,8 +193,8 @@ impl System {
     /// Waits until all is archived. Returns how much was not, and for how many seconds.
     async fn drained(&self) -> (u64, f64) {
         let began = Instant::now();
-        let waiting = self.store.unarchived_count().await.unwrap();
-        while self.store.unarchived_count().await.unwrap() > 0 {
+        let waiting = self.store.archive_outbox_length().await.unwrap();
+        while self.store.archive_outbox_length().await.unwrap() > 0 {
             sleep(Duration::from_millis(100)).await;
         }
         (waiting, began.elapsed().as_secs_f64())

@@ -6,8 +6,8 @@ use microblog_proto::common::ErrorReason;
 use tonic::{Code, Response, Status};
 use tonic_types::{FieldViolation, StatusExt as _};
 
-/// Request fields that the caller controls: the name in the service's request, and in the
-/// gateway's.
+/// Request fields that the caller controls, each with the fields inside it: the name in the
+/// service's request, and in the gateway's.
 pub(crate) type Fields = &'static [(&'static str, &'static str)];
 
 /// Returns the message of a service's response, or its error mapped for the caller.
@@ -106,8 +106,11 @@ fn with_renamed_fields(status: &Status, fields: Fields) -> Option<Status> {
     Some(Status::with_error_details(status.code(), text, details))
 }
 
-fn rename(field: &str, fields: Fields) -> Option<&'static str> {
-    fields.iter().find(|(theirs, _)| *theirs == field).map(|(_, ours)| *ours)
+fn rename(field: &str, fields: Fields) -> Option<String> {
+    fields.iter().find_map(|(theirs, ours)| {
+        let inside = field.strip_prefix(theirs)?;
+        (inside.is_empty() || inside.starts_with('.')).then(|| format!("{ours}{inside}"))
+    })
 }
 
 #[cfg(test)]
@@ -128,6 +131,14 @@ mod tests {
         assert_eq!(mapped.message(), "user: is odd");
         assert_eq!(status::reason_of(&mapped), Some(ErrorReason::InvalidField));
         assert_eq!(mapped.get_details_bad_request().unwrap().field_violations[0].field, "user");
+    }
+
+    #[test]
+    fn a_field_inside_a_message_of_the_caller_is_the_callers() {
+        let invalid = |field: &str| status::invalid([Invalid::new(field, "is odd")]);
+        let mapped = map(invalid("target_id.name"), FIELDS);
+        assert_eq!(mapped.message(), "user.name: is odd");
+        assert_eq!(map(invalid("target_ids"), FIELDS).code(), Code::Internal);
     }
 
     #[test]

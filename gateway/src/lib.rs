@@ -43,7 +43,7 @@ mod views;
 use std::time::Duration;
 
 use futures::{FutureExt as _, future};
-use microblog_chassis::{self as chassis, Listening, Worker};
+use microblog_chassis::{self as chassis, ServiceListener, Worker};
 use microblog_proto::gateway::gateway_service_server;
 use tonic::service::Routes;
 
@@ -60,10 +60,10 @@ pub async fn listen(
     config: Config,
     limits: Limits,
     worker: Worker,
-) -> Result<Vec<Listening>, Error> {
+) -> Result<Vec<ServiceListener>, Error> {
     let peers = Peers::remote(&config)?;
     let service = service(&config, limits, peers, worker);
-    Ok(vec![Listening { address: config.listen, service }])
+    Ok(vec![ServiceListener { address: config.listen, service }])
 }
 
 /// Returns the gateway for one worker, with the limits that all workers of the process share. The

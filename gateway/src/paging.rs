@@ -4,7 +4,7 @@
 //! see. As long as entries are missing, the loop goes on with what follows in the list.
 
 use microblog_chassis::status;
-use microblog_domain::{Fields, PageSize};
+use microblog_domain::{FieldErrors, PageSize};
 use microblog_proto::relation::Relation;
 use prost::Message;
 use tonic::Status;
@@ -39,13 +39,13 @@ impl PageRequest {
     /// Parses the fields `page_size` and `page_token` of a request without other fields that can be
     /// invalid.
     pub(crate) fn parse_only(page_size: i32, page_token: String) -> Result<Self, Status> {
-        Self::parse(Fields::default(), Some(()), page_size, page_token).map(|((), page)| page)
+        Self::parse(FieldErrors::default(), Some(()), page_size, page_token).map(|((), page)| page)
     }
 
     /// Parses the fields `page_size` and `page_token` of a request, beside what was parsed of its
     /// `other` fields. The error names all invalid fields.
     pub(crate) fn parse<T>(
-        mut fields: Fields,
+        mut fields: FieldErrors,
         other: Option<T>,
         page_size: i32,
         page_token: String,
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn all_invalid_fields_are_reported_at_once() {
-        let mut fields = Fields::default();
+        let mut fields = FieldErrors::default();
         let user: Option<u64> = fields.read(Err(Invalid::new("user", "is missing")));
         let status = PageRequest::parse(fields, user, -1, String::new()).err().unwrap();
         let fields = status.get_details_bad_request().unwrap().field_violations;

@@ -51,8 +51,8 @@ class Program:
             [self.path, "--help"], env={}, capture_output=True, text=True, check=True,
             timeout=PATIENCE_S,
         ).stdout
-        # Each begins on a line of its own.
-        blocks = re.split(r"^ +(?:-\w, )?--([\w-]+)", said, flags=re.MULTILINE)[1:]
+        # Each begins a line, with at most six spaces. Its text has more, and may name other flags.
+        blocks = re.split(r"^ {2,6}(?:-\w, )?--([\w-]+)", said, flags=re.MULTILINE)[1:]
         flags = [_flag(name, block) for name, block in zip(blocks[::2], blocks[1::2])]
         return {flag.name: flag for flag in flags}
 

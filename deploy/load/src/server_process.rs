@@ -22,7 +22,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Log options of the server: JSON, with the line that contains the address.
-const LOG: [&str; 2] = ["--log=warn,microblog_chassis::process=info", "--log-format=json"];
+const LOG: [&str; 2] = ["--log=warn,microblog_chassis::server::process=info", "--log-format=json"];
 
 /// A server process. Dropping the value kills it.
 pub(crate) struct ServerProcess {

@@ -16,7 +16,7 @@ use tonic::Status;
 
 use crate::{
     edges::EdgeList,
-    keys::{Keys, Signed},
+    keys::{Keys, SignedChannel},
     progress::Progress,
     remote::{self, CALL_TIMEOUT, RELATION_URL, USER_URL},
 };
@@ -109,7 +109,7 @@ pub async fn users(list: &EdgeList, target: &Target) -> anyhow::Result<Users> {
 }
 
 async fn import_users(
-    channel: &Signed,
+    channel: &SignedChannel,
     names: &[&str],
     target: &Target,
 ) -> Result<ImportUsersResponse, Status> {
@@ -160,7 +160,7 @@ fn partitions(list: &EdgeList, ids: &[u64]) -> (Vec<Vec<Follow>>, u64) {
 }
 
 async fn send(
-    channel: &Signed,
+    channel: &SignedChannel,
     partition: &[Follow],
     progress: &Progress,
 ) -> Result<ImportFollowsResponse, Status> {
@@ -189,7 +189,7 @@ fn sum(a: ImportFollowsResponse, b: ImportFollowsResponse) -> ImportFollowsRespo
     }
 }
 
-async fn channels(url: &str, keys: &Keys) -> anyhow::Result<Vec<Signed>> {
+async fn channels(url: &str, keys: &Keys) -> anyhow::Result<Vec<SignedChannel>> {
     // The first channel is checked, for a helpful error before any retries.
     let mut channels = vec![keys.sign(remote::serving(url).await?)];
     for _ in 1..CONNECTIONS {

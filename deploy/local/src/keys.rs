@@ -4,7 +4,7 @@ use microblog_chassis::identity::{Identity, KeyFile, Signer};
 use tonic::{service::interceptor::InterceptedService, transport::Channel};
 
 /// A channel that signs calls with the identity `system`.
-pub type Signed = InterceptedService<Channel, Signer>;
+pub type SignedChannel = InterceptedService<Channel, Signer>;
 
 /// Command-line option of the identity key file.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -16,7 +16,7 @@ pub struct Keys {
 
 impl Keys {
     /// Returns a channel that signs its calls.
-    pub fn sign(&self, channel: Channel) -> Signed {
+    pub fn sign(&self, channel: Channel) -> SignedChannel {
         let signer = Signer::new(self.identity_key_file.clone(), Identity::System);
         InterceptedService::new(channel, signer)
     }

@@ -34,7 +34,7 @@ BREAKAGES = [
     (ALERTS, "(microblog_keyspace)", "(keyspace)", "nothing has the label keyspace"),
     (ALERTS, '"MISCONF|OOM|NOREPLICAS"', '"FULL"', "nothing is db_client_operation_duration"),
     (ALERTS, "postgresql|sqlite", "postgres|lite", "nothing is db_client_operation_duration"),
-    (ALERTS, 'outcome="failed"', 'outcome="failure"', "nothing is microblog_job_rounds_total"),
+    (ALERTS, 'outcome="failed"', 'outcome="failure"', "nothing is microblog_job_runs_total"),
     (ALERTS, "$labels.peer }}\"", "$labels.per }}\"", "shows the label per"),
     (ALERTS, '"rpc_method", "(.+)/.+"', '"method", "(.+)/.+"', "nothing has the label method"),
     (OVERVIEW, "{{rpc_method}}", "{{method}}", "shows the label method"),

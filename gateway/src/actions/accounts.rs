@@ -78,16 +78,10 @@ pub(crate) async fn update_profile(
     token: Token,
     request: gateway::UpdateProfileRequest,
 ) -> Result<gateway::UpdateProfileResponse, Status> {
-    const FIELDS: errors::Fields = &[
-        ("display_name", "display_name"),
-        ("bio", "bio"),
-        ("avatar_url", "avatar_url"),
-        ("location", "location"),
-    ];
     let user_id = authenticate(gateway, token).await?.get();
-    let gateway::UpdateProfileRequest { display_name, bio, avatar_url, location } = request;
-    let request = user::UpdateProfileRequest { user_id, display_name, bio, avatar_url, location };
-    let response = errors::reply(gateway.peers.user().update_profile(request).await, FIELDS)?;
+    let request = user::UpdateProfileRequest { user_id, changes: request.changes };
+    let response = gateway.peers.user().update_profile(request).await;
+    let response = errors::reply(response, &[("changes", "changes")])?;
     Ok(gateway::UpdateProfileResponse { user: response.user })
 }
 

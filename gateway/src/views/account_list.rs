@@ -2,7 +2,7 @@
 //! ViewBlocks, ViewMutes: lists of accounts in the follow graph.
 
 use microblog_chassis::status;
-use microblog_domain::{Fields, Invalid, UserId};
+use microblog_domain::{FieldErrors, Invalid, UserId};
 use microblog_proto::{
     gateway::{self, ListedUser},
     relation::{self, Edge, FollowOrder},
@@ -129,7 +129,7 @@ async fn view_list(
     page_size: i32,
     page_token: String,
 ) -> Result<Page<ListedUser>, Status> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let user = fields.read(AccountRef::parse(user));
     let other = user.zip(fields.read(list));
     let ((user, list), page) = PageRequest::parse(fields, other, page_size, page_token)?;
@@ -202,7 +202,7 @@ fn parse(
     page_size: i32,
     page_token: String,
 ) -> Result<(AccountRef, PageRequest), Status> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let user = fields.read(AccountRef::parse(user));
     PageRequest::parse(fields, user, page_size, page_token)
 }

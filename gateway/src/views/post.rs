@@ -3,7 +3,7 @@
 //! A viewer whom the post's author blocks sees none of them. If the author's account is gone, the
 //! post and its lists are gone, too.
 
-use microblog_domain::{Fields, Invalid, PostId};
+use microblog_domain::{FieldErrors, Invalid, PostId};
 use microblog_proto::{
     gateway::{self, ListedUser, ViewedComment, ViewedPost},
     post::{self, Comment, CommentOrder, Like, Post},
@@ -70,7 +70,7 @@ pub(crate) async fn view_comments(
     let gateway::ViewCommentsRequest { post_id, order, page_size, page_token } = request;
     let order = CommentOrder::try_from(order);
     let order = order.map_err(|_| Invalid::new("order", "must be one of the orders"));
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let post = fields.read(PostId::parse("post_id", post_id));
     let other = post.zip(fields.read(order));
     let ((post, order), page) = PageRequest::parse(fields, other, page_size, page_token)?;
@@ -99,7 +99,7 @@ fn parse(
     page_size: i32,
     page_token: String,
 ) -> Result<(PostId, PageRequest), Status> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let post = fields.read(PostId::parse("post_id", post_id));
     PageRequest::parse(fields, post, page_size, page_token)
 }

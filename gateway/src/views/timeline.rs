@@ -6,7 +6,7 @@
 //! own.
 
 use futures::future;
-use microblog_domain::{BATCH_MAX, Fields, PageSize, Scope, UserId};
+use microblog_domain::{BATCH_MAX, FieldErrors, PageSize, Scope, UserId};
 use microblog_proto::{
     gateway::{self, ViewedPost},
     post::{self, Post},
@@ -95,7 +95,7 @@ pub(crate) async fn view_user_timeline(
     request: gateway::ViewUserTimelineRequest,
 ) -> Result<gateway::ViewUserTimelineResponse, Status> {
     let gateway::ViewUserTimelineRequest { user, page_size, page_token, since_token } = request;
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let user = fields.read(AccountRef::parse(user));
     let (user, page) = PageRequest::parse(fields, user, page_size, page_token)?;
     let requested = &page;

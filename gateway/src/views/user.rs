@@ -90,7 +90,7 @@ async fn counts(
     let counts = errors::reply(counts, &[])?;
     let posts = match posts {
         Ok(posts) => Some(errors::required(posts.get_ref().counts.first().copied())?.posts),
-        Err(status) if status::is_outage(&status) => None,
+        Err(status) if status::is_service_unavailable(&status) => None,
         Err(status) => return Err(errors::map(status, &[])),
     };
     Ok((errors::required(counts.counts.first().copied())?, posts))

@@ -1,7 +1,7 @@
 //! Every way in which a call about the caller's own account can be wrong.
 
 use microblog_chassis::status;
-use microblog_proto::{common::ErrorReason, gateway};
+use microblog_proto::{common::ErrorReason, gateway, user};
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
@@ -57,22 +57,23 @@ async fn a_registration_that_cannot_be_names_its_fields() {
 async fn a_profile_or_password_that_cannot_be_names_its_fields() {
     let system = System::start().await;
     let ann = system.join("ann").await;
-    let update = async |request: gateway::UpdateProfileRequest| {
+    let update = async |changes: user::ProfileChanges| {
+        let request = gateway::UpdateProfileRequest { changes: Some(changes) };
         system.gateway().update_profile(ann.asks(request)).await
     };
-    let none = gateway::UpdateProfileRequest::default;
+    let none = user::ProfileChanges::default;
     for (request, field) in [
         (
-            gateway::UpdateProfileRequest { display_name: Some("a\nb".into()), ..none() },
-            "display_name",
+            user::ProfileChanges { display_name: Some("a\nb".into()), ..none() },
+            "changes.display_name",
         ),
-        (gateway::UpdateProfileRequest { bio: Some("\u{202e}".into()), ..none() }, "bio"),
-        (gateway::UpdateProfileRequest { bio: Some("x".repeat(161)), ..none() }, "bio"),
+        (user::ProfileChanges { bio: Some("\u{202e}".into()), ..none() }, "changes.bio"),
+        (user::ProfileChanges { bio: Some("x".repeat(161)), ..none() }, "changes.bio"),
         (
-            gateway::UpdateProfileRequest { avatar_url: Some("javascript:0".into()), ..none() },
-            "avatar_url",
+            user::ProfileChanges { avatar_url: Some("javascript:0".into()), ..none() },
+            "changes.avatar_url",
         ),
-        (gateway::UpdateProfileRequest { location: Some("\u{7}".into()), ..none() }, "location"),
+        (user::ProfileChanges { location: Some("\u{7}".into()), ..none() }, "changes.location"),
     ] {
         assert_refused(field, update(request).await, invalid(&[field]));
     }

@@ -99,7 +99,8 @@ async fn what_takes_more_memory_is_refused_and_changes_nothing() {
         text: "second".into(),
         in_reply_to_id: 0,
     };
-    let profile = gateway::UpdateProfileRequest { bio: Some("Hello".into()), ..Default::default() };
+    let changes = user::ProfileChanges { bio: Some("Hello".into()), ..Default::default() };
+    let profile = gateway::UpdateProfileRequest { changes: Some(changes) };
     for _ in 0..2 {
         is_refused!(world, register, register.clone());
         is_refused!(world, update_profile, bob.asks(profile.clone()));

@@ -1,7 +1,7 @@
 //! Accounts and sessions through the gateway.
 
 use microblog_chassis::status;
-use microblog_proto::{common::ErrorReason, gateway};
+use microblog_proto::{common::ErrorReason, gateway, user};
 use tonic::{Code, Status};
 
 use crate::system::{Member, PASSWORD, System, by_id, email, registration, with_token};
@@ -38,14 +38,18 @@ async fn a_registration_can_be_repeated_and_its_name_is_taken() {
 async fn a_profile_changes_in_the_parts_that_are_given() {
     let system = System::start().await;
     let ann = system.join("ann").await;
-    let request = gateway::UpdateProfileRequest {
+    let update = async |changes: user::ProfileChanges| {
+        let request = gateway::UpdateProfileRequest { changes: Some(changes) };
+        system.gateway().update_profile(ann.asks(request)).await.unwrap()
+    };
+    update(user::ProfileChanges {
         display_name: Some("Ann".to_owned()),
         bio: Some("one\ntwo".to_owned()),
         ..Default::default()
-    };
-    system.gateway().update_profile(ann.asks(request)).await.unwrap();
-    let request = gateway::UpdateProfileRequest { bio: Some(String::new()), ..Default::default() };
-    let response = system.gateway().update_profile(ann.asks(request)).await.unwrap();
+    })
+    .await;
+    let clear = user::ProfileChanges { bio: Some(String::new()), ..Default::default() };
+    let response = update(clear).await;
     let user = response.into_inner().user.unwrap();
     assert_eq!((user.display_name.as_str(), user.bio.as_str()), ("Ann", ""));
     assert_eq!(me(&system, &ann).await.unwrap().account.unwrap().user, Some(user));

@@ -72,11 +72,8 @@ async fn as_ann(
         request_id: uuid::Uuid::new_v4().to_string(),
         text: "by ann".to_owned(),
     };
-    let update = user::UpdateProfileRequest {
-        user_id: ann.id,
-        bio: Some("by ann".to_owned()),
-        ..Default::default()
-    };
+    let changes = user::ProfileChanges { bio: Some("by ann".to_owned()), ..Default::default() };
+    let update = user::UpdateProfileRequest { user_id: ann.id, changes: Some(changes) };
     let home = timeline::GetHomeTimelineRequest { user_id: ann.id, ..Default::default() };
     vec![
         reason(servers.relation(identity).follow(follow).await),

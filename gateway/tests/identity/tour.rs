@@ -41,8 +41,8 @@ async fn profile(servers: &Servers, ann: &Member) {
     let free = gateway::CheckAvailabilityRequest { name: "ann".to_owned() };
     let free = gateway.check_availability(free).await.unwrap().into_inner();
     assert_eq!(free.name_available, Some(false));
-    let update =
-        gateway::UpdateProfileRequest { bio: Some("about ann".to_owned()), ..<_>::default() };
+    let changes = user::ProfileChanges { bio: Some("about ann".to_owned()), ..<_>::default() };
+    let update = gateway::UpdateProfileRequest { changes: Some(changes) };
     gateway.update_profile(ann.asks(update)).await.unwrap();
     let me = gateway.me(ann.asks(gateway::MeRequest {})).await.unwrap().into_inner();
     assert_eq!(me.account.unwrap().user.unwrap().bio, "about ann");

@@ -55,7 +55,7 @@ async fn measure(language: &str, text: fn(u64) -> String) {
     row("this service", &ours.held);
     row("plain hash, the same configuration", &same);
     row("plain hash, Redis' own configuration", &defaults);
-    let Ours { held, request, pace, index, long_index } = ours;
+    let Ours { held, request, rate_limit, index, long_index } = ours;
     let key_bytes = held.key_bytes as f64;
     println!(
         "  of this service's: the post's key {key_bytes:.0}, its place in the author's list {index:.1},"
@@ -66,7 +66,7 @@ async fn measure(language: &str, text: fn(u64) -> String) {
     );
     println!("  a place in an author's list of {LONG}, which is not packed: {long_index:.1}");
     println!("  beside, for 24 hours: the request's key {request:.1}");
-    println!("  beside, for a minute: an author's pace {pace:.1}\n");
+    println!("  beside, for a minute: an author's rate limit {rate_limit:.1}\n");
 }
 
 /// The memory of posts.
@@ -83,7 +83,7 @@ struct Ours {
     long_index: f64,
     request: f64,
     /// For each author.
-    pace: f64,
+    rate_limit: f64,
 }
 
 async fn ours(text: fn(u64) -> String) -> Ours {
@@ -109,8 +109,8 @@ async fn ours(text: fn(u64) -> String) -> Ours {
         assert_eq!(remove(&mut admin, "*:request:*").await, AUTHORS);
         requests += with_requests - used(&mut admin).await;
     }
-    let with_pace = used(&mut admin).await;
-    assert_eq!(remove(&mut admin, "*:pace:*").await, AUTHORS + 1);
+    let with_rate_limits = used(&mut admin).await;
+    assert_eq!(remove(&mut admin, "*:post_rate:*").await, AUTHORS + 1);
     let after = used(&mut admin).await;
 
     let id = last.unwrap();
@@ -125,7 +125,7 @@ async fn ours(text: fn(u64) -> String) -> Ours {
         index: usage(&mut admin, &list).await as f64 / POSTS_EACH as f64,
         long_index: long_index(&mut admin).await,
         request: requests as f64 / POSTS as f64,
-        pace: (with_pace - after) as f64 / AUTHORS as f64,
+        rate_limit: (with_rate_limits - after) as f64 / AUTHORS as f64,
     }
 }
 

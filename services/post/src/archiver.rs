@@ -18,8 +18,7 @@ use futures::future;
 use microblog_domain::{CommentId, Partition, PostId, Stamp};
 
 use crate::{
-    archive::Archive,
-    changes::Changes,
+    archive::{Archive, Changes},
     error::Error,
     metrics::Metrics,
     store::{OutboxEntry, Store},
@@ -72,7 +71,7 @@ impl Archiver {
         let has_more = pages.iter().any(is_full);
         let mut entries: Vec<_> = pages.into_iter().flatten().collect();
         let count = match has_more {
-            true => self.store.unarchived_count().await?,
+            true => self.store.archive_outbox_length().await?,
             false => entries.len() as u64,
         };
         entries.sort_unstable_by_key(|&(_, stamp)| stamp);

@@ -1,4 +1,5 @@
-//! Background jobs, which run in one worker of every replica.
+//! Background jobs, which run in one worker of every replica. Some jobs run in one replica at a
+//! time, under a lease: two at once would only repeat work.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,6 +7,7 @@ use futures::future::BoxFuture;
 use microblog_chassis::{PeriodicJob, run_on_dedicated_thread};
 use microblog_domain::Partition;
 use tokio::time::sleep;
+use uuid::Uuid;
 
 use crate::{
     archive::{self, Archive},
@@ -15,7 +17,6 @@ use crate::{
     error::Error,
     evictor::Evictor,
     forget,
-    lease::Lease,
     posts::Posts,
     store::{Job, Store},
     sweeper::{PENDING_AFTER, Sweeper, UNDELIVERED_AFTER},
@@ -94,7 +95,7 @@ pub(crate) fn archiving(
 }
 
 async fn notify(mut sweeper: Sweeper) {
-    let mut job = PeriodicJob::new("telling of reposts", PERIOD);
+    let mut job = PeriodicJob::new("notifying reposted posts", PERIOD);
     loop {
         job.tick().await;
         job.record(sweeper.notify_targets(PENDING_AFTER).await);
@@ -140,7 +141,7 @@ async fn archive_all(mut archiver: Archiver, lease: Lease) {
 
 // Cycles over all partitions from a random one on, since processes may restart often.
 async fn evict_all(evictor: Evictor, lease: Lease) {
-    let mut job = PeriodicJob::new("moving old posts", PERIOD);
+    let mut job = PeriodicJob::new("evicting", PERIOD);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut next = (now.subsec_micros() % u32::from(Partition::COUNT)) as u16;
     loop {
@@ -170,5 +171,50 @@ async fn record_and_back_off<T>(job: &mut PeriodicJob, done: Result<Option<T>, E
     job.record(done.map(|_| ()));
     if has_failed {
         sleep(BACK_OFF).await;
+    }
+}
+
+/// How often a running job renews its lease: a third of the lease's lifetime.
+const RENEWAL_PERIOD: Duration = Duration::from_secs(3);
+
+/// A lease on a job, which another process may hold.
+struct Lease {
+    store: Store,
+    job: Job,
+    holder: String,
+}
+
+impl Lease {
+    /// Returns a lease that is not acquired yet.
+    fn new(store: Store, job: Job) -> Self {
+        Self { store, job, holder: Uuid::new_v4().to_string() }
+    }
+
+    /// Runs the work while it holds the lease. Returns `None` if another process holds the lease,
+    /// or takes it over. Releases the lease if the work fails: another process may succeed.
+    async fn hold<T>(
+        &self,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<Option<T>, Error> {
+        if !self.store.acquire_lease(self.job, &self.holder).await? {
+            return Ok(None);
+        }
+        let done = tokio::select! {
+            done = work => done.map(Some),
+            lost = self.until_lost() => lost.map(|()| None),
+        };
+        if done.is_err() {
+            self.store.release_lease(self.job, &self.holder).await?;
+        }
+        done
+    }
+
+    async fn until_lost(&self) -> Result<(), Error> {
+        loop {
+            sleep(RENEWAL_PERIOD).await;
+            if !self.store.acquire_lease(self.job, &self.holder).await? {
+                return Ok(());
+            }
+        }
     }
 }

@@ -67,7 +67,7 @@ impl Error {
     /// Returns whether an immediate retry is pointless: a dependency is unavailable or full.
     pub(crate) fn is_outage(&self) -> bool {
         match self {
-            Self::Timeline(status) => status::is_outage(status),
+            Self::Timeline(status) => status::is_service_unavailable(status),
             Self::Store(error) => error.is_unavailable() || error.is_full(),
             Self::Archive(error) => error.is_unavailable(),
             _ => false,
@@ -114,7 +114,7 @@ impl From<Error> for Status {
             }
             Error::Archive(archive) if archive.is_unavailable() => {
                 let error = &archive as &dyn std::error::Error;
-                tracing::warn!(error, "the archive does not answer");
+                tracing::warn!(error, "archive unavailable");
                 status::store_unavailable()
             }
             Error::Archive(archive) => {

@@ -8,15 +8,15 @@
 -- * Each comment of a post has a body, and there are no other bodies.
 -- * `pending` has each backlink update that a post in another partition may not have.
 -- * `outbox` has each post that may not have been delivered.
--- * If there is an archive, `unarchived` is its outbox: created and deleted posts and comments that
---   may not be archived. Tombstones stay there until they are archived.
--- * An evictable post, one that left its author's list for the archive, is in `retired` while it is
---   in Redis, and is not above the watermark `horizon`. The list then ends with the archive marker,
---   the member 0. Its score counts the author's unlisted posts.
+-- * If there is an archive, `archive_outbox` has each created or deleted post and comment that may
+--   not be archived. Tombstones stay there until they are archived.
+-- * An evictable post has left its author's list for the archive. It is in `evictable` while it is
+--   in Redis, and is not above `watermark`. The list then ends with the archive marker, the member
+--   0. Its score counts the author's unlisted posts.
 --
 -- Functions do not roll back: all checks come before the first write.
 
--- The outcomes of steps, numbered as in store/outcome.rs.
+-- The outcomes of steps, numbered as in store/decode.rs.
 local DONE, UNCHANGED, INCOMPLETE, NOT_FOUND, THROTTLED, ACCOUNT_DELETED = 0, 1, 2, 3, 4, 5
 
 -- Returns the member of `pending` for a repost and a post that counts it.
@@ -32,9 +32,9 @@ local IN_FLIGHT_SECONDS = 600
 
 -- Returns whether an update of a deleted repost may still be in flight: one with a recent
 -- tombstone.
-local function may_be_in_flight(unreposted)
+local function may_be_in_flight(repost_tombstones)
   local since = integer((now_ms() - IN_FLIGHT_SECONDS * 1000) * 4096)
-  return #redis.call('ZRANGE', unreposted, since, '+inf', 'BYSCORE', 'LIMIT', 0, 1) > 0
+  return #redis.call('ZRANGE', repost_tombstones, since, '+inf', 'BYSCORE', 'LIMIT', 0, 1) > 0
 end
 
 -- The score of the archive marker is one more than the number of the author's unlisted posts, and
@@ -55,9 +55,9 @@ local function add_unlisted(posts, change)
 end
 
 -- Adds an entry to the archive outbox, if it is enabled (see functions/archive.lua).
-local function enqueue(unarchived, stamp, what)
-  if redis.call('EXISTS', unarchived) == 1 then
-    redis.call('ZADD', unarchived, stamp, what)
+local function enqueue(archive_outbox, stamp, what)
+  if redis.call('EXISTS', archive_outbox) == 1 then
+    redis.call('ZADD', archive_outbox, stamp, what)
   end
 end
 
@@ -72,23 +72,23 @@ local function count(post, field, change)
   return now
 end
 
--- Checks a rate limit per minute, all of which may be used as a burst. Returns 0 and takes one
+-- Checks a rate limit per minute. All of it may be used as a burst. Returns 0 and takes one
 -- unit, or returns the milliseconds to wait. This is the generic cell rate algorithm of ITU-T
 -- I.371: the key holds the theoretical arrival time. In whole microseconds, rounded down: rounding
 -- up would make the last units of a burst wait.
-local function check_rate(pace, limit)
+local function check_rate(rate, limit)
   if limit == 0 then
     return 0
   end
   local now, interval = now_ms() * 1000, math.floor(MINUTE_US / limit)
-  local busy_until = tonumber(redis.call('GET', pace) or 0)
+  local busy_until = tonumber(redis.call('GET', rate) or 0)
   -- At most a minute ahead, even after the clock was set back.
   busy_until = math.max(now, math.min(busy_until, now + MINUTE_US))
   local wait = busy_until + interval - MINUTE_US - now
   if wait > 0 then
     return math.ceil(wait / 1000)
   end
-  redis.call('SET', pace, integer(busy_until + interval), 'EX', 60)
+  redis.call('SET', rate, integer(busy_until + interval), 'EX', 60)
   return 0
 end
 

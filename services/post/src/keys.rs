@@ -9,24 +9,24 @@
 //! | `post:{p}:comments:<id>` | zset | comments → their ids | with the post |
 //! | `post:{p}:comment_bodies:<id>` | hash | comment → its content | with the post |
 //! | `post:{p}:reposts:<id>` | zset | reposts → their ids | with the post |
-//! | `post:{p}:unreposted:<id>` | zset | tombstones: deleted reposts → when the post was notified (stamp) | 24 h |
+//! | `post:{p}:repost_tombstones:<id>` | zset | tombstones: deleted reposts → when the post was notified (stamp) | 24 h |
 //! | `post:{p}:posts:<author>` | zset | the author's posts → their ids; the archive marker 0, if the archive has more → 1 + the number of unlisted posts, 0 if not counted yet | while not empty |
 //! | `post:{p}:outbox` | zset | delivery outbox: posts to deliver to the timeline service → their ids | until delivered |
 //! | `post:{p}:pending` | zset | backlink updates to apply: `repost:R>T` → version | until confirmed |
-//! | `post:{p}:unarchived` | zset | archive outbox ([`OutboxEntry`](crate::store::OutboxEntry)) → stamp; `-` → 0 for good, if there is an archive | until archived |
-//! | `post:{p}:retired` | zset | evictable posts: those off their author's list → when they may be evicted (stamp) | until evicted |
-//! | `post:{p}:ended` | zset | tombstones of deleted unlisted posts → when (stamp) | 24 h |
-//! | `post:{p}:horizon` | string | eviction watermark: the newest post that ever became evictable | for ever |
+//! | `post:{p}:archive_outbox` | zset | changes to archive ([`OutboxEntry`](crate::store::OutboxEntry)) → stamp; `-` → 0 for good, if there is an archive | until archived |
+//! | `post:{p}:evictable` | zset | posts off their author's list → when they may be evicted (stamp) | until evicted |
+//! | `post:{p}:post_tombstones` | zset | tombstones: deleted unlisted posts → when (stamp) | 24 h |
+//! | `post:{p}:watermark` | string | eviction watermark: the newest post that ever became evictable | for ever |
 //! | `post:{p}:restoring:<id>` | string | lease on restoring the post: its holder | 10 s |
-//! | `post:{p}:restored_likes:<id>` · `restored_comments` · `restored_comment_bodies` · `restored_reposts` | as those without `restored_` | staged parts of a restore | 40 s |
-//! | `post:{0}:archiver` · `post:{0}:mover` · `post:{0}:eraser` | string | leases of the archiver, evictor and eraser: their holders | 10 s |
+//! | `post:{p}:staged_likes:<id>` · `staged_comments` · `staged_comment_bodies` · `staged_reposts` | as those without `staged_` | staged parts of a restore | 40 s |
+//! | `post:{0}:archiver` · `post:{0}:evictor` · `post:{0}:eraser` | string | leases of the archiver, evictor and eraser: their holders | 10 s |
 //! | `post:{0}:erasure` | string | the erasure run: id, stage and up to 500 accounts ([`erasure`](crate::erasure)) | until done |
-//! | `post:{p}:erasing` | string | the fence of the last erasure run: `1`, `2`: no evictions; `0`: lifted | for ever |
+//! | `post:{p}:erasure_fence` | string | the fence of the last erasure run: `1`, `2`: no evictions; `0`: lifted | for ever |
 //! | `post:{p}:request:<author>:<uuid>` | string | idempotency key: the post that a request made | 24 h |
 //! | `post:{p}:comment_admission:<author>:<uuid>` | string | idempotency key, in the author's partition: the post on which a request may comment | 24 h |
 //! | `post:{p}:comment_request:<author>:<uuid>` | string | idempotency key, in the post's partition: the comment that a request made | 24 h |
-//! | `post:{p}:pace:<author>` · `comment_pace:<author>` | string | rate limit of posts (comments), GCRA: the theoretical arrival time, in µs | a minute |
-//! | `post:{p}:restore_pace:<account>` | string | rate limit of restores, likewise | a minute |
+//! | `post:{p}:post_rate:<author>` · `comment_rate:<author>` | string | rate limit of posts (comments), GCRA: the theoretical arrival time, in µs | a minute |
+//! | `post:{p}:restore_rate:<account>` | string | rate limit of restores, likewise | a minute |
 //! | `post:{p}:clock` | string | the last tick of the partition's clock | for ever |
 //! | `post:{p}:authors` | set (intset) | the partition's authors, for scans | until forgotten |
 //! | `post:{p}:forgotten` | set (intset) | deleted accounts of the partition | for ever |
@@ -52,9 +52,9 @@ macro_rules! keys {
     };
 }
 
-keys!(PostId: post likes comments comment_bodies reposts unreposted restoring);
-keys!(PostId: restored_likes restored_comments restored_comment_bodies restored_reposts);
-keys!(UserId: posts pace comment_pace restore_pace);
+keys!(PostId: post likes comments comment_bodies reposts repost_tombstones restoring);
+keys!(PostId: staged_likes staged_comments staged_comment_bodies staged_reposts);
+keys!(UserId: posts post_rate comment_rate restore_rate);
 
 macro_rules! keys_of_partition {
     ($($name:ident)*) => {
@@ -68,7 +68,7 @@ macro_rules! keys_of_partition {
 }
 
 keys_of_partition!(outbox pending clock authors forgotten forgetting);
-keys_of_partition!(unarchived retired ended horizon erasing);
+keys_of_partition!(archive_outbox evictable post_tombstones watermark erasure_fence);
 
 /// Returns the post whose hash a key names.
 pub(crate) fn id_of_post(key: &[u8]) -> Option<PostId> {
@@ -78,6 +78,11 @@ pub(crate) fn id_of_post(key: &[u8]) -> Option<PostId> {
 /// Returns the keys of a post and its lists, in the order in which the functions take them.
 pub(crate) fn of_post(id: PostId) -> [String; 5] {
     [post(id), likes(id), comments(id), comment_bodies(id), reposts(id)]
+}
+
+/// Returns the keys of an account that are deleted with it, besides its list of posts.
+pub(crate) fn of_account(user: UserId) -> [String; 3] {
+    [post_rate(user), comment_rate(user), restore_rate(user)]
 }
 
 /// Returns the key of a job's lease or state.

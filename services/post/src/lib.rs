@@ -13,10 +13,6 @@
 mod archive;
 mod archiver;
 mod background;
-mod backlink;
-mod changes;
-mod comment;
-mod comments;
 mod config;
 mod delivery;
 mod entities;
@@ -25,14 +21,12 @@ mod error;
 mod evictor;
 mod forget;
 mod keys;
-mod lease;
-mod likes;
 mod metrics;
 mod post;
 mod posts;
+mod reactions;
 mod repair;
 mod rpc;
-mod snapshot;
 mod store;
 mod sweeper;
 mod tiered_store;
@@ -41,7 +35,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use microblog_chassis::{AddressError, Listening, Peer, Service, Worker, identity::CallAuthorizer};
+use microblog_chassis::{AddressError, CallAuthorizer, Peer, Service, ServiceListener, Worker};
 use microblog_keyspace as keyspace;
 use microblog_proto::post::{
     PostServiceGuard, PostServiceHandler,
@@ -50,24 +44,22 @@ use microblog_proto::post::{
 use tonic::service::Routes;
 
 pub use archive::{
-    Archive, Config as ArchiveConfig, Error as ArchiveError, OpenError, WriteTransaction,
+    Archive, Changes, Config as ArchiveConfig, Error as ArchiveError, OpenError, WriteTransaction,
 };
 pub use archiver::Archiver;
-pub use backlink::{Backlink, BacklinkUpdate};
-pub use changes::Changes;
-pub use comment::{Comment, CommentContent, Reply};
-pub use comments::Comments;
 pub use config::Config;
 pub use delivery::Delivery;
 pub use erasure::Eraser;
 pub use error::Error;
 pub use evictor::{Evictions, Evictor};
 pub use forget::forget_marked;
-pub use likes::Likes;
-pub use post::{Content, Counts, ListLengths, Origin, Post, PostPage, Root, WithRoot};
+pub use post::{
+    Backlink, BacklinkUpdate, Comment, CommentContent, Content, Counts, ListLengths, Origin, Post,
+    PostPage, Reply, Root, Snapshot, WithRoot,
+};
 pub use posts::Posts;
+pub use reactions::Reactions;
 pub use repair::Repair;
-pub use snapshot::Snapshot;
 pub use store::{
     AddedComment, CommentAdmission, Job, List, OutboxEntry, OutboxPage, PostCount, PostDeletion,
     Presence, Published, RestoreOutcome, Store,
@@ -131,8 +123,8 @@ pub async fn service(
 }
 
 /// Returns the listeners of the service's process.
-pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, StartError> {
+pub async fn listen(config: Config, worker: Worker) -> Result<Vec<ServiceListener>, StartError> {
     let timeline = Peer::remote(&config.timeline_url, &config.chassis)?;
     let service = service(&config, Some(timeline), worker).await?;
-    Ok(vec![Listening { address: config.listen, service }])
+    Ok(vec![ServiceListener { address: config.listen, service }])
 }

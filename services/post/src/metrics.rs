@@ -38,7 +38,7 @@ impl Metrics {
                 .with_unit("{change}")
                 .build(),
             evictable: meter
-                .u64_counter("microblog.post.archive.retired")
+                .u64_counter("microblog.post.archive.evictable")
                 .with_description("Posts that became evictable")
                 .with_unit("{post}")
                 .build(),

@@ -1,6 +1,7 @@
-//! The domain type of a post.
+//! The domain types: posts, reposts and comments.
 
-use microblog_domain::{PostId, UserId};
+use microblog_domain::{CommentId, PostId, UserId};
+use microblog_keyspace::Entry;
 
 /// The immutable content of a post.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,4 +97,70 @@ pub struct PostPage {
     pub ids: Vec<PostId>,
     /// The cursor: there may be more posts below it. `None` at the end.
     pub next: Option<PostId>,
+}
+
+/// A comment on a post.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Comment {
+    /// The id, which contains the time of creation.
+    pub id: CommentId,
+    /// The post.
+    pub post: PostId,
+    /// The content.
+    pub content: CommentContent,
+}
+
+/// The immutable content of a comment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommentContent {
+    /// The author.
+    pub author: UserId,
+    /// The text, which is not empty.
+    pub text: String,
+    /// The comment that this one replies to.
+    pub in_reply_to: Option<Reply>,
+}
+
+/// The comment that a reply answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Its id, on the same post.
+    pub to: CommentId,
+    /// Its author.
+    pub author: UserId,
+}
+
+/// A repost, and one of the posts that count it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Backlink {
+    /// The repost.
+    pub repost: PostId,
+    /// The post that counts it.
+    pub target: PostId,
+}
+
+/// An update of a backlink, sent to the target's partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BacklinkUpdate {
+    /// The backlink.
+    pub backlink: Backlink,
+    /// The version of the update: the repost's id, or the stamp of its deletion.
+    pub version: u64,
+    /// Whether the repost exists.
+    pub exists: bool,
+}
+
+/// A post with all entries of its lists, as of one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The post, without a viewer.
+    pub post: Post,
+    /// The eviction mark, a stamp. The snapshot with the later mark wins.
+    pub mark: u64,
+    /// Accounts that like it, and since when (stamp).
+    pub likes: Vec<Entry>,
+    /// The comments.
+    pub comments: Vec<Comment>,
+    /// The reposts.
+    pub reposts: Vec<PostId>,
 }

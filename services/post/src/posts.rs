@@ -25,10 +25,9 @@
 use microblog_domain::{IdMap, IdSet, PostId, RequestId, UserId};
 
 use crate::{
-    backlink::{Backlink, BacklinkUpdate},
     delivery::Delivery,
     error::Error,
-    post::{Content, Counts, Origin, Post, Root, WithRoot},
+    post::{Backlink, BacklinkUpdate, Content, Counts, Origin, Post, Root, WithRoot},
     store::{PostDeletion, Published},
     tiered_store::{ATTEMPTS, TieredStore},
 };

@@ -9,10 +9,9 @@ use microblog_domain::{CommentId, Partition, PostId, Repairs, UserId};
 use microblog_keyspace::Order;
 
 use crate::{
-    backlink::{Backlink, BacklinkUpdate},
     error::Error,
     evictor,
-    post::Post,
+    post::{Backlink, BacklinkUpdate, Post},
     posts::Posts,
     store::{List, PostCount, post_ids},
     tiered_store::TieredStore,
@@ -40,7 +39,7 @@ impl Repair {
     pub(crate) async fn repair_backlogs(&self, partition: Partition) -> Result<Repairs, Error> {
         let mut repairs = Repairs::default();
         let store = self.tiered.store();
-        for member in store.discard_unreadable(partition).await? {
+        for member in store.discard_malformed(partition).await? {
             repairs.add(format!("partition {partition}: malformed entry {member:?} is removed"));
         }
         for _ in 0..ROUNDS_MAX {
@@ -73,7 +72,7 @@ impl Repair {
         let store = self.tiered.store();
         for _ in 0..ROUNDS_MAX {
             let page = store.undelivered(&[(partition, 0)]).await?.into_iter().flatten().flatten();
-            let ids: Vec<PostId> = page.collect();
+            let ids: Vec<PostId> = page.map(|(id, _)| id).collect();
             if ids.is_empty() {
                 break;
             }

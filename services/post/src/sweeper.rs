@@ -5,14 +5,13 @@
 use std::time::Duration;
 
 use microblog_domain::PostId;
-use microblog_keyspace::Backlog;
+use microblog_keyspace::{Backlog, OUTBOX_PAGE_MAX};
 
 use crate::{
-    backlink::{Backlink, BacklinkUpdate},
     delivery::Delivery,
     error::Error,
+    post::{Backlink, BacklinkUpdate},
     posts::Posts,
-    store::Store,
     tiered_store::TieredStore,
 };
 
@@ -29,15 +28,15 @@ pub struct Sweeper {
     posts: Posts,
     delivery: Delivery,
     pending: Backlog<Option<(Backlink, u64)>>,
-    outbox: Backlog<Option<PostId>>,
+    outbox: Backlog<Option<(PostId, u64)>>,
 }
 
 impl Sweeper {
     /// Returns a sweeper that has seen no entries.
     pub fn new(tiered: TieredStore, delivery: Delivery) -> Self {
         let posts = Posts::new(tiered.clone(), delivery.clone());
-        let pending = Backlog::new(Store::BACKLOG_PAGE_MAX).measured("post reposts");
-        let outbox = Backlog::new(Store::BACKLOG_PAGE_MAX).measured("post outbox");
+        let pending = Backlog::new(OUTBOX_PAGE_MAX).measured("post reposts");
+        let outbox = Backlog::new(OUTBOX_PAGE_MAX).measured("post outbox");
         Self { tiered, posts, delivery, pending, outbox }
     }
 
@@ -69,8 +68,8 @@ impl Sweeper {
     /// more than `stale_after` ago.
     pub async fn deliver(&mut self, stale_after: Duration) -> Result<(), Error> {
         let pages = self.tiered.store().undelivered(&self.outbox.places()).await?;
-        let stale: Vec<_> =
-            self.outbox.left_behind(pages, stale_after).into_iter().flatten().collect();
+        let stale = self.outbox.left_behind(pages, stale_after).into_iter().flatten();
+        let stale: Vec<_> = stale.map(|(post, _)| post).collect();
         self.delivery.deliver(&stale).await
     }
 }

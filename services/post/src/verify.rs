@@ -12,6 +12,10 @@
 //! violations: Redis is authoritative until the archiver writes them. Nor are accounts that are
 //! being erased, which takes minutes.
 
+use futures::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
 use microblog_domain::{Partition, PostId, Repairs, UserId, Violations};
 
 use crate::{
@@ -52,8 +56,46 @@ impl Report {
     }
 }
 
-/// Checks all posts of a partition, and repairs violations.
-pub(crate) async fn repaired_partition(
+/// Checks one author's posts, or all posts of one partition after another; repairs violations on
+/// request.
+pub(crate) async fn reports(
+    tiered: TieredStore,
+    repair: Option<Repair>,
+    user: Option<UserId>,
+) -> Result<BoxStream<'static, Result<Report, Error>>, Error> {
+    // The clocks come first, since repairs issue stamps.
+    let clocks = match repair {
+        Some(_) => Some(tiered.store().repair_clocks().await?),
+        None => None,
+    };
+    let clocks = clocks.map(|repairs| Ok(Report { repairs, ..Report::default() }));
+    let parts: Vec<_> = match user {
+        Some(user) => vec![Part::Author(user)],
+        None => Partition::all().map(Part::Partition).collect(),
+    };
+    let reports = stream::iter(parts).then(move |part| {
+        let (tiered, repair) = (tiered.clone(), repair.clone());
+        async move {
+            match (part, &repair) {
+                (Part::Partition(at), Some(repair)) => {
+                    repaired_partition(&tiered, repair, at).await
+                }
+                (Part::Partition(at), None) => partition(&tiered, at).await,
+                (Part::Author(user), Some(repair)) => repaired_author(&tiered, repair, user).await,
+                (Part::Author(user), None) => author(&tiered, user).await,
+            }
+        }
+    });
+    Ok(stream::iter(clocks).chain(reports).boxed())
+}
+
+enum Part {
+    Partition(Partition),
+    Author(UserId),
+}
+
+// Checks all posts of a partition, and repairs violations.
+async fn repaired_partition(
     tiered: &TieredStore,
     repair: &Repair,
     partition: Partition,
@@ -76,8 +118,8 @@ pub(crate) async fn repaired_partition(
     }
 }
 
-/// Checks one author's posts, and repairs violations.
-pub(crate) async fn repaired_author(
+// Checks one author's posts, and repairs violations.
+async fn repaired_author(
     tiered: &TieredStore,
     repair: &Repair,
     author: UserId,
@@ -114,8 +156,8 @@ pub async fn partition(tiered: &TieredStore, partition: Partition) -> Result<Rep
     }
 }
 
-/// Checks one author's posts.
-pub(crate) async fn author(tiered: &TieredStore, author: UserId) -> Result<Report, Error> {
+// Checks one author's posts.
+async fn author(tiered: &TieredStore, author: UserId) -> Result<Report, Error> {
     let mut report = Report::default();
     let (mut after, mut listed) = (None, 0);
     loop {

@@ -1,17 +1,17 @@
 //! Conversion between wire types and domain types, with validation of requests.
 
 use microblog_domain::{
-    BATCH_MAX, CommentId, Fields, Invalid, PostId, RequestId, Stamp, UserId,
+    BATCH_MAX, CommentId, FieldErrors, Invalid, PostId, RequestId, Scope, Stamp, UserId,
     text::{self, Lines},
 };
-use microblog_keyspace::{Entry, Order};
+use microblog_keyspace::{Entry, Order, Page};
 use microblog_proto::post as pb;
+use prost::Message;
 
 use crate::{
-    comment::Comment,
     entities::{self, Entity, Target},
     error::Error,
-    post::{Post, Root, WithRoot},
+    post::{Comment, Post, Root, WithRoot},
     verify::Report,
 };
 
@@ -44,7 +44,7 @@ pub(crate) struct NewComment {
 
 /// Decodes a new post.
 pub(crate) fn new_post(request: &pb::CreatePostRequest) -> Result<NewPost, Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let author = fields.read(UserId::parse("author_id", request.author_id));
     let id = fields.read(RequestId::parse("request_id", &request.request_id));
     let text = fields.read(non_empty_text(&request.text));
@@ -55,7 +55,7 @@ pub(crate) fn new_post(request: &pb::CreatePostRequest) -> Result<NewPost, Error
 
 /// Decodes a new repost, which may have no text.
 pub(crate) fn new_repost(request: &pb::RepostRequest) -> Result<NewRepost, Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let author = fields.read(UserId::parse("author_id", request.author_id));
     let id = fields.read(RequestId::parse("request_id", &request.request_id));
     let reposted = fields.read(PostId::parse("post_id", request.post_id));
@@ -69,7 +69,7 @@ pub(crate) fn new_repost(request: &pb::RepostRequest) -> Result<NewRepost, Error
 
 /// Decodes a new comment.
 pub(crate) fn new_comment(request: &pb::AddCommentRequest) -> Result<NewComment, Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let author = fields.read(UserId::parse("author_id", request.author_id));
     let id = fields.read(RequestId::parse("request_id", &request.request_id));
     let post = fields.read(PostId::parse("post_id", request.post_id));
@@ -95,7 +95,7 @@ pub(crate) fn both<A, B>(
     first: Result<A, Invalid>,
     second: Result<B, Invalid>,
 ) -> Result<(A, B), Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let made = fields.read(first).zip(fields.read(second));
     fields.finish(made).map_err(Error::Invalid)
 }
@@ -106,7 +106,7 @@ pub(crate) fn three<A, B, C>(
     second: Result<B, Invalid>,
     third: Result<C, Invalid>,
 ) -> Result<((A, B), C), Error> {
-    let mut fields = Fields::default();
+    let mut fields = FieldErrors::default();
     let made = fields.read(first).zip(fields.read(second));
     let made = made.zip(fields.read(third));
     fields.finish(made).map_err(Error::Invalid)
@@ -133,6 +133,11 @@ pub(crate) fn before(id: u64) -> Result<Option<PostId>, Invalid> {
         0 => Ok(None),
         id => PostId::parse("before_id", id).map(Some),
     }
+}
+
+/// Decodes a page token.
+pub(crate) fn after(scope: Scope, token: &str) -> Result<Option<Entry>, Error> {
+    Ok(Entry::from_token(scope, token)?)
 }
 
 /// Decodes the order of comments.
@@ -237,4 +242,29 @@ pub(crate) fn report(report: Report) -> pb::VerifyResponse {
         accounts_being_erased: report.erasing,
         repaired: report.repairs.into_vec(),
     }
+}
+
+/// The most bytes of a page's entries: half of gRPC's default limit of a received message (4 MiB).
+/// Pages rarely reach it, since texts are rarely as long as allowed.
+const PAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// Truncates a page that is too large for one message; the next page begins there.
+pub(crate) fn fit<T: Message>(page: &mut Page, entries: &mut Vec<T>, id: impl Fn(&T) -> u64) {
+    let kept = fitting(entries);
+    if let Some(cut) = entries.get(kept).map(id) {
+        let place = page.entries.iter().position(|entry| entry.member == cut);
+        page.entries.truncate(place.unwrap_or_default());
+        page.more = true;
+        entries.truncate(kept);
+    }
+}
+
+/// Returns how many entries fit into one message. A single one always fits.
+pub(crate) fn fitting<T: Message>(entries: &[T]) -> usize {
+    let mut bytes = 0;
+    let fits = |entry: &&T| {
+        bytes += entry.encoded_len();
+        bytes <= PAGE_BYTES_MAX
+    };
+    entries.iter().take_while(fits).count()
 }

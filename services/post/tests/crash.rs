@@ -235,8 +235,8 @@ async fn redis_killed_under_load_loses_nothing_and_the_service_recovers() {
         for _ in 0..2 {
             load.tally.goes_well(400).await;
             deployed.redis.kill();
-            let away = async || !process.is_serving().await;
-            testkit::eventually("health notices", PATIENCE, away).await;
+            let is_unavailable = async || !process.is_serving().await;
+            testkit::eventually("health reports the outage", PATIENCE, is_unavailable).await;
             deployed.redis.restart().await;
             load.tally.goes_well(400).await;
             let back = async || process.is_serving().await;

@@ -102,7 +102,7 @@ async fn a_repeated_request_completes_the_saga() {
 
 #[tokio::test]
 async fn a_repeated_request_notifies_the_remaining_targets() {
-    for told in 0..2 {
+    for target in 0..2 {
         let system = System::start_without_jobs(Topology::Single).await;
         let root = system.create(id(1), "root").await.unwrap();
         let first = system.repost(id(2), root.id).await.unwrap();
@@ -113,7 +113,7 @@ async fn a_repeated_request_notifies_the_remaining_targets() {
         let published = system.store.publish(&content, parsed(&request)).await.unwrap();
         let Published::New(repost) = published else { panic!("{published:?}") };
         system.store.delivered(&[repost]).await.unwrap();
-        let backlink = Backlink { repost, target: [root, first][told] };
+        let backlink = Backlink { repost, target: [root, first][target] };
         let change = BacklinkUpdate { backlink, version: repost.get(), exists: true };
         system.store.notify(&[change]).await.unwrap();
         system.store.confirm(&[change]).await.unwrap();

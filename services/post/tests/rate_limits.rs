@@ -22,13 +22,13 @@ const LONG_AGO: u64 = 1;
 
 /// The limited operation.
 #[derive(Clone, Copy, Debug)]
-enum Pace {
+enum Operation {
     Posts,
     Comments,
 }
 
-impl Pace {
-    fn limit(self, limit: u32) -> String {
+impl Operation {
+    fn flag(self, limit: u32) -> String {
         match self {
             Self::Posts => format!("--posts-per-minute={limit}"),
             Self::Comments => format!("--comments-per-minute={limit}"),
@@ -44,8 +44,8 @@ impl Pace {
 
     fn key(self, author: u64) -> String {
         let kind = match self {
-            Self::Posts => "pace",
-            Self::Comments => "comment_pace",
+            Self::Posts => "post_rate",
+            Self::Comments => "comment_rate",
         };
         format!("post:{{{}}}:{kind}:{}", user(author).partition(), id(author))
     }
@@ -54,27 +54,27 @@ impl Pace {
 /// A service with a limit, and a post to comment on.
 struct Limited {
     system: System,
-    pace: Pace,
+    operation: Operation,
     post: u64,
 }
 
 impl Limited {
-    async fn start(pace: Pace, limit: u32) -> Self {
-        let system = System::start_with(Topology::Single, &[&pace.limit(limit)]).await;
+    async fn start(operation: Operation, limit: u32) -> Self {
+        let system = System::start_with(Topology::Single, &[&operation.flag(limit)]).await;
         let post = system.create(id(99), "discuss").await.unwrap().id;
-        Self { system, pace, post }
+        Self { system, operation, post }
     }
 
     /// Posts or comments with an idempotency key.
     async fn write(&self, author: u64, request: &str) -> Result<u64, Status> {
         let (author_id, request_id, text) = (id(author), request.to_owned(), "hello".to_owned());
         let mut client = self.system.client.clone();
-        match self.pace {
-            Pace::Posts => {
+        match self.operation {
+            Operation::Posts => {
                 let request = pb::CreatePostRequest { author_id, request_id, text };
                 Ok(client.create_post(request).await?.into_inner().post.unwrap().id)
             }
-            Pace::Comments => {
+            Operation::Comments => {
                 let (post_id, in_reply_to_id) = (self.post, 0);
                 let request =
                     pb::AddCommentRequest { author_id, request_id, post_id, text, in_reply_to_id };
@@ -90,7 +90,7 @@ impl Limited {
     /// Asserts how long an account has to wait, less the time that has passed.
     async fn waits(&self, author: u64, longest: Duration) {
         let status = self.write_new(author).await;
-        let status = assert_rejected(status, Code::ResourceExhausted, self.pace.reason());
+        let status = assert_rejected(status, Code::ResourceExhausted, self.operation.reason());
         let wait = status.get_details_retry_info().unwrap().retry_delay.unwrap();
         assert!(wait > longest / 2 && wait <= longest, "{wait:?}");
     }
@@ -98,7 +98,7 @@ impl Limited {
     /// Sets the theoretical arrival time of an account, relative to its current value.
     async fn set(&self, author: u64, change: impl Fn(u64) -> u64) {
         let mut admin = self.system.redis.nodes()[0].admin().await;
-        let key = self.pace.key(author);
+        let key = self.operation.key(author);
         let busy_until: u64 = redis::cmd("GET").arg(&key).query_async(&mut admin).await.unwrap();
         let set = redis::cmd("SET").arg(&key).arg(change(busy_until)).take();
         set.exec_async(&mut admin).await.unwrap();
@@ -106,9 +106,9 @@ impl Limited {
 }
 
 #[tokio::test]
-async fn a_burst_of_the_whole_limit_is_followed_by_an_even_pace() {
-    for pace in [Pace::Posts, Pace::Comments] {
-        let limited = Limited::start(pace, 5).await;
+async fn a_burst_of_the_whole_limit_is_followed_by_an_even_rate() {
+    for operation in [Operation::Posts, Operation::Comments] {
+        let limited = Limited::start(operation, 5).await;
         let mut made = Vec::new();
         for _ in 0..5 {
             let request = request_id();
@@ -119,7 +119,7 @@ async fn a_burst_of_the_whole_limit_is_followed_by_an_even_pace() {
         // Other accounts have their own limits, and a repeated request is not limited.
         limited.write_new(2).await.unwrap();
         for (id, request) in &made {
-            assert_eq!(limited.write(1, request).await.unwrap(), *id, "{pace:?}");
+            assert_eq!(limited.write(1, request).await.unwrap(), *id, "{operation:?}");
         }
         // Simulates that time has passed.
         limited.set(1, |busy_until| busy_until - 12_000_000).await;
@@ -134,13 +134,13 @@ async fn a_burst_of_the_whole_limit_is_followed_by_an_even_pace() {
 
 #[tokio::test]
 async fn a_throttled_request_may_be_repeated_with_its_id() {
-    for pace in [Pace::Posts, Pace::Comments] {
-        let limited = Limited::start(pace, 1).await;
+    for operation in [Operation::Posts, Operation::Comments] {
+        let limited = Limited::start(operation, 1).await;
         limited.write_new(1).await.unwrap();
         let request = request_id();
         for _ in 0..3 {
             let status = limited.write(1, &request).await;
-            assert_rejected(status, Code::ResourceExhausted, pace.reason());
+            assert_rejected(status, Code::ResourceExhausted, operation.reason());
         }
         limited.set(1, |busy_until| busy_until - 60_000_000).await;
         let made = limited.write(1, &request).await.unwrap();
@@ -150,7 +150,7 @@ async fn a_throttled_request_may_be_repeated_with_its_id() {
 
 #[tokio::test]
 async fn reposts_count_as_posts() {
-    let limited = Limited::start(Pace::Posts, 2).await;
+    let limited = Limited::start(Operation::Posts, 2).await;
     let system = &limited.system;
     let post = limited.write_new(1).await.unwrap();
     system.repost(id(1), post).await.unwrap();
@@ -165,7 +165,7 @@ async fn reposts_count_as_posts() {
 #[tokio::test]
 async fn a_limit_that_does_not_divide_a_minute_is_exact() {
     const LIMIT: usize = 1_100;
-    let flag = Pace::Posts.limit(1_100);
+    let flag = Operation::Posts.flag(1_100);
     let system = System::start_with(Topology::Single, &[&flag]).await;
     let content = Content { author: user(1), text: "hello".to_owned(), origin: None };
     let publish = |_| async {
@@ -180,8 +180,8 @@ async fn a_limit_that_does_not_divide_a_minute_is_exact() {
 
 #[tokio::test]
 async fn a_clock_that_went_back_extends_no_wait_beyond_a_minute() {
-    for pace in [Pace::Posts, Pace::Comments] {
-        let limited = Limited::start(pace, 5).await;
+    for operation in [Operation::Posts, Operation::Comments] {
+        let limited = Limited::start(operation, 5).await;
         limited.write_new(1).await.unwrap();
         limited.set(1, |_| FAR_AHEAD).await;
         limited.waits(1, MINUTE / 5).await;
@@ -190,8 +190,8 @@ async fn a_clock_that_went_back_extends_no_wait_beyond_a_minute() {
 
 #[tokio::test]
 async fn inactivity_does_not_increase_the_burst() {
-    for pace in [Pace::Posts, Pace::Comments] {
-        let limited = Limited::start(pace, 3).await;
+    for operation in [Operation::Posts, Operation::Comments] {
+        let limited = Limited::start(operation, 3).await;
         limited.write_new(1).await.unwrap();
         limited.set(1, |_| LONG_AGO).await;
         for _ in 0..3 {
@@ -203,11 +203,11 @@ async fn inactivity_does_not_increase_the_burst() {
 
 #[tokio::test]
 async fn rate_limit_keys_expire_after_a_minute() {
-    for pace in [Pace::Posts, Pace::Comments] {
-        let limited = Limited::start(pace, 5).await;
+    for operation in [Operation::Posts, Operation::Comments] {
+        let limited = Limited::start(operation, 5).await;
         limited.write_new(1).await.unwrap();
         let mut admin = limited.system.redis.nodes()[0].admin().await;
-        let pttl = redis::cmd("PTTL").arg(pace.key(1)).take();
+        let pttl = redis::cmd("PTTL").arg(operation.key(1)).take();
         let left: i64 = pttl.query_async(&mut admin).await.unwrap();
         assert!((50_000..=60_000).contains(&left), "{left} ms");
     }
@@ -215,13 +215,13 @@ async fn rate_limit_keys_expire_after_a_minute() {
 
 #[tokio::test]
 async fn without_a_limit_no_key_is_stored() {
-    for pace in [Pace::Posts, Pace::Comments] {
-        let limited = Limited::start(pace, 0).await;
+    for operation in [Operation::Posts, Operation::Comments] {
+        let limited = Limited::start(operation, 0).await;
         for _ in 0..70 {
             limited.write_new(1).await.unwrap();
         }
         let mut admin = limited.system.redis.nodes()[0].admin().await;
-        let exists = redis::cmd("EXISTS").arg(pace.key(1)).take();
+        let exists = redis::cmd("EXISTS").arg(operation.key(1)).take();
         let exists: bool = exists.query_async(&mut admin).await.unwrap();
         assert!(!exists);
     }

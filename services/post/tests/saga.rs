@@ -128,13 +128,13 @@ async fn a_repost_that_is_notified_twice_counts_once() {
 
 #[tokio::test]
 async fn a_late_notification_does_not_bring_a_deleted_repost_back() {
-    for was_told_before in [true, false] {
+    for was_notified_before in [true, false] {
         let system = System::start_without_jobs(Topology::Single).await;
         let root = system.create(id(1), "root").await.unwrap();
         let content = content(user(2), root.id, root.id);
         let repost = publish(&system, &content).await;
         let came = changes(repost, &content, repost.get(), true);
-        if was_told_before {
+        if was_notified_before {
             system.store.notify(&came).await.unwrap();
             system.store.confirm(&came).await.unwrap();
         }
@@ -145,7 +145,7 @@ async fn a_late_notification_does_not_bring_a_deleted_repost_back() {
         assert_eq!(reposts(&system, root.id).await, 0);
         has_no_violations(&system).await;
 
-        let key = format!("post:{{{}}}:unreposted:{}", user(1).partition(), root.id);
+        let key = format!("post:{{{}}}:repost_tombstones:{}", user(1).partition(), root.id);
         let mut admin = system.redis.nodes()[0].admin().await;
         let ttl: i64 = redis::cmd("TTL").arg(key).query_async(&mut admin).await.unwrap();
         assert!((86_000..=86_400).contains(&ttl), "not for a day, but {ttl} s");
@@ -157,7 +157,7 @@ async fn tombstones_of_reposts_expire_after_a_day() {
     let system = System::start_without_jobs(Topology::Single).await;
     let root = system.create(id(1), "root").await.unwrap();
     let repost = system.repost(id(2), root.id).await.unwrap();
-    let key = format!("post:{{{}}}:unreposted:{}", user(1).partition(), root.id);
+    let key = format!("post:{{{}}}:repost_tombstones:{}", user(1).partition(), root.id);
     let mut admin = system.redis.nodes()[0].admin().await;
     let old = redis::cmd("ZADD").arg(&key).arg(1).arg(id(98)).arg(2).arg(id(99)).take();
     old.exec_async(&mut admin).await.unwrap();
@@ -197,9 +197,9 @@ async fn a_concurrent_deletion_completes_the_notifications_of_the_other() {
     let (repost, content) = (support::post(second.id), content(user(3), root.id, first.id));
     let went = delete(&system, repost, &content).await;
     // The other call saw the post before. One of two posts may be notified by then.
-    for told in [&went[..0], &went[..1]] {
-        system.store.notify(told).await.unwrap();
-        system.store.confirm(told).await.unwrap();
+    for notified in [&went[..0], &went[..1]] {
+        system.store.notify(notified).await.unwrap();
+        system.store.confirm(notified).await.unwrap();
         assert_eq!(delete(&system, repost, &content).await, went);
     }
     system.store.notify(&went).await.unwrap();
@@ -272,7 +272,7 @@ async fn a_deleted_post_leaves_only_idempotency_keys() {
     system.delete(id(2), first.id).await.unwrap();
     let of_post = keys(&system, &format!("*:{}", post.id)).await;
     let kinds: Vec<_> = of_post.iter().map(|key| key.split_once(':').unwrap().0).collect();
-    let expected = ["comment_bodies", "comments", "likes", "post", "reposts", "unreposted"];
+    let expected = ["comment_bodies", "comments", "likes", "post", "repost_tombstones", "reposts"];
     assert_eq!(kinds, expected);
 
     system.delete(id(1), post.id).await.unwrap();

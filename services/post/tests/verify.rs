@@ -85,7 +85,7 @@ async fn a_missing_backlink_or_a_wrong_tombstone_is_repaired() {
     let mut admin = system.redis.nodes()[0].admin().await;
     for damage in [
         cmd("ZREM").arg(key("reposts", root)).arg(repost),
-        cmd("ZADD").arg(key("unreposted", root)).arg(repost + 4096).arg(repost),
+        cmd("ZADD").arg(key("repost_tombstones", root)).arg(repost + 4096).arg(repost),
         cmd("HDEL").arg(key("post", root)).arg("r"),
         // Bodies without comments.
         cmd("HSET").arg(key("comment_bodies", root)).arg(7).arg("text"),
@@ -104,9 +104,9 @@ async fn archive_outbox_entries_are_counted_and_no_violation() {
     let system = System::start_without_jobs(Single).await;
     let post = system.create(id(1), "a post").await.unwrap().id;
     let mut admin = system.redis.nodes()[0].admin().await;
-    let unarchived = format!("post:{{{}}}:unarchived", support::user(1).partition());
+    let archive_outbox = format!("post:{{{}}}:archive_outbox", support::user(1).partition());
     let mut note = cmd("ZADD");
-    note.arg(unarchived).arg(0).arg("-").arg(post).arg(format!("p{post}"));
+    note.arg(archive_outbox).arg(0).arg("-").arg(post).arg(format!("p{post}"));
     note.exec_async(&mut admin).await.unwrap();
     let request = pb::VerifyRequest::default();
     let mut reports = system.client.clone().verify(request).await.unwrap().into_inner();

@@ -45,7 +45,7 @@ pub(crate) async fn forget(store: &Store, edges: &EdgeSaga, user: UserId) -> Res
         }
     }
     // If an edge was added meanwhile, the account stays marked for the next round.
-    store.forgot(user).await?;
+    store.finish_forgetting(user).await?;
     Ok(())
 }
 

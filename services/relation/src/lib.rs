@@ -23,7 +23,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use microblog_chassis::{Listening, Service, Worker, identity::CallAuthorizer};
+use microblog_chassis::{CallAuthorizer, Service, ServiceListener, Worker};
 use microblog_keyspace as keyspace;
 use microblog_proto::relation::{
     RelationServiceGuard, RelationServiceHandler,
@@ -60,7 +60,10 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, keyspac
 }
 
 /// Returns the listeners of this service's process.
-pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, keyspace::Error> {
+pub async fn listen(
+    config: Config,
+    worker: Worker,
+) -> Result<Vec<ServiceListener>, keyspace::Error> {
     let service = service(&config, worker).await?;
-    Ok(vec![Listening { address: config.listen, service }])
+    Ok(vec![ServiceListener { address: config.listen, service }])
 }

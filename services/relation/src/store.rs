@@ -23,7 +23,6 @@ const LIBRARY: Library = Library {
         include_str!("functions.lua"),
         include_str!("functions/follows.lua"),
         include_str!("functions/blocks.lua"),
-        include_str!("functions/forget.lua"),
     ),
 };
 

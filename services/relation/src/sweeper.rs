@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use microblog_keyspace::Backlog;
+use microblog_keyspace::{Backlog, OUTBOX_PAGE_MAX};
 
 use crate::{
     edge_saga::EdgeSaga,
@@ -30,7 +30,7 @@ pub struct Sweeper {
 impl Sweeper {
     /// Returns a sweeper without any history.
     pub fn new(store: Store) -> Self {
-        let backlog = Backlog::new(Store::OUTBOX_PAGE_MAX).measured("relation pending");
+        let backlog = Backlog::new(OUTBOX_PAGE_MAX).measured("relation pending");
         let edges = EdgeSaga::new(store.clone());
         Self { store, edges, backlog }
     }

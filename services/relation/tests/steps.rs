@@ -6,8 +6,9 @@ mod support;
 
 use std::time::Duration;
 
+use microblog_keyspace::OUTBOX_PAGE_MAX;
 use microblog_proto::{common::ErrorReason, relation as pb};
-use microblog_relation::{Edge, Store, Sweeper, Targets};
+use microblog_relation::{Edge, Sweeper, Targets};
 use microblog_testkit::{Store as Redis, Topology, redis};
 use support::{System, id, user};
 
@@ -58,7 +59,7 @@ async fn a_repeated_call_completes_a_crashed_one() {
 #[tokio::test]
 async fn the_sweeper_completes_more_than_a_page_per_partition() {
     // Exactly one page, and more than two.
-    for left in [Store::OUTBOX_PAGE_MAX as u64, 2 * Store::OUTBOX_PAGE_MAX as u64 + 50] {
+    for left in [OUTBOX_PAGE_MAX as u64, 2 * OUTBOX_PAGE_MAX as u64 + 50] {
         let system = System::start(Topology::Single).await;
         for targets in (2..2 + left).map(user).collect::<Vec<_>>().chunks(100) {
             let group = Targets { user: user(1), targets: targets.to_vec() };
@@ -77,7 +78,7 @@ async fn malformed_outbox_entries_do_not_block_the_sweeper() {
     // A full page of malformed entries, older than any change.
     let mut damage = redis::cmd("ZADD");
     damage.arg(format!("rel:{{{}}}:pending", ONE.from.partition()));
-    for n in 0..Store::OUTBOX_PAGE_MAX {
+    for n in 0..OUTBOX_PAGE_MAX {
         damage.arg(0).arg(format!("damaged:{n}"));
     }
     let () = damage.query_async(&mut admin).await.unwrap();

@@ -42,7 +42,7 @@ impl Error {
     pub(crate) fn is_outage(&self) -> bool {
         match self {
             Self::Store(error) => error.is_unavailable() || error.is_full(),
-            Self::Relation(status) => status::is_outage(status),
+            Self::Relation(status) => status::is_service_unavailable(status),
             Self::BeingBuilt => true,
             Self::Invalid(_) | Self::Token { .. } => false,
         }

@@ -34,7 +34,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use microblog_chassis::{AddressError, Listening, Peer, Service, Worker, identity::CallAuthorizer};
+use microblog_chassis::{AddressError, CallAuthorizer, Peer, Service, ServiceListener, Worker};
 use microblog_keyspace as keyspace;
 use microblog_proto::timeline::{
     TimelineServiceGuard, TimelineServiceHandler,
@@ -98,8 +98,8 @@ pub async fn service(
 }
 
 /// Returns the listeners of this service's process.
-pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, StartError> {
+pub async fn listen(config: Config, worker: Worker) -> Result<Vec<ServiceListener>, StartError> {
     let relation = Peer::remote(&config.relation_url, &config.chassis)?;
     let service = service(&config, relation, worker).await?;
-    Ok(vec![Listening { address: config.listen, service }])
+    Ok(vec![ServiceListener { address: config.listen, service }])
 }

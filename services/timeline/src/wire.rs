@@ -1,6 +1,8 @@
 //! Conversion between wire types and domain types, with validation of requests.
 
-use microblog_domain::{BATCH_MAX, Fields, Invalid, PageSize, PostId, Scope, TokenError, UserId};
+use microblog_domain::{
+    BATCH_MAX, FieldErrors, Invalid, PageSize, PostId, Scope, TokenError, UserId,
+};
 use microblog_proto::{relation, timeline as pb};
 
 use crate::{
@@ -32,7 +34,7 @@ pub(crate) struct PageResponse {
 impl PageRequest<'_> {
     /// Decodes the user and the page query.
     pub(crate) fn decode(&self) -> Result<(UserId, PageQuery), Error> {
-        let mut fields = Fields::default();
+        let mut fields = FieldErrors::default();
         let user = fields.read(UserId::parse("user_id", self.user_id));
         let size = fields.read(PageSize::parse(self.page_size));
         let (user, size) = fields.finish(user.zip(size)).map_err(Error::Invalid)?;

@@ -6,8 +6,12 @@ use std::{collections::HashSet, future::Future, time::Duration};
 use microblog_domain::UserId;
 
 use crate::{
-    ClaimOwner, Error, Hasher, Identifier, Name, Password, ProfileField, Record, State, Store,
-    User, store::intact,
+    error::Error,
+    identifier::Identifier,
+    name::Name,
+    password::{Hasher, Password},
+    profile::{ProfileField, Record, State, User},
+    store::{ClaimOwner, Store, intact},
 };
 
 /// The rules of the service, with their dependencies.
@@ -129,7 +133,7 @@ impl Accounts {
             let deleted = intact(record.claims(), "an account")?;
             let hold = accounts.freed_name_hold;
             accounts.store.release(std::slice::from_ref(&deleted), hold).await?;
-            accounts.store.forget_attempts(&deleted.email).await
+            accounts.store.reset_attempts(&deleted.email).await
         })
         .await
     }
@@ -147,7 +151,7 @@ impl Accounts {
             match store.deleted(id).await {
                 Ok(Some(deleted)) => {
                     store.release(std::slice::from_ref(&deleted), hold).await?;
-                    store.forget_attempts(&deleted.email).await?;
+                    store.reset_attempts(&deleted.email).await?;
                 }
                 Ok(None) => {}
                 // Its claims are unknown, but stale: they can be taken over.

@@ -3,8 +3,11 @@
 use microblog_domain::UserId;
 
 use crate::{
-    Accounts, Error, Login, Password, Permit, Record, State,
-    accounts::write,
+    accounts::{Accounts, write},
+    error::Error,
+    login::Login,
+    password::{Password, Permit},
+    profile::{Record, State},
     store::{Attempt, ClaimOwner, decoy, intact},
 };
 

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_address_is_refused() {
+    fn invalid_addresses_are_rejected() {
         let long = format!("{}@{}.example.org", "a".repeat(60), "b.".repeat(100));
         for text in [
             "",

@@ -3,42 +3,80 @@
 -- checks come before the first write. `issue`, `integer` and `now_ms` are from the keyspace's
 -- prelude; an `issuer` is the argument of `issue`.
 --
--- A profile with a `card` is an account. Without one, `state` has its state, and `draft` the texts
--- of a card, which are not public:
+-- A profile with a `card` is an account. Without one, `state` has its state, and `draft` a card that
+-- is not public:
 --   pending    a running registration
 --   aborted    an aborted registration, whose claims are being released
 --   deleted    a deleted account, with only the claims to release
 -- Without a profile there is no account, and never will be, since ids are never issued twice.
 
--- A card is the public part of an account as one text: these parts in this order, empty if missing,
--- with a separator that no text contains. `store/card.rs` has the same encoding in Rust.
-local PARTS = { 'name', 'display_name', 'bio', 'avatar_url', 'location' }
-local SEPARATOR = '\31'
-local EACH = '([^' .. SEPARATOR .. ']*)' .. SEPARATOR
+-- A card is a protobuf message, defined in `store/card.rs`. It is changed field by field here, so
+-- that fields of other versions stay as they are.
 
--- Decodes a card or draft; nil if it is missing or damaged.
-local function split(card)
-  local texts = {}
-  for text in string.gmatch((card or '') .. SEPARATOR, EACH) do
-    texts[#texts + 1] = text
+-- The tag of a card's name: field 1, length-delimited. A tag is the field's number * 8 + its wire
+-- type.
+local NAME = 10
+
+-- Decodes the varint at a position. Returns its value, which is exact below 2^53, and the position
+-- behind it; nothing if it is malformed.
+local function varint(message, at)
+  local value = 0
+  for i = 0, 9 do
+    local byte = string.byte(message, at + i)
+    if not byte then
+      return nil
+    end
+    value = value + byte % 128 * 128 ^ i
+    if byte < 128 then
+      return value, at + i + 1
+    end
   end
-  if #texts ~= #PARTS then
-    return nil
-  end
-  local parts = {}
-  for i, part in ipairs(PARTS) do
-    parts[part] = texts[i]
-  end
-  return parts
 end
 
--- Encodes a card.
-local function join(parts)
-  local texts = {}
-  for i, part in ipairs(PARTS) do
-    texts[i] = parts[part] or ''
+-- Returns the position behind the field value at a position, and whether the value is empty;
+-- nothing if it is malformed, or a group.
+local function skip(message, wire_type, at)
+  if wire_type == 0 then
+    local _, past = varint(message, at)
+    return past, false
+  elseif wire_type == 1 then
+    return at + 8, false
+  elseif wire_type == 2 then
+    local length, start = varint(message, at)
+    return length and start + length, length == 0
+  elseif wire_type == 5 then
+    return at + 4, false
   end
-  return table.concat(texts, SEPARATOR)
+end
+
+-- Splits a protobuf message into its fields; nothing if it is malformed.
+local function split(message)
+  local fields, at = {}, 1
+  while at <= #message do
+    local tag, start = varint(message, at)
+    if not tag or tag < 8 or tag >= 2 ^ 32 then
+      return nil
+    end
+    local past, is_empty = skip(message, tag % 8, start)
+    if not past or past > #message + 1 then
+      return nil
+    end
+    fields[#fields + 1] =
+      { tag = tag, is_empty = is_empty, encoded = string.sub(message, at, past - 1) }
+    at = past
+  end
+  return fields
+end
+
+-- Decodes a card or draft. Returns its fields, and the encoded name; nothing if it is missing or
+-- damaged.
+local function decode(card)
+  local fields = card and split(card)
+  for _, field in ipairs(fields or {}) do
+    if field.tag == NAME and not field.is_empty then
+      return fields, field.encoded
+    end
+  end
 end
 
 -- Starts registrations in one partition.
@@ -114,7 +152,7 @@ local function activate(keys, args)
     local profile = keys[2 + i]
     local found = redis.call('HMGET', profile, 'card', 'state', 'draft')
     local alive = found[1]
-    if found[2] == 'pending' and split(found[3]) then
+    if found[2] == 'pending' and decode(found[3]) then
       redis.call('HDEL', profile, 'state', 'draft')
       redis.call('HSET', profile, 'card', found[3])
       redis.call('ZREM', keys[1], id)
@@ -128,13 +166,13 @@ end
 
 -- Aborts registrations, which then cannot be activated.
 -- KEYS: registrations, profiles; ARGV: the profiles' ids
--- Returns for each its draft and email, whose claims must be released, or nothing.
+-- Returns for each its draft and email, whose claims must be released; nil if it is not aborted.
 local function abort(keys, args)
   local claims = {}
   for i, id in ipairs(args) do
     local profile = keys[1 + i]
     local found = redis.call('HMGET', profile, 'state', 'draft', 'email')
-    claims[i] = {}
+    claims[i] = false
     if found[1] == 'pending' or found[1] == 'aborted' then
       redis.call('HSET', profile, 'state', 'aborted')
       claims[i] = { found[2], found[3] }
@@ -222,28 +260,37 @@ local function change_password(keys, args)
   return 1
 end
 
--- Changes fields of a profile; an empty text clears one.
--- KEYS: profile; ARGV: field, text ...
--- Returns 1, 0 if there is no such account, or nothing if its card is damaged.
+-- Changes fields of a profile and keeps all others.
+-- KEYS: profile; ARGV: a card of the fields to change, without a name; an empty one is removed
+-- Returns 1, 0 if there is no such account, or nil if its card is damaged.
 local function update(keys, args)
   local card = redis.call('HGET', keys[1], 'card')
   if not card then
     return 0
   end
-  local parts = split(card)
-  if not parts then
+  local fields = decode(card)
+  if not fields then
     return nil
   end
-  for i = 1, #args, 2 do
-    parts[args[i]] = args[i + 1]
+  local changed, encoded = {}, {}
+  for _, change in ipairs(split(args[1])) do
+    changed[change.tag] = true
+    if not change.is_empty then
+      encoded[#encoded + 1] = change.encoded
+    end
   end
-  redis.call('HSET', keys[1], 'card', join(parts))
+  for _, field in ipairs(fields) do
+    if not changed[field.tag] then
+      encoded[#encoded + 1] = field.encoded
+    end
+  end
+  redis.call('HSET', keys[1], 'card', table.concat(encoded))
   return 1
 end
 
 -- Deletes an account, except for what is needed to release its claims.
 -- KEYS: profile, sessions, accounts, deletions; ARGV: id, checked password hash
--- Returns 1, 0 if the account or the password has changed, or nothing if the account is damaged.
+-- Returns 1, 0 if the account or the password has changed, or nil if the account is damaged.
 local function delete(keys, args)
   local found = redis.call('HMGET', keys[1], 'card', 'state', 'password', 'email')
   if found[2] == 'deleted' then
@@ -252,13 +299,12 @@ local function delete(keys, args)
   if not found[1] or found[3] ~= args[2] then
     return 0
   end
-  local parts = split(found[1])
-  if not parts or not found[4] then
+  local _, name = decode(found[1])
+  if not name or not found[4] then
     return nil
   end
   redis.call('DEL', keys[1], keys[2])
-  redis.call('HSET', keys[1], 'state', 'deleted', 'draft', join({ name = parts.name }),
-    'email', found[4])
+  redis.call('HSET', keys[1], 'state', 'deleted', 'draft', name, 'email', found[4])
   redis.call('SREM', keys[3], args[1])
   redis.call('ZADD', keys[4], args[1], args[1])
   return 1

@@ -2,7 +2,7 @@
 
 use microblog_domain::Partition;
 
-use crate::{Email, Name, Registration};
+use crate::{email::Email, name::Name, profile::Registration};
 
 /// The kind of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

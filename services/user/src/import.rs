@@ -5,9 +5,13 @@ use std::time::Duration;
 use microblog_domain::UserId;
 
 use crate::{
-    Accounts, Draft, Email, Error, Hash, Identifier, IdentifierKind, Name, Password, Registration,
-    State,
-    accounts::{ClaimStatus, write},
+    accounts::{Accounts, ClaimStatus, write},
+    email::Email,
+    error::Error,
+    identifier::{Identifier, IdentifierKind},
+    name::Name,
+    password::{Hash, Password},
+    profile::{Draft, Registration, State},
     registration::ClaimResult,
 };
 

@@ -17,7 +17,7 @@
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{key, number_behind};
 
-use crate::{Email, Identifier, Login, Name};
+use crate::{email::Email, identifier::Identifier, login::Login, name::Name};
 
 /// Returns the prefix of all profile keys of a partition, to which the id is appended. The Redis
 /// function issues the ids and completes the keys; the slot is the same.

@@ -1,8 +1,8 @@
 //! The user service: accounts, their unique names and e-mail addresses, profiles, passwords and
 //! sessions. Calls no other service.
 //!
-//! A call passes three layers. `rpc` decodes and validates the request, and encodes the response.
-//! [`Accounts`] has the rules, one file per group. [`store`] alone calls Redis, one method per
+//! A call passes three layers. `rpc` decodes and validates the request, and encodes the response,
+//! with `wire`. [`Accounts`] has the rules, one file per group. [`store`] alone calls Redis, one method per
 //! step. A step is one atomic function in one partition. An operation over several partitions is a
 //! sequence of steps that may stop anywhere: [`registration`] says how names and addresses stay
 //! unique, and [`sweeper`] aborts stale registrations.
@@ -11,6 +11,7 @@
 //! types show it and must not be logged.
 
 mod accounts;
+mod background;
 mod config;
 mod credentials;
 mod email;
@@ -31,10 +32,11 @@ pub mod sweeper;
 mod throttle;
 mod token;
 mod verify;
+mod wire;
 
 use std::sync::Arc;
 
-use microblog_chassis::{Listening, Service, Worker, identity::CallAuthorizer};
+use microblog_chassis::{CallAuthorizer, Service, ServiceListener, Worker};
 use microblog_keyspace::Keyspace;
 use microblog_proto::user::{
     UserServiceGuard, UserServiceHandler,
@@ -59,35 +61,32 @@ pub use verify::Report;
 
 /// Returns the service for one worker thread of a process. Does not wait for Redis.
 pub async fn service(config: &Config, worker: Worker) -> Result<Service, Error> {
-    let keyspace = Keyspace::open(&config.redis, store::LIBRARY)?;
-    let store = Store::new(keyspace);
+    let store = Store::new(Keyspace::open(&config.redis, store::LIBRARY)?);
     let hasher = Hasher::of_process(config.hashing_threads.into());
     hasher.warm_up().await?;
     let accounts =
         Accounts::new(store.clone(), hasher, config.session_ttl(), config.freed_name_hold());
-    let mut background: Vec<futures::future::BoxFuture<'static, ()>> = Vec::new();
-    if worker.is_first() {
-        background.push(Box::pin(Sweeper::new(accounts.clone(), config.write_budget()).run()));
-        background.push(Box::pin(sweeper::measure_clocks(store.clone())));
-    }
+    let background = match worker.is_first() {
+        true => {
+            let sweeper = Sweeper::new(accounts.clone(), config.write_budget());
+            background::jobs(sweeper, store.clone())
+        }
+        false => Vec::new(),
+    };
+    let max_message_bytes = config.chassis.max_message_bytes;
     let rpc = Arc::new(UserServiceGuard::new(rpc::Rpc::new(accounts), CallAuthorizer));
     let handler: UserServiceHandler = rpc.clone();
-    let server = UserServiceServer::from_arc(rpc)
-        .max_decoding_message_size(config.chassis.max_message_bytes);
-    Ok(Service {
-        name: SERVICE_NAME,
-        routes: Routes::new(server),
-        handler: Some(Arc::new(handler)),
-        ready: Arc::new(move || {
-            let store = store.clone();
-            Box::pin(async move { store.ready().await.is_ok() })
-        }),
-        background,
-    })
+    let server = UserServiceServer::from_arc(rpc).max_decoding_message_size(max_message_bytes);
+    let ready = Arc::new(move || {
+        let store = store.clone();
+        Box::pin(async move { store.ready().await.is_ok() }) as _
+    });
+    let handler = Some(Arc::new(handler) as _);
+    Ok(Service { name: SERVICE_NAME, routes: Routes::new(server), handler, ready, background })
 }
 
 /// Returns the listeners of this service's process.
-pub async fn listen(config: Config, worker: Worker) -> Result<Vec<Listening>, Error> {
+pub async fn listen(config: Config, worker: Worker) -> Result<Vec<ServiceListener>, Error> {
     let service = service(&config, worker).await?;
-    Ok(vec![Listening { address: config.listen, service }])
+    Ok(vec![ServiceListener { address: config.listen, service }])
 }

@@ -2,7 +2,7 @@
 
 use microblog_domain::{Invalid, Partition};
 
-use crate::{Email, Identifier, Name};
+use crate::{email::Email, identifier::Identifier, name::Name};
 
 /// A name or an e-mail address. They never overlap: addresses contain an `@`, names do not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_names_are_told_apart_by_the_at_sign() {
+    fn a_login_with_an_at_sign_is_an_address() {
         let is_name = |text: &str| matches!(Login::parse("login", text).unwrap(), Login::Name(_));
         assert!(is_name("Ann"));
         assert!(!is_name("Ann@example.org"));

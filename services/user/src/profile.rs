@@ -8,7 +8,7 @@ use microblog_domain::{
 };
 use url::Url;
 
-use crate::{Email, Hash, Name};
+use crate::{email::Email, name::Name, password::Hash};
 
 const DISPLAY_NAME_MAX: usize = 50;
 const BIO_MAX: usize = 160;
@@ -108,6 +108,20 @@ pub struct Draft {
     pub request: String,
 }
 
+impl Draft {
+    /// Returns the public part of the new account.
+    pub(crate) fn into_user(self, id: UserId) -> User {
+        User {
+            id,
+            name: self.name.as_str().to_owned(),
+            display_name: self.display_name,
+            bio: String::new(),
+            avatar_url: String::new(),
+            location: String::new(),
+        }
+    }
+}
+
 /// The claims of a registration, or of a deleted account.
 #[derive(Clone, Debug)]
 pub struct Registration {
@@ -141,23 +155,13 @@ pub enum ProfileField {
 }
 
 impl ProfileField {
-    /// Returns its name on the wire and in Redis functions.
-    pub const fn name(self) -> &'static str {
+    /// Parses a request field; an empty text clears the profile field.
+    pub fn parse(self, field: &str, text: &str) -> Result<String, Invalid> {
         match self {
-            Self::DisplayName => "display_name",
-            Self::Bio => "bio",
-            Self::AvatarUrl => "avatar_url",
-            Self::Location => "location",
-        }
-    }
-
-    /// Validates a new value; an empty one clears the field.
-    pub fn parse(self, text: &str) -> Result<String, Invalid> {
-        match self {
-            Self::DisplayName => text::clean(self.name(), text, DISPLAY_NAME_MAX, Lines::One),
-            Self::Bio => text::clean(self.name(), text, BIO_MAX, Lines::Many),
-            Self::AvatarUrl => avatar_url(self.name(), text),
-            Self::Location => text::clean(self.name(), text, LOCATION_MAX, Lines::One),
+            Self::DisplayName => text::clean(field, text, DISPLAY_NAME_MAX, Lines::One),
+            Self::Bio => text::clean(field, text, BIO_MAX, Lines::Many),
+            Self::AvatarUrl => avatar_url(field, text),
+            Self::Location => text::clean(field, text, LOCATION_MAX, Lines::One),
         }
     }
 }
@@ -198,7 +202,7 @@ mod tests {
 
     #[test]
     fn an_avatar_is_an_http_url() {
-        let parse = |text: &str| ProfileField::AvatarUrl.parse(text);
+        let parse = |text: &str| ProfileField::AvatarUrl.parse("avatar_url", text);
         assert_eq!(parse("https://Example.org/a.png").unwrap(), "https://example.org/a.png");
         assert_eq!(
             parse("http://例子.中国/头.png").unwrap(),
@@ -225,26 +229,26 @@ mod tests {
 
     #[test]
     fn each_field_has_its_limits() {
-        for (part, max) in [
+        for (field, max) in [
             (ProfileField::DisplayName, 50),
             (ProfileField::Bio, 160),
             (ProfileField::Location, 50),
         ] {
-            assert!(part.parse(&"微".repeat(max)).is_ok());
-            let error = part.parse(&"微".repeat(max + 1)).unwrap_err();
-            assert_eq!(error.field, part.name());
-            assert!(part.parse("a\u{202e}b").is_err());
+            let parse = |text: &str| field.parse("field", text);
+            assert!(parse(&"微".repeat(max)).is_ok());
+            assert_eq!(parse(&"微".repeat(max + 1)).unwrap_err().field, "field");
+            assert!(parse("a\u{202e}b").is_err());
         }
-        assert!(ProfileField::Bio.parse("two\nlines").is_ok());
-        assert!(ProfileField::DisplayName.parse("two\nlines").is_err());
+        assert!(ProfileField::Bio.parse("bio", "two\nlines").is_ok());
+        assert!(ProfileField::DisplayName.parse("name", "two\nlines").is_err());
     }
 
     proptest! {
         #[test]
         fn any_text_is_parsed_without_a_panic(text in ".*") {
-            for part in [ProfileField::DisplayName, ProfileField::Bio, ProfileField::AvatarUrl, ProfileField::Location] {
-                if let Ok(kept) = part.parse(&text) {
-                    prop_assert!(kept.len() <= 160 * 16);
+            for field in [ProfileField::DisplayName, ProfileField::Bio, ProfileField::AvatarUrl, ProfileField::Location] {
+                if let Ok(parsed) = field.parse("field", &text) {
+                    prop_assert!(parsed.len() <= 160 * 16);
                 }
             }
         }

@@ -14,9 +14,14 @@ use std::time::Duration;
 use microblog_domain::UserId;
 
 use crate::{
-    Accounts, ClaimOwner, Draft, Email, Error, Identifier, IdentifierKind, Name, Password, Record,
-    Registration, State, User,
-    accounts::{ClaimStatus, write},
+    accounts::{Accounts, ClaimStatus, write},
+    email::Email,
+    error::Error,
+    identifier::{Identifier, IdentifierKind},
+    name::Name,
+    password::Password,
+    profile::{Draft, Record, Registration, State, User},
+    store::ClaimOwner,
 };
 
 // The most attempts to take over stale claims. A failed attempt means that another registration
@@ -135,14 +140,7 @@ impl Accounts {
         }
         let [draft] = drafts;
         let [id] = ids.as_slice() else { return Err(Error::Damaged("a response")) };
-        Ok(Outcome::Registered(User {
-            id: *id,
-            name: draft.name.as_str().to_owned(),
-            display_name: draft.display_name,
-            bio: String::new(),
-            avatar_url: String::new(),
-            location: String::new(),
-        }))
+        Ok(Outcome::Registered(draft.into_user(*id)))
     }
 
     /// Claims an identifier for each registration, and takes over stale claims.

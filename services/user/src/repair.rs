@@ -7,7 +7,11 @@
 use microblog_domain::{Partition, Repairs, UserId};
 
 use crate::{
-    Accounts, ClaimOwner, Error, Identifier, IdentifierKind, Registration, State, accounts::write,
+    accounts::{Accounts, write},
+    error::Error,
+    identifier::{Identifier, IdentifierKind},
+    profile::{Registration, State},
+    store::ClaimOwner,
 };
 
 const ACCOUNTS_PER_BATCH: usize = 500;

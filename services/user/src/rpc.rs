@@ -1,17 +1,14 @@
 //! The gRPC handlers: decode, call, encode.
 
-mod decode;
-mod encode;
-
-use std::pin::Pin;
-
-use futures::{Stream, StreamExt as _};
+use futures::{
+    StreamExt as _, TryStreamExt as _,
+    stream::{self, BoxStream},
+};
 use microblog_domain::{BATCH_MAX, PageSize, Partition, UserId};
-use microblog_proto::user as pb;
-use pb::user_service_server::UserService;
+use microblog_proto::user::{self as pb, user_service_server::UserService};
 use tonic::{Request, Response, Status};
 
-use crate::{Accounts, Error, Name};
+use crate::{accounts::Accounts, error::Error, name::Name, verify::Report, wire};
 
 type RpcResult<T> = Result<Response<T>, Status>;
 
@@ -32,9 +29,9 @@ impl UserService for Rpc {
         &self,
         request: Request<pb::RegisterRequest>,
     ) -> RpcResult<pb::RegisterResponse> {
-        let request = decode::register(request.into_inner())?;
+        let request = wire::register(request.into_inner())?;
         let user = self.accounts.register(request).await?;
-        Ok(Response::new(pb::RegisterResponse { user: Some(encode::user(user)) }))
+        Ok(Response::new(pb::RegisterResponse { user: Some(wire::user(user)) }))
     }
 
     async fn check_availability(
@@ -50,23 +47,15 @@ impl UserService for Rpc {
         &self,
         request: Request<pb::ImportUsersRequest>,
     ) -> RpcResult<pb::ImportUsersResponse> {
-        let (entries, password) = decode::import_users(&request.into_inner())?;
+        let (entries, password) = wire::import_users(&request.into_inner())?;
         let imported = self.accounts.import(entries, password).await?;
-        let number = |id: Option<UserId>| id.map_or(0, UserId::get);
-        Ok(Response::new(pb::ImportUsersResponse {
-            user_ids: imported.ids.into_iter().map(number).collect(),
-            created: imported.created as u32,
-        }))
+        Ok(Response::new(wire::imported(imported)))
     }
 
     async fn login(&self, request: Request<pb::LoginRequest>) -> RpcResult<pb::LoginResponse> {
-        let (login, password) = decode::login(&request.into_inner())?;
+        let (login, password) = wire::login(&request.into_inner())?;
         let session = self.accounts.login(login, password).await?;
-        Ok(Response::new(pb::LoginResponse {
-            token: session.token.reveal(),
-            expires_at: Some(session.expires_at.into()),
-            user: Some(encode::user(session.user)),
-        }))
+        Ok(Response::new(wire::session(session)))
     }
 
     async fn logout(&self, request: Request<pb::LogoutRequest>) -> RpcResult<pb::LogoutResponse> {
@@ -89,7 +78,7 @@ impl UserService for Rpc {
         &self,
         request: Request<pb::ChangePasswordRequest>,
     ) -> RpcResult<pb::ChangePasswordResponse> {
-        let (id, current, new) = decode::change_password(&request.into_inner())?;
+        let (id, current, new) = wire::change_password(&request.into_inner())?;
         self.accounts.change_password(id, current, new).await?;
         Ok(Response::new(pb::ChangePasswordResponse {}))
     }
@@ -98,9 +87,9 @@ impl UserService for Rpc {
         &self,
         request: Request<pb::GetUserRequest>,
     ) -> RpcResult<pb::GetUserResponse> {
-        let id = decode::user_id(request.get_ref().user_id)?;
+        let id = wire::user_id(request.get_ref().user_id)?;
         let user = self.accounts.get(id).await?;
-        Ok(Response::new(pb::GetUserResponse { user: Some(encode::user(user)) }))
+        Ok(Response::new(pb::GetUserResponse { user: Some(wire::user(user)) }))
     }
 
     async fn batch_get_users(
@@ -110,7 +99,7 @@ impl UserService for Rpc {
         let ids = UserId::parse_list("user_ids", &request.get_ref().user_ids, BATCH_MAX)
             .map_err(Error::from)?;
         let users = self.accounts.get_many(ids).await?;
-        let users = users.into_iter().map(encode::user).collect();
+        let users = users.into_iter().map(wire::user).collect();
         Ok(Response::new(pb::BatchGetUsersResponse { users }))
     }
 
@@ -120,16 +109,16 @@ impl UserService for Rpc {
     ) -> RpcResult<pb::GetUserByNameResponse> {
         let name = Name::parse("name", &request.get_ref().name).map_err(Error::from)?;
         let user = self.accounts.get_by_name(&name).await?;
-        Ok(Response::new(pb::GetUserByNameResponse { user: Some(encode::user(user)) }))
+        Ok(Response::new(pb::GetUserByNameResponse { user: Some(wire::user(user)) }))
     }
 
     async fn batch_resolve_names(
         &self,
         request: Request<pb::BatchResolveNamesRequest>,
     ) -> RpcResult<pb::BatchResolveNamesResponse> {
-        let names = decode::possible_names(&request.get_ref().names)?;
+        let names = wire::possible_names(&request.get_ref().names)?;
         let found = self.accounts.resolve(names).await?;
-        let users = found.into_iter().map(encode::named_user).collect();
+        let users = found.into_iter().map(wire::named_user).collect();
         Ok(Response::new(pb::BatchResolveNamesResponse { users }))
     }
 
@@ -137,25 +126,25 @@ impl UserService for Rpc {
         &self,
         request: Request<pb::GetAccountRequest>,
     ) -> RpcResult<pb::GetAccountResponse> {
-        let id = decode::user_id(request.get_ref().user_id)?;
+        let id = wire::user_id(request.get_ref().user_id)?;
         let record = self.accounts.get_own(id).await?;
-        Ok(Response::new(pb::GetAccountResponse { account: Some(encode::account(record)) }))
+        Ok(Response::new(pb::GetAccountResponse { account: Some(wire::account(record)) }))
     }
 
     async fn update_profile(
         &self,
         request: Request<pb::UpdateProfileRequest>,
     ) -> RpcResult<pb::UpdateProfileResponse> {
-        let (id, changes) = decode::update_profile(&request.into_inner())?;
+        let (id, changes) = wire::update_profile(request.into_inner())?;
         let user = self.accounts.update(id, changes).await?;
-        Ok(Response::new(pb::UpdateProfileResponse { user: Some(encode::user(user)) }))
+        Ok(Response::new(pb::UpdateProfileResponse { user: Some(wire::user(user)) }))
     }
 
     async fn delete_user(
         &self,
         request: Request<pb::DeleteUserRequest>,
     ) -> RpcResult<pb::DeleteUserResponse> {
-        let (id, password) = decode::delete_user(&request.into_inner())?;
+        let (id, password) = wire::delete_user(&request.into_inner())?;
         self.accounts.delete(id, &password).await?;
         Ok(Response::new(pb::DeleteUserResponse {}))
     }
@@ -174,38 +163,33 @@ impl UserService for Rpc {
         &self,
         request: Request<pb::ConfirmDeletionRequest>,
     ) -> RpcResult<pb::ConfirmDeletionResponse> {
-        let id = decode::user_id(request.get_ref().user_id)?;
+        let id = wire::user_id(request.get_ref().user_id)?;
         self.accounts.confirm_deletion(id).await?;
         Ok(Response::new(pb::ConfirmDeletionResponse {}))
     }
 
-    type VerifyStream = Pin<Box<dyn Stream<Item = Result<pb::VerifyResponse, Status>> + Send>>;
+    type VerifyStream = BoxStream<'static, Result<pb::VerifyResponse, Status>>;
 
     async fn verify(&self, request: Request<pb::VerifyRequest>) -> RpcResult<Self::VerifyStream> {
         let pb::VerifyRequest { repair } = request.into_inner();
         let accounts = self.accounts.clone();
         // The clocks first, since repairs may issue ids.
         let clocks = match repair {
-            true => Some(accounts.mend_clocks().await?),
+            true => Some(accounts.repair_clocks().await?),
             false => None,
         };
-        let clocks = clocks.map(|repairs| {
-            Ok(pb::VerifyResponse { repaired: repairs.into_vec(), ..pb::VerifyResponse::default() })
-        });
-        let report = futures::stream::iter(Partition::all()).then(move |partition| {
+        let clocks = clocks.map(|repairs| Ok(Report { repairs, ..Report::default() }));
+        let reports = stream::iter(Partition::all()).then(move |partition| {
             let accounts = accounts.clone();
             async move {
-                let found = match repair {
-                    true => accounts.verify_and_repair(partition).await?,
-                    false => accounts.verify(partition).await?,
-                };
-                Ok(pb::VerifyResponse {
-                    users_checked: found.checked,
-                    violations: found.violations.into_vec(),
-                    repaired: found.repairs.into_vec(),
-                })
+                match repair {
+                    true => accounts.verify_and_repair(partition).await,
+                    false => accounts.verify(partition).await,
+                }
             }
         });
-        Ok(Response::new(Box::pin(futures::stream::iter(clocks).chain(report))))
+        let reports =
+            stream::iter(clocks).chain(reports).map_ok(wire::report).map_err(Status::from);
+        Ok(Response::new(reports.boxed()))
     }
 }

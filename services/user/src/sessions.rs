@@ -6,9 +6,13 @@ use std::time::SystemTime;
 use microblog_domain::UserId;
 
 use crate::{
-    Accounts, Error, Login, Password, Token, User,
-    accounts::write,
+    accounts::{Accounts, write},
+    error::Error,
+    login::Login,
+    password::Password,
+    profile::User,
     store::{self, intact},
+    token::Token,
 };
 
 /// A new session.
@@ -72,7 +76,7 @@ impl Accounts {
             if !store.change_password(id, &record.password, &new).await? {
                 return Err(Error::BadCredentials);
             }
-            store.forget_attempts(&email).await
+            store.reset_attempts(&email).await
         })
         .await
     }

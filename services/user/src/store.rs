@@ -8,7 +8,7 @@
 //! 2. A profile is `pending`, then active, then `deleted`; or `pending`, then `aborted`. Each
 //!    transition is one function in its partition, so activation and abort exclude each other. It
 //!    is active exactly while it has a `card`, which is the public part. Otherwise, `state` has its
-//!    state, and `draft` the texts of a card; for a deleted account, the name alone.
+//!    state, and `draft` a card that is not public; for a deleted account, with the name alone.
 //! 3. A claim (name or address → id) is valid only while that profile is pending or active and has
 //!    the name or address. Any registration may take over a stale claim by compare-and-set on its
 //!    id. A stalled process may create a stale claim after its registration was aborted.
@@ -35,7 +35,7 @@ use std::collections::BTreeMap;
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Keyspace, Library, Recall};
 
-use crate::Registration;
+use crate::profile::Registration;
 
 pub use accounts::AccountsPage;
 use cached::{CacheKey, CachedValue};
@@ -76,14 +76,16 @@ pub(crate) fn decoy() -> Option<UserId> {
 }
 
 /// Returns the value, or an error that names the damaged data.
-pub(crate) fn intact<T>(value: Option<T>, what: &'static str) -> Result<T, crate::Error> {
-    value.ok_or(crate::Error::Damaged(what))
+pub(crate) fn intact<T>(value: Option<T>, what: &'static str) -> Result<T, crate::error::Error> {
+    value.ok_or(crate::error::Error::Damaged(what))
 }
 
-/// Returns the claims from stored texts; `None` if they are damaged.
-fn claims(id: UserId, texts: &[Option<String>]) -> Option<Registration> {
-    let [Some(draft), Some(email)] = texts else { return None };
-    Registration::of(id, &card::read(id, draft)?.name, email)
+/// A draft and an address as stored; `None` if missing.
+type StoredClaims = (Option<Vec<u8>>, Option<String>);
+
+/// Decodes claims; `None` if they are damaged.
+fn claims(id: UserId, (draft, email): StoredClaims) -> Option<Registration> {
+    Registration::of(id, &card::read(id, &draft?)?.name, &email?)
 }
 
 /// Groups items by partition, with a bounded group size. Each item comes with its position.

@@ -9,11 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use microblog_chassis::PeriodicJob;
 use microblog_domain::UserId;
 use microblog_keyspace::BacklogMetrics;
 
-use crate::{Accounts, Error, Store, accounts::write};
+use crate::{
+    accounts::{Accounts, write},
+    error::Error,
+};
 
 /// The sweeper of a replica. Concurrent sweeps are harmless.
 pub struct Sweeper {
@@ -32,19 +34,9 @@ impl Sweeper {
         Self { accounts, stale_after, seen: HashMap::new(), metrics }
     }
 
-    /// Sweeps in a loop: ten times per stale time, but at most 20 times and at least once a second.
-    pub async fn run(mut self) {
-        let pause =
-            (self.stale_after / 10).clamp(Duration::from_millis(50), Duration::from_secs(1));
-        let mut job = PeriodicJob::new("giving up registrations", pause);
-        loop {
-            job.tick().await;
-            let aborted = self.sweep().await;
-            if let Ok(count @ 1..) = aborted {
-                tracing::info!(count, "stale registrations aborted");
-            }
-            job.record(aborted.map(|_| ()));
-        }
+    /// Returns the pause between two sweeps: a tenth of the stale time, but 50 ms to a second.
+    pub(crate) fn period(&self) -> Duration {
+        (self.stale_after / 10).clamp(Duration::from_millis(50), Duration::from_secs(1))
     }
 
     /// Sweeps once. Returns the number of registrations aborted.
@@ -65,22 +57,13 @@ impl Sweeper {
         }
         let (accounts, ids) = (self.accounts.clone(), stale.clone());
         let count = write(async move { accounts.abort_registrations(&ids).await }).await?;
+        if count > 0 {
+            tracing::info!(count, "stale registrations aborted");
+        }
         // A damaged registration cannot be aborted. It is retried after the stale time, so it is
         // seldom logged.
         self.seen.extend(stale.into_iter().map(|id| (id, now)));
         Ok(count)
-    }
-}
-
-/// The period of the clock measurement.
-const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
-
-/// Measures in a loop how far the partitions' clocks are ahead.
-pub(crate) async fn measure_clocks(store: Store) {
-    let mut job = PeriodicJob::new("measuring the clocks", CLOCKS_PERIOD);
-    loop {
-        job.tick().await;
-        job.record(store.measure_clocks().await);
     }
 }
 

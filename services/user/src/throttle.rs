@@ -27,9 +27,9 @@ pub(crate) fn delay_after(failures: u32) -> Duration {
 /// function.
 pub(crate) fn delays_ms() -> Vec<u64> {
     let all = (1..).map(delay_after);
-    let mut waits: Vec<_> = all.take_while(|&wait| wait < DELAY_MAX).collect();
-    waits.push(DELAY_MAX);
-    waits.iter().map(|wait| wait.as_millis() as u64).collect()
+    let mut delays: Vec<_> = all.take_while(|&delay| delay < DELAY_MAX).collect();
+    delays.push(DELAY_MAX);
+    delays.iter().map(|delay| delay.as_millis() as u64).collect()
 }
 
 #[cfg(test)]
@@ -48,9 +48,9 @@ mod tests {
 
     #[test]
     fn the_store_gets_each_delay() {
-        let waits = delays_ms();
-        assert_eq!(waits[..6], [0, 0, 0, 0, 1000, 2000]);
-        assert_eq!(waits.last(), Some(&900_000));
-        assert_eq!(waits.len(), 15);
+        let delays = delays_ms();
+        assert_eq!(delays[..6], [0, 0, 0, 0, 1000, 2000]);
+        assert_eq!(delays.last(), Some(&900_000));
+        assert_eq!(delays.len(), 15);
     }
 }

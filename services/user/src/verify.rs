@@ -8,7 +8,13 @@
 
 use microblog_domain::{Partition, Repairs, UserId, Violations};
 
-use crate::{Accounts, ClaimOwner, Error, Identifier, Registration, State};
+use crate::{
+    accounts::Accounts,
+    error::Error,
+    identifier::Identifier,
+    profile::{Registration, State},
+    store::ClaimOwner,
+};
 
 const ACCOUNTS_PER_BATCH: usize = 500;
 
@@ -35,8 +41,8 @@ impl Accounts {
     }
 
     /// Sets back the clocks of all partitions that are ahead of the time.
-    pub async fn mend_clocks(&self) -> Result<Repairs, Error> {
-        self.store.mend_clocks().await
+    pub async fn repair_clocks(&self) -> Result<Repairs, Error> {
+        self.store.repair_clocks().await
     }
 
     /// Checks one partition.

@@ -67,32 +67,39 @@ async fn a_profile_is_changed_in_parts(topology: Topology) {
     let system = System::start(topology).await;
     let mut client = system.client.clone();
     let ann = register(&client, "ann").await;
-    let change = pb::UpdateProfileRequest {
-        user_id: ann.id,
+    let mut update = async |user_id: u64, changes: pb::ProfileChanges| {
+        let request = pb::UpdateProfileRequest { user_id, changes: Some(changes) };
+        client.update_profile(request).await.map(|response| response.into_inner().user.unwrap())
+    };
+    let changes = pb::ProfileChanges {
         display_name: Some(" Ann 李 ".to_owned()),
         bio: Some("two\r\nlines".to_owned()),
         avatar_url: Some("https://example.org/a.png".to_owned()),
-        location: None,
+        ..Default::default()
     };
-    let user = client.update_profile(change).await.unwrap().into_inner().user.unwrap();
+    let user = update(ann.id, changes).await.unwrap();
     assert_eq!((user.display_name.as_str(), user.bio.as_str()), ("Ann 李", "two\nlines"));
     assert_eq!(
         (user.avatar_url.as_str(), user.location.as_str()),
         ("https://example.org/a.png", "")
     );
-    let clear = pb::UpdateProfileRequest {
-        user_id: ann.id,
+    let changes = pb::ProfileChanges {
         bio: Some(String::new()),
         location: Some("北京".to_owned()),
         ..Default::default()
     };
-    let user = client.update_profile(clear).await.unwrap().into_inner().user.unwrap();
+    let user = update(ann.id, changes).await.unwrap();
     assert_eq!((user.bio.as_str(), user.location.as_str()), ("", "北京"));
     assert_eq!(user.display_name, "Ann 李");
 
-    let nobody =
-        pb::UpdateProfileRequest { user_id: 5, bio: Some("x".to_owned()), ..Default::default() };
-    assert_rejected(client.update_profile(nobody).await, Reason::UserNotFound);
+    // A long text in the largest characters, whose length takes two bytes in the stored card.
+    let long = pb::ProfileChanges { bio: Some("🙂".repeat(160)), ..Default::default() };
+    assert_eq!(update(ann.id, long).await.unwrap().bio, "🙂".repeat(160));
+    let unchanged = update(ann.id, pb::ProfileChanges::default()).await.unwrap();
+    assert_eq!((unchanged.display_name, unchanged.bio), ("Ann 李".to_owned(), "🙂".repeat(160)));
+
+    let changes = pb::ProfileChanges { bio: Some("x".to_owned()), ..Default::default() };
+    assert_rejected(update(5, changes).await, Reason::UserNotFound);
 }
 
 async fn taken_names_and_addresses_are_rejected(topology: Topology) {

@@ -93,16 +93,16 @@ async fn other_invalid_requests_are_rejected() {
     let ann = register(&client, "ann").await;
     for malformed in malformed_texts() {
         let text = Some(format!("x{malformed}x"));
-        let update = pb::UpdateProfileRequest {
-            user_id: ann.id,
+        let changes = pb::ProfileChanges {
             display_name: text.clone(),
             location: text.clone().filter(|text| text.len() < 1 << 20),
             avatar_url: text.clone().filter(|text| text.len() < 1 << 20),
             ..Default::default()
         };
+        let update = pb::UpdateProfileRequest { user_id: ann.id, changes: Some(changes) };
         let fields: &[&str] = match malformed.len() {
-            0..1_000_000 => &["display_name", "avatar_url", "location"],
-            _ => &["display_name"],
+            0..1_000_000 => &["changes.display_name", "changes.avatar_url", "changes.location"],
+            _ => &["changes.display_name"],
         };
         assert_invalid_fields(client.update_profile(update).await, fields);
         let by_name = pb::GetUserByNameRequest { name: malformed.clone() };

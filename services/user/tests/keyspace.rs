@@ -17,11 +17,16 @@ fn profile(id: u64) -> String {
     format!("user:{{{}}}:profile:{id}", Partition::of_id(id))
 }
 
+async fn stored_card(redis: &Redis, id: u64) -> Vec<u8> {
+    let mut admin = redis.nodes()[0].admin().await;
+    cmd("HGET").arg(profile(id)).arg("card").query_async(&mut admin).await.unwrap()
+}
+
 #[tokio::test]
 async fn reads_cost_one_command_for_each_account() {
     // Without the client-side cache, so that each read sends its commands.
-    let forgetful = ["--redis-recall-bytes", "0"];
-    let system = System::start_without_jobs(Topology::Single, &forgetful).await;
+    let uncached = ["--redis-recall-bytes", "0"];
+    let system = System::start_without_jobs(Topology::Single, &uncached).await;
     let mut client = system.client.clone();
     let users = [register(&client, "ann").await, register(&client, "bob").await];
     let token = login(&client, "ann", PASSWORD).await.unwrap();
@@ -82,7 +87,7 @@ async fn unchanged_data_is_read_from_the_cache() {
 }
 
 #[tokio::test]
-async fn verify_tells_what_is_wrong_by_ids_alone() {
+async fn verify_reports_violations_by_ids_alone() {
     let system = System::start(Topology::Single).await;
     let client = &system.client;
     let mut ids = Vec::new();
@@ -156,7 +161,7 @@ async fn an_account_has_a_card_exactly_while_it_is_active() {
     let own = [("email", &*email), ("password", ""), ("request", &*request)];
     let others = [("email", &*other_email), ("password", ""), ("request", &*other_request)];
 
-    let pending = [("state", "pending"), ("draft", "Ann\u{1f}微\u{1f}\u{1f}\u{1f}")];
+    let pending = [("state", "pending"), ("draft", "\n\u{3}Ann\u{12}\u{3}微")];
     fields(ann.get(), &[&pending[..], &own].concat()).await;
     assert!(store.users(&ids).await.unwrap().is_empty());
     assert_eq!(store.activate(&[ann]).await.unwrap(), [true]);
@@ -169,21 +174,21 @@ async fn an_account_has_a_card_exactly_while_it_is_active() {
         (ProfileField::DisplayName, ""),
         (ProfileField::Location, "here"),
     ];
-    let changes = changes.map(|(part, text)| (part, text.to_owned()));
+    let changes = changes.map(|(field, text)| (field, text.to_owned()));
     assert!(store.update(ann, &changes).await.unwrap());
-    let card = "Ann\u{1f}\u{1f}one\ntwo\u{1f}https://a.org/%25\u{1f}here";
+    let card = "\u{1a}\u{7}one\ntwo\"\u{11}https://a.org/%25*\u{4}here\n\u{3}Ann";
     fields(ann.get(), &[&[("card", card)][..], &own].concat()).await;
     assert!(!store.update(bob, &changes).await.unwrap(), "not an account yet");
 
     let password = &drafts[0].password;
     assert!(store.delete(ann, password).await.unwrap());
-    let deleted = [("state", "deleted"), ("draft", "Ann\u{1f}\u{1f}\u{1f}\u{1f}"), own[0]];
+    let deleted = [("state", "deleted"), ("draft", "\n\u{3}Ann"), own[0]];
     fields(ann.get(), &deleted).await;
     assert!(!store.update(ann, &changes).await.unwrap(), "not an account any more");
     assert!(!store.delete(bob, password).await.unwrap(), "not an account yet");
 
     assert_eq!(store.abort(&[bob]).await.unwrap().len(), 1);
-    let aborted = [("state", "aborted"), ("draft", "bob\u{1f}微\u{1f}\u{1f}\u{1f}")];
+    let aborted = [("state", "aborted"), ("draft", "\n\u{3}bob\u{12}\u{3}微")];
     fields(bob.get(), &[&aborted[..], &others].concat()).await;
     assert!(store.users(&ids).await.unwrap().is_empty());
 }
@@ -194,7 +199,27 @@ async fn an_account_with_a_damaged_card_is_kept() {
     let mut client = system.client.clone();
     let ann = register(&client, "ann").await.id;
     let mut admin = system.redis.nodes()[0].admin().await;
-    for card in ["", "ann", "ann\u{1f}\u{1f}\u{1f}", "ann\u{1f}\u{1f}\u{1f}\u{1f}\u{1f}"] {
+    for card in [
+        &b""[..],
+        b"ann",
+        // No name.
+        b"\x12\x03Ann",
+        b"\x0a\x00",
+        // Truncated: a text, a length, a tag, a varint, a 32-bit and a 64-bit value.
+        b"\x0a\x03ann\x12\x04Ann",
+        b"\x0a\x03ann\x12\x83",
+        b"\x0a\x03ann\x92",
+        b"\x0a\x03ann\x78\x80",
+        b"\x0a\x03ann\x7d\0\0\0",
+        b"\x0a\x03ann\x79\0\0\0\0\0\0\0",
+        // Field 0, an unknown wire type, a tag and a length that are too large, a varint that is too
+        // long.
+        b"\x0a\x03ann\x00\x00",
+        b"\x0a\x03ann\x7f",
+        b"\x0a\x03ann\x80\x80\x80\x80\x10\x00",
+        b"\x0a\x03ann\x12\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+        b"\x0a\x03ann\x78\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01",
+    ] {
         let mut damage = cmd("HSET");
         damage.arg(profile(ann)).arg("card").arg(card);
         damage.query_async::<()>(&mut admin).await.unwrap();
@@ -205,8 +230,8 @@ async fn an_account_with_a_damaged_card_is_kept() {
             client.get_account(pb::GetAccountRequest { user_id: ann }).await,
             Reason::Internal,
         );
-        let bio = Some("x".to_owned());
-        let update = pb::UpdateProfileRequest { user_id: ann, bio, ..Default::default() };
+        let changes = pb::ProfileChanges { bio: Some("x".to_owned()), ..Default::default() };
+        let update = pb::UpdateProfileRequest { user_id: ann, changes: Some(changes) };
         assert_rejected(client.update_profile(update).await, Reason::Internal);
         let delete = pb::DeleteUserRequest { user_id: ann, password: PASSWORD.to_owned() };
         assert_rejected(client.delete_user(delete).await, Reason::Internal);
@@ -214,10 +239,55 @@ async fn an_account_with_a_damaged_card_is_kept() {
             support::try_register(&client, support::registration("ann")).await,
             Reason::Internal,
         );
-        let kept: String =
-            cmd("HGET").arg(profile(ann)).arg("card").query_async(&mut admin).await.unwrap();
-        assert_eq!(kept, card);
+        assert_eq!(stored_card(&system.redis, ann).await, card);
     }
+}
+
+#[tokio::test]
+async fn an_update_keeps_unknown_fields() {
+    let system = System::start(Topology::Single).await;
+    let mut client = system.client.clone();
+    let ann = register(&client, "ann").await.id;
+    // Fields of a later version: 15 as a varint, 64-bit and 32-bit value, and 6 and the largest
+    // number, 2^29 - 1, as texts.
+    let unknown: [&[u8]; 5] = [
+        b"\x78\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"\x79\x01\x02\x03\x04\x05\x06\x07\x08",
+        b"\x32\x08they/she",
+        b"\x7d\xff\xff\xff\xff",
+        b"\xfa\xff\xff\xff\x0f\x02\0\xff",
+    ];
+    let [varint, fixed64, text, fixed32, largest] = unknown;
+    let card = [varint, b"\x1a\x03old", fixed64, text, b"\x0a\x03ann", fixed32, largest].concat();
+    let mut write = cmd("HSET");
+    let mut admin = system.redis.nodes()[0].admin().await;
+    write.arg(profile(ann)).arg("card").arg(card).query_async::<()>(&mut admin).await.unwrap();
+    let user = client.get_user(pb::GetUserRequest { user_id: ann }).await.unwrap().into_inner();
+    assert_eq!(user.user.unwrap().bio, "old");
+
+    let mut update = async |bio: &str| {
+        let changes = pb::ProfileChanges { bio: Some(bio.to_owned()), ..Default::default() };
+        let request = pb::UpdateProfileRequest { user_id: ann, changes: Some(changes) };
+        client.update_profile(request).await.unwrap().into_inner().user.unwrap()
+    };
+    let kept = [varint, fixed64, text, b"\x0a\x03ann", fixed32, largest].concat();
+    // Twice, since an update replaces the field.
+    for _ in 0..2 {
+        let user = update("new").await;
+        assert_eq!((user.name.as_str(), user.bio.as_str()), ("ann", "new"));
+        let expected = [b"\x1a\x03new", &kept[..]].concat();
+        assert_eq!(stored_card(&system.redis, ann).await, expected);
+    }
+    assert_eq!(update("").await.bio, "");
+    assert_eq!(stored_card(&system.redis, ann).await, kept);
+
+    // A deletion keeps the name alone.
+    let delete = pb::DeleteUserRequest { user_id: ann, password: PASSWORD.to_owned() };
+    client.delete_user(delete).await.unwrap();
+    let mut draft = cmd("HGET");
+    draft.arg(profile(ann)).arg("draft");
+    let draft: Vec<u8> = draft.query_async(&mut admin).await.unwrap();
+    assert_eq!(draft, b"\x0a\x03ann");
 }
 
 #[tokio::test]
@@ -226,7 +296,7 @@ async fn a_card_with_invalid_utf8_does_not_affect_other_reads() {
     let mut client = system.client.clone();
     let [ann, bob] = [register(&client, "ann").await.id, register(&client, "bob").await.id];
     let mut admin = system.redis.nodes()[0].admin().await;
-    let card = b"ann\x1f\xff\x1f\x1f\x1f";
+    let card = b"\x0a\x03ann\x12\x01\xff";
     let damage = cmd("HSET").arg(profile(ann)).arg("card").arg(card).take();
     damage.exec_async(&mut admin).await.unwrap();
     let request = pb::BatchGetUsersRequest { user_ids: vec![ann, bob] };

@@ -19,7 +19,7 @@ use futures::{
     future::{self, BoxFuture},
 };
 use http::uri::PathAndQuery;
-use microblog_chassis::{self as chassis, Listening, Worker};
+use microblog_chassis::{self as chassis, ServiceListener, Worker};
 use microblog_local::remote;
 use tonic::{Request, Response, Status, body::Body, server::NamedService, service::Routes};
 use tower::Service;
@@ -53,7 +53,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         let metrics: CountingService<Metrics> = CountingService::new(&metrics);
         let routes = Routes::new(traces).add_service(metrics);
         let service = always_ready_service(CountingService::<Traces>::NAME, routes);
-        future::ready(Ok::<_, Infallible>(vec![Listening { address: args.listen, service }]))
+        future::ready(Ok::<_, Infallible>(vec![ServiceListener { address: args.listen, service }]))
     };
     Ok(chassis::run(&args.chassis, listen))
 }

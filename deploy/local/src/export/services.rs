@@ -17,7 +17,7 @@ use tonic::{Code, Request, Status};
 
 use super::records::{Account, Comment, Edge, Post};
 use crate::{
-    keys::{Keys, Signed},
+    keys::{Keys, SignedChannel},
     remote::{self, CALL_TIMEOUT},
 };
 
@@ -28,9 +28,9 @@ const PAGE_BYTES_MAX: usize = 32 << 20;
 
 /// Clients of the services.
 pub(super) struct Services {
-    user: Signed,
-    relation: Signed,
-    post: Signed,
+    user: SignedChannel,
+    relation: SignedChannel,
+    post: SignedChannel,
 }
 
 /// A page of a list.
@@ -168,15 +168,15 @@ impl Services {
         Ok(Page { records: edges.into_iter().map(record).collect(), next })
     }
 
-    fn user(&self) -> UserServiceClient<Signed> {
+    fn user(&self) -> UserServiceClient<SignedChannel> {
         UserServiceClient::new(self.user.clone())
     }
 
-    fn relation(&self) -> RelationServiceClient<Signed> {
+    fn relation(&self) -> RelationServiceClient<SignedChannel> {
         RelationServiceClient::new(self.relation.clone())
     }
 
-    fn post(&self) -> PostServiceClient<Signed> {
+    fn post(&self) -> PostServiceClient<SignedChannel> {
         let client = PostServiceClient::new(self.post.clone());
         client.max_decoding_message_size(PAGE_BYTES_MAX)
     }

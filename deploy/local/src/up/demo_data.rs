@@ -14,7 +14,7 @@ use microblog_proto::{
         post_service_client::PostServiceClient,
     },
     user::{
-        GetUserByNameRequest, UpdateProfileRequest, VerifyRequest,
+        GetUserByNameRequest, ProfileChanges, UpdateProfileRequest, VerifyRequest,
         user_service_client::UserServiceClient,
     },
 };
@@ -25,7 +25,7 @@ use self::posts::Planned;
 use super::services::SERVERS;
 use crate::{
     graph::Target,
-    keys::{Keys, Signed},
+    keys::{Keys, SignedChannel},
     remote::{self, CALL_TIMEOUT},
 };
 
@@ -36,8 +36,8 @@ const EMAIL_DOMAIN: &str = "demo.invalid";
 
 const CALLS_IN_FLIGHT: usize = 16;
 
-type Users = UserServiceClient<Signed>;
-type Posts = PostServiceClient<Signed>;
+type Users = UserServiceClient<SignedChannel>;
+type Posts = PostServiceClient<SignedChannel>;
 
 /// Creates the demo graph and returns it with a post to show, or returns `None` if other data are
 /// stored. The file `mark` exists when the graph is complete; without it, the creation continues.
@@ -84,11 +84,9 @@ async fn import_graph(
     let ids = crate::graph::users(&graph.list, target).await?.ids;
     stream::iter(graph.list.names().zip(ids.iter().copied()))
         .map(async |(name, user_id)| {
-            let message = UpdateProfileRequest {
-                user_id,
-                display_name: Some(graph::display_name(name)),
-                ..Default::default()
-            };
+            let display_name = Some(graph::display_name(name));
+            let changes = ProfileChanges { display_name, ..Default::default() };
+            let message = UpdateProfileRequest { user_id, changes: Some(changes) };
             users.clone().update_profile(remote::request(message, CALL_TIMEOUT)).await
         })
         .buffer_unordered(CALLS_IN_FLIGHT)

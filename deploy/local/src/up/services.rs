@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Parser;
-use microblog_chassis::{Config as Chassis, Listening, Peer, Worker};
+use microblog_chassis::{Config as Chassis, Peer, ServiceListener, Worker};
 
 use super::{access::Access, data_dir::DataDir};
 
@@ -125,7 +125,7 @@ impl Plan {
     }
 
     /// Starts the servers of one worker. They call each other in process.
-    pub(super) async fn listen(self, worker: Worker) -> Result<Vec<Listening>, Error> {
+    pub(super) async fn listen(self, worker: Worker) -> Result<Vec<ServiceListener>, Error> {
         let Configs { port_base, chassis, user, relation, post, timeline, .. } = &*self.0;
         let user = microblog_user::service(user, worker).await.map_err(Error::User)?;
         let relation =
@@ -147,8 +147,10 @@ impl Plan {
         let gateway = microblog_gateway::service(gateway, limits.clone(), peers, worker);
         let services = [gateway, user, relation, post, timeline];
         let servers = SERVERS.iter().zip(services);
-        let listening = servers
-            .map(|(server, service)| Listening { address: server.address(*port_base), service });
+        let listening = servers.map(|(server, service)| ServiceListener {
+            address: server.address(*port_base),
+            service,
+        });
         Ok(listening.collect())
     }
 }

@@ -1,14 +1,29 @@
-//! Writes what was created and deleted. Idempotent, in any order: rows are inserted where there are
-//! none, and tombstones are final.
+//! Writes what was created, deleted and erased. Idempotent, in any order: rows are inserted where
+//! there are none, and tombstones are final.
 
-use microblog_domain::{CommentId, PostId};
+use std::time::SystemTime;
+
+use microblog_domain::{CommentId, Partition, PostId, Stamp, UserId};
 use sqlx::{Any, Transaction, any::AnyArguments, query::Query};
 
 use super::{
     Archive, Error, WriteTransaction,
-    sql::{ROWS_MAX, list, number, rows, statement},
+    sql::{ROWS_MAX, list, number, read_id, rows, statement},
 };
-use crate::{changes::Changes, comment::Comment, post::Content};
+use crate::post::{Comment, Content};
+
+/// Changes to archive.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Created posts.
+    pub posts: Vec<(PostId, Content)>,
+    /// Deleted posts, with the stamps of their deletion.
+    pub deleted_posts: Vec<(PostId, u64)>,
+    /// Created comments.
+    pub comments: Vec<Comment>,
+    /// Deleted comments, with the stamps of their deletion.
+    pub deleted_comments: Vec<(PostId, CommentId, u64)>,
+}
 
 impl WriteTransaction<'_> {
     /// Adds changes.
@@ -75,6 +90,68 @@ impl Archive {
         })
         .await
     }
+
+    /// Deletes up to `count` likes of an account, and updates the counts of the posts. Returns how
+    /// many were deleted.
+    pub async fn erase_likes(&self, account: UserId, count: usize) -> Result<usize, Error> {
+        const LIKES: &str = "DELETE FROM likes WHERE account = $1 AND post IN \
+            (SELECT post FROM likes WHERE account = $1 ORDER BY post LIMIT $2) RETURNING post";
+        self.write("DELETE likes", async move {
+            let mut transaction = self.begin().await?;
+            let rows = sqlx::query(LIKES)
+                .bind(number(account.get()))
+                .bind(number(count as u64))
+                .fetch_all(&mut *transaction)
+                .await?;
+            let posts = rows.iter().map(|row| read_id(row, 0, PostId::new));
+            let posts: Vec<_> = posts.collect::<Result<_, _>>()?;
+            if !posts.is_empty() {
+                let text = format!(
+                    "UPDATE posts SET likes = likes - 1 WHERE likes > 0 AND id IN ({})",
+                    list(1, posts.len())
+                );
+                let query = bind_posts(statement(text), posts.iter().copied());
+                query.execute(&mut *transaction).await?;
+            }
+            transaction.commit().await?;
+            Ok(posts.len())
+        })
+        .await
+    }
+
+    /// Deletes up to `count` comments of an account, and updates the counts of the archived posts.
+    /// Leaves tombstones. Returns how many were deleted.
+    pub async fn erase_comments(&self, author: UserId, count: usize) -> Result<usize, Error> {
+        const COMMENTS: &str = "UPDATE comments SET author = 0, text = '', in_reply_to = 0, \
+            in_reply_to_author = 0, deleted = $2 WHERE author = $1 AND deleted = 0 AND id IN \
+            (SELECT id FROM comments WHERE author = $1 AND deleted = 0 ORDER BY id LIMIT $3) \
+            RETURNING post, id";
+        // A comment that is newer than the snapshot is not in its count.
+        const COUNT: &str = "UPDATE posts SET comments = comments - 1 \
+            WHERE id = $1 AND comments > 0 AND snapshot_mark > $2";
+        let end = Stamp::first_at(SystemTime::now(), Partition::new(0)).get();
+        self.write("UPDATE comments", async move {
+            let mut transaction = self.begin().await?;
+            let rows = sqlx::query(COMMENTS)
+                .bind(number(author.get()))
+                .bind(number(end))
+                .bind(number(count as u64))
+                .fetch_all(&mut *transaction)
+                .await?;
+            for row in &rows {
+                let post = read_id(row, 0, PostId::new)?;
+                let comment = read_id(row, 1, CommentId::new)?;
+                sqlx::query(COUNT)
+                    .bind(number(post.get()))
+                    .bind(number(comment.get()))
+                    .execute(&mut *transaction)
+                    .await?;
+            }
+            transaction.commit().await?;
+            Ok(rows.len())
+        })
+        .await
+    }
 }
 
 async fn insert_posts(
@@ -113,7 +190,7 @@ pub(super) async fn insert_comments(
 ) -> Result<(), sqlx::Error> {
     let condition = match older {
         OlderThanSnapshot::Insert => "1 = 0",
-        OlderThanSnapshot::Skip => "posts.frozen > made.column2",
+        OlderThanSnapshot::Skip => "posts.snapshot_mark > made.column2",
     };
     let text = format!(
         "INSERT INTO comments (post, id, author, text, in_reply_to, in_reply_to_author) \

@@ -34,7 +34,7 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The database is unavailable, or exceeded a timeout.
-    #[error("the archive does not answer")]
+    #[error("archive unavailable")]
     Unavailable(#[source] Option<sqlx::Error>),
     /// Posts may be in an archive, but none is configured.
     #[error("the data may be archived, and no archive is configured")]

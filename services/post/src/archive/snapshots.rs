@@ -12,10 +12,10 @@ use sqlx::{Any, Transaction};
 use super::{
     Archive, Error,
     changes::{OlderThanSnapshot, bind_posts, delete_rows, insert_comments},
-    comments, posts,
+    posts::{COMMENT_COLUMNS, POST_COLUMNS, comment, post},
     sql::{ROWS_MAX, list, number, read, read_id, rows, statement},
 };
-use crate::snapshot::Snapshot;
+use crate::post::Snapshot;
 
 /// The timeout of reading one snapshot.
 const SNAPSHOT_READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -57,25 +57,21 @@ impl Archive {
             let key = || number(id.get());
             let mut transaction = self.inner.pools.writing.begin().await?;
             let text = format!(
-                "SELECT {}, frozen FROM posts WHERE deleted = 0 AND id = $1",
-                posts::COLUMNS
+                "SELECT {POST_COLUMNS}, snapshot_mark FROM posts WHERE deleted = 0 AND id = $1"
             );
             let row = statement(text).bind(key()).fetch_optional(&mut *transaction).await?;
             let Some(row) = row else { return Ok(None) };
-            let (post, mark) = (posts::post(&row)?, read(&row, 8)?);
+            let (post, mark) = (post(&row)?, read(&row, 8)?);
             let likes = sqlx::query("SELECT account, since FROM likes WHERE post = $1")
                 .bind(key())
                 .fetch_all(&mut *transaction)
                 .await?;
             let entry = |row| Ok(Entry { member: read(row, 0)?, score: read(row, 1)? });
             let likes = likes.iter().map(entry).collect::<Result<_, sqlx::Error>>()?;
-            let text = format!(
-                "SELECT {} FROM comments WHERE deleted = 0 AND post = $1",
-                comments::COLUMNS
-            );
+            let text =
+                format!("SELECT {COMMENT_COLUMNS} FROM comments WHERE deleted = 0 AND post = $1");
             let comments = statement(text).bind(key()).fetch_all(&mut *transaction).await?;
-            let comments =
-                comments.iter().map(comments::comment).collect::<Result<_, sqlx::Error>>()?;
+            let comments = comments.iter().map(comment).collect::<Result<_, sqlx::Error>>()?;
             let reposts = sqlx::query("SELECT repost FROM reposts WHERE post = $1")
                 .bind(key())
                 .fetch_all(&mut *transaction)
@@ -96,8 +92,8 @@ async fn set_counts(
     // Both databases name the columns of VALUES like this.
     let text = format!(
         "UPDATE posts SET likes = moment.column2, comments = moment.column3, reposts = moment.column4, \
-         frozen = moment.column5 FROM (VALUES {}) AS moment \
-         WHERE posts.id = moment.column1 AND posts.deleted = 0 AND posts.frozen < moment.column5 \
+         snapshot_mark = moment.column5 FROM (VALUES {}) AS moment \
+         WHERE posts.id = moment.column1 AND posts.deleted = 0 AND posts.snapshot_mark < moment.column5 \
          RETURNING posts.id",
         rows(transaction.backend_name(), posts.len(), 5)
     );

@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use microblog_chassis::context::{self, Joint};
+use microblog_chassis::context::{self, DetachedContext};
 use microblog_proto::timeline::Delivery;
 use tokio::sync::oneshot;
 
@@ -45,7 +45,7 @@ struct QueuedPost {
     delivery: Delivery,
     /// Dropped when the delivery is over, which resumes the caller.
     done: oneshot::Sender<()>,
-    joint: Joint,
+    context: DetachedContext,
 }
 
 impl QueuedPost {
@@ -76,7 +76,7 @@ impl Queue {
     ) -> (oneshot::Receiver<()>, Option<Dispatcher>) {
         let (done, over) = oneshot::channel();
         let mut state = self.state();
-        state.posts.push_back(QueuedPost { delivery, done, joint: context::joint() });
+        state.posts.push_back(QueuedPost { delivery, done, context: context::detach() });
         if state.posts.len() > state.check_at.max(CHECK_AT_MIN) {
             state.posts.retain(|post| !post.is_cancelled());
             state.check_at = 2 * state.posts.len();
@@ -145,8 +145,8 @@ impl Batch {
     }
 
     /// Returns the trace context of the oldest call in the batch.
-    pub(super) fn joint(&self) -> Option<Joint> {
-        self.posts.first().map(|post| post.joint.clone())
+    pub(super) fn context(&self) -> Option<DetachedContext> {
+        self.posts.first().map(|post| post.context.clone())
     }
 }
 

@@ -1,7 +1,7 @@
 -- The archive: its outbox, evictions and restores.
 --
--- Members of `unarchived`, the archive outbox, scored by stamp: p<post>: created; x<post>: deleted,
--- a tombstone; c<post>:<comment> and d<post>:<comment>: likewise for comments. The member - with
+-- Members of `archive_outbox`, scored by stamp: p<post>: created; x<post>: deleted, a tombstone;
+-- c<post>:<comment> and d<post>:<comment>: likewise for comments. The member - with
 -- the score 0 enables the outbox for good: without it, no entries are added.
 
 -- Acquires or renews a lease.
@@ -19,7 +19,7 @@ end
 -- Sets the remaining lifetime of a lease, if the holder still has it.
 --
 -- KEYS: lease. ARGV: holder, milliseconds. Returns 1 if the holder has it.
-local function keep(keys, args)
+local function renew(keys, args)
   if redis.call('GET', keys[1]) ~= args[1] then
     return 0
   end
@@ -30,26 +30,26 @@ end
 -- watermark. The posts stay in Redis until they are evicted. Stops at the first post that has an
 -- outbox entry, or is not the oldest any more.
 --
--- KEYS: unarchived, outbox, retired, horizon; the author's posts. ARGV: posts…, oldest first.
--- Returns how many became evictable.
-local function retire(keys, args)
-  local unarchived, outbox, retired, horizon, posts = keys[1], keys[2], keys[3], keys[4], keys[5]
+-- KEYS: archive_outbox, outbox, evictable, watermark; the author's posts.
+-- ARGV: posts…, oldest first. Returns how many became evictable.
+local function make_evictable(keys, args)
+  local archive_outbox, outbox, evictable, watermark, posts = unpack(keys)
   local oldest = redis.call('ZRANGE', posts, 0, #args)
   local at = oldest[1] == '0' and 1 or 0
   local count = 0
   for i, id in ipairs(args) do
-    if oldest[at + i] ~= id or redis.call('ZSCORE', unarchived, 'p' .. id)
+    if oldest[at + i] ~= id or redis.call('ZSCORE', archive_outbox, 'p' .. id)
       or redis.call('ZSCORE', outbox, id) then
       break
     end
     redis.call('ZREM', posts, id)
-    redis.call('ZADD', retired, 0, id)
+    redis.call('ZADD', evictable, 0, id)
     count = i
   end
   if count > 0 then
     add_unlisted(posts, count)
-    if tonumber(redis.call('GET', horizon) or 0) < tonumber(args[count]) then
-      redis.call('SET', horizon, args[count])
+    if tonumber(redis.call('GET', watermark) or 0) < tonumber(args[count]) then
+      redis.call('SET', watermark, args[count])
     end
   end
   return count
@@ -72,15 +72,15 @@ end
 -- Not while an update of a deleted repost may be in flight: after a restore, it would put the
 -- repost on the list again.
 --
--- KEYS: clock, retired; of the post: post, unreposted. ARGV: issuer, post.
+-- KEYS: clock, evictable; of the post: post, repost_tombstones. ARGV: issuer, post.
 -- Returns the outcome (DONE, UNCHANGED, NOT_FOUND) and the mark.
 local function mark(keys, args)
-  local clock, retired, post, unreposted = keys[1], keys[2], keys[3], keys[4]
+  local clock, evictable, post, repost_tombstones = keys[1], keys[2], keys[3], keys[4]
   if redis.call('EXISTS', post) == 0 then
-    redis.call('ZREM', retired, args[2])
+    redis.call('ZREM', evictable, args[2])
     return { NOT_FOUND, 0 }
   end
-  if may_be_in_flight(unreposted) then
+  if may_be_in_flight(repost_tombstones) then
     return { UNCHANGED, 0 }
   end
   local stamp = issue(clock, tonumber(args[1]), 1)[1]
@@ -88,26 +88,27 @@ local function mark(keys, args)
   return { DONE, tonumber(stamp) }
 end
 
--- Returns whether an erasure run's fence prevents evictions: `erasing` holds the run's id, a colon
--- and the fence; 0 means lifted.
-local function is_fenced(erasing)
-  local fence = redis.call('GET', erasing)
+-- Returns whether an erasure run's fence prevents evictions: `erasure_fence` holds the run's id, a
+-- colon and the fence; 0 means lifted.
+local function is_fenced(erasure_fence)
+  local fence = redis.call('GET', erasure_fence)
   return fence and string.sub(fence, -2) ~= ':0'
 end
 
 -- Evicts a post whose mark is still set: the archive has its current snapshot.
 --
--- KEYS: retired; of the post: post, likes, comments, comment_bodies, reposts, unreposted; erasing.
+-- KEYS: evictable; of the post: post, likes, comments, comment_bodies, reposts, repost_tombstones;
+--       erasure_fence.
 -- ARGV: post, mark.
 -- Returns the outcome: DONE; UNCHANGED: the post changed, or is fenced (see erasure.rs).
 local function evict(keys, args)
-  local retired, post = keys[1], keys[2]
+  local evictable, post = keys[1], keys[2]
   if redis.call('HGET', post, 'm') ~= args[2] or may_be_in_flight(keys[7])
     or is_fenced(keys[8]) then
     return UNCHANGED
   end
   call_with('UNLINK', post, { unpack(keys, 3, 7) })
-  redis.call('ZREM', retired, args[1])
+  redis.call('ZREM', evictable, args[1])
   return DONE
 end
 
@@ -115,7 +116,7 @@ end
 -- post is in Redis: it may change, and be evicted again, before the current snapshot is staged.
 -- Rejected if it has a tombstone, which may not be archived; a later deletion deletes the lease.
 --
--- KEYS: restoring, unarchived, post; restored… ARGV: holder, milliseconds, post.
+-- KEYS: restoring, archive_outbox, post; staged… ARGV: holder, milliseconds, post.
 -- Returns 1 if the lease was acquired.
 local function begin_restore(keys, args)
   if redis.call('EXISTS', keys[3]) == 1 or redis.call('ZSCORE', keys[2], 'x' .. args[3])
@@ -128,7 +129,7 @@ end
 
 -- Checks the rate limit of restores, in the account's partition.
 --
--- KEYS: restore_pace. ARGV: limit per minute. Returns the milliseconds to wait; 0 if admitted.
+-- KEYS: restore_rate. ARGV: limit per minute. Returns the milliseconds to wait; 0 if admitted.
 local function admit_restore(keys, args)
   return check_rate(keys[1], tonumber(args[1]))
 end
@@ -139,7 +140,7 @@ end
 --       (ZADD, HSET), its arguments…
 -- Returns 1 if the holder has the lease.
 local function stage(keys, args)
-  if keep(keys, args) == 0 then
+  if renew(keys, args) == 0 then
     return 0
   end
   call_with(args[3], keys[2], rest(args, 4))
@@ -149,14 +150,14 @@ end
 
 -- Restores a post from its staged lists.
 --
--- KEYS: restoring, unarchived, retired; of the post: post, likes, comments, comment_bodies,
---       reposts; the staged lists, in the same order; erasing.
+-- KEYS: restoring, archive_outbox, evictable; of the post: post, likes, comments, comment_bodies,
+--       reposts; the staged lists, in the same order; erasure_fence.
 -- ARGV: holder, post, the score until when it stays, content, likes, comments, reposts, the value
---       of `erasing` from before the archive was read.
+--       of `erasure_fence` from before the archive was read.
 -- Returns the outcome: DONE; UNCHANGED: the post is in Redis; NOT_FOUND: it was deleted;
 -- INCOMPLETE: retry, since the attempt took too long, or a run erases since the archive was read.
 local function restore(keys, args)
-  local restoring, unarchived, retired, post = keys[1], keys[2], keys[3], keys[4]
+  local restoring, archive_outbox, evictable, post = keys[1], keys[2], keys[3], keys[4]
   if redis.call('GET', restoring) ~= args[1] then
     return INCOMPLETE
   end
@@ -164,7 +165,7 @@ local function restore(keys, args)
   if (redis.call('GET', keys[13]) or '') ~= args[8] then
     return INCOMPLETE
   end
-  if redis.call('ZSCORE', unarchived, 'x' .. args[2]) then
+  if redis.call('ZSCORE', archive_outbox, 'x' .. args[2]) then
     return NOT_FOUND
   end
   if redis.call('EXISTS', post) == 1 then
@@ -189,7 +190,7 @@ local function restore(keys, args)
       redis.call('HSET', post, field, args[4 + i])
     end
   end
-  redis.call('ZADD', retired, args[3], args[2])
+  redis.call('ZADD', evictable, args[3], args[2])
   return DONE
 end
 
@@ -197,7 +198,7 @@ end
 -- `maxmemory`.
 --
 -- KEYS: the set. ARGV: NX or XX, as for ZADD; score, member.
-local function enlist(keys, args)
+local function add_to_set(keys, args)
   redis.call('ZADD', keys[1], args[1], args[2], args[3])
 end
 
@@ -205,15 +206,15 @@ end
 -- `maxmemory`.
 --
 -- KEYS: the string. ARGV: its value.
-local function put(keys, args)
+local function set(keys, args)
   redis.call('SET', keys[1], args[1])
 end
 
-register('post_enlist', enlist, 'allow-oom')
-register('post_put', put, 'allow-oom')
+register('post_add_to_set', add_to_set, 'allow-oom')
+register('post_set', set, 'allow-oom')
 register('post_lease', lease, 'allow-oom')
-register('post_keep', keep, 'allow-oom')
-register('post_retire', retire, 'allow-oom')
+register('post_renew', renew, 'allow-oom')
+register('post_make_evictable', make_evictable, 'allow-oom')
 register('post_count_unlisted', count_unlisted, 'allow-oom')
 register('post_mark', mark, 'allow-oom')
 register('post_evict', evict, 'allow-oom')

@@ -1,16 +1,16 @@
--- Publishing and deleting posts, and completing the deletion of accounts.
+-- Publishing and deleting posts, and notifying posts of their reposts.
 
 -- Publishes a post.
 --
--- KEYS: clock, request, pace, forgotten, authors, outbox, pending, unarchived; the author's posts;
---       the prefix of the partition's post keys.
+-- KEYS: clock, request, post_rate, forgotten, authors, outbox, pending, archive_outbox; the
+--       author's posts; the prefix of the partition's post keys.
 -- ARGV: issuer, author, content, limit per minute, lifetime of the idempotency key in seconds,
 --       posts… that count it, if it is a repost.
 -- Returns the outcome, and: the id (DONE; UNCHANGED, INCOMPLETE: of the post that the request made
 -- before), or the milliseconds to wait (THROTTLED).
 local function publish(keys, args)
-  local clock, request, pace, forgotten, authors = keys[1], keys[2], keys[3], keys[4], keys[5]
-  local outbox, pending, unarchived, posts, prefix = keys[6], keys[7], keys[8], keys[9], keys[10]
+  local clock, request, rate, forgotten, authors = keys[1], keys[2], keys[3], keys[4], keys[5]
+  local outbox, pending, archive_outbox, posts, prefix = unpack(keys, 6)
   local issuer, author, content, limit = tonumber(args[1]), args[2], args[3], tonumber(args[4])
   local targets = rest(args, 6)
 
@@ -26,7 +26,7 @@ local function publish(keys, args)
     return { ACCOUNT_DELETED, 0 }
   end
   local prepared = prepare(clock, issuer, 1)
-  local wait = check_rate(pace, limit)
+  local wait = check_rate(rate, limit)
   if wait > 0 then
     return { THROTTLED, wait }
   end
@@ -36,7 +36,7 @@ local function publish(keys, args)
   redis.call('ZADD', posts, id, id)
   redis.call('SADD', authors, author)
   redis.call('ZADD', outbox, id, id)
-  enqueue(unarchived, id, 'p' .. id)
+  enqueue(archive_outbox, id, 'p' .. id)
   for _, target in ipairs(targets) do
     redis.call('ZADD', pending, id, pending_member(id, target))
   end
@@ -46,19 +46,19 @@ end
 
 -- Deletes a post and all that belongs to it, from Redis and from the archive.
 --
--- KEYS: clock, outbox, pending, unarchived, retired; the author's posts; of the post: post, likes,
---       comments, comment_bodies, reposts, unreposted, restoring (which ends a restore); ended.
+-- KEYS: clock, outbox, pending, archive_outbox, evictable; the author's posts; of the post: post,
+--       likes, comments, comment_bodies, reposts, repost_tombstones, restoring (which ends a
+--       restore); post_tombstones.
 -- ARGV: issuer, id, 1 if it was read from the archive, posts… that count it.
 -- Returns the outcome (DONE; INCOMPLETE: deleted before, and a post that counts it may not be
 -- notified; NOT_FOUND) and the version of the deletion.
 local function delete(keys, args)
-  local clock, outbox, pending, unarchived, retired = keys[1], keys[2], keys[3], keys[4], keys[5]
-  local posts, post = keys[6], keys[7]
+  local clock, outbox, pending, archive_outbox, evictable, posts, post = unpack(keys)
   local issuer, id, in_archive, targets = tonumber(args[1]), args[2], args[3] == '1', rest(args, 4)
-  local ended = keys[14]
+  local post_tombstones = keys[14]
   -- A tombstone means deleted before: one that is not archived yet, or was archived after the read.
-  in_archive = in_archive and not redis.call('ZSCORE', unarchived, 'x' .. id)
-    and not redis.call('ZSCORE', ended, id)
+  in_archive = in_archive and not redis.call('ZSCORE', archive_outbox, 'x' .. id)
+    and not redis.call('ZSCORE', post_tombstones, id)
   if redis.call('EXISTS', post) == 0 and not in_archive then
     for _, target in ipairs(targets) do
       local version = redis.call('ZSCORE', pending, pending_member(id, target))
@@ -72,11 +72,11 @@ local function delete(keys, args)
   call_with('UNLINK', post, { unpack(keys, 8, 13) })
   if redis.call('ZREM', posts, id) == 0 then
     add_unlisted(posts, -1)
-    bury(ended, { version, id })
+    bury(post_tombstones, { version, id })
   end
   redis.call('ZREM', outbox, id)
-  redis.call('ZREM', retired, id)
-  enqueue(unarchived, version, 'x' .. id)
+  redis.call('ZREM', evictable, id)
+  enqueue(archive_outbox, version, 'x' .. id)
   for _, target in ipairs(targets) do
     redis.call('ZADD', pending, version, pending_member(id, target))
   end
@@ -86,16 +86,16 @@ end
 -- Notifies a post of a repost that was created or deleted. Idempotent and commutative: a tombstone
 -- keeps a deleted repost from coming back.
 --
--- KEYS: of the post: post, reposts, unreposted. ARGV: repost, 1 if it exists.
+-- KEYS: of the post: post, reposts, repost_tombstones. ARGV: repost, 1 if it exists.
 -- Returns the outcome: DONE, UNCHANGED, NOT_FOUND.
-local function tell(keys, args)
-  local post, reposts, unreposted = keys[1], keys[2], keys[3]
+local function notify(keys, args)
+  local post, reposts, repost_tombstones = keys[1], keys[2], keys[3]
   local repost, exists = args[1], args[2] == '1'
   if redis.call('EXISTS', post) == 0 then
     return NOT_FOUND
   end
   if exists then
-    if redis.call('ZSCORE', unreposted, repost)
+    if redis.call('ZSCORE', repost_tombstones, repost)
       or redis.call('ZADD', reposts, 'NX', repost, repost) == 0 then
       return UNCHANGED
     end
@@ -103,7 +103,7 @@ local function tell(keys, args)
     return DONE
   end
   -- Scored by the current time: the deletion itself may be older than the lifetime of tombstones.
-  bury(unreposted, { integer(now_ms() * 4096), repost })
+  bury(repost_tombstones, { integer(now_ms() * 4096), repost })
   if redis.call('ZREM', reposts, repost) == 0 then
     return UNCHANGED
   end
@@ -111,20 +111,8 @@ local function tell(keys, args)
   return DONE
 end
 
--- Completes the deletion of an account whose other data is erased, if it has no posts left.
---
--- KEYS: forgetting, authors, the author's posts. ARGV: account. Returns 1 if it is complete.
-local function forgot(keys, args)
-  if redis.call('EXISTS', keys[3]) == 1 then
-    return 0
-  end
-  redis.call('SREM', keys[2], args[1])
-  redis.call('ZREM', keys[1], args[1])
-  return 1
-end
-
 register('post_publish', publish)
 register('post_delete', delete, 'allow-oom')
-register('post_tell', tell, 'allow-oom')
+register('post_notify', notify, 'allow-oom')
 register('post_forget', forget, 'allow-oom')
-register('post_forgot', forgot, 'allow-oom')
+register('post_finish_forgetting', finish_forgetting, 'allow-oom')

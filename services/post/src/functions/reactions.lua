@@ -53,12 +53,12 @@ end
 -- the post's. Idempotent: a repeated request is admitted again, to the same post, unless the
 -- account is deleted.
 --
--- KEYS: comment_admission, comment_pace, forgotten.
+-- KEYS: comment_admission, comment_rate, forgotten.
 -- ARGV: account, post, limit per minute, lifetime of the idempotency key in seconds.
 -- Returns the outcome (DONE; UNCHANGED, NOT_FOUND: admitted before, to this or another post;
 -- THROTTLED, ACCOUNT_DELETED) and the milliseconds to wait.
 local function admit_comment(keys, args)
-  local admission, pace, forgotten = keys[1], keys[2], keys[3]
+  local admission, rate, forgotten = keys[1], keys[2], keys[3]
   if redis.call('SISMEMBER', forgotten, args[1]) == 1 then
     return { ACCOUNT_DELETED, 0 }
   end
@@ -66,7 +66,7 @@ local function admit_comment(keys, args)
   if admitted then
     return { admitted == args[2] and UNCHANGED or NOT_FOUND, 0 }
   end
-  local wait = check_rate(pace, tonumber(args[3]))
+  local wait = check_rate(rate, tonumber(args[3]))
   if wait > 0 then
     return { THROTTLED, wait }
   end
@@ -76,13 +76,13 @@ end
 
 -- Adds a comment to a post.
 --
--- KEYS: clock, comment_request, unarchived; of the post: post, comments, comment_bodies.
+-- KEYS: clock, comment_request, archive_outbox; of the post: post, comments, comment_bodies.
 -- ARGV: issuer, post, content, the comment that it replies to (0 for none), lifetime of the
 --       idempotency key in seconds.
 -- Returns the outcome and: the id (DONE; UNCHANGED: of the comment that the request made before),
 -- or what is missing (NOT_FOUND: 0 the post, 1 the comment that it replies to).
-local function comment(keys, args)
-  local clock, request, unarchived = keys[1], keys[2], keys[3]
+local function add_comment(keys, args)
+  local clock, request, archive_outbox = keys[1], keys[2], keys[3]
   local post, comments, bodies = keys[4], keys[5], keys[6]
   local issuer, content, in_reply_to = tonumber(args[1]), args[3], args[4]
   local known = redis.call('GET', request)
@@ -99,17 +99,17 @@ local function comment(keys, args)
   redis.call('HSET', bodies, id, content)
   redis.call('ZADD', comments, id, id)
   count(post, 'c', 1)
-  enqueue(unarchived, id, 'c' .. args[2] .. ':' .. id)
+  enqueue(archive_outbox, id, 'c' .. args[2] .. ':' .. id)
   redis.call('SET', request, id, 'EX', args[5])
   return { DONE, tonumber(id) }
 end
 
 -- Deletes a comment.
 --
--- KEYS: clock, unarchived; of the post: post, comments, comment_bodies.
+-- KEYS: clock, archive_outbox; of the post: post, comments, comment_bodies.
 -- ARGV: issuer, post, comment. Returns DONE or NOT_FOUND.
-local function uncomment(keys, args)
-  local clock, unarchived, post, comments, bodies = keys[1], keys[2], keys[3], keys[4], keys[5]
+local function delete_comment(keys, args)
+  local clock, archive_outbox, post, comments, bodies = keys[1], keys[2], keys[3], keys[4], keys[5]
   local issuer, id = tonumber(args[1]), args[3]
   if not redis.call('ZSCORE', comments, id) then
     return NOT_FOUND
@@ -118,7 +118,7 @@ local function uncomment(keys, args)
   redis.call('ZREM', comments, id)
   redis.call('HDEL', bodies, id)
   count(post, 'c', -1)
-  enqueue(unarchived, version, 'd' .. args[2] .. ':' .. id)
+  enqueue(archive_outbox, version, 'd' .. args[2] .. ':' .. id)
   return DONE
 end
 
@@ -126,5 +126,5 @@ register('post_like', like)
 register('post_unlike', unlike, 'allow-oom')
 register('post_erase_likes', erase_likes, 'allow-oom')
 register('post_admit_comment', admit_comment)
-register('post_comment', comment)
-register('post_uncomment', uncomment, 'allow-oom')
+register('post_add_comment', add_comment)
+register('post_delete_comment', delete_comment, 'allow-oom')

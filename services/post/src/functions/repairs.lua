@@ -26,16 +26,16 @@ end
 -- Restores the body of a comment, or deletes the comment if there is none; deletes a body without a
 -- comment.
 --
--- KEYS: clock, unarchived; of the post: post, comments, comment_bodies.
+-- KEYS: clock, archive_outbox; of the post: post, comments, comment_bodies.
 -- ARGV: issuer, post, comment, content ('' if there is none).
 -- Returns 1 if something was wrong, else 0.
-local function mend_comment(keys, args)
+local function repair_comment(keys, args)
   local post, comments, bodies, id = keys[3], keys[4], keys[5], args[3]
   local is_listed = redis.call('ZSCORE', comments, id)
   local has_content = redis.call('HEXISTS', bodies, id) == 1
   if is_listed and not has_content then
     if args[4] == '' then
-      uncomment(keys, args)
+      delete_comment(keys, args)
     else
       redis.call('HSET', bodies, id, args[4])
       redis.call('HDEL', post, 'm')
@@ -51,14 +51,14 @@ end
 
 -- Adds an existing repost to a post's list, even if there is a tombstone.
 --
--- KEYS: of the post: post, reposts, unreposted. ARGV: repost.
+-- KEYS: of the post: post, reposts, repost_tombstones. ARGV: repost.
 -- Returns the outcome: DONE, UNCHANGED, NOT_FOUND.
 local function relist(keys, args)
-  local post, reposts, unreposted = keys[1], keys[2], keys[3]
+  local post, reposts, repost_tombstones = keys[1], keys[2], keys[3]
   if redis.call('EXISTS', post) == 0 then
     return NOT_FOUND
   end
-  redis.call('ZREM', unreposted, args[1])
+  redis.call('ZREM', repost_tombstones, args[1])
   if redis.call('ZADD', reposts, 'NX', args[1], args[1]) == 0 then
     return UNCHANGED
   end
@@ -67,5 +67,5 @@ local function relist(keys, args)
 end
 
 register('post_recount', recount, 'allow-oom')
-register('post_mend_comment', mend_comment, 'allow-oom')
+register('post_repair_comment', repair_comment, 'allow-oom')
 register('post_relist', relist, 'allow-oom')

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use microblog_domain::{CommentId, Partition, PostId};
 use microblog_keyspace::{Batch, Call, Error, decode, redis::cmd};
 
-use super::client::Store;
+use super::Store;
 use crate::keys;
 
 /// The member that says that there is an archive. It sorts before all entries.
@@ -33,7 +33,7 @@ impl OutboxEntry {
         }
     }
 
-    /// Encodes the member of `unarchived`, in the functions' format.
+    /// Encodes the member of `archive_outbox`, in the functions' format.
     pub(super) fn member(self) -> String {
         match self {
             Self::PostCreated(id) => format!("p{id}"),
@@ -43,7 +43,7 @@ impl OutboxEntry {
         }
     }
 
-    /// Decodes a member of `unarchived`.
+    /// Decodes a member of `archive_outbox`.
     fn parse(member: &str) -> Option<Self> {
         let kind = member.chars().next()?;
         let rest = &member[kind.len_utf8()..];
@@ -79,7 +79,7 @@ impl Store {
     pub async fn enable_archive_outbox(&self, partitions: &[Partition]) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(partitions.len());
         for &partition in partitions {
-            let add = Call::new("post_enlist").key(keys::unarchived(partition));
+            let add = Call::new("post_add_to_set").key(keys::archive_outbox(partition));
             batch.call(partition, add.arg("NX").arg(0).arg(ENABLED));
         }
         self.keyspace.send(batch).await?;
@@ -91,7 +91,7 @@ impl Store {
         let mut batch = Batch::with_capacity(partitions.len());
         for &partition in partitions {
             let mut read = cmd("ZRANGE");
-            read.arg(keys::unarchived(partition))
+            read.arg(keys::archive_outbox(partition))
                 .arg(0)
                 .arg(Self::OUTBOX_PAGE_MAX)
                 .arg("WITHSCORES");
@@ -105,7 +105,7 @@ impl Store {
             let entry = |(member, stamp): (String, f64)| {
                 let entry = OutboxEntry::parse(&member);
                 if entry.is_none() {
-                    tracing::error!(member, "malformed entry in `unarchived`");
+                    tracing::error!(member, "malformed entry in `archive_outbox`");
                 }
                 Some((entry?, stamp as u64))
             };
@@ -115,10 +115,10 @@ impl Store {
     }
 
     /// Returns the number of entries in the outboxes of all partitions.
-    pub async fn unarchived_count(&self) -> Result<u64, Error> {
+    pub async fn archive_outbox_length(&self) -> Result<u64, Error> {
         let mut batch = Batch::with_capacity(usize::from(Partition::COUNT));
         for partition in Partition::all() {
-            batch.query(partition, cmd("ZCARD").arg(keys::unarchived(partition)).take());
+            batch.query(partition, cmd("ZCARD").arg(keys::archive_outbox(partition)).take());
         }
         let mut count = 0;
         for answer in self.keyspace.send(batch).await? {
@@ -131,7 +131,7 @@ impl Store {
     pub async fn enqueue_posts(&self, ids: &[PostId]) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for id in ids {
-            let add = Call::new("post_enlist").key(keys::unarchived(id.partition()));
+            let add = Call::new("post_add_to_set").key(keys::archive_outbox(id.partition()));
             let add = add.arg("NX").arg(id.get()).arg(OutboxEntry::PostCreated(*id).member());
             batch.call(id.partition(), add);
         }
@@ -148,7 +148,7 @@ impl Store {
         let mut batch = Batch::with_capacity(members.len());
         for (partition, members) in members {
             let mut remove = cmd("ZREM");
-            batch.query(partition, remove.arg(keys::unarchived(partition)).arg(members).take());
+            batch.query(partition, remove.arg(keys::archive_outbox(partition)).arg(members).take());
         }
         self.keyspace.send(batch).await?;
         Ok(())

@@ -1,17 +1,20 @@
-//! The stored format of contents: protobuf messages, which later versions may extend. They take
+//! The stored formats. A post is a hash of its content and counts. Contents are protobuf messages, which later versions may extend. They take
 //! less memory than named fields; `benches/memory.rs` measures how much.
 //!
 //! A text is stored in the shorter of UTF-8 and UTF-16: Chinese and Japanese take two bytes a
 //! character in UTF-16, and three in UTF-8.
 
 use microblog_domain::{CommentId, PostId, UserId};
-use microblog_keyspace::Error;
+use microblog_keyspace::{
+    Error, Kind, decode,
+    redis::{Cmd, Value, cmd},
+};
 use prost::Message;
 
 use super::decode::malformed;
 use crate::{
-    comment::{CommentContent, Reply},
-    post::{Content, Origin},
+    keys,
+    post::{CommentContent, Content, Counts, Origin, Post, Reply},
 };
 
 /// The content of a post.
@@ -121,6 +124,41 @@ impl CommentBody {
         let text = read_text(body.text, &body.text_utf16).ok_or_else(damaged)?;
         Ok(CommentContent { author, text, in_reply_to })
     }
+}
+
+/// The cached read of posts, for callers without a viewer.
+pub(super) const CACHED_POST: Kind<PostId, Option<Post>> = Kind {
+    command: |id| (id.partition(), fields(id)),
+    id: keys::id_of_post,
+    decode: read,
+    heap_bytes: |post| post.as_ref().map_or(0, |post| post.content.text.capacity()),
+};
+
+/// Returns the command that reads a post.
+pub(super) fn fields(id: PostId) -> Cmd {
+    cmd("HMGET").arg(keys::post(id)).arg(&["b", "l", "c", "r"]).take()
+}
+
+/// Decodes a post; `None` if it is missing or malformed.
+pub(super) fn read(id: PostId, fields: Value) -> Result<Option<Post>, Error> {
+    let (body, likes, comments, reposts): (Option<Vec<u8>>, Value, Value, Value) = decode(fields)?;
+    let Some(body) = body else { return Ok(None) };
+    let content = readable(id, &body);
+    let count = |field| decode::<Option<u64>>(field).map(Option::unwrap_or_default);
+    let counts = [likes, comments, reposts].map(count);
+    let [Ok(likes), Ok(comments), Ok(reposts)] = counts else {
+        tracing::error!(post = id.get(), "malformed counts of a post");
+        return Ok(None);
+    };
+    let counts = Counts { likes, comments, reposts };
+    Ok(content.map(|content| Post { id, content, counts, liked: false }))
+}
+
+/// Decodes a content; `None` if it is malformed.
+// A malformed post must not hide the others. `Verify` reports it.
+pub(super) fn readable(id: PostId, body: &[u8]) -> Option<Content> {
+    let content = PostBody::read(body);
+    content.inspect_err(|_| tracing::error!(post = id.get(), "malformed content of a post")).ok()
 }
 
 #[cfg(test)]

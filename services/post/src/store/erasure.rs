@@ -7,7 +7,7 @@ use microblog_keyspace::{
 };
 use uuid::Uuid;
 
-use super::{client::Store, decode::malformed};
+use super::{Store, decode::malformed};
 use crate::keys;
 
 /// A run that erases what some accounts wrote.
@@ -116,7 +116,7 @@ impl Store {
         let mut batch = Batch::with_capacity(partitions.len());
         for &partition in partitions {
             let value = format!("{run}:{}", fence.number());
-            batch.call(partition, put(keys::erasing(partition), value));
+            batch.call(partition, put(keys::erasure_fence(partition), value));
         }
         for answer in self.keyspace.send(batch).await? {
             decode::<()>(answer)?;
@@ -126,15 +126,15 @@ impl Store {
 
     /// Returns the fence of a partition, to be passed to [`Self::restore`]; empty if there never
     /// was one.
-    pub async fn erasing(&self, partition: Partition) -> Result<String, Error> {
+    pub async fn erasure_fence(&self, partition: Partition) -> Result<String, Error> {
         let fence: Option<String> =
-            self.keyspace.query(cmd("GET").arg(keys::erasing(partition)).take()).await?;
+            self.keyspace.query(cmd("GET").arg(keys::erasure_fence(partition)).take()).await?;
         Ok(fence.unwrap_or_default())
     }
 
     /// Returns whether a fence prevents evictions from a partition.
     pub(crate) async fn is_fenced(&self, partition: Partition) -> Result<bool, Error> {
-        let fence = self.erasing(partition).await?;
+        let fence = self.erasure_fence(partition).await?;
         Ok(!fence.is_empty() && !fence.ends_with(":0"))
     }
 
@@ -154,7 +154,7 @@ impl Store {
         after: Option<Entry>,
         count: usize,
     ) -> Result<Page, Error> {
-        self.page(keys::retired(partition), Order::Oldest, after, count).await
+        self.page(keys::evictable(partition), Order::Oldest, after, count).await
     }
 
     /// Returns the counts of likes and comments of posts, in the given order; 0 for a malformed
@@ -199,7 +199,7 @@ impl Store {
 
 // Writes a string, even at Redis' memory limit.
 fn put(key: String, value: String) -> Call {
-    Call::new("post_put").key(key).arg(value)
+    Call::new("post_set").key(key).arg(value)
 }
 
 #[cfg(test)]

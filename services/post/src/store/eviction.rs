@@ -1,21 +1,25 @@
-//! Eviction from Redis: evictable posts, eviction marks and snapshots.
+//! Eviction from Redis: evictable posts, eviction marks and snapshots. The eviction watermark says
+//! which posts that are not in Redis may be in the archive.
+
+use std::collections::HashMap;
 
 use microblog_domain::{CommentId, Partition, PostId, UserId};
 use microblog_keyspace::{
     Batch, Call, Entry, Error, decode,
-    redis::{Value, cmd},
+    redis::{Cmd, Value, cmd},
 };
 use uuid::Uuid;
 
 use super::{
-    client::Store,
-    decode::{post_ids, stamp},
-    outcome::Outcome,
+    Store,
+    archive_outbox::OutboxEntry,
+    decode::{Outcome, post, post_ids, stamp},
+    posts::{ARCHIVE_MARKER, is_liked, liked},
 };
-use crate::{keys, post::Post, snapshot::Snapshot};
-
-/// The archive marker: the last member of an author's list that continues in the archive.
-pub(crate) const ARCHIVE_MARKER: u64 = 0;
+use crate::{
+    keys,
+    post::{Post, Snapshot},
+};
 
 /// The marker's score is one more than the number of unlisted posts, unless it is 0 or at least
 /// this; `functions.lua` has the same number.
@@ -101,11 +105,11 @@ impl Store {
     /// them. Stops at the first one with an outbox entry. Returns how many became evictable.
     pub async fn make_evictable(&self, author: UserId, ids: &[PostId]) -> Result<usize, Error> {
         let partition = author.partition();
-        let call = Call::new("post_retire")
-            .key(keys::unarchived(partition))
+        let call = Call::new("post_make_evictable")
+            .key(keys::archive_outbox(partition))
             .key(keys::outbox(partition))
-            .key(keys::retired(partition))
-            .key(keys::horizon(partition))
+            .key(keys::evictable(partition))
+            .key(keys::watermark(partition))
             .key(keys::posts(author));
         self.keyspace.call(ids.iter().fold(call, |call, id| call.arg(id.get()))).await
     }
@@ -113,7 +117,7 @@ impl Store {
     /// Returns up to 100 posts of a partition that may be evicted at a stamp.
     pub async fn evictable(&self, partition: Partition, at: u64) -> Result<Vec<PostId>, Error> {
         let mut read = cmd("ZRANGE");
-        read.arg(keys::retired(partition)).arg("-inf").arg(at).arg("BYSCORE");
+        read.arg(keys::evictable(partition)).arg("-inf").arg(at).arg("BYSCORE");
         read.arg("LIMIT").arg(0).arg(100);
         let ids: Vec<u64> = self.keyspace.query(read).await?;
         Ok(ids.into_iter().filter_map(PostId::new).collect())
@@ -127,9 +131,9 @@ impl Store {
             let partition = id.partition();
             let call = Call::new("post_mark")
                 .key(keys::clock(partition))
-                .key(keys::retired(partition))
+                .key(keys::evictable(partition))
                 .key(keys::post(id))
-                .key(keys::unreposted(id))
+                .key(keys::repost_tombstones(id))
                 .issuing(partition)
                 .arg(id.get());
             batch.call(partition, call);
@@ -188,10 +192,10 @@ impl Store {
         let mut batch = Batch::with_capacity(marked.len());
         for &(id, mark) in marked {
             let call = Call::new("post_evict")
-                .key(keys::retired(id.partition()))
+                .key(keys::evictable(id.partition()))
                 .keys(keys::of_post(id))
-                .key(keys::unreposted(id))
-                .key(keys::erasing(id.partition()))
+                .key(keys::repost_tombstones(id))
+                .key(keys::erasure_fence(id.partition()))
                 .arg(id.get())
                 .arg(mark);
             batch.call(id.partition(), call);
@@ -204,11 +208,95 @@ impl Store {
     pub async fn postpone_eviction(&self, ids: &[PostId], until: u64) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for id in ids {
-            let add = Call::new("post_enlist").key(keys::retired(id.partition()));
+            let add = Call::new("post_add_to_set").key(keys::evictable(id.partition()));
             // `XX`: a post that was deleted meanwhile must not be added.
             batch.call(id.partition(), add.arg("XX").arg(until).arg(id.get()));
         }
         self.keyspace.send(batch).await?;
         Ok(())
     }
+
+    /// Returns which of some posts that are not in Redis may be in the archive: those not above the
+    /// eviction watermark that have no tombstone.
+    pub async fn may_be_archived(&self, ids: &[PostId]) -> Result<Vec<bool>, Error> {
+        let watermarks = self.watermarks(ids).await?;
+        let old: Vec<_> = ids.iter().copied().filter(|id| is_below(&watermarks, id)).collect();
+        let mut deleted = self.have_tombstones(&old).await?.into_iter();
+        let may_be = |id| is_below(&watermarks, id) && deleted.next() == Some(false);
+        Ok(ids.iter().map(may_be).collect())
+    }
+
+    /// Returns which posts an account likes, in the given order; `None` if there is no like in
+    /// Redis, but the post may be in the archive. One round trip to each partition, sent together.
+    pub async fn liked_in_redis(
+        &self,
+        user: UserId,
+        ids: &[PostId],
+    ) -> Result<Vec<Option<bool>>, Error> {
+        let partitions = partitions_of(ids);
+        let mut batch = Batch::with_capacity(ids.len() + partitions.len());
+        for &id in ids {
+            batch.query(id.partition(), liked(id, user));
+        }
+        for &partition in &partitions {
+            batch.query(partition, watermark(partition));
+        }
+        let mut answers = self.keyspace.send(batch).await?.into_iter();
+        let liked = answers.by_ref().take(ids.len()).map(is_liked);
+        let liked: Vec<bool> = liked.collect::<Result<_, _>>()?;
+        let watermarks = read_watermarks(partitions, answers)?;
+        let known = |(id, liked)| (liked || !is_below(&watermarks, id)).then_some(liked);
+        Ok(ids.iter().zip(liked).map(known).collect())
+    }
+
+    // Returns the watermarks of the posts' partitions, where there are any.
+    async fn watermarks(&self, ids: &[PostId]) -> Result<HashMap<Partition, PostId>, Error> {
+        let partitions = partitions_of(ids);
+        let mut batch = Batch::with_capacity(partitions.len());
+        for &partition in &partitions {
+            batch.query(partition, watermark(partition));
+        }
+        read_watermarks(partitions, self.keyspace.send(batch).await?.into_iter())
+    }
+
+    /// Returns which posts have a tombstone in the archive outbox.
+    pub async fn have_tombstones(&self, ids: &[PostId]) -> Result<Vec<bool>, Error> {
+        let mut batch = Batch::with_capacity(ids.len());
+        for id in ids {
+            let mut read = cmd("ZSCORE");
+            read.arg(keys::archive_outbox(id.partition()))
+                .arg(OutboxEntry::PostDeleted(*id).member());
+            batch.query(id.partition(), read);
+        }
+        let is_there = |answer| Ok(!matches!(decode::<Value>(answer)?, Value::Nil));
+        self.keyspace.send(batch).await?.into_iter().map(is_there).collect()
+    }
+}
+
+fn partitions_of(ids: &[PostId]) -> Vec<Partition> {
+    let mut partitions: Vec<_> = ids.iter().map(|id| id.partition()).collect();
+    partitions.sort_unstable_by_key(|partition| partition.number());
+    partitions.dedup();
+    partitions
+}
+
+fn watermark(partition: Partition) -> Cmd {
+    cmd("GET").arg(keys::watermark(partition)).take()
+}
+
+fn read_watermarks(
+    partitions: Vec<Partition>,
+    answers: impl Iterator<Item = Value>,
+) -> Result<HashMap<Partition, PostId>, Error> {
+    let mut watermarks = HashMap::new();
+    for (partition, answer) in partitions.into_iter().zip(answers) {
+        if let Some(watermark) = decode::<Option<i64>>(answer)? {
+            watermarks.insert(partition, post(watermark)?);
+        }
+    }
+    Ok(watermarks)
+}
+
+fn is_below(watermarks: &HashMap<Partition, PostId>, id: &PostId) -> bool {
+    watermarks.get(&id.partition()).is_some_and(|watermark| id <= watermark)
 }

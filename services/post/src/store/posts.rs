@@ -1,4 +1,5 @@
-//! Publishing, reading and deleting posts.
+//! Publishing, reading and deleting posts, and notifying posts of their reposts, which lie in other
+//! partitions.
 
 use std::time::Duration;
 
@@ -9,17 +10,17 @@ use microblog_keyspace::{
 };
 
 use super::{
-    body::PostBody,
-    client::{REQUEST_TTL, Store},
-    decode::{post, stamp, wait},
-    eviction::ARCHIVE_MARKER,
-    outcome::Outcome,
-    post_hash::{fields, read, readable},
+    REQUEST_TTL, Store,
+    body::{PostBody, fields, read, readable},
+    decode::{Outcome, post, stamp, wait},
 };
 use crate::{
     keys,
-    post::{Content, Post},
+    post::{Backlink, BacklinkUpdate, Content, Post},
 };
+
+/// The archive marker: the last member of an author's list that continues in the archive.
+pub(crate) const ARCHIVE_MARKER: u64 = 0;
 
 /// The result of publishing a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,20 @@ pub struct PostDeletion<'a> {
     pub in_archive: bool,
 }
 
+impl Backlink {
+    /// Encodes the member of `pending`, in the functions' format.
+    pub(super) fn member(self) -> String {
+        format!("repost:{}>{}", self.repost, self.target)
+    }
+
+    /// Decodes a member of `pending`.
+    pub(super) fn parse(member: &str) -> Option<Self> {
+        let (repost, target) = member.strip_prefix("repost:")?.split_once('>')?;
+        let id = |text: &str| PostId::new(text.parse().ok()?);
+        Some(Self { repost: id(repost)?, target: id(target)? })
+    }
+}
+
 impl Store {
     /// Publishes a post: writes it, with its entries in the outboxes and in `pending`.
     pub async fn publish(&self, content: &Content, request: RequestId) -> Result<Published, Error> {
@@ -57,12 +72,12 @@ impl Store {
         let call = Call::new("post_publish")
             .key(keys::clock(partition))
             .key(keys::request(author, request))
-            .key(keys::pace(author))
+            .key(keys::post_rate(author))
             .key(keys::forgotten(partition))
             .key(keys::authors(partition))
             .key(keys::outbox(partition))
             .key(keys::pending(partition))
-            .key(keys::unarchived(partition))
+            .key(keys::archive_outbox(partition))
             .key(keys::posts(author))
             .key(keys::post_prefix(partition))
             .issuing(partition)
@@ -225,6 +240,41 @@ impl Store {
         }
         self.keyspace.query(remove).await
     }
+
+    /// Applies backlink updates in the targets' partitions. All calls go out together. Returns
+    /// whether each target is in Redis.
+    pub async fn notify(&self, updates: &[BacklinkUpdate]) -> Result<Vec<bool>, Error> {
+        let mut batch = Batch::with_capacity(updates.len());
+        for BacklinkUpdate { backlink: Backlink { repost, target }, exists, .. } in updates {
+            let call = Call::new("post_notify")
+                .key(keys::post(*target))
+                .key(keys::reposts(*target))
+                .key(keys::repost_tombstones(*target))
+                .arg(repost.get())
+                .arg(u8::from(*exists));
+            batch.call(target.partition(), call);
+        }
+        let is_notified = |answer| Ok(Outcome::read(decode(answer)?)? != Outcome::NotFound);
+        self.keyspace.send(batch).await?.into_iter().map(is_notified).collect()
+    }
+
+    /// Removes updates from `pending`, unless a newer one of the same repost replaced them. All
+    /// calls go out together.
+    pub async fn confirm(&self, updates: &[BacklinkUpdate]) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(updates.len());
+        for BacklinkUpdate { backlink, version, .. } in updates {
+            let partition = backlink.repost.partition();
+            let call = Call::new("post_confirm")
+                .key(keys::pending(partition))
+                .arg(backlink.member())
+                .arg(*version);
+            batch.call(partition, call);
+        }
+        for answer in self.keyspace.send(batch).await? {
+            decode::<i64>(answer)?;
+        }
+        Ok(())
+    }
 }
 
 fn delete(&PostDeletion { id, content, in_archive }: &PostDeletion<'_>) -> Call {
@@ -233,13 +283,13 @@ fn delete(&PostDeletion { id, content, in_archive }: &PostDeletion<'_>) -> Call 
         .key(keys::clock(partition))
         .key(keys::outbox(partition))
         .key(keys::pending(partition))
-        .key(keys::unarchived(partition))
-        .key(keys::retired(partition))
+        .key(keys::archive_outbox(partition))
+        .key(keys::evictable(partition))
         .key(keys::posts(content.author))
         .keys(keys::of_post(id))
-        .key(keys::unreposted(id))
+        .key(keys::repost_tombstones(id))
         .key(keys::restoring(id))
-        .key(keys::ended(partition))
+        .key(keys::post_tombstones(partition))
         .issuing(partition)
         .arg(id.get())
         .arg(u8::from(in_archive));

@@ -6,14 +6,16 @@ use microblog_domain::{PostId, UserId};
 use microblog_keyspace::{Batch, Call, Entry, Error, decode};
 
 use super::{
+    Store,
     body::{CommentBody, PostBody},
-    client::Store,
-    decode::wait,
+    decode::{Outcome, wait},
     eviction::CHUNK,
-    leases::RELEASE_MS,
-    outcome::Outcome,
+    maintenance::RELEASE_MS,
 };
-use crate::{comment::Comment, keys, snapshot::Snapshot};
+use crate::{
+    keys,
+    post::{Comment, Snapshot},
+};
 
 /// The lifetime of a restore lease that is not renewed: writers wait this long after a crash.
 const RESTORE_LEASE_TTL: Duration = Duration::from_secs(10);
@@ -36,12 +38,12 @@ impl Store {
     pub async fn begin_restore(&self, id: PostId, holder: &str) -> Result<bool, Error> {
         let call = Call::new("post_begin_restore")
             .key(keys::restoring(id))
-            .key(keys::unarchived(id.partition()))
+            .key(keys::archive_outbox(id.partition()))
             .key(keys::post(id))
-            .key(keys::restored_likes(id))
-            .key(keys::restored_comments(id))
-            .key(keys::restored_comment_bodies(id))
-            .key(keys::restored_reposts(id))
+            .key(keys::staged_likes(id))
+            .key(keys::staged_comments(id))
+            .key(keys::staged_comment_bodies(id))
+            .key(keys::staged_reposts(id))
             .arg(holder)
             .arg(RESTORE_LEASE_TTL.as_millis() as u64)
             .arg(id.get());
@@ -53,7 +55,7 @@ impl Store {
         if self.restores_per_minute == 0 {
             return Ok(None);
         }
-        let call = Call::new("post_admit_restore").key(keys::restore_pace(user));
+        let call = Call::new("post_admit_restore").key(keys::restore_rate(user));
         let milliseconds = self.keyspace.call(call.arg(self.restores_per_minute)).await?;
         Ok(Some(wait(milliseconds)).filter(|wait| !wait.is_zero()))
     }
@@ -69,12 +71,12 @@ impl Store {
     }
 
     async fn set_restore_lease(&self, id: PostId, holder: &str, ms: u64) -> Result<bool, Error> {
-        let call = Call::new("post_keep").key(keys::restoring(id));
+        let call = Call::new("post_renew").key(keys::restoring(id));
         self.keyspace.call(call.arg(holder).arg(ms)).await
     }
 
     /// Restores a post under the lease. It may be evicted again after `until`, a stamp. `erasing`
-    /// is the result of [`Self::erasing`] from before the archive was read.
+    /// is the result of [`Self::erasure_fence`] from before the archive was read.
     pub async fn restore(
         &self,
         snapshot: &Snapshot,
@@ -89,14 +91,14 @@ impl Store {
         let partition = id.partition();
         let call = Call::new("post_restore")
             .key(keys::restoring(id))
-            .key(keys::unarchived(partition))
-            .key(keys::retired(partition))
+            .key(keys::archive_outbox(partition))
+            .key(keys::evictable(partition))
             .keys(keys::of_post(id))
-            .key(keys::restored_likes(id))
-            .key(keys::restored_comments(id))
-            .key(keys::restored_comment_bodies(id))
-            .key(keys::restored_reposts(id))
-            .key(keys::erasing(partition))
+            .key(keys::staged_likes(id))
+            .key(keys::staged_comments(id))
+            .key(keys::staged_comment_bodies(id))
+            .key(keys::staged_reposts(id))
+            .key(keys::erasure_fence(partition))
             .arg(holder)
             .arg(id.get())
             .arg(until)
@@ -122,23 +124,23 @@ impl Store {
         };
         let mut batch = Batch::new();
         for likes in snapshot.likes.chunks(CHUNK) {
-            let call = stage(keys::restored_likes(id), "ZADD");
+            let call = stage(keys::staged_likes(id), "ZADD");
             let add = |call: Call, like: &Entry| call.arg(like.score).arg(like.member);
             batch.call(id.partition(), likes.iter().fold(call, add));
         }
         for comments in snapshot.comments.chunks(CHUNK) {
-            let call = stage(keys::restored_comments(id), "ZADD");
+            let call = stage(keys::staged_comments(id), "ZADD");
             let add =
                 |call: Call, comment: &Comment| call.arg(comment.id.get()).arg(comment.id.get());
             batch.call(id.partition(), comments.iter().fold(call, add));
-            let call = stage(keys::restored_comment_bodies(id), "HSET");
+            let call = stage(keys::staged_comment_bodies(id), "HSET");
             let add = |call: Call, comment: &Comment| {
                 call.arg(comment.id.get()).arg(CommentBody::write(&comment.content))
             };
             batch.call(id.partition(), comments.iter().fold(call, add));
         }
         for reposts in snapshot.reposts.chunks(CHUNK) {
-            let call = stage(keys::restored_reposts(id), "ZADD");
+            let call = stage(keys::staged_reposts(id), "ZADD");
             let add = |call: Call, repost: &PostId| call.arg(repost.get()).arg(repost.get());
             batch.call(id.partition(), reposts.iter().fold(call, add));
         }

@@ -1,16 +1,22 @@
-//! The lists and comments of a post, across Redis and the archive.
+//! The lists and comments of a post, and the posts of authors, across Redis and the archive.
+//!
+//! An author's list in Redis holds its newest posts. Posts become evictable oldest first, once the
+//! archive has them, and leave the list; the archive marker, the member 0, then ends the list.
 
 use std::collections::HashMap;
 
-use microblog_domain::{CommentId, PostId};
+use microblog_domain::{CommentId, PostId, Stamp, UserId};
 use microblog_keyspace::{Entry, Page};
 
 use super::{ATTEMPTS, TieredStore};
 use crate::{
-    comment::Comment,
     error::Error,
-    store::{List, Presence},
+    post::{Comment, PostPage},
+    store::{ARCHIVE_MARKER, List, Presence},
 };
+
+/// The page size once many of the archived posts turn out to be deleted.
+const DELETED_PAGE: usize = 1_000;
 
 impl TieredStore {
     /// Returns a page of a post's list.
@@ -80,7 +86,22 @@ impl TieredStore {
         Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
     }
 
-    /// Likewise from Redis alone; `None` if the post is not there.
+    /// Returns a page of an account's archived comments on any posts, newest first.
+    pub async fn comments_by(
+        &self,
+        author: UserId,
+        after: Option<Entry>,
+        count: usize,
+    ) -> Result<(Page, Vec<Comment>), Error> {
+        let below = after.and_then(|entry| CommentId::new(entry.member));
+        let mut comments = self.archive()?.comments_by(author, below, count + 1).await?;
+        let more = comments.len() > count;
+        comments.truncate(count);
+        let entry = |comment: &Comment| Entry { member: comment.id.get(), score: comment.id.get() };
+        Ok((Page { entries: comments.iter().map(entry).collect(), more }, comments))
+    }
+
+    /// Returns the same as [`Self::comments`] from Redis alone; `None` if the post is not there.
     pub(crate) async fn comments_in_redis(
         &self,
         post: PostId,
@@ -95,5 +116,110 @@ impl TieredStore {
         }
         // A restore may have happened in between.
         Ok(Some(self.store.comments(post, ids).await?))
+    }
+
+    /// Returns a page of an author's posts, newest first, across both tiers. While the archive is
+    /// unavailable, the page ends early, with more to follow.
+    pub async fn posts_of(
+        &self,
+        author: UserId,
+        after: Option<Entry>,
+        count: usize,
+    ) -> Result<Page, Error> {
+        let mut page = self.store.posts_of(author, after, count).await?;
+        if page.entries.last().is_none_or(|last| last.member != ARCHIVE_MARKER) {
+            return Ok(page);
+        }
+        page.entries.pop();
+        let below = page.entries.last().or(after.as_ref()).map(|entry| entry.member);
+        let (below, missing) = (below.and_then(PostId::new), count - page.entries.len());
+        match self.older(&[author], below, missing).await {
+            Ok(older) => {
+                let entry = |id: PostId| Entry { member: id.get(), score: id.get() };
+                page.entries.extend(older.ids.into_iter().map(entry));
+                page.more = older.next.is_some();
+            }
+            Err(error) if error.is_outage() && !page.entries.is_empty() => page.more = true,
+            Err(error) => return Err(error),
+        }
+        Ok(page)
+    }
+
+    /// Returns up to `count` newest posts of some authors, merged, newest first, below a cursor.
+    /// Fewer only at the end, or where the archive is unavailable.
+    pub async fn newest_of(
+        &self,
+        authors: &[UserId],
+        before: Option<PostId>,
+        count: usize,
+    ) -> Result<PostPage, Error> {
+        let newest = self.store.newest_of_each(authors, before, count + 1).await?;
+        let of_both = authors
+            .iter()
+            .zip(&newest)
+            .filter(|(_, newest)| newest.last() == Some(&ARCHIVE_MARKER));
+        // The lowest id above which all of these authors' posts are in Redis.
+        let mut known = None;
+        let mut both: Vec<UserId> = Vec::new();
+        for (&author, newest) in of_both {
+            let oldest = newest.iter().rev().find_map(|&id| PostId::new(id));
+            known = known.max(Some(oldest.map_or(Stamp::END, PostId::get)));
+            both.push(author);
+        }
+        let mut ids: Vec<_> = newest.into_iter().flatten().filter_map(PostId::new).collect();
+        let mut cut = None;
+        if !both.is_empty() {
+            match self.older(&both, before, count + 1).await {
+                // Posts that are in both tiers are deduplicated.
+                Ok(older) => {
+                    ids.extend(older.ids);
+                    cut = older.next;
+                }
+                Err(error) if error.is_outage() => {
+                    cut = known.and_then(PostId::new).filter(|known| ids.contains(known));
+                    if cut.is_none() {
+                        return Err(error);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        ids.sort_unstable_by(|a, b| b.cmp(a));
+        ids.dedup();
+        ids.retain(|id| cut.is_none_or(|cut| *id >= cut));
+        let has_more = ids.len() > count || cut.is_some();
+        ids.truncate(count);
+        let next = ids.last().copied().or(cut).filter(|_| has_more);
+        Ok(PostPage { ids, next })
+    }
+
+    // Returns the newest archived posts of some authors; fewer than `count` only at the end.
+    async fn older(
+        &self,
+        authors: &[UserId],
+        mut before: Option<PostId>,
+        count: usize,
+    ) -> Result<PostPage, Error> {
+        let archive = self.archive()?;
+        let (mut ids, mut size) = (Vec::with_capacity(count), count);
+        loop {
+            let wanted = count - ids.len();
+            let found = archive.newest_of(authors, before, size + 1).await?;
+            let has_more = found.len() > size;
+            let found = &found[..found.len().min(size)];
+            let deleted = self.store.have_tombstones(found).await?;
+            let live = found.iter().zip(deleted).filter(|(_, deleted)| !deleted).map(|(&id, _)| id);
+            let live: Vec<_> = live.collect();
+            before = found.last().copied().or(before);
+            ids.extend(live.iter().take(wanted));
+            if live.len() > wanted {
+                return Ok(PostPage { next: ids.last().copied(), ids });
+            }
+            if !has_more || ids.len() == count {
+                return Ok(PostPage { ids, next: before.filter(|_| has_more) });
+            }
+            // Many of these posts have tombstones that are not archived yet.
+            size = DELETED_PAGE;
+        }
     }
 }

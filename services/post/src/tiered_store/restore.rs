@@ -77,7 +77,7 @@ impl TieredStore {
     }
 
     async fn restore_under_lease(&self, id: PostId, holder: &str) -> Result<RestoreOutcome, Error> {
-        let erasing = self.store.erasing(id.partition()).await?;
+        let erasing = self.store.erasure_fence(id.partition()).await?;
         let snapshot = tokio::select! {
             snapshot = self.archive()?.read_snapshot(id) => snapshot?,
             lost = self.until_lost(id, holder) => return lost.map(|()| RestoreOutcome::Retry),

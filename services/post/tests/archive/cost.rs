@@ -43,7 +43,7 @@ async fn a_new_post_costs_an_outbox_entry(archives: &ArchiveServer) {
     let (without, mut with) = (create(&without).await, create(&aging.system).await);
     *with.get_mut("zadd").unwrap() -= 1;
     assert_eq!(with, without);
-    assert_eq!(aging.system.store.unarchived_count().await.unwrap(), TIMES + 1);
+    assert_eq!(aging.system.store.archive_outbox_length().await.unwrap(), TIMES + 1);
 }
 
 async fn hot_posts_cost_the_same_as_without_an_archive(archives: &ArchiveServer) {

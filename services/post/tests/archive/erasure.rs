@@ -237,30 +237,30 @@ async fn a_late_restore_or_eviction_does_not_bring_erased_entries_back(archives:
     }
     // One restore has read the first post from the archive; one eviction has read the second from
     // Redis.
-    let [away, here] = [posts[0], posts[1]].map(support::post);
+    let [in_archive, in_redis] = [posts[0], posts[1]].map(support::post);
     aging.archive().await;
-    assert_eq!(store.make_evictable(user(2), &[away, here]).await.unwrap(), 2);
+    assert_eq!(store.make_evictable(user(2), &[in_archive, in_redis]).await.unwrap(), 2);
     let far = microblog_domain::Stamp::END;
-    store.postpone_eviction(&[here], far - 1).await.unwrap();
+    store.postpone_eviction(&[in_redis], far - 1).await.unwrap();
     aging.evict(&posts[..1]).await;
-    assert!(store.begin_restore(away, "late holder").await.unwrap());
-    let erasing = store.erasing(away.partition()).await.unwrap();
-    let archived = aging.archive.read_snapshot(away).await.unwrap().unwrap();
-    let mark = store.mark_for_eviction(&[here]).await.unwrap()[0].unwrap();
-    let found = store.post(here, None).await.unwrap().unwrap();
+    assert!(store.begin_restore(in_archive, "late holder").await.unwrap());
+    let fence = store.erasure_fence(in_archive.partition()).await.unwrap();
+    let archived = aging.archive.read_snapshot(in_archive).await.unwrap().unwrap();
+    let mark = store.mark_for_eviction(&[in_redis]).await.unwrap()[0].unwrap();
+    let found = store.post(in_redis, None).await.unwrap().unwrap();
     let hot = store.read_snapshot(found, mark).await.unwrap();
 
     forget(&aging).await;
     assert!(erase(&aging).await);
-    let restored = store.restore(&archived, "late holder", 0, &erasing).await.unwrap();
+    let restored = store.restore(&archived, "late holder", 0, &fence).await.unwrap();
     assert_eq!(restored, microblog_post::RestoreOutcome::Retry);
     aging.archive.write_snapshots(std::slice::from_ref(&hot)).await.unwrap();
-    assert_eq!(store.evict(&[(here, mark)]).await.unwrap(), [false]);
+    assert_eq!(store.evict(&[(in_redis, mark)]).await.unwrap(), [false]);
     for &post in &posts {
         assert_eq!(checked_counts(&aging, post).await, (0, 0));
         assert_eq!(system.like(FAN, post).await.unwrap(), 1);
     }
-    store.postpone_eviction(&[here], 0).await.unwrap();
+    store.postpone_eviction(&[in_redis], 0).await.unwrap();
     aging.evict(&posts).await;
     for &post in &posts {
         assert_eq!(checked_counts(&aging, post).await, (1, 0));

@@ -66,12 +66,12 @@ async fn a_database_that_becomes_available_later_gets_all_posts(kind: Kind) {
         assert_eq!(system.like(FAN, post).await.unwrap(), 1);
         system.comment(FAN, post, "well", 0).await.unwrap();
         posts.insert(0, post);
-        assert_eq!(system.store.unarchived_count().await.unwrap(), 2 * (n + 1));
+        assert_eq!(system.store.archive_outbox_length().await.unwrap(), 2 * (n + 1));
     }
     let gone = posts.remove(3);
     system.delete(AUTHOR, gone).await.unwrap();
     assert_eq!(List::UserPosts(AUTHOR).whole(&system.client, 7).await, posts);
-    assert_eq!(system.store.unarchived_count().await.unwrap(), 41);
+    assert_eq!(system.store.archive_outbox_length().await.unwrap(), 41);
 
     match kind {
         Kind::Sqlite => {
@@ -81,7 +81,7 @@ async fn a_database_that_becomes_available_later_gets_all_posts(kind: Kind) {
         Kind::Postgres => archives.postgres().restart().await,
     }
     eventually("all is archived", PATIENCE, async || {
-        system.store.unarchived_count().await.unwrap() == 0
+        system.store.archive_outbox_length().await.unwrap() == 0
     })
     .await;
     let aging = Aging::on(system, &url, 1).await;
@@ -198,14 +198,14 @@ async fn new_posts_work(outage: Outage) {
     let aging = Aging::start(&archives, 3).await;
     let (system, postgres) = (&aging.system, archives.postgres());
     let before = before(&aging).await;
-    assert_eq!(aging.system.store.unarchived_count().await.unwrap(), 0);
+    assert_eq!(aging.system.store.archive_outbox_length().await.unwrap(), 0);
     match outage {
         Outage::Killed => postgres.kill(),
         Outage::Hanging => postgres.pause(),
     }
     old_posts_are_unavailable(system, &before).await;
     let (waiting, mut made) = new_posts_are_there(system, &before).await;
-    assert_eq!(system.store.unarchived_count().await.unwrap(), waiting);
+    assert_eq!(system.store.archive_outbox_length().await.unwrap(), waiting);
 
     // The hot part of a list; the rest follows when the database is back.
     let list = List::UserPosts(AUTHOR);
@@ -237,7 +237,7 @@ async fn new_posts_work(outage: Outage) {
     assert_eq!((&rest[..], &*end), (&before.all[3..], ""));
     assert_eq!(system.get(before.repost_of_old, FAN).await.unwrap().root.unwrap().likes, 1);
     aging.is_sound().await;
-    assert_eq!(system.store.unarchived_count().await.unwrap(), 0);
+    assert_eq!(system.store.archive_outbox_length().await.unwrap(), 0);
     aging.age(&[AUTHOR, NEW]).await;
     made.push(before.repost_of_old);
     assert_eq!(List::UserPosts(NEW).whole(&system.client, 6).await, made);
@@ -258,7 +258,7 @@ async fn new_posts_work_while_another_process_locks_sqlite() {
         // Archived posts can be read, and restored.
         assert_eq!(List::UserPosts(AUTHOR).whole(&system.client, 5).await, before.all);
         assert_eq!(system.like(NEW, before.old).await.unwrap(), 2);
-        assert_eq!(system.store.unarchived_count().await.unwrap(), waiting);
+        assert_eq!(system.store.archive_outbox_length().await.unwrap(), waiting);
         execute(&mut other, "COMMIT").await;
         made
     };

@@ -38,7 +38,7 @@ struct Spans(Arc<Mutex<Vec<(span::Id, SpanFields)>>>);
 impl Spans {
     /// Returns the spans since the last call.
     fn take(&self) -> Vec<SpanFields> {
-        self.0.lock().unwrap().drain(..).map(|(_, told)| told).collect()
+        self.0.lock().unwrap().drain(..).map(|(_, fields)| fields).collect()
     }
 }
 
@@ -47,17 +47,17 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
         if span.metadata().target() != "microblog::sql" {
             return;
         }
-        let mut told = SpanFields::new();
+        let mut fields = SpanFields::new();
         let parent = context.span(id).and_then(|span| span.parent());
-        told.extend(parent.map(|parent| ("parent", parent.name().to_owned())));
-        span.record(&mut Reading(&mut told));
-        self.0.lock().unwrap().push((id.clone(), told));
+        fields.extend(parent.map(|parent| ("parent", parent.name().to_owned())));
+        span.record(&mut Reading(&mut fields));
+        self.0.lock().unwrap().push((id.clone(), fields));
     }
 
     fn on_record(&self, id: &span::Id, values: &span::Record<'_>, _: Context<'_, S>) {
         let mut spans = self.0.lock().unwrap();
-        if let Some((_, told)) = spans.iter_mut().find(|(known, _)| known == id) {
-            values.record(&mut Reading(told));
+        if let Some((_, fields)) = spans.iter_mut().find(|(known, _)| known == id) {
+            values.record(&mut Reading(fields));
         }
     }
 }
@@ -94,8 +94,8 @@ async fn a_traced_read_of_an_archived_post_has_a_span(archives: &ArchiveServer) 
     assert!(spans.take().is_empty(), "untraced calls have no span");
     let read = tiered.post(posts[0], None).instrument(info_span!("a call"));
     assert!(read.await.unwrap().is_some());
-    let told = spans.take();
-    assert_eq!(told.len(), 1, "one span for each operation: {told:?}");
+    let fields = spans.take();
+    assert_eq!(fields.len(), 1, "one span for each operation: {fields:?}");
     for (name, value) in [
         ("parent", "a call"),
         ("otel.name", "SELECT posts"),
@@ -104,18 +104,18 @@ async fn a_traced_read_of_an_archived_post_has_a_span(archives: &ArchiveServer) 
         ("db.operation.name", "SELECT"),
         ("db.query.summary", "SELECT posts"),
     ] {
-        assert_eq!(told[0].get(name).map(String::as_str), Some(value), "{name} of {told:?}");
+        assert_eq!(fields[0].get(name).map(String::as_str), Some(value), "{name} of {fields:?}");
     }
-    assert!(!told[0].contains_key("error.type"), "{told:?}");
-    assert!(told[0].values().all(|value| !value.contains("words")), "{told:?}");
+    assert!(!fields[0].contains_key("error.type"), "{fields:?}");
+    assert!(fields[0].values().all(|value| !value.contains("words")), "{fields:?}");
 
     let mut archive = connect(&aging.url).await;
     execute(&mut archive, "ALTER TABLE posts RENAME TO elsewhere").await;
     let read = tiered.post(posts[1], None).instrument(info_span!("a call"));
     read.await.unwrap_err();
-    let told = spans.take();
+    let fields = spans.take();
     for name in ["error.type", "db.response.status_code"] {
-        assert_eq!(told[0].get(name).map(String::as_str), Some(refused), "{name} of {told:?}");
+        assert_eq!(fields[0].get(name).map(String::as_str), Some(refused), "{name} of {fields:?}");
     }
-    assert_eq!(told[0]["otel.status_code"], "ERROR");
+    assert_eq!(fields[0]["otel.status_code"], "ERROR");
 }

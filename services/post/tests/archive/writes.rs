@@ -174,7 +174,7 @@ async fn reposts_of_evicted_posts_are_made_and_deleted(archives: &ArchiveServer)
 /// Simulates the day after which tombstones of reposts expire.
 async fn expire_repost_tombstones(aging: &Aging) {
     let mut admin = aging.system.redis.nodes()[0].admin().await;
-    let keys = microblog_testkit::redis::cmd("KEYS").arg("*:unreposted:*").take();
+    let keys = microblog_testkit::redis::cmd("KEYS").arg("*:repost_tombstones:*").take();
     let keys: Vec<String> = keys.query_async(&mut admin).await.unwrap();
     assert!(!keys.is_empty());
     microblog_testkit::redis::cmd("DEL").arg(keys).exec_async(&mut admin).await.unwrap();
@@ -222,10 +222,10 @@ async fn posts_from_before_the_archive_are_evicted(archives: &ArchiveServer) {
 
     let aging = Aging::start_after(before, archives, 3).await;
     let system = &aging.system;
-    assert_eq!(system.store.unarchived_count().await.unwrap(), 0);
+    assert_eq!(system.store.archive_outbox_length().await.unwrap(), 0);
     // Unknown posts get outbox entries, are archived, and then evicted, a hundred at a time.
     while aging.age(&[AUTHOR, OTHER]).await.evicted > 0
-        || system.store.unarchived_count().await.unwrap() > 0
+        || system.store.archive_outbox_length().await.unwrap() > 0
     {}
     let in_redis = async |id| !support::keys_of(system, id).await.is_empty();
     assert!(in_redis(posts[2]).await && !in_redis(posts[3]).await && !in_redis(old).await);
@@ -261,7 +261,7 @@ async fn a_call_that_changes_nothing_restores_no_post(archives: &ArchiveServer) 
     let reused = comment(system, (FAN, post), &answer, 0).await;
     assert_rejected(reused, Code::InvalidArgument, ErrorReason::RequestIdReused);
     system.delete(OTHER, post).await.unwrap_err();
-    let pace = keys(&aging, "*:restore_pace:*").await;
+    let pace = keys(&aging, "*:restore_rate:*").await;
     assert_eq!((support::keys_of(system, post).await, pace), (Vec::<String>::new(), Vec::new()));
     aging.is_sound().await;
 }
@@ -329,15 +329,15 @@ async fn a_post_whose_row_is_lost_is_archived_again_and_evicted(archives: &Archi
 /// Makes a post's tombstones of reposts older by some minutes.
 async fn age_tombstones(aging: &Aging, post: u64, minutes: u64) {
     let mut admin = aging.system.redis.nodes()[0].admin().await;
-    let key = format!("post:{{{}}}:unreposted:{post}", support::post(post).partition());
+    let key = format!("post:{{{}}}:repost_tombstones:{post}", support::post(post).partition());
     let read =
         microblog_testkit::redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).arg("WITHSCORES").take();
-    let ended: Vec<(u64, u64)> = read.query_async(&mut admin).await.unwrap();
-    assert!(!ended.is_empty());
-    for (repost, told) in ended {
-        let mut tell = microblog_testkit::redis::cmd("ZADD");
-        tell.arg(&key).arg("XX").arg(told - ((minutes * 60_000) << 12)).arg(repost);
-        tell.exec_async(&mut admin).await.unwrap();
+    let tombstones: Vec<(u64, u64)> = read.query_async(&mut admin).await.unwrap();
+    assert!(!tombstones.is_empty());
+    for (repost, buried_at) in tombstones {
+        let mut set = microblog_testkit::redis::cmd("ZADD");
+        set.arg(&key).arg("XX").arg(buried_at - ((minutes * 60_000) << 12)).arg(repost);
+        set.exec_async(&mut admin).await.unwrap();
     }
 }
 

@@ -86,7 +86,7 @@ async fn a_deleted_account_leaves_nothing(kind: Kind) {
     // The leases of a killed process last for some seconds.
     eventually("the account is erased", 6 * PATIENCE, async || {
         let account_is_erased = store.forgetting().await.unwrap().is_empty();
-        account_is_erased && store.unarchived_count().await.unwrap() == 0
+        account_is_erased && store.archive_outbox_length().await.unwrap() == 0
     })
     .await;
     settles(&client).await;

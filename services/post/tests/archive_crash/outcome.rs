@@ -21,7 +21,7 @@ pub(crate) async fn is_right(client: &Client, load: &Load, config: &Config, hear
     assert!(known.len() > 150 && gone.len() > 10, "{} made, {} deleted", known.len(), gone.len());
     let store = Store::open(config).unwrap();
     eventually("all is archived", 2 * PATIENCE, async || {
-        store.unarchived_count().await.is_ok_and(|count| count == 0)
+        store.archive_outbox_length().await.is_ok_and(|count| count == 0)
     })
     .await;
     settles(client).await;

@@ -9,8 +9,8 @@ use std::{
 use microblog_chassis::Peer;
 use microblog_domain::{CommentId, PostId, UserId};
 use microblog_post::{
-    Archive, ArchiveConfig, BacklinkUpdate, Comment, Comments, Config, Content, Delivery, Error,
-    Likes, Posts, Store, Sweeper, TieredStore,
+    Archive, ArchiveConfig, BacklinkUpdate, Comment, Config, Content, Delivery, Error, Posts,
+    Reactions, Store, Sweeper, TieredStore,
 };
 use microblog_testkit::{self as testkit, redis::aio::MultiplexedConnection};
 use tokio::task::JoinSet;
@@ -45,7 +45,7 @@ pub(crate) struct Model {
     /// Posts and reposts that were seen on their lists.
     pub(crate) listed: BTreeSet<(PostId, PostId)>,
     /// Updates of backlinks, to be repeated late.
-    pub(crate) told: Vec<BacklinkUpdate>,
+    pub(crate) notified: Vec<BacklinkUpdate>,
 }
 
 /// The archive, as several processes have it open.
@@ -77,8 +77,7 @@ pub(crate) struct Case {
     pub(crate) admins: Vec<MultiplexedConnection>,
     pub(crate) tiered: TieredStore,
     pub(crate) posts: Posts,
-    pub(crate) comments: Comments,
-    pub(crate) likes: Likes,
+    pub(crate) reactions: Reactions,
     pub(crate) delivery: Delivery,
     pub(crate) timelines: Timelines,
     pub(crate) archived: Option<Archived>,
@@ -112,8 +111,7 @@ impl Case {
             users,
             store: store.clone(),
             posts: Posts::new(tiered.clone(), delivery.clone()),
-            comments: Comments::new(tiered.clone()),
-            likes: Likes::new(tiered.clone()),
+            reactions: Reactions::new(tiered.clone()),
             tiered,
             delivery,
             timelines,
@@ -137,10 +135,10 @@ impl Case {
 
     /// Repeats steps 2 and 3 of operations that were not killed before them, in reverse order.
     async fn replay(&self) {
-        let told = self.model().told.clone();
-        for change in told.into_iter().rev() {
-            let changes = [change];
-            patiently(|| self.posts.complete(&changes)).await.unwrap();
+        let notified = self.model().notified.clone();
+        for update in notified.into_iter().rev() {
+            let updates = [update];
+            patiently(|| self.posts.complete(&updates)).await.unwrap();
         }
     }
 

@@ -21,7 +21,7 @@ impl Case {
         let Operation { place, fate, again, .. } = operation;
         let (request, text) = (request_id(), place.to_string());
         let before = self.deletion(&[post], answered);
-        let add = || self.comments.add(author, request, post, text.clone(), answered);
+        let add = || self.reactions.add_comment(author, request, post, text.clone(), answered);
         let whole = || patiently(add);
         let mut answers = match fate {
             Fate::Truth => {
@@ -69,7 +69,7 @@ impl Case {
             })
         };
         let Some(Comment { id, post, .. }) = picked else { return Ok(()) };
-        let deletion = || self.comments.delete(user, post, id);
+        let deletion = || self.reactions.delete_comment(user, post, id);
         let delete = || patiently(deletion);
         if fate < Fate::Whole {
             let restore = || self.tiered.restore(post);

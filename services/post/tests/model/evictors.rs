@@ -128,11 +128,11 @@ async fn restore_late_for_ever(case: Case, archive: Archive) {
         let ids: Vec<_> = ids.into_iter().collect();
         let exist = case.store.exist(&ids).await.unwrap();
         // Or a post that was just restored: the caller may have missed that.
-        let is_away = |exists: bool| !exists || any_below(4) == 0;
-        let away = ids.into_iter().zip(exist).filter(|(_, exists)| is_away(*exists));
-        let away: Vec<_> = away.map(|(id, _)| id).collect();
-        if !away.is_empty() {
-            let id = away[any_below(away.len() as u64) as usize];
+        let is_evicted = |exists: bool| !exists || any_below(4) == 0;
+        let evicted = ids.into_iter().zip(exist).filter(|(_, exists)| is_evicted(*exists));
+        let evicted: Vec<_> = evicted.map(|(id, _)| id).collect();
+        if !evicted.is_empty() {
+            let id = evicted[any_below(evicted.len() as u64) as usize];
             restore_late(&case, &archive, id).await.unwrap();
         }
     }

@@ -14,7 +14,7 @@ use crate::{
 
 /// Kinds of keys that belong to one post.
 const OF_POSTS: [&str; 6] =
-    ["post", "likes", "comments", "comment_bodies", "reposts", "unreposted"];
+    ["post", "likes", "comments", "comment_bodies", "reposts", "repost_tombstones"];
 
 /// Other kinds that may exist when the backlogs are empty.
 const OTHERS: [&str; 10] = [
@@ -24,20 +24,15 @@ const OTHERS: [&str; 10] = [
     "request",
     "comment_admission",
     "comment_request",
-    "unarchived",
-    "retired",
-    "ended",
-    "horizon",
+    "archive_outbox",
+    "evictable",
+    "post_tombstones",
+    "watermark",
 ];
 
 /// What a crashed restore may leave for a while.
-const PASSING: [&str; 5] = [
-    "restoring",
-    "restored_likes",
-    "restored_comments",
-    "restored_comment_bodies",
-    "restored_reposts",
-];
+const PASSING: [&str; 5] =
+    ["restoring", "staged_likes", "staged_comments", "staged_comment_bodies", "staged_reposts"];
 
 /// Connects to the servers of a store, with all permissions.
 pub(crate) async fn admins(redis: &Redis) -> Vec<MultiplexedConnection> {

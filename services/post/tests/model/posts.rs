@@ -63,7 +63,7 @@ impl Case {
         }
         let mut model = self.model();
         if again || fate >= Fate::Stall {
-            model.told.extend(changes(id, &content, id.get(), true));
+            model.notified.extend(changes(id, &content, id.get(), true));
         }
         model.listed.extend(listed);
         model.posts.insert(id, Made { it: content, ends: false, ended: false });
@@ -96,12 +96,12 @@ impl Case {
         }
         let published = self.store.publish(content, request).await?;
         let Published::New(id) = published else { panic!("{published:?}") };
-        let told = changes(id, content, id.get(), true);
+        let updates = changes(id, content, id.get(), true);
         if fate >= Fate::Telling {
-            self.notify(&told).await?;
+            self.notify(&updates).await?;
         }
         if fate >= Fate::Confirmation {
-            self.store.confirm(&told).await?;
+            self.store.confirm(&updates).await?;
         }
         if fate >= Fate::Delivery {
             match self.delivery.deliver(&[id]).await {
@@ -130,15 +130,15 @@ impl Case {
             }
             _ => {
                 let version = self.end(id, &content).await?;
-                let told = changes(id, &content, version, false);
+                let updates = changes(id, &content, version, false);
                 if fate >= Fate::Stall {
-                    self.model().told.extend(&told);
+                    self.model().notified.extend(&updates);
                 }
                 if fate >= Fate::Telling {
-                    self.notify(&told).await?;
+                    self.notify(&updates).await?;
                 }
                 if fate >= Fate::Confirmation {
-                    self.store.confirm(&told).await?;
+                    self.store.confirm(&updates).await?;
                 }
             }
         }

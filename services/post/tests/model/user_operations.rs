@@ -88,7 +88,7 @@ impl Case {
 
     async fn like(&self, user: UserId, post: PostId) -> Result<(), Error> {
         let before = self.deletion(&[post], None);
-        let liked = found(patiently(|| self.likes.like(user, post)).await);
+        let liked = found(patiently(|| self.reactions.like(user, post)).await);
         let after = self.deletion(&[post], None);
         assert!(liked.is_none() || !before.has_ended, "{post} is deleted");
         let Some((since, likes)) = liked else {
@@ -105,7 +105,7 @@ impl Case {
 
     async fn unlike(&self, user: UserId, post: PostId) -> Result<(), Error> {
         self.model().likes.remove(&(post, user));
-        patiently(|| self.likes.unlike(user, post)).await?;
+        patiently(|| self.reactions.unlike(user, post)).await?;
         assert_eq!(self.tiered.liked(user, &[post]).await?, [false]);
         Ok(())
     }

@@ -99,7 +99,7 @@ impl TimelineService for Timelines {
     ) -> Result<Response<DeliverResponse>, Status> {
         let mode = self.mode.load(Ordering::SeqCst);
         if mode == Mode::Unavailable as u8 {
-            return Err(Status::unavailable("away"));
+            return Err(Status::unavailable("unavailable"));
         }
         let deliveries = request.into_inner().deliveries;
         let rejected = *self.rejected.lock().unwrap();

@@ -2,7 +2,7 @@
 
 use microblog_domain::{Partition, Repairs, UserId};
 use microblog_keyspace::{
-    Batch, Call, Error, decode,
+    AccountDeletions, Batch, Call, Error, Outbox, decode,
     redis::{Cmd, cmd},
 };
 
@@ -50,58 +50,31 @@ impl OutboxEntry {
     }
 }
 
+const OUTBOX: Outbox<OutboxEntry> = Outbox { key: keys::pending, parse: OutboxEntry::parse };
+
+const DELETIONS: AccountDeletions = AccountDeletions {
+    forget: "relation_forget",
+    finish: "relation_finish_forgetting",
+    clock: keys::clock,
+    accounts: keys::users,
+    forgotten: keys::forgotten,
+    forgetting: keys::forgetting,
+};
+
 impl Store {
-    /// Returns up to 100 outbox entries of each partition, from a rank on, with the versions of the
-    /// changes. `None` stands for a malformed entry.
+    /// Returns a page of the outbox of each of some partitions, from a rank on, with the versions of
+    /// the changes. `None` stands for a malformed entry.
     pub async fn outbox_page(
         &self,
-        partitions: &[(Partition, usize)],
+        pages_from: &[(Partition, usize)],
     ) -> Result<Vec<Vec<Option<(OutboxEntry, u64)>>>, Error> {
-        let mut batch = Batch::new();
-        for &(partition, from) in partitions {
-            let mut command = cmd("ZRANGE");
-            command.arg(keys::pending(partition)).arg(from).arg(from + CHUNK - 1);
-            batch.query(partition, command.arg("WITHSCORES").take());
-        }
-        let answers = self.keyspace.send(batch).await?.into_iter();
-        let entries = |answer| -> Result<Vec<_>, Error> {
-            let members: Vec<(String, f64)> = decode(answer)?;
-            let entry = |(member, version): (String, f64)| {
-                let pending = OutboxEntry::parse(&member);
-                if pending.is_none() {
-                    tracing::error!("malformed outbox entry");
-                }
-                Some((pending?, version as u64))
-            };
-            Ok(members.into_iter().map(entry).collect())
-        };
-        answers.map(entries).collect()
+        OUTBOX.pages(&self.keyspace, pages_from).await
     }
 
     /// Removes malformed outbox entries and returns them.
     pub async fn discard_malformed(&self, partition: Partition) -> Result<Vec<String>, Error> {
-        let (mut discarded, mut from) = (Vec::new(), 0);
-        loop {
-            let mut read = cmd("ZRANGE");
-            read.arg(keys::pending(partition)).arg(from).arg(from + CHUNK - 1);
-            let members: Vec<String> = self.keyspace.query(read).await?;
-            let is_page = members.len() == CHUNK;
-            let malformed: Vec<String> =
-                members.into_iter().filter(|member| OutboxEntry::parse(member).is_none()).collect();
-            if !malformed.is_empty() {
-                let remove = cmd("ZREM").arg(keys::pending(partition)).arg(&malformed).take();
-                self.keyspace.query::<u64>(remove).await?;
-            }
-            from += CHUNK - malformed.len();
-            discarded.extend(malformed);
-            if !is_page {
-                return Ok(discarded);
-            }
-        }
+        OUTBOX.discard_malformed(&self.keyspace, partition).await
     }
-
-    /// The page size of [`Self::outbox_page`] per partition.
-    pub const OUTBOX_PAGE_MAX: usize = CHUNK;
 
     /// Returns the current changes of outbox entries from the source side: the edge with its
     /// version if it exists, else its end at the version of the entry.
@@ -140,55 +113,34 @@ impl Store {
 
     /// Marks an account as deleted.
     pub async fn forget(&self, user: UserId) -> Result<(), Error> {
-        let partition = user.partition();
-        let call = Call::new("relation_forget")
-            .key(keys::clock(partition))
-            .key(keys::forgotten(partition))
-            .key(keys::forgetting(partition))
-            .issuing(partition)
-            .arg(user.get());
-        self.keyspace.call(call).await
+        DELETIONS.mark(&self.keyspace, user).await
     }
 
-    /// Returns accounts whose deletion is in progress, a few of each partition.
+    /// Returns accounts whose deletion is in progress, up to 10 of each partition.
     pub async fn forgetting(&self) -> Result<Vec<UserId>, Error> {
-        let mut batch = Batch::new();
-        for partition in Partition::all() {
-            let mut command = cmd("ZRANGE");
-            batch.query(partition, command.arg(keys::forgetting(partition)).arg(0).arg(9).take());
-        }
-        let mut users = Vec::new();
-        for answer in self.keyspace.send(batch).await? {
-            for id in decode::<Vec<u64>>(answer)? {
-                users.push(user(id)?);
-            }
-        }
-        Ok(users)
+        self.deletions(Partition::all(), 10).await
     }
 
     /// Returns accounts of one partition whose deletion is in progress, up to 1,000.
     pub async fn forgetting_in(&self, partition: Partition) -> Result<Vec<UserId>, Error> {
-        let mut command = cmd("ZRANGE");
-        command.arg(keys::forgetting(partition)).arg(0).arg(999);
-        let ids: Vec<u64> = self.keyspace.query(command).await?;
-        ids.into_iter().map(user).collect()
+        self.deletions([partition], 1_000).await
     }
 
-    /// Completes the deletion of an account whose lists are empty. Returns whether they are.
-    pub async fn forgot(&self, user: UserId) -> Result<bool, Error> {
-        let partition = user.partition();
-        let call = Call::new("relation_forgot")
-            .key(keys::forgetting(partition))
-            .key(keys::users(partition))
-            .key(keys::following(user))
-            .key(keys::followers(user))
-            .key(keys::blocks(user))
-            .key(keys::blocked_by(user))
-            .key(keys::mutes(user))
-            .key(keys::lost(user))
-            .key(keys::unblocked(user))
-            .arg(user.get());
-        self.keyspace.call(call).await
+    async fn deletions(
+        &self,
+        partitions: impl IntoIterator<Item = Partition>,
+        count: usize,
+    ) -> Result<Vec<UserId>, Error> {
+        let deletions = DELETIONS.in_progress(&self.keyspace, partitions, count).await?;
+        Ok(deletions.into_iter().map(|(user, _)| user).collect())
+    }
+
+    /// Completes the deletion of an account whose edges have ended. Returns whether they have.
+    pub async fn finish_forgetting(&self, user: UserId) -> Result<bool, Error> {
+        let edges = [keys::following, keys::followers, keys::blocks, keys::blocked_by];
+        let others = [keys::mutes, keys::lost, keys::unblocked];
+        let (edges, others) = (edges.map(|key| key(user)), others.map(|key| key(user)));
+        DELETIONS.finish(&self.keyspace, user, &edges, &others).await
     }
 
     /// Returns some of a partition's users with lists, and the next cursor; 0 is both the start and

@@ -35,9 +35,9 @@ pub struct Config {
           value_parser = clap::value_parser!(u32).range(1..))]
     pub max_streams: u32,
 
-    /// Maximum age of a connection, in seconds, with 10% jitter. Then the server sends GOAWAY;
-    /// calls in flight complete. 0: unlimited. Behind one address for many replicas, this
-    /// rebalances clients to new replicas
+    /// Maximum age of a connection, in seconds, with 10% jitter; 0: unlimited. Then the server
+    /// sends GOAWAY, and calls in flight complete. Rebalances the clients behind one address over
+    /// new replicas
     #[arg(
         long,
         env = "MICROBLOG_MAX_CONNECTION_AGE_S",
@@ -58,15 +58,15 @@ pub struct Config {
           value_parser = positive)]
     pub max_watches: usize,
 
-    /// Connections to each endpoint of a peer, per worker thread; a call takes the one with the
-    /// fewest calls in flight, and each carries up to its --max-streams. Server-streaming calls use
-    /// separate connections, opened on demand
+    /// Connections to each endpoint of a peer, per worker thread, for unary calls; a call uses the
+    /// one with the fewest calls in flight. Each carries up to --max-streams calls.
+    /// Server-streaming calls use separate connections, opened on demand
     #[arg(long, env = "MICROBLOG_PEER_CONNECTIONS", value_name = "COUNT", default_value_t = 4,
           value_parser = positive)]
     pub peer_connections: usize,
 
     /// Interval between DNS lookups of a peer's host name, in milliseconds; calls are balanced over
-    /// all addresses. If no address is reachable, it is looked up at once
+    /// all addresses. The name is looked up at once if no address is reachable
     #[arg(long, env = "MICROBLOG_PEER_REFRESH_MS", value_name = "MS", default_value_t = 5000,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub peer_refresh_ms: u64,
@@ -87,19 +87,19 @@ pub struct Config {
           value_parser = clap::value_parser!(u64).range(1..))]
     pub write_budget_ms: u64,
 
-    /// Delay at shutdown between reporting NOT_SERVING and closing the listeners, in milliseconds;
-    /// load balancers need time to notice
+    /// Delay at shutdown between reporting NOT_SERVING and closing the listeners, in milliseconds,
+    /// so that load balancers stop sending calls
     #[arg(long, env = "MICROBLOG_DRAIN_DELAY_MS", value_name = "MS", default_value_t = 0)]
     pub drain_delay_ms: u64,
 
-    /// Time for calls and writes in flight to complete at shutdown, in milliseconds; then they are
-    /// cut off
+    /// Maximum time for calls and writes in flight to complete at shutdown, in milliseconds; the
+    /// rest is aborted
     #[arg(long, env = "MICROBLOG_DRAIN_TIMEOUT_MS", value_name = "MS", default_value_t = 20_000,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub drain_timeout_ms: u64,
 
-    /// File with the server's certificate chain (PEM); with it, all service ports require TLS 1.2
-    /// or 1.3. All TLS files are reloaded when they change; open connections are not affected
+    /// File with the server's certificate chain (PEM); with it, all service ports accept only TLS
+    /// 1.2 and 1.3. All TLS files are reloaded when they change; open connections are not affected
     #[arg(
         long,
         env = "MICROBLOG_TLS_CERT_FILE",
@@ -119,8 +119,9 @@ pub struct Config {
     )]
     pub tls_key_file: Option<PathBuf>,
 
-    /// File with the certificate authorities (PEM) of clients: enables mutual TLS. Each client must
-    /// then present a certificate for client authentication. Without it, every client may connect
+    /// File with the certificate authorities (PEM) of clients; enables mutual TLS, with which each
+    /// client must present a certificate for client authentication. By default, clients need no
+    /// certificate
     #[arg(
         long,
         env = "MICROBLOG_TLS_CLIENT_CA_FILE",
@@ -130,7 +131,7 @@ pub struct Config {
     )]
     pub tls_client_ca_file: Option<PathBuf>,
 
-    /// File with the certificate authorities (PEM) of peers, required for https URLs. A peer's
+    /// File with the certificate authorities (PEM) of peers; required for https URLs. A peer's
     /// certificate must be valid for the host in its URL. The system's authorities are not trusted
     #[arg(long, env = "MICROBLOG_PEER_CA_FILE", value_name = "FILE", help_heading = TLS)]
     pub peer_ca_file: Option<PathBuf>,
@@ -155,15 +156,16 @@ pub struct Config {
     )]
     pub peer_key_file: Option<PathBuf>,
 
-    /// Address to serve health checks at without TLS, such as 0.0.0.0:50061: only grpc.health.v1,
-    /// until the end of the drain. For clients without TLS, such as Kubernetes probes
+    /// Address of a listener without TLS for health checks (grpc.health.v1) only, such as
+    /// 0.0.0.0:50061; it serves until the end of the drain. For clients without TLS, such as
+    /// Kubernetes probes
     #[arg(long, env = "MICROBLOG_HEALTH_LISTEN", value_name = "ADDRESS", help_heading = TLS)]
     pub health_listen: Option<SocketAddr>,
 
-    /// File with the shared keys that sign the caller identity between services: base64 or
+    /// File with the shared HMAC keys that sign the caller identity between services: base64 or
     /// hexadecimal, at least 32 bytes each, one a line. The first key signs, all keys verify; a
-    /// call without a valid signature is rejected. The file is reloaded when it changes. Without
-    /// it, identities are neither signed nor verified
+    /// call without a valid signature is rejected. The file is reloaded when it changes. By
+    /// default, identities are neither signed nor verified
     #[arg(long, env = "MICROBLOG_IDENTITY_KEY_FILE", value_name = "FILE")]
     pub identity_key_file: Option<KeyFile>,
 
@@ -176,29 +178,36 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 
-    /// Address of an OpenTelemetry collector (OTLP over gRPC) for traces and metrics, such as
-    /// http://127.0.0.1:4317; without one, trace context is propagated but not recorded. With
-    /// https, OTEL_EXPORTER_OTLP_CERTIFICATE must name a file with its authorities (PEM);
-    /// _CLIENT_CERTIFICATE and _CLIENT_KEY are used for mutual TLS. These standard variables apply
-    /// as well: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and _METRICS_ENDPOINT in its place for one
-    /// signal, OTEL_EXPORTER_OTLP_HEADERS and _TIMEOUT, OTEL_TRACES_EXPORTER and
-    /// OTEL_METRICS_EXPORTER with the value `none`, OTEL_SERVICE_NAME (default: the name of the
-    /// executable), OTEL_RESOURCE_ATTRIBUTES, OTEL_BSP_*, OTEL_METRIC_EXPORT_INTERVAL (in
-    /// milliseconds; default: 10 seconds), and OTEL_SDK_DISABLED: `true` disables traces and
-    /// metrics, including --metrics-listen
+    /// OTLP endpoint (gRPC) of an OpenTelemetry collector for traces and metrics, such as
+    /// http://127.0.0.1:4317. By default, trace context is propagated but not recorded
+    ///
+    /// An https endpoint requires OTEL_EXPORTER_OTLP_CERTIFICATE, a file with the certificate
+    /// authorities (PEM) of the collector. OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and
+    /// OTEL_EXPORTER_OTLP_CLIENT_KEY enable mutual TLS.
+    ///
+    /// These standard variables apply as well: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and
+    /// OTEL_EXPORTER_OTLP_METRICS_ENDPOINT (one signal only), OTEL_EXPORTER_OTLP_HEADERS,
+    /// OTEL_EXPORTER_OTLP_TIMEOUT, OTEL_TRACES_EXPORTER and OTEL_METRICS_EXPORTER (`none` disables
+    /// the signal), OTEL_SERVICE_NAME (default: the name of the executable),
+    /// OTEL_RESOURCE_ATTRIBUTES, OTEL_BSP_*, OTEL_METRIC_EXPORT_INTERVAL (in milliseconds; default:
+    /// 10 seconds), and OTEL_SDK_DISABLED (`true` disables traces and metrics, including
+    /// --metrics-listen).
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL", hide_env_values = true)]
     pub otlp_endpoint: Option<String>,
 
-    /// Head-based sampling ratio, from 0 to 1, of traces that begin here. Default:
-    /// OTEL_TRACES_SAMPLER, which is always_on or always_off, regardless of the caller; or
-    /// parentbased_always_on, parentbased_always_off or parentbased_traceidratio with
-    /// OTEL_TRACES_SAMPLER_ARG, for calls without a sampled parent (also for traceidratio, which
-    /// would leave gaps in traces); else 0.01
+    /// Head-based sampling ratio, from 0 to 1, of traces that begin here. Default: as
+    /// OTEL_TRACES_SAMPLER says, else 0.01
+    ///
+    /// OTEL_TRACES_SAMPLER may be always_on or always_off, which ignore the caller's decision; or
+    /// parentbased_always_on, parentbased_always_off or parentbased_traceidratio, which follow it,
+    /// and apply to traces that begin here. OTEL_TRACES_SAMPLER_ARG is the ratio. traceidratio is
+    /// treated as parentbased_traceidratio, because a decision of each service would leave gaps in
+    /// traces.
     #[arg(long, env = "MICROBLOG_TRACE_SAMPLING", value_name = "RATIO", value_parser = parse_ratio)]
     pub trace_sampling: Option<f64>,
 
-    /// Address of the Prometheus endpoint, `GET /metrics` over HTTP, such as 0.0.0.0:9464; one for
-    /// the whole process, off by default. It needs no collector and has no authentication
+    /// Listen address of the Prometheus endpoint, `GET /metrics` over HTTP, such as 0.0.0.0:9464;
+    /// one per process, disabled by default. It needs no collector and has no authentication
     #[arg(long, env = "MICROBLOG_METRICS_LISTEN", value_name = "ADDRESS")]
     pub metrics_listen: Option<SocketAddr>,
 }

@@ -1,22 +1,25 @@
 //! Server chassis: the parts that every server of microblog shares. Knows the wire contract, but
 //! neither a service's rules nor Redis. A service reports its readiness with its [`Probe`].
 //!
-//! Code map:
+//! Code map. Each module imports only from those below it:
 //!
-//! - Server: `process` (start, signals, drain), `listeners` (SO_REUSEPORT), `connection_balancer`,
-//!   `server` (one service on one listener), `call` (middleware around each call: deadline, panic
-//!   isolation, error mapping, access log), `admission` (concurrency limit, load shedding),
-//!   `health`, `reflection`, `methods` (metadata from the proto descriptors).
-//! - Handlers: [`context`] (deadline, trace and identity of the current call), [`mutate()`] (writes
-//!   that run to completion), [`status`] (error model), [`PeriodicJob`],
-//!   [`run_on_dedicated_thread()`], [`message`] (trace propagation through queues).
-//! - Client: `peer` ([`Peer`]: service discovery, load balancing, reconnecting, retries).
-//! - Telemetry: `telemetry` (log format, OTLP and Prometheus exporters, sampling settings),
-//!   `trace_context` (W3C trace context), `call/span.rs` (head-based sampling).
-//! - Identity: [`identity`] (signed caller identity between services, authorization).
-//! - TLS: `tls` (server and client side, certificate reload).
-//!
-//! Imports run one way: `call` uses [`context`], which uses `telemetry`; `telemetry` uses neither.
+//! 1. `server`: one service on one listener, from accept to the end of its drain. `process` (start,
+//!    signals, drain of a whole process), `listeners` (SO_REUSEPORT), `connection_balancer`,
+//!    `health`, `tls`.
+//! 2. `client` ([`Peer`]): calls to other services. Service discovery, load balancing, reconnecting,
+//!    retries, `tls`.
+//! 3. `middleware` around each call, from the network or within the process: deadline, panic
+//!    isolation, error mapping, access log.
+//! 4. `call`, the current call: [`context`] (deadline, trace and identity), `admission` (concurrency
+//!    limit, load shedding), `authorizer` ([`CallAuthorizer`]), [`mutate()`] (writes that run to
+//!    completion), [`message`] (trace propagation through queues), `metadata` (limit of its size,
+//!    `grpc-timeout`), `span` (head-based sampling), `trace_context` (W3C).
+//! 5. `telemetry`: log format, exporters for OTLP and Prometheus, sampling settings.
+//! 6. `config` (flags).
+//! 7. [`identity`]: signed caller identity between services.
+//! 8. [`status`] (error model), `methods` (metadata from the proto descriptors), `service` (the
+//!    interface between a service and the chassis), `jobs` ([`PeriodicJob`],
+//!    [`run_on_dedicated_thread()`]).
 //!
 //! A handler that waits for events in a stream begins with [`context::watch()`]. Otherwise, a
 //! thousand of its callers would exhaust `--max-calls`, and delay the drain.
@@ -29,36 +32,22 @@
 //! `chassis::run(&config.chassis.clone(), move |worker| listen(config.clone(), worker))`;
 //! a test calls [`serve`] with its own socket and stop signal.
 
-mod admission;
 mod call;
+mod client;
 mod config;
-mod connection_balancer;
-pub mod context;
-mod dedicated_thread;
-mod health;
 pub mod identity;
-mod listeners;
-pub mod message;
+mod jobs;
 mod methods;
-mod mutate;
-mod peer;
-mod periodic_job;
-mod process;
-mod reflection;
+mod middleware;
 mod server;
 mod service;
-mod signals;
 pub mod status;
 mod telemetry;
-mod tls;
-mod trace_context;
 
+pub use call::{CallAuthorizer, context, message, mutate};
+pub use client::{AddressError, Peer, Resolve};
 pub use config::{Config, LogFormat};
-pub use dedicated_thread::run_on_dedicated_thread;
-pub use mutate::mutate;
-pub use peer::{AddressError, Peer, Resolve};
-pub use periodic_job::PeriodicJob;
-pub use process::run;
-pub use server::{ServeError, serve};
-pub use service::{Handler, Listening, Probe, Service, Worker};
-pub use tls::TlsError;
+pub use jobs::{PeriodicJob, run_on_dedicated_thread};
+pub use microblog_files::TlsError;
+pub use server::{ServeError, process::run, serve};
+pub use service::{Handler, Probe, Service, ServiceListener, Worker};

@@ -1,4 +1,11 @@
-//! Serves one service on one listener, from accept to the end of its drain.
+//! Server side: listeners, health checks, and the drain. This file serves one service on one
+//! listener, from accept to the end of its drain; `process` runs a whole process.
+
+mod connection_balancer;
+mod health;
+mod listeners;
+pub(crate) mod process;
+mod tls;
 
 use std::{
     convert::Infallible, future::Future, io, net::TcpListener, pin::pin, sync::Arc, time::Duration,
@@ -9,25 +16,36 @@ use futures::{
     future::{self, BoxFuture},
     stream,
 };
+use microblog_files::TlsError;
 use rand::random_range;
 use tokio::{
     net::TcpStream,
     task::JoinSet,
     time::{Instant, sleep, timeout, timeout_at},
 };
-use tonic::transport::{Server, server::TcpIncoming};
+use tonic::{
+    service::Routes,
+    transport::{Server, server::TcpIncoming},
+};
+use tonic_reflection::server::{Builder as ReflectionBuilder, Error as ReflectionError};
 
-use crate::{
-    Config, Probe, Service, Worker,
-    admission::Admission,
-    call::{Calls, HEADER_LIST_MAX},
+use self::{
     connection_balancer::ConnectionLease,
-    context::{Context, ServerState, Trace},
     health::HealthState,
-    identity::Identity,
     listeners::Listener,
-    reflection,
-    tls::{Acceptor, MaybeTlsStream, TlsError},
+    tls::{Acceptor, MaybeTlsStream},
+};
+use crate::{
+    call::{
+        admission::Admission,
+        context::{Context, ServerState},
+        metadata::HEADER_LIST_MAX,
+        trace_context::Trace,
+    },
+    config::Config,
+    identity::Identity,
+    middleware::Calls,
+    service::{Probe, Service, Worker},
 };
 
 // Longer than a store's round trip, by default three seconds: an earlier timeout could not detect a
@@ -47,6 +65,10 @@ const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(5);
 // Out of file descriptors, accept fails until a connection closes.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
+const HEALTH: &str = "grpc.health.v1.Health";
+const REFLECTION_V1: &str = "grpc.reflection.v1.ServerReflection";
+const REFLECTION_V1ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
+
 /// Why a server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -58,7 +80,7 @@ pub enum ServeError {
     Listener(#[source] io::Error),
     /// The proto descriptors do not decode.
     #[error("cannot set up server reflection")]
-    Reflection(#[source] tonic_reflection::server::Error),
+    Reflection(#[source] ReflectionError),
     /// The transport failed.
     #[error("the transport failed")]
     Transport(#[source] tonic::transport::Error),
@@ -70,15 +92,15 @@ pub enum ServeError {
 
 /// State shared by the servers of a process.
 #[derive(Debug)]
-pub(crate) struct ProcessState {
-    pub(crate) config: Config,
-    pub(crate) admission: Arc<Admission>,
+struct ProcessState {
+    config: Config,
+    admission: Arc<Admission>,
     /// TLS acceptor, if configured.
     acceptor: Option<Arc<Acceptor>>,
 }
 
 impl ProcessState {
-    pub(crate) fn new(config: &Config) -> Result<Self, TlsError> {
+    fn new(config: &Config) -> Result<Self, TlsError> {
         Ok(Self {
             config: config.clone(),
             admission: Arc::new(Admission::new(config)),
@@ -102,7 +124,7 @@ pub async fn serve(
 }
 
 /// Serves one service in one worker of a process.
-pub(crate) async fn serve_in(
+async fn serve_in(
     worker: Worker,
     listener: Listener,
     service: Service,
@@ -112,7 +134,7 @@ pub(crate) async fn serve_in(
 ) -> Result<(), ServeError> {
     let ProcessState { config, admission, acceptor } = process;
     let server_state = Arc::new(ServerState::new(config, admission.clone()));
-    let routes = reflection::add(service.routes, service.name).map_err(ServeError::Reflection)?;
+    let routes = add_reflection(service.routes, service.name).map_err(ServeError::Reflection)?;
     let calls = Calls::new(routes.add_service(health.server()), server_state.clone());
     let mut background = spawn(service.background, &server_state);
     let transport = transport(config).serve_with_incoming_shutdown(
@@ -144,19 +166,38 @@ pub(crate) async fn serve_in(
     let written = timeout_at(deadline, server_state.writes.wait()).await;
     if ended.is_err() || written.is_err() {
         let (calls, writes) = (server_state.admission.in_flight(), server_state.writes.len());
-        tracing::warn!(service = service.name, calls, writes, "drain timed out, cutting off");
+        tracing::warn!(service = service.name, calls, writes, "drain timed out, aborting the rest");
     }
     ended.unwrap_or(Ok(())).map_err(ServeError::Transport)
 }
 
 /// Serves a service's health checks without TLS, until dropped.
-pub(crate) async fn serve_health(
+async fn serve_health(
     listener: Listener,
     config: &Config,
     health: &Arc<HealthState>,
 ) -> Result<(), ServeError> {
     let server = transport(config).add_service(health.server());
     server.serve_with_incoming(incoming(listener, None)?).await.map_err(ServeError::Transport)
+}
+
+/// Adds server reflection to the routes of a service, v1 and v1alpha (for Python clients), so that
+/// clients need no `.proto` files. Lists only the served services, although the descriptors include
+/// all.
+fn add_reflection(routes: Routes, service: &str) -> Result<Routes, ReflectionError> {
+    let builder = || {
+        let builder = ReflectionBuilder::configure()
+            .register_encoded_file_descriptor_set(microblog_proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(
+                tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+            );
+        [service, HEALTH, REFLECTION_V1, REFLECTION_V1ALPHA]
+            .into_iter()
+            .fold(builder, ReflectionBuilder::with_service_name)
+    };
+    Ok(routes.add_service(builder().build_v1()?).add_service(builder().build_v1alpha()?))
 }
 
 fn transport(config: &Config) -> Server {

@@ -36,7 +36,7 @@ impl fmt::Debug for Service {
 
 /// A service and its listen address.
 #[derive(Debug)]
-pub struct Listening {
+pub struct ServiceListener {
     /// Port 0 selects a free port, the same for all workers.
     pub address: SocketAddr,
     /// The service.

@@ -105,7 +105,7 @@ pub(crate) fn stopping() -> Status {
 
 /// Returns whether a status means that the service is unavailable, rather than that this call
 /// failed: other calls would fail as well.
-pub fn is_outage(status: &Status) -> bool {
+pub fn is_service_unavailable(status: &Status) -> bool {
     use Code::{Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable};
     [Unavailable, DeadlineExceeded, Cancelled, ResourceExhausted].contains(&status.code())
 }

@@ -32,10 +32,10 @@ async fn retries_and_endpoints_are_counted() {
         let lines = text.lines().filter(is_meant);
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     };
-    let retries = |why, outcome| {
+    let retries = |reason, outcome| {
         let service = r#"microblog_rpc_service="microblog.user.v1.UserService""#;
-        let [why, outcome] = [format!("why=\"{why}\""), format!("outcome=\"{outcome}\"")];
-        value("microblog_peer_retries", &[service, &why, &outcome])
+        let [reason, outcome] = [format!("reason=\"{reason}\""), format!("outcome=\"{outcome}\"")];
+        value("microblog_peer_retries", &[service, &reason, &outcome])
     };
     let addresses = |state| {
         value("microblog_peer_endpoints", &[r#"peer="peer:1""#, &format!("state=\"{state}\"")])
@@ -49,7 +49,7 @@ async fn retries_and_endpoints_are_counted() {
     let peer = peer_at(&names, &frequent_refresh());
     eventually("two of them answer", async || {
         let _ = call(&peer, Kind::NotIdempotent).await;
-        (addresses("live"), addresses("out")) == (2.0, 1.0)
+        (addresses("live"), addresses("unavailable")) == (2.0, 1.0)
     })
     .await;
     let seen = fails.calls();
@@ -64,13 +64,13 @@ async fn retries_and_endpoints_are_counted() {
     fails.stop().await;
     eventually("one of them answers", async || {
         call(&peer, Kind::NotIdempotent).await.unwrap();
-        (addresses("live"), addresses("out")) == (1.0, 2.0)
+        (addresses("live"), addresses("unavailable")) == (1.0, 2.0)
     })
     .await;
     names.set(Some(&[works.address]));
     eventually("there is one", async || {
         call(&peer, Kind::NotIdempotent).await.unwrap();
-        (addresses("live"), addresses("out")) == (1.0, 0.0)
+        (addresses("live"), addresses("unavailable")) == (1.0, 0.0)
     })
     .await;
     drop(peer);

@@ -78,7 +78,7 @@ async fn drain_timeout_cuts_off_calls_in_flight() {
     let write = tokio::spawn(async move { get(peer, "stuck").await });
     process.wait(|line| line["started"] == "stuck");
     process.signal(Signal::SIGTERM);
-    process.wait(|line| line["message"] == "drain timed out, cutting off");
+    process.wait(|line| line["message"] == "drain timed out, aborting the rest");
     process.ended();
     write.await.unwrap().unwrap_err();
 }

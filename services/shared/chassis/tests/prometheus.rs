@@ -80,7 +80,7 @@ async fn prometheus_scrapes_metrics_without_a_collector() {
     assert_eq!(value(&metrics, "test_calls_total"), 4.0, "what a service counts is there too");
     assert_eq!(value(&metrics, r#"microblog_calls_limit{kind="call"}"#), 7.0);
     assert_eq!(value(&metrics, r#"microblog_calls_active{kind="watch"}"#), 0.0);
-    assert_eq!(value(&metrics, r#"microblog_calls_refused_total{kind="call"}"#), 0.0);
+    assert_eq!(value(&metrics, r#"microblog_calls_rejected_total{kind="call"}"#), 0.0);
     assert_eq!(value(&metrics, "microblog_serving"), 1.0);
     assert_eq!(value(&metrics, "target_info{"), 1.0);
     let info = metrics.lines().find(|line| line.starts_with("target_info{")).unwrap();
@@ -102,7 +102,7 @@ async fn rejected_calls_are_counted() {
     get(peer(address), "").await.unwrap_err();
     let metrics = metrics(metrics_address).await;
     assert_eq!(value(&metrics, r#"microblog_calls_active{kind="call"}"#), 1.0);
-    assert_eq!(value(&metrics, r#"microblog_calls_refused_total{kind="call"}"#), 1.0);
+    assert_eq!(value(&metrics, r#"microblog_calls_rejected_total{kind="call"}"#), 1.0);
     stuck.abort();
 }
 

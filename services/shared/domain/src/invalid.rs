@@ -19,9 +19,9 @@ impl Invalid {
 
 /// Collects the errors of all fields, to report them together.
 #[derive(Debug, Default)]
-pub struct Fields(Vec<Invalid>);
+pub struct FieldErrors(Vec<Invalid>);
 
-impl Fields {
+impl FieldErrors {
     /// Returns the parsed value, or records the error.
     pub fn read<T>(&mut self, parsed: Result<T, Invalid>) -> Option<T> {
         parsed.map_err(|invalid| self.0.push(invalid)).ok()

@@ -1,10 +1,10 @@
 //! Files that change while the process runs: hot reload, and the certificates and keys in them.
 //! Knows neither servers nor Redis.
 
-mod looks;
+mod hot_reload;
 mod pem;
-mod reloaded;
+mod tls;
 
-pub use looks::Looks;
+pub use hot_reload::{HotReload, Loader};
 pub use pem::{File, Identity, TlsError};
-pub use reloaded::{Recipe, Reloaded};
+pub use tls::{client_config, server_config};

@@ -82,7 +82,7 @@ impl File {
     }
 
     /// Returns the error of unusable authorities.
-    pub fn refused(&self, error: VerifierBuilderError) -> TlsError {
+    pub(crate) fn invalid_authorities(&self, error: VerifierBuilderError) -> TlsError {
         Problem::Authorities(error).of(self)
     }
 
@@ -116,7 +116,7 @@ impl Identity {
     }
 
     /// Returns the chain and key for TLS. Whether peers accept them is not checked.
-    pub fn certified(&self) -> Result<CertifiedKey, TlsError> {
+    pub(crate) fn certified(&self) -> Result<CertifiedKey, TlsError> {
         let Self { certificate, key } = self;
         let chain = certificate.certificates()?;
         // Explicit: the process default depends on which crate installs one first.

@@ -1,10 +1,10 @@
 //! The files for TLS with Redis: whom to trust, and what to show.
 
-use std::{path::PathBuf, sync::Arc};
+use std::path::PathBuf;
 
 use microblog_files::{File, Identity, TlsError};
 use redis::{ClientTlsConfig, TlsCertificates};
-use rustls::{ClientConfig, RootCertStore, crypto::ring, sign::SingleCertAndKey};
+use rustls::{ClientConfig, RootCertStore};
 
 use crate::Config;
 
@@ -79,15 +79,5 @@ pub(crate) fn client_config(files: Option<&Files>) -> Result<ClientConfig, Confi
             authorities
         }
     };
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    #[expect(clippy::expect_used, reason = "ring has ciphers for both")]
-    let builder = builder.with_safe_default_protocol_versions().expect("a cipher for each version");
-    let builder = builder.with_root_certificates(authorities);
-    Ok(match identity {
-        None => builder.with_no_client_auth(),
-        Some(identity) => {
-            let identity = SingleCertAndKey::from(identity.certified()?);
-            builder.with_client_cert_resolver(Arc::new(identity))
-        }
-    })
+    Ok(microblog_files::client_config(authorities, identity)?)
 }

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use microblog_files::{Recipe, TlsError};
+use microblog_files::{Loader, TlsError};
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo,
     RedisError, RedisResult, TlsCertificates,
@@ -41,16 +41,16 @@ pub(crate) enum PlanError {
     Library(#[from] RedisError),
 }
 
-impl Recipe for Plan {
-    type Files = Option<Files>;
-    type Made = Clients;
+impl Loader for Plan {
+    type Snapshot = Option<Files>;
+    type Value = Clients;
     type Error = PlanError;
 
-    fn read(&self) -> Result<Self::Files, PlanError> {
+    fn read(&self) -> Result<Self::Snapshot, PlanError> {
         Ok(self.files.as_ref().map(Paths::read).transpose()?)
     }
 
-    fn make(&self, files: &Self::Files) -> Result<Clients, PlanError> {
+    fn build(&self, files: &Self::Snapshot) -> Result<Clients, PlanError> {
         let certificates = files.as_ref().map(Files::certificates).transpose()?;
         let tls = if self.address.tls {
             Some(Arc::new(certificates::client_config(files.as_ref())?))

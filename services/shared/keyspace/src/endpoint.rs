@@ -4,7 +4,7 @@ use futures::{
     FutureExt as _,
     future::{BoxFuture, select_ok},
 };
-use microblog_files::Reloaded;
+use microblog_files::HotReload;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError,
     RedisResult, aio::MultiplexedConnection, cluster_async::ClusterConnection,
@@ -24,7 +24,7 @@ use crate::{
 /// What an address names, ready to connect to.
 pub(crate) struct Endpoint {
     /// With the certificates of this moment, or with those before if these cannot be used.
-    clients: Reloaded<Plan>,
+    clients: HotReload<Plan>,
     server: Server,
 }
 
@@ -43,13 +43,13 @@ impl Endpoint {
         };
         let (timeout, files) = (config.timeout(), Paths::new(config));
         let plan = Plan { address, to_sentinels, timeout, files };
-        let clients = Reloaded::new("TLS with redis", plan);
+        let clients = HotReload::new("TLS with redis", plan);
         let clients = clients.map_err(|error| Error::Config(error.into()))?;
         Ok(Self { clients, server })
     }
 
     fn plan(&self) -> &Plan {
-        self.clients.recipe()
+        self.clients.loader()
     }
 
     /// Returns whether a connection made at that generation goes on with certificates that have

@@ -5,6 +5,7 @@
 //! blocks gets one of its own. Everything recovers by itself after Redis restarts, fails over or
 //! freezes; meanwhile each call ends in time with [`Error::Unavailable`].
 
+mod account_deletions;
 mod address;
 mod backlog;
 mod batch;
@@ -26,6 +27,7 @@ mod library;
 mod links;
 mod lock;
 mod outage;
+mod outbox;
 mod page;
 mod recall;
 mod remembered;
@@ -37,6 +39,7 @@ mod trip;
 mod waiting;
 mod wire;
 
+pub use account_deletions::AccountDeletions;
 pub use backlog::Backlog;
 pub use batch::Batch;
 pub use call::Call;
@@ -47,6 +50,7 @@ pub use exclusive::Exclusive;
 pub use key::{key, number_behind};
 pub use keyspace::{Keyspace, decode};
 pub use library::Library;
+pub use outbox::{OUTBOX_PAGE_MAX, Outbox};
 pub use page::{Entry, Order, Page, Range};
 pub use recall::{Id, Kind, Recall};
 /// Commands are built with `keyspace::redis::cmd`, so that there is one version of it.

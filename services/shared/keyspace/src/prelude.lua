@@ -266,3 +266,18 @@ local function forget(keys, args)
     redis.call('ZADD', forgetting, stamp, args[2])
   end
 end
+
+-- Completes the deletion of an account whose lists are empty: deletes its other keys. A service
+-- registers it. Needs EXISTS, SREM, UNLINK, ZREM.
+--
+-- KEYS: forgetting, the set of accounts with data; lists that must be empty…, other keys….
+-- ARGV: account, the number of lists that must be empty. Returns 1 if it is complete.
+local function finish_forgetting(keys, args)
+  if redis.call('EXISTS', unpack(keys, 3, 2 + args[2])) > 0 then
+    return 0
+  end
+  redis.call('UNLINK', unpack(keys, 3))
+  redis.call('SREM', keys[2], args[1])
+  redis.call('ZREM', keys[1], args[1])
+  return 1
+end

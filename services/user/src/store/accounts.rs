@@ -4,10 +4,23 @@ use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 
 use super::{CacheKey, CachedValue, Store, card, claims, intact};
-use crate::{Error, Hash, ProfileField, Record, Registration, State, User, keys};
+use crate::{
+    error::Error,
+    keys,
+    password::Hash,
+    profile::{ProfileField, Record, Registration, State, User},
+};
 
-// The fields of a profile in reading order.
-const FIELDS: [&str; 6] = ["card", "state", "draft", "email", "password", "request"];
+// The fields of a profile in reading order, and their values.
+const FIELDS: [&str; 6] = ["card", "draft", "state", "email", "password", "request"];
+type Values = (
+    Option<Vec<u8>>,
+    Option<Vec<u8>>,
+    Option<String>,
+    Option<String>,
+    Option<String>,
+    Option<String>,
+);
 
 // The partitions per batch when collecting deletions.
 const PARTITIONS_PER_BATCH: usize = 256;
@@ -20,8 +33,6 @@ pub struct AccountsPage {
     /// The next cursor; 0 at the end.
     pub cursor: u64,
 }
-
-type Texts = Vec<Option<String>>;
 
 impl Store {
     /// Returns the profiles of ids, in any state; `None` if there is none. One round trip.
@@ -63,8 +74,8 @@ impl Store {
         id: UserId,
         changes: &[(ProfileField, String)],
     ) -> Result<bool, Error> {
-        let call = Call::new("user_update").key(keys::profile(id));
-        let call = changes.iter().fold(call, |call, (part, text)| call.arg(part.name()).arg(text));
+        let call =
+            Call::new("user_update").key(keys::profile(id)).arg(card::write_changes(changes));
         let done: Option<u64> = self.keyspace.call(call).await?;
         Ok(intact(done, "a card")? == 1)
     }
@@ -87,11 +98,9 @@ impl Store {
     pub async fn deleted(&self, id: UserId) -> Result<Option<Registration>, Error> {
         let mut read = redis::cmd("HMGET");
         read.arg(keys::profile(id)).arg(&["state", "draft", "email"]);
-        let texts: Texts = self.keyspace.query(read).await?;
-        match texts.as_slice() {
-            [Some(state), texts @ ..] if state == "deleted" => {
-                intact(claims(id, texts), "a deleted account").map(Some)
-            }
+        let (state, draft, email): (Option<String>, _, _) = self.keyspace.query(read).await?;
+        match state.as_deref() {
+            Some("deleted") => intact(claims(id, (draft, email)), "a deleted account").map(Some),
             _ => Ok(None),
         }
     }
@@ -139,10 +148,8 @@ impl Store {
     }
 }
 
-fn record(id: UserId, texts: Texts) -> Result<Option<Record>, Error> {
-    let mut texts = texts.into_iter();
-    let mut next = || texts.next().flatten();
-    let (card, state, draft) = (next(), next(), next());
+fn record(id: UserId, values: Values) -> Result<Option<Record>, Error> {
+    let (card, draft, state, email, password, request) = values;
     let state = match state.as_deref() {
         _ if card.is_some() => State::Active,
         Some("pending") => State::Pending,
@@ -154,8 +161,11 @@ fn record(id: UserId, texts: Texts) -> Result<Option<Record>, Error> {
         // A profile with a damaged draft counts as missing: it cannot become an account.
         None => draft.and_then(|draft| card::read(id, &draft)),
     };
-    let email = next().unwrap_or_default();
-    let password = Hash::stored(next().unwrap_or_default());
-    let request = next().unwrap_or_default();
-    Ok(user.map(|user| Record { state, user, email, password, request }))
+    Ok(user.map(|user| Record {
+        state,
+        user,
+        email: email.unwrap_or_default(),
+        password: Hash::stored(password.unwrap_or_default()),
+        request: request.unwrap_or_default(),
+    }))
 }

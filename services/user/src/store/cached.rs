@@ -27,8 +27,8 @@ pub(super) enum CacheKey {
 /// A cached value. Missing accounts have none.
 #[derive(Clone, Debug)]
 pub(super) enum CachedValue {
-    /// A card as stored, which takes half the memory of its parts; `None` also for a damaged one.
-    Card(Option<Arc<str>>),
+    /// A card as stored, which takes half the memory of its fields; `None` also for a damaged one.
+    Card(Option<Arc<[u8]>>),
     /// Sessions; some may have expired.
     Sessions(Sessions),
 }

@@ -7,7 +7,12 @@ use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 
 use super::{Store, by_partition, intact};
-use crate::{Error, Identifier, IdentifierKind, Registration, keys};
+use crate::{
+    error::Error,
+    identifier::{Identifier, IdentifierKind},
+    keys,
+    profile::Registration,
+};
 
 /// The owner of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,12 @@
 use microblog_domain::{Partition, Repairs, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 
-use super::{Store, by_partition, card, claims, intact};
-use crate::{Draft, Error, Registration, keys};
+use super::{Store, StoredClaims, by_partition, card, claims, intact};
+use crate::{
+    error::Error,
+    keys,
+    profile::{Draft, Registration},
+};
 
 // The accounts per partition and call: fewer calls, but still evenly spread.
 const DRAFTS_PER_CALL_MAX: usize = 16;
@@ -66,12 +70,10 @@ impl Store {
         let mut aborted = Vec::new();
         let answers = self.keyspace.send(batch).await?;
         for ((_, group), answer) in groups.iter().zip(answers) {
-            let found: Vec<Vec<Option<String>>> = keyspace::decode(answer)?;
-            for ((_, id), texts) in group.iter().zip(found) {
-                if texts.is_empty() {
-                    continue;
-                }
-                match claims(*id, &texts) {
+            let found: Vec<Option<StoredClaims>> = keyspace::decode(answer)?;
+            for ((_, id), stored) in group.iter().zip(found) {
+                let Some(stored) = stored else { continue };
+                match claims(*id, stored) {
                     Some(registration) => aborted.push(registration),
                     None => tracing::error!(id = id.get(), "damaged registration"),
                 }
@@ -140,7 +142,7 @@ impl Store {
     }
 
     /// Sets back all clocks that are too far ahead to issue stamps. Returns the repairs.
-    pub async fn mend_clocks(&self) -> Result<Repairs, Error> {
+    pub async fn repair_clocks(&self) -> Result<Repairs, Error> {
         Ok(self.keyspace.mend_clocks("user_mend_clock", keys::clock).await?)
     }
 

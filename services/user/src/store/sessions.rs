@@ -12,7 +12,9 @@ use microblog_keyspace::{
 };
 
 use super::{CacheKey, CachedValue, ClaimOwner, Store, intact};
-use crate::{Email, Error, Hash, Login, keys, throttle, token::Fingerprint};
+use crate::{
+    email::Email, error::Error, keys, login::Login, password::Hash, throttle, token::Fingerprint,
+};
 
 /// The most sessions per account; a further one evicts the one that expires first.
 pub const SESSIONS_MAX: usize = 50;
@@ -40,10 +42,10 @@ impl Sessions {
     /// Decodes the response.
     pub(super) fn decode(answer: Value) -> Result<Self, keyspace::Error> {
         let sessions: Vec<(Vec<u8>, f64)> = keyspace::decode(answer)?;
-        let kept = sessions.into_iter();
-        let kept =
-            kept.filter_map(|(kept, end)| Some((Fingerprint::from_bytes(&kept)?, end as u64)));
-        Ok(Self(kept.collect()))
+        let session = |(token, end_ms): (Vec<u8>, f64)| {
+            Some((Fingerprint::from_bytes(&token)?, end_ms as u64))
+        };
+        Ok(Self(sessions.into_iter().filter_map(session).collect()))
     }
 
     /// Returns their approximate size in bytes.
@@ -52,7 +54,7 @@ impl Sessions {
     }
 
     fn end_of(&self, token: Fingerprint) -> Option<SystemTime> {
-        let (_, end_ms) = self.0.iter().find(|(kept, _)| *kept == token)?;
+        let (_, end_ms) = self.0.iter().find(|(stored, _)| *stored == token)?;
         Some(UNIX_EPOCH + Duration::from_millis(*end_ms))
     }
 }
@@ -80,8 +82,8 @@ impl Store {
     }
 
     /// Resets the counter of failed log-ins. One round trip.
-    pub async fn forget_attempts(&self, email: &Email) -> Result<(), Error> {
-        self.keyspace.query::<u64>(forget_attempts(email)).await?;
+    pub async fn reset_attempts(&self, email: &Email) -> Result<(), Error> {
+        self.keyspace.query::<u64>(reset_attempts(email)).await?;
         Ok(())
     }
 
@@ -105,7 +107,7 @@ impl Store {
             .arg(SESSIONS_MAX);
         let mut batch = Batch::new();
         batch.call(id.partition(), call);
-        batch.query(email.partition(), forget_attempts(email));
+        batch.query(email.partition(), reset_attempts(email));
         let opened = self.keyspace.send(batch).await?.into_iter().next();
         let opened: u64 = keyspace::decode(intact(opened, "a response")?)?;
         Ok(opened == 1)
@@ -149,10 +151,10 @@ impl Store {
     }
 }
 
-fn forget_attempts(email: &Email) -> redis::Cmd {
-    let mut forget = redis::cmd("DEL");
-    forget.arg(keys::attempts(&Login::Email(email.clone())));
-    forget
+fn reset_attempts(email: &Email) -> redis::Cmd {
+    let mut reset = redis::cmd("DEL");
+    reset.arg(keys::attempts(&Login::Email(email.clone())));
+    reset
 }
 
 /// Returns a time as stored: in whole milliseconds.

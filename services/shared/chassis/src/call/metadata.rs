@@ -1,10 +1,14 @@
-//! Limit on request metadata.
+//! Request metadata: the limit on its size, and the header `grpc-timeout`
+//! (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>).
 //!
 //! HTTP/2 can answer oversized headers only with a bare HTTP 431, without `grpc-status`. The
 //! transport therefore accepts more than a call may have ([`HEADER_LIST_MAX`]), and this check
-//! comes before everything else.
+//! of its size comes before everything else.
 
-use http::Request;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, Request};
+use microblog_domain::Invalid;
 use microblog_proto::common::ErrorReason;
 use tonic::{Code, Status};
 
@@ -25,8 +29,11 @@ pub(crate) const HEADER_LIST_MAX: u32 = 160 << 10;
 /// Per-header overhead in the header list size (RFC 9113, section 6.5.2).
 const HEADER_OVERHEAD: usize = 32;
 
+const GRPC_TIMEOUT: &str = "grpc-timeout";
+const TIMEOUT_DIGITS_MAX: usize = 8;
+
 /// Rejects a call with too much metadata.
-pub(super) fn check<B>(request: &Request<B>) -> Result<(), Status> {
+pub(crate) fn check_size<B>(request: &Request<B>) -> Result<(), Status> {
     if size(request) <= METADATA_MAX {
         return Ok(());
     }
@@ -48,6 +55,45 @@ fn size<B>(request: &Request<B>) -> usize {
     pseudo.into_iter().chain(fields).map(|(name, value)| name.len() + value + HEADER_OVERHEAD).sum()
 }
 
+/// Reads the caller's timeout. A malformed one is rejected, not ignored: the caller relies on it.
+pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Invalid> {
+    let Some(value) = headers.get(GRPC_TIMEOUT) else { return Ok(None) };
+    let invalid =
+        || Invalid::new(GRPC_TIMEOUT, "must be 1 to 8 digits and one of H, M, S, m, u, n");
+    parse_timeout(value.as_bytes()).ok_or_else(invalid).map(Some)
+}
+
+/// Writes the timeout of an outgoing call, to the microsecond below 100 seconds.
+pub(crate) fn set_timeout(headers: &mut HeaderMap, timeout: Duration) {
+    let micros = timeout.as_micros();
+    let text = match micros {
+        0..100_000_000 => format!("{micros}u"),
+        _ => format!("{}m", timeout.as_millis().min(99_999_999)),
+    };
+    if let Ok(value) = HeaderValue::from_str(&text) {
+        headers.insert(GRPC_TIMEOUT, value);
+    }
+}
+
+fn parse_timeout(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if digits.is_empty() || digits.len() > TIMEOUT_DIGITS_MAX {
+        return None;
+    }
+    let add =
+        |sum: u64, digit: &u8| digit.is_ascii_digit().then(|| sum * 10 + u64::from(digit - b'0'));
+    let number = digits.iter().try_fold(0, add)?;
+    Some(match unit {
+        b'H' => Duration::from_secs(number * 3600),
+        b'M' => Duration::from_secs(number * 60),
+        b'S' => Duration::from_secs(number),
+        b'm' => Duration::from_millis(number),
+        b'u' => Duration::from_micros(number),
+        b'n' => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,9 +110,35 @@ mod tests {
     fn many_small_headers_exceed_the_limit() {
         let small = |count: usize| {
             let request = (0..count).fold(Request::post("/b/C"), |r, _| r.header("a", ""));
-            check(&request.body(()).unwrap())
+            check_size(&request.body(()).unwrap())
         };
         assert!(small(450).is_ok());
         assert_eq!(small(500).unwrap_err().code(), Code::ResourceExhausted);
+    }
+
+    #[test]
+    fn parses_all_grpc_timeout_units() {
+        assert_eq!(parse_timeout(b"1H"), Some(Duration::from_secs(3600)));
+        assert_eq!(parse_timeout(b"2M"), Some(Duration::from_secs(120)));
+        assert_eq!(parse_timeout(b"3S"), Some(Duration::from_secs(3)));
+        assert_eq!(parse_timeout(b"99999999m"), Some(Duration::from_millis(99_999_999)));
+        assert_eq!(parse_timeout(b"5u"), Some(Duration::from_micros(5)));
+        assert_eq!(parse_timeout(b"6n"), Some(Duration::from_nanos(6)));
+    }
+
+    #[test]
+    fn malformed_timeouts_are_rejected() {
+        for value in ["", "S", "1", "-1S", "1s", "1.5S", "123456789n", "1 S", "١S"] {
+            assert_eq!(parse_timeout(value.as_bytes()), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn written_timeouts_round_trip() {
+        for timeout in [Duration::ZERO, Duration::from_millis(1500), Duration::from_secs(7200)] {
+            let mut headers = HeaderMap::new();
+            set_timeout(&mut headers, timeout);
+            assert_eq!(super::timeout(&headers), Ok(Some(timeout)));
+        }
     }
 }

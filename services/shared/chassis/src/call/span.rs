@@ -13,14 +13,11 @@ use tonic::Code;
 use tracing::{Span, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
-use crate::{
-    context::{ServerState, Trace},
-    methods::Method,
-    status,
-};
+use super::{context::ServerState, trace_context::Trace};
+use crate::{methods::Method, status};
 
 /// Starts a call's part of the trace: returns its trace context, and its span if it is sampled.
-pub(super) fn start(
+pub(crate) fn start(
     incoming: Option<Trace>,
     method: &Method,
     server_state: &ServerState,
@@ -66,7 +63,7 @@ pub(super) fn start(
 }
 
 /// Records the server's address and the client's, for calls from outside the process.
-pub(super) fn record_peer(span: &Span, server: &Uri, caller: Option<SocketAddr>) {
+pub(crate) fn record_peer(span: &Span, server: &Uri, caller: Option<SocketAddr>) {
     if span.is_none() {
         return;
     }
@@ -96,7 +93,7 @@ pub(crate) fn remote_parent(trace: &Trace) -> Option<SpanContext> {
 
 /// Records the status code by the semantic conventions
 /// (<https://opentelemetry.io/docs/specs/semconv/rpc/grpc/>).
-pub(super) fn record_status(span: &Span, code: Code, was_stopped: bool) {
+pub(crate) fn record_status(span: &Span, code: Code, was_stopped: bool) {
     let name = status::code_name(code);
     span.record("rpc.response.status_code", name);
     if is_error(code) && !was_stopped {

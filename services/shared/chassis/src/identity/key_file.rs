@@ -3,19 +3,17 @@
 use std::{
     fmt, fs, io,
     io::Read as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
     str::FromStr,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use microblog_files::Looks;
-use sha2::{Digest as _, Sha256};
+use microblog_files::{HotReload, Loader};
 
 use super::{
-    Identity,
-    keys::{KeyError, Keys},
-    signed_token::{self, SignedToken, VerifyError},
+    keys::Keys,
+    signed_token::{self, Identity, SignedToken, VerifyError},
 };
 
 /// Minimum interval between two checks of the file.
@@ -28,22 +26,18 @@ const BYTES_MAX: u64 = 64 * 1024;
 /// The first use after ten seconds checks the file. Changed keys replace the previous ones. An
 /// unreadable or invalid file keeps them, with a warning in the log.
 #[derive(Clone)]
-pub struct KeyFile(Arc<Inner>);
+pub struct KeyFile(Arc<HotReload<Source>>);
 
-// Not a `Reloaded`: every call reads the keys, and its mutex would serialize them.
-struct Inner {
-    path: PathBuf,
-    keys: RwLock<Keys>,
-    check_interval: Looks,
-    /// Result of the last check.
-    content: Mutex<Content>,
-}
+/// The file.
+struct Source(PathBuf);
 
-/// Result of a check, without the keys.
-#[derive(PartialEq, Eq)]
-enum Content {
-    Text([u8; 32]),
-    Unreadable,
+/// The file that is unusable, for the log. clap names it itself.
+#[derive(Debug, thiserror::Error)]
+#[error("{} cannot be used", file.display())]
+struct Unusable {
+    file: PathBuf,
+    #[source]
+    problem: KeyFileError,
 }
 
 /// Why the keys of a file are unusable.
@@ -61,30 +55,48 @@ pub enum KeyFileError {
 impl KeyFile {
     /// Reads the keys of a file.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, KeyFileError> {
-        let path = path.into();
-        let text = read(&path).map_err(KeyFileError::Unreadable)?;
-        let keys =
-            Keys::parse(&text).map_err(|problem| KeyFileError::Invalid(problem.to_string()))?;
-        Ok(Self(Arc::new(Inner {
-            path,
-            keys: RwLock::new(keys),
-            check_interval: Looks::every(CHECK_INTERVAL),
-            content: Mutex::new(Content::text(&text)),
-        })))
+        let keys = HotReload::new("identity keys", Source(path.into()));
+        let keys = keys.map_err(|unusable| unusable.problem)?;
+        Ok(Self(Arc::new(keys.check_every(CHECK_INTERVAL))))
     }
 
     /// Signs an identity, for a call to a service with one of the keys.
     pub(crate) fn sign(&self, identity: Identity) -> SignedToken {
-        self.0.reload_if_due();
-        let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
-        signed_token::sign(&keys, identity, now())
+        signed_token::sign(&self.0.current(), identity, now())
     }
 
     /// Verifies a token, and returns its identity.
     pub(super) fn verify(&self, text: &[u8]) -> Result<Identity, VerifyError> {
-        self.0.reload_if_due();
-        let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
-        signed_token::verify(&keys, text, now())
+        signed_token::verify(&self.0.current(), text, now())
+    }
+}
+
+impl Loader for Source {
+    type Snapshot = String;
+    type Value = Keys;
+    type Error = Unusable;
+
+    fn read(&self) -> Result<String, Unusable> {
+        let read = || {
+            let mut text = String::new();
+            let size = fs::File::open(&self.0)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+            if size as u64 > BYTES_MAX {
+                return Err(io::Error::other("larger than the limit for key files"));
+            }
+            Ok(text)
+        };
+        read().map_err(|error| self.unusable(KeyFileError::Unreadable(error)))
+    }
+
+    fn build(&self, text: &String) -> Result<Keys, Unusable> {
+        let invalid = |problem| self.unusable(KeyFileError::Invalid(format!("{problem}")));
+        Keys::parse(text).map_err(invalid)
+    }
+}
+
+impl Source {
+    fn unusable(&self, problem: KeyFileError) -> Unusable {
+        Unusable { file: self.0.clone(), problem }
     }
 }
 
@@ -97,52 +109,6 @@ impl FromStr for KeyFile {
     }
 }
 
-impl Inner {
-    fn reload_if_due(&self) {
-        if self.check_interval.is_due() {
-            self.reload();
-        }
-    }
-
-    fn reload(&self) {
-        let text = read(&self.path);
-        let content = text.as_deref().map_or(Content::Unreadable, Content::text);
-        let mut before = self.content.lock().unwrap_or_else(PoisonError::into_inner);
-        if *before == content {
-            return;
-        }
-        *before = content;
-        let file = self.path.display();
-        match text.map(|text| Keys::parse(&text)) {
-            Ok(Ok(keys)) => {
-                *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
-                tracing::info!(%file, "the keys of identities were read anew");
-            }
-            Ok(Err(problem)) => warn(&file, &problem as &KeyError),
-            Err(error) => warn(&file, &error),
-        }
-    }
-}
-
-fn warn(file: &dyn fmt::Display, error: &(dyn std::error::Error + 'static)) {
-    tracing::warn!(%file, error, "the keys of identities cannot be read anew, the former stay");
-}
-
-impl Content {
-    fn text(text: impl AsRef<[u8]>) -> Self {
-        Self::Text(Sha256::digest(text).into())
-    }
-}
-
-fn read(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    let size = fs::File::open(path)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
-    if size as u64 > BYTES_MAX {
-        return Err(io::Error::other("larger than the limit for key files"));
-    }
-    Ok(text)
-}
-
 // Unix time in seconds.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
@@ -151,7 +117,7 @@ fn now() -> u64 {
 // Hides the keys.
 impl fmt::Debug for KeyFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("KeyFile").field(&self.0.path).finish()
+        f.debug_tuple("KeyFile").field(&self.0.loader().0).finish()
     }
 }
 
@@ -168,7 +134,11 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), text).unwrap();
         let keys = KeyFile::open(file.path()).unwrap();
-        (file, keys)
+        (file, checking_each_use(keys))
+    }
+
+    fn checking_each_use(KeyFile(keys): KeyFile) -> KeyFile {
+        KeyFile(Arc::new(Arc::into_inner(keys).unwrap().check_every(Duration::ZERO)))
     }
 
     fn accepts(file: &KeyFile, other: &KeyFile) -> bool {
@@ -181,9 +151,8 @@ mod tests {
         let (two, callee) = file(ONE);
         for text in [format!("{ONE}\n{TWO}"), format!("{TWO}\n{ONE}"), TWO.to_owned()] {
             // In either order, each file accepts the keys of the previous step.
-            for (path, file) in [(one.path(), &caller), (two.path(), &callee)] {
+            for path in [one.path(), two.path()] {
                 fs::write(path, &text).unwrap();
-                file.0.reload();
                 assert!(accepts(&callee, &caller) && accepts(&caller, &callee), "{text}");
             }
         }
@@ -196,24 +165,21 @@ mod tests {
         let (path, keys) = file(ONE);
         let (_, same) = file(ONE);
         fs::write(path.path(), "rubbish").unwrap();
-        keys.0.reload();
         assert!(accepts(&keys, &same));
         fs::remove_file(path.path()).unwrap();
-        keys.0.reload();
         assert!(accepts(&keys, &same));
         fs::write(path.path(), TWO).unwrap();
-        keys.0.reload();
         assert!(!accepts(&keys, &same));
     }
 
     #[test]
     fn file_is_checked_again_after_the_interval() {
-        let (path, mut keys) = file(ONE);
-        let (_, other) = file(TWO);
+        let (path, _) = file(ONE);
+        let (_other, other) = file(TWO);
+        let keys = KeyFile::open(path.path()).unwrap();
         fs::write(path.path(), TWO).unwrap();
         assert!(!accepts(&keys, &other), "not yet");
-        Arc::get_mut(&mut keys.0).unwrap().check_interval = Looks::every(Duration::ZERO);
-        assert!(accepts(&keys, &other));
+        assert!(accepts(&checking_each_use(keys), &other));
     }
 
     #[test]

@@ -12,10 +12,7 @@ use std::io::Write as _;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use microblog_domain::UserId;
 
-use super::{
-    Identity,
-    keys::{Keys, TAG_BYTES},
-};
+use super::keys::{Keys, TAG_BYTES};
 
 /// Validity of a token, in seconds: the maximum duration of a call.
 const LIFETIME: u64 = 60;
@@ -27,6 +24,17 @@ const VERSION: &str = "v1";
 const PAYLOAD_BYTES_MAX: usize = "v1.user:.".len() + 2 * 20;
 const SIGNATURE_BYTES: usize = 43;
 const BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 1 + SIGNATURE_BYTES;
+
+/// The identity that a call acts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// An unauthenticated caller, forwarded by a trusted server.
+    Nobody,
+    /// A user with a valid session.
+    User(UserId),
+    /// The system itself, authorized for every method.
+    System,
+}
 
 /// A signed identity.
 pub(crate) struct SignedToken {

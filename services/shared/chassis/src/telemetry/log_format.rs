@@ -21,11 +21,13 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-use super::TraceId;
-use crate::{Config, LogFormat};
+use crate::config::{Config, LogFormat};
 
 /// Target of the access log, whose lines already have a trace id.
 const CALL_TARGET: &str = "microblog::call";
+
+/// Returns the trace id of the current call, for log lines.
+pub(super) type TraceId = fn() -> Option<String>;
 
 /// Returns the layer that writes log lines to standard error.
 pub(super) fn layer<S>(config: &Config, trace_id: TraceId) -> Box<dyn Layer<S> + Send + Sync>

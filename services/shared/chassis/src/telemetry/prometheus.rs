@@ -18,7 +18,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::run_on_dedicated_thread;
+use crate::jobs::run_on_dedicated_thread;
 
 const PATH: &str = "/metrics";
 

@@ -4,8 +4,8 @@
 
 use std::{env, net::SocketAddr, path::PathBuf};
 
-use super::collector_tls::CollectorTls;
-use crate::Config;
+use super::otlp::CollectorTls;
+use crate::config::Config;
 
 /// Low enough to have a negligible cost.
 const SAMPLING_RATIO_DEFAULT: f64 = 0.01;

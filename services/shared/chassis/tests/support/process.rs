@@ -12,7 +12,7 @@ use std::{
 };
 
 use clap::Parser;
-use microblog_chassis::{Config, Listening, Peer, Worker, mutate};
+use microblog_chassis::{Config, Peer, ServiceListener, Worker, mutate};
 use microblog_testkit::PATIENCE;
 use nix::{
     sys::signal::{Signal, kill},
@@ -64,7 +64,7 @@ pub(crate) fn run_if_started() {
                 Ok(worker.index.to_string())
             })
         });
-        Ok::<_, Infallible>(vec![Listening { address, service: stub.service() }])
+        Ok::<_, Infallible>(vec![ServiceListener { address, service: stub.service() }])
     });
     std::process::exit(i32::from(code != ExitCode::SUCCESS));
 }

@@ -30,11 +30,11 @@ async fn failed_handshakes_are_counted_by_reason() {
     let line = process.wait(|line| line["message"] == "serving metrics");
     let metrics_address = line["address"].as_str().unwrap().parse().unwrap();
     let address = process.address();
-    let count_ends_with = async |why: &str, count: &str| {
+    let count_ends_with = async |reason: &str, count: &str| {
         let metrics = metrics(metrics_address).await;
         let series = metrics.lines().find(|line| {
-            line.starts_with("microblog_tls_refused_total{")
-                && line.contains(&format!("why=\"{why}\""))
+            line.starts_with("microblog_tls_handshake_failures_total{")
+                && line.contains(&format!("reason=\"{reason}\""))
         });
         series.is_some_and(|series| series.ends_with(count))
     };
@@ -47,9 +47,9 @@ async fn failed_handshakes_are_counted_by_reason() {
         let peer = Peer::remote(&format!("{scheme}://{address}"), &config).unwrap();
         get(peer, "").await.unwrap_err();
     }
-    for why in ["plaintext", "no certificate"] {
+    for reason in ["plaintext", "no certificate"] {
         // The client tries more than once.
-        eventually("the failure is counted", async || !count_ends_with(why, " 0").await).await;
+        eventually("the failure is counted", async || !count_ends_with(reason, " 0").await).await;
     }
     assert!(count_ends_with("certificate", " 0").await);
 }

@@ -61,7 +61,7 @@ async fn health_port_answers_without_tls_until_the_drain_ends() {
         assert_eq!(health(probes, service).await, Ok(ServingStatus::NotServing));
     }
     assert_eq!(health(probes, "liveness").await, Ok(ServingStatus::Serving));
-    process.wait(|line| line["message"] == "drain timed out, cutting off");
+    process.wait(|line| line["message"] == "drain timed out, aborting the rest");
     process.ended();
     call.await.unwrap().unwrap_err();
 }

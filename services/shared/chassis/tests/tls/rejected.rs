@@ -41,7 +41,7 @@ async fn server_certificate_of_an_unknown_authority() {
         "https",
         &fixture.caller(),
         "invalid peer certificate: UnknownIssuer",
-        r#"why="alert""#,
+        r#"reason="alert""#,
     )
     .await;
 }
@@ -55,7 +55,7 @@ async fn server_certificate_for_another_name() {
         "https",
         &fixture.caller(),
         "certificate not valid for name",
-        r#"why="alert""#,
+        r#"reason="alert""#,
     )
     .await;
 }
@@ -69,7 +69,7 @@ async fn expired_server_certificate() {
         "https",
         &fixture.caller(),
         "certificate expired",
-        r#"why="alert""#,
+        r#"reason="alert""#,
     )
     .await;
 }
@@ -83,7 +83,7 @@ async fn missing_client_certificate() {
         "https",
         &no_certificate,
         "CertificateRequired",
-        r#"why="no certificate""#,
+        r#"reason="no certificate""#,
     )
     .await;
 }
@@ -97,7 +97,7 @@ async fn client_certificate_of_an_unknown_authority() {
         "https",
         &fixture.caller(),
         "UnknownCA",
-        r#"why="certificate""#,
+        r#"reason="certificate""#,
     )
     .await;
 }
@@ -111,7 +111,7 @@ async fn expired_client_certificate() {
         "https",
         &fixture.caller(),
         "CertificateExpired",
-        r#"why="certificate""#,
+        r#"reason="certificate""#,
     )
     .await;
 }
@@ -124,7 +124,7 @@ async fn plaintext_client() {
         "http",
         &support::config(),
         "does not speak HTTP/2: its address may be one of https",
-        r#"why="plaintext""#,
+        r#"reason="plaintext""#,
     )
     .await;
 }

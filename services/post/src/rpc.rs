@@ -1,0 +1,366 @@
+//! The gRPC handlers: decode, call, encode.
+
+use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
+use microblog_chassis as chassis;
+use microblog_domain::{BATCH_MAX, CommentId, FieldErrors, PageSize, PostId, Scope, UserId};
+use microblog_keyspace::{Entry, Order, Page};
+use microblog_proto::post::{self as pb, post_service_server::PostService};
+use tonic::{Request, Response, Status};
+
+use crate::{
+    error::Error,
+    post::Post,
+    posts::Posts,
+    reactions::Reactions,
+    repair::Repair,
+    store::{List, PostCount, post_ids},
+    tiered_store::TieredStore,
+    verify,
+    wire::{self, NewComment, NewPost, NewRepost},
+};
+
+type RpcResult<T> = Result<Response<T>, Status>;
+
+/// The gRPC service.
+#[derive(Clone)]
+pub(crate) struct Rpc {
+    tiered: TieredStore,
+    posts: Posts,
+    reactions: Reactions,
+}
+
+impl Rpc {
+    pub(crate) fn new(tiered: TieredStore, posts: Posts) -> Self {
+        let reactions = Reactions::new(tiered.clone());
+        Self { tiered, posts, reactions }
+    }
+
+    async fn posts_on(&self, page: &Page, viewer: Option<UserId>) -> Result<Vec<Post>, Error> {
+        let posts = self.tiered.posts(&post_ids(&page.entries), viewer).await?;
+        Ok(posts.into_iter().flatten().collect())
+    }
+
+    // Returns whether the root of a post's reposts is deleted. All reposts have the same root: the
+    // post, or the post's own root.
+    async fn is_root_deleted(&self, id: PostId, reposts: &[Post]) -> Result<bool, Error> {
+        let root = reposts.first().and_then(|post| post.content.origin).map(|origin| origin.root);
+        match root.filter(|&root| root != id) {
+            Some(root) => match self.tiered.exist(&[root]).await {
+                Ok(exist) => Ok(exist != [true]),
+                // The root may be in the archive, which is unavailable.
+                Err(error) if error.is_outage() => Ok(false),
+                Err(error) => Err(error),
+            },
+            None => Ok(false),
+        }
+    }
+
+    // Completes a write even if the caller cancels the call.
+    async fn write<T, F>(&self, work: impl FnOnce(Self) -> F) -> Result<T, Status>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let work = work(self.clone());
+        chassis::mutate(async move { work.await.map_err(Status::from) }).await
+    }
+}
+
+#[tonic::async_trait]
+impl PostService for Rpc {
+    type VerifyStream = BoxStream<'static, Result<pb::VerifyResponse, Status>>;
+
+    async fn create_post(
+        &self,
+        request: Request<pb::CreatePostRequest>,
+    ) -> RpcResult<pb::CreatePostResponse> {
+        let NewPost { author, request, text } = wire::new_post(request.get_ref())?;
+        let create = |rpc: Self| async move { rpc.posts.create(author, request, text).await };
+        let post = Some(wire::post(self.write(create).await?));
+        Ok(Response::new(pb::CreatePostResponse { post }))
+    }
+
+    async fn repost(&self, request: Request<pb::RepostRequest>) -> RpcResult<pb::RepostResponse> {
+        let NewRepost { author, request, reposted, text } = wire::new_repost(request.get_ref())?;
+        let repost =
+            |rpc: Self| async move { rpc.posts.repost(author, request, reposted, text).await };
+        let post = Some(wire::with_root(self.write(repost).await?));
+        Ok(Response::new(pb::RepostResponse { post }))
+    }
+
+    async fn get_post(
+        &self,
+        request: Request<pb::GetPostRequest>,
+    ) -> RpcResult<pb::GetPostResponse> {
+        let pb::GetPostRequest { post_id, viewer_id } = request.into_inner();
+        let (id, viewer) = wire::both(PostId::parse("post_id", post_id), wire::viewer(viewer_id))?;
+        let post = Some(wire::with_root(self.posts.get(id, viewer).await?));
+        Ok(Response::new(pb::GetPostResponse { post }))
+    }
+
+    async fn batch_get_posts(
+        &self,
+        request: Request<pb::BatchGetPostsRequest>,
+    ) -> RpcResult<pb::BatchGetPostsResponse> {
+        let pb::BatchGetPostsRequest { post_ids, viewer_id } = request.into_inner();
+        let (ids, viewer) = wire::both(wire::batch(&post_ids), wire::viewer(viewer_id))?;
+        let posts = self.posts.batch(&ids, viewer).await?;
+        let posts = posts.into_iter().map(wire::with_root).collect();
+        Ok(Response::new(pb::BatchGetPostsResponse { posts }))
+    }
+
+    async fn delete_post(
+        &self,
+        request: Request<pb::DeletePostRequest>,
+    ) -> RpcResult<pb::DeletePostResponse> {
+        let pb::DeletePostRequest { author_id, post_id } = request.into_inner();
+        let (author, id) =
+            wire::both(UserId::parse("author_id", author_id), PostId::parse("post_id", post_id))?;
+        self.write(|rpc| async move { rpc.posts.delete(author, id).await }).await?;
+        Ok(Response::new(pb::DeletePostResponse {}))
+    }
+
+    async fn like(&self, request: Request<pb::LikeRequest>) -> RpcResult<pb::LikeResponse> {
+        let pb::LikeRequest { user_id, post_id } = request.into_inner();
+        let (user, id) =
+            wire::both(UserId::parse("user_id", user_id), PostId::parse("post_id", post_id))?;
+        let like = |rpc: Self| async move { rpc.reactions.like(user, id).await };
+        let (since, likes) = self.write(like).await?;
+        let like = Some(wire::like(user_id, since));
+        Ok(Response::new(pb::LikeResponse { like, likes }))
+    }
+
+    async fn unlike(&self, request: Request<pb::UnlikeRequest>) -> RpcResult<pb::UnlikeResponse> {
+        let pb::UnlikeRequest { user_id, post_id } = request.into_inner();
+        let (user, id) =
+            wire::both(UserId::parse("user_id", user_id), PostId::parse("post_id", post_id))?;
+        let unlike = |rpc: Self| async move { rpc.reactions.unlike(user, id).await };
+        let likes = self.write(unlike).await?;
+        Ok(Response::new(pb::UnlikeResponse { likes }))
+    }
+
+    async fn list_likers(
+        &self,
+        request: Request<pb::ListLikersRequest>,
+    ) -> RpcResult<pb::ListLikersResponse> {
+        let request = request.into_inner();
+        let (id, size) = wire::both(
+            PostId::parse("post_id", request.post_id),
+            PageSize::parse(request.page_size),
+        )?;
+        let scope = Scope::new("ListLikers").with(request.post_id);
+        let after = wire::after(scope, &request.page_token)?;
+        let page = self.tiered.list(List::Likers, id, after, size.get()).await?;
+        let next_page_token = page.next_token(scope);
+        Ok(Response::new(pb::ListLikersResponse {
+            likes: wire::likes(&page.entries),
+            next_page_token,
+        }))
+    }
+
+    async fn batch_get_liked(
+        &self,
+        request: Request<pb::BatchGetLikedRequest>,
+    ) -> RpcResult<pb::BatchGetLikedResponse> {
+        let pb::BatchGetLikedRequest { user_id, post_ids } = request.into_inner();
+        let (user, ids) = wire::both(UserId::parse("user_id", user_id), wire::batch(&post_ids))?;
+        let liked = self.posts.liked(user, &ids).await?;
+        let liked = liked.into_iter().map(PostId::get);
+        Ok(Response::new(pb::BatchGetLikedResponse { post_ids: liked.collect() }))
+    }
+
+    async fn add_comment(
+        &self,
+        request: Request<pb::AddCommentRequest>,
+    ) -> RpcResult<pb::AddCommentResponse> {
+        let NewComment { author, request, post, text, in_reply_to } =
+            wire::new_comment(request.get_ref())?;
+        let add = |rpc: Self| async move {
+            rpc.reactions.add_comment(author, request, post, text, in_reply_to).await
+        };
+        let comment = Some(wire::comment(self.write(add).await?));
+        Ok(Response::new(pb::AddCommentResponse { comment }))
+    }
+
+    async fn get_comment(
+        &self,
+        request: Request<pb::GetCommentRequest>,
+    ) -> RpcResult<pb::GetCommentResponse> {
+        let pb::GetCommentRequest { post_id, comment_id } = request.into_inner();
+        let (post, id) = wire::both(
+            PostId::parse("post_id", post_id),
+            CommentId::parse("comment_id", comment_id),
+        )?;
+        let comment =
+            self.tiered.comments(post, &[id]).await?.pop().ok_or(Error::CommentNotFound)?;
+        Ok(Response::new(pb::GetCommentResponse { comment: Some(wire::comment(comment)) }))
+    }
+
+    async fn delete_comment(
+        &self,
+        request: Request<pb::DeleteCommentRequest>,
+    ) -> RpcResult<pb::DeleteCommentResponse> {
+        let pb::DeleteCommentRequest { user_id, post_id, comment_id } = request.into_inner();
+        let ((user, post), id) = wire::three(
+            UserId::parse("user_id", user_id),
+            PostId::parse("post_id", post_id),
+            CommentId::parse("comment_id", comment_id),
+        )?;
+        let delete = |rpc: Self| async move { rpc.reactions.delete_comment(user, post, id).await };
+        self.write(delete).await?;
+        Ok(Response::new(pb::DeleteCommentResponse {}))
+    }
+
+    async fn list_comments(
+        &self,
+        request: Request<pb::ListCommentsRequest>,
+    ) -> RpcResult<pb::ListCommentsResponse> {
+        let request = request.into_inner();
+        let ((id, order), size) = wire::three(
+            PostId::parse("post_id", request.post_id),
+            wire::order(request.order),
+            PageSize::parse(request.page_size),
+        )?;
+        let order_number = u64::from(order == Order::Newest);
+        let scope = Scope::new("ListComments").with(request.post_id).with(order_number);
+        let after = wire::after(scope, &request.page_token)?;
+        let mut page = self.tiered.list(List::Comments(order), id, after, size.get()).await?;
+        let ids: Vec<_> =
+            page.entries.iter().filter_map(|entry| CommentId::new(entry.member)).collect();
+        let comments = self.tiered.comments(id, &ids).await?;
+        let mut comments = comments.into_iter().map(wire::comment).collect();
+        wire::fit(&mut page, &mut comments, |comment| comment.id);
+        Ok(Response::new(pb::ListCommentsResponse {
+            comments,
+            next_page_token: page.next_token(scope),
+        }))
+    }
+
+    async fn list_reposts(
+        &self,
+        request: Request<pb::ListRepostsRequest>,
+    ) -> RpcResult<pb::ListRepostsResponse> {
+        let request = request.into_inner();
+        let ((id, viewer), size) = wire::three(
+            PostId::parse("post_id", request.post_id),
+            wire::viewer(request.viewer_id),
+            PageSize::parse(request.page_size),
+        )?;
+        let scope = Scope::new("ListReposts").with(request.post_id);
+        let after = wire::after(scope, &request.page_token)?;
+        let mut page = self.tiered.list(List::Reposts, id, after, size.get()).await?;
+        let posts = self.posts_on(&page, viewer).await?;
+        let root_deleted = self.is_root_deleted(id, &posts).await?;
+        let post = |post| pb::Post { root_deleted, ..wire::post(post) };
+        let mut posts = posts.into_iter().map(post).collect();
+        wire::fit(&mut page, &mut posts, |post| post.id);
+        Ok(Response::new(pb::ListRepostsResponse {
+            posts,
+            next_page_token: page.next_token(scope),
+        }))
+    }
+
+    async fn list_user_posts(
+        &self,
+        request: Request<pb::ListUserPostsRequest>,
+    ) -> RpcResult<pb::ListUserPostsResponse> {
+        let request = request.into_inner();
+        let mut fields = FieldErrors::default();
+        let author = fields.read(UserId::parse("author_id", request.author_id));
+        let view = fields.read(wire::viewer(request.viewer_id));
+        let size = fields.read(PageSize::parse(request.page_size));
+        let before = fields.read(wire::before(request.before_id));
+        let read = author.zip(view).zip(size).zip(before);
+        let (((author, viewer), size), before) = fields.finish(read).map_err(Error::Invalid)?;
+        let scope = Scope::new("ListUserPosts").with(request.author_id).with(request.before_id);
+        let begin = before.map(|id| Entry { member: id.get(), score: id.get() });
+        let after = wire::after(scope, &request.page_token)?.or(begin);
+        let mut page = self.tiered.posts_of(author, after, size.get()).await?;
+        let posts = self.posts_on(&page, viewer).await?;
+        let posts = self.posts.with_roots(posts, viewer).await?;
+        let mut posts = posts.into_iter().map(wire::with_root).collect();
+        wire::fit(&mut page, &mut posts, |post| post.id);
+        Ok(Response::new(pb::ListUserPostsResponse {
+            posts,
+            next_page_token: page.next_token(scope),
+        }))
+    }
+
+    async fn list_authors_posts(
+        &self,
+        request: Request<pb::ListAuthorsPostsRequest>,
+    ) -> RpcResult<pb::ListAuthorsPostsResponse> {
+        let request = request.into_inner();
+        let mut fields = FieldErrors::default();
+        let authors = fields.read(UserId::parse_list("author_ids", &request.author_ids, BATCH_MAX));
+        let view = fields.read(wire::viewer(request.viewer_id));
+        let size = fields.read(PageSize::parse(request.page_size));
+        let before = fields.read(wire::before(request.before_id));
+        let read = authors.zip(view).zip(size).zip(before);
+        let (((authors, viewer), size), before) = fields.finish(read).map_err(Error::Invalid)?;
+        let newest = self.tiered.newest_of(&authors, before, size.get()).await?;
+        let posts = self.posts.batch(&newest.ids, viewer).await?;
+        let mut posts: Vec<_> = posts.into_iter().map(wire::with_root).collect();
+        let fitting = wire::fitting(&posts);
+        let mut next_before_id = newest.next.map_or(0, PostId::get);
+        if fitting < posts.len() {
+            posts.truncate(fitting);
+            next_before_id = posts.last().map_or(0, |last| last.id);
+        }
+        Ok(Response::new(pb::ListAuthorsPostsResponse { posts, next_before_id }))
+    }
+
+    async fn batch_get_post_counts(
+        &self,
+        request: Request<pb::BatchGetPostCountsRequest>,
+    ) -> RpcResult<pb::BatchGetPostCountsResponse> {
+        let users = wire::accounts(&request.get_ref().user_ids).map_err(Error::from)?;
+        let post_counts = self.tiered.store().post_counts(&users).await.map_err(Error::from)?;
+        let count = |(user, posts): (&UserId, PostCount)| pb::PostCount {
+            user_id: user.get(),
+            posts: posts.total(),
+        };
+        let counts = users.iter().zip(post_counts).map(count).collect();
+        Ok(Response::new(pb::BatchGetPostCountsResponse { counts }))
+    }
+
+    async fn list_user_comments(
+        &self,
+        request: Request<pb::ListUserCommentsRequest>,
+    ) -> RpcResult<pb::ListUserCommentsResponse> {
+        let request = request.into_inner();
+        let (author, size) = wire::both(
+            UserId::parse("author_id", request.author_id),
+            PageSize::parse(request.page_size),
+        )?;
+        let scope = Scope::new("ListUserComments").with(request.author_id);
+        let after = wire::after(scope, &request.page_token)?;
+        let (mut page, comments) = self.tiered.comments_by(author, after, size.get()).await?;
+        let mut comments = comments.into_iter().map(wire::comment).collect();
+        wire::fit(&mut page, &mut comments, |comment| comment.id);
+        Ok(Response::new(pb::ListUserCommentsResponse {
+            comments,
+            next_page_token: page.next_token(scope),
+        }))
+    }
+
+    async fn forget_user(
+        &self,
+        request: Request<pb::ForgetUserRequest>,
+    ) -> RpcResult<pb::ForgetUserResponse> {
+        let user = UserId::parse("user_id", request.into_inner().user_id).map_err(Error::from)?;
+        self.write(|rpc| async move { Ok(rpc.tiered.store().forget(user).await?) }).await?;
+        Ok(Response::new(pb::ForgetUserResponse {}))
+    }
+
+    async fn verify(&self, request: Request<pb::VerifyRequest>) -> RpcResult<Self::VerifyStream> {
+        let pb::VerifyRequest { user_id, repair } = request.into_inner();
+        let user = match user_id {
+            0 => None,
+            id => Some(UserId::parse("user_id", id).map_err(Error::from)?),
+        };
+        let repair = repair.then(|| Repair::new(self.tiered.clone(), self.posts.clone()));
+        let reports = verify::reports(self.tiered.clone(), repair, user).await?;
+        Ok(Response::new(reports.map_ok(wire::report).map_err(Status::from).boxed()))
+    }
+}

@@ -1,0 +1,85 @@
+//! The hot store: the only part of the post service that accesses Redis. Each method is one atomic
+//! step or read. [`Posts`](crate::Posts) and [`Reactions`](crate::Reactions) combine them into
+//! sagas, so a test can stop between any two steps.
+
+mod archive_outbox;
+mod body;
+mod decode;
+mod erasure;
+mod eviction;
+mod maintenance;
+mod posts;
+mod reactions;
+mod restore;
+
+use std::time::Duration;
+
+use microblog_domain::PostId;
+use microblog_keyspace::{self as keyspace, Entry, Keyspace, Library, Order, Page, Range, Recall};
+
+pub use archive_outbox::{OutboxEntry, OutboxPage};
+pub(crate) use decode::post_ids;
+pub(crate) use erasure::{ErasureRun, ErasureStage, Fence};
+pub use eviction::PostCount;
+pub use maintenance::Job;
+pub(crate) use posts::ARCHIVE_MARKER;
+pub use posts::{PostDeletion, Published};
+pub use reactions::{AddedComment, CommentAdmission, List, Presence};
+pub use restore::RestoreOutcome;
+
+use crate::{config::Config, post::Post};
+
+/// The library of Redis functions.
+const LIBRARY: Library = Library {
+    name: "post",
+    source: concat!(
+        include_str!("functions.lua"),
+        include_str!("functions/posts.lua"),
+        include_str!("functions/reactions.lua"),
+        include_str!("functions/archive.lua"),
+        include_str!("functions/repairs.lua"),
+    ),
+};
+
+/// The lifetime of idempotency keys.
+const REQUEST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The post service's keyspace.
+#[derive(Clone)]
+pub struct Store {
+    keyspace: Keyspace,
+    posts: Recall<PostId, Option<Post>>,
+    posts_per_minute: u32,
+    comments_per_minute: u32,
+    restores_per_minute: u32,
+}
+
+impl Store {
+    /// Opens the store. Connects lazily: Redis may be unavailable.
+    pub fn open(config: &Config) -> Result<Self, keyspace::Error> {
+        let keyspace = Keyspace::open(&config.redis, LIBRARY)?;
+        Ok(Self {
+            posts: keyspace.recall(body::CACHED_POST),
+            keyspace,
+            posts_per_minute: config.posts_per_minute,
+            comments_per_minute: config.comments_per_minute,
+            restores_per_minute: config.restores_per_minute,
+        })
+    }
+
+    /// Returns whether Redis answers and has the service's functions.
+    pub async fn is_ready(&self) -> bool {
+        self.keyspace.ready().await.is_ok()
+    }
+
+    /// Returns a page of a list; one round trip.
+    async fn page(
+        &self,
+        key: String,
+        order: Order,
+        after: Option<Entry>,
+        count: usize,
+    ) -> Result<Page, keyspace::Error> {
+        self.keyspace.page(&key, Range { order, after, above: None, count }).await
+    }
+}

@@ -1,0 +1,235 @@
+//! Calls between services: over the network, or within the process. They carry the deadline, the
+//! trace context and the identity of the current call.
+
+mod address;
+mod connection;
+mod discovery;
+mod endpoint;
+mod failure;
+mod load_balancer;
+mod metrics;
+mod reconnector;
+mod remote;
+mod response;
+mod retryable_request;
+mod tls;
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context as Waker, Poll},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use http::{HeaderMap, Request, Response};
+use pin_project_lite::pin_project;
+use tokio::time::Instant;
+use tonic::{Status, body::Body};
+use tower::Service as TowerService;
+
+pub use self::{address::AddressError, discovery::Resolve};
+use self::{
+    discovery::{DiscoveryConfig, SystemResolver},
+    load_balancer::LoadBalancer,
+    remote::Remote,
+};
+use crate::{
+    call::{
+        admission::Admission,
+        context::{self, Context, ServerState},
+        metadata,
+    },
+    config::Config,
+    identity::{self, KeyFile},
+    methods::{self, Method},
+    middleware::{CallFuture, Calls},
+    service::{Handler, Service},
+    status,
+};
+
+/// Client of another service. Cheap to clone; created in the worker that uses it. Pass it to a
+/// generated peer, `UserServicePeer::new(peer.clone())`, which calls handlers of the same process
+/// directly; or to a tonic client, `UserServiceClient::new(peer)`, as any channel.
+///
+/// A call has the deadline of the current call, or else the default timeout. It carries its trace
+/// context and identity. A failure to reach the service is UNAVAILABLE, with the reason
+/// PEER_UNAVAILABLE.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    target: Target,
+    default_timeout: Duration,
+    /// Keys that sign the identity of remote calls.
+    keys: Option<KeyFile>,
+}
+
+#[derive(Clone, Debug)]
+enum Target {
+    Remote(Arc<Remote>),
+    Local(Local),
+}
+
+#[derive(Clone)]
+struct Local {
+    calls: Calls,
+    handler: Option<Handler>,
+}
+
+impl Peer {
+    /// Returns a peer at an `http` or `https` URL, or at several, separated by commas. A host name
+    /// is resolved every `--peer-refresh-ms`; each of its addresses is an endpoint. Connects at the
+    /// first call, and reconnects with backoff. Each endpoint has `--peer-connections` connections
+    /// for calls, and more for streams on demand.
+    ///
+    /// Calls are balanced over the live endpoints. A request that no server has seen is retried on
+    /// another endpoint. One without a response, or with UNAVAILABLE, is retried once, if the
+    /// method's `idempotency_level` permits it.
+    ///
+    /// With `https`, the server's certificate must be valid for the host in the URL, and signed by
+    /// an authority of `--peer-ca-file`. `--peer-cert-file` is presented for mutual TLS.
+    pub fn remote(address: &str, config: &Config) -> Result<Self, AddressError> {
+        Self::resolved_by(Arc::new(SystemResolver), address, config)
+    }
+
+    /// Returns the same with another resolver of host names.
+    pub fn resolved_by(
+        resolver: Arc<dyn Resolve>,
+        address: &str,
+        config: &Config,
+    ) -> Result<Self, AddressError> {
+        let urls = address::parse(address, config)?;
+        let authorities = urls.iter().map(|url| url.origin.authority.as_str());
+        let peer = authorities.collect::<Vec<_>>().join(",");
+        let balancer = LoadBalancer::new(peer.clone(), DiscoveryConfig { urls, resolver }, config);
+        let remote = Remote::new(peer, balancer);
+        Ok(Self::new(Target::Remote(Arc::new(remote)), config))
+    }
+
+    /// Returns a peer within the process. Its handlers run in the caller's task, behind the same
+    /// middleware as remote calls.
+    pub fn local(service: &Service, config: &Config) -> Self {
+        // Used only outside a call; a local call shares the state of the call that makes it.
+        let server_state = ServerState::new(config, Admission::new(config).into());
+        let calls = Calls::new(service.routes.clone(), server_state.into());
+        let handler = service.handler.clone();
+        Self::new(Target::Local(Local { calls, handler }), config)
+    }
+
+    fn new(target: Target, config: &Config) -> Self {
+        let default_timeout = Duration::from_millis(config.default_timeout_ms);
+        Self { target, default_timeout, keys: config.identity_key_file.clone() }
+    }
+
+    /// Returns the deadline of a call: the earlier of its own `grpc-timeout` and the current call's
+    /// deadline, or else the default.
+    fn deadline(
+        &self,
+        headers: &HeaderMap,
+        method: &Method,
+        caller: Option<&Context>,
+    ) -> Option<Instant> {
+        let own = metadata::timeout(headers).ok().flatten();
+        let own = own.map(|timeout| Instant::now() + timeout);
+        match (own, caller.and_then(|caller| caller.deadline)) {
+            (Some(own), Some(call)) => Some(own.min(call)),
+            (Some(only), None) | (None, Some(only)) => Some(only),
+            (None, None) if method.streaming => None,
+            (None, None) => Some(Instant::now() + self.default_timeout),
+        }
+    }
+}
+
+impl TowerService<Request<Body>> for Peer {
+    type Response = Response<Body>;
+    type Error = Status;
+    type Future = PeerFuture;
+
+    // Always ready: a call itself waits for a connection, within its deadline.
+    fn poll_ready(&mut self, _: &mut Waker<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> PeerFuture {
+        let method = methods::find(request.uri().path());
+        let caller = context::with(Context::clone);
+        let deadline = self.deadline(request.headers(), method, caller.as_ref());
+        match &mut self.target {
+            Target::Local(local) => PeerFuture::Local {
+                call: local.calls.call_local(request, method, caller, deadline),
+            },
+            Target::Remote(remote) => {
+                if let Some(keys) = self.keys.as_ref().filter(|_| method.requires_identity) {
+                    identity::inject(keys, context::identity(), request.headers_mut());
+                }
+                if let Some(caller) = caller {
+                    caller.trace.inject(request.headers_mut());
+                }
+                let call = remote.clone().call(request, method, deadline);
+                PeerFuture::Remote { call: Box::pin(call) }
+            }
+        }
+    }
+}
+
+impl microblog_proto::Peer for Peer {
+    fn handler<H: Clone + 'static>(&self) -> Option<H> {
+        match &self.target {
+            Target::Local(local) => local.handler.as_ref()?.downcast_ref().cloned(),
+            Target::Remote(_) => None,
+        }
+    }
+
+    async fn call_inside<Q: Send, A: Send, F>(
+        &self,
+        path: &'static str,
+        request: tonic::Request<Q>,
+        call: impl FnOnce(tonic::Request<Q>) -> F + Send,
+    ) -> Result<tonic::Response<A>, Status>
+    where
+        F: Future<Output = Result<tonic::Response<A>, Status>> + Send,
+    {
+        let Target::Local(local) = &self.target else { return Err(status::internal()) };
+        let method = methods::find(path);
+        let caller = context::with(Context::clone);
+        let deadline = self.deadline(request.metadata().as_ref(), method, caller.as_ref());
+        local.calls.run_local(method, caller, deadline, call(request)).await
+    }
+}
+
+// Routes and handler have no `Debug`.
+impl std::fmt::Debug for Local {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Local").finish_non_exhaustive()
+    }
+}
+
+pin_project! {
+    /// Resolves with the beginning of the response, or at the deadline.
+    #[project = PeerFutureProjection]
+    #[allow(missing_docs)]
+    pub enum PeerFuture {
+        #[doc(hidden)]
+        Remote {
+            call: BoxFuture<'static, Result<Response<Body>, Status>>,
+        },
+        #[doc(hidden)]
+        Local {
+            #[pin]
+            call: CallFuture,
+        },
+    }
+}
+
+impl Future for PeerFuture {
+    type Output = Result<Response<Body>, Status>;
+
+    fn poll(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<Self::Output> {
+        match self.project() {
+            PeerFutureProjection::Local { call } => {
+                call.poll(waker).map(|Ok(response)| Ok(response.map(Body::new)))
+            }
+            PeerFutureProjection::Remote { call } => call.as_mut().poll(waker),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Conversion between wire types and domain types, with validation of requests.
+//!
+//! Errors name all invalid fields of a request; of an import, which has thousands of names, only
+//! the first.
+
+use std::collections::HashSet;
+
+use microblog_domain::{BATCH_MAX, FieldErrors, Invalid, RequestId, UserId};
+use microblog_proto::user as pb;
+
+use crate::{
+    email::Email,
+    error::Error,
+    import::{ImportEntry, ImportResult},
+    login::Login,
+    name::Name,
+    password::Password,
+    profile::{ProfileField, Record, User},
+    registration::RegistrationRequest,
+    sessions::Session,
+    verify::Report,
+};
+
+/// The most names per import.
+const IMPORT_MAX: usize = 5000;
+
+/// Decodes a registration.
+pub(crate) fn register(request: pb::RegisterRequest) -> Result<RegistrationRequest, Error> {
+    let mut fields = FieldErrors::default();
+    let id = fields.read(RequestId::parse("request_id", &request.request_id));
+    let name = fields.read(Name::parse("name", &request.name));
+    let email = fields.read(Email::parse("email", &request.email));
+    let password = fields.read(Password::parse_new("password", &request.password));
+    let display_name =
+        fields.read(ProfileField::DisplayName.parse("display_name", &request.display_name));
+    let request = id.zip(name).zip(email).zip(password).zip(display_name).map(
+        |((((request, name), email), password), display_name)| RegistrationRequest {
+            request: request.to_string(),
+            name,
+            email,
+            password,
+            display_name,
+        },
+    );
+    fields.finish(request).map_err(Error::Invalid)
+}
+
+/// Decodes an import: unique names with their addresses, and the password, if any.
+pub(crate) fn import_users(
+    request: &pb::ImportUsersRequest,
+) -> Result<(Vec<ImportEntry>, Option<Password>), Error> {
+    let names = &request.names;
+    at_most(IMPORT_MAX, names)?;
+    let mut seen = HashSet::with_capacity(names.len());
+    let mut entries = Vec::with_capacity(names.len());
+    for (i, name) in names.iter().enumerate() {
+        let field = format!("names[{i}]");
+        let name = Name::parse(&field, name)?;
+        if !seen.insert(name.unique()) {
+            return Err(Invalid::new(field, "must be unique").into());
+        }
+        let email = Email::parse("email_domain", &format!("{name}@{}", request.email_domain));
+        let email = email.map_err(|invalid| {
+            Invalid::new(invalid.field, "must be a domain for e-mail addresses")
+        })?;
+        entries.push(ImportEntry { name, email });
+    }
+    let password = match request.password.as_str() {
+        "" => None,
+        text => Some(Password::parse_new("password", text)?),
+    };
+    Ok((entries, password))
+}
+
+/// Decodes names mentioned in a text. The text is not validated, so invalid names are skipped.
+pub(crate) fn possible_names(names: &[String]) -> Result<Vec<Name>, Error> {
+    at_most(BATCH_MAX, names)?;
+    Ok(names.iter().filter_map(|name| Name::parse("names", name).ok()).collect())
+}
+
+/// Decodes a log-in.
+pub(crate) fn login(request: &pb::LoginRequest) -> Result<(Login, Password), Error> {
+    let mut fields = FieldErrors::default();
+    let login = fields.read(Login::parse("login", &request.login));
+    let password = fields.read(Password::parse_given("password", &request.password));
+    fields.finish(login.zip(password)).map_err(Error::Invalid)
+}
+
+/// Decodes the account, its current password and the new one.
+pub(crate) fn change_password(
+    request: &pb::ChangePasswordRequest,
+) -> Result<(UserId, Password, Password), Error> {
+    let mut fields = FieldErrors::default();
+    let id = fields.read(UserId::parse("user_id", request.user_id));
+    let given = Password::parse_given("current_password", &request.current_password);
+    let current = fields.read(given);
+    let new = fields.read(Password::parse_new("new_password", &request.new_password));
+    fields
+        .finish(id.zip(current).zip(new).map(|((id, current), new)| (id, current, new)))
+        .map_err(Error::Invalid)
+}
+
+/// Decodes the account to delete and its password.
+pub(crate) fn delete_user(request: &pb::DeleteUserRequest) -> Result<(UserId, Password), Error> {
+    let mut fields = FieldErrors::default();
+    let id = fields.read(UserId::parse("user_id", request.user_id));
+    let password = fields.read(Password::parse_given("password", &request.password));
+    fields.finish(id.zip(password)).map_err(Error::Invalid)
+}
+
+/// Decodes the fields to change; absent ones stay as they are.
+pub(crate) fn update_profile(
+    request: pb::UpdateProfileRequest,
+) -> Result<(UserId, Vec<(ProfileField, String)>), Error> {
+    let changes = request.changes.unwrap_or_default();
+    let pb::ProfileChanges { display_name, bio, avatar_url, location } = changes;
+    let mut fields = FieldErrors::default();
+    let id = fields.read(UserId::parse("user_id", request.user_id));
+    let given = [
+        ("changes.display_name", ProfileField::DisplayName, display_name),
+        ("changes.bio", ProfileField::Bio, bio),
+        ("changes.avatar_url", ProfileField::AvatarUrl, avatar_url),
+        ("changes.location", ProfileField::Location, location),
+    ];
+    let parsed = given.into_iter().filter_map(|(name, field, text)| {
+        let text = fields.read(field.parse(name, &text?))?;
+        Some((field, text))
+    });
+    let changes = parsed.collect();
+    fields.finish(id.map(|id| (id, changes))).map_err(Error::Invalid)
+}
+
+/// Decodes an account id.
+pub(crate) fn user_id(value: u64) -> Result<UserId, Error> {
+    Ok(UserId::parse("user_id", value)?)
+}
+
+/// Encodes the public part of an account.
+pub(crate) fn user(user: User) -> pb::User {
+    pb::User {
+        id: user.id.get(),
+        created_at: Some(user.id.created_at().into()),
+        name: user.name,
+        display_name: user.display_name,
+        bio: user.bio,
+        avatar_url: user.avatar_url,
+        location: user.location,
+    }
+}
+
+/// Encodes an account with its private part.
+pub(crate) fn account(record: Record) -> pb::Account {
+    pb::Account { user: Some(user(record.user)), email: record.email }
+}
+
+/// Encodes the account of a name.
+pub(crate) fn named_user((name, id): (Name, UserId)) -> pb::NamedUser {
+    pb::NamedUser { name: name.as_str().to_owned(), user_id: id.get() }
+}
+
+/// Encodes the result of an import.
+pub(crate) fn imported(imported: ImportResult) -> pb::ImportUsersResponse {
+    let number = |id: Option<UserId>| id.map_or(0, UserId::get);
+    pb::ImportUsersResponse {
+        user_ids: imported.ids.into_iter().map(number).collect(),
+        created: imported.created as u32,
+    }
+}
+
+/// Encodes a new session.
+pub(crate) fn session(session: Session) -> pb::LoginResponse {
+    pb::LoginResponse {
+        token: session.token.reveal(),
+        expires_at: Some(session.expires_at.into()),
+        user: Some(user(session.user)),
+    }
+}
+
+/// Encodes the result of a check.
+pub(crate) fn report(report: Report) -> pb::VerifyResponse {
+    pb::VerifyResponse {
+        users_checked: report.checked,
+        violations: report.violations.into_vec(),
+        repaired: report.repairs.into_vec(),
+    }
+}
+
+fn at_most(max: usize, names: &[String]) -> Result<(), Invalid> {
+    if names.len() > max {
+        let problem = format!("must have at most {max} items, has {}", names.len());
+        return Err(Invalid::new("names", problem));
+    }
+    Ok(())
+}

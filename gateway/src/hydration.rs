@@ -2,6 +2,5 @@
 //! it reads, the rules for what the viewer must not see, and the presentation. Knows no view.
 
 pub(crate) mod accounts;
-pub(crate) mod entries;
 pub(crate) mod mentions;
 pub(crate) mod posts;

@@ -7,13 +7,12 @@
 //! (profiles, viewer relations, mentions, likes), rules (what the viewer must not see), and
 //! presentation. Steps that do not depend on each other run at once. `paging.rs` fills every page:
 //! as long as hidden entries leave it short, it goes on with what follows in the list. The skeleton
-//! of a timeline has ids only, and continues behind the timeline service's entries with posts from
-//! the post service.
+//! of a home or friends timeline has ids only, and continues behind the timeline service's entries
+//! with posts from the post service.
 //!
 //! **Costs.** Each function states the calls of services that it makes. Their number is bounded. It
 //! grows with the page size only where a page is hydrated in batches, and with the length of a list
-//! only for older posts of a home or friends timeline, which need all accounts that the viewer
-//! follows.
+//! only for older posts of a home or friends timeline, which are read of 500 authors in a call.
 //!
 //! **State.** The gateway stores nothing but rate limit state, in memory.
 //!

@@ -9,7 +9,7 @@ use microblog_local::{
 use microblog_proto::{
     post::{CreatePostRequest, post_service_client::PostServiceClient},
     timeline::{
-        GetHomeTimelineRequest, GetHomeTimelineResponse,
+        GetTimelineRequest, GetTimelineResponse, TimelineKind,
         timeline_service_client::TimelineServiceClient,
     },
 };
@@ -69,10 +69,11 @@ impl ServiceClients {
     }
 
     /// Returns the first page of a home timeline. The read creates the timeline.
-    pub(crate) async fn home(&self, user_id: u64) -> Result<GetHomeTimelineResponse, Status> {
-        let message = GetHomeTimelineRequest { user_id, ..Default::default() };
+    pub(crate) async fn home(&self, user_id: u64) -> Result<GetTimelineResponse, Status> {
+        let kind = TimelineKind::Home.into();
+        let message = GetTimelineRequest { user_id, kind, ..Default::default() };
         let request = remote::request(message, CALL_TIMEOUT);
-        Ok(self.timelines.clone().get_home_timeline(request).await?.into_inner())
+        Ok(self.timelines.clone().get_timeline(request).await?.into_inner())
     }
 }
 

@@ -48,7 +48,7 @@ BREAKAGES = [
     (STORES, 'result=\\"hit\\"', 'result=\\"hits\\"', "nothing is microblog_recall_reads_total"),
     (TIMELINES, "microblog_timeline_queue_depth", "microblog_timeline_queue_age_seconds",
      "no query shows microblog_timeline_queue_depth"),
-    (TIMELINES, "sum by (how)", "sum by how", "is no query"),
+    (TIMELINES, "sum by (mode)", "sum by mode", "is no query"),
     (TIMELINES, "step_duration_seconds_bucket", "step_duration_bucket", "there is no metric"),
 ]
 

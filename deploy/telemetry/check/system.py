@@ -24,7 +24,7 @@ import grpc  # noqa: E402
 # Of `microblog up`, counted from its first port.
 USER, RELATION, POST, TIMELINE, REDIS, PORTS = 1, 2, 3, 4, 9, 10
 CHECK_AVAILABILITY = "/microblog.gateway.v1.GatewayService/CheckAvailability"
-GET_HOME_TIMELINE = "/microblog.timeline.v1.TimelineService/GetHomeTimeline"
+GET_TIMELINE = "/microblog.timeline.v1.TimelineService/GetTimeline"
 # A name, as the first field of a request.
 NAME = b"\x0a\x03zoe"
 # A request that says nothing: whose timeline, for one.
@@ -83,7 +83,7 @@ class System:
 
     def ask_timeline_wrongly(self):
         """Calls the timeline service without saying what for. Returns how often it answered."""
-        return _ask(self.port_base + TIMELINE, GET_HOME_TIMELINE, NOTHING, times=1)
+        return _ask(self.port_base + TIMELINE, GET_TIMELINE, NOTHING, times=1)
 
     @contextmanager
     def frozen_redis(self):

@@ -1,8 +1,7 @@
 //! Hydration of accounts: profiles and viewer relations, and who is hidden from the viewer.
 
-use futures::future;
 use microblog_chassis::status;
-use microblog_domain::{BATCH_MAX, IdMap, UserId};
+use microblog_domain::{IdMap, UserId};
 use microblog_proto::{
     common::ErrorReason,
     gateway::{Author, ListedUser},
@@ -59,26 +58,6 @@ pub(crate) async fn hydrate_accounts(
     context.viewer.map_or(Ok(()), |_| accounts.require_relations(&targets))?;
     context.subject.map_or(Ok(()), |subject| accounts.check(subject, reject_blocked))?;
     Ok(accounts)
-}
-
-/// Returns the accounts whose posts are not hidden from the viewer, of any number.
-/// relation.BatchGetRelations once for every 500, all at once.
-pub(crate) async fn visible_accounts(
-    gateway: &Gateway,
-    viewer: UserId,
-    ids: Vec<u64>,
-) -> Result<Vec<u64>, Status> {
-    let batch = |ids: &[u64]| {
-        relations(gateway, Some(viewer), ids.to_vec(), RelationDetail::BlocksAndMutes)
-    };
-    let batches: Vec<_> = ids.chunks(BATCH_MAX).map(batch).collect();
-    let mut relations = Vec::with_capacity(ids.len());
-    for batch in future::join_all(batches).await {
-        relations.extend(batch?);
-    }
-    let accounts = HydratedAccounts::new(Vec::new(), relations);
-    accounts.require_relations(&ids)?;
-    Ok(ids.into_iter().filter(|&id| !accounts.is_hidden(id)).collect())
 }
 
 /// Returns the viewer relations of accounts. One call; none for an anonymous viewer or without

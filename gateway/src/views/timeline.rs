@@ -1,17 +1,17 @@
 //! ViewHome, ViewFriends, ViewUserTimeline, CountNew: timelines.
 //!
-//! A timeline has two parts, and paging is transparent across both. The timeline service holds
-//! recent entries, which are post ids. Older posts come from the post service: all posts of the
-//! same authors, back to the first one. The pages of older posts have page tokens of the gateway's
-//! own.
+//! A home or friends timeline has two parts, and paging is transparent across both. The timeline
+//! service holds recent entries, which are post ids. Older posts come from the post service: all
+//! posts of the same authors, back to the first one. A user timeline comes from the post service
+//! alone. Positions in lists of the post service have page tokens of the gateway's own.
 
 use futures::future;
-use microblog_domain::{BATCH_MAX, FieldErrors, PageSize, Scope, UserId};
+use microblog_chassis::status;
+use microblog_domain::{BATCH_MAX, FieldErrors, Scope, UserId};
 use microblog_proto::{
     gateway::{self, ViewedPost},
     post::{self, Post},
-    relation::{self, Edge},
-    timeline::{self, Entry},
+    timeline::{self, Entry, TimelineKind},
 };
 use tonic::{Code, Status};
 
@@ -21,10 +21,7 @@ use crate::{
         viewer_account_and,
     },
     errors,
-    hydration::{
-        accounts::visible_accounts,
-        entries::{ENTRY_BYTES_MAX, hydrate_entries, viewed_posts_in_place},
-    },
+    hydration::posts::{ENTRY_BYTES_MAX, hydrate_entries, viewed_posts_in_place},
     paging::{Budget, Cursor, Filling, Listing, PageRequest, RESPONSE_BYTES_MAX, Skeleton, fill},
     state::Gateway,
 };
@@ -38,10 +35,10 @@ const BUDGET: Budget = Budget {
 };
 
 /// Shows the viewer's home timeline. Up to 7 calls for a page of up to 25 that one skeleton fills:
-/// user.Authenticate, then timeline.GetHomeTimeline, then post.BatchGetPosts, then
-/// user.BatchGetUsers ∥ relation.BatchGetRelations (only for authors of roots, since the timeline
-/// service returns the relations of the other authors) ∥ post.BatchGetLiked (only for posts with
-/// likes) ∥ user.BatchResolveNames (not without mentions).
+/// user.Authenticate, then timeline.GetTimeline, then post.BatchGetPosts, then user.BatchGetUsers ∥
+/// relation.BatchGetRelations (only for authors of roots, since the timeline service returns the
+/// relations of the other authors) ∥ post.BatchGetLiked (only for posts with likes) ∥
+/// user.BatchResolveNames (not without mentions).
 ///
 /// A larger page takes skeletons of up to 50 entries, and a page with many hidden entries takes
 /// more of them: up to 48, of up to 7 calls each (post.BatchGetPosts twice). If a post with
@@ -49,11 +46,10 @@ const BUDGET: Budget = Budget {
 /// times, then the last four once more; and that up to 9 times while none of the reposts is
 /// visible.
 ///
-/// Older posts than the newest 800 take the accounts that the viewer follows:
-/// relation.ListFollowing once for every 200, one after the other, then relation.BatchGetRelations
-/// once for every 500, all at once. Then post.ListAuthorsPosts once for every 500, all at once, and
-/// the last four of above once for every 50 posts; with long texts or hidden posts, the same up to
-/// 7 times more. The page at the end of the newest 800 costs both.
+/// A page of older posts than the newest 800 costs user.Authenticate, then timeline.ListAuthors,
+/// then post.ListAuthorsPosts once for every 500 authors, all at once, and the last four of above
+/// once for every 50 posts; with long texts or hidden posts, the calls after timeline.ListAuthors up
+/// to 7 times more. The page at the end of the newest 800 costs both.
 pub(crate) async fn view_home(
     gateway: &Gateway,
     token: Token,
@@ -61,14 +57,13 @@ pub(crate) async fn view_home(
 ) -> Result<gateway::ViewHomeResponse, Status> {
     let gateway::ViewHomeRequest { page_size, page_token, since_token } = request;
     let page = PageRequest::parse_only(page_size, page_token)?;
-    let page = view_own_timeline(gateway, TimelineKind::Home, token, since_token, page).await?;
+    let page = view_own(gateway, TimelineKind::Home, token, since_token, page).await?;
     let TimelinePage { posts, next_page_token, since_token } = page;
     Ok(gateway::ViewHomeResponse { posts, next_page_token, since_token })
 }
 
-/// Shows the posts of the accounts that the viewer follows and is followed by. As [`view_home`],
-/// with timeline.GetFriendsTimeline, and for older posts relation.ListMutuals in place of
-/// relation.ListFollowing.
+/// Shows the posts of the accounts that the viewer follows and is followed by. The calls of
+/// [`view_home`].
 pub(crate) async fn view_friends(
     gateway: &Gateway,
     token: Token,
@@ -76,19 +71,19 @@ pub(crate) async fn view_friends(
 ) -> Result<gateway::ViewFriendsResponse, Status> {
     let gateway::ViewFriendsRequest { page_size, page_token, since_token } = request;
     let page = PageRequest::parse_only(page_size, page_token)?;
-    let page = view_own_timeline(gateway, TimelineKind::Friends, token, since_token, page).await?;
+    let page = view_own(gateway, TimelineKind::Friends, token, since_token, page).await?;
     let TimelinePage { posts, next_page_token, since_token } = page;
     Ok(gateway::ViewFriendsResponse { posts, next_page_token, since_token })
 }
 
-/// Shows the posts of an account to any viewer whom it does not block. Up to 8 calls, 5 without a
-/// token, for a page of up to 25 that one skeleton fills: by id, user.Authenticate ∥ user.GetUser ∥
-/// timeline.GetUserTimeline, then post.BatchGetPosts and the rest as [`view_home`]; by name,
-/// user.Authenticate ∥ user.GetUserByName, then the timeline, then the same. The timeline service
-/// returns no relations here: relation.BatchGetRelations is for all authors.
+/// Shows the posts of an account to any viewer whom it does not block. Up to 7 calls, 4 without a
+/// token, for a page of up to 50: by id, user.Authenticate ∥ user.GetUser ∥ post.ListAuthorsPosts,
+/// then user.BatchGetUsers ∥ relation.BatchGetRelations ∥ post.BatchGetLiked (only for posts with
+/// likes) ∥ user.BatchResolveNames (not without mentions); by name, user.Authenticate ∥
+/// user.GetUserByName, then post.ListAuthorsPosts, then the same.
 ///
-/// Older posts than the newest 1,000 take post.ListAuthorsPosts in place of the timeline and of
-/// post.BatchGetPosts, up to 8 times as for [`view_home`].
+/// A larger page costs the last four once for every 50 posts; with long texts, post.ListAuthorsPosts
+/// and the last four up to 7 times more.
 pub(crate) async fn view_user_timeline(
     gateway: &Gateway,
     token: Option<Token>,
@@ -98,18 +93,25 @@ pub(crate) async fn view_user_timeline(
     let mut fields = FieldErrors::default();
     let user = fields.read(AccountRef::parse(user));
     let (user, page) = PageRequest::parse(fields, user, page_size, page_token)?;
-    let requested = &page;
-    let first = |id| async move {
-        let timeline = Timeline { kind: TimelineKind::User(id), since_token };
-        let first = First::read(gateway, &timeline, requested).await?;
-        Ok((timeline, first))
+    let requested = (&page, &since_token[..]);
+    let first = |author: UserId| async move {
+        let (page, since_token) = requested;
+        let cursor = UserCursor::parse(author, since_token, &page.token)?;
+        let posts = AuthorsPosts { authors: vec![author.get()], after_id: cursor.seen_id };
+        let first = posts.skeleton(gateway, page.size, cursor.before_id).await?;
+        Ok((posts, cursor, first))
     };
     let viewer = authenticate_optional(gateway, token);
-    let (viewer, id, (timeline, first)) = viewer_account_and(gateway, viewer, &user, first).await?;
-    let context = ViewContext::new(viewer).with_subject(Subject::Account(id.get()));
-    let page = fill_timeline(gateway, &timeline, context, page, first).await?;
-    let TimelinePage { posts, next_page_token, since_token } = page;
-    Ok(gateway::ViewUserTimelineResponse { posts, next_page_token, since_token })
+    let (viewer, author, (posts, mut cursor, first)) =
+        viewer_account_and(gateway, viewer, &user, first).await?;
+    let context = ViewContext::new(viewer).with_subject(Subject::Account(author.get()));
+    let mut filling = Filling::new(page.size, BUDGET);
+    let filled = fill(gateway, &posts, context, first, &mut cursor.before_id, &mut filling).await;
+    unless_shown(filled, &filling)?;
+    let newest = filling.shown.first().and_then(|viewed| viewed.post.as_ref());
+    cursor.newest_id = cursor.newest_id.max(newest.map_or(0, |post| post.id));
+    let (next_page_token, since_token) = cursor.tokens(author, since_token);
+    Ok(gateway::ViewUserTimelineResponse { posts: filling.shown, next_page_token, since_token })
 }
 
 /// Counts the new entries of the viewer's home timeline. 2 calls: user.Authenticate, then
@@ -126,20 +128,6 @@ pub(crate) async fn count_new(
     Ok(gateway::CountNewResponse { count: response.count })
 }
 
-/// Shows a timeline that only its owner sees.
-async fn view_own_timeline(
-    gateway: &Gateway,
-    kind: fn(UserId) -> TimelineKind,
-    token: Token,
-    since_token: String,
-    page: PageRequest,
-) -> Result<TimelinePage, Status> {
-    let viewer = authenticate(gateway, token).await?;
-    let timeline = Timeline { kind: kind(viewer), since_token };
-    let first = First::read(gateway, &timeline, &page).await?;
-    fill_timeline(gateway, &timeline, ViewContext::new(Some(viewer)), page, first).await
-}
-
 /// A page of a timeline as the viewer sees it.
 struct TimelinePage {
     posts: Vec<ViewedPost>,
@@ -149,42 +137,25 @@ struct TimelinePage {
     since_token: String,
 }
 
-/// What a page begins with.
-enum First {
-    Recent(Skeleton<Entry, RecentCursor>),
-    Older(OlderCursor),
-}
-
-impl First {
-    /// Returns what a page begins with. One call, or none for older posts.
-    async fn read(
-        gateway: &Gateway,
-        timeline: &Timeline,
-        page: &PageRequest,
-    ) -> Result<Self, Status> {
-        if let Some(cursor) = OlderCursor::from_token(timeline.scope(), &page.token) {
-            return Ok(Self::Older(cursor));
-        }
-        let cursor = RecentCursor::start(timeline, page.token.clone());
-        let size = page.size.min(BUDGET.batch_max);
-        timeline.skeleton(gateway, size, cursor).await.map(Self::Recent)
-    }
-}
-
-/// Fills a page with recent entries, then with older posts, until it is full or the timeline ends.
-async fn fill_timeline(
+/// Shows the viewer's home or friends timeline: recent entries, then older posts, until the page is
+/// full or the timeline ends.
+async fn view_own(
     gateway: &Gateway,
-    timeline: &Timeline,
-    context: ViewContext<'_>,
+    kind: TimelineKind,
+    token: Token,
+    since_token: String,
     page: PageRequest,
-    first: First,
 ) -> Result<TimelinePage, Status> {
+    let viewer = authenticate(gateway, token).await?;
+    let timeline = OwnTimeline { viewer, kind, since_token };
+    let context = ViewContext::new(Some(viewer));
     let mut filling = Filling::new(page.size, BUDGET);
-    let mut older = match first {
-        First::Older(cursor) => cursor,
-        First::Recent(first) => {
-            let mut end = RecentCursor::start(timeline, page.token);
-            fill(gateway, timeline, context, first, &mut end, &mut filling).await?;
+    let mut older = match OlderCursor::from_token(timeline.scope(), &page.token) {
+        Some(cursor) => cursor,
+        None => {
+            let mut end = RecentCursor { next_page_token: page.token, ..RecentCursor::default() };
+            let first = timeline.skeleton(gateway, page.size.min(BUDGET.batch_max), end.clone());
+            fill(gateway, &timeline, context, first.await?, &mut end, &mut filling).await?;
             let RecentCursor { next_page_token, since_token, older_than_id } = end;
             if older_than_id == 0 {
                 return Ok(TimelinePage { posts: filling.shown, next_page_token, since_token });
@@ -194,51 +165,50 @@ async fn fill_timeline(
     };
     if !filling.is_full() {
         let end = &mut older.before_id;
-        match fill_older(gateway, timeline, context, end, &mut filling).await {
-            // While older posts are unavailable, the page has the newer ones.
-            Err(status) if status.code() == Code::Unavailable && !filling.shown.is_empty() => {}
-            filled => filled?,
-        }
+        let filled = fill_older(gateway, &timeline, context, end, &mut filling).await;
+        unless_shown(filled, &filling)?;
     }
     let next = (!older.before_id.is_end()).then(|| older.token(timeline.scope()));
     let (posts, since_token) = (filling.shown, older.since_token);
     Ok(TimelinePage { posts, next_page_token: next.unwrap_or_default(), since_token })
 }
 
-/// Fills a page with older posts. The calls of [`authors`], then those of [`OlderPosts`].
+/// Fills a page with older posts.
 async fn fill_older(
     gateway: &Gateway,
-    timeline: &Timeline,
+    timeline: &OwnTimeline,
     context: ViewContext<'_>,
     end: &mut u64,
     filling: &mut Filling<ViewedPost>,
 ) -> Result<(), Status> {
-    let list = OlderPosts { authors: authors(gateway, timeline.kind).await? };
-    let first = list.skeleton(gateway, filling.missing(), *end).await?;
-    fill(gateway, &list, context, first, end, filling).await
+    let (user_id, kind) = (timeline.viewer.get(), timeline.kind.into());
+    let request = timeline::ListAuthorsRequest { user_id, kind };
+    let response = gateway.peers.timeline().list_authors(request).await;
+    let authors = errors::reply(response, &[])?.author_ids;
+    let posts = AuthorsPosts { authors, after_id: 0 };
+    let first = posts.skeleton(gateway, filling.missing(), *end).await?;
+    fill(gateway, &posts, context, first, end, filling).await
 }
 
-/// A timeline. As a list, it has its recent entries.
-struct Timeline {
+/// Ends a page early if what follows is unavailable; an error only if the page is empty.
+fn unless_shown(filled: Result<(), Status>, filling: &Filling<ViewedPost>) -> Result<(), Status> {
+    match filled {
+        Err(status) if status.code() == Code::Unavailable && !filling.shown.is_empty() => Ok(()),
+        filled => filled,
+    }
+}
+
+/// The recent entries of the viewer's home or friends timeline.
+struct OwnTimeline {
+    viewer: UserId,
     kind: TimelineKind,
     /// Stands for the entries that the caller has seen and does not need again; empty for all
     /// entries. The same in each request for a page.
     since_token: String,
 }
 
-/// Whose posts a timeline has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TimelineKind {
-    /// Those of the accounts that an account follows, and its own.
-    Home(UserId),
-    /// Those of the accounts that an account follows and is followed by.
-    Friends(UserId),
-    /// The account's own.
-    User(UserId),
-}
-
 /// A position in the recent entries of a timeline.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct RecentCursor {
     /// Empty at the end of the recent entries.
     next_page_token: String,
@@ -248,25 +218,26 @@ struct RecentCursor {
     older_than_id: u64,
 }
 
-impl RecentCursor {
-    fn start(timeline: &Timeline, page_token: String) -> Self {
-        let since_token = timeline.since_token.clone();
-        Self { next_page_token: page_token, since_token, older_than_id: 0 }
-    }
-}
-
 impl Cursor for RecentCursor {
     fn is_end(&self) -> bool {
         self.next_page_token.is_empty()
     }
 }
 
-impl Listing for Timeline {
+impl OwnTimeline {
+    /// Returns the scope of the page tokens of older posts. A request with a since token never
+    /// reaches older posts, so with it no such token is valid.
+    fn scope(&self) -> Scope {
+        Scope::new(self.kind.as_str_name()).with(self.viewer.get()).with_text(&self.since_token)
+    }
+}
+
+impl Listing for OwnTimeline {
     type Entry = Entry;
     type Shown = ViewedPost;
     type Cursor = RecentCursor;
 
-    /// More than any page needs. 20 skeletons of the largest size hold 1,000 entries; a smaller one
+    /// More than any page needs. 16 skeletons of the largest size hold 800 entries; a smaller one
     /// comes only after one of which at least half was shown.
     const SKELETONS_MAX: usize = 48;
 
@@ -279,34 +250,23 @@ impl Listing for Timeline {
     ) -> Result<Skeleton<Entry, RecentCursor>, Status> {
         const FIELDS: errors::Fields =
             &[("page_token", "page_token"), ("since_token", "since_token")];
-        let client = gateway.peers.timeline();
-        let (page_size, page_token) = (size as i32, cursor.next_page_token);
-        let since_token = self.since_token.clone();
-        // The messages of the timelines have the same fields, but different types.
-        macro_rules! get {
-            ($method:ident, $request:ident, $user:expr, $response:ident => $relations:expr) => {{
-                let user_id = $user.get();
-                let request = timeline::$request { user_id, page_size, page_token, since_token };
-                let $response = errors::reply(client.$method(request).await, FIELDS)?;
-                let next = RecentCursor {
-                    next_page_token: $response.next_page_token,
-                    since_token: $response.since_token,
-                    older_than_id: $response.older_than_id,
-                };
-                Skeleton { entries: $response.entries, next, relations: $relations }
-            }};
-        }
-        Ok(match self.kind {
-            TimelineKind::Home(user) => {
-                get!(get_home_timeline, GetHomeTimelineRequest, user, page => page.relations)
-            }
-            TimelineKind::Friends(user) => {
-                get!(get_friends_timeline, GetFriendsTimelineRequest, user, page => page.relations)
-            }
-            TimelineKind::User(user) => {
-                get!(get_user_timeline, GetUserTimelineRequest, user, page => Vec::new())
-            }
-        })
+        let request = timeline::GetTimelineRequest {
+            user_id: self.viewer.get(),
+            kind: self.kind.into(),
+            page_size: size as i32,
+            page_token: cursor.next_page_token,
+            since_token: self.since_token.clone(),
+        };
+        let response = gateway.peers.timeline().get_timeline(request).await;
+        let timeline::GetTimelineResponse {
+            entries,
+            next_page_token,
+            since_token,
+            older_than_id,
+            relations,
+        } = errors::reply(response, FIELDS)?;
+        let next = RecentCursor { next_page_token, since_token, older_than_id };
+        Ok(Skeleton { entries, next, relations })
     }
 
     async fn hydrate(
@@ -320,23 +280,25 @@ impl Listing for Timeline {
 }
 
 /// The posts of authors, newest first, from the post service.
-struct OlderPosts {
+struct AuthorsPosts {
     authors: Vec<u64>,
+    /// Only posts newer than this one; 0 for all.
+    after_id: u64,
 }
 
-/// Posts older than the one with this id follow; 0 at the end.
+/// Posts older than the one with this id follow; 0 at the end, and before the newest post.
 impl Cursor for u64 {
     fn is_end(&self) -> bool {
         *self == 0
     }
 }
 
-impl Listing for OlderPosts {
+impl Listing for AuthorsPosts {
     type Entry = Post;
     type Shown = ViewedPost;
     type Cursor = u64;
 
-    /// More than a page of long texts needs to reach the bytes of a response. Few older posts are
+    /// More than a page of long texts needs to reach the bytes of a response. Few of the posts are
     /// hidden.
     const SKELETONS_MAX: usize = 8;
 
@@ -349,9 +311,13 @@ impl Listing for OlderPosts {
         before_id: u64,
     ) -> Result<Skeleton<Post, u64>, Status> {
         let batch = |authors: &[u64]| {
-            let (author_ids, page_size) = (authors.to_vec(), size as i32);
-            let request =
-                post::ListAuthorsPostsRequest { author_ids, viewer_id: 0, page_size, before_id };
+            let request = post::ListAuthorsPostsRequest {
+                author_ids: authors.to_vec(),
+                viewer_id: 0,
+                page_size: size as i32,
+                before_id,
+                after_id: self.after_id,
+            };
             gateway.peers.post().list_authors_posts(request)
         };
         let batches: Vec<_> = self.authors.chunks(BATCH_MAX).map(batch).collect();
@@ -391,57 +357,7 @@ fn merge(parts: Vec<(Vec<Post>, u64)>, size: usize) -> (Vec<Post>, u64) {
     (posts, last.unwrap_or(known_to))
 }
 
-/// Returns the authors of a timeline. Of a home or friends timeline: relation.ListFollowing or
-/// relation.ListMutuals once for every 200 accounts, one after the other, then the calls of
-/// [`visible_accounts`]. No call for a user timeline.
-async fn authors(gateway: &Gateway, kind: TimelineKind) -> Result<Vec<u64>, Status> {
-    let client = &gateway.peers.relation();
-    let page_size = PageSize::MAX as i32;
-    match kind {
-        TimelineKind::Home(viewer) => {
-            let user_id = viewer.get();
-            let following = all_accounts(|page_token| async move {
-                let mut request = relation::ListFollowingRequest::default();
-                (request.user_id, request.page_size) = (user_id, page_size);
-                request.page_token = page_token;
-                let response = client.list_following(request).await?.into_inner();
-                Ok((response.edges, response.next_page_token))
-            });
-            let mut authors = visible_accounts(gateway, viewer, following.await?).await?;
-            authors.push(user_id);
-            Ok(authors)
-        }
-        TimelineKind::Friends(viewer) => {
-            let user_id = viewer.get();
-            let mutuals = all_accounts(|page_token| async move {
-                let request = relation::ListMutualsRequest { user_id, page_size, page_token };
-                let response = client.list_mutuals(request).await?.into_inner();
-                Ok((response.edges, response.next_page_token))
-            });
-            visible_accounts(gateway, viewer, mutuals.await?).await
-        }
-        TimelineKind::User(author) => Ok(vec![author.get()]),
-    }
-}
-
-/// Returns all accounts of a list, read page by page.
-async fn all_accounts<F>(read: impl Fn(String) -> F) -> Result<Vec<u64>, Status>
-where
-    F: Future<Output = Result<(Vec<Edge>, String), Status>>,
-{
-    let (mut accounts, mut page_token) = (Vec::new(), String::new());
-    loop {
-        let page = read(page_token).await;
-        let (edges, next_page_token) = page.map_err(|status| errors::map(status, &[]))?;
-        accounts.extend(edges.iter().map(|edge| edge.user_id));
-        if next_page_token.is_empty() {
-            return Ok(accounts);
-        }
-        page_token = next_page_token;
-    }
-}
-
-/// A position in the older posts of a timeline.
+/// A position in the older posts of a home or friends timeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct OlderCursor {
     /// Older posts than this one follow; 0 at the end.
@@ -470,16 +386,50 @@ impl OlderCursor {
     }
 }
 
-impl Timeline {
-    /// Returns the scope of the page tokens of older posts. A request with a since token never
-    /// reaches older posts, so with it no such token is valid.
-    fn scope(&self) -> Scope {
-        let (view, user) = match self.kind {
-            TimelineKind::Home(user) => ("ViewHome", user),
-            TimelineKind::Friends(user) => ("ViewFriends", user),
-            TimelineKind::User(user) => ("ViewUserTimeline", user),
-        };
-        Scope::new(view).with(user.get()).with_text(&self.since_token)
+/// A position in a user timeline, and what the caller has seen of it.
+///
+/// An author's posts appear in the order of their ids, unlike in a home timeline. So the newest id
+/// represents all posts that the caller has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct UserCursor {
+    /// Older posts than this one follow; 0 at both ends.
+    before_id: u64,
+    /// The newest post that any page has shown; 0 if none.
+    newest_id: u64,
+    /// The newest post that the caller had seen before; 0 for the whole timeline.
+    seen_id: u64,
+}
+
+impl UserCursor {
+    /// Parses the tokens of a request.
+    fn parse(author: UserId, since_token: &str, page_token: &str) -> Result<Self, Status> {
+        let since = Self::since_scope(author).read(since_token);
+        let [seen_id] =
+            since.map_err(|error| status::token("since_token", error))?.unwrap_or_default();
+        let page = Self::page_scope(author, since_token).read(page_token);
+        let [before_id, newest_id] = page.map_err(status::page_token)?.unwrap_or([0, seen_id]);
+        Ok(Self { before_id, newest_id, seen_id })
+    }
+
+    /// Returns the page token and the since token of a response. Of several pages of new posts, only
+    /// the last one returns a new since token: a caller that stops before gets them again.
+    fn tokens(self, author: UserId, since_token: String) -> (String, String) {
+        let seen = || Self::since_scope(author).token([self.newest_id]);
+        if self.before_id.is_end() {
+            return (String::new(), seen());
+        }
+        let page_scope = Self::page_scope(author, &since_token);
+        let page_token = page_scope.token([self.before_id, self.newest_id]);
+        (page_token, if since_token.is_empty() { seen() } else { since_token })
+    }
+
+    /// A page token is valid for one author and since token.
+    fn page_scope(author: UserId, since_token: &str) -> Scope {
+        Scope::new("ViewUserTimeline").with(author.get()).with_text(since_token)
+    }
+
+    fn since_scope(author: UserId) -> Scope {
+        Scope::new("ViewUserTimeline").with(author.get()).with_text("since")
     }
 }
 
@@ -511,11 +461,15 @@ mod tests {
         assert_merged(vec![part(&[5, 1], 0), part(&[], 6)], 3, &[], 6);
     }
 
+    fn user(id: u64) -> UserId {
+        UserId::new(id).unwrap()
+    }
+
     #[test]
     fn a_token_of_older_posts_is_valid_for_its_timeline_only() {
-        let scope = |kind: fn(UserId) -> TimelineKind, user, since_token: &str| {
-            let kind = kind(UserId::new(user).unwrap());
-            Timeline { kind, since_token: since_token.to_owned() }.scope()
+        let scope = |kind, viewer, since_token: &str| {
+            let since_token = since_token.to_owned();
+            OwnTimeline { kind, viewer: user(viewer), since_token }.scope()
         };
         let home = scope(TimelineKind::Home, 1, "");
         for since in ["", "a", "abcdefgh", "abcdefghi-_"] {
@@ -524,14 +478,39 @@ mod tests {
             assert_eq!(OlderCursor::from_token(home, &token), Some(cursor));
             for other in [
                 scope(TimelineKind::Home, 2, ""),
-                scope(TimelineKind::User, 1, ""),
                 scope(TimelineKind::Friends, 1, ""),
                 scope(TimelineKind::Home, 1, "since"),
+                UserCursor::page_scope(user(1), ""),
             ] {
                 assert_eq!(OlderCursor::from_token(other, &token), None);
             }
         }
         assert_eq!(OlderCursor::from_token(home, ""), None);
         assert_eq!(OlderCursor::from_token(home, "?"), None);
+    }
+
+    #[test]
+    fn the_tokens_of_a_user_timeline_hold_its_newest_post() {
+        let parse = |since: &str, page: &str| UserCursor::parse(user(1), since, page).unwrap();
+        let end = |before_id, cursor| UserCursor { before_id, ..cursor };
+        let first = UserCursor { newest_id: 9, ..parse("", "") };
+        let (page, since) = end(5, first).tokens(user(1), String::new());
+        let second = parse("", &page);
+        assert_eq!(second, UserCursor { before_id: 5, newest_id: 9, seen_id: 0 });
+        assert_eq!(end(0, second).tokens(user(1), String::new()), (String::new(), since.clone()));
+        // Several pages of new posts: the since token stays until the last one.
+        let new = parse(&since, "");
+        assert_eq!(new, UserCursor { before_id: 0, newest_id: 9, seen_id: 9 });
+        let new = UserCursor { newest_id: 14, ..new };
+        let (page, same) = end(12, new).tokens(user(1), since.clone());
+        assert_eq!(same, since);
+        let last = parse(&since, &page);
+        assert_eq!(last, UserCursor { before_id: 12, newest_id: 14, seen_id: 9 });
+        let (none, since_last) = end(0, last).tokens(user(1), since.clone());
+        assert_eq!((none.as_str(), parse(&since_last, "").seen_id), ("", 14));
+        // Of another since token, or another author.
+        for (author, since, page) in [(1, "", &page), (2, "", &page), (2, &since[..], &none)] {
+            UserCursor::parse(user(author), since, page).unwrap_err();
+        }
     }
 }

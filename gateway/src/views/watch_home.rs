@@ -27,7 +27,7 @@ use tonic::{Status, Streaming};
 use crate::{
     context::{Token, ViewContext, authenticate},
     errors,
-    hydration::entries::{ENTRIES_PER_MESSAGE, hydrate_entries},
+    hydration::posts::{ENTRIES_PER_MESSAGE, hydrate_entries},
     limits::WatchPermit,
     state::Gateway,
 };

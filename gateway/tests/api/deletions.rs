@@ -33,11 +33,13 @@ async fn followers_count(system: &System, user: &Member) -> u64 {
     counts[0].followers
 }
 
-/// Returns whether the timeline service knows no post of somebody's.
+/// Returns whether the timeline service knows no post of somebody's: not even in their own home
+/// timeline.
 async fn is_forgotten(system: &System, user: &Member) -> bool {
-    let request = timeline::GetUserTimelineRequest { user_id: user.id, ..Default::default() };
-    let response = system.timeline().get_user_timeline(request).await.unwrap().into_inner();
-    response.entries.is_empty()
+    let kind = timeline::TimelineKind::Home.into();
+    let request = timeline::GetTimelineRequest { user_id: user.id, kind, ..Default::default() };
+    let response = system.timeline().get_timeline(request).await.unwrap().into_inner();
+    response.entries.iter().all(|entry| entry.author_id != user.id)
 }
 
 /// Returns whether the post service knows no such post, whatever the gateway shows.

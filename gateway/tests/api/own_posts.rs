@@ -1,5 +1,5 @@
-//! Guarantee 3: when Publish answers, the post is in its author's own timelines, however many
-//! publish and though Redis stands still for a moment.
+//! Guarantee 3: when Publish answers, the post is in its author's user timeline and home timeline,
+//! however many publish and though Redis stands still for a moment.
 
 use std::{
     collections::HashSet,
@@ -13,6 +13,7 @@ use microblog_testkit::redis::cmd;
 use crate::{
     acts::request_id,
     system::{Member, System},
+    timeline_acts::post_ids,
 };
 
 /// For how long at most a post's delivery is waited for.
@@ -46,15 +47,17 @@ async fn publish(
     made.collect::<Vec<_>>().await.into_iter().collect()
 }
 
-/// Returns how many of some posts are not in their authors' timelines.
+/// Returns how many of some posts are not in their authors' own timelines, of which there are two.
 async fn missing(system: &System, authors: &[Member], made: &[(usize, u64)]) -> usize {
     let mut missing = 0;
     for (number, author) in authors.iter().enumerate() {
-        let page = system.user_timeline(None, author, 200, "").await;
-        let shown: HashSet<u64> =
-            page.posts.iter().map(|viewed| viewed.post.as_ref().unwrap().id).collect();
-        let posts = made.iter().filter(|(author, _)| *author == number);
-        missing += posts.filter(|(_, post)| !shown.contains(post)).count();
+        let own = system.user_timeline(None, author, 200, "").await.posts;
+        let home = system.home(author, 200, "", "").await.posts;
+        for posts in [own, home] {
+            let shown: HashSet<u64> = post_ids(&posts).into_iter().collect();
+            let made = made.iter().filter(|(author, _)| *author == number);
+            missing += made.filter(|(_, post)| !shown.contains(post)).count();
+        }
     }
     missing
 }

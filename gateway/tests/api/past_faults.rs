@@ -8,16 +8,25 @@ use tokio::time::sleep;
 use tonic::{Code, Response, Status};
 
 use crate::{
-    refused::{BLOCKED_BY_TARGET, assert_refused},
+    refused::{BLOCKED_BY_TARGET, Refusal, assert_refused},
     system::{Member, System, by_id},
     timeline_acts::{at_rest, post_ids},
     timeline_faults::{DAMAGED, FOREIGN},
+    timeline_pages::tags,
 };
+
+/// What is refused while the archive is away.
+const AWAY: Refusal = (Code::Unavailable, ErrorReason::StoreUnavailable, &[]);
+
+fn away() -> Status {
+    let text = "the archive does not answer";
+    status::with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, text)
+}
 
 /// How many posts are in the past.
 const PAST: usize = 60;
 
-/// Ann, who follows Bob. Of what the timeline service holds of his posts, all but ten are deleted.
+/// Ann, who follows Bob. What the timeline service holds of his posts ends above most of them.
 struct Scene {
     system: System,
     ann: Member,
@@ -119,14 +128,12 @@ async fn a_page_of_the_past_costs_a_fixed_number_of_calls() {
     let scene = Scene::set().await;
     let Scene { system, ann, bob, .. } = &scene;
     let [(home, _), (user, _)] = scene.tokens().await;
-    // Three parts of followings, of which two at most are asked about together.
+    // More than are asked about together.
     let crowd = system.crowd("c", 550).await;
     system.follows(crowd.iter().map(|&id| (ann.id, id))).await;
     let slice = ["post.ListAuthorsPosts"; 2];
     let scene_calls =
         ["user.BatchGetUsers", "relation.BatchGetRelations", "user.BatchResolveNames"];
-    let followings =
-        [&["relation.ListFollowing"; 3][..], &["relation.BatchGetRelations"; 2]].concat();
     let assert_called = |what: &str, expected: &[&[&str]]| {
         let mut expected = expected.concat();
         expected.sort_unstable();
@@ -138,9 +145,13 @@ async fn a_page_of_the_past_costs_a_fixed_number_of_calls() {
         system.tap.calls();
         let page = system.home(ann, page_size, &home, "").await;
         assert_eq!(page.posts.len(), (page_size as usize).min(PAST + 5));
-        let calls = [&["user.Authenticate"][..], &followings, &slice, &scene_calls];
-        assert_called("home", &calls);
+        let calls = ["user.Authenticate", "timeline.ListAuthors"];
+        assert_called("home", &[&calls, &slice, &scene_calls]);
     }
+    let page = system.friends_page(ann, 20, "").await;
+    assert!(page.posts.is_empty());
+    let calls = ["user.Authenticate", "timeline.GetTimeline"];
+    assert_called("friends", &[&calls]);
     system.user_timeline(Some(ann), bob, 20, &user).await;
     let calls = ["user.Authenticate", "user.GetUser", "post.ListAuthorsPosts"];
     assert_called("user", &[&calls, &scene_calls]);
@@ -149,36 +160,46 @@ async fn a_page_of_the_past_costs_a_fixed_number_of_calls() {
 #[tokio::test]
 async fn newer_pages_are_there_while_the_past_is_away() {
     let scene = Scene::set().await;
-    let Scene { system, ann, bob, posts } = &scene;
-    let tokens = scene.tokens().await;
-    // Ten more in either timeline.
-    let [mut of_user, mut of_home] = [Vec::new(), Vec::new()];
-    for (author, newest) in [(bob, &mut of_user), (ann, &mut of_home)] {
-        newest.extend(system.publish_many(author, vec!["new".to_owned(); 10]).await);
-        newest.reverse();
-    }
-    let away = || {
-        let text = "the archive does not answer";
-        status::with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, text)
-    };
-    for method in ["post.ListAuthorsPosts", "relation.ListFollowing"] {
-        let is_for_user = method.starts_with("post");
+    let Scene { system, ann, posts, .. } = &scene;
+    let [(token, _), _] = scene.tokens().await;
+    let mut of_home = system.publish_many(ann, vec!["new".to_owned(); 10]).await;
+    of_home.reverse();
+    for method in ["post.ListAuthorsPosts", "timeline.ListAuthors"] {
         system.tap.refuse(method, away());
         // The page on which the newer ones end is shown, and goes on.
         let home = system.home(ann, 20, "", "").await;
         assert_eq!(post_ids(&home.posts), of_home);
-        let user = system.user_timeline(None, bob, 20, "").await;
-        assert_eq!(post_ids(&user.posts)[..10], of_user);
-        assert_eq!(user.posts.len(), if is_for_user { 10 } else { 20 });
-        for token in [&home.next_page_token, &tokens[0].0] {
-            let status = scene.view(ann, (token, "")).await.unwrap_err();
-            let found = (status.code(), status::reason_of(&status));
-            assert_eq!(found, (Code::Unavailable, Some(ErrorReason::StoreUnavailable)));
+        for token in [&home.next_page_token, &token] {
+            assert_refused("the past", scene.view(ann, (token, "")).await, AWAY);
         }
-        let answer = scene.view_user(ann, bob, (&tokens[1].0, "")).await;
-        assert_eq!(answer.is_err(), is_for_user);
         system.tap.refuse_nothing();
         let rest = system.home(ann, 200, &home.next_page_token, "").await;
         assert_eq!((post_ids(&rest.posts), rest.next_page_token.as_str()), (posts.clone(), ""));
     }
+}
+
+#[tokio::test]
+async fn a_page_of_an_account_ends_where_older_posts_are_away() {
+    let system = at_rest().await;
+    let [ann, bob] = [system.join("ann").await, system.join("bob").await];
+    // More than fit into one answer of the post service.
+    let mut posts = system.publish_many(&bob, (0..60).map(tags).collect()).await;
+    posts.reverse();
+    system.tap.refuse_after(1, "post.ListAuthorsPosts", away());
+    let page = system.user_timeline(Some(&ann), &bob, 50, "").await;
+    let shown = page.posts.len();
+    assert!((1..50).contains(&shown), "{shown}");
+    let (user, page_token) = (by_id(bob.id), page.next_page_token.clone());
+    let request = gateway::ViewUserTimelineRequest { user, page_token, ..Default::default() };
+    let answer = system.gateway().view_user_timeline(ann.asks(request)).await;
+    assert_refused("what is older", answer, AWAY);
+    system.tap.refuse_nothing();
+    let mut seen = post_ids(&page.posts);
+    let mut token = page.next_page_token;
+    while !token.is_empty() {
+        let page = system.user_timeline(Some(&ann), &bob, 50, &token).await;
+        seen.extend(post_ids(&page.posts));
+        token = page.next_page_token;
+    }
+    assert_eq!(seen, posts);
 }

@@ -16,6 +16,8 @@ pub(crate) struct Tap(Arc<Mutex<State>>);
 struct State {
     calls: Vec<String>,
     refused: Option<(&'static str, Status)>,
+    /// How many calls of that method are let through before.
+    let_through: usize,
 }
 
 impl Tap {
@@ -35,7 +37,13 @@ impl Tap {
 
     /// Has all calls of a method refused from now on.
     pub(crate) fn refuse(&self, method: &'static str, status: Status) {
-        self.0.lock().unwrap().refused = Some((method, status));
+        self.refuse_after(0, method, status);
+    }
+
+    /// Has all calls of a method refused after so many.
+    pub(crate) fn refuse_after(&self, count: usize, method: &'static str, status: Status) {
+        let mut state = self.0.lock().unwrap();
+        (state.refused, state.let_through) = (Some((method, status)), count);
     }
 
     /// Lets all calls through again.
@@ -51,7 +59,10 @@ impl Interceptor for Tap {
         let call = format!("{package}.{}", method.method());
         let mut state = self.0.lock().unwrap();
         let refused = state.refused.as_ref().filter(|(method, _)| *method == call);
-        let refused = refused.map(|(_, status)| status.clone());
+        let mut refused = refused.map(|(_, status)| status.clone());
+        if refused.is_some() && state.let_through > 0 {
+            (refused, state.let_through) = (None, state.let_through - 1);
+        }
         state.calls.push(call);
         refused.map_or(Ok(request), Err)
     }

@@ -5,13 +5,13 @@ use microblog_testkit::{RedisServer, redis};
 
 use crate::{
     acts::asks,
-    system::{Member, System, by_name},
+    system::{Member, System, by_id, by_name},
     timeline_acts::{at_rest, texts},
 };
 
 const AUTHENTICATE: &str = "user.Authenticate";
-const HOME: &str = "timeline.GetHomeTimeline";
-const USER: &str = "timeline.GetUserTimeline";
+const TIMELINE: &str = "timeline.GetTimeline";
+const AUTHORS_POSTS: &str = "post.ListAuthorsPosts";
 const POSTS: &str = "post.BatchGetPosts";
 const USERS: &str = "user.BatchGetUsers";
 const RELATIONS: &str = "relation.BatchGetRelations";
@@ -76,15 +76,15 @@ async fn a_page_costs_the_same_whatever_its_size_up_to_what_is_looked_at_togethe
     for page_size in [1, 25] {
         let page = scene.system.home(&scene.ann, page_size, "", "").await;
         assert_eq!(page.posts.len(), page_size as usize);
-        scene.assert_called("home", &[&[AUTHENTICATE, HOME, POSTS], &SCENE]);
+        scene.assert_called("home", &[&[AUTHENTICATE, TIMELINE, POSTS], &SCENE]);
     }
     for page_size in [26, 50] {
         scene.system.home(&scene.ann, page_size, "", "").await;
-        scene.assert_called("home", &[&[AUTHENTICATE, HOME, POSTS, POSTS], &SCENE]);
+        scene.assert_called("home", &[&[AUTHENTICATE, TIMELINE, POSTS, POSTS], &SCENE]);
     }
     let page = scene.system.home(&scene.ann, 200, "", "").await;
     assert_eq!(page.posts.len(), 130);
-    let slice = [&[HOME, POSTS, POSTS], &SCENE[..]].concat();
+    let slice = [&[TIMELINE, POSTS, POSTS], &SCENE[..]].concat();
     scene.assert_called("home", &[&[AUTHENTICATE], &slice, &slice, &slice]);
 }
 
@@ -92,40 +92,44 @@ async fn a_page_costs_the_same_whatever_its_size_up_to_what_is_looked_at_togethe
 async fn a_timeline_costs_a_fixed_number_of_calls() {
     let scene = Scene::set(3).await;
     let Scene { system, ann, bob, .. } = &scene;
-    let first = [AUTHENTICATE, "user.GetUser", USER, POSTS, RELATIONS];
-    system.user_timeline(Some(ann), bob, 0, "").await;
+    let first = [AUTHENTICATE, "user.GetUser", AUTHORS_POSTS, RELATIONS];
+    let page = system.user_timeline(Some(ann), bob, 0, "").await;
     scene.assert_called("by id", &[&first, &SCENE]);
     system.user_timeline(None, bob, 0, "").await;
-    scene.assert_called("by id", &[&["user.GetUser", USER, POSTS], &SCENE]);
+    scene.assert_called("by id", &[&["user.GetUser", AUTHORS_POSTS], &SCENE]);
+    let (user, since_token) = (by_id(bob.id), page.since_token);
+    let request = gateway::ViewUserTimelineRequest { user, since_token, ..Default::default() };
+    system.gateway().view_user_timeline(ann.asks(request)).await.unwrap();
+    scene.assert_called("nothing new", &[&first, &[USERS]]);
     for viewer in [Some(ann), None] {
         let user = by_name("bob");
         let request = gateway::ViewUserTimelineRequest { user, ..Default::default() };
         system.gateway().view_user_timeline(asks(viewer, request)).await.unwrap();
         let known: &[&str] = viewer.map_or(&[], |_| &[AUTHENTICATE, RELATIONS]);
-        let first = ["user.GetUserByName", USER, POSTS];
+        let first = ["user.GetUserByName", AUTHORS_POSTS];
         scene.assert_called("by name", &[known, &first, &SCENE]);
     }
     let since = system.home(ann, 0, "", "").await.since_token;
     system.follows([(bob.id, ann.id)]).await;
     system.tap.calls();
     system.friends(ann).await;
-    let friends = [AUTHENTICATE, "timeline.GetFriendsTimeline", POSTS];
+    let friends = [AUTHENTICATE, TIMELINE, POSTS];
     scene.assert_called("friends", &[&friends, &SCENE]);
     system.count_new(ann, &since).await;
     scene.assert_called("count", &[&[AUTHENTICATE, "timeline.CountNew"]]);
     // Nothing to show, nothing to ask about; but whether a host keeps the viewer out.
     system.home(ann, 0, "", &since).await;
-    scene.assert_called("nothing new", &[&[AUTHENTICATE, HOME]]);
+    scene.assert_called("nothing new", &[&[AUTHENTICATE, TIMELINE]]);
     system.user_timeline(Some(bob), ann, 0, "").await;
     let host = [USERS, RELATIONS];
-    scene.assert_called("empty", &[&[AUTHENTICATE, "user.GetUser", USER], &host]);
+    scene.assert_called("empty", &[&[AUTHENTICATE, "user.GetUser", AUTHORS_POSTS], &host]);
 }
 
 #[tokio::test]
 async fn relation_is_asked_about_those_alone_of_whom_the_timeline_does_not_tell() {
     let scene = Scene::set(2).await;
     let Scene { system, ann, bob, posts } = &scene;
-    let first = [AUTHENTICATE, HOME, POSTS];
+    let first = [AUTHENTICATE, TIMELINE, POSTS];
     let carl = system.join("carl").await;
     let root = system.publish(&carl, "the root").await.id;
     // Her own, and what repeats somebody who has a post there.
@@ -152,7 +156,7 @@ async fn relation_is_asked_about_those_alone_of_whom_the_timeline_does_not_tell(
 async fn likes_are_asked_for_only_where_there_are_any() {
     let scene = Scene::set(20).await;
     let Scene { system, ann, bob, posts } = &scene;
-    let calls = [AUTHENTICATE, HOME, POSTS, USERS, RESOLVE];
+    let calls = [AUTHENTICATE, TIMELINE, POSTS, USERS, RESOLVE];
     let liked = async || {
         let page = system.home(ann, 50, "", "").await.posts;
         let all = page.iter().flat_map(|viewed| [Some(viewed), viewed.root.as_deref()]).flatten();
@@ -192,7 +196,7 @@ async fn likes_are_asked_for_only_where_there_are_any() {
 async fn a_page_that_is_filled_again_costs_its_slices() {
     let scene = Scene::set(60).await;
     let Scene { system, ann, bob, posts } = &scene;
-    let slice = [&[HOME, POSTS], &SCENE[..]].concat();
+    let slice = [&[TIMELINE, POSTS], &SCENE[..]].concat();
     // Two of twenty: what is missing is asked for.
     system.delete_many(bob, &[posts[45], posts[50]]).await;
     system.tap.calls();
@@ -204,8 +208,8 @@ async fn a_page_that_is_filled_again_costs_its_slices() {
     system.tap.calls();
     let page = system.home(ann, 2, "", "").await;
     assert_eq!(texts(&page.posts), ["post 54, @ann", "post 53, @ann"]);
-    let looked_at = [&[HOME, POSTS, POSTS], &SCENE[..]].concat();
-    scene.assert_called("many", &[&[AUTHENTICATE, HOME, POSTS], &looked_at, &slice]);
+    let looked_at = [&[TIMELINE, POSTS, POSTS], &SCENE[..]].concat();
+    scene.assert_called("many", &[&[AUTHENTICATE, TIMELINE, POSTS], &looked_at, &slice]);
     let page = system.home(ann, 2, &page.next_page_token, "").await;
     assert_eq!(texts(&page.posts), ["post 52, @ann", "post 51, @ann"]);
 }
@@ -226,13 +230,13 @@ async fn what_stands_in_costs_one_more_time() {
     system.tap.calls();
     assert_eq!(texts(&system.home(ann, 0, "", "").await.posts), ["mine", ""]);
     // The root is by somebody whom she does not follow any more.
-    scene.assert_called("all there", &[&[AUTHENTICATE, HOME, POSTS, RELATIONS], &SCENE]);
+    scene.assert_called("all there", &[&[AUTHENTICATE, TIMELINE, POSTS, RELATIONS], &SCENE]);
     system.delete_post(&reposts[0].1, reposts[0].0).await;
     system.tap.calls();
     let page = system.home(ann, 0, "", "").await;
     assert_eq!(page.posts[1].post.as_ref().unwrap().id, reposts[1].0);
     // Nobody is mentioned in what is there at first.
-    let first = [AUTHENTICATE, HOME, POSTS, USERS];
+    let first = [AUTHENTICATE, TIMELINE, POSTS, USERS];
     scene.assert_called("one is gone", &[&first, &[POSTS, RELATIONS], &SCENE]);
 }
 

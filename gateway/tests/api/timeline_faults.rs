@@ -172,7 +172,7 @@ async fn what_does_not_need_a_service_goes_on_without_it() {
     let all = ["home", "friends", "user", "anonymous", "count", "watch"];
     assert_eq!(answered(system.gateway(), &ann, &bob).await, all);
     for (peers, expected) in [
-        (Peers { timeline: nowhere(), ..peers() }, &[][..]),
+        (Peers { timeline: nowhere(), ..peers() }, &["user", "anonymous"][..]),
         (Peers { user: nowhere(), ..peers() }, &[]),
         (Peers { post: nowhere(), ..peers() }, &["count", "watch"]),
         // The timeline service still reaches it, and tells of those whose posts it names.

@@ -85,17 +85,17 @@ async fn a_timeline_of_which_hardly_anything_is_left_is_read_in_one_page() {
     for page_size in [1, 20, 200] {
         let page = system.home(&ann, page_size, "", "").await;
         assert_eq!(post_ids(&page.posts), ids, "{page_size} a page");
-        let page = system.user_timeline(Some(&ann), &bob, page_size, "").await;
-        assert_eq!((post_ids(&page.posts), page.next_page_token.as_str()), (ids.clone(), ""));
     }
     system.deliver(&bob, newer(2_000)).await;
+    let friend = system.join("friend").await;
+    system.follow(&friend, &bob).await;
     system.tap.calls();
     // Nothing is left of what the timeline service holds, but what is older.
-    let page = system.user_timeline(Some(&ann), &bob, 1, "").await;
+    let page = system.home(&friend, 1, "", "").await;
     assert_eq!((post_ids(&page.posts), page.next_page_token.as_str()), (ids, ""));
     let calls = system.tap.calls();
-    let slices = calls.iter().filter(|call| *call == "timeline.GetUserTimeline").count();
-    assert!(slices <= 26, "a slice has 50 entries, but for the first: {slices}");
+    let slices = calls.iter().filter(|call| *call == "timeline.GetTimeline").count();
+    assert!(slices <= 17, "a slice has 50 entries, but for the first: {slices}");
 }
 
 #[tokio::test]
@@ -195,6 +195,86 @@ async fn what_is_new_is_counted_and_shown_once() {
     };
     let page = system.gateway().view_user_timeline(request).await.unwrap().into_inner();
     assert_eq!((all.posts.len(), texts(&page.posts)), (21, vec!["another".to_owned()]));
+}
+
+#[tokio::test]
+async fn what_is_new_of_an_account_is_shown_once_in_any_number_of_pages() {
+    let (system, ann, bob, ids) = readers(5).await;
+    let view = async |page_size, page_token: &str, since_token: &str| {
+        let (page_token, since_token) = (page_token.to_owned(), since_token.to_owned());
+        let user = by_id(bob.id);
+        let request = gateway::ViewUserTimelineRequest { user, page_size, page_token, since_token };
+        system.gateway().view_user_timeline(ann.asks(request)).await.unwrap().into_inner()
+    };
+    let first = view(2, "", "").await;
+    let since = first.since_token;
+    let rest = view(20, &first.next_page_token, "").await;
+    assert_eq!(rest.since_token, since, "the newest post is that of the first page");
+    let none = view(20, "", &since).await;
+    assert_eq!((none.posts.len(), none.next_page_token.as_str()), (0, ""));
+    assert_eq!(none.since_token, since);
+    // The newest one that was seen is deleted, and the newest new one.
+    let mut new = system.publish_many(&bob, numbered(0..30)).await;
+    system.delete_many(&bob, &[ids[4], new[29], new[12]]).await;
+    new.truncate(29);
+    new.remove(12);
+    new.reverse();
+    for page_size in [1, 9, 28, 29, 200] {
+        let (mut seen, mut token, mut kept) = (Vec::new(), String::new(), since.clone());
+        loop {
+            let page = view(page_size, &token, &since).await;
+            assert_eq!(kept, since, "until the last page");
+            seen.extend(post_ids(&page.posts));
+            (token, kept) = (page.next_page_token, page.since_token);
+            if token.is_empty() {
+                break;
+            }
+            assert_eq!(page.posts.len(), page_size as usize, "a page is short only at the end");
+        }
+        assert_eq!(seen, new, "{page_size} a page");
+        assert!(view(20, "", &kept).await.posts.is_empty());
+    }
+    // What comes meanwhile is new afterwards.
+    let first = view(10, "", &since).await;
+    let later = system.publish_many(&bob, numbered(30..32)).await;
+    let second = view(20, &first.next_page_token, &since).await;
+    assert_eq!([post_ids(&first.posts), post_ids(&second.posts)].concat(), new);
+    let news = view(20, "", &second.since_token).await;
+    assert_eq!(post_ids(&news.posts), [later[1], later[0]]);
+    // To somebody who has seen no post, all are new.
+    let empty = system.user_timeline(None, &ann, 0, "").await.since_token;
+    let own = system.publish_many(&ann, numbered(0..2)).await;
+    let (user, since_token) = (by_id(ann.id), empty);
+    let request = gateway::ViewUserTimelineRequest { user, since_token, ..Default::default() };
+    let page = system.gateway().view_user_timeline(request).await.unwrap().into_inner();
+    assert_eq!(post_ids(&page.posts), [own[1], own[0]]);
+}
+
+#[tokio::test]
+async fn what_changes_while_an_account_is_read_makes_no_gap_and_no_repeat() {
+    let (system, _, bob, mut ids) = readers(60).await;
+    ids.reverse();
+    let (mut seen, mut token, mut pages) = (Vec::new(), String::new(), 0);
+    let mut gone = HashSet::new();
+    loop {
+        let page = system.user_timeline(None, &bob, 9, &token).await;
+        seen.extend(post_ids(&page.posts));
+        token = page.next_page_token;
+        if token.is_empty() {
+            break;
+        }
+        pages += 1;
+        // The last one that was shown goes, and one that was not; some come.
+        system.delete_many(&bob, &seen[seen.len() - 1..]).await;
+        if let Some(&next) = ids.get(seen.len() + gone.len() + 3) {
+            system.delete_many(&bob, &[next]).await;
+            gone.insert(next);
+        }
+        system.publish_many(&bob, numbered(100..103)).await;
+    }
+    assert!(pages > 4);
+    ids.retain(|id| !gone.contains(id));
+    assert_eq!(seen, ids);
 }
 
 /// Returns a text of 2,000 characters that is hashtags to the last one.

@@ -74,12 +74,15 @@ async fn as_ann(
     };
     let changes = user::ProfileChanges { bio: Some("by ann".to_owned()), ..Default::default() };
     let update = user::UpdateProfileRequest { user_id: ann.id, changes: Some(changes) };
-    let home = timeline::GetHomeTimelineRequest { user_id: ann.id, ..Default::default() };
+    let kind = timeline::TimelineKind::Home.into();
+    let home = timeline::GetTimelineRequest { user_id: ann.id, kind, ..Default::default() };
+    let authors = timeline::ListAuthorsRequest { user_id: ann.id, kind };
     vec![
         reason(servers.relation(identity).follow(follow).await),
         reason(servers.post(identity).create_post(create).await),
         reason(servers.user(identity).update_profile(update).await),
-        reason(servers.timeline(identity).get_home_timeline(home).await),
+        reason(servers.timeline(identity).get_timeline(home).await),
+        reason(servers.timeline(identity).list_authors(authors).await),
     ]
 }
 
@@ -89,11 +92,11 @@ async fn nobody_acts_for_somebody_else() {
         let servers = Servers::start(calls).await;
         let [ann, eve] = [servers.join("ann").await, servers.join("eve").await];
         for identity in [eve.identity(), Identity::Nobody] {
-            assert_eq!(as_ann(&servers, identity, &ann).await, [MISMATCH; 4]);
+            assert_eq!(as_ann(&servers, identity, &ann).await, [MISMATCH; 5]);
         }
         assert!(traces(&servers, &ann).await.is_empty());
         for identity in [ann.identity(), Identity::System] {
-            assert_eq!(as_ann(&servers, identity, &ann).await, [(Code::Ok, None); 4]);
+            assert_eq!(as_ann(&servers, identity, &ann).await, [(Code::Ok, None); 5]);
         }
         assert_eq!(traces(&servers, &ann).await, ["a follow", "posts", "a bio"]);
     }

@@ -296,9 +296,11 @@ impl PostService for Rpc {
         let view = fields.read(wire::viewer(request.viewer_id));
         let size = fields.read(PageSize::parse(request.page_size));
         let before = fields.read(wire::before(request.before_id));
-        let read = authors.zip(view).zip(size).zip(before);
-        let (((authors, viewer), size), before) = fields.finish(read).map_err(Error::Invalid)?;
-        let newest = self.tiered.newest_of(&authors, before, size.get()).await?;
+        let after = fields.read(wire::after(request.after_id));
+        let read = authors.zip(view).zip(size).zip(before.zip(after));
+        let (((authors, viewer), size), range) = fields.finish(read).map_err(Error::Invalid)?;
+        let (before, after) = range;
+        let newest = self.tiered.newest_of(&authors, before, after, size.get()).await?;
         let posts = self.posts.batch(&newest.ids, viewer).await?;
         let mut posts: Vec<_> = posts.into_iter().map(wire::with_root).collect();
         let fitting = wire::fitting(&posts);

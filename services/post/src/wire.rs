@@ -129,9 +129,18 @@ pub(crate) fn accounts(ids: &[u64]) -> Result<Vec<UserId>, Invalid> {
 
 /// Decodes the cursor below which a page begins; 0 means none.
 pub(crate) fn before(id: u64) -> Result<Option<PostId>, Invalid> {
+    cursor("before_id", id)
+}
+
+/// Decodes the cursor above which a list ends; 0 means none.
+pub(crate) fn after(id: u64) -> Result<Option<PostId>, Invalid> {
+    cursor("after_id", id)
+}
+
+fn cursor(field: &str, id: u64) -> Result<Option<PostId>, Invalid> {
     match id {
         0 => Ok(None),
-        id => PostId::parse("before_id", id).map(Some),
+        id => PostId::parse(field, id).map(Some),
     }
 }
 

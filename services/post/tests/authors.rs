@@ -14,7 +14,7 @@ async fn whole(system: &System, author_ids: &[u64], page_size: i32) -> Vec<u64> 
     loop {
         let author_ids = author_ids.to_vec();
         let request =
-            pb::ListAuthorsPostsRequest { author_ids, viewer_id: 0, page_size, before_id };
+            pb::ListAuthorsPostsRequest { author_ids, page_size, before_id, ..Default::default() };
         let page = system.client.clone().list_authors_posts(request).await.unwrap().into_inner();
         assert!(page.posts.len() <= page_size as usize);
         whole.extend(ids(&page.posts));
@@ -59,6 +59,36 @@ async fn authors_are_merged_on_a_cluster() {
 }
 
 #[tokio::test]
+async fn a_merged_list_ends_above_a_post() {
+    let system = System::start(Single).await;
+    let mut made = Vec::new();
+    for n in 0..8 {
+        made.push(system.create(id(1 + n % 2), &format!("post {n}")).await.unwrap().id);
+    }
+    made.sort_unstable_by(|a, b| b.cmp(a));
+    let page = async |before_id, after_id, page_size| {
+        let author_ids = vec![id(1), id(2)];
+        let request = pb::ListAuthorsPostsRequest {
+            author_ids,
+            viewer_id: 0,
+            page_size,
+            before_id,
+            after_id,
+        };
+        let page = system.client.clone().list_authors_posts(request).await.unwrap().into_inner();
+        (ids(&page.posts), page.next_before_id)
+    };
+    assert_eq!(page(0, made[5], 20).await, (made[..5].to_vec(), 0));
+    assert_eq!(page(0, made[5], 5).await, (made[..5].to_vec(), 0), "as many as there are");
+    assert_eq!(page(0, made[5], 4).await, (made[..4].to_vec(), made[3]));
+    assert_eq!(page(made[3], made[5], 4).await, (vec![made[4]], 0));
+    for after in [made[0], made[0] + 1] {
+        assert_eq!(page(0, after, 20).await, (Vec::new(), 0), "no post is newer");
+    }
+    assert_eq!(page(made[6], made[2], 20).await, (Vec::new(), 0), "no post is in between");
+}
+
+#[tokio::test]
 async fn a_list_begins_below_a_post() {
     let system = System::start(Single).await;
     let mut made = Vec::new();
@@ -90,8 +120,9 @@ async fn a_list_begins_below_a_post() {
         viewer_id: 1 << 53,
         page_size: -1,
         before_id: 1 << 53,
+        after_id: 1 << 53,
     };
-    let fields = ["author_ids[0]", "viewer_id", "page_size", "before_id"];
+    let fields = ["author_ids[0]", "viewer_id", "page_size", "before_id", "after_id"];
     names_fields(system.client.clone().list_authors_posts(request).await, &fields);
     let request = pb::ListAuthorsPostsRequest { author_ids: vec![1; 501], ..Default::default() };
     names_fields(system.client.clone().list_authors_posts(request).await, &["author_ids"]);

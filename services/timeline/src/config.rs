@@ -16,7 +16,7 @@ pub enum Mode {
     Pull,
 }
 
-/// The timeline service of microblog: user, home and friends timelines.
+/// The timeline service of microblog: home and friends timelines.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "microblog-timeline", version)]
 pub struct Config {

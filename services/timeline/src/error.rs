@@ -59,15 +59,9 @@ impl From<Error> for Status {
     fn from(error: Error) -> Self {
         match error {
             Error::Invalid(fields) => status::invalid(fields),
-            Error::Token { field, error } => {
-                let reason = match error {
-                    TokenError::Invalid => ErrorReason::PageTokenInvalid,
-                    TokenError::Mismatch => ErrorReason::PageTokenMismatch,
-                };
-                status::bad_request(reason, [Invalid::new(field, error.to_string())])
-            }
+            Error::Token { field, error } => status::token(field, error),
             Error::BeingBuilt => {
-                let text = "the home timeline is being built; ask again";
+                let text = "the home timeline is being built; retry";
                 status::with_reason(Code::Unavailable, ErrorReason::TimelineBeingBuilt, text)
             }
             Error::Store(store) => {

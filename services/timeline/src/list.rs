@@ -12,9 +12,6 @@ pub(crate) use page::{Page, PageQuery, VisibleEntry};
 /// The maximum length of home and friends timelines.
 pub(crate) const HOME_MAX: usize = 800;
 
-/// The maximum length of user timelines.
-pub(crate) const USER_MAX: usize = 1_000;
-
 /// A plain repost is suppressed if one of so many visible entries below it displays the same post.
 const REPOST_WINDOW: usize = 40;
 
@@ -53,11 +50,6 @@ impl List {
         // Entries below the maximum length do not matter.
         let known_down_to = known_down_to.filter(|_| entries.len() < known || known < HOME_MAX);
         Self { entries, known_down_to }
-    }
-
-    /// Returns the list of one author's posts.
-    pub(crate) fn of_author(entries: Vec<Entry>) -> Self {
-        Self { entries: newest(entries, USER_MAX), known_down_to: None }
     }
 
     /// Returns this list merged with further entries.
@@ -144,12 +136,6 @@ impl List {
         let is_candidate = |place: &usize| window.candidates.binary_search(place).is_ok();
         let of_part = places.iter().zip(shown).rev();
         of_part.filter(|(place, _)| is_candidate(place)).map(|(_, shown)| shown).collect()
-    }
-
-    /// Returns the candidates without filtering: a page and one more.
-    pub(crate) fn unfiltered(&self, query: &PageQuery) -> Vec<VisibleEntry> {
-        let shown = |place: usize| VisibleEntry::new(self.entries[place]);
-        self.candidates(query).take(query.size + 1).map(shown).collect()
     }
 
     /// Returns all candidate posts, whether they are visible or not.

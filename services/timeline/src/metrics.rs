@@ -67,7 +67,7 @@ impl Metrics {
                 .with_unit("{build}")
                 .build(),
             rejections: meter
-                .u64_counter("microblog.timeline.refusals")
+                .u64_counter("microblog.timeline.rejections")
                 .with_description("Calls rejected or failed, by code")
                 .with_unit("{call}")
                 .build(),
@@ -158,24 +158,24 @@ impl Metrics {
 }
 
 fn fanout_label(is_pulled: bool) -> KeyValue {
-    KeyValue::new("how", if is_pulled { "pull" } else { "push" })
+    KeyValue::new("mode", if is_pulled { "pull" } else { "push" })
 }
 
 fn build_labels(reason: BuildReason, is_done: bool) -> [KeyValue; 2] {
-    let why = match reason {
-        BuildReason::FirstRead => "first",
-        BuildReason::Backfill => "follow",
-        BuildReason::Cleanup => "unfollow",
+    let reason = match reason {
+        BuildReason::FirstRead => "first_read",
+        BuildReason::Backfill => "backfill",
+        BuildReason::Cleanup => "cleanup",
     };
-    [KeyValue::new("why", why), KeyValue::new("done", is_done)]
+    [KeyValue::new("reason", reason), KeyValue::new("done", is_done)]
 }
 
 fn kind_label(kind: Kind) -> KeyValue {
     let kind = match kind {
         Kind::Unspecified => "unspecified",
         Kind::Push => "push",
-        Kind::SwitchToRead => "cross",
-        Kind::Reevaluate => "weigh",
+        Kind::SwitchToRead => "switch_to_read",
+        Kind::Reevaluate => "reevaluate",
     };
     KeyValue::new("kind", kind)
 }

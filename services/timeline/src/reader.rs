@@ -10,10 +10,10 @@ use crate::{
     fanout_on_read::{self, FetchDepth},
     graph::Graph,
     home_cache::{self, HomeCache, WAIT_MAX},
-    list::{HOME_MAX, List, Page, PageQuery, USER_MAX, VisibleEntry},
+    list::{HOME_MAX, List, Page, PageQuery, VisibleEntry},
     metrics::Metrics,
     store::{Head, Store},
-    viewer_relations::{ViewerRelations, Visibility},
+    viewer_relations::{TimelineKind, ViewerRelations},
 };
 
 /// The timeline reader.
@@ -60,13 +60,32 @@ impl Reader {
         Self { store, graph, homes, mode }
     }
 
-    /// Returns a page of a user timeline. One round trip.
-    pub(crate) async fn user(&self, author: UserId, query: &PageQuery) -> Result<Page, Error> {
-        let tails = self.store.tails(&[author], None).await?;
-        let entries = tails.into_iter().flat_map(|tail| tail.entries).collect();
-        let list = List::of_author(entries);
-        Ok(Page::new(query, list.unfiltered(query))
-            .with_older_than(query, list.oldest_if_full(USER_MAX)))
+    /// Returns a page of a timeline.
+    pub(crate) async fn page(
+        &self,
+        reader: UserId,
+        kind: TimelineKind,
+        query: &PageQuery,
+    ) -> Result<Page, Error> {
+        match kind {
+            TimelineKind::Home => self.home(reader, query).await,
+            TimelineKind::Friends => self.friends(reader, query).await,
+        }
+    }
+
+    /// Returns the authors whose posts a timeline shows, of any number. Reads the list of followings
+    /// or mutual followers, then makes one call of the relation service per 500 of them,
+    /// concurrently.
+    pub(crate) async fn authors(
+        &self,
+        reader: UserId,
+        kind: TimelineKind,
+    ) -> Result<Vec<UserId>, Error> {
+        let (mut authors, _) = self.visible_authors(reader, kind).await?;
+        if kind == TimelineKind::Home {
+            authors.push(reader);
+        }
+        Ok(authors)
     }
 
     /// Returns a page of a home timeline.
@@ -95,11 +114,8 @@ impl Reader {
     ///
     /// Blocked and muted authors are removed before the list is truncated to its maximum length, so
     /// their posts take no place in it.
-    pub(crate) async fn friends(&self, reader: UserId, query: &PageQuery) -> Result<Page, Error> {
-        let mut mutuals = self.graph.mutuals(reader).await?;
-        let mut viewer = ViewerRelations::new(reader, Visibility::Mutuals);
-        viewer.load(&self.graph, mutuals.clone()).await?;
-        mutuals.retain(|&author| viewer.is_author_visible(author));
+    async fn friends(&self, reader: UserId, query: &PageQuery) -> Result<Page, Error> {
+        let (mutuals, mut viewer) = self.visible_authors(reader, TimelineKind::Friends).await?;
         let count = query.size + 1;
         for depth in [FetchDepth::Tails, FetchDepth::Full] {
             let list = fanout_on_read::list(&self.store, &mutuals, depth).await?;
@@ -148,6 +164,23 @@ impl Reader {
         })
     }
 
+    // Returns the followings or mutual followers whose posts are visible, with the relations to all
+    // of them.
+    async fn visible_authors(
+        &self,
+        reader: UserId,
+        kind: TimelineKind,
+    ) -> Result<(Vec<UserId>, ViewerRelations), Error> {
+        let mut authors = match kind {
+            TimelineKind::Home => self.graph.followings(reader, 0).await?.authors,
+            TimelineKind::Friends => self.graph.mutuals(reader).await?,
+        };
+        let mut viewer = ViewerRelations::new(reader, kind);
+        viewer.load(&self.graph, authors.clone()).await?;
+        authors.retain(|&author| viewer.is_author_visible(author));
+        Ok((authors, viewer))
+    }
+
     // Collects a home timeline from the user timelines of all followings. Stores nothing.
     async fn fan_out_on_read(
         &self,
@@ -168,7 +201,7 @@ impl Reader {
         count: usize,
     ) -> Result<HomeWindow, Error> {
         let deadline = Instant::now() + WAIT_MAX;
-        let mut viewer = ViewerRelations::new(reader, Visibility::Followings);
+        let mut viewer = ViewerRelations::new(reader, TimelineKind::Home);
         // After a backfill, the cache has all follows that `viewer` may reflect.
         let (mut depth, mut is_backfilled, mut is_rebuilt) = (FetchDepth::Tails, false, false);
         // Reads of new entries, and counts, do not continue below the end of the cache.

@@ -14,7 +14,7 @@ use crate::{
     reader::Reader,
     store::Store,
     watch::Watch,
-    wire::{self, PageRequest, PageResponse},
+    wire::{self, Timeline},
 };
 
 type RpcResult<T> = Result<Response<T>, Status>;
@@ -27,19 +27,6 @@ pub(crate) struct Rpc {
     pub(crate) metrics: Metrics,
 }
 
-// Builds a page request from the request of any timeline.
-macro_rules! page_request {
-    ($timeline:expr, $request:expr) => {
-        PageRequest {
-            timeline: $timeline,
-            user_id: $request.user_id,
-            page_size: $request.page_size,
-            page_token: &$request.page_token,
-            since_token: &$request.since_token,
-        }
-    };
-}
-
 impl Rpc {
     fn reject(&self, error: Error) -> Status {
         let status = Status::from(error);
@@ -47,26 +34,26 @@ impl Rpc {
         status
     }
 
-    async fn user_page(&self, request: &PageRequest<'_>) -> Result<PageResponse, Error> {
-        let (user, query) = request.decode()?;
-        Ok(request.encode(user, self.reader.user(user, &query).await?))
+    async fn page(
+        &self,
+        request: &pb::GetTimelineRequest,
+    ) -> Result<pb::GetTimelineResponse, Error> {
+        let (timeline, query) = Timeline::with_query(request)?;
+        let page = self.reader.page(timeline.reader, timeline.kind, &query).await?;
+        Ok(timeline.page(&request.since_token, page))
     }
 
-    async fn home_page(&self, request: &PageRequest<'_>) -> Result<PageResponse, Error> {
-        let (user, query) = request.decode()?;
-        Ok(request.encode(user, self.reader.home(user, &query).await?))
-    }
-
-    async fn friends_page(&self, request: &PageRequest<'_>) -> Result<PageResponse, Error> {
-        let (user, query) = request.decode()?;
-        Ok(request.encode(user, self.reader.friends(user, &query).await?))
+    async fn authors(&self, request: &pb::ListAuthorsRequest) -> Result<Vec<u64>, Error> {
+        let Timeline { reader, kind } = Timeline::of_authors(request)?;
+        let authors = self.reader.authors(reader, kind).await?;
+        Ok(authors.into_iter().map(UserId::get).collect())
     }
 
     async fn count(&self, request: &pb::CountNewRequest) -> Result<u32, Error> {
-        let user = UserId::parse("user_id", request.user_id)?;
-        let since = wire::since(wire::HOME, user, &request.since_token)?;
+        let timeline = Timeline::home(request.user_id)?;
+        let since = timeline.since(&request.since_token)?;
         let query = PageQuery { size: HOME_MAX, cursor: None, since };
-        Ok(self.reader.count(user, &query).await? as u32)
+        Ok(self.reader.count(timeline.reader, &query).await? as u32)
     }
 }
 
@@ -84,54 +71,21 @@ impl TimelineService for Rpc {
         Ok(Response::new(pb::DeliverResponse {}))
     }
 
-    async fn get_user_timeline(
+    async fn get_timeline(
         &self,
-        request: Request<pb::GetUserTimelineRequest>,
-    ) -> RpcResult<pb::GetUserTimelineResponse> {
-        let request = request.into_inner();
-        let page = self.user_page(&page_request!("GetUserTimeline", request)).await;
-        let PageResponse { entries, next_page_token, since_token, older_than_id, .. } =
-            page.map_err(|error| self.reject(error))?;
-        Ok(Response::new(pb::GetUserTimelineResponse {
-            entries,
-            next_page_token,
-            since_token,
-            older_than_id,
-        }))
+        request: Request<pb::GetTimelineRequest>,
+    ) -> RpcResult<pb::GetTimelineResponse> {
+        let page = self.page(&request.into_inner()).await;
+        Ok(Response::new(page.map_err(|error| self.reject(error))?))
     }
 
-    async fn get_home_timeline(
+    async fn list_authors(
         &self,
-        request: Request<pb::GetHomeTimelineRequest>,
-    ) -> RpcResult<pb::GetHomeTimelineResponse> {
-        let request = request.into_inner();
-        let page = self.home_page(&page_request!(wire::HOME, request)).await;
-        let PageResponse { entries, next_page_token, since_token, older_than_id, relations } =
-            page.map_err(|error| self.reject(error))?;
-        Ok(Response::new(pb::GetHomeTimelineResponse {
-            entries,
-            next_page_token,
-            since_token,
-            older_than_id,
-            relations,
-        }))
-    }
-
-    async fn get_friends_timeline(
-        &self,
-        request: Request<pb::GetFriendsTimelineRequest>,
-    ) -> RpcResult<pb::GetFriendsTimelineResponse> {
-        let request = request.into_inner();
-        let page = self.friends_page(&page_request!("GetFriendsTimeline", request)).await;
-        let PageResponse { entries, next_page_token, since_token, older_than_id, relations } =
-            page.map_err(|error| self.reject(error))?;
-        Ok(Response::new(pb::GetFriendsTimelineResponse {
-            entries,
-            next_page_token,
-            since_token,
-            relations,
-            older_than_id,
-        }))
+        request: Request<pb::ListAuthorsRequest>,
+    ) -> RpcResult<pb::ListAuthorsResponse> {
+        let author_ids = self.authors(&request.into_inner()).await;
+        let author_ids = author_ids.map_err(|error| self.reject(error))?;
+        Ok(Response::new(pb::ListAuthorsResponse { author_ids }))
     }
 
     async fn count_new(
@@ -152,14 +106,14 @@ impl TimelineService for Rpc {
     ) -> RpcResult<Self::WatchHomeTimelineStream> {
         let request = request.into_inner();
         let begin = || {
-            let user = UserId::parse("user_id", request.user_id)?;
-            Ok((user, wire::since(wire::HOME, user, &request.since_token)?))
+            let timeline = Timeline::home(request.user_id)?;
+            Ok((timeline, timeline.since(&request.since_token)?))
         };
-        let (user, since) = begin().map_err(|error| self.reject(error))?;
+        let (timeline, since) = begin().map_err(|error| self.reject(error))?;
         chassis::context::watch().inspect_err(|status| self.metrics.rejected(status.code()))?;
-        let watch = Watch::new(self.reader.clone(), self.store.clone(), user, since);
+        let watch = Watch::new(self.reader.clone(), self.store.clone(), timeline.reader, since);
         let metrics = self.metrics.clone();
-        let updates = watch.pages().map_ok(move |page| wire::updates(user, page));
+        let updates = watch.pages().map_ok(move |page| timeline.updates(page));
         let updates = updates.map_err(move |error| {
             let status = Status::from(error);
             metrics.rejected(status.code());

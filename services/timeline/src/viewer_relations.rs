@@ -12,27 +12,27 @@ use crate::{
     list::VisibleEntry,
 };
 
-/// The visibility rule of a timeline: whose posts it shows.
+/// Which timeline of a viewer: whose posts it shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Visibility {
+pub(crate) enum TimelineKind {
     /// Posts of the viewer's followings and of the viewer.
-    Followings,
+    Home,
     /// Posts of users who follow the viewer and whom the viewer follows.
-    Mutuals,
+    Friends,
 }
 
 /// The relations that one read has loaded.
 #[derive(Debug)]
 pub(crate) struct ViewerRelations {
     pub(crate) reader: UserId,
-    visibility: Visibility,
+    kind: TimelineKind,
     relations: IdMap<UserId, ViewerRelation>,
     version: Option<u64>,
 }
 
 impl ViewerRelations {
-    pub(crate) fn new(reader: UserId, visibility: Visibility) -> Self {
-        Self { reader, visibility, relations: IdMap::default(), version: None }
+    pub(crate) fn new(reader: UserId, kind: TimelineKind) -> Self {
+        Self { reader, kind, relations: IdMap::default(), version: None }
     }
 
     /// Loads the relations to authors that are not loaded yet. Makes no call if all are, except the
@@ -64,13 +64,13 @@ impl ViewerRelations {
     pub(crate) fn is_author_visible(&self, author: UserId) -> bool {
         // Home timelines include the viewer's own posts; friends timelines do not.
         if author == self.reader {
-            return self.visibility == Visibility::Followings;
+            return self.kind == TimelineKind::Home;
         }
         let relation =
             self.relations.get(&author).filter(|relation| !relation.is_blocked_or_muted());
-        relation.is_some_and(|relation| match self.visibility {
-            Visibility::Followings => relation.is_followed(),
-            Visibility::Mutuals => relation.is_mutual(),
+        relation.is_some_and(|relation| match self.kind {
+            TimelineKind::Home => relation.is_followed(),
+            TimelineKind::Friends => relation.is_mutual(),
         })
     }
 

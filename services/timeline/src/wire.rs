@@ -1,85 +1,102 @@
 //! Conversion between wire types and domain types, with validation of requests.
 
-use microblog_domain::{
-    BATCH_MAX, FieldErrors, Invalid, PageSize, PostId, Scope, TokenError, UserId,
-};
-use microblog_proto::{relation, timeline as pb};
+use microblog_domain::{BATCH_MAX, FieldErrors, Invalid, PageSize, PostId, Scope, UserId};
+use microblog_proto::timeline as pb;
 
 use crate::{
     cursor::{PageCursor, SeenPosts},
     entry::Entry,
     error::Error,
     list::{Page, PageQuery, VisibleEntry},
+    viewer_relations::TimelineKind,
 };
 
-/// A page request of any timeline.
-pub(crate) struct PageRequest<'a> {
-    /// The method name: the scope of tokens.
-    pub(crate) timeline: &'static str,
-    pub(crate) user_id: u64,
-    pub(crate) page_size: i32,
-    pub(crate) page_token: &'a str,
-    pub(crate) since_token: &'a str,
+/// The timeline of a request: its reader and kind. Also the scope of tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeline {
+    pub(crate) reader: UserId,
+    pub(crate) kind: TimelineKind,
 }
 
-/// A page response of any timeline.
-pub(crate) struct PageResponse {
-    pub(crate) entries: Vec<pb::Entry>,
-    pub(crate) next_page_token: String,
-    pub(crate) since_token: String,
-    pub(crate) older_than_id: u64,
-    pub(crate) relations: Vec<relation::Relation>,
-}
-
-impl PageRequest<'_> {
-    /// Decodes the user and the page query.
-    pub(crate) fn decode(&self) -> Result<(UserId, PageQuery), Error> {
-        let mut fields = FieldErrors::default();
-        let user = fields.read(UserId::parse("user_id", self.user_id));
-        let size = fields.read(PageSize::parse(self.page_size));
-        let (user, size) = fields.finish(user.zip(size)).map_err(Error::Invalid)?;
-        let size = size.get();
-        let since = since(self.timeline, user, self.since_token)?;
-        let cursor = PageCursor::from_token(self.page_scope(user), self.page_token);
-        let cursor = cursor.map_err(|error| Error::Token { field: "page_token", error })?;
-        Ok((user, PageQuery { size, cursor, since }))
+impl Timeline {
+    /// Decodes the home timeline of a reader.
+    pub(crate) fn home(user_id: u64) -> Result<Self, Error> {
+        Ok(Self { reader: UserId::parse("user_id", user_id)?, kind: TimelineKind::Home })
     }
 
-    /// Encodes a page.
-    pub(crate) fn encode(&self, user: UserId, page: Page) -> PageResponse {
-        let next = page.next.as_ref().map(|cursor| cursor.token(self.page_scope(user)));
-        PageResponse {
+    /// Decodes a request for the authors of a timeline.
+    pub(crate) fn of_authors(request: &pb::ListAuthorsRequest) -> Result<Self, Error> {
+        let mut fields = FieldErrors::default();
+        let timeline = Self::read(&mut fields, request.user_id, request.kind);
+        fields.finish(timeline).map_err(Error::Invalid)
+    }
+
+    /// Decodes a request for a page.
+    pub(crate) fn with_query(request: &pb::GetTimelineRequest) -> Result<(Self, PageQuery), Error> {
+        let mut fields = FieldErrors::default();
+        let timeline = Self::read(&mut fields, request.user_id, request.kind);
+        let size = fields.read(PageSize::parse(request.page_size));
+        let (timeline, size) = fields.finish(timeline.zip(size)).map_err(Error::Invalid)?;
+        let since = timeline.since(&request.since_token)?;
+        let scope = timeline.page_scope(&request.since_token);
+        let cursor = PageCursor::from_token(scope, &request.page_token);
+        let cursor = cursor.map_err(|error| Error::Token { field: "page_token", error })?;
+        Ok((timeline, PageQuery { size: size.get(), cursor, since }))
+    }
+
+    fn read(fields: &mut FieldErrors, user_id: u64, kind: i32) -> Option<Self> {
+        let reader = fields.read(UserId::parse("user_id", user_id));
+        let kind = match pb::TimelineKind::try_from(kind) {
+            Ok(pb::TimelineKind::Home) => Ok(TimelineKind::Home),
+            Ok(pb::TimelineKind::Friends) => Ok(TimelineKind::Friends),
+            Ok(pb::TimelineKind::Unspecified) | Err(_) => {
+                Err(Invalid::new("kind", "must be HOME or FRIENDS"))
+            }
+        };
+        let (reader, kind) = reader.zip(fields.read(kind))?;
+        Some(Self { reader, kind })
+    }
+
+    /// Decodes a `since_token`.
+    pub(crate) fn since(self, since_token: &str) -> Result<Option<SeenPosts>, Error> {
+        let seen = SeenPosts::from_token(self.since_scope(), since_token);
+        seen.map_err(|error| Error::Token { field: "since_token", error })
+    }
+
+    /// Encodes a page. `since_token` is that of the request.
+    pub(crate) fn page(self, since_token: &str, page: Page) -> pb::GetTimelineResponse {
+        let next = page.next.as_ref().map(|cursor| cursor.token(self.page_scope(since_token)));
+        pb::GetTimelineResponse {
             next_page_token: next.unwrap_or_default(),
-            since_token: page.seen.token(seen_scope(self.timeline, user)),
+            since_token: page.seen.token(self.since_scope()),
             older_than_id: page.older_than.map_or(0, PostId::get),
             entries: entries(page.entries),
             relations: page.relations,
         }
     }
 
-    // A page token is valid for one timeline and `since_token`.
-    fn page_scope(&self, user: UserId) -> Scope {
-        Scope::new(self.timeline).with(user.get()).with_text(self.since_token)
+    /// Encodes a message of `WatchHomeTimeline`.
+    pub(crate) fn updates(self, page: Page) -> pb::WatchHomeTimelineResponse {
+        let since_token = page.seen.token(self.since_scope());
+        pb::WatchHomeTimelineResponse { entries: entries(page.entries), since_token }
     }
-}
 
-/// The token scope of the home timeline.
-pub(crate) const HOME: &str = "GetHomeTimeline";
+    // A page token is valid for one timeline and `since_token`.
+    fn page_scope(self, since_token: &str) -> Scope {
+        self.scope().with_text(since_token)
+    }
 
-/// Decodes a `since_token`.
-pub(crate) fn since(
-    timeline: &'static str,
-    user: UserId,
-    since_token: &str,
-) -> Result<Option<SeenPosts>, Error> {
-    let seen = SeenPosts::from_token(seen_scope(timeline, user), since_token);
-    seen.map_err(|error: TokenError| Error::Token { field: "since_token", error })
-}
+    fn since_scope(self) -> Scope {
+        self.scope().with_text("since")
+    }
 
-/// Encodes a message of `WatchHomeTimeline`.
-pub(crate) fn updates(user: UserId, page: Page) -> pb::WatchHomeTimelineResponse {
-    let since_token = page.seen.token(seen_scope(HOME, user));
-    pb::WatchHomeTimelineResponse { entries: entries(page.entries), since_token }
+    fn scope(self) -> Scope {
+        let kind = match self.kind {
+            TimelineKind::Home => pb::TimelineKind::Home,
+            TimelineKind::Friends => pb::TimelineKind::Friends,
+        };
+        Scope::new("GetTimeline").with(kind as u64).with(self.reader.get())
+    }
 }
 
 /// The most field violations in an error.
@@ -126,8 +143,4 @@ fn entries(shown: Vec<VisibleEntry>) -> Vec<pb::Entry> {
         stand_in_ids: suppressed.into_iter().map(|entry| entry.post.get()).collect(),
     };
     shown.into_iter().map(entry).collect()
-}
-
-fn seen_scope(timeline: &'static str, user: UserId) -> Scope {
-    Scope::new(timeline).with(user.get()).with_text("since")
 }

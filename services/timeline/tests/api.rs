@@ -6,13 +6,10 @@ mod support;
 
 use clap::Parser as _;
 use microblog_domain::UserId;
-use microblog_proto::{
-    relation::{self, RelationState},
-    timeline as pb,
-};
+use microblog_proto::relation::{self, RelationState};
 use microblog_relation::{Edge, Include, State, Targets};
 use microblog_testkit::{Topology, eventually};
-use support::{System, id, posts};
+use support::{System, id, pages::Timeline, posts};
 
 #[tokio::test]
 async fn a_post_reaches_its_author_and_followers() {
@@ -67,14 +64,8 @@ async fn a_page_has_the_viewers_relations_to_its_authors() {
         relations.iter().map(|one| (one.user_id, one.state())).collect::<Vec<_>>()
     };
     let home = async |page_size, page_token: &str| {
-        let page_token = page_token.to_owned();
-        let request = pb::GetHomeTimelineRequest {
-            user_id: bob,
-            page_size,
-            page_token,
-            ..Default::default()
-        };
-        system.client.clone().get_home_timeline(request).await.unwrap().into_inner()
+        let request = Timeline::Home.request(bob, page_size, page_token, "");
+        system.client.clone().get_timeline(request).await.unwrap().into_inner()
     };
     let page = home(0, "").await;
     assert_eq!(posts(&page.entries), [own, root]);
@@ -98,14 +89,37 @@ async fn a_page_has_the_viewers_relations_to_its_authors() {
     system.unfollow(alice, bob).await;
     let second = home(1, &first.next_page_token).await;
     assert_eq!(second.relations[0].state(), RelationState::Following);
-    let request = pb::GetFriendsTimelineRequest { user_id: bob, ..Default::default() };
+    let request = Timeline::Friends.request(bob, 0, "", "");
     let friends = async || {
-        let page = system.client.clone().get_friends_timeline(request.clone()).await.unwrap();
+        let page = system.client.clone().get_timeline(request.clone()).await.unwrap();
         states(&page.into_inner().relations)
     };
     assert_eq!(friends().await, []);
     system.follow(alice, bob).await;
     assert_eq!(friends().await, [of_alice]);
+}
+
+#[tokio::test]
+async fn the_authors_of_a_timeline_are_those_whose_posts_it_shows() {
+    let system = System::start(Topology::Single).await;
+    let [alice, bob, carol, dave, eve, frank] = [1, 2, 3, 4, 5, 6].map(id);
+    let authors = async |timeline: Timeline| timeline.authors(&system.client, bob).await.unwrap();
+    assert_eq!(authors(Timeline::Home).await, [bob], "the reader's own posts");
+    assert_eq!(authors(Timeline::Friends).await, [0; 0]);
+    for author in [alice, carol, dave, eve] {
+        system.follow(bob, author).await;
+        system.follow(author, bob).await;
+    }
+    system.follow(bob, frank).await;
+    assert_eq!(authors(Timeline::Home).await, [alice, bob, carol, dave, eve, frank]);
+    assert_eq!(authors(Timeline::Friends).await, [alice, carol, dave, eve]);
+    system.unfollow(carol, bob).await;
+    let request = relation::MuteRequest { user_id: bob, target_id: dave };
+    system.relation.clone().mute(request).await.unwrap();
+    let request = relation::BlockRequest { user_id: eve, target_id: bob };
+    system.relation.clone().block(request).await.unwrap();
+    assert_eq!(authors(Timeline::Home).await, [alice, bob, carol, frank]);
+    assert_eq!(authors(Timeline::Friends).await, [alice]);
 }
 
 #[tokio::test]

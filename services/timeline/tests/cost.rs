@@ -146,21 +146,6 @@ async fn a_home_read_takes_one_round_trip_and_one_more_with_pulled_authors() {
 }
 
 #[tokio::test]
-async fn a_user_timeline_read_takes_one_command() {
-    let apart = Isolated::start().await;
-    let (system, mut counter) = (&apart.system, apart.counter().await);
-    let alice = id(1);
-    let all: Vec<_> = (0..500).map(|_| delivery(post_id(alice), alice, 0)).collect();
-    deliver_all(&system.client, &all).await;
-    let page = async || {
-        let request = pb::GetUserTimelineRequest { user_id: alice, ..Default::default() };
-        let page = system.client.clone().get_user_timeline(request).await.unwrap();
-        assert_eq!(page.into_inner().entries.len(), 20);
-    };
-    assert_eq!(counter.cost(page).await, cost(1, &[("getrange", 1)]));
-}
-
-#[tokio::test]
 async fn a_delivery_takes_two_round_trips() {
     let apart = Isolated::start().await;
     let (system, mut counter) = (&apart.system, apart.counter().await);

@@ -160,13 +160,9 @@ async fn the_build_lease_of_a_dead_builder_expires() {
     all.truncate(800);
     let mut watched = Watched::new(&system).await;
     let mut client = system.client.clone();
-    let mut request = tonic::Request::new(microblog_proto::timeline::GetHomeTimelineRequest {
-        user_id: bob,
-        page_size: 200,
-        ..Default::default()
-    });
+    let mut request = tonic::Request::new(Timeline::Home.request(bob, 200, "", ""));
     request.set_timeout(PATIENCE);
-    let page = client.get_home_timeline(request).await.unwrap().into_inner();
+    let page = client.get_timeline(request).await.unwrap().into_inner();
     assert_eq!(posts(&page.entries), all[..200]);
     assert_eq!(watched.builds().await, 1);
     assert_eq!(Timeline::Home.whole(&system.client, bob, 200, "").await, all);

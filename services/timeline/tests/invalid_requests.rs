@@ -55,6 +55,7 @@ async fn invalid_read_fields_are_named() {
         for timeline in Timeline::ALL {
             let page = timeline.page(&client, user_id, 20, "", "").await;
             assert_invalid_fields(page, &["user_id"]);
+            assert_invalid_fields(timeline.authors(&client, user_id).await, &["user_id"]);
         }
         let since_token = String::new();
         let count = pb::CountNewRequest { user_id, since_token: since_token.clone() };
@@ -74,6 +75,15 @@ async fn invalid_read_fields_are_named() {
             );
         }
     }
+    for kind in [pb::TimelineKind::Unspecified.into(), 3, -1] {
+        let request = pb::ListAuthorsRequest { user_id: id(1), kind };
+        assert_invalid_fields(client.list_authors(request).await, &["kind"]);
+        let request = pb::ListAuthorsRequest { user_id: 0, kind };
+        assert_invalid_fields(client.list_authors(request).await, &["user_id", "kind"]);
+        let page = pb::GetTimelineRequest { kind, page_size: -1, ..Default::default() };
+        let fields = ["user_id", "kind", "page_size"];
+        assert_invalid_fields(client.get_timeline(page).await, &fields);
+    }
 }
 
 #[tokio::test]
@@ -82,9 +92,12 @@ async fn the_default_page_size_is_20_and_the_maximum_200() {
     let alice = id(1);
     let all: Vec<_> = (0..230).map(|_| delivery(post_id(alice), alice, 0)).collect();
     deliver(&system, all).await.unwrap();
-    for timeline in [Timeline::User, Timeline::Home] {
+    let bob = id(2);
+    system.follow(alice, bob).await;
+    system.follow(bob, alice).await;
+    for (timeline, reader) in [(Timeline::Friends, bob), (Timeline::Home, alice)] {
         for (page_size, expected) in [(0, 20), (1, 1), (200, 200), (201, 200), (i32::MAX, 200)] {
-            let page = timeline.page(&system.client, alice, page_size, "", "").await.unwrap();
+            let page = timeline.page(&system.client, reader, page_size, "", "").await.unwrap();
             assert_eq!(page.0.len(), expected);
         }
     }

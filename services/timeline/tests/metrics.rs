@@ -75,9 +75,9 @@ async fn the_service_exports_its_metrics() {
         let number = |name: &str| numbers.get(&format!("microblog.timeline.{name}")).copied();
         number("posts push") == Some(1.0)
             && number("deliveries") == Some(2.0)
-            && number("builds first true") == Some(2.0)
-            && number("builds follow true") == Some(1.0)
-            && number("refusals InvalidArgument") == Some(1.0)
+            && number("builds first_read true") == Some(2.0)
+            && number("builds backfill true") == Some(1.0)
+            && number("rejections InvalidArgument") == Some(1.0)
             && number("step.duration done false push") == Some(1.0)
             && number("job.duration push") == Some(1.0)
             && number("queue.depth") == Some(0.0)

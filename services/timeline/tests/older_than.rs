@@ -11,9 +11,9 @@ use microblog_testkit::{self as testkit, Topology::Single};
 use microblog_timeline::FanoutState;
 use support::{
     PATIENCE, System, delivery, entry, id,
-    pages::{deliver_all, is_newest_first},
+    pages::{Timeline, deliver_all, is_newest_first},
     post_id, posts,
-    queue::drained,
+    queue::{drained, published},
     relations::import,
 };
 
@@ -28,21 +28,23 @@ struct TimelineEnd {
     older_than: u64,
 }
 
-/// Returns a page of a home timeline.
-async fn home_page(system: &System, user_id: u64, size: i32, page_token: &str) -> HomePage {
-    let page_token = page_token.to_owned();
-    let request =
-        pb::GetHomeTimelineRequest { user_id, page_size: size, page_token, ..Default::default() };
-    system.client.clone().get_home_timeline(request).await.unwrap().into_inner()
+/// Returns a page of a timeline.
+async fn page(system: &System, of: Timeline, user_id: u64, size: i32, page_token: &str) -> Page {
+    let request = of.request(user_id, size, page_token, "");
+    system.client.clone().get_timeline(request).await.unwrap().into_inner()
 }
 
-type HomePage = pb::GetHomeTimelineResponse;
+async fn home_page(system: &System, user_id: u64, size: i32, page_token: &str) -> Page {
+    page(system, Timeline::Home, user_id, size, page_token).await
+}
 
-/// Reads a whole home timeline.
-async fn home(system: &System, user_id: u64, size: i32) -> TimelineEnd {
+type Page = pb::GetTimelineResponse;
+
+/// Reads a whole timeline.
+async fn whole(system: &System, of: Timeline, user_id: u64, size: i32) -> TimelineEnd {
     let (mut actual, mut token) = (Vec::new(), String::new());
     loop {
-        let page = home_page(system, user_id, size, &token).await;
+        let page = page(system, of, user_id, size, &token).await;
         actual.extend(posts(&page.entries));
         if page.next_page_token.is_empty() {
             assert!(is_newest_first(&actual), "a post shows twice");
@@ -53,20 +55,8 @@ async fn home(system: &System, user_id: u64, size: i32) -> TimelineEnd {
     }
 }
 
-async fn user(system: &System, user_id: u64, size: i32, since_token: &str) -> TimelineEnd {
-    let (mut actual, mut page_token) = (Vec::new(), String::new());
-    loop {
-        let since_token = since_token.to_owned();
-        let request =
-            pb::GetUserTimelineRequest { user_id, page_size: size, page_token, since_token };
-        let page = system.client.clone().get_user_timeline(request).await.unwrap().into_inner();
-        actual.extend(posts(&page.entries));
-        page_token = page.next_page_token;
-        if page_token.is_empty() {
-            return TimelineEnd { posts: actual, older_than: page.older_than_id };
-        }
-        assert_eq!(page.older_than_id, 0, "there is another page");
-    }
+async fn home(system: &System, user_id: u64, size: i32) -> TimelineEnd {
+    whole(system, Timeline::Home, user_id, size).await
 }
 
 /// Returns the expected result for posts, oldest first, in a timeline of `max` posts.
@@ -117,37 +107,31 @@ fn ids(deliveries: &[pb::Delivery]) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn an_authors_timeline_ends_at_its_thousandth_post() {
+async fn a_user_timeline_keeps_its_newest_thousand_posts_in_order() {
     let (system, alice) = (System::start_without_jobs(Single).await, id(1));
     let mut all = Vec::new();
+    let is_kept = async |all: &[u64]| {
+        let kept = published(&system.store, alice).await;
+        assert!(kept.len() >= USER_MAX.min(all.len()), "{} of {}", kept.len(), all.len());
+        assert_eq!(kept, newest(all, kept.len()).posts);
+    };
     for count in [USER_MAX - 1, 1, 1, 300] {
         let some = by_turns(&[alice], count);
         for some in some.chunks(500) {
             deliver_all(&system.client, some).await;
         }
         all.extend(ids(&some));
-        for size in [90, 200] {
-            assert_eq!(user(&system, alice, size, "").await, newest(&all, USER_MAX));
-        }
+        is_kept(&all).await;
     }
-    // Some come late, older than all others.
-    let late: Vec<_> = all[..50].iter().map(|post| delivery(post | 1, alice, 0)).collect();
+    // Some come late: between others, and older than all others.
+    let newer = |post: &u64| delivery(post | 1, alice, 0);
+    let late: Vec<_> = all[all.len() - 50..].iter().map(newer).collect();
     deliver_all(&system.client, &late).await;
-    assert_eq!(user(&system, alice, 200, "").await, newest(&all, USER_MAX));
-}
-
-#[tokio::test]
-async fn queries_for_new_posts_do_not_set_older_than() {
-    let (system, alice) = (System::start_without_jobs(Single).await, id(1));
-    system.post(alice).await;
-    let request = pb::GetUserTimelineRequest { user_id: alice, ..Default::default() };
-    let page = system.client.clone().get_user_timeline(request).await.unwrap().into_inner();
-    let all = by_turns(&[alice], USER_MAX + 1);
-    for some in all.chunks(500) {
-        deliver_all(&system.client, some).await;
-    }
-    let actual = user(&system, alice, 200, &page.since_token).await;
-    assert_eq!((actual.posts.len(), actual.older_than), (USER_MAX, 0));
+    all.extend(ids(&late));
+    is_kept(&all).await;
+    let late: Vec<_> = all[..50].iter().map(newer).collect();
+    deliver_all(&system.client, &late).await;
+    is_kept(&all).await;
 }
 
 #[tokio::test]
@@ -181,14 +165,8 @@ async fn a_home_timeline_ends_at_its_800th_post_visible_or_not() {
         assert!(!new.1.is_empty());
         let (mut token, mut older_than) = (new.1, 0);
         while !token.is_empty() {
-            let (page_token, since_token) = (token, since.clone());
-            let request = pb::GetHomeTimelineRequest {
-                user_id: bob,
-                page_size: 200,
-                page_token,
-                since_token,
-            };
-            let page = system.client.clone().get_home_timeline(request).await.unwrap().into_inner();
+            let request = Timeline::Home.request(bob, 200, &token, &since);
+            let page = system.client.clone().get_timeline(request).await.unwrap().into_inner();
             (token, older_than) = (page.next_page_token, page.older_than_id);
         }
         assert_eq!(older_than, 0, "queries for new posts do not set it");
@@ -297,25 +275,7 @@ async fn a_friends_timeline_ends_at_the_800th_post_of_visible_authors() {
         system.follow(bob, author).await;
         system.follow(author, bob).await;
     }
-    let friends = async |page_size| {
-        let (mut actual, mut page_token) = (Vec::new(), String::new());
-        loop {
-            let request = pb::GetFriendsTimelineRequest {
-                user_id: bob,
-                page_size,
-                page_token,
-                ..Default::default()
-            };
-            let page = system.client.clone().get_friends_timeline(request).await.unwrap();
-            let page = page.into_inner();
-            actual.extend(posts(&page.entries));
-            page_token = page.next_page_token;
-            if page_token.is_empty() {
-                return TimelineEnd { posts: actual, older_than: page.older_than_id };
-            }
-            assert_eq!(page.older_than_id, 0, "there is another page");
-        }
-    };
+    let friends = async |page_size| whole(&system, Timeline::Friends, bob, page_size).await;
     assert_eq!(friends(200).await, TimelineEnd { posts: Vec::new(), older_than: 0 });
     let mut seen = by_turns(&[alice, carol], HOME_MAX - 1);
     for some in seen.chunks(400) {

@@ -145,19 +145,24 @@ impl TieredStore {
         Ok(page)
     }
 
-    /// Returns up to `count` newest posts of some authors, merged, newest first, below a cursor.
-    /// Fewer only at the end, or where the archive is unavailable.
+    /// Returns up to `count` newest posts of some authors, merged, newest first, between two
+    /// cursors. Fewer only at the end, or where the archive is unavailable.
     pub async fn newest_of(
         &self,
         authors: &[UserId],
         before: Option<PostId>,
+        after: Option<PostId>,
         count: usize,
     ) -> Result<PostPage, Error> {
         let newest = self.store.newest_of_each(authors, before, count + 1).await?;
+        let is_wanted = |id: PostId| after.is_none_or(|after| id > after);
+        // Archived posts that are off the list are older than all posts on it.
+        let may_be_older =
+            |newest: &[u64]| newest.iter().copied().filter_map(PostId::new).all(is_wanted);
         let of_both = authors
             .iter()
             .zip(&newest)
-            .filter(|(_, newest)| newest.last() == Some(&ARCHIVE_MARKER));
+            .filter(|(_, newest)| newest.last() == Some(&ARCHIVE_MARKER) && may_be_older(newest));
         // The lowest id above which all of these authors' posts are in Redis.
         let mut known = None;
         let mut both: Vec<UserId> = Vec::new();
@@ -186,7 +191,8 @@ impl TieredStore {
         }
         ids.sort_unstable_by(|a, b| b.cmp(a));
         ids.dedup();
-        ids.retain(|id| cut.is_none_or(|cut| *id >= cut));
+        ids.retain(|&id| is_wanted(id) && cut.is_none_or(|cut| id >= cut));
+        let cut = cut.filter(|&cut| is_wanted(cut));
         let has_more = ids.len() > count || cut.is_some();
         ids.truncate(count);
         let next = ids.last().copied().or(cut).filter(|_| has_more);

@@ -18,9 +18,18 @@ on_both! { comments_of_an_account_are_listed_in_either_tier }
 const AUTHORS: [u64; 3] = [id(1), id(2), id(3)];
 
 async fn page(system: &System, before_id: u64, size: i32) -> Result<(Vec<u64>, u64), Status> {
+    page_between(system, before_id, 0, size).await
+}
+
+async fn page_between(
+    system: &System,
+    before_id: u64,
+    after_id: u64,
+    page_size: i32,
+) -> Result<(Vec<u64>, u64), Status> {
     let author_ids = AUTHORS.to_vec();
     let request =
-        pb::ListAuthorsPostsRequest { author_ids, viewer_id: 0, page_size: size, before_id };
+        pb::ListAuthorsPostsRequest { author_ids, viewer_id: 0, page_size, before_id, after_id };
     let page = system.client.clone().list_authors_posts(request).await?.into_inner();
     Ok((page.posts.iter().map(|post| post.id).collect(), page.next_before_id))
 }
@@ -55,6 +64,15 @@ async fn pages_of_several_authors_stop_at_an_outage_and_continue() {
     assert_eq!(refusal.code(), Code::Unavailable);
     assert!(read.len() >= 4 && read.len() < 12, "{read:?}");
     assert_eq!(read, all[..read.len()], "no post above the cursor is missing");
+    // No archived post can be newer than this one.
+    assert_eq!(page_between(system, 0, all[8], 20).await.unwrap(), (all[..8].to_vec(), 0));
+    assert_eq!(
+        page_between(system, all[2], all[8], 2).await.unwrap(),
+        (all[3..5].to_vec(), all[4])
+    );
+    let (ids, next) = page_between(system, 0, all[30], 20).await.unwrap();
+    assert_eq!(ids, all[..ids.len()]);
+    assert!(ids.contains(&next), "archived posts may follow");
 
     archives.postgres().restart().await;
     eventually("the page has a next cursor", PATIENCE, async || {
@@ -67,6 +85,18 @@ async fn pages_of_several_authors_stop_at_an_outage_and_continue() {
         before = next;
     }
     assert_eq!(read, all);
+    for (after, count) in [(0, 1), (8, 3), (20, 7), (30, 50), (35, 4)] {
+        let (mut newer, mut before) = (Vec::new(), 0);
+        loop {
+            let (ids, next) = page_between(system, before, all[after], count).await.unwrap();
+            newer.extend(ids);
+            before = next;
+            if before == 0 {
+                break;
+            }
+        }
+        assert_eq!(newer, all[..after], "{count} a page");
+    }
 }
 
 fn is_of_first(post: u64) -> bool {

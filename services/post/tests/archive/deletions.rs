@@ -40,8 +40,12 @@ async fn is_gone(system: &System, post: u64, others: &[u64]) {
         let (mut found, mut before_id) = (Vec::new(), 0);
         loop {
             let author_ids = vec![AUTHOR];
-            let request =
-                pb::ListAuthorsPostsRequest { author_ids, viewer_id: 0, page_size, before_id };
+            let request = pb::ListAuthorsPostsRequest {
+                author_ids,
+                page_size,
+                before_id,
+                ..Default::default()
+            };
             let page = client().list_authors_posts(request).await.unwrap().into_inner();
             found.extend(page.posts.iter().map(|post| post.id));
             before_id = page.next_before_id;

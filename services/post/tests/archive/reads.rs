@@ -125,6 +125,7 @@ async fn of_authors(system: &System, authors: &[u64], below: u64, size: i32) -> 
             viewer_id: FAN,
             page_size: size,
             before_id,
+            ..Default::default()
         };
         let page = system.client.clone().list_authors_posts(request).await.unwrap().into_inner();
         posts.extend(page.posts);

@@ -63,7 +63,7 @@ async fn scroll_both(aging: &Aging, posts: &Posts, page_size: i32) {
     loop {
         let author_ids = vec![OTHER, AUTHOR];
         let request =
-            pb::ListAuthorsPostsRequest { author_ids, viewer_id: 0, page_size, before_id };
+            pb::ListAuthorsPostsRequest { author_ids, page_size, before_id, ..Default::default() };
         let page = aging.system.client.clone().list_authors_posts(request).await.unwrap();
         let page = page.into_inner();
         assert!(page.posts.iter().all(|post| before_id == 0 || post.id < before_id));

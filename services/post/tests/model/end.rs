@@ -113,7 +113,7 @@ impl Case {
     async fn scroll_authors(&self) -> Result<Vec<u64>, Error> {
         let (mut below, mut found) = (None, Vec::new());
         loop {
-            let newest = self.tiered.newest_of(&self.users, below, 3).await?;
+            let newest = self.tiered.newest_of(&self.users, below, None, 3).await?;
             assert!(newest.ids.len() == 3 || newest.next.is_none(), "{newest:?}");
             found.extend(newest.ids.iter().map(|id| id.get()));
             below = newest.next;

@@ -97,7 +97,7 @@ impl Reader {
         let count = 1 + any_below(6) as usize;
         let (mut below, mut found) = (None, Vec::new());
         loop {
-            let newest = self.tiered.newest_of(&users, below, count).await?;
+            let newest = self.tiered.newest_of(&users, below, None, count).await?;
             assert!(newest.ids.len() <= count);
             assert!(below.is_none() || newest.next < below, "{below:?} {newest:?}");
             found.extend(newest.ids.iter().map(|id| id.get()));
@@ -124,7 +124,7 @@ impl Reader {
         }
         for id in before.gone.iter().filter(|id| found.contains(&id.get())) {
             // A read during the deletion may find it; a later one must not.
-            let newest = self.tiered.newest_of(authors, None, 100).await?;
+            let newest = self.tiered.newest_of(authors, None, None, 100).await?;
             assert!(!newest.ids.contains(id), "{id} was deleted, and is listed");
         }
         Ok(())

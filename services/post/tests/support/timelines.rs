@@ -119,24 +119,17 @@ impl TimelineService for Timelines {
 
     // The post service calls nothing else.
 
-    async fn get_user_timeline(
+    async fn get_timeline(
         &self,
-        _: Request<timeline::GetUserTimelineRequest>,
-    ) -> Result<Response<timeline::GetUserTimelineResponse>, Status> {
+        _: Request<timeline::GetTimelineRequest>,
+    ) -> Result<Response<timeline::GetTimelineResponse>, Status> {
         Err(Status::unimplemented("never asked"))
     }
 
-    async fn get_home_timeline(
+    async fn list_authors(
         &self,
-        _: Request<timeline::GetHomeTimelineRequest>,
-    ) -> Result<Response<timeline::GetHomeTimelineResponse>, Status> {
-        Err(Status::unimplemented("never asked"))
-    }
-
-    async fn get_friends_timeline(
-        &self,
-        _: Request<timeline::GetFriendsTimelineRequest>,
-    ) -> Result<Response<timeline::GetFriendsTimelineResponse>, Status> {
+        _: Request<timeline::ListAuthorsRequest>,
+    ) -> Result<Response<timeline::ListAuthorsResponse>, Status> {
         Err(Status::unimplemented("never asked"))
     }
 

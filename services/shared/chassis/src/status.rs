@@ -36,12 +36,16 @@ pub fn bad_request(reason: ErrorReason, fields: impl IntoIterator<Item = Invalid
 
 /// Maps a page token error to INVALID_ARGUMENT for the field `page_token`.
 pub fn page_token(error: TokenError) -> Status {
+    token("page_token", error)
+}
+
+/// Maps a token error to INVALID_ARGUMENT for a field.
+pub fn token(field: &str, error: TokenError) -> Status {
     let reason = match error {
         TokenError::Invalid => ErrorReason::PageTokenInvalid,
         TokenError::Mismatch => ErrorReason::PageTokenMismatch,
     };
-    let field = Invalid::new("page_token", error.to_string());
-    bad_request(reason, [field])
+    bad_request(reason, [Invalid::new(field, error.to_string())])
 }
 
 /// Returns RESOURCE_EXHAUSTED with a retry delay (`RetryInfo`).

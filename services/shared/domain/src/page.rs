@@ -167,7 +167,7 @@ mod tests {
 
         #[test]
         fn page_token_of_any_length_round_trips(numbers: Vec<u64>) {
-            let scope = Scope::new("GetHomeTimeline").with_text("since");
+            let scope = Scope::new("GetTimeline").with_text("since");
             let token = scope.token_of(&numbers);
             prop_assert_eq!(scope.read_all(&token), Ok(Some(numbers.clone())));
             if numbers.len() != 2 {

@@ -196,8 +196,8 @@ local function unpushed(keys, args)
 end
 
 register('tl_push', push)
-register('tl_pull', add_pulled_author)
-register('tl_begin', begin_build)
+register('tl_add_pulled_author', add_pulled_author)
+register('tl_begin_build', begin_build)
 register('tl_replace', replace, 'allow-oom')
 register('tl_touch', touch, 'allow-oom')
-register('tl_unpushed', unpushed)
+register('tl_record_unpushed', unpushed)

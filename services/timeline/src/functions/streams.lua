@@ -28,5 +28,5 @@ local function create_group(keys, args)
   end
 end
 
-register('tl_listen', create_group, 'allow-oom')
+register('tl_create_group', create_group, 'allow-oom')
 register('tl_advance', advance, 'allow-oom')

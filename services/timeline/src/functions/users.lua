@@ -80,5 +80,5 @@ local function fanout_switch_due(keys, args)
 end
 
 register('tl_publish', publish)
-register('tl_cross', switch_fanout, 'allow-oom')
-register('tl_cross_due', fanout_switch_due, 'allow-oom')
+register('tl_switch_fanout', switch_fanout, 'allow-oom')
+register('tl_fanout_switch_due', fanout_switch_due, 'allow-oom')

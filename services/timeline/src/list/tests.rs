@@ -324,7 +324,8 @@ fn a_full_list_sets_older_than() {
         since: None,
     };
     let older_than = |list: &List, query: &PageQuery| {
-        let shown = list.unfiltered(query);
+        let window = list.window(query, query.size + 1).unwrap();
+        let shown = list.visible(&window, query, |_| true);
         Page::new(query, shown).with_older_than(query, list.oldest_if_full(HOME_MAX)).older_than
     };
     let list = list(101..=900);

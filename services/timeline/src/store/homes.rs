@@ -141,7 +141,7 @@ impl Store {
         user: UserId,
         replaced_edition: Option<u64>,
     ) -> Result<BuildLease, Error> {
-        let call = Call::new("tl_begin")
+        let call = Call::new("tl_begin_build")
             .key(keys::home(user))
             .key(keys::pulls(user))
             .arg(BUILD_MAX.as_secs())
@@ -210,7 +210,7 @@ impl Store {
     /// users. Returns the number of additions.
     pub async fn add_pulled_author(&self, author: UserId, users: &[UserId]) -> Result<u64, Error> {
         self.call_for_users(users, |users| {
-            let call = users.iter().fold(Call::new("tl_pull"), |call, &user| {
+            let call = users.iter().fold(Call::new("tl_add_pulled_author"), |call, &user| {
                 call.key(keys::home(user)).key(keys::pulls(user))
             });
             call.arg(&author.get().to_le_bytes()[..]).arg(HOME_TTL.as_secs())
@@ -223,7 +223,7 @@ impl Store {
     pub async fn record_unpushed(&self, duration: Duration) -> Result<(), Error> {
         let mut batch = Batch::new();
         for partition in Partition::all() {
-            let call = Call::new("tl_unpushed").key(keys::unpushed(partition));
+            let call = Call::new("tl_record_unpushed").key(keys::unpushed(partition));
             let call = call.arg(duration.as_millis() as u64);
             // Longer than the lifetime of any affected home timeline.
             batch.call(partition, call.arg(2 * HOME_TTL.as_secs()));

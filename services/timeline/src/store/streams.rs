@@ -86,7 +86,7 @@ impl Store {
 
     /// Creates the consumer group if needed. Returns a connection for blocking reads.
     pub(crate) async fn listen(&self, stream: &str) -> Result<Exclusive, Error> {
-        self.keyspace.call::<()>(Call::new("tl_listen").key(stream).arg(GROUP)).await?;
+        self.keyspace.call::<()>(Call::new("tl_create_group").key(stream).arg(GROUP)).await?;
         self.keyspace.exclusive(stream).await
     }
 

@@ -116,7 +116,7 @@ impl Store {
     /// Returns whether a switch of an author to fan-out on read must start, or restart after a
     /// timeout. If so, records its start.
     pub async fn is_fanout_switch_due(&self, author: UserId) -> Result<bool, Error> {
-        let call = Call::new("tl_cross_due")
+        let call = Call::new("tl_fanout_switch_due")
             .key(keys::user(author))
             .arg(FIRST_STEP_TIMEOUT.as_secs())
             .arg(SWITCH_TIMEOUT.as_secs());
@@ -131,7 +131,8 @@ impl Store {
         from: FanoutState,
         to: FanoutState,
     ) -> Result<FanoutState, Error> {
-        let call = Call::new("tl_cross").key(keys::user(author)).arg(from as u8).arg(to as u8);
+        let call =
+            Call::new("tl_switch_fanout").key(keys::user(author)).arg(from as u8).arg(to as u8);
         Ok(FanoutState::read(self.keyspace.call(call).await?))
     }
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use clap::Parser as _;
-use microblog_domain::{Partition, UserId};
+use microblog_domain::{Partition, PostId, UserId};
 use microblog_keyspace::{
     Batch, Keyspace, Library, decode,
     redis::{Value, cmd},
@@ -17,7 +17,7 @@ use crate::{
     Case,
     check::{Page, Scroll},
     history::{Action, Kind, Moment, Post, Span},
-    support::id,
+    support::{id, pages::Timeline},
 };
 
 /// The most attempts of a call.
@@ -201,6 +201,7 @@ impl Case {
                 self.history().home_was_read(owner, begin);
             }
         }
+        let page_size = if kind == Kind::User { pages[0].entries.len() } else { page_size };
         let scroll = Scroll { kind, owner, page_size, pages };
         // The model identifies users by their numbers.
         for entry in scroll.pages.iter().flat_map(|page| &page.entries) {
@@ -223,19 +224,42 @@ impl Case {
     ) -> Result<Pages, String> {
         let (user_id, page_size) = (id(owner as u64), size as i32);
         let (since_token, to) = (since.to_owned(), || self.client.clone());
-        macro_rules! read {
-            ($call:ident, $request:ident) => {{
-                let request = pb::$request { user_id, page_size, page_token, since_token };
-                let (page, _) = again!(to().$call(request.clone()));
-                page.map(|page| (page.entries, page.next_page_token, page.since_token))
-            }};
-        }
-        let page = match kind {
-            Kind::User => read!(get_user_timeline, GetUserTimelineRequest),
-            Kind::Home => read!(get_home_timeline, GetHomeTimelineRequest),
-            Kind::Friends => read!(get_friends_timeline, GetFriendsTimelineRequest),
+        let timeline = match kind {
+            // No call returns it; a page has all of it.
+            Kind::User => return Ok((self.published(user_id).await, String::new(), String::new())),
+            Kind::Home => pb::TimelineKind::Home,
+            Kind::Friends => pb::TimelineKind::Friends,
         };
+        let kind = timeline.into();
+        let request = pb::GetTimelineRequest { user_id, kind, page_size, page_token, since_token };
+        let (page, _) = again!(to().get_timeline(request.clone()));
+        let page = page.map(|page| (page.entries, page.next_page_token, page.since_token));
         page.map_err(text)
+    }
+
+    /// Returns the stored user timeline, newest first.
+    async fn published(&self, author: u64) -> Vec<pb::Entry> {
+        let tails = self.store.tails(&[UserId::new(author).unwrap()], None).await.unwrap();
+        let entry = |entry: microblog_timeline::Entry| pb::Entry {
+            post_id: entry.post.get(),
+            author_id: entry.author.get(),
+            root_id: entry.root.map_or(0, PostId::get),
+            stand_in_ids: Vec::new(),
+        };
+        tails.into_iter().flat_map(|tail| tail.entries).rev().map(entry).collect()
+    }
+
+    /// Returns the authors of a timeline by their ids, sorted.
+    pub(crate) async fn authors(
+        &self,
+        timeline: Timeline,
+        owner: usize,
+    ) -> Result<Vec<u64>, String> {
+        let user_id = id(owner as u64);
+        let (answer, _) = again!(async {
+            timeline.authors(&self.client, user_id).await.map(tonic::Response::new)
+        });
+        answer.map_err(text)
     }
 
     pub(crate) async fn count(&self, owner: usize, since: &str) -> Result<usize, String> {

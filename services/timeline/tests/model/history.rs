@@ -9,6 +9,8 @@ use std::{
     fmt,
 };
 
+use crate::support::id;
+
 /// A value of the counter.
 pub(crate) type Moment = u64;
 
@@ -130,6 +132,12 @@ impl View {
     /// Returns whether it may show a post, by author and time.
     pub(crate) fn may(&self, post: &Post) -> bool {
         self.sights[post.author].may && post.span.begin < self.span.end
+    }
+
+    /// Returns the ids of the authors whose posts are visible at every moment.
+    pub(crate) fn authors(&self) -> Vec<u64> {
+        let sights = self.sights.iter().enumerate();
+        sights.filter(|(_, sight)| sight.must).map(|(author, _)| id(author as u64)).collect()
     }
 
     /// Returns whether it must show a post, before suppression of reposts.

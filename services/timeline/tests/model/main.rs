@@ -73,6 +73,7 @@ struct Case {
     relation: RelationServiceClient<Channel>,
     relation_store: microblog_relation::Store,
     keyspace: Keyspace,
+    store: Store,
     history: Mutex<History>,
     has_failed: AtomicBool,
 }
@@ -84,6 +85,7 @@ impl Case {
             relation: system.relation.clone(),
             relation_store: calls::relation_store(&system.redis.url("relation")),
             keyspace: calls::keyspace(&system.config),
+            store: system.store.clone(),
             history: Mutex::new(History::new(USERS, is_direct)),
             has_failed: AtomicBool::new(false),
         }

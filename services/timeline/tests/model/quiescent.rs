@@ -7,6 +7,7 @@ use crate::{
     check::{Expected, expected},
     history::{Kind, Span},
     rng::Rng,
+    support::pages::Timeline,
 };
 
 /// Checks that each timeline is exactly as specified.
@@ -15,8 +16,32 @@ pub(crate) async fn all_is_as_expected(case: &Arc<Case>, rng: &mut Rng) -> Resul
         let size = rng.of(&[6, 20, 41, 41, 90, 200, 200, 200]);
         is_as_expected(case, Kind::Home, owner, size).await?;
         is_as_expected(case, rng.of(&[Kind::User, Kind::Friends]), owner, 60).await?;
+        let timeline = rng.of(&[Timeline::Home, Timeline::Friends]);
+        authors_are_as_expected(case, timeline, owner).await?;
     }
     Ok(())
+}
+
+async fn authors_are_as_expected(
+    case: &Arc<Case>,
+    timeline: Timeline,
+    owner: usize,
+) -> Result<(), String> {
+    let authors = case.authors(timeline, owner).await?;
+    let kind = match timeline {
+        Timeline::Home => Kind::Home,
+        Timeline::Friends => Kind::Friends,
+    };
+    let mut expected = {
+        let mut history = case.history();
+        let now = history.tick();
+        history.view(kind, owner, Span { begin: now, end: now }).authors()
+    };
+    expected.sort_unstable();
+    if authors == expected {
+        return Ok(());
+    }
+    Err(format!("authors of {timeline:?} of {owner}: {authors:?}, not {expected:?}"))
 }
 
 async fn is_as_expected(

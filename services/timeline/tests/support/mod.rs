@@ -25,6 +25,7 @@ use microblog_proto::{
 };
 use microblog_testkit as testkit;
 use microblog_timeline::{Config, Entry, Store};
+use pages::Timeline;
 use testkit::Topology;
 use tonic::{
     Code, Status,
@@ -137,9 +138,8 @@ impl System {
         page_token: &str,
         since_token: &str,
     ) -> Result<(Vec<pb::Entry>, String, String), Status> {
-        let (page_token, since_token) = (page_token.to_owned(), since_token.to_owned());
-        let request = pb::GetHomeTimelineRequest { user_id, page_size, page_token, since_token };
-        let page = self.client.clone().get_home_timeline(request).await?.into_inner();
+        let request = Timeline::Home.request(user_id, page_size, page_token, since_token);
+        let page = self.client.clone().get_timeline(request).await?.into_inner();
         Ok((page.entries, page.next_page_token, page.since_token))
     }
 

@@ -17,10 +17,9 @@ pub(crate) const OVER: Duration = Duration::from_secs(40);
 pub(crate) const UNKNOWN: [Code; 4] =
     [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled, Code::Unknown];
 
-/// One of the three timelines of a user.
+/// One of the two timelines of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timeline {
-    User,
     Home,
     Friends,
 }
@@ -29,7 +28,27 @@ pub(crate) enum Timeline {
 pub(crate) type Page = (Vec<pb::Entry>, String, String);
 
 impl Timeline {
-    pub(crate) const ALL: [Self; 3] = [Self::User, Self::Home, Self::Friends];
+    pub(crate) const ALL: [Self; 2] = [Self::Home, Self::Friends];
+
+    /// Returns the kind as requests have it.
+    pub(crate) fn kind(self) -> i32 {
+        match self {
+            Self::Home => pb::TimelineKind::Home.into(),
+            Self::Friends => pb::TimelineKind::Friends.into(),
+        }
+    }
+
+    /// Returns a request for a page.
+    pub(crate) fn request(
+        self,
+        user_id: u64,
+        page_size: i32,
+        page_token: &str,
+        since_token: &str,
+    ) -> pb::GetTimelineRequest {
+        let (page_token, since_token) = (page_token.to_owned(), since_token.to_owned());
+        pb::GetTimelineRequest { user_id, kind: self.kind(), page_size, page_token, since_token }
+    }
 
     /// Returns a page.
     pub(crate) async fn page(
@@ -40,22 +59,18 @@ impl Timeline {
         page_token: &str,
         since_token: &str,
     ) -> Result<Page, Status> {
-        let (page_token, since_token) = (page_token.to_owned(), since_token.to_owned());
-        let mut client = client.clone();
-        macro_rules! call {
-            ($call:ident, $request:ident) => {{
-                let request = pb::$request { user_id, page_size, page_token, since_token };
-                let mut request = Request::new(request);
-                request.set_timeout(DEADLINE);
-                let page = client.$call(request).await?.into_inner();
-                Ok((page.entries, page.next_page_token, page.since_token))
-            }};
-        }
-        match self {
-            Self::User => call!(get_user_timeline, GetUserTimelineRequest),
-            Self::Home => call!(get_home_timeline, GetHomeTimelineRequest),
-            Self::Friends => call!(get_friends_timeline, GetFriendsTimelineRequest),
-        }
+        let mut request = Request::new(self.request(user_id, page_size, page_token, since_token));
+        request.set_timeout(DEADLINE);
+        let page = client.clone().get_timeline(request).await?.into_inner();
+        Ok((page.entries, page.next_page_token, page.since_token))
+    }
+
+    /// Returns the authors, sorted by id.
+    pub(crate) async fn authors(self, client: &Client, user_id: u64) -> Result<Vec<u64>, Status> {
+        let request = pb::ListAuthorsRequest { user_id, kind: self.kind() };
+        let mut authors = client.clone().list_authors(request).await?.into_inner().author_ids;
+        authors.sort_unstable();
+        Ok(authors)
     }
 
     /// Returns the posts of all pages: those new since a token, or all.

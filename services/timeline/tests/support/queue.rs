@@ -1,4 +1,4 @@
-//! The content of the fan-out streams.
+//! The content of the fan-out streams and of stored timelines.
 
 use microblog_domain::UserId;
 use microblog_testkit::{
@@ -65,4 +65,19 @@ pub(crate) async fn stored(store: &Store, user: u64) -> Vec<u64> {
     })
     .await;
     entries.into_iter().map(|entry| entry.post.get()).collect()
+}
+
+/// Returns the stored posts of a user timeline, newest first.
+pub(crate) async fn published(store: &Store, author: u64) -> Vec<u64> {
+    let author = UserId::new(author).unwrap();
+    let mut entries = Vec::new();
+    testkit::eventually("the store answers", PATIENCE, async || {
+        let tails = store.tails(&[author], None).await;
+        tails.is_ok_and(|tails| {
+            entries = tails.into_iter().flat_map(|tail| tail.entries).collect();
+            true
+        })
+    })
+    .await;
+    entries.into_iter().rev().map(|entry| entry.post.get()).collect()
 }

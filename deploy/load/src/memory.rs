@@ -86,7 +86,7 @@ async fn measure(
     let accounts = users.ids.len() as u64;
     steps.end("accounts", accounts, store).await?;
     let follows = graph::follows(graph, &users.ids, &target).await?.outcome;
-    ensure!(follows.refused_limit == 0, "{} follows were rejected", follows.refused_limit);
+    ensure!(follows.rejected_limit == 0, "{} follows were rejected", follows.rejected_limit);
     steps.end("follows, on both sides", follows.created, store).await?;
 
     baseline::write(store, graph, &users.ids).await?;

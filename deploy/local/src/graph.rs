@@ -182,10 +182,10 @@ fn sum(a: ImportFollowsResponse, b: ImportFollowsResponse) -> ImportFollowsRespo
     ImportFollowsResponse {
         created: a.created + b.created,
         unchanged: a.unchanged + b.unchanged,
-        refused_self: a.refused_self + b.refused_self,
-        refused_blocked: a.refused_blocked + b.refused_blocked,
-        refused_limit: a.refused_limit + b.refused_limit,
-        refused_forgotten: a.refused_forgotten + b.refused_forgotten,
+        rejected_self: a.rejected_self + b.rejected_self,
+        rejected_blocked: a.rejected_blocked + b.rejected_blocked,
+        rejected_limit: a.rejected_limit + b.rejected_limit,
+        rejected_forgotten: a.rejected_forgotten + b.rejected_forgotten,
     }
 }
 

@@ -64,10 +64,10 @@ fn report(list: &EdgeList, users: &Users, follows: &Follows) {
         HumanCount(outcome.unchanged)
     );
     for (count, reason) in [
-        (list.self_follows + outcome.refused_self, "self-follow"),
-        (outcome.refused_blocked, "one has blocked the other"),
-        (outcome.refused_limit, "the follower has reached the limit"),
-        (outcome.refused_forgotten, "account deleted"),
+        (list.self_follows + outcome.rejected_self, "self-follow"),
+        (outcome.rejected_blocked, "one has blocked the other"),
+        (outcome.rejected_limit, "the follower has reached the limit"),
+        (outcome.rejected_forgotten, "account deleted"),
         (follows.dropped, "account could not be created"),
     ] {
         if count > 0 {

@@ -5,7 +5,7 @@ use microblog_chassis::status;
 use microblog_domain::{FieldErrors, Invalid, UserId};
 use microblog_proto::{
     gateway::{self, ListedUser},
-    relation::{self, Edge, FollowOrder},
+    relation::{self, Edge, EdgeList, FollowOrder},
 };
 use tonic::Status;
 
@@ -29,7 +29,7 @@ pub(crate) async fn view_following(
     let gateway::ViewFollowingRequest { user, page_size, page_token, order } = request;
     let order = FollowOrder::try_from(order);
     let order = order.map_err(|_| Invalid::new("order", "must be one of the orders"));
-    let list = order.map(|order| move |user| AccountList::Following(user, order));
+    let list = order.map(|order| move |user| AccountList::following(user, order));
     let page = view_list(gateway, list, token, user, page_size, page_token).await?;
     let Page { entries: users, next_page_token } = page;
     Ok(gateway::ViewFollowingResponse { users, next_page_token })
@@ -45,7 +45,7 @@ pub(crate) async fn view_followers(
     let page = if not_followed_back {
         view_not_followed_back(gateway, token, user, page_size, page_token).await?
     } else {
-        let list = Ok(AccountList::Followers);
+        let list = Ok(|user| AccountList::of(EdgeList::Followers, user));
         view_list(gateway, list, token, user, page_size, page_token).await?
     };
     let Page { entries: users, next_page_token } = page;
@@ -59,7 +59,7 @@ pub(crate) async fn view_mutuals(
     request: gateway::ViewMutualsRequest,
 ) -> Result<gateway::ViewMutualsResponse, Status> {
     let gateway::ViewMutualsRequest { user, page_size, page_token } = request;
-    let list = Ok(AccountList::Mutuals);
+    let list = Ok(|user| AccountList::of(EdgeList::Mutuals, user));
     let page = view_list(gateway, list, token, user, page_size, page_token).await?;
     let Page { entries: users, next_page_token } = page;
     Ok(gateway::ViewMutualsResponse { users, next_page_token })
@@ -73,7 +73,7 @@ pub(crate) async fn view_common_following(
     request: gateway::ViewCommonFollowingRequest,
 ) -> Result<gateway::ViewCommonFollowingResponse, Status> {
     let gateway::ViewCommonFollowingRequest { user, page_size, page_token } = request;
-    let list = AccountList::CommonFollowing;
+    let list = EdgeList::CommonFollowing;
     let page = view_shared_list(gateway, list, token, user, page_size, page_token).await?;
     let Page { entries: users, next_page_token } = page;
     Ok(gateway::ViewCommonFollowingResponse { users, next_page_token })
@@ -86,7 +86,7 @@ pub(crate) async fn view_followers_i_follow(
     request: gateway::ViewFollowersIFollowRequest,
 ) -> Result<gateway::ViewFollowersIFollowResponse, Status> {
     let gateway::ViewFollowersIFollowRequest { user, page_size, page_token } = request;
-    let list = AccountList::FollowersIFollow;
+    let list = EdgeList::FollowersIFollow;
     let page = view_shared_list(gateway, list, token, user, page_size, page_token).await?;
     let Page { entries: users, next_page_token } = page;
     Ok(gateway::ViewFollowersIFollowResponse { users, next_page_token })
@@ -99,7 +99,7 @@ pub(crate) async fn view_blocks(
     request: gateway::ViewBlocksRequest,
 ) -> Result<gateway::ViewBlocksResponse, Status> {
     let gateway::ViewBlocksRequest { page_size, page_token } = request;
-    let list = AccountList::Blocks;
+    let list = EdgeList::Blocks;
     let page = view_own_list(gateway, list, token, page_size, page_token).await?;
     let Page { entries: users, next_page_token } = page;
     Ok(gateway::ViewBlocksResponse { users, next_page_token })
@@ -112,7 +112,7 @@ pub(crate) async fn view_mutes(
     request: gateway::ViewMutesRequest,
 ) -> Result<gateway::ViewMutesResponse, Status> {
     let gateway::ViewMutesRequest { page_size, page_token } = request;
-    let page = view_own_list(gateway, AccountList::Mutes, token, page_size, page_token).await?;
+    let page = view_own_list(gateway, EdgeList::Mutes, token, page_size, page_token).await?;
     let Page { entries: users, next_page_token } = page;
     Ok(gateway::ViewMutesResponse { users, next_page_token })
 }
@@ -144,8 +144,8 @@ async fn view_list(
 }
 
 /// Shows the followers of the viewer that the viewer does not follow. 4 calls for a page that one
-/// skeleton fills: user.Authenticate (∥ user.GetUserByName, by name), then relation.ListFollowers,
-/// then user.BatchGetUsers ∥ relation.BatchGetRelations. Each of up to 4 further skeletons costs up
+/// skeleton fills: user.Authenticate (∥ user.GetUserByName, by name), then relation.ListEdges, then
+/// user.BatchGetUsers ∥ relation.BatchGetRelations. Each of up to 4 further skeletons costs up
 /// to 3 more: up to 17.
 async fn view_not_followed_back(
     gateway: &Gateway,
@@ -161,7 +161,8 @@ async fn view_not_followed_back(
         let problem = "is only for the viewer's own followers";
         return Err(status::invalid([Invalid::new("not_followed_back", problem)]));
     }
-    view_page(gateway, AccountList::NotFollowedBack(owner), ViewContext::new(viewer), page).await
+    let list = AccountList::of(EdgeList::FollowersNotFollowedBack, owner);
+    view_page(gateway, list, ViewContext::new(viewer), page).await
 }
 
 /// Shows a list that depends on an account and the viewer. 5 calls for a page that one skeleton
@@ -170,7 +171,7 @@ async fn view_not_followed_back(
 /// more: up to 17.
 async fn view_shared_list(
     gateway: &Gateway,
-    list: fn(UserId, UserId) -> AccountList,
+    list: EdgeList,
     token: Token,
     user: Option<gateway::UserRef>,
     page_size: i32,
@@ -179,7 +180,8 @@ async fn view_shared_list(
     let (user, page) = parse(user, page_size, page_token)?;
     let (viewer, owner) = viewer_and_account(gateway, authenticate(gateway, token), &user).await?;
     let context = ViewContext::new(Some(viewer)).with_subject(Subject::ListOwner(owner.get()));
-    view_page(gateway, list(viewer, owner), context, page).await
+    let list = AccountList { viewer: Some(viewer), ..AccountList::of(list, owner) };
+    view_page(gateway, list, context, page).await
 }
 
 /// Shows a list that only its owner sees. 4 calls for a page that one skeleton fills:
@@ -187,14 +189,15 @@ async fn view_shared_list(
 /// up to 4 further skeletons costs up to 3 more: up to 16.
 async fn view_own_list(
     gateway: &Gateway,
-    list: fn(UserId) -> AccountList,
+    list: EdgeList,
     token: Token,
     page_size: i32,
     page_token: String,
 ) -> Result<Page<ListedUser>, Status> {
     let page = PageRequest::parse_only(page_size, page_token)?;
     let viewer = authenticate(gateway, token).await?;
-    view_page(gateway, list(viewer), ViewContext::new(Some(viewer)), page).await
+    let list = AccountList { viewer: Some(viewer), ..AccountList::of(list, viewer) };
+    view_page(gateway, list, ViewContext::new(Some(viewer)), page).await
 }
 
 fn parse(
@@ -219,23 +222,13 @@ async fn view_page(
 
 /// A list of accounts in the relation service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AccountList {
-    /// The accounts that an account follows, in this order.
-    Following(UserId, FollowOrder),
-    /// The followers of an account.
-    Followers(UserId),
-    /// The followers that the account does not follow.
-    NotFollowedBack(UserId),
-    /// The accounts that follow an account and are followed by it.
-    Mutuals(UserId),
-    /// The accounts that both the viewer (first) and an account follow, by the viewer's follows.
-    CommonFollowing(UserId, UserId),
-    /// The followers of an account (second) that the viewer (first) follows.
-    FollowersIFollow(UserId, UserId),
-    /// The accounts that the viewer blocks.
-    Blocks(UserId),
-    /// The accounts that the viewer mutes.
-    Mutes(UserId),
+struct AccountList {
+    list: EdgeList,
+    /// The account with the list.
+    owner: UserId,
+    /// The viewer, if the list depends on the viewer or is private.
+    viewer: Option<UserId>,
+    order: FollowOrder,
 }
 
 impl Listing for AccountList {
@@ -249,13 +242,19 @@ impl Listing for AccountList {
         size: usize,
         page_token: String,
     ) -> Result<Skeleton<AccountEntry>, Status> {
-        // The name of the account's field differs between the relation service's requests.
-        const FIELDS: errors::Fields =
-            &[("user_id", "user"), ("other_id", "user"), ("page_token", "page_token")];
-        let page = self.edges(gateway, size as i32, page_token).await;
-        let (edges, next) = page.map_err(|status| errors::map(status, FIELDS))?;
+        const FIELDS: errors::Fields = &[("user_id", "user"), ("page_token", "page_token")];
+        let request = relation::ListEdgesRequest {
+            user_id: self.owner.get(),
+            list: self.list.into(),
+            viewer_id: self.viewer.map_or(0, UserId::get),
+            page_size: size as i32,
+            page_token,
+            newer_than_version: 0,
+            order: self.order.into(),
+        };
+        let page = errors::reply(gateway.peers.relation().list_edges(request).await, FIELDS)?;
         let entry = |edge: Edge| AccountEntry { user_id: edge.user_id, since: edge.since };
-        Ok(Skeleton::new(edges.into_iter().map(entry).collect(), next))
+        Ok(Skeleton::new(page.edges.into_iter().map(entry).collect(), page.next_page_token))
     }
 
     async fn hydrate(
@@ -269,64 +268,28 @@ impl Listing for AccountList {
 }
 
 impl AccountList {
+    /// Returns a list of an account, newest first.
+    fn of(list: EdgeList, owner: UserId) -> Self {
+        Self { list, owner, viewer: None, order: FollowOrder::Unspecified }
+    }
+
+    /// Returns the accounts that an account follows, in this order.
+    fn following(owner: UserId, order: FollowOrder) -> Self {
+        Self { order, ..Self::of(EdgeList::Following, owner) }
+    }
+
     /// Returns what happens to blocked accounts: viewers need their own blocks and mutes to undo
     /// them.
     fn blocked_accounts(self) -> BlockedAccounts {
-        match self {
-            Self::Blocks(_) | Self::Mutes(_) => BlockedAccounts::Shown,
-            Self::Following(..)
-            | Self::Followers(_)
-            | Self::NotFollowedBack(_)
-            | Self::Mutuals(_)
-            | Self::CommonFollowing(..)
-            | Self::FollowersIFollow(..) => BlockedAccounts::Omitted,
+        match self.list {
+            EdgeList::Blocks | EdgeList::Mutes => BlockedAccounts::Shown,
+            EdgeList::Unspecified
+            | EdgeList::Following
+            | EdgeList::Followers
+            | EdgeList::FollowersNotFollowedBack
+            | EdgeList::Mutuals
+            | EdgeList::CommonFollowing
+            | EdgeList::FollowersIFollow => BlockedAccounts::Omitted,
         }
-    }
-
-    /// Returns a page of the list, and the token of the next page.
-    async fn edges(
-        self,
-        gateway: &Gateway,
-        page_size: i32,
-        page_token: String,
-    ) -> Result<(Vec<Edge>, String), Status> {
-        let client = gateway.peers.relation();
-        // The messages of the lists have the same fields, but different types.
-        macro_rules! list {
-            ($method:ident, $request:ident { $($field:ident: $value:expr),* }) => {{
-                let request = relation::$request { $($field: $value,)* page_size, page_token };
-                let response = client.$method(request).await?.into_inner();
-                (response.edges, response.next_page_token)
-            }};
-        }
-        Ok(match self {
-            Self::Following(user, order) => list!(
-                list_following,
-                ListFollowingRequest {
-                    user_id: user.get(),
-                    newer_than_version: 0,
-                    order: order.into()
-                }
-            ),
-            Self::Followers(user) => list!(
-                list_followers,
-                ListFollowersRequest { user_id: user.get(), not_followed_back: false }
-            ),
-            Self::NotFollowedBack(user) => list!(
-                list_followers,
-                ListFollowersRequest { user_id: user.get(), not_followed_back: true }
-            ),
-            Self::Mutuals(user) => list!(list_mutuals, ListMutualsRequest { user_id: user.get() }),
-            Self::CommonFollowing(viewer, other) => list!(
-                list_common_following,
-                ListCommonFollowingRequest { user_id: viewer.get(), other_id: other.get() }
-            ),
-            Self::FollowersIFollow(viewer, user) => list!(
-                list_followers_i_follow,
-                ListFollowersIFollowRequest { user_id: user.get(), viewer_id: viewer.get() }
-            ),
-            Self::Blocks(viewer) => list!(list_blocks, ListBlocksRequest { user_id: viewer.get() }),
-            Self::Mutes(viewer) => list!(list_mutes, ListMutesRequest { user_id: viewer.get() }),
-        })
     }
 }

@@ -4,7 +4,7 @@ use microblog_chassis::status;
 use microblog_domain::UserId;
 use microblog_proto::{
     gateway, post,
-    relation::{self, Relation, RelationState},
+    relation::{self, EdgeList, Relation, RelationState},
     user,
 };
 use tonic::Status;
@@ -106,9 +106,9 @@ struct ViewerRelations {
 }
 
 /// Returns the viewer's relations to an account. No call for an anonymous viewer; otherwise
-/// relation.GetRelation ∥ relation.CountCommonFollowing ∥ relation.CountFollowersIFollow (not for
-/// the viewer's own account), then user.BatchGetUsers ∥ relation.BatchGetRelations (not if the
-/// viewer follows none of the account's followers).
+/// relation.GetRelation ∥ relation.CountEdges ∥ relation.CountEdges (only one for the viewer's own
+/// account), then user.BatchGetUsers ∥ relation.BatchGetRelations (not if the viewer follows none of
+/// the account's followers).
 async fn viewer_relations(
     gateway: &Gateway,
     viewer: Option<UserId>,
@@ -119,23 +119,25 @@ async fn viewer_relations(
         let relation = Relation { user_id: user.get(), state, ..Relation::default() };
         return Ok(ViewerRelations { relation, ..ViewerRelations::default() });
     };
-    let client = gateway.peers.relation();
-    let (viewer_id, other_id) = (viewer.get(), user.get());
+    let request = relation::GetRelationRequest { viewer_id: viewer.get(), target_id: user.get() };
+    let followers = async {
+        if viewer == user {
+            return Ok(relation::CountEdgesResponse::default());
+        }
+        count_edges(gateway, EdgeList::FollowersIFollow, viewer, user, FOLLOWED_BY_READ).await
+    };
     let (relation, common, followers) = tokio::join!(
-        client.get_relation(relation::GetRelationRequest { viewer_id, target_id: other_id }),
-        client.count_common_following(relation::CountCommonFollowingRequest {
-            user_id: viewer_id,
-            other_id
-        }),
-        followers_viewer_follows(gateway, viewer, user),
+        gateway.peers.relation().get_relation(request),
+        count_edges(gateway, EdgeList::CommonFollowing, viewer, user, 0),
+        followers,
     );
     let relation = errors::reply(relation, &[])?;
-    let common = errors::reply(common, &[])?;
+    let common = common?;
     let relation = errors::required(relation.relation)?;
     let mut followers = followers?;
     // The account's lists are hidden from a viewer whom it blocks.
     if relation.blocked_by {
-        followers = relation::CountFollowersIFollowResponse::default();
+        followers = relation::CountEdgesResponse::default();
     }
     Ok(ViewerRelations {
         relation,
@@ -145,22 +147,22 @@ async fn viewer_relations(
     })
 }
 
-/// Returns how many followers of an account the viewer follows, and the newest of them; none for
-/// the viewer's own account. One call, or none.
-async fn followers_viewer_follows(
+/// Returns how many accounts a list of the viewer and an account has, and the newest of them. One
+/// call.
+async fn count_edges(
     gateway: &Gateway,
+    list: EdgeList,
     viewer: UserId,
     user: UserId,
-) -> Result<relation::CountFollowersIFollowResponse, Status> {
-    if viewer == user {
-        return Ok(relation::CountFollowersIFollowResponse::default());
-    }
-    let request = relation::CountFollowersIFollowRequest {
+    newest: i32,
+) -> Result<relation::CountEdgesResponse, Status> {
+    let request = relation::CountEdgesRequest {
         user_id: user.get(),
+        list: list.into(),
         viewer_id: viewer.get(),
-        newest: FOLLOWED_BY_READ,
+        newest,
     };
-    errors::reply(gateway.peers.relation().count_followers_i_follow(request).await, &[])
+    errors::reply(gateway.peers.relation().count_edges(request).await, &[])
 }
 
 /// Returns the first followers that exist and are not hidden from the viewer. Two calls at once;

@@ -280,13 +280,14 @@ async fn a_look_at_an_account_costs_two_calls_more_where_there_is_somebody_to_na
     let of_viewer = [
         "post.BatchGetPostCounts",
         "relation.BatchGetCounts",
-        "relation.CountCommonFollowing",
-        "relation.CountFollowersIFollow",
+        "relation.CountEdges",
+        "relation.CountEdges",
         "relation.GetRelation",
         "user.Authenticate",
         "user.GetUser",
     ];
-    let of_self: Vec<_> = of_viewer.into_iter().filter(|call| !call.ends_with("IFollow")).collect();
+    // Without the followers that the viewer follows.
+    let of_self = [&of_viewer[..3], &of_viewer[4..]].concat();
     let mut with_names = of_viewer.to_vec();
     with_names.extend(["relation.BatchGetRelations", "user.BatchGetUsers"]);
     with_names.sort_unstable();

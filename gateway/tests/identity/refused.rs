@@ -7,7 +7,7 @@ use microblog_proto::{
     common::ErrorReason,
     gateway,
     post::{self, PostServicePeer},
-    relation::{self, RelationServicePeer},
+    relation::{self, EdgeList, RelationServicePeer},
     timeline::{self, TimelineServicePeer},
     user::{self, UserServicePeer},
 };
@@ -102,6 +102,51 @@ async fn nobody_acts_for_somebody_else() {
     }
 }
 
+/// Lists accounts of Ann as somebody, for a viewer.
+async fn lists_of_ann(
+    servers: &Servers,
+    identity: Identity,
+    ann: &Member,
+    viewer_id: u64,
+) -> Vec<(Code, Option<ErrorReason>)> {
+    let mut answers = Vec::new();
+    for list in [EdgeList::Blocks, EdgeList::Mutes, EdgeList::FollowersIFollow] {
+        let request = relation::ListEdgesRequest {
+            user_id: ann.id,
+            list: list.into(),
+            viewer_id,
+            ..Default::default()
+        };
+        answers.push(reason(servers.relation(identity).list_edges(request).await));
+    }
+    answers
+}
+
+#[tokio::test]
+async fn private_lists_are_read_by_their_user_only() {
+    const OK: (Code, Option<ErrorReason>) = (Code::Ok, None);
+    const INVALID_FIELD: (Code, Option<ErrorReason>) =
+        (Code::InvalidArgument, Some(ErrorReason::InvalidField));
+    for calls in [Calls::Remote, Calls::Inside] {
+        let servers = Servers::start(calls).await;
+        let [ann, eve] = [servers.join("ann").await, servers.join("eve").await];
+        for identity in [ann.identity(), Identity::System] {
+            assert_eq!(lists_of_ann(&servers, identity, &ann, ann.id).await, [OK; 3]);
+        }
+        for identity in [eve.identity(), Identity::Nobody] {
+            assert_eq!(lists_of_ann(&servers, identity, &ann, ann.id).await, [MISMATCH; 3]);
+        }
+        // For herself, Eve reads only the list that is not private.
+        for identity in [eve.identity(), Identity::System] {
+            let answers = lists_of_ann(&servers, identity, &ann, eve.id).await;
+            assert_eq!(answers, [MISMATCH, MISMATCH, OK]);
+        }
+        for identity in [ann.identity(), eve.identity(), Identity::Nobody, Identity::System] {
+            assert_eq!(lists_of_ann(&servers, identity, &ann, 0).await, [INVALID_FIELD; 3]);
+        }
+    }
+}
+
 #[tokio::test]
 async fn handlers_that_are_called_as_they_are_are_guarded_too() {
     let servers = Servers::start(Calls::Inside).await;
@@ -119,8 +164,12 @@ async fn handlers_that_are_called_as_they_are_are_guarded_too() {
 
 /// Returns what Ann has done, as the services know.
 async fn traces(servers: &Servers, ann: &Member) -> Vec<&'static str> {
-    let following = relation::ListFollowingRequest { user_id: ann.id, ..Default::default() };
-    let following = servers.relation(Identity::Nobody).list_following(following).await.unwrap();
+    let following = relation::ListEdgesRequest {
+        user_id: ann.id,
+        list: EdgeList::Following.into(),
+        ..Default::default()
+    };
+    let following = servers.relation(Identity::Nobody).list_edges(following).await.unwrap();
     let posts = post::ListUserPostsRequest { author_id: ann.id, ..Default::default() };
     let posts = servers.post(Identity::Nobody).list_user_posts(posts).await.unwrap();
     let profile = user::GetUserRequest { user_id: ann.id };

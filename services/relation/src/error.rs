@@ -21,6 +21,9 @@ pub enum Error {
     /// The follower is at the following limit.
     #[error("following limit reached")]
     FollowingLimit,
+    /// The list is private, and the viewer is not its user.
+    #[error("the list is private to its user")]
+    PrivateList,
     /// The user's list of blocks or mutes is at its limit.
     #[error("list limit reached")]
     ListLimit,
@@ -54,6 +57,7 @@ impl From<Error> for Status {
                 return status::bad_request(ErrorReason::SelfRelation, [invalid]);
             }
             Error::FollowingLimit => (Code::FailedPrecondition, ErrorReason::FollowingLimit),
+            Error::PrivateList => (Code::PermissionDenied, ErrorReason::IdentityMismatch),
             Error::ListLimit => (Code::FailedPrecondition, ErrorReason::ListLimit),
             Error::BlockedByTarget => (Code::PermissionDenied, ErrorReason::BlockedByTarget),
             Error::TargetBlocked => (Code::FailedPrecondition, ErrorReason::TargetBlocked),

@@ -162,3 +162,13 @@ pub enum List {
     /// Accounts that the user mutes.
     Mutes,
 }
+
+impl List {
+    /// Returns whether only the user may read the list.
+    pub(crate) const fn is_private(self) -> bool {
+        match self {
+            Self::Following | Self::Followers | Self::Mutuals => false,
+            Self::Blocks | Self::BlockedBy | Self::Mutes => true,
+        }
+    }
+}

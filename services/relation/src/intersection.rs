@@ -7,7 +7,7 @@
 
 use std::cmp::Reverse;
 
-use microblog_domain::UserId;
+use microblog_domain::{Scope, TokenError, UserId};
 use microblog_keyspace::{Entry, Order};
 
 use crate::{
@@ -20,9 +20,6 @@ const CHUNK: usize = 500;
 
 /// The most entries that one call scans or counts: the default following limit.
 const EXAMINED_MAX: usize = 5_000;
-
-/// The entries of the second list per round trip: about a millisecond of Redis' time.
-const READ_MAX: usize = 2_000;
 
 /// The intersection of two lists of follows. Entries have the order and the versions of the first
 /// list.
@@ -44,6 +41,23 @@ pub(crate) struct IntersectionPage {
     pub(crate) entries: Vec<Entry>,
     /// The cursor of the next page; `None` at the end.
     pub(crate) next: Option<IntersectionCursor>,
+}
+
+impl IntersectionCursor {
+    /// Reads the cursor from a page token; `None` for the first page.
+    pub(crate) fn from_token(scope: Scope, token: &str) -> Result<Option<Self>, TokenError> {
+        let Some([shorter, score, member]) = scope.read(token)? else { return Ok(None) };
+        let shorter = usize::try_from(shorter).ok().filter(|&side| side < 2);
+        let shorter = shorter.ok_or(TokenError::Invalid)?;
+        Ok(Some(Self { shorter, after: Some(Entry { score, member }) }))
+    }
+
+    /// Returns the page token; empty for the start.
+    pub(crate) fn token(self, scope: Scope) -> String {
+        self.after.map_or_else(String::new, |Entry { score, member }| {
+            scope.token([self.shorter as u64, score, member])
+        })
+    }
 }
 
 impl Intersection {
@@ -78,27 +92,16 @@ impl Intersection {
         self.scan(store, IntersectionCursor { shorter: 0, ..cursor }, count).await
     }
 
-    /// Counts the intersection among the newest 5,000 entries of the shorter list.
-    pub(crate) async fn count(self, store: &Store) -> Result<usize, Error> {
-        Ok(self.scan_shorter(store).await?.1.len())
-    }
-
     // Returns the whole intersection by reading the second list; `None` if it exceeds the following
     // limit.
     async fn load_all(self, store: &Store) -> Result<Option<Vec<Entry>>, Error> {
         let [(first_list, first), (second_list, second)] = self.0;
-        let room = store.following_limit().max(EXAMINED_MAX);
-        let (mut members, mut after) = (Vec::new(), None);
-        loop {
-            let page = store.page(second_list, second, after, None, READ_MAX).await?;
-            members.extend(ids(&page.entries));
-            if !page.more {
-                break;
-            } else if members.len() >= room {
-                return Ok(None);
-            }
-            after = page.entries.last().copied();
+        let count = store.following_limit().max(EXAMINED_MAX);
+        let page = store.page(second_list, second, None, None, count).await?;
+        if page.more {
+            return Ok(None);
         }
+        let members = ids(&page.entries);
         let versions = store.versions(first_list, first, &members).await?;
         let entry = |(member, score): (&UserId, u64)| {
             (score > 0).then_some(Entry { member: member.get(), score })
@@ -106,9 +109,9 @@ impl Intersection {
         Ok(Some(members.iter().zip(versions).filter_map(entry).collect()))
     }
 
-    /// Counts as [`Intersection::count`]. Also returns up to `newest` entries, with the order and
-    /// versions of the first list.
-    pub(crate) async fn count_with_newest(
+    /// Counts the intersection among the newest 5,000 entries of the shorter list. Also returns up
+    /// to `newest` of these entries, with the order and versions of the first list.
+    pub(crate) async fn count(
         self,
         store: &Store,
         newest: usize,

@@ -13,6 +13,7 @@ mod forget;
 mod graph;
 mod intersection;
 mod keys;
+mod listing;
 mod not_followed_back;
 mod repair;
 mod rpc;

@@ -1,19 +1,29 @@
 //! Conversion between wire types and domain types, with validation of requests.
 
-use microblog_domain::{BATCH_MAX, Invalid, PageSize, Scope, Stamp, TokenError, UserId};
+use microblog_domain::{BATCH_MAX, Invalid, PageSize, Scope, Stamp, UserId};
 use microblog_keyspace::{Entry, Order};
-use microblog_proto::relation as pb;
+use microblog_proto::relation::{self as pb, EdgeList};
 
 use crate::{
     edge_saga::ImportResult,
     error::Error,
-    graph::{Counts, Edge, Relation, State},
-    intersection::{IntersectionCursor, IntersectionPage},
+    graph::{Counts, Edge, List, Relation, State},
+    intersection::Intersection,
+    listing::{Listing, ListingPage},
     verify::Report,
 };
 
 /// The most follows per import.
 const IMPORT_MAX: usize = 100_000;
+
+/// Followers per message of a stream: one read takes about a millisecond of Redis' time.
+const STREAM_BATCH_DEFAULT: usize = 1_000;
+const STREAM_BATCH_MAX: usize = 2_000;
+
+/// Decodes an account.
+pub(crate) fn user(field: &str, id: u64) -> Result<UserId, Error> {
+    Ok(UserId::parse(field, id)?)
+}
 
 /// Decodes the two accounts of an edge.
 pub(crate) fn edge(from: (&str, u64), to: (&str, u64)) -> Result<Edge, Error> {
@@ -32,16 +42,111 @@ pub(crate) fn proper_edge(
     if edge.from == edge.to { Err(Error::SelfRelation(to.0)) } else { Ok(edge) }
 }
 
-/// Decodes the version after which a list starts; 0 means all of it.
-pub(crate) fn newer_than(version: u64) -> Result<Option<u64>, Invalid> {
+/// Decodes a list with the scope of its page tokens, and the size of a page.
+pub(crate) fn listing(request: &pb::ListEdgesRequest) -> Result<(Listing, Scope, usize), Error> {
+    let user = user("user_id", request.user_id)?;
+    let viewer = || self::user("viewer_id", request.viewer_id);
+    let above = newer_than(request.newer_than_version)?;
+    let order = order(request.order)?;
+    let count = PageSize::parse(request.page_size)?.get();
+
+    let list = EdgeList::try_from(request.list).unwrap_or_default();
+    let stored = |list| Listing::Stored { list, user, above, order };
+    let listing = match list {
+        EdgeList::Unspecified => {
+            return Err(Invalid::new("list", "must be one of the lists").into());
+        }
+        EdgeList::Following => stored(List::Following),
+        EdgeList::Followers => stored(List::Followers),
+        EdgeList::FollowersNotFollowedBack => Listing::NotFollowedBack(user),
+        EdgeList::Mutuals => stored(List::Mutuals),
+        EdgeList::CommonFollowing => {
+            Listing::Intersection(Intersection::following(viewer()?, user))
+        }
+        EdgeList::FollowersIFollow => {
+            Listing::Intersection(Intersection::followers_followed(user, viewer()?))
+        }
+        EdgeList::Blocks => stored(List::Blocks),
+        EdgeList::Mutes => stored(List::Mutes),
+    };
+    if list != EdgeList::Following {
+        reject_if(above.is_some(), "newer_than_version")?;
+        reject_if(request.order != 0, "order")?;
+    }
+    match listing {
+        Listing::Stored { list, .. } if list.is_private() => {
+            // The authorizer has checked that the caller acts for the viewer.
+            if viewer()? != user {
+                return Err(Error::PrivateList);
+            }
+        }
+        Listing::Stored { .. } | Listing::NotFollowedBack(_) => {
+            reject_if(request.viewer_id != 0, "viewer_id")?;
+        }
+        Listing::Intersection(_) => {}
+    }
+    let scope = Scope::new("ListEdges")
+        .with(list as u64)
+        .with(request.user_id)
+        .with(request.viewer_id)
+        .with(request.newer_than_version)
+        .with(u64::from(order == Order::Oldest));
+    Ok((listing, scope, count))
+}
+
+fn reject_if(is_set: bool, field: &str) -> Result<(), Invalid> {
+    if is_set { Err(Invalid::new(field, "does not apply to this list")) } else { Ok(()) }
+}
+
+/// Decodes a list whose ids are returned, with the scope of its page tokens.
+pub(crate) fn id_list(request: &pb::ListEdgeIdsRequest) -> Result<(Listing, Scope), Error> {
+    let user = user("user_id", request.user_id)?;
+    let above = newer_than(request.newer_than_version)?;
+    let list = match EdgeList::try_from(request.list) {
+        Ok(EdgeList::Following) => List::Following,
+        Ok(EdgeList::Mutuals) => {
+            reject_if(above.is_some(), "newer_than_version")?;
+            List::Mutuals
+        }
+        _ => return Err(Invalid::new("list", "must be FOLLOWING or MUTUALS").into()),
+    };
+    let scope = Scope::new("ListEdgeIds")
+        .with(u64::from(list == List::Following))
+        .with(request.user_id)
+        .with(request.newer_than_version);
+    Ok((Listing::Stored { list, user, above, order: Order::Newest }, scope))
+}
+
+/// Decodes an intersection to count, and the number of newest entries to return.
+pub(crate) fn intersection(
+    request: &pb::CountEdgesRequest,
+) -> Result<(Intersection, usize), Error> {
+    let ids = (("user_id", request.user_id), ("viewer_id", request.viewer_id));
+    let Edge { from: user, to: viewer } = edge(ids.0, ids.1)?;
+    let newest = usize::try_from(request.newest).ok().filter(|&count| count <= PageSize::MAX);
+    let newest =
+        newest.ok_or_else(|| Invalid::new("newest", format!("must be 0 to {}", PageSize::MAX)))?;
+    let intersection = match EdgeList::try_from(request.list) {
+        Ok(EdgeList::CommonFollowing) => Intersection::following(viewer, user),
+        Ok(EdgeList::FollowersIFollow) => Intersection::followers_followed(user, viewer),
+        _ => {
+            let problem = "must be COMMON_FOLLOWING or FOLLOWERS_I_FOLLOW";
+            return Err(Invalid::new("list", problem).into());
+        }
+    };
+    Ok((intersection, newest))
+}
+
+// Decodes the version after which a list starts; 0 means all of it.
+fn newer_than(version: u64) -> Result<Option<u64>, Invalid> {
     if Stamp::new(version).is_none() {
         return Err(Invalid::new("newer_than_version", "must be a version: below 2^53"));
     }
     Ok((version > 0).then_some(version))
 }
 
-/// Decodes the order of a list.
-pub(crate) fn order(order: i32) -> Result<Order, Invalid> {
+// Decodes the order of a list.
+fn order(order: i32) -> Result<Order, Invalid> {
     match pb::FollowOrder::try_from(order) {
         Ok(pb::FollowOrder::Unspecified | pb::FollowOrder::NewestFirst) => Ok(Order::Newest),
         Ok(pb::FollowOrder::OldestFirst) => Ok(Order::Oldest),
@@ -49,22 +154,16 @@ pub(crate) fn order(order: i32) -> Result<Order, Invalid> {
     }
 }
 
-/// Decodes the number of newest entries to return.
-pub(crate) fn newest(newest: i32) -> Result<usize, Invalid> {
-    let count = usize::try_from(newest).ok().filter(|&count| count <= PageSize::MAX);
-    count.ok_or_else(|| Invalid::new("newest", format!("must be 0 to {}", PageSize::MAX)))
-}
-
 /// Decodes a batch of accounts.
-pub(crate) fn batch(field: &str, ids: &[u64]) -> Result<Vec<UserId>, Invalid> {
-    UserId::parse_list(field, ids, BATCH_MAX)
+pub(crate) fn batch(field: &str, ids: &[u64]) -> Result<Vec<UserId>, Error> {
+    Ok(UserId::parse_list(field, ids, BATCH_MAX)?)
 }
 
 /// Decodes the follows of an import.
-pub(crate) fn follows(follows: &[pb::Follow]) -> Result<Vec<Edge>, Invalid> {
+pub(crate) fn follows(follows: &[pb::Follow]) -> Result<Vec<Edge>, Error> {
     if follows.len() > IMPORT_MAX {
         let problem = format!("must have at most {IMPORT_MAX} items, has {}", follows.len());
-        return Err(Invalid::new("follows", problem));
+        return Err(Invalid::new("follows", problem).into());
     }
     let id = |i: usize, name: &str, id| {
         UserId::new(id).map_or_else(|| UserId::parse(&format!("follows[{i}].{name}"), id), Ok)
@@ -75,23 +174,21 @@ pub(crate) fn follows(follows: &[pb::Follow]) -> Result<Vec<Edge>, Invalid> {
             to: id(i, "target_id", follow.target_id)?,
         })
     };
-    follows.iter().enumerate().map(edge).collect()
+    let edges: Result<_, Invalid> = follows.iter().enumerate().map(edge).collect();
+    Ok(edges?)
 }
 
-/// Decodes the page token of an intersection.
-pub(crate) fn cursor(scope: Scope, token: &str) -> Result<Option<IntersectionCursor>, TokenError> {
-    let Some([shorter, score, member]) = scope.read(token)? else { return Ok(None) };
-    let shorter = usize::try_from(shorter).ok().filter(|&side| side < 2);
-    let after = Some(Entry { score, member });
-    shorter.map(|shorter| Some(IntersectionCursor { shorter, after })).ok_or(TokenError::Invalid)
-}
-
-/// Encodes the token of the next page of an intersection.
-pub(crate) fn next_cursor_token(scope: Scope, found: &IntersectionPage) -> String {
-    let position = found.next.and_then(|cursor| Some((cursor.shorter, cursor.after?)));
-    position.map_or_else(String::new, |(shorter, Entry { score, member })| {
-        scope.token([shorter as u64, score, member])
-    })
+/// Decodes the position and the size of the batches of a followers stream, and the scope of its
+/// tokens.
+pub(crate) fn stream(
+    request: &pb::StreamFollowersRequest,
+) -> Result<(UserId, Option<Entry>, usize, Scope), Error> {
+    let user = user("user_id", request.user_id)?;
+    let size = request.batch_size;
+    let size = PageSize::parse_field("batch_size", size, STREAM_BATCH_DEFAULT, STREAM_BATCH_MAX)?;
+    let scope = Scope::new("StreamFollowers").with(request.user_id);
+    let after = Entry::from_token(scope, &request.page_token)?;
+    Ok((user, after, size.get(), scope))
 }
 
 /// Encodes a list entry.
@@ -103,6 +200,19 @@ pub(crate) fn entry(user_id: u64, version: u64) -> pb::Edge {
 /// Encodes the entries of a page.
 pub(crate) fn entries(entries: &[Entry]) -> Vec<pb::Edge> {
     entries.iter().map(|e| entry(e.member, e.score)).collect()
+}
+
+/// Encodes a page of a list.
+pub(crate) fn listing_page(page: ListingPage) -> pb::ListEdgesResponse {
+    let ListingPage { entries, next_page_token, settled_version } = page;
+    pb::ListEdgesResponse { edges: self::entries(&entries), next_page_token, settled_version }
+}
+
+/// Encodes the ids of a page of a list.
+pub(crate) fn id_page(page: ListingPage) -> pb::ListEdgeIdsResponse {
+    let ListingPage { entries, next_page_token, settled_version } = page;
+    let user_ids = entries.iter().map(|entry| entry.member).collect();
+    pb::ListEdgeIdsResponse { user_ids, next_page_token, settled_version }
 }
 
 /// Encodes a state.
@@ -142,10 +252,10 @@ pub(crate) fn imported(imported: ImportResult) -> pb::ImportFollowsResponse {
     pb::ImportFollowsResponse {
         created: imported.created,
         unchanged: imported.unchanged,
-        refused_self: imported.rejected_self,
-        refused_blocked: imported.rejected_blocked,
-        refused_limit: imported.rejected_limit,
-        refused_forgotten: imported.rejected_forgotten,
+        rejected_self: imported.rejected_self,
+        rejected_blocked: imported.rejected_blocked,
+        rejected_limit: imported.rejected_limit,
+        rejected_forgotten: imported.rejected_forgotten,
     }
 }
 

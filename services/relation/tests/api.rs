@@ -6,10 +6,14 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use microblog_proto::{common::ErrorReason, relation as pb};
+use microblog_proto::{
+    common::ErrorReason,
+    relation::{self as pb, EdgeList},
+};
 use microblog_testkit::Topology::{Cluster, Single};
 use support::{
-    FOLLOWER, FOLLOWING, MUTUAL, NONE, System, assert_invalid_field, assert_rejected, id,
+    FOLLOWER, FOLLOWING, MUTUAL, NONE, System, assert_invalid_field, assert_rejected, id, ids,
+    list_for, list_of,
 };
 use tonic::Code;
 
@@ -102,9 +106,8 @@ async fn a_block_ends_both_follows_and_unblocking_allows_new_ones() {
         for user in [alice, bob] {
             assert_eq!(system.counts(user).await, (0, 0, 0));
         }
-        let request = pb::ListBlocksRequest { user_id: alice, ..Default::default() };
-        let blocks = system.client.clone().list_blocks(request).await.unwrap().into_inner();
-        assert_eq!(blocks.edges.iter().map(|edge| edge.user_id).collect::<Vec<_>>(), [bob]);
+        let blocks = system.list_all(list_for(alice, EdgeList::Blocks, alice, 0)).await;
+        assert_eq!(ids(&blocks), [bob]);
 
         let request = pb::UnblockRequest { user_id: alice, target_id: bob };
         system.client.clone().unblock(request).await.unwrap();
@@ -132,23 +135,8 @@ async fn a_page_that_ends_with_a_chunk_has_a_next_page() {
     follows.extend((1000..1040).map(|n| (id(2), id(n))));
     follows.extend((2000..2600).map(|n| (id(2), id(n))));
     system.import(&follows).await;
-    let mut request = pb::ListCommonFollowingRequest {
-        user_id: id(1),
-        other_id: id(2),
-        page_size: 20,
-        ..Default::default()
-    };
-    let mut ids = Vec::new();
-    loop {
-        let page = system.client.clone().list_common_following(request.clone()).await.unwrap();
-        let page = page.into_inner();
-        ids.extend(page.edges.iter().map(|edge| edge.user_id));
-        if page.next_page_token.is_empty() {
-            break;
-        }
-        request.page_token = page.next_page_token;
-    }
-    assert_eq!(ids, (1000..1040).rev().map(id).collect::<Vec<_>>());
+    let common = system.list_all(list_for(id(1), EdgeList::CommonFollowing, id(2), 20)).await;
+    assert_eq!(ids(&common), (1000..1040).rev().map(id).collect::<Vec<_>>());
 }
 
 #[tokio::test]
@@ -162,28 +150,17 @@ async fn only_the_muter_sees_a_mute() {
     assert!(system.relation(id(1), id(2)).await.muting);
     assert!(!system.relation(id(2), id(1)).await.muting);
 
-    let request = pb::ListMutesRequest { user_id: id(1), ..Default::default() };
-    let mutes = system.client.clone().list_mutes(request.clone()).await.unwrap().into_inner();
-    assert_eq!(mutes.edges.len(), 1);
-    assert!(mutes.edges[0].since.is_some());
+    let request = list_for(id(1), EdgeList::Mutes, id(1), 0);
+    let mutes = system.list_all(request.clone()).await;
+    assert_eq!(mutes.len(), 1);
+    assert!(mutes[0].since.is_some());
     let unmute = pb::UnmuteRequest { user_id: id(1), target_id: id(2) };
     system.client.clone().unmute(unmute).await.unwrap();
-    let mutes = system.client.clone().list_mutes(request).await.unwrap().into_inner();
-    assert!(mutes.edges.is_empty());
+    assert!(system.list_all(request).await.is_empty());
 }
 
 async fn all_followers(system: &System, user_id: u64, page_size: i32) -> Vec<pb::Edge> {
-    let mut request = pb::ListFollowersRequest { user_id, page_size, ..Default::default() };
-    let mut edges = Vec::new();
-    loop {
-        let page = system.client.clone().list_followers(request.clone()).await.unwrap();
-        let page = page.into_inner();
-        edges.extend(page.edges);
-        if page.next_page_token.is_empty() {
-            return edges;
-        }
-        request.page_token = page.next_page_token;
-    }
+    system.list_all(list_of(EdgeList::Followers, user_id, page_size)).await
 }
 
 #[tokio::test]
@@ -195,11 +172,9 @@ async fn pages_newest_first_have_no_gaps_while_the_list_grows() {
         system.import(&follows).await;
 
         let mut seen = Vec::new();
-        let mut request =
-            pb::ListFollowersRequest { user_id: id(1), page_size: 7, ..Default::default() };
+        let mut request = list_of(EdgeList::Followers, id(1), 7);
         loop {
-            let page = system.client.clone().list_followers(request.clone()).await.unwrap();
-            let page = page.into_inner();
+            let page = system.list(&request).await.unwrap();
             seen.extend(page.edges);
             if page.next_page_token.is_empty() {
                 break;
@@ -227,25 +202,21 @@ async fn an_import_keeps_each_followers_order_and_can_be_repeated() {
         follows.push((id(1), id(2)));
         let first = system.import(&follows).await;
         assert_eq!((first.created, first.unchanged), (600, 1));
-        assert_eq!((first.refused_self, first.refused_blocked), (1, 1));
-        assert_eq!(first.refused_limit, 648 - 600);
+        assert_eq!((first.rejected_self, first.rejected_blocked), (1, 1));
+        assert_eq!(first.rejected_limit, 648 - 600);
         let second = system.import(&follows).await;
         assert_eq!((second.created, second.unchanged), (0, 601));
 
-        let request =
-            pb::ListFollowingRequest { user_id: id(1), page_size: 200, ..Default::default() };
-        let page = system.client.clone().list_following(request).await.unwrap().into_inner();
+        let page = system.list(&list_of(EdgeList::Following, id(1), 200)).await.unwrap();
         let expected: Vec<_> = (2..=602).rev().filter(|n| *n != 7).map(id).take(200).collect();
-        let ids: Vec<_> = page.edges.iter().map(|edge| edge.user_id).collect();
-        assert_eq!(ids, expected);
+        assert_eq!(ids(&page.edges), expected);
 
         let version = page.edges[9].version;
-        let request = pb::ListFollowingRequest {
-            user_id: id(1),
+        let request = pb::ListEdgesRequest {
             newer_than_version: version,
-            ..Default::default()
+            ..list_of(EdgeList::Following, id(1), 0)
         };
-        let page = system.client.clone().list_following(request).await.unwrap().into_inner();
+        let page = system.list(&request).await.unwrap();
         assert_eq!(page.edges.len(), 9);
         assert_eq!(page.next_page_token, "");
         assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
@@ -264,37 +235,23 @@ async fn intersections_are_paged_completely() {
         follows.extend((1300..1500).map(|n| (id(n), bob)));
         system.import(&follows).await;
 
-        let mut request = pb::ListCommonFollowingRequest {
-            user_id: alice,
-            other_id: bob,
-            page_size: 50,
-            ..Default::default()
-        };
-        let mut common = Vec::new();
-        loop {
-            let page = system.client.clone().list_common_following(request.clone()).await.unwrap();
-            let page = page.into_inner();
-            common.extend(page.edges.iter().map(|edge| edge.user_id));
-            if page.next_page_token.is_empty() {
-                break;
-            }
-            request.page_token = page.next_page_token;
-        }
+        let common = list_for(alice, EdgeList::CommonFollowing, bob, 50);
+        let common = ids(&system.list_all(common).await);
         let expected: Vec<_> = (1000..1400).filter(|n| (n - 1000) % 3 == 0).map(id).rev().collect();
         assert_eq!(common, expected);
 
-        let request = pb::CountCommonFollowingRequest { user_id: alice, other_id: bob };
-        let count = system.client.clone().count_common_following(request).await.unwrap();
-        assert_eq!(count.into_inner().count, expected.len() as u64);
-
-        let request = pb::ListFollowersIFollowRequest {
+        let request = pb::CountEdgesRequest {
             user_id: bob,
+            list: EdgeList::CommonFollowing.into(),
             viewer_id: alice,
-            page_size: 200,
-            ..Default::default()
+            newest: 2,
         };
-        let page = system.client.clone().list_followers_i_follow(request).await.unwrap();
-        let page = page.into_inner();
+        let counted = system.client.clone().count_edges(request).await.unwrap().into_inner();
+        assert_eq!(counted.count, expected.len() as u64);
+        assert_eq!(ids(&counted.newest), expected[..2]);
+
+        let request = list_for(alice, EdgeList::FollowersIFollow, bob, 200);
+        let page = system.list(&request).await.unwrap();
         assert_eq!(page.edges.len(), 100);
         let followers = all_followers(&system, bob, 200).await;
         for edge in page.edges {
@@ -308,17 +265,14 @@ async fn pages_oldest_first_have_no_gaps_while_the_list_grows() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
         system.import(&(2..=95).map(|n| (id(1), id(n))).collect::<Vec<_>>()).await;
-        let mut request = pb::ListFollowingRequest {
-            user_id: id(1),
-            page_size: 7,
+        let mut request = pb::ListEdgesRequest {
             order: pb::FollowOrder::OldestFirst.into(),
-            ..Default::default()
+            ..list_of(EdgeList::Following, id(1), 7)
         };
         let mut seen = Vec::new();
         let mut added = 0;
         loop {
-            let page = system.client.clone().list_following(request.clone()).await.unwrap();
-            let page = page.into_inner();
+            let page = system.list(&request).await.unwrap();
             assert_eq!(page.settled_version, 0);
             seen.extend(page.edges);
             if page.next_page_token.is_empty() {
@@ -334,17 +288,15 @@ async fn pages_oldest_first_have_no_gaps_while_the_list_grows() {
             system.unfollow(id(1), seen.last().unwrap().user_id).await.unwrap();
         }
         assert!(seen.is_sorted_by(|a, b| a.version < b.version), "oldest first");
-        let ids: Vec<_> = seen.iter().map(|edge| edge.user_id).collect();
         let expected: Vec<_> = (2..=95).chain(1001..=1010).map(id).collect();
-        assert_eq!(ids, expected);
+        assert_eq!(ids(&seen), expected);
 
         request.page_token.clear();
         request.newer_than_version = seen[99].version;
-        let newer = system.client.clone().list_following(request.clone()).await.unwrap();
-        let newer: Vec<_> = newer.into_inner().edges.iter().map(|edge| edge.user_id).collect();
-        assert_eq!(newer, expected[100..]);
+        let newer = system.list(&request).await.unwrap();
+        assert_eq!(ids(&newer.edges), expected[100..]);
         request.order = 7;
-        assert_invalid_field(system.client.clone().list_following(request).await, "order");
+        assert_invalid_field(system.list(&request).await, "order");
     }
 }
 
@@ -363,16 +315,10 @@ async fn all_not_followed_back(
     user_id: u64,
     mut between: impl AsyncFnMut(),
 ) -> (Vec<u64>, usize) {
-    let mut request = pb::ListFollowersRequest {
-        user_id,
-        page_size: 7,
-        not_followed_back: true,
-        ..Default::default()
-    };
+    let mut request = list_of(EdgeList::FollowersNotFollowedBack, user_id, 7);
     let (mut seen, mut empty) = (Vec::new(), 0);
     loop {
-        let page = system.client.clone().list_followers(request.clone()).await.unwrap();
-        let page = page.into_inner();
+        let page = system.list(&request).await.unwrap();
         assert!(page.edges.len() <= 7);
         empty += usize::from(page.edges.is_empty());
         seen.extend(page.edges.iter().map(|edge| edge.user_id));
@@ -427,10 +373,14 @@ async fn count_followers_i_follow_returns_the_newest() {
         for n in 10..30 {
             system.follow(id(n), star).await.unwrap();
         }
-        let request =
-            pb::CountFollowersIFollowRequest { user_id: star, viewer_id: viewer, newest: 6 };
+        let request = pb::CountEdgesRequest {
+            user_id: star,
+            list: EdgeList::FollowersIFollow.into(),
+            viewer_id: viewer,
+            newest: 6,
+        };
         let ask = async || {
-            let answer = system.client.clone().count_followers_i_follow(request).await.unwrap();
+            let answer = system.client.clone().count_edges(request).await.unwrap();
             let answer = answer.into_inner();
             let newest: Vec<_> = answer.newest.iter().map(|edge| edge.user_id).collect();
             (answer.count, newest, answer.newest)
@@ -451,18 +401,12 @@ async fn count_followers_i_follow_returns_the_newest() {
         let (count, newest, _) = ask().await;
         assert_eq!((count, newest), (1020, (1024..1030).rev().map(id).collect()));
 
-        let request = pb::CountFollowersIFollowRequest { newest: 0, ..request };
-        let answer = system.client.clone().count_followers_i_follow(request).await.unwrap();
-        assert_eq!(
-            answer.into_inner(),
-            pb::CountFollowersIFollowResponse { count: 1020, newest: vec![] }
-        );
+        let request = pb::CountEdgesRequest { newest: 0, ..request };
+        let answer = system.client.clone().count_edges(request).await.unwrap();
+        assert_eq!(answer.into_inner(), pb::CountEdgesResponse { count: 1020, newest: vec![] });
         for newest in [-1, 201] {
-            let request = pb::CountFollowersIFollowRequest { newest, ..request };
-            assert_invalid_field(
-                system.client.clone().count_followers_i_follow(request).await,
-                "newest",
-            );
+            let request = pb::CountEdgesRequest { newest, ..request };
+            assert_invalid_field(system.client.clone().count_edges(request).await, "newest");
         }
     }
 }
@@ -497,8 +441,8 @@ async fn invalid_fields_are_named() {
         assert_invalid_field(system.follow(invalid, id(1)).await, "follower_id");
         assert_invalid_field(system.follow(id(1), invalid).await, "target_id");
         assert_invalid_field(system.block(invalid, id(1)).await, "user_id");
-        let request = pb::ListFollowersRequest { user_id: invalid, ..Default::default() };
-        assert_invalid_field(system.client.clone().list_followers(request).await, "user_id");
+        let request = list_of(EdgeList::Followers, invalid, 0);
+        assert_invalid_field(system.list(&request).await, "user_id");
         let follows = vec![
             pb::Follow { follower_id: id(1), target_id: id(2) },
             pb::Follow { follower_id: id(1), target_id: invalid },
@@ -515,12 +459,11 @@ async fn invalid_fields_are_named() {
     for field in ["follower_id: ", "target_id: "] {
         assert!(rejection.message().contains(field), "both are named: {rejection:?}");
     }
-    let request = pb::ListFollowingRequest {
-        user_id: id(1),
+    let request = pb::ListEdgesRequest {
         newer_than_version: 1 << 53,
-        ..Default::default()
+        ..list_of(EdgeList::Following, id(1), 0)
     };
-    assert_invalid_field(system.client.clone().list_following(request).await, "newer_than_version");
+    assert_invalid_field(system.list(&request).await, "newer_than_version");
     let request = pb::BatchGetCountsRequest { user_ids: vec![id(1); 501] };
     assert_invalid_field(system.client.clone().batch_get_counts(request).await, "user_ids");
     let request = pb::BatchGetRelationsRequest {
@@ -529,46 +472,175 @@ async fn invalid_fields_are_named() {
         ..Default::default()
     };
     assert_invalid_field(system.client.clone().batch_get_relations(request).await, "target_ids");
-    let request = pb::ListFollowersRequest { user_id: id(1), page_size: -1, ..Default::default() };
-    assert_invalid_field(system.client.clone().list_followers(request).await, "page_size");
+    let request = list_of(EdgeList::Followers, id(1), -1);
+    assert_invalid_field(system.list(&request).await, "page_size");
+}
+
+#[tokio::test]
+async fn lists_reject_fields_that_they_do_not_take() {
+    let system = System::start(Single).await;
+    let [alice, bob] = [1, 2].map(id);
+    for list in [EdgeList::Unspecified as i32, 99] {
+        let request = pb::ListEdgesRequest { list, ..list_for(alice, EdgeList::Blocks, alice, 0) };
+        assert_invalid_field(system.list(&request).await, "list");
+    }
+    for list in [
+        EdgeList::Following,
+        EdgeList::Followers,
+        EdgeList::FollowersNotFollowedBack,
+        EdgeList::Mutuals,
+    ] {
+        assert!(system.list(&list_of(list, alice, 0)).await.is_ok());
+        let request = list_for(alice, list, alice, 0);
+        assert_invalid_field(system.list(&request).await, "viewer_id");
+    }
+    for list in [EdgeList::CommonFollowing, EdgeList::FollowersIFollow] {
+        assert!(system.list(&list_for(alice, list, bob, 0)).await.is_ok());
+        assert_invalid_field(system.list(&list_of(list, alice, 0)).await, "viewer_id");
+    }
+    for (list, viewer_id) in [
+        (EdgeList::Followers, 0),
+        (EdgeList::FollowersNotFollowedBack, 0),
+        (EdgeList::Mutuals, 0),
+        (EdgeList::CommonFollowing, alice),
+        (EdgeList::FollowersIFollow, alice),
+        (EdgeList::Blocks, alice),
+        (EdgeList::Mutes, alice),
+    ] {
+        let request = list_for(viewer_id, list, alice, 0);
+        let newer = pb::ListEdgesRequest { newer_than_version: 1, ..request.clone() };
+        assert_invalid_field(system.list(&newer).await, "newer_than_version");
+        let order = pb::FollowOrder::NewestFirst.into();
+        assert_invalid_field(
+            system.list(&pb::ListEdgesRequest { order, ..request }).await,
+            "order",
+        );
+    }
+    let count = |list: EdgeList, viewer_id| pb::CountEdgesRequest {
+        user_id: bob,
+        list: list.into(),
+        viewer_id,
+        newest: 0,
+    };
+    for (request, field) in [
+        (count(EdgeList::Followers, alice), "list"),
+        (count(EdgeList::CommonFollowing, 0), "viewer_id"),
+    ] {
+        assert_invalid_field(system.client.clone().count_edges(request).await, field);
+    }
+    let ids = |list: EdgeList, newer_than_version| pb::ListEdgeIdsRequest {
+        user_id: alice,
+        list: list.into(),
+        newer_than_version,
+        ..Default::default()
+    };
+    for (request, field) in [
+        (ids(EdgeList::Followers, 0), "list"),
+        (ids(EdgeList::Blocks, 0), "list"),
+        (ids(EdgeList::Mutuals, 1), "newer_than_version"),
+    ] {
+        assert_invalid_field(system.client.clone().list_edge_ids(request).await, field);
+    }
+}
+
+#[tokio::test]
+async fn only_its_user_reads_a_private_list() {
+    let system = System::start(Single).await;
+    let [alice, bob] = [1, 2].map(id);
+    for list in [EdgeList::Blocks, EdgeList::Mutes] {
+        assert!(system.list(&list_for(alice, list, alice, 0)).await.is_ok());
+        assert_invalid_field(system.list(&list_of(list, alice, 0)).await, "viewer_id");
+        let rejection = system.list(&list_for(bob, list, alice, 0)).await;
+        assert_rejected(rejection, Code::PermissionDenied, ErrorReason::IdentityMismatch);
+    }
+}
+
+#[tokio::test]
+async fn the_ids_of_a_list_are_all_its_accounts() {
+    for topology in [Single, Cluster] {
+        let system = System::start_with(topology, &["--following-limit", "20000"]).await;
+        let [alice, bob] = [1, 2].map(id);
+        // One account more than a response has.
+        let mut follows: Vec<_> = (1_000..9_001).map(|n| (alice, id(n))).collect();
+        follows.extend((1_000..1_300).map(|n| (bob, id(n))));
+        follows.extend((1_100..1_200).map(|n| (id(n), bob)));
+        system.import(&follows).await;
+        let read = async |user_id, list: EdgeList, newer_than_version| {
+            let mut request = pb::ListEdgeIdsRequest {
+                user_id,
+                list: list.into(),
+                newer_than_version,
+                ..Default::default()
+            };
+            let (mut all, mut calls, mut settled) = (Vec::new(), 0, Vec::new());
+            loop {
+                let page = system.client.clone().list_edge_ids(request.clone()).await.unwrap();
+                let page = page.into_inner();
+                (calls, request.page_token) = (calls + 1, page.next_page_token);
+                settled.push(page.settled_version);
+                all.extend(page.user_ids);
+                if request.page_token.is_empty() {
+                    return (all, calls, settled);
+                }
+            }
+        };
+        let newest = system.list(&list_of(EdgeList::Following, alice, 11)).await.unwrap();
+        let settled = newest.settled_version;
+        assert!(settled > 0);
+        let expected: Vec<_> = (1_000..9_001).rev().map(id).collect();
+        let (all, calls, versions) = read(alice, EdgeList::Following, 0).await;
+        assert!(all == expected, "{} of {}", all.len(), expected.len());
+        assert_eq!((calls, versions), (2, vec![settled, 0]));
+        let since = newest.edges[10].version;
+        let newer = read(alice, EdgeList::Following, since).await;
+        assert_eq!(newer, (expected[..10].to_vec(), 1, vec![settled]));
+        let newer = read(alice, EdgeList::Following, newest.edges[0].version).await;
+        assert_eq!(newer, (vec![], 1, vec![0]));
+        let mutuals = ids(&system.list_all(list_of(EdgeList::Mutuals, bob, 200)).await);
+        assert_eq!(mutuals.len(), 100);
+        assert_eq!(read(bob, EdgeList::Mutuals, 0).await, (mutuals, 1, vec![0]));
+
+        let request = |user_id, page_token: &str| pb::ListEdgeIdsRequest {
+            user_id,
+            list: EdgeList::Following.into(),
+            page_token: page_token.to_owned(),
+            ..Default::default()
+        };
+        let first = system.client.clone().list_edge_ids(request(alice, "")).await.unwrap();
+        let of_bob = request(bob, &first.into_inner().next_page_token);
+        let rejection = system.client.clone().list_edge_ids(of_bob).await;
+        assert_rejected(rejection, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+    }
 }
 
 #[tokio::test]
 async fn foreign_and_malformed_page_tokens_are_rejected() {
     let system = System::start(Single).await;
     system.import(&[(id(2), id(1)), (id(3), id(1)), (id(2), id(4)), (id(3), id(4))]).await;
-    let mut request =
-        pb::ListFollowersRequest { user_id: id(1), page_size: 1, ..Default::default() };
-    let page = system.client.clone().list_followers(request.clone()).await.unwrap().into_inner();
+    let request = list_of(EdgeList::Followers, id(1), 1);
+    let first = system.list(&request).await.unwrap().next_page_token;
+    let following = list_of(EdgeList::Following, id(2), 1);
+    let second = system.list(&following).await.unwrap().next_page_token;
+    let order = pb::FollowOrder::OldestFirst.into();
+    let list = EdgeList::FollowersNotFollowedBack.into();
+    for (request, page_token) in [
+        (pb::ListEdgesRequest { user_id: id(4), ..request.clone() }, &first),
+        (pb::ListEdgesRequest { list, ..request.clone() }, &first),
+        (list_of(EdgeList::Mutuals, id(1), 1), &first),
+        (list_for(id(4), EdgeList::FollowersIFollow, id(1), 1), &first),
+        (pb::ListEdgesRequest { newer_than_version: 1, ..following.clone() }, &second),
+        (pb::ListEdgesRequest { order, ..following.clone() }, &second),
+    ] {
+        let request = pb::ListEdgesRequest { page_token: page_token.clone(), ..request };
+        let rejection = system.list(&request).await;
+        assert_rejected(rejection, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
+    }
+    let order = pb::FollowOrder::NewestFirst.into();
+    let same = pb::ListEdgesRequest { page_token: second, order, page_size: 9, ..following };
+    assert_eq!(system.list(&same).await.unwrap().edges.len(), 1);
 
-    request.user_id = id(4);
-    request.page_token = page.next_page_token.clone();
-    let rejection = system.client.clone().list_followers(request.clone()).await;
-    assert_rejected(rejection, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
-
-    let mut following =
-        pb::ListFollowingRequest { user_id: id(2), page_size: 1, ..Default::default() };
-    let first = system.client.clone().list_following(following.clone()).await.unwrap();
-    following.page_token = first.into_inner().next_page_token;
-    following.newer_than_version = 1;
-    let rejection = system.client.clone().list_following(following.clone()).await;
-    assert_rejected(rejection, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
-    following.newer_than_version = 0;
-    following.page_token.clear();
-
-    let first = system.client.clone().list_following(following.clone()).await.unwrap();
-    following.page_token = first.into_inner().next_page_token;
-    following.order = pb::FollowOrder::OldestFirst.into();
-    let rejection = system.client.clone().list_following(following).await;
-    assert_rejected(rejection, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
-
-    request.user_id = id(1);
-    request.not_followed_back = true;
-    let rejection = system.client.clone().list_followers(request.clone()).await;
-    assert_rejected(rejection, Code::InvalidArgument, ErrorReason::PageTokenMismatch);
-    request.not_followed_back = false;
-    request.page_token = format!("B{}", &page.next_page_token[1..]);
-    let rejection = system.client.clone().list_followers(request).await.map(|_| ());
+    let page_token = format!("B{}", &first[1..]);
+    let rejection = system.list(&pb::ListEdgesRequest { page_token, ..request }).await;
     assert_rejected(rejection.clone(), Code::InvalidArgument, ErrorReason::PageTokenInvalid);
     assert_invalid_field(rejection, "page_token");
 }

@@ -4,12 +4,12 @@
 
 mod support;
 
-use microblog_proto::relation as pb;
+use microblog_proto::relation::{self as pb, EdgeList};
 use microblog_testkit::{
     Topology::{Cluster, Single},
     redis::cmd,
 };
-use support::{System, id, user};
+use support::{System, id, ids, list_for, list_of, user};
 
 /// Pages through the followers of a user whom a viewer follows.
 async fn followers_i_follow(
@@ -18,58 +18,22 @@ async fn followers_i_follow(
     viewer_id: u64,
     page_size: i32,
 ) -> Vec<pb::Edge> {
-    let mut request =
-        pb::ListFollowersIFollowRequest { user_id, viewer_id, page_size, ..Default::default() };
-    let mut edges = Vec::new();
-    loop {
-        let page = system.client.clone().list_followers_i_follow(request.clone()).await.unwrap();
-        let page = page.into_inner();
-        edges.extend(page.edges);
-        if page.next_page_token.is_empty() {
-            return edges;
-        }
-        request.page_token = page.next_page_token;
-    }
+    system.list_all(list_for(viewer_id, EdgeList::FollowersIFollow, user_id, page_size)).await
 }
 
-/// Pages through the common followings of two users.
+/// Pages through the accounts that a viewer and a user follow.
 async fn common_following(
     system: &System,
+    viewer_id: u64,
     user_id: u64,
-    other_id: u64,
     page_size: i32,
 ) -> Vec<pb::Edge> {
-    let mut request =
-        pb::ListCommonFollowingRequest { user_id, other_id, page_size, ..Default::default() };
-    let mut edges = Vec::new();
-    loop {
-        let page = system.client.clone().list_common_following(request.clone()).await.unwrap();
-        let page = page.into_inner();
-        edges.extend(page.edges);
-        if page.next_page_token.is_empty() {
-            return edges;
-        }
-        request.page_token = page.next_page_token;
-    }
+    system.list_all(list_for(viewer_id, EdgeList::CommonFollowing, user_id, page_size)).await
 }
 
 /// Pages through all followers of a user.
 async fn followers(system: &System, user_id: u64) -> Vec<pb::Edge> {
-    let mut request = pb::ListFollowersRequest { user_id, page_size: 200, ..Default::default() };
-    let mut edges = Vec::new();
-    loop {
-        let page = system.client.clone().list_followers(request.clone()).await.unwrap();
-        let page = page.into_inner();
-        edges.extend(page.edges);
-        if page.next_page_token.is_empty() {
-            return edges;
-        }
-        request.page_token = page.next_page_token;
-    }
-}
-
-fn ids(edges: &[pb::Edge]) -> Vec<u64> {
-    edges.iter().map(|edge| edge.user_id).collect()
+    system.list_all(list_of(EdgeList::Followers, user_id, 200)).await
 }
 
 #[tokio::test]
@@ -99,7 +63,7 @@ async fn followers_i_follow_are_newest_first() {
 }
 
 #[tokio::test]
-async fn common_followings_have_the_order_of_the_first_user() {
+async fn common_followings_have_the_order_of_the_viewer() {
     let system = System::start(Single).await;
     let [one, other] = [1, 2].map(id);
     let of_one: Vec<_> = [3, 4, 5].map(|n| (one, id(n))).into();
@@ -136,16 +100,10 @@ async fn pages_continue_when_the_other_list_becomes_shorter() {
         if begin_with_strangers {
             system.import(&strangers).await;
         }
-        let mut request = pb::ListFollowersIFollowRequest {
-            user_id: target,
-            viewer_id: viewer,
-            page_size: 3,
-            ..Default::default()
-        };
+        let mut request = list_for(viewer, EdgeList::FollowersIFollow, target, 3);
         let mut seen = Vec::new();
         loop {
-            let page = system.client.clone().list_followers_i_follow(request.clone()).await;
-            let page = page.unwrap().into_inner();
+            let page = system.list(&request).await.unwrap();
             seen.extend(ids(&page.edges));
             if page.next_page_token.is_empty() {
                 break;

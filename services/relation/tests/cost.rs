@@ -6,9 +6,9 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use microblog_proto::relation as pb;
+use microblog_proto::relation::{self as pb, EdgeList};
 use microblog_testkit::{RedisServer, Store as Redis, Topology, redis};
-use support::{System, id};
+use support::{System, id, list_of};
 
 /// The commands that the service sends for calls.
 const COUNTED: [&str; 8] =
@@ -62,12 +62,11 @@ async fn reads_cost_the_same_for_a_hundred_and_a_hundred_thousand_entries() {
     }
 
     for user_id in [small, large] {
-        let mut request = pb::ListFollowersRequest { user_id, page_size: 50, ..Default::default() };
-        let mut page = pb::ListFollowersResponse::default();
+        let mut request = list_of(EdgeList::Followers, user_id, 50);
+        let mut page = pb::ListEdgesResponse::default();
         for which in ["the first page", "the second page"] {
             let cost = cost(&system, async || {
-                let response = system.client.clone().list_followers(request.clone()).await;
-                page = response.unwrap().into_inner();
+                page = system.list(&request).await.unwrap();
                 assert_eq!(page.edges.len(), 50);
             })
             .await;
@@ -108,15 +107,9 @@ async fn reads_cost_the_same_for_a_hundred_and_a_hundred_thousand_entries() {
         let look_ups = [("smismember", 2), ("zmscore", 3), ("zrange", 1)];
         assert_eq!(of_few.await, one_round_trip(&look_ups));
 
-        let request = pb::ListFollowersRequest {
-            user_id,
-            page_size: 50,
-            not_followed_back: true,
-            ..Default::default()
-        };
+        let request = list_of(EdgeList::FollowersNotFollowedBack, user_id, 50);
         let not_followed_back = cost(&system, async || {
-            let response = system.client.clone().list_followers(request.clone()).await;
-            assert_eq!(response.unwrap().into_inner().edges.len(), 50);
+            assert_eq!(system.list(&request).await.unwrap().edges.len(), 50);
         });
         let chunk =
             [("smismember", 1), ("zrange", 1)].map(|(name, calls)| (name.to_owned(), calls));
@@ -127,5 +120,22 @@ async fn reads_cost_the_same_for_a_hundred_and_a_hundred_thousand_entries() {
             system.client.clone().batch_get_counts(request.clone()).await.unwrap();
         });
         assert_eq!(counts.await, one_round_trip(&[("zcard", 3)]));
+    }
+}
+
+#[tokio::test]
+async fn the_ids_of_a_list_cost_one_command_for_each_two_thousand() {
+    let system = System::start_without_jobs(Topology::Single).await;
+    let followings: Vec<_> = (1_000..6_000).map(|n| (id(1), id(n))).collect();
+    system.import(&followings).await;
+    // One command more is for the settled version.
+    for (user_id, commands) in [(id(1), 4), (id(2), 1)] {
+        let list = EdgeList::Following.into();
+        let request = pb::ListEdgeIdsRequest { user_id, list, ..Default::default() };
+        let cost = cost(&system, async || {
+            system.client.clone().list_edge_ids(request.clone()).await.unwrap();
+        });
+        let expected = BTreeMap::from([("zrange".to_owned(), commands)]);
+        assert_eq!(cost.await, (expected, commands));
     }
 }

@@ -45,7 +45,7 @@ async fn a_forgotten_account_has_no_edges_and_gets_none() {
             assert_rejected(rejection, Code::NotFound, ErrorReason::UserNotFound);
         }
         let imported = system.import(&[(id(2), deleted), (deleted, id(2)), (id(2), id(3))]).await;
-        assert_eq!((imported.created, imported.refused_forgotten), (1, 2));
+        assert_eq!((imported.created, imported.rejected_forgotten), (1, 2));
         system.converges().await;
         assert_eq!(system.counts(id(2)).await, (1, 0, 0));
     }

@@ -7,10 +7,13 @@ mod support;
 use std::time::Duration;
 
 use microblog_keyspace::OUTBOX_PAGE_MAX;
-use microblog_proto::{common::ErrorReason, relation as pb};
+use microblog_proto::{
+    common::ErrorReason,
+    relation::{self as pb, EdgeList},
+};
 use microblog_relation::{Edge, Sweeper, Targets};
 use microblog_testkit::{Store as Redis, Topology, redis};
-use support::{System, id, user};
+use support::{System, id, list_of, user};
 
 const ONE: Edge = Edge { from: user(1), to: user(2) };
 
@@ -97,7 +100,7 @@ async fn an_import_rejects_a_pending_follow_of_a_forgotten_account() {
     system.store.follow_one(ONE).await.unwrap();
     system.store.forget(ONE.to).await.unwrap();
     let imported = system.import(&[(id(1), id(2))]).await;
-    assert_eq!((imported.created, imported.unchanged, imported.refused_forgotten), (0, 0, 1));
+    assert_eq!((imported.created, imported.unchanged, imported.rejected_forgotten), (0, 0, 1));
 }
 
 #[tokio::test]
@@ -140,13 +143,17 @@ async fn versions_grow_after_the_clock_went_back() {
 async fn a_follow_is_settled_after_its_projection() {
     let system = System::start_without_jobs(Topology::Single).await;
     let list = async |newer_than_version| {
-        let request = pb::ListFollowingRequest {
+        let request =
+            pb::ListEdgesRequest { newer_than_version, ..list_of(EdgeList::Following, id(1), 1) };
+        let list = system.list(&request).await.unwrap();
+        let ids = pb::ListEdgeIdsRequest {
             user_id: id(1),
+            list: EdgeList::Following.into(),
             newer_than_version,
-            page_size: 1,
             ..Default::default()
         };
-        let list = system.client.clone().list_following(request).await.unwrap().into_inner();
+        let ids = system.client.clone().list_edge_ids(ids).await.unwrap().into_inner();
+        assert_eq!(ids.settled_version, list.settled_version);
         (list.edges.first().map_or(0, |edge| edge.version), list.settled_version)
     };
     assert_eq!(list(0).await, (0, 0));

@@ -4,14 +4,11 @@ use std::time::Duration;
 
 use microblog_chassis::{Peer, context};
 use microblog_domain::{BATCH_MAX, UserId};
-use microblog_proto::relation::{self, Edge, RelationServicePeer, RelationState};
+use microblog_proto::relation::{self, EdgeList, RelationServicePeer, RelationState};
 use tokio::time::timeout;
 use tonic::Status;
 
 use crate::error::Error;
-
-/// The largest page of the relation service's lists.
-const PAGE_MAX: i32 = 200;
 
 /// The largest batch in a message of a followers stream.
 const STREAM_BATCH: i32 = 2_000;
@@ -89,42 +86,41 @@ impl Graph {
         }
     }
 
-    /// Returns the followings since a version; all of them for version 0. One call per 200.
+    /// Returns the followings since a version; all of them for version 0. The calls of
+    /// [`Self::accounts`].
     pub(crate) async fn followings(&self, user: UserId, since: u64) -> Result<Followings, Error> {
-        let (mut followings, mut page_token) = (Followings::default(), String::new());
-        loop {
-            let request = relation::ListFollowingRequest {
-                user_id: user.get(),
-                page_size: PAGE_MAX,
-                page_token,
-                newer_than_version: since,
-                ..Default::default()
-            };
-            let page = call(self.relation.list_following(request)).await?;
-            // Only the first page sets it.
-            followings.settled = followings.settled.max(page.settled_version);
-            followings.authors.extend(users(&page.edges));
-            page_token = page.next_page_token;
-            if page_token.is_empty() {
-                return Ok(followings);
-            }
-        }
+        let (authors, settled) = self.accounts(user, EdgeList::Following, since).await?;
+        Ok(Followings { authors, settled })
     }
 
-    /// Returns the mutual followers of a user. One call per 200.
+    /// Returns the mutual followers of a user. The calls of [`Self::accounts`].
     pub(crate) async fn mutuals(&self, user: UserId) -> Result<Vec<UserId>, Error> {
-        let (mut mutuals, mut page_token) = (Vec::new(), String::new());
+        Ok(self.accounts(user, EdgeList::Mutuals, 0).await?.0)
+    }
+
+    // Returns all accounts on a list, and the settled version of followings. One call per 8,000:
+    // one call with the default following limit of 5,000.
+    async fn accounts(
+        &self,
+        user: UserId,
+        list: EdgeList,
+        newer_than_version: u64,
+    ) -> Result<(Vec<UserId>, u64), Error> {
+        let (mut accounts, mut settled, mut page_token) = (Vec::new(), 0, String::new());
         loop {
-            let request = relation::ListMutualsRequest {
+            let request = relation::ListEdgeIdsRequest {
                 user_id: user.get(),
-                page_size: PAGE_MAX,
+                list: list.into(),
+                newer_than_version,
                 page_token,
             };
-            let page = call(self.relation.list_mutuals(request)).await?;
-            mutuals.extend(users(&page.edges));
+            let page = call(self.relation.list_edge_ids(request)).await?;
+            // Only the first page sets it.
+            settled = settled.max(page.settled_version);
+            accounts.extend(page.user_ids.into_iter().filter_map(UserId::new));
             page_token = page.next_page_token;
             if page_token.is_empty() {
-                return Ok(mutuals);
+                return Ok((accounts, settled));
             }
         }
     }
@@ -198,10 +194,6 @@ impl ViewerRelation {
     pub(crate) fn relation(&self) -> relation::Relation {
         self.0
     }
-}
-
-fn users(edges: &[Edge]) -> impl Iterator<Item = UserId> {
-    edges.iter().filter_map(|edge| UserId::new(edge.user_id))
 }
 
 async fn call<T>(

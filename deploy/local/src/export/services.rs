@@ -4,10 +4,7 @@ use std::collections::HashMap;
 
 use microblog_proto::{
     post::{ListUserCommentsRequest, ListUserPostsRequest, post_service_client::PostServiceClient},
-    relation::{
-        self, ListBlocksRequest, ListFollowersRequest, ListFollowingRequest, ListMutesRequest,
-        relation_service_client::RelationServiceClient,
-    },
+    relation::{self, EdgeList, ListEdgesRequest, relation_service_client::RelationServiceClient},
     user::{
         BatchGetUsersRequest, GetAccountRequest, GetUserByNameRequest,
         user_service_client::UserServiceClient,
@@ -76,14 +73,7 @@ impl Services {
         user_id: u64,
         page_token: String,
     ) -> Result<Page<Edge>, Status> {
-        let message = ListFollowingRequest {
-            user_id,
-            page_size: PAGE_SIZE,
-            page_token,
-            ..Default::default()
-        };
-        let answer = self.relation().list_following(request(message)).await?.into_inner();
-        self.with_names(answer.edges, answer.next_page_token).await
+        self.edges(EdgeList::Following, user_id, 0, page_token).await
     }
 
     /// Lists the followers of an account.
@@ -92,14 +82,7 @@ impl Services {
         user_id: u64,
         page_token: String,
     ) -> Result<Page<Edge>, Status> {
-        let message = ListFollowersRequest {
-            user_id,
-            page_size: PAGE_SIZE,
-            page_token,
-            ..Default::default()
-        };
-        let answer = self.relation().list_followers(request(message)).await?.into_inner();
-        self.with_names(answer.edges, answer.next_page_token).await
+        self.edges(EdgeList::Followers, user_id, 0, page_token).await
     }
 
     /// Lists the accounts that an account blocks.
@@ -108,9 +91,7 @@ impl Services {
         user_id: u64,
         page_token: String,
     ) -> Result<Page<Edge>, Status> {
-        let message = ListBlocksRequest { user_id, page_size: PAGE_SIZE, page_token };
-        let answer = self.relation().list_blocks(request(message)).await?.into_inner();
-        self.with_names(answer.edges, answer.next_page_token).await
+        self.edges(EdgeList::Blocks, user_id, user_id, page_token).await
     }
 
     /// Lists the accounts that an account mutes.
@@ -119,8 +100,25 @@ impl Services {
         user_id: u64,
         page_token: String,
     ) -> Result<Page<Edge>, Status> {
-        let message = ListMutesRequest { user_id, page_size: PAGE_SIZE, page_token };
-        let answer = self.relation().list_mutes(request(message)).await?.into_inner();
+        self.edges(EdgeList::Mutes, user_id, user_id, page_token).await
+    }
+
+    async fn edges(
+        &self,
+        list: EdgeList,
+        user_id: u64,
+        viewer_id: u64,
+        page_token: String,
+    ) -> Result<Page<Edge>, Status> {
+        let message = ListEdgesRequest {
+            user_id,
+            list: list.into(),
+            viewer_id,
+            page_size: PAGE_SIZE,
+            page_token,
+            ..Default::default()
+        };
+        let answer = self.relation().list_edges(request(message)).await?.into_inner();
         self.with_names(answer.edges, answer.next_page_token).await
     }
 

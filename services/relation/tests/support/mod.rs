@@ -9,7 +9,9 @@ use microblog_chassis::{Worker, serve};
 use microblog_domain::UserId;
 use microblog_proto::{
     common::ErrorReason,
-    relation::{self as pb, RelationState, relation_service_client::RelationServiceClient},
+    relation::{
+        self as pb, EdgeList, RelationState, relation_service_client::RelationServiceClient,
+    },
 };
 use microblog_relation::{Config, Store};
 use microblog_testkit as testkit;
@@ -89,6 +91,26 @@ impl System {
         response.into_inner().relation.unwrap()
     }
 
+    pub(crate) async fn list(
+        &self,
+        request: &pb::ListEdgesRequest,
+    ) -> Result<pb::ListEdgesResponse, Status> {
+        Ok(self.client.clone().list_edges(request.clone()).await?.into_inner())
+    }
+
+    /// Reads all pages of a list.
+    pub(crate) async fn list_all(&self, mut request: pb::ListEdgesRequest) -> Vec<pb::Edge> {
+        let mut edges = Vec::new();
+        loop {
+            let page = self.list(&request).await.unwrap();
+            edges.extend(page.edges);
+            if page.next_page_token.is_empty() {
+                return edges;
+            }
+            request.page_token = page.next_page_token;
+        }
+    }
+
     pub(crate) async fn counts(&self, user_id: u64) -> (u64, u64, u64) {
         let request = pb::BatchGetCountsRequest { user_ids: vec![user_id] };
         let response = self.client.clone().batch_get_counts(request).await.unwrap();
@@ -106,10 +128,10 @@ impl System {
             let imported = self.client.clone().import_follows(request).await.unwrap().into_inner();
             sum.created += imported.created;
             sum.unchanged += imported.unchanged;
-            sum.refused_self += imported.refused_self;
-            sum.refused_blocked += imported.refused_blocked;
-            sum.refused_limit += imported.refused_limit;
-            sum.refused_forgotten += imported.refused_forgotten;
+            sum.rejected_self += imported.rejected_self;
+            sum.rejected_blocked += imported.rejected_blocked;
+            sum.rejected_limit += imported.rejected_limit;
+            sum.rejected_forgotten += imported.rejected_forgotten;
         }
         sum
     }
@@ -118,6 +140,26 @@ impl System {
     pub(crate) async fn converges(&self) {
         converges(&self.client).await;
     }
+}
+
+/// Returns the request of a list that does not depend on the viewer.
+pub(crate) fn list_of(list: EdgeList, user_id: u64, page_size: i32) -> pb::ListEdgesRequest {
+    pb::ListEdgesRequest { user_id, list: list.into(), page_size, ..Default::default() }
+}
+
+/// Returns the request of a list that depends on the viewer.
+pub(crate) fn list_for(
+    viewer_id: u64,
+    list: EdgeList,
+    user_id: u64,
+    page_size: i32,
+) -> pb::ListEdgesRequest {
+    pb::ListEdgesRequest { viewer_id, ..list_of(list, user_id, page_size) }
+}
+
+/// Returns the accounts of a page.
+pub(crate) fn ids(edges: &[pb::Edge]) -> Vec<u64> {
+    edges.iter().map(|edge| edge.user_id).collect()
 }
 
 /// Returns an admin connection to the server that has a key.

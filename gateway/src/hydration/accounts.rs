@@ -5,7 +5,7 @@ use microblog_domain::{IdMap, UserId};
 use microblog_proto::{
     common::ErrorReason,
     gateway::{Author, ListedUser},
-    relation::{self, Relation, RelationState},
+    relation::{self, EdgeList, Relation, RelationState},
     user::{self, User},
 };
 use prost_types::Timestamp;
@@ -24,6 +24,15 @@ pub(crate) enum RelationDetail {
     Blocks,
     /// Follows, blocks and mutes.
     BlocksAndMutes,
+}
+
+impl RelationDetail {
+    fn lists(self) -> &'static [EdgeList] {
+        match self {
+            Self::Blocks => &[EdgeList::Blocks],
+            Self::BlocksAndMutes => &[EdgeList::Blocks, EdgeList::Mutes],
+        }
+    }
 }
 
 /// Hydration state of accounts: their profiles and viewer relations.
@@ -74,8 +83,7 @@ async fn relations(
     let request = relation::BatchGetRelationsRequest {
         viewer_id: viewer.get(),
         target_ids,
-        include_blocks: true,
-        include_mutes: detail == RelationDetail::BlocksAndMutes,
+        include: detail.lists().iter().map(|&list| list.into()).collect(),
         include_newest_following_version: false,
     };
     let response = gateway.peers.relation().batch_get_relations(request).await;

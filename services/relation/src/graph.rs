@@ -108,31 +108,17 @@ pub struct Relation {
     pub target: UserId,
     /// The state by follows.
     pub state: State,
-    /// Whether the viewer blocks the target; false if not requested.
-    pub blocking: bool,
-    /// Whether the target blocks the viewer; false if not requested.
-    pub blocked_by: bool,
-    /// Whether the viewer mutes the target; false if not requested.
-    pub muting: bool,
+    /// The requested lists of the viewer that contain the target.
+    pub lists: ListSet,
 }
 
 /// Optional parts of relations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Include {
-    /// Blocks in both directions.
-    pub blocks: bool,
-    /// Mutes.
-    pub mutes: bool,
+    /// The lists of the viewer in which targets are looked up.
+    pub lists: ListSet,
     /// The version of the viewer's newest follow.
     pub newest_following: bool,
-}
-
-impl Include {
-    /// Returns the viewer's lists to read.
-    pub(crate) fn lists(self) -> impl Iterator<Item = List> {
-        let blocks = [List::Blocks, List::BlockedBy].into_iter().filter(move |_| self.blocks);
-        blocks.chain([List::Mutes].into_iter().filter(move |_| self.mutes))
-    }
 }
 
 /// The lengths of a user's lists.
@@ -164,11 +150,87 @@ pub enum List {
 }
 
 impl List {
+    /// All lists.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Following,
+        Self::Followers,
+        Self::Mutuals,
+        Self::Blocks,
+        Self::BlockedBy,
+        Self::Mutes,
+    ];
+
     /// Returns whether only the user may read the list.
     pub(crate) const fn is_private(self) -> bool {
         match self {
             Self::Following | Self::Followers | Self::Mutuals => false,
             Self::Blocks | Self::BlockedBy | Self::Mutes => true,
         }
+    }
+
+    /// Returns the list of the other account with the inverse edges; `None` if there are none.
+    pub(crate) const fn inverse(self) -> Option<Self> {
+        match self {
+            Self::Following => Some(Self::Followers),
+            Self::Followers => Some(Self::Following),
+            Self::Blocks => Some(Self::BlockedBy),
+            Self::BlockedBy => Some(Self::Blocks),
+            Self::Mutuals | Self::Mutes => None,
+        }
+    }
+}
+
+/// A set of lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListSet(u16);
+
+impl ListSet {
+    /// Returns whether the set contains a list.
+    pub const fn contains(self, list: List) -> bool {
+        self.0 & Self::bit(list) != 0
+    }
+
+    /// Returns the set with a list added.
+    pub const fn with(self, list: List) -> Self {
+        Self(self.0 | Self::bit(list))
+    }
+
+    /// Returns all private lists, which are the states between two accounts besides follows.
+    pub(crate) fn private() -> Self {
+        List::ALL.into_iter().filter(|list| list.is_private()).collect()
+    }
+
+    /// Returns the lists.
+    pub(crate) fn iter(self) -> impl Iterator<Item = List> {
+        List::ALL.into_iter().filter(move |&list| self.contains(list))
+    }
+
+    const fn bit(list: List) -> u16 {
+        1 << list as u16
+    }
+}
+
+impl FromIterator<List> for ListSet {
+    fn from_iter<T: IntoIterator<Item = List>>(lists: T) -> Self {
+        lists.into_iter().fold(Self::default(), Self::with)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inverse_lists_are_inverse_to_each_other() {
+        for list in List::ALL {
+            assert!(list.inverse().is_none_or(|other| other.inverse() == Some(list)), "{list:?}");
+        }
+    }
+
+    #[test]
+    fn a_set_contains_its_lists() {
+        assert!(ListSet::default().iter().eq([]));
+        assert!(ListSet::private().iter().eq([List::Blocks, List::BlockedBy, List::Mutes]));
+        assert!(List::ALL.into_iter().collect::<ListSet>().iter().eq(List::ALL));
     }
 }

@@ -22,6 +22,8 @@
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::key;
 
+use crate::graph::List;
+
 fn of_user(kind: &str, user: UserId) -> String {
     key(format_args!("rel:{{{}}}:{kind}:{user}", user.partition()))
 }
@@ -45,6 +47,27 @@ keys!(of_user, UserId:
     following following_ids followers follower_ids mutual lost
     blocks blocked_by unblocked mutes);
 keys!(of_partition, Partition: pending clock users forgotten forgetting);
+
+/// Returns the key of a list.
+pub(crate) fn list(list: List, user: UserId) -> String {
+    match list {
+        List::Following => following(user),
+        List::Followers => followers(user),
+        List::Mutuals => mutual(user),
+        List::Blocks => blocks(user),
+        List::BlockedBy => blocked_by(user),
+        List::Mutes => mutes(user),
+    }
+}
+
+/// Returns the key of the id set of a list; `None` for lists without one.
+pub(crate) fn id_set(list: List, user: UserId) -> Option<String> {
+    match list {
+        List::Following => Some(following_ids(user)),
+        List::Followers => Some(follower_ids(user)),
+        _ => None,
+    }
+}
 
 #[cfg(test)]
 mod tests {

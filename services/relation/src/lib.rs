@@ -36,7 +36,7 @@ pub use config::Config;
 pub use edge_saga::{EdgeSaga, ImportResult, SagaResult};
 pub use error::Error;
 pub use forget::forget_marked;
-pub use graph::{Change, Conflict, Counts, Edge, Include, List, Outcome, Relation, State};
+pub use graph::{Change, Conflict, Counts, Edge, Include, List, ListSet, Outcome, Relation, State};
 pub use store::{
     BlockProjectionResult, BlockSourceResult, OutboxEntry, ProjectionResult, SourceResult, Store,
     Targets,

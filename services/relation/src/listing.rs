@@ -1,7 +1,8 @@
 //! The lists that callers read: the stored ones, and those that are computed from two stored ones.
 
+use futures::stream::{self, Stream};
 use microblog_domain::{Scope, UserId};
-use microblog_keyspace::{Entry, Order, Range};
+use microblog_keyspace::{Entry, Order, Page, Range};
 
 use crate::{
     error::Error,
@@ -84,4 +85,22 @@ impl Listing {
             }
         }
     }
+}
+
+/// Returns all followers of a user after an entry, newest first, in pages of `count`.
+pub(crate) fn followers(
+    store: Store,
+    user: UserId,
+    after: Option<Entry>,
+    count: usize,
+) -> impl Stream<Item = Result<Page, Error>> {
+    stream::try_unfold(Some(after), move |position| {
+        let store = store.clone();
+        async move {
+            let Some(after) = position else { return Ok(None) };
+            let page = store.page(List::Followers, user, after, None, count).await?;
+            let next = page.more.then(|| page.entries.last().copied());
+            Ok(Some((page, next)))
+        }
+    })
 }

@@ -59,10 +59,10 @@ pub(crate) async fn user(store: &Store, user: UserId) -> Result<Repairs, Error> 
             match list {
                 List::Following => repair.following(&page.entries).await?,
                 List::Followers => repair.followers(&page.entries).await?,
-                List::Mutuals => repair.index(&ids(&page.entries)).await?,
                 List::Blocks => repair.blocks(&page.entries).await?,
                 List::BlockedBy => repair.blocked_by(&page.entries).await?,
-                List::Mutes => {}
+                // Mutuals.
+                _ => repair.index(&ids(&page.entries)).await?,
             }
             after = page.entries.last().copied();
             if !page.more {

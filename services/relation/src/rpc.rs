@@ -2,22 +2,18 @@
 
 use std::future::Future;
 
-use futures::{
-    StreamExt as _, TryStreamExt as _,
-    stream::{self, BoxStream},
-};
+use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use microblog_chassis as chassis;
-use microblog_domain::Partition;
 use microblog_proto::relation::{self as pb, relation_service_server::RelationService};
 use tonic::{Request, Response, Status};
 
 use crate::{
     edge_saga::{EdgeSaga, check_outcome},
     error::Error,
-    graph::{Edge, Include, List},
+    graph::{Edge, Include, List, ListSet},
+    listing,
     store::Store,
-    verify::{self, Report},
-    wire,
+    verify, wire,
 };
 
 type RpcResult<T> = Result<Response<T>, Status>;
@@ -34,6 +30,21 @@ pub(crate) struct Rpc {
 impl Rpc {
     pub(crate) fn new(store: Store) -> Self {
         Self { edges: EdgeSaga::new(store.clone()), store }
+    }
+
+    // Adds an account to a private list without inverse edges.
+    async fn add(&self, list: List, user_id: u64, target_id: u64) -> Result<(), Status> {
+        let Edge { from, to } = user_and_target(user_id, target_id)?;
+        let store = self.store.clone();
+        let add = async move { check_outcome(store.add(list, from, to).await?, Error::ListLimit) };
+        self.write(|_| add).await
+    }
+
+    // Removes an account from a private list without inverse edges.
+    async fn remove(&self, list: List, user_id: u64, target_id: u64) -> Result<(), Status> {
+        let Edge { from, to } = user_and_target(user_id, target_id)?;
+        let store = self.store.clone();
+        self.write(|_| async move { Ok(store.remove(list, from, to).await?) }).await
     }
 
     // Runs a write to completion, even if the caller disconnects.
@@ -112,19 +123,14 @@ impl RelationService for Rpc {
     }
 
     async fn mute(&self, request: Request<pb::MuteRequest>) -> RpcResult<pb::MuteResponse> {
-        let request = request.into_inner();
-        let Edge { from, to } = user_and_target(request.user_id, request.target_id)?;
-        let store = self.store.clone();
-        self.write(|_| async move { check_outcome(store.mute(from, to).await?, Error::ListLimit) })
-            .await?;
+        let pb::MuteRequest { user_id, target_id } = request.into_inner();
+        self.add(List::Mutes, user_id, target_id).await?;
         Ok(Response::new(pb::MuteResponse {}))
     }
 
     async fn unmute(&self, request: Request<pb::UnmuteRequest>) -> RpcResult<pb::UnmuteResponse> {
-        let request = request.into_inner();
-        let Edge { from, to } = user_and_target(request.user_id, request.target_id)?;
-        let store = self.store.clone();
-        self.write(|_| async move { Ok(store.unmute(from, to).await?) }).await?;
+        let pb::UnmuteRequest { user_id, target_id } = request.into_inner();
+        self.remove(List::Mutes, user_id, target_id).await?;
         Ok(Response::new(pb::UnmuteResponse {}))
     }
 
@@ -135,7 +141,7 @@ impl RelationService for Rpc {
         let request = request.into_inner();
         let ids = (("viewer_id", request.viewer_id), ("target_id", request.target_id));
         let Edge { from, to } = wire::edge(ids.0, ids.1)?;
-        let include = Include { blocks: true, mutes: true, newest_following: false };
+        let include = Include { lists: ListSet::private(), newest_following: false };
         let (relations, _) =
             self.store.relations(from, &[to], include).await.map_err(Error::from)?;
         let relation = relations.first().copied().map(wire::relation);
@@ -149,11 +155,7 @@ impl RelationService for Rpc {
         let request = request.into_inner();
         let viewer = wire::user("viewer_id", request.viewer_id)?;
         let targets = wire::batch("target_ids", &request.target_ids)?;
-        let include = Include {
-            blocks: request.include_blocks,
-            mutes: request.include_mutes,
-            newest_following: request.include_newest_following_version,
-        };
+        let include = wire::include(&request)?;
         let (relations, newest_following_version) =
             self.store.relations(viewer, &targets, include).await.map_err(Error::from)?;
         let relations = relations.into_iter().map(wire::relation).collect();
@@ -205,20 +207,9 @@ impl RelationService for Rpc {
         request: Request<pb::StreamFollowersRequest>,
     ) -> RpcResult<Self::StreamFollowersStream> {
         let (user, after, count, scope) = wire::stream(request.get_ref())?;
-        let store = self.store.clone();
-        let batches = stream::try_unfold(Some(after), move |cursor| {
-            let store = store.clone();
-            async move {
-                let Some(after) = cursor else { return Ok(None) };
-                let page = store.page(List::Followers, user, after, None, count).await;
-                let page = page.map_err(Error::from)?;
-                let next = page.more.then(|| page.entries.last().copied());
-                let next_page_token = page.next_token(scope);
-                let user_ids = page.entries.iter().map(|entry| entry.member).collect();
-                Ok(Some((pb::StreamFollowersResponse { user_ids, next_page_token }, next)))
-            }
-        });
-        Ok(Response::new(batches.map_err(|error: Error| Status::from(error)).boxed()))
+        let pages = listing::followers(self.store.clone(), user, after, count);
+        let batches = pages.map_ok(move |page| wire::followers(&page, scope));
+        Ok(Response::new(batches.map_err(Status::from).boxed()))
     }
 
     async fn import_follows(
@@ -241,28 +232,12 @@ impl RelationService for Rpc {
     }
 
     async fn verify(&self, request: Request<pb::VerifyRequest>) -> RpcResult<Self::VerifyStream> {
-        let store = self.store.clone();
         let pb::VerifyRequest { user_id, repair } = request.into_inner();
-        // The clocks first, since repairs issue versions in any partition.
-        let clocks = match repair {
-            true => Some(store.mend_clocks().await.map_err(Error::from)?),
-            false => None,
+        let user = match user_id {
+            0 => None,
+            id => Some(wire::user("user_id", id)?),
         };
-        let clocks = clocks.map(|repairs| Ok(Report { repairs, ..Report::default() }));
-        let reports = match user_id {
-            0 => stream::iter(Partition::all())
-                .then(move |partition| {
-                    let store = store.clone();
-                    async move { verify::partition(&store, partition, repair).await }
-                })
-                .boxed(),
-            id => {
-                let user = wire::user("user_id", id)?;
-                stream::once(async move { verify::user(&store, user, repair).await }).boxed()
-            }
-        };
-        let reports =
-            stream::iter(clocks).chain(reports).map_ok(wire::report).map_err(Status::from);
-        Ok(Response::new(reports.boxed()))
+        let reports = verify::reports(self.store.clone(), user, repair).await?;
+        Ok(Response::new(reports.map_ok(wire::report).map_err(Status::from).boxed()))
     }
 }

@@ -8,7 +8,7 @@
 //! * the partition's clock is not ahead of the time;
 //! * the outbox is empty, and no account deletion is in progress.
 
-use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use microblog_domain::{Partition, Repairs, UserId, Violations};
 use microblog_keyspace::Entry;
 
@@ -43,6 +43,29 @@ impl Report {
         self.violations.add(other.violations);
         self.repairs.extend(other.repairs);
     }
+}
+
+/// Checks one user, or all partitions, one after the other; with `repairs`, repairs violations, and
+/// those of the clocks first, since repairs issue versions in any partition.
+pub(crate) async fn reports(
+    store: Store,
+    user: Option<UserId>,
+    repairs: bool,
+) -> Result<BoxStream<'static, Result<Report, Error>>, Error> {
+    let mut clocks = None;
+    if repairs {
+        clocks = Some(Ok(Report { repairs: store.mend_clocks().await?, ..Report::default() }));
+    }
+    let reports = match user {
+        None => stream::iter(Partition::all())
+            .then(move |at| {
+                let store = store.clone();
+                async move { partition(&store, at, repairs).await }
+            })
+            .boxed(),
+        Some(user) => stream::once(async move { self::user(&store, user, repairs).await }).boxed(),
+    };
+    Ok(stream::iter(clocks).chain(reports).boxed())
 }
 
 /// Checks all users of a partition that have lists; with `repairs`, repairs violations.
@@ -93,22 +116,22 @@ pub async fn user(store: &Store, user: UserId, repairs: bool) -> Result<Report, 
 async fn check(store: &Store, user: UserId) -> Result<Report, Error> {
     let mut report = Report { users: 1, ..Report::default() };
     let mut mutuals = 0;
-    for list in [List::Following, List::Followers, List::Blocks, List::BlockedBy] {
+    for list in List::ALL {
+        let Some(inverse) = list.inverse() else { continue };
         let mut after = None;
         loop {
             let page = store.page(list, user, after, None, PAGE).await?;
-            check_other_sides(store, list, user, &page.entries, &mut report).await?;
-            match list {
-                List::Following => {
-                    report.follows += page.entries.len() as u64;
-                    mutuals += check_mutuals(store, user, &page.entries, &mut report).await?;
-                    check_id_set(store, list, user, &page.entries, &mut report).await?;
-                }
-                List::Followers => {
-                    check_id_set(store, list, user, &page.entries, &mut report).await?;
-                }
-                List::Blocks => check_blocked(store, user, &page.entries, &mut report).await?,
-                List::BlockedBy | List::Mutuals | List::Mutes => {}
+            let entries = &page.entries;
+            check_inverse(store, (list, inverse), user, entries, &mut report).await?;
+            if matches!(list, List::Following | List::Followers) {
+                check_id_set(store, list, user, entries, &mut report).await?;
+            }
+            if list == List::Following {
+                report.follows += entries.len() as u64;
+                mutuals += check_mutuals(store, user, entries, &mut report).await?;
+            }
+            if list == List::Blocks {
+                check_blocked(store, user, entries, &mut report).await?;
             }
             after = page.entries.last().copied();
             if !page.more {
@@ -126,23 +149,16 @@ async fn check(store: &Store, user: UserId) -> Result<Report, Error> {
     Ok(report)
 }
 
-// Each entry has its counterpart on the other side, with the same version.
-async fn check_other_sides(
+// Each entry has an inverse edge with the same version.
+async fn check_inverse(
     store: &Store,
-    list: List,
+    (list, inverse): (List, List),
     user: UserId,
     entries: &[Entry],
     report: &mut Report,
 ) -> Result<(), Error> {
-    let other = match list {
-        List::Following => List::Followers,
-        List::Followers => List::Following,
-        List::Blocks => List::BlockedBy,
-        List::BlockedBy => List::Blocks,
-        List::Mutuals | List::Mutes => return Ok(()),
-    };
     let peers = ids(entries);
-    let places: Vec<_> = peers.iter().map(|&peer| (other, peer, user)).collect();
+    let places: Vec<_> = peers.iter().map(|&peer| (inverse, peer, user)).collect();
     for (entry, version) in entries.iter().zip(store.entries(&places).await?) {
         report.violations.check(version == entry.score, || {
             let (peer, expected) = (entry.member, entry.score);

@@ -1,13 +1,13 @@
 //! Conversion between wire types and domain types, with validation of requests.
 
 use microblog_domain::{BATCH_MAX, Invalid, PageSize, Scope, Stamp, UserId};
-use microblog_keyspace::{Entry, Order};
+use microblog_keyspace::{Entry, Order, Page};
 use microblog_proto::relation::{self as pb, EdgeList};
 
 use crate::{
     edge_saga::ImportResult,
     error::Error,
-    graph::{Counts, Edge, List, Relation, State},
+    graph::{Counts, Edge, Include, List, ListSet, Relation, State},
     intersection::Intersection,
     listing::{Listing, ListingPage},
     verify::Report,
@@ -159,6 +159,19 @@ pub(crate) fn batch(field: &str, ids: &[u64]) -> Result<Vec<UserId>, Error> {
     Ok(UserId::parse_list(field, ids, BATCH_MAX)?)
 }
 
+/// Decodes the parts of relations to return.
+pub(crate) fn include(request: &pb::BatchGetRelationsRequest) -> Result<Include, Error> {
+    let mut lists = ListSet::default();
+    for &list in &request.include {
+        lists = match EdgeList::try_from(list) {
+            Ok(EdgeList::Blocks) => lists.with(List::Blocks).with(List::BlockedBy),
+            Ok(EdgeList::Mutes) => lists.with(List::Mutes),
+            _ => return Err(Invalid::new("include", "must be BLOCKS or MUTES").into()),
+        };
+    }
+    Ok(Include { lists, newest_following: request.include_newest_following_version })
+}
+
 /// Decodes the follows of an import.
 pub(crate) fn follows(follows: &[pb::Follow]) -> Result<Vec<Edge>, Error> {
     if follows.len() > IMPORT_MAX {
@@ -215,6 +228,12 @@ pub(crate) fn id_page(page: ListingPage) -> pb::ListEdgeIdsResponse {
     pb::ListEdgeIdsResponse { user_ids, next_page_token, settled_version }
 }
 
+/// Encodes a batch of a followers stream.
+pub(crate) fn followers(page: &Page, scope: Scope) -> pb::StreamFollowersResponse {
+    let user_ids = page.entries.iter().map(|entry| entry.member).collect();
+    pb::StreamFollowersResponse { user_ids, next_page_token: page.next_token(scope) }
+}
+
 /// Encodes a state.
 pub(crate) fn state(state: State) -> pb::RelationState {
     match state {
@@ -231,9 +250,9 @@ pub(crate) fn relation(relation: Relation) -> pb::Relation {
     pb::Relation {
         user_id: relation.target.get(),
         state: state(relation.state).into(),
-        blocking: relation.blocking,
-        blocked_by: relation.blocked_by,
-        muting: relation.muting,
+        blocking: relation.lists.contains(List::Blocks),
+        blocked_by: relation.lists.contains(List::BlockedBy),
+        muting: relation.lists.contains(List::Mutes),
     }
 }
 

@@ -61,6 +61,7 @@ async fn reads_cost_the_same_for_a_hundred_and_a_hundred_thousand_entries() {
         system.import(&list).await;
     }
 
+    let include = [EdgeList::Blocks.into(), EdgeList::Mutes.into()];
     for user_id in [small, large] {
         let mut request = list_of(EdgeList::Followers, user_id, 50);
         let mut page = pb::ListEdgesResponse::default();
@@ -83,8 +84,7 @@ async fn reads_cost_the_same_for_a_hundred_and_a_hundred_thousand_entries() {
         });
         assert_eq!(annotate.await, one_round_trip(&[("smismember", 2)]));
 
-        let request =
-            pb::BatchGetRelationsRequest { include_blocks: true, include_mutes: true, ..request };
+        let request = pb::BatchGetRelationsRequest { include: include.to_vec(), ..request };
         let of_list = cost(&system, async || {
             system.client.clone().batch_get_relations(request.clone()).await.unwrap();
         });

@@ -5,9 +5,9 @@
 mod support;
 
 use futures::future::join_all;
-use microblog_proto::relation as pb;
+use microblog_proto::relation::{self as pb, EdgeList};
 use microblog_testkit::Topology::{Cluster, Single};
-use support::{FOLLOWER, FOLLOWING, MUTUAL, NONE, OWN, System, id};
+use support::{FOLLOWER, FOLLOWING, MUTUAL, NONE, OWN, System, assert_invalid_field, id};
 
 #[tokio::test]
 async fn a_batch_keeps_its_order_and_has_only_requested_parts() {
@@ -28,7 +28,7 @@ async fn a_batch_keeps_its_order_and_has_only_requested_parts() {
     assert_eq!((own.state, own.blocking, own.blocked_by, own.muting), (OWN, false, false, false));
     assert_eq!(response.newest_following_version, 0);
 
-    request.include_blocks = true;
+    request.include = vec![EdgeList::Blocks.into()];
     request.include_newest_following_version = true;
     let response = system.client.clone().batch_get_relations(request.clone()).await.unwrap();
     let response = response.into_inner();
@@ -36,6 +36,12 @@ async fn a_batch_keeps_its_order_and_has_only_requested_parts() {
     let newest = response.newest_following_version;
     assert!(newest > 0);
     system.follow(id(1), id(6)).await.unwrap();
+    for list in [EdgeList::Unspecified, EdgeList::Following, EdgeList::FollowersNotFollowedBack] {
+        let include = vec![EdgeList::Mutes.into(), list.into()];
+        let invalid = pb::BatchGetRelationsRequest { include, ..request.clone() };
+        let rejection = system.client.clone().batch_get_relations(invalid).await;
+        assert_invalid_field(rejection, "include");
+    }
     request.target_ids.clear();
     let response = system.client.clone().batch_get_relations(request).await.unwrap().into_inner();
     assert!(response.newest_following_version > newest);
@@ -80,14 +86,18 @@ async fn blocks_and_mutes_are_found_in_lists_of_any_length() {
                     target_ids.push(target_id);
                     expected.push((is(0), is(1), is(2)));
                 }
-                for (include_blocks, include_mutes) in
-                    [(true, true), (true, false), (false, true), (false, false)]
-                {
+                for include in [
+                    &[EdgeList::Blocks, EdgeList::Mutes][..],
+                    &[EdgeList::Blocks],
+                    &[EdgeList::Mutes],
+                    &[],
+                ] {
+                    let include_blocks = include.contains(&EdgeList::Blocks);
+                    let include_mutes = include.contains(&EdgeList::Mutes);
                     let request = pb::BatchGetRelationsRequest {
                         viewer_id: viewer,
                         target_ids: target_ids.clone(),
-                        include_blocks,
-                        include_mutes,
+                        include: include.iter().map(|&list| list.into()).collect(),
                         include_newest_following_version: true,
                     };
                     let answer = system.client.clone().batch_get_relations(request).await;

@@ -67,8 +67,7 @@ impl Graph {
             let request = relation::BatchGetRelationsRequest {
                 viewer_id: reader.get(),
                 target_ids: authors.iter().map(|author| author.get()).collect(),
-                include_blocks: true,
-                include_mutes: true,
+                include: vec![EdgeList::Blocks.into(), EdgeList::Mutes.into()],
                 include_newest_following_version: true,
             };
             call(self.relation.batch_get_relations(request))
@@ -169,9 +168,7 @@ impl ViewerRelation {
         Self(relation::Relation {
             user_id: reader.get(),
             state: RelationState::Self_.into(),
-            blocking: false,
-            blocked_by: false,
-            muting: false,
+            ..Default::default()
         })
     }
 

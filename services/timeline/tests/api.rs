@@ -6,7 +6,7 @@ mod support;
 
 use clap::Parser as _;
 use microblog_domain::UserId;
-use microblog_proto::relation::{self, RelationState};
+use microblog_proto::relation::{self, EdgeList, RelationState};
 use microblog_relation::{Edge, Include, State, Targets};
 use microblog_testkit::{Topology, eventually};
 use support::{System, id, pages::Timeline, posts};
@@ -77,8 +77,7 @@ async fn a_page_has_the_viewers_relations_to_its_authors() {
     let question = relation::BatchGetRelationsRequest {
         viewer_id: bob,
         target_ids: vec![bob, alice, carol, dave],
-        include_blocks: true,
-        include_mutes: true,
+        include: vec![EdgeList::Blocks.into(), EdgeList::Mutes.into()],
         include_newest_following_version: false,
     };
     let answer = system.relation.clone().batch_get_relations(question).await.unwrap();

@@ -1,4 +1,4 @@
--- Blocks, which have two sides, and mutes, which have one.
+-- Blocks, which have two sides, and private lists with one, such as mutes.
 
 -- Returns the version at which a peer is on a user's followers list; 0 if it is not.
 local function follower_since(followers, follower_ids, peer)
@@ -149,22 +149,22 @@ local function project_block(keys, args)
   return { DONE, ended, follower_since(followers, follower_ids, user), 0 }
 end
 
--- Mutes a target. Mutes have no inverse edge.
+-- Adds a target to a private list without inverse edges.
 --
--- KEYS: clock, forgotten, users; of the user: mutes.
--- ARGV: issuer, user, target, limit of mutes.
+-- KEYS: clock, forgotten, users; of the user: the list.
+-- ARGV: issuer, user, target, limit of the list.
 -- Returns outcome.
-local function mute(keys, args)
-  local clock, forgotten, users, mutes = keys[1], keys[2], keys[3], keys[4]
+local function add(keys, args)
+  local clock, forgotten, users, list = keys[1], keys[2], keys[3], keys[4]
   local issuer, user, target, limit = tonumber(args[1]), args[2], args[3], tonumber(args[4])
   if redis.call('SISMEMBER', forgotten, user) == 1 then
     return FORGOTTEN
-  elseif redis.call('ZSCORE', mutes, target) then
+  elseif redis.call('ZSCORE', list, target) then
     return UNCHANGED
-  elseif redis.call('ZCARD', mutes) >= limit then
+  elseif redis.call('ZCARD', list) >= limit then
     return LIMIT
   end
-  redis.call('ZADD', mutes, issue(clock, issuer, 1)[1], target)
+  redis.call('ZADD', list, issue(clock, issuer, 1)[1], target)
   redis.call('SADD', users, user)
   return DONE
 end
@@ -173,4 +173,4 @@ register('relation_block', block, 'allow-oom')
 register('relation_unblock', unblock, 'allow-oom')
 register('relation_raise_block', bump_block_version, 'allow-oom')
 register('relation_project_block', project_block, 'allow-oom')
-register('relation_mute', mute, 'allow-oom')
+register('relation_add', add, 'allow-oom')

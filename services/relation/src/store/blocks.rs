@@ -1,6 +1,5 @@
-//! The steps of a block, and mutes.
+//! The steps of a block.
 
-use microblog_domain::UserId;
 use microblog_keyspace::{Call, Error};
 
 use super::{OutboxEntry, Store, outcome, version};
@@ -143,27 +142,5 @@ impl Store {
     pub async fn acknowledge_block(&self, change: &Change) -> Result<(), Error> {
         let entry = (OutboxEntry::Block(change.edge), change.version);
         self.acknowledge_entries([entry].into_iter()).await
-    }
-
-    /// Mutes an account.
-    pub async fn mute(&self, user: UserId, target: UserId) -> Result<Outcome, Error> {
-        let partition = user.partition();
-        let call = Call::new("relation_mute")
-            .key(keys::clock(partition))
-            .key(keys::forgotten(partition))
-            .key(keys::users(partition))
-            .key(keys::mutes(user))
-            .issuing(partition)
-            .arg(user.get())
-            .arg(target.get())
-            .arg(self.blocks_limit);
-        outcome(self.keyspace.call(call).await?)
-    }
-
-    /// Unmutes an account.
-    pub async fn unmute(&self, user: UserId, target: UserId) -> Result<(), Error> {
-        let mut command = microblog_keyspace::redis::cmd("ZREM");
-        command.arg(keys::mutes(user)).arg(target.get());
-        self.keyspace.query(command).await
     }
 }

@@ -1,14 +1,15 @@
-//! Reads of the follow graph. Their cost does not depend on the length of lists.
+//! Lists of the follow graph: reads, whose cost does not depend on the length of lists, and changes
+//! of lists without inverse edges.
 
 use microblog_domain::UserId;
 use microblog_keyspace::{
-    Batch, Entry, Error, Order, Page, Range, decode,
+    Batch, Call, Entry, Error, Order, Page, Range, decode,
     redis::{Cmd, cmd},
 };
 
-use super::Store;
+use super::{Store, outcome};
 use crate::{
-    graph::{Counts, List},
+    graph::{Counts, List, Outcome},
     keys,
 };
 
@@ -19,6 +20,27 @@ const READ_MAX: usize = 2_000;
 const LOOK_UP_MAX: usize = 500;
 
 impl Store {
+    /// Adds an account to a private list without inverse edges.
+    pub async fn add(&self, list: List, user: UserId, account: UserId) -> Result<Outcome, Error> {
+        let partition = user.partition();
+        let call = Call::new("relation_add")
+            .key(keys::clock(partition))
+            .key(keys::forgotten(partition))
+            .key(keys::users(partition))
+            .key(keys::list(list, user))
+            .issuing(partition)
+            .arg(user.get())
+            .arg(account.get())
+            .arg(self.blocks_limit);
+        outcome(self.keyspace.call(call).await?)
+    }
+
+    /// Removes an account from a private list without inverse edges.
+    pub async fn remove(&self, list: List, user: UserId, account: UserId) -> Result<(), Error> {
+        let remove = cmd("ZREM").arg(keys::list(list, user)).arg(account.get()).take();
+        self.keyspace.query(remove).await
+    }
+
     /// Returns the version up to which a user's follows are settled, that is, acknowledged by their
     /// targets' partitions. `newest` is the version of the newest follow. One round trip.
     ///
@@ -49,7 +71,7 @@ impl Store {
     /// Returns a page of a list in either order. Usually one command, for more than 2,000 entries
     /// one after the other for each 2,000.
     pub async fn range(&self, list: List, user: UserId, range: Range) -> Result<Page, Error> {
-        let key = key(list, user);
+        let key = keys::list(list, user);
         let mut all = Page::default();
         loop {
             let after = all.entries.last().copied().or(range.after);
@@ -102,7 +124,7 @@ impl Store {
         user: UserId,
         accounts: &[UserId],
     ) -> Result<Vec<bool>, Error> {
-        let Some(key) = id_set(list, user) else { return Ok(vec![false; accounts.len()]) };
+        let Some(key) = keys::id_set(list, user) else { return Ok(vec![false; accounts.len()]) };
         if accounts.is_empty() {
             return Ok(Vec::new());
         }
@@ -119,7 +141,7 @@ impl Store {
     ) -> Result<Vec<u64>, Error> {
         let mut batch = Batch::new();
         for accounts in accounts.chunks(LOOK_UP_MAX) {
-            batch.query(user.partition(), with_ids("ZMSCORE", key(list, user), accounts));
+            batch.query(user.partition(), with_ids("ZMSCORE", keys::list(list, user), accounts));
         }
         let mut found = Vec::with_capacity(accounts.len());
         for answer in self.keyspace.send(batch).await? {
@@ -130,28 +152,9 @@ impl Store {
     }
 }
 
-pub(super) fn key(list: List, user: UserId) -> String {
-    match list {
-        List::Following => keys::following(user),
-        List::Followers => keys::followers(user),
-        List::Mutuals => keys::mutual(user),
-        List::Blocks => keys::blocks(user),
-        List::BlockedBy => keys::blocked_by(user),
-        List::Mutes => keys::mutes(user),
-    }
-}
-
-pub(super) fn id_set(list: List, user: UserId) -> Option<String> {
-    match list {
-        List::Following => Some(keys::following_ids(user)),
-        List::Followers => Some(keys::follower_ids(user)),
-        List::Mutuals | List::Blocks | List::BlockedBy | List::Mutes => None,
-    }
-}
-
 fn length(list: List, user: UserId) -> Cmd {
     let mut command = cmd("ZCARD");
-    command.arg(key(list, user));
+    command.arg(keys::list(list, user));
     command
 }
 

@@ -6,7 +6,7 @@ use microblog_keyspace::{
     redis::{Cmd, cmd},
 };
 
-use super::{CHUNK, Store, lists, user};
+use super::{CHUNK, Store, user};
 use crate::{
     graph::{Change, Edge, List},
     keys,
@@ -138,8 +138,10 @@ impl Store {
     /// Completes the deletion of an account whose edges have ended. Returns whether they have.
     pub async fn finish_forgetting(&self, user: UserId) -> Result<bool, Error> {
         let edges = [keys::following, keys::followers, keys::blocks, keys::blocked_by];
-        let others = [keys::mutes, keys::lost, keys::unblocked];
-        let (edges, others) = (edges.map(|key| key(user)), others.map(|key| key(user)));
+        let edges = edges.map(|key| key(user));
+        let without_inverse = List::ALL.into_iter().filter(|list| list.inverse().is_none());
+        let mut others: Vec<_> = without_inverse.map(|list| keys::list(list, user)).collect();
+        others.extend([keys::lost(user), keys::unblocked(user)]);
         DELETIONS.finish(&self.keyspace, user, &edges, &others).await
     }
 
@@ -164,7 +166,7 @@ impl Store {
         of: UserId,
         cursor: u64,
     ) -> Result<(u64, Vec<UserId>), Error> {
-        let Some(key) = lists::id_set(list, of) else { return Ok((0, Vec::new())) };
+        let Some(key) = keys::id_set(list, of) else { return Ok((0, Vec::new())) };
         let scan = cmd("SSCAN").arg(key).arg(cursor).arg("COUNT").arg(CHUNK).take();
         let (cursor, ids): (u64, Vec<u64>) = self.keyspace.query(scan).await?;
         Ok((cursor, ids.into_iter().map(user).collect::<Result<_, _>>()?))
@@ -249,5 +251,5 @@ pub struct Sizes {
 }
 
 fn score(list: List, user: UserId, account: UserId) -> Cmd {
-    cmd("ZSCORE").arg(lists::key(list, user)).arg(account.get()).take()
+    cmd("ZSCORE").arg(keys::list(list, user)).arg(account.get()).take()
 }

@@ -7,10 +7,7 @@ use microblog_keyspace::{
     redis::{Cmd, Value, cmd},
 };
 
-use super::{
-    Store,
-    lists::{key, with_ids},
-};
+use super::{Store, lists::with_ids};
 use crate::{
     graph::{Include, List, Relation, State},
     keys,
@@ -35,9 +32,9 @@ impl Store {
     /// Returns the relations of a viewer to targets, in their order, and the version of the
     /// viewer's newest follow if requested (0 if there is none).
     ///
-    /// One round trip to the viewer's partition: two commands for states, two for blocks, one for
-    /// mutes, one for the newest follow. One more round trip with eight targets or more and a list
-    /// of more than 500 blocks or mutes: one command for each such list.
+    /// One round trip to the viewer's partition: two commands for states, one for each list, one for
+    /// the newest follow. One more round trip with eight targets or more and a list of more than 500
+    /// entries: one command for each such list.
     pub async fn relations(
         &self,
         viewer: UserId,
@@ -45,7 +42,7 @@ impl Store {
         include: Include,
     ) -> Result<(Vec<Relation>, u64), Error> {
         let partition = viewer.partition();
-        let lists: Vec<List> = include.lists().filter(|_| !targets.is_empty()).collect();
+        let lists: Vec<List> = include.lists.iter().filter(|_| !targets.is_empty()).collect();
         let mut batch = Batch::with_capacity(lists.len() + 3);
         if !targets.is_empty() {
             for ids in [keys::following_ids(viewer), keys::follower_ids(viewer)] {
@@ -73,14 +70,11 @@ impl Store {
             if include.newest_following { decode(next()?)? } else { Vec::new() };
         self.look_up_long_lists(viewer, targets, &mut listed).await?;
 
-        let is_on = |list: List| {
-            let listed = listed.iter().find(|listed| listed.list == list);
-            listed.and_then(|listed| listed.flags.as_deref()).unwrap_or_default()
-        };
-        let (blocking, blocked_by, muting) =
-            (is_on(List::Blocks), is_on(List::BlockedBy), is_on(List::Mutes));
-        // Parts that were not requested are false.
         let at = |flags: &[bool], i: usize| flags.get(i).copied().unwrap_or(false);
+        let lists = |i| {
+            let contains = |one: &&Membership| one.flags.as_ref().is_some_and(|flags| at(flags, i));
+            listed.iter().filter(contains).map(|one| one.list).collect()
+        };
         let relation = |(i, &target)| Relation {
             target,
             state: if target == viewer {
@@ -88,9 +82,7 @@ impl Store {
             } else {
                 State::of(at(&follows, i), at(&is_follower, i))
             },
-            blocking: at(blocking, i),
-            blocked_by: at(blocked_by, i),
-            muting: at(muting, i),
+            lists: lists(i),
         };
         let relations = targets.iter().enumerate().map(relation).collect();
         Ok((relations, newest.first().map_or(0, |&(_, score)| score as u64)))
@@ -130,11 +122,11 @@ fn look_up(list: List, viewer: UserId, targets: &[UserId]) -> Cmd {
     if targets.len() < BULK_MIN {
         return scores(list, viewer, targets);
     }
-    cmd("ZRANGE").arg(key(list, viewer)).arg(0).arg(LISTPACK_MAX).take()
+    cmd("ZRANGE").arg(keys::list(list, viewer)).arg(0).arg(LISTPACK_MAX).take()
 }
 
 fn scores(list: List, viewer: UserId, targets: &[UserId]) -> Cmd {
-    with_ids("ZMSCORE", key(list, viewer), targets)
+    with_ids("ZMSCORE", keys::list(list, viewer), targets)
 }
 
 // Returns which targets are on a list, from the response to `look_up`; `None` if the list is

@@ -51,7 +51,7 @@ async fn a_batch_keeps_its_order_and_has_only_requested_parts() {
 /// Makes a viewer block, mute and be blocked by `count` distinct accounts each.
 async fn block_and_mute(system: &System, viewer: u64, count: u64) {
     let one = async |n| {
-        let [blocked, muted, blocker] = apart(n);
+        let [blocked, muted, blocker] = accounts_of(n);
         system.block(viewer, blocked).await.unwrap();
         system.block(blocker, viewer).await.unwrap();
         let mute = pb::MuteRequest { user_id: viewer, target_id: muted };
@@ -63,7 +63,7 @@ async fn block_and_mute(system: &System, viewer: u64, count: u64) {
 }
 
 /// Returns the nth account that a viewer blocks, mutes, and is blocked by.
-fn apart(n: u64) -> [u64; 3] {
+fn accounts_of(n: u64) -> [u64; 3] {
     [id(10_000 + n), id(20_000 + n), id(30_000 + n)]
 }
 
@@ -81,8 +81,8 @@ async fn blocks_and_mutes_are_found_in_lists_of_any_length() {
                 let (mut target_ids, mut expected) = (Vec::new(), Vec::new());
                 for n in 0..asked {
                     let n = last.saturating_sub(n);
-                    let target_id = apart(n)[target_ids.len() % 3];
-                    let is = |which| n < listed && apart(n)[which] == target_id;
+                    let target_id = accounts_of(n)[target_ids.len() % 3];
+                    let is = |which| n < listed && accounts_of(n)[which] == target_id;
                     target_ids.push(target_id);
                     expected.push((is(0), is(1), is(2)));
                 }

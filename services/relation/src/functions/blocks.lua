@@ -171,6 +171,6 @@ end
 
 register('relation_block', block, 'allow-oom')
 register('relation_unblock', unblock, 'allow-oom')
-register('relation_raise_block', bump_block_version, 'allow-oom')
+register('relation_bump_block_version', bump_block_version, 'allow-oom')
 register('relation_project_block', project_block, 'allow-oom')
 register('relation_add', add, 'allow-oom')

@@ -367,7 +367,7 @@ end
 
 register('relation_follow', follow)
 register('relation_unfollow', unfollow, 'allow-oom')
-register('relation_raise', bump_versions, 'allow-oom')
+register('relation_bump_versions', bump_versions, 'allow-oom')
 register('relation_project', project, 'allow-oom')
 register('relation_compare', compare, 'allow-oom')
 

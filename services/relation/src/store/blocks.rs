@@ -123,7 +123,7 @@ impl Store {
     pub async fn bump_block_version(&self, conflict: &Conflict) -> Result<Option<Change>, Error> {
         let Conflict { change, known } = *conflict;
         let (user, partition) = (change.edge.from, change.edge.from.partition());
-        let call = Call::new("relation_raise_block")
+        let call = Call::new("relation_bump_block_version")
             .key(keys::clock(partition))
             .key(keys::pending(partition))
             .key(keys::blocks(user))

@@ -287,7 +287,7 @@ fn with_target(call: Call, changes: &[Change]) -> Call {
 fn bump_versions(conflicts: &[Conflict]) -> Call {
     let follower = conflicts[0].change.edge.from;
     let partition = follower.partition();
-    let call = Call::new("relation_raise")
+    let call = Call::new("relation_bump_versions")
         .key(keys::clock(partition))
         .key(keys::pending(partition))
         .key(keys::following(follower))

@@ -1,17 +1,17 @@
-//! Reads the address of Redis: which topology, which nodes, as whom. Pure.
+//! Parses the address of Redis: topology, nodes, credentials. Does no I/O.
 
 use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
-/// How the nodes work together.
+/// The Redis topology.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
-    /// One server, with the number of its database.
+    /// A single server, with the number of its database.
     Single { database: i64 },
-    /// Sentinels that know where the master of this name is.
+    /// A Sentinel group, with the name of its master.
     Sentinel { master: String },
-    /// A cluster, of which these are some nodes.
+    /// A cluster, of which the address has some nodes.
     Cluster,
 }
 
@@ -22,14 +22,14 @@ pub(crate) struct Node {
     pub(crate) port: u16,
 }
 
-/// Who to be at Redis.
+/// The user and password of a Redis connection.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Credentials {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
 }
 
-/// A whole address.
+/// A parsed address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) topology: Topology,
@@ -38,7 +38,7 @@ pub(crate) struct Address {
     pub(crate) nodes: Vec<Node>,
 }
 
-/// Why an address cannot be understood. Never shows the address: it may carry a password.
+/// An invalid address. Omits the address, which may contain a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AddressError {
     #[error(
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheme_names_the_topology() {
+    fn scheme_determines_topology_and_tls() {
         let parse = |text| Address::parse(text).unwrap();
         assert_eq!(parse("redis://h:1/3").topology, Topology::Single { database: 3 });
         assert!(!parse("redis://h").tls);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_percent_decoded_and_never_shown() {
+    fn credentials_are_percent_decoded_and_omitted_from_debug() {
         let address = Address::parse("redis://user:p%40ss%2Fword@h").unwrap();
         assert_eq!(address.credentials.user.as_deref(), Some("user"));
         assert_eq!(address.credentials.password.as_deref(), Some("p@ss/word"));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_addresses_are_rejected() {
         for (text, error) in [
             ("localhost:6379", AddressError::Scheme),
             ("http://h", AddressError::Scheme),

@@ -1,4 +1,4 @@
-//! Many commands to many partitions, sent together.
+//! Batches: commands and calls to many partitions, sent as pipelines.
 
 use std::borrow::Cow;
 
@@ -7,17 +7,18 @@ use microblog_domain::Partition;
 use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
 
-use crate::{Call, Error, library::Composed, links::Links, route::of_partition};
+use crate::{
+    Call, Error, library::VersionedLibrary, reply::is_generic_error, shared_pool::SharedPool,
+};
 
-// A pipeline's commands: enough that a round trip costs nothing, few enough that they take
-// milliseconds.
-const PIPELINE_MAX: usize = 1000;
+// Commands in a pipeline: enough to amortise a round trip, few enough to take milliseconds.
+const PIPELINE_COMMANDS_MAX: usize = 1000;
 
-// The commands of one batch that Redis has at a time: one pipeline is made while another is worked
-// on. More would only keep the calls of others waiting, and count against the time-out.
-const IN_FLIGHT_MAX: usize = 2 * PIPELINE_MAX;
+// Commands of one batch in flight: Redis runs one pipeline while the next one is written. More would
+// delay other calls, and count towards the timeout.
+const IN_FLIGHT_COMMANDS_MAX: usize = 2 * PIPELINE_COMMANDS_MAX;
 
-/// Commands and calls to many partitions, to be sent together.
+/// Commands and calls to many partitions.
 #[derive(Default)]
 pub struct Batch {
     items: Vec<Item>,
@@ -35,23 +36,34 @@ enum Request {
     Call(Call),
 }
 
+impl Item {
+    fn command(&self, library: &VersionedLibrary) -> (Partition, Cow<'_, Cmd>) {
+        let command = match &self.request {
+            Request::Query(command) => Cow::Borrowed(command),
+            Request::Call(call) => Cow::Owned(call.command(library)),
+        };
+        (self.partition, command)
+    }
+}
+
 impl Batch {
     /// Returns an empty batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Returns an empty batch with room for so many commands.
+    /// Returns an empty batch with capacity for `commands`.
     pub fn with_capacity(commands: usize) -> Self {
         Self { items: Vec::with_capacity(commands) }
     }
 
-    /// Adds a command, all of whose keys lie in this partition.
+    /// Adds a command. All of its keys must be in `partition`.
     pub fn query(&mut self, partition: Partition, command: Cmd) {
         self.items.push(Item { partition, request: Request::Query(command) });
     }
 
-    /// Adds a call, all of whose keys lie in this partition, unless the keyspace joins partitions.
+    /// Adds a call. All of its keys must be in `partition`, unless
+    /// [`Keyspace::joins_partitions`](crate::Keyspace::joins_partitions).
     pub fn call(&mut self, partition: Partition, call: Call) {
         self.items.push(Item { partition, request: Request::Call(call) });
     }
@@ -61,85 +73,55 @@ impl Batch {
         self.items.len()
     }
 
-    /// Returns whether there is nothing to send.
+    /// Returns whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Returns which calls have answers that can mean that a node does not know the function.
-    pub(crate) fn missed(&self, answers: &[Value]) -> Vec<usize> {
-        let may_be_missed = |(index, (item, answer)): (usize, (&Item, &Value))| {
-            let missed = matches!(item.request, Request::Call(_)) && is_general(answer);
-            missed.then_some(index)
+    /// Returns the indices of the calls whose error may mean that the function is not loaded.
+    pub(crate) fn calls_with_generic_error(&self, replies: &[Value]) -> Vec<usize> {
+        let index_of_failed = |(index, (item, reply)): (usize, (&Item, &Value))| {
+            let is_failed = matches!(item.request, Request::Call(_)) && is_generic_error(reply);
+            is_failed.then_some(index)
         };
-        self.items.iter().zip(answers).enumerate().filter_map(may_be_missed).collect()
+        self.items.iter().zip(replies).enumerate().filter_map(index_of_failed).collect()
     }
 
-    /// Returns a batch of some of this one's commands.
-    pub(crate) fn pick(&self, indices: &[usize]) -> Self {
+    /// Returns a batch of the commands at `indices`.
+    pub(crate) fn select(&self, indices: &[usize]) -> Self {
         Self { items: indices.iter().map(|&index| self.items[index].clone()).collect() }
     }
 
-    /// Sends everything and returns the answers in the order added, some may be refusals.
+    /// Sends all commands and returns the replies in the order added, which may be error replies.
     pub(crate) async fn send(
         &self,
-        links: &Links,
-        library: &Composed,
+        pool: &SharedPool,
+        library: &VersionedLibrary,
     ) -> Result<Vec<Value>, Error> {
-        let mut order: Vec<usize> = (0..self.items.len()).collect();
-        let is_cluster = links.is_cluster();
-        if is_cluster {
-            order.sort_by_key(|&index| self.items[index].partition);
+        let permits = Semaphore::new(IN_FLIGHT_COMMANDS_MAX);
+        let mut pipelines = self.items.chunks(PIPELINE_COMMANDS_MAX);
+        if let (Some(items), None) = (pipelines.next(), pipelines.next()) {
+            // One pipeline: the common case.
+            return send_pipeline(items, pool, library, &permits).await;
         }
-        let together = |a: &usize, b: &usize| {
-            !is_cluster || self.items[*a].partition == self.items[*b].partition
-        };
-        let pipelines = order.chunk_by(together).flat_map(|slot| slot.chunks(PIPELINE_MAX));
-
-        let room = Semaphore::new(IN_FLIGHT_MAX);
-        let mut first = pipelines.clone();
-        if let (Some(indices), None) = (first.next(), first.next()) {
-            // The usual case. Alone, it is in the order added.
-            return self.send_pipeline(indices, links, library, &room).await;
-        }
-        let sent =
-            pipelines.clone().map(|indices| self.send_pipeline(indices, links, library, &room));
-        let answers = try_join_all(sent).await?;
-
-        let mut all = vec![Value::Nil; self.items.len()];
-        for (indices, answers) in pipelines.zip(answers) {
-            for (&index, answer) in indices.iter().zip(answers) {
-                all[index] = answer;
-            }
-        }
-        Ok(all)
-    }
-
-    async fn send_pipeline(
-        &self,
-        indices: &[usize],
-        links: &Links,
-        library: &Composed,
-        room: &Semaphore,
-    ) -> Result<Vec<Value>, Error> {
-        // Never closed, and a pipeline is smaller than the room.
-        let _room = room.acquire_many(indices.len() as u32).await;
-        let command = |&index: &usize| match &self.items[index].request {
-            Request::Query(command) => Cow::Borrowed(command),
-            Request::Call(call) => Cow::Owned(call.command(library)),
-        };
-        let commands = indices.iter().map(command).collect();
-        let partition = self.items[indices[0]].partition;
-        let answers = links.commands(commands, of_partition(partition)).await?;
-        if answers.len() == indices.len() {
-            Ok(answers)
-        } else {
-            Err(Error::malformed("a pipeline got another number of answers than commands"))
-        }
+        let pipelines = self.items.chunks(PIPELINE_COMMANDS_MAX);
+        let sent = pipelines.map(|items| send_pipeline(items, pool, library, &permits));
+        Ok(try_join_all(sent).await?.into_iter().flatten().collect())
     }
 }
 
-/// Returns whether this is Redis's general refusal, as for a function that it does not know.
-pub(crate) fn is_general(answer: &Value) -> bool {
-    matches!(answer, Value::ServerError(error) if error.code() == "ERR")
+async fn send_pipeline(
+    items: &[Item],
+    pool: &SharedPool,
+    library: &VersionedLibrary,
+    permits: &Semaphore,
+) -> Result<Vec<Value>, Error> {
+    // Cannot fail: the semaphore is never closed, and has more permits than a pipeline commands.
+    let _permits = permits.acquire_many(items.len() as u32).await;
+    let replies = pool.commands(items.iter().map(|item| item.command(library)).collect()).await?;
+    if replies.len() == items.len() {
+        Ok(replies)
+    } else {
+        Err(Error::malformed("a pipeline has fewer or more replies than commands"))
+    }
 }

@@ -1,17 +1,17 @@
-//! One call of a function of the service's library. Knows the form of `FCALL`, no function's name.
+//! Calls of functions of the service's library: builds `FCALL`.
 
 use redis::{Arg, Cmd, ToRedisArgs};
 
-use crate::library::Composed;
+use crate::library::VersionedLibrary;
 
-/// One call of a function: its name as the library's source has it, its keys, its arguments.
+/// A call of a function: its name in the library's source, its keys and its arguments.
 ///
-/// Every key must be named, and all of them lie in one partition, unless the keyspace joins
-/// partitions.
+/// A call must declare every key. All keys must be in one partition, unless
+/// [`Keyspace::joins_partitions`](crate::Keyspace::joins_partitions).
 #[derive(Clone)]
 pub struct Call {
     function: &'static str,
-    // Used as mere lists of byte strings in one buffer each: a call has many small ones.
+    // A `Cmd` stores a list of byte strings in one buffer, which suits many small ones.
     keys: Cmd,
     arguments: Cmd,
 }
@@ -29,21 +29,21 @@ impl Call {
         self
     }
 
-    /// Adds some keys, in their order.
+    /// Adds keys in their order.
     #[must_use]
     pub fn keys(self, keys: impl IntoIterator<Item: AsRef<[u8]>>) -> Self {
         keys.into_iter().fold(self, Self::key)
     }
 
-    /// Adds an argument; a list adds one for each of its items.
+    /// Adds an argument, or one for each item of a list.
     #[must_use]
     pub fn arg(mut self, argument: impl ToRedisArgs) -> Self {
         self.arguments.arg(argument);
         self
     }
 
-    /// Returns the command, with the function's name as this library has it.
-    pub(crate) fn command(&self, library: &Composed) -> Cmd {
+    /// Returns the command, with the function name of this library version.
+    pub(crate) fn command(&self, library: &VersionedLibrary) -> Cmd {
         let arguments = self.keys.args_iter().chain(self.arguments.args_iter());
         let bytes: usize = arguments.clone().map(|argument| bytes_of(&argument).len()).sum();
         let keys = self.keys.args_iter().len();
@@ -58,13 +58,13 @@ impl Call {
         command
     }
 
-    /// Returns a key, which tells a cluster where to call.
+    /// Returns the first key, which determines the node of a cluster.
     pub(crate) fn first_key(&self) -> Option<&[u8]> {
         self.keys.args_iter().next().map(|key| bytes_of(&key))
     }
 }
 
-// Names the function alone: keys and arguments may be secret or huge.
+// Omits keys and arguments, which may be secret or huge.
 impl std::fmt::Debug for Call {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Call").field(&self.function).finish()
@@ -74,7 +74,25 @@ impl std::fmt::Debug for Call {
 fn bytes_of<'a>(argument: &Arg<&'a [u8]>) -> &'a [u8] {
     match argument {
         Arg::Simple(bytes) => bytes,
-        // Only scans have a cursor, and no function is one.
+        // A cursor, which FCALL does not have.
         _ => b"",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Library;
+
+    #[test]
+    fn command_has_the_versioned_function_and_the_number_of_keys() {
+        let library = VersionedLibrary::new(Library { name: "test", source: "-- nothing\n" });
+        let call = Call::new("f").arg(1).key("a").arg(&[2, 3]).key("b").arg("");
+        let command = call.command(&library).get_packed_command();
+        let suffix = library.name.strip_prefix("test").unwrap();
+        let mut expected = redis::cmd("FCALL");
+        expected.arg(format!("f{suffix}")).arg(2).arg("a").arg("b");
+        expected.arg(1).arg(2).arg(3).arg("");
+        assert_eq!(command, expected.get_packed_command());
     }
 }

@@ -1,4 +1,4 @@
-//! The files for TLS with Redis: whom to trust, and what to show.
+//! TLS files: certificate authorities, and the client certificate with its key.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::Config;
 
-/// Where the files are.
+/// The paths of the files.
 #[derive(Debug)]
 pub(crate) struct Paths {
     authorities: Option<PathBuf>,
-    /// The certificate, and its key.
+    /// The client certificate and its key.
     identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// The files as they were when they were read.
+/// The contents of the files when they were read.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Files {
     authorities: Option<File>,
@@ -24,7 +24,7 @@ pub(crate) struct Files {
 }
 
 impl Paths {
-    /// Returns none where the configuration names none.
+    /// Returns `None` if the configuration has no files.
     pub(crate) fn new(config: &Config) -> Option<Self> {
         let identity = config.redis_cert_file.clone().zip(config.redis_key_file.clone());
         let authorities = config.redis_ca_file.clone();
@@ -42,8 +42,8 @@ impl Paths {
 }
 
 impl Files {
-    /// Returns what the client library takes. It looks at them only when it connects, so that what
-    /// is wrong is looked for here.
+    /// Returns the certificates for the client library. Validates them, because the library does so
+    /// only when it connects.
     pub(crate) fn certificates(&self) -> Result<TlsCertificates, TlsError> {
         let identity = self.identity.as_ref().map(Identity::pem).transpose()?;
         Ok(TlsCertificates {
@@ -54,7 +54,7 @@ impl Files {
     }
 }
 
-/// Why there is no TLS configuration.
+/// A failure to create the TLS configuration.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     #[error(transparent)]
@@ -63,8 +63,8 @@ pub(crate) enum ConfigError {
     NoAuthorities,
 }
 
-/// Returns the TLS configuration for connections that the library does not make. Without a file of
-/// authorities, those of the system are trusted, as by the library.
+/// Returns the TLS configuration of multiplexed connections. Without a file of authorities, trusts
+/// those of the system, like the library.
 pub(crate) fn client_config(files: Option<&Files>) -> Result<ClientConfig, ConfigError> {
     let authorities = files.and_then(|files| files.authorities.as_ref());
     let identity = files.and_then(|files| files.identity.as_ref());

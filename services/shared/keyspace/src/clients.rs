@@ -1,5 +1,4 @@
-//! The library's clients for what an address names, with the certificates of one moment. Connects
-//! to nothing.
+//! Clients of the library for an address, with the current certificates. Does not connect.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,22 +16,22 @@ use crate::{
     certificates::{self, Files, Paths},
 };
 
-// Of the cluster client. Its own defaults are 16 repeats and up to 655 s of waiting.
+// Of the cluster client, whose defaults are 16 retries and a wait of up to 655 s.
 const CLUSTER_RETRIES: u32 = 3;
 const CLUSTER_RETRY_WAIT_MIN_MS: u64 = 10;
 const CLUSTER_RETRY_WAIT_MAX_MS: u64 = 100;
 
-/// What there is to connect to, as whom, and with which certificates.
-pub(crate) struct Plan {
+/// The address, credentials, timeout and certificate files of the clients.
+pub(crate) struct ClientOptions {
     pub(crate) address: Address,
-    pub(crate) to_sentinels: Credentials,
+    pub(crate) sentinel_credentials: Credentials,
     pub(crate) timeout: Duration,
     pub(crate) files: Option<Paths>,
 }
 
-/// Why there are no clients of a plan.
+/// A failure to create the clients.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PlanError {
+pub(crate) enum ClientError {
     #[error(transparent)]
     Files(#[from] TlsError),
     #[error(transparent)]
@@ -41,16 +40,16 @@ pub(crate) enum PlanError {
     Library(#[from] RedisError),
 }
 
-impl Loader for Plan {
+impl Loader for ClientOptions {
     type Snapshot = Option<Files>;
     type Value = Clients;
-    type Error = PlanError;
+    type Error = ClientError;
 
-    fn read(&self) -> Result<Self::Snapshot, PlanError> {
+    fn read(&self) -> Result<Self::Snapshot, ClientError> {
         Ok(self.files.as_ref().map(Paths::read).transpose()?)
     }
 
-    fn build(&self, files: &Self::Snapshot) -> Result<Clients, PlanError> {
+    fn build(&self, files: &Self::Snapshot) -> Result<Clients, ClientError> {
         let certificates = files.as_ref().map(Files::certificates).transpose()?;
         let tls = if self.address.tls {
             Some(Arc::new(certificates::client_config(files.as_ref())?))
@@ -61,12 +60,12 @@ impl Loader for Plan {
     }
 }
 
-/// How to connect to it.
+/// The clients of an address.
 pub(crate) struct Clients {
     pub(crate) kind: Kind,
     credentials: Credentials,
     timeout: Duration,
-    /// For connections that the library does not make; `None` without TLS.
+    /// For multiplexed connections; `None` without TLS.
     pub(crate) tls: Option<Arc<ClientConfig>>,
     certificates: Option<TlsCertificates>,
 }
@@ -79,28 +78,31 @@ pub(crate) enum Kind {
 
 impl Clients {
     fn new(
-        plan: &Plan,
+        options: &ClientOptions,
         certificates: Option<TlsCertificates>,
         tls: Option<Arc<ClientConfig>>,
     ) -> RedisResult<Self> {
         let mut clients = Self {
             kind: Kind::Sentinel { sentinels: Vec::new(), master: String::new() },
-            credentials: plan.address.credentials.clone(),
-            timeout: plan.timeout,
+            credentials: options.address.credentials.clone(),
+            timeout: options.timeout,
             tls,
             certificates,
         };
-        clients.kind = clients.kind(plan)?;
+        clients.kind = clients.kind(options)?;
         Ok(clients)
     }
 
-    fn kind(&self, Plan { address, to_sentinels, .. }: &Plan) -> RedisResult<Kind> {
+    fn kind(
+        &self,
+        ClientOptions { address, sentinel_credentials, .. }: &ClientOptions,
+    ) -> RedisResult<Kind> {
         Ok(match &address.topology {
             Topology::Single { database } => {
                 Kind::Single(self.client(&address.nodes[0], &self.credentials, *database)?)
             }
             Topology::Sentinel { master } => {
-                let client = |node| self.client(node, to_sentinels, 0);
+                let client = |node| self.client(node, sentinel_credentials, 0);
                 let sentinels = address.nodes.iter().map(client).collect::<Result<_, _>>()?;
                 Kind::Sentinel { sentinels, master: master.clone() }
             }
@@ -108,13 +110,13 @@ impl Clients {
         })
     }
 
-    /// Returns the client of a node that is found while others are asked.
-    pub(crate) fn of_node(&self, node: &Node) -> RedisResult<Client> {
+    /// Returns the client of a node found by Sentinel or CLUSTER SLOTS.
+    pub(crate) fn node_client(&self, node: &Node) -> RedisResult<Client> {
         self.client(node, &self.credentials, 0)
     }
 
-    fn client(&self, node: &Node, to_be: &Credentials, database: i64) -> RedisResult<Client> {
-        let info = self.info(node, to_be, database)?;
+    fn client(&self, node: &Node, credentials: &Credentials, database: i64) -> RedisResult<Client> {
+        let info = self.info(node, credentials, database)?;
         match &self.certificates {
             Some(certificates) if self.tls.is_some() => {
                 Client::build_with_tls(info, certificates.clone())
@@ -123,20 +125,25 @@ impl Clients {
         }
     }
 
-    fn info(&self, node: &Node, to_be: &Credentials, database: i64) -> RedisResult<ConnectionInfo> {
+    fn info(
+        &self,
+        node: &Node,
+        credentials: &Credentials,
+        database: i64,
+    ) -> RedisResult<ConnectionInfo> {
         let Node { host, port } = node.clone();
         let address = if self.tls.is_some() {
             ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
         } else {
             ConnectionAddr::Tcp(host, port)
         };
-        // The library's name is not sent: Redis 7.0 does not know the command, and later ones
-        // would log a refusal at every connection.
+        // Skips CLIENT SETINFO: Redis 7.0 does not support it, and later versions would log an ACL
+        // violation for each connection.
         let mut redis = RedisConnectionInfo::default().set_db(database).set_skip_set_lib_name();
-        if let Some(user) = &to_be.user {
+        if let Some(user) = &credentials.user {
             redis = redis.set_username(user);
         }
-        if let Some(password) = &to_be.password {
+        if let Some(password) = &credentials.password {
             redis = redis.set_password(password);
         }
         let info = address.into_connection_info()?;
@@ -149,10 +156,10 @@ impl Clients {
             .retries(CLUSTER_RETRIES)
             .min_retry_wait(CLUSTER_RETRY_WAIT_MIN_MS)
             .max_retry_wait(CLUSTER_RETRY_WAIT_MAX_MS)
-            // Of one node: below the whole, so that a frozen node leaves time to ask another one.
+            // For one node: a part of the timeout, so that time remains to try another node.
             .connection_timeout(self.timeout / 4)
             .response_timeout(self.timeout / 2)
-            // Whoever sends a request bounds the whole.
+            // The shared pool bounds the whole request.
             .overall_response_timeout(None)
             .tcp_settings(tcp_settings());
         if let (Some(certificates), true) = (&self.certificates, self.tls.is_some()) {

@@ -1,5 +1,5 @@
-//! The clocks of partitions, which issue ids and versions: what calls tell them, how far they are
-//! ahead, and how they are set back. `prelude.lua` has the rest.
+//! Partition clocks, which issue ids and versions: the issuer argument of calls, the clock skew, and
+//! its repair. `prelude.lua` implements them.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,38 +9,35 @@ use redis::cmd;
 
 use crate::{Batch, Call, Error, Keyspace, decode};
 
-/// How far ahead of the time a clock issues stamps.
+/// The greatest clock skew at which a clock issues stamps.
 const AHEAD_MAX: Duration = Duration::from_secs(5 * 60);
 
-/// The code of a function that would have issued a stamp too far ahead.
-pub(crate) const CLOCK_AHEAD: &str = "CLOCK_AHEAD";
-
-/// 2024-01-01T00:00:00Z in milliseconds since the Unix epoch, where ticks begin.
+/// The epoch of ticks, 2024-01-01T00:00:00Z, in milliseconds since the Unix epoch.
 const EPOCH_MS: u64 = 1_704_067_200_000;
 
-/// How many ticks a second has.
-const TICKS: u64 = 4_000;
+/// Ticks per second.
+const TICKS_PER_SECOND: u64 = 4_000;
 
-/// What became of a clock that was to be set back.
+/// The outcome of setting a clock back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mended {
-    /// It was not ahead.
+    /// The clock was not ahead.
     NotAhead,
-    /// It was set back by so much.
+    /// The clock was set back by this duration.
     By(Duration),
-    /// It is not known when it jumped: only time mends it.
+    /// The clock is ahead, but the time of its jump is unknown: it cannot be set back.
     Unknown,
 }
 
 impl Call {
-    /// Adds the argument `issuer` of a function that issues stamps of a partition: the partition,
-    /// and the time of this process.
+    /// Adds the argument `issuer` of a function that issues stamps: the partition, and the time of
+    /// this process.
     #[must_use]
     pub fn issuing(self, partition: Partition) -> Self {
         self.issuing_at(partition, SystemTime::now())
     }
 
-    /// Adds the same with another time.
+    /// Adds the argument `issuer` with another time.
     #[must_use]
     pub fn issuing_at(self, partition: Partition, now: SystemTime) -> Self {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -50,8 +47,8 @@ impl Call {
 }
 
 impl Keyspace {
-    /// Returns how far the clocks of some partitions are ahead of this process's, in their order;
-    /// zero where they are not. `key` names a partition's clock.
+    /// Returns how far the clocks of `partitions` are ahead of the process, in their order, or zero.
+    /// `key` returns the key of a partition's clock.
     pub async fn clocks_ahead(
         &self,
         partitions: &[Partition],
@@ -62,18 +59,18 @@ impl Keyspace {
             batch.query(partition, cmd("GET").arg(key(partition)).take());
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let ahead = |answer| Ok(ahead(decode::<Option<String>>(answer)?.as_deref(), now));
+        let ahead = |reply| Ok(ahead(decode::<Option<String>>(reply)?.as_deref(), now));
         self.send(batch).await?.into_iter().map(ahead).collect()
     }
 
-    /// Measures how far the furthest clock of all partitions is ahead of this process's. One batch.
+    /// Records how far the most advanced partition clock is ahead of the process. One batch.
     pub async fn measure_clocks(&self, key: impl Fn(Partition) -> String) -> Result<(), Error> {
         let partitions: Vec<_> = Partition::all().collect();
         let ahead = self.clocks_ahead(&partitions, key).await?.into_iter().max();
         global::meter("microblog-keyspace")
             .f64_gauge("microblog.clock.ahead")
             .with_unit("s")
-            .with_description("How far the furthest partition's clock is ahead of the process's")
+            .with_description("Skew of the most advanced partition clock against the process")
             .build()
             .record(
                 ahead.unwrap_or_default().as_secs_f64(),
@@ -82,7 +79,7 @@ impl Keyspace {
         Ok(())
     }
 
-    /// Returns what `verify` says of a partition's clock: nothing unless it is too far ahead to issue
+    /// Returns the violation that `verify` reports if a partition clock is too far ahead to issue
     /// stamps.
     pub async fn clock_violation(
         &self,
@@ -97,8 +94,8 @@ impl Keyspace {
         Ok((ahead > AHEAD_MAX).then(text))
     }
 
-    /// Sets all clocks back that are too far ahead to issue stamps; what a repair does first, since it
-    /// issues stamps in any partition. `function` is the library's own `mend_clock`.
+    /// Sets back all clocks that are too far ahead to issue stamps. A repair does this first, because
+    /// it issues stamps in any partition. `function` is the name of the library's `mend_clock`.
     pub async fn mend_clocks(
         &self,
         function: &'static str,
@@ -114,7 +111,8 @@ impl Keyspace {
         Ok(repairs)
     }
 
-    /// Sets a partition's clock back if it is ahead. `function` is the library's own `mend_clock`.
+    /// Sets a partition clock back if it is ahead. `function` is the name of the library's
+    /// `mend_clock`.
     pub async fn mend_clock(
         &self,
         function: &'static str,
@@ -131,7 +129,7 @@ impl Keyspace {
 }
 
 impl Mended {
-    /// Returns what `verify --repair` says of it: nothing where nothing was done.
+    /// Returns the repair that `verify --repair` reports, if the clock was set back.
     pub fn text(self, partition: Partition) -> Option<String> {
         match self {
             Self::By(duration) => {
@@ -143,10 +141,11 @@ impl Mended {
     }
 }
 
-// A clock that cannot be read is none: the functions say what is wrong with it.
+// Ignores a malformed clock: the functions report it.
 fn ahead(clock: Option<&str>, now: Duration) -> Duration {
     let tick: u64 = clock.and_then(|clock| clock.parse().ok()).unwrap_or_default();
-    let at = Duration::from_millis(EPOCH_MS) + Duration::from_secs_f64(tick as f64 / TICKS as f64);
+    let at = Duration::from_millis(EPOCH_MS)
+        + Duration::from_secs_f64(tick as f64 / TICKS_PER_SECOND as f64);
     at.saturating_sub(now)
 }
 
@@ -155,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_is_ahead_of_the_process() {
+    fn skew_is_the_clock_minus_the_time_of_the_process() {
         let now = Duration::from_millis(EPOCH_MS) + Duration::from_secs(10);
         assert_eq!(ahead(None, now), Duration::ZERO);
         assert_eq!(ahead(Some("40000"), now), Duration::ZERO);

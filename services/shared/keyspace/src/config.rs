@@ -1,22 +1,20 @@
-//! Flags and environment of the keyspace, flattened into each service's own. Knows no key and no
-//! service.
+//! Flags and environment variables of the keyspace, flattened into the configuration of a service.
 
 use std::{path::PathBuf, time::Duration};
 
-// Some 25,000 posts, or 60,000 accounts. `tracking-table-max-keys` in deploy/redis/redis.conf must be
-// enough for what all threads remember: beyond, Redis forgets at random.
+// About 25,000 posts, or 60,000 accounts. `tracking-table-max-keys` in deploy/redis/redis.conf must
+// exceed the cached keys of all threads: beyond it, Redis evicts tracked keys at random.
 const RECALL_BYTES: usize = 8 << 20;
 
-// Long enough for what passes by itself: three lost packets in a row (1.4 s until TCP has sent the
-// third again), a lost first packet of a connection (1 s, of the half that it is given), a Redis that
-// forks, or machines that are busy. Short enough that the three steps that a call may have fit into
-// the ten seconds that callers wait unless they say otherwise, so that they hear UNAVAILABLE.
+// Outlasts three lost packets in a row (1.4 s until TCP sends the third again), a lost SYN (1 s, of
+// the half for connecting), a fork of Redis, and a busy machine. Three steps of a call fit into the
+// default timeout of ten seconds, so that callers get UNAVAILABLE.
 const TIMEOUT_MS: u64 = 3000;
 
-/// Where Redis is and how to talk to it.
+/// The address of Redis, and the settings of connections and of the client-side cache.
 #[derive(Clone, clap::Args)]
 #[command(next_help_heading = "Redis")]
-// Flattened into other structs named `Config`: the groups of two would clash.
+// Flattened into other structs named `Config`, whose group would clash with this one.
 #[group(skip)]
 pub struct Config {
     /// Address of Redis: `redis://[user:password@]host:port[/database]`,
@@ -33,12 +31,12 @@ pub struct Config {
     )]
     pub redis_url: String,
 
-    /// Shared connections for ordinary commands, per worker thread. What is sent at the same moment
-    /// goes out together, on each of them: more connections mean more for Redis to read and write.
+    /// Connections of the shared pool, for ordinary commands, per worker thread. Concurrent commands
+    /// are pipelined on each of them: more connections mean more reads and writes for Redis.
     #[arg(long, env = "MICROBLOG_REDIS_LINKS", default_value_t = 1, value_parser = positive)]
     pub redis_links: usize,
 
-    /// Exclusive connections for blocking reads, per worker thread and Redis node.
+    /// Connections of the dedicated pool, for blocking reads, per worker thread and Redis node.
     #[arg(
         long,
         env = "MICROBLOG_REDIS_EXCLUSIVE_LINKS",
@@ -47,11 +45,10 @@ pub struct Config {
     )]
     pub redis_exclusive_links: usize,
 
-    /// Longest wait for an answer of Redis, in milliseconds; a connection is given half of it to
-    /// come up, to a node of a cluster a quarter. What is not answered by then is UNAVAILABLE, and is
-    /// not sent again: a slow Redis would only have more to do. The default outlasts lost packets, a
-    /// fork of Redis and a busy machine, and leaves room for two more steps of a call within the ten
-    /// seconds of --default-timeout-ms.
+    /// Timeout of a reply of Redis, in milliseconds. The timeout to connect is half of it, or a
+    /// quarter for a cluster node. A timeout is UNAVAILABLE and is not retried, to spare a slow
+    /// Redis. The default outlasts lost packets, a fork of Redis and a busy machine, and leaves room
+    /// for two more steps of a call within the ten seconds of --default-timeout-ms.
     #[arg(
         long,
         env = "MICROBLOG_REDIS_TIMEOUT_MS",
@@ -60,19 +57,19 @@ pub struct Config {
     )]
     pub redis_timeout_ms: u64,
 
-    /// Memory, in bytes, for what each worker thread remembers of what it has read (the user service:
-    /// accounts and their sessions; the post service: posts), for as long as Redis says that it has
-    /// not changed; 0 for none. Nothing of a cluster is remembered.
+    /// Size, in bytes, of the client-side cache of each worker thread (the user service: accounts
+    /// and their sessions; the post service: posts); 0 disables it. Clusters have no client-side
+    /// cache.
     #[arg(long, env = "MICROBLOG_REDIS_RECALL_BYTES", default_value_t = RECALL_BYTES)]
     pub redis_recall_bytes: usize,
 
-    /// File with the certificate authorities (PEM) to trust with `rediss`; the system's without it.
+    /// File with the certificate authorities (PEM) to trust with `rediss`; default: those of the
+    /// system.
     #[arg(long, env = "MICROBLOG_REDIS_CA_FILE")]
     pub redis_ca_file: Option<PathBuf>,
 
-    /// File with the certificate (PEM) to show to Redis with `rediss`, where that asks for one
-    /// (`tls-auth-clients yes`), followed by those that lead to its authority. This and the other
-    /// files of TLS are read again when they have changed.
+    /// File with the client certificate (PEM) for `rediss`, followed by its chain, if Redis requires
+    /// one (`tls-auth-clients yes`). This and the other TLS files are reloaded when they change.
     #[arg(long, env = "MICROBLOG_REDIS_CERT_FILE", requires = "redis_key_file")]
     pub redis_cert_file: Option<PathBuf>,
 
@@ -80,17 +77,17 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_REDIS_KEY_FILE", requires = "redis_cert_file")]
     pub redis_key_file: Option<PathBuf>,
 
-    /// User at the Sentinels, where they ask for one.
+    /// User at the Sentinels, if they require one.
     #[arg(long, env = "MICROBLOG_REDIS_SENTINEL_USER")]
     pub redis_sentinel_user: Option<String>,
 
-    /// Password at the Sentinels, where they ask for one.
+    /// Password at the Sentinels, if they require one.
     #[arg(long, env = "MICROBLOG_REDIS_SENTINEL_PASSWORD", hide_env_values = true)]
     pub redis_sentinel_password: Option<String>,
 }
 
 impl Config {
-    /// Returns the defaults with another address.
+    /// Returns the defaults with this address.
     pub fn at(redis_url: impl Into<String>) -> Self {
         Self {
             redis_url: redis_url.into(),
@@ -106,13 +103,13 @@ impl Config {
         }
     }
 
-    /// Returns the longest wait for an answer.
+    /// Returns the timeout of a reply.
     pub(crate) fn timeout(&self) -> Duration {
         Duration::from_millis(self.redis_timeout_ms)
     }
 }
 
-// The address may carry a password: it never shows.
+// Omits the address, which may contain a password.
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Config")
@@ -148,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_of_flags_are_those_of_code() {
+    fn defaults_of_flags_and_code_are_equal() {
         let flags = Flags::try_parse_from(["test"]).unwrap().redis;
         let code = Config::at("redis://127.0.0.1:6379");
         assert_eq!(flags.redis_url, code.redis_url);
@@ -156,14 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_values_are_rejected() {
         for flag in ["--redis-links=0", "--redis-exclusive-links=x", "--redis-timeout-ms=1"] {
             assert!(Flags::try_parse_from(["test", flag]).is_err(), "{flag}");
         }
     }
 
     #[test]
-    fn the_address_never_shows() {
+    fn debug_omits_the_address() {
         let config = Config::at("redis://user:secret@localhost");
         assert!(!format!("{config:?}").contains("secret"));
     }

@@ -1,93 +1,64 @@
-//! A connection that many share, to one node or to a cluster, and what is sent on it. Knows no
-//! pool and no time-out.
-//!
-//! The library's futures are boxed: they are large, and what is sent to a node of one's own is to
-//! be small.
+//! A shared connection: multiplexed, to a single server or to a cluster.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, iter::once};
 
-use redis::{
-    Cmd, ErrorKind, Pipeline, RedisResult, Value,
-    aio::ConnectionLike as _,
-    cluster_async::ClusterConnection,
-    cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
-};
+use microblog_domain::Partition;
+use redis::{Cmd, ErrorKind, RedisResult, Value};
 
-use crate::wire::Wire;
+use crate::{cluster::Cluster, multiplexed::Multiplexed, route::Route};
 
-/// A connection that may be cloned and used by many at once.
+/// A connection with concurrent users. Cheap to clone.
 #[derive(Clone)]
 pub(crate) enum Connection {
-    /// To one server.
-    Node(Wire),
-    Cluster(ClusterConnection),
+    Server(Multiplexed),
+    Cluster(Box<Cluster>),
 }
 
-/// Something to send, on another connection again when the first one was dropped.
-///
-/// The client of a cluster takes what it sends, since it repeats it by itself.
+/// A request, which may be retried on another connection.
 pub(crate) trait Request: Send {
-    type Answer: Send;
+    type Reply: Send;
 
     fn send(
-        &mut self,
-        connection: &mut Connection,
-    ) -> impl Future<Output = RedisResult<Self::Answer>> + Send;
+        &self,
+        connection: &Connection,
+    ) -> impl Future<Output = RedisResult<Self::Reply>> + Send;
 }
 
-/// One command; without a route, a cluster finds the node by the command's keys.
-pub(crate) struct One {
+/// One command.
+pub(crate) struct Single {
     pub(crate) command: Cmd,
-    pub(crate) route: Option<SingleNodeRoutingInfo>,
+    pub(crate) route: Route,
 }
 
-impl Request for One {
-    type Answer = Value;
+impl Request for Single {
+    type Reply = Value;
 
-    async fn send(&mut self, connection: &mut Connection) -> RedisResult<Value> {
-        match (connection, &self.route) {
-            (Connection::Node(node), _) => {
-                let mut answers = node.send(std::iter::once(&self.command)).await?;
-                answers.values.pop().ok_or_else(|| (ErrorKind::Client, "no answer").into())
-            }
-            (Connection::Cluster(cluster), Some(route)) => {
-                let route = RoutingInfo::SingleNode(route.clone());
-                Box::pin(cluster.route_command(self.command.take(), route)).await
-            }
-            (Connection::Cluster(cluster), None) => cluster.req_packed_command(&self.command).await,
-        }
-    }
-}
-
-/// Commands of one partition, of one slot of a cluster.
-pub(crate) struct Many<'a> {
-    pub(crate) commands: Vec<Cow<'a, Cmd>>,
-    pub(crate) route: SingleNodeRoutingInfo,
-}
-
-impl Many<'_> {
-    fn pipeline(&self) -> Pipeline {
-        let mut pipeline = Pipeline::with_capacity(self.commands.len());
-        for command in &self.commands {
-            pipeline.add_command(Cmd::clone(command));
-        }
-        pipeline
-    }
-}
-
-impl Request for Many<'_> {
-    type Answer = Vec<Value>;
-
-    async fn send(&mut self, connection: &mut Connection) -> RedisResult<Vec<Value>> {
-        let count = self.commands.len();
+    async fn send(&self, connection: &Connection) -> RedisResult<Value> {
         match connection {
-            Connection::Node(node) => {
-                Ok(node.send(self.commands.iter().map(AsRef::as_ref)).await?.values)
+            Connection::Server(server) => {
+                let mut replies = server.send(once(&self.command)).await?;
+                replies.values.pop().ok_or_else(|| (ErrorKind::Client, "no reply").into())
             }
-            Connection::Cluster(cluster) => {
-                let route = self.route.clone();
-                Box::pin(cluster.route_pipeline(self.pipeline(), 0, count, route)).await
+            Connection::Cluster(cluster) => cluster.command(&self.command, &self.route).await,
+        }
+    }
+}
+
+/// Pipelined commands with their partitions.
+pub(crate) struct Pipeline<'a> {
+    pub(crate) commands: Vec<(Partition, Cow<'a, Cmd>)>,
+}
+
+impl Request for Pipeline<'_> {
+    type Reply = Vec<Value>;
+
+    async fn send(&self, connection: &Connection) -> RedisResult<Vec<Value>> {
+        match connection {
+            Connection::Server(server) => {
+                let commands = self.commands.iter().map(|(_, command)| &**command);
+                Ok(server.send(commands).await?.values)
             }
+            Connection::Cluster(cluster) => cluster.commands(&self.commands).await,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Makes connections to what an address names. Knows no pool and sends no command of a store.
+//! The endpoint of an address: finds the primary and connects.
 
 use futures::{
     FutureExt as _,
@@ -7,132 +7,149 @@ use futures::{
 use microblog_files::HotReload;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError,
-    RedisResult, aio::MultiplexedConnection, cluster_async::ClusterConnection,
+    RedisResult, aio::MultiplexedConnection,
 };
 
 use crate::{
     Config, Error,
     address::{Address, Credentials, Node, Topology},
     certificates::Paths,
-    clients::{Kind, Plan},
+    clients::{ClientOptions, Kind},
+    cluster::Cluster,
     connection::Connection,
+    multiplexed::{Multiplexed, PushHandler},
+    round_trip_metrics::ServerAddress,
     stream::Stream,
-    trip::Server,
-    wire::{Listener, Wire},
 };
 
-/// What an address names, ready to connect to.
+/// Connects to an address.
 pub(crate) struct Endpoint {
-    /// With the certificates of this moment, or with those before if these cannot be used.
-    clients: HotReload<Plan>,
-    server: Server,
+    /// With the current certificates, or the previous ones while the current ones are invalid.
+    clients: HotReload<ClientOptions>,
+    server: ServerAddress,
 }
 
 impl Endpoint {
-    /// Checks the configuration, connects to nothing.
+    /// Validates the configuration. Does not connect.
     pub(crate) fn new(config: &Config) -> Result<Self, Error> {
         let address = Address::parse(&config.redis_url)?;
         if address.tls {
-            // Already installed by somebody else is as good.
+            // Fails if the process has a provider already, which serves too.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let server = Server::new(&address);
-        let to_sentinels = Credentials {
+        let server = ServerAddress::new(&address);
+        let sentinel_credentials = Credentials {
             user: config.redis_sentinel_user.clone(),
             password: config.redis_sentinel_password.clone(),
         };
         let (timeout, files) = (config.timeout(), Paths::new(config));
-        let plan = Plan { address, to_sentinels, timeout, files };
-        let clients = HotReload::new("TLS with redis", plan);
+        let options = ClientOptions { address, sentinel_credentials, timeout, files };
+        let clients = HotReload::new("TLS with redis", options);
         let clients = clients.map_err(|error| Error::Config(error.into()))?;
         Ok(Self { clients, server })
     }
 
-    fn plan(&self) -> &Plan {
+    fn options(&self) -> &ClientOptions {
         self.clients.loader()
     }
 
-    /// Returns whether a connection made at that generation goes on with certificates that have
-    /// changed since: one to a cluster connects to nodes by itself, with those it was made with.
-    pub(crate) fn has_outdated(&self, generation: u64) -> bool {
-        self.plan().files.is_some() && self.is_cluster() && self.generation() != generation
+    /// Returns whether a connection of `generation` would use outdated certificates. The cluster
+    /// client of the library reconnects by itself, with the certificates that it was made with.
+    pub(crate) fn has_outdated_certificates(&self, generation: u64) -> bool {
+        self.options().files.is_some()
+            && self.is_cluster()
+            && self.certificate_generation() != generation
     }
 
-    /// Returns a number that is another one when the certificates have changed.
-    pub(crate) fn generation(&self) -> u64 {
+    /// Returns the generation of the certificates, which changes when they are reloaded.
+    pub(crate) fn certificate_generation(&self) -> u64 {
         self.clients.generation()
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.plan().address.topology, Topology::Cluster)
+        matches!(self.options().address.topology, Topology::Cluster)
     }
 
-    /// Returns where it is, for those who measure.
-    pub(crate) fn server(&self) -> &Server {
+    /// Returns the server address for metrics.
+    pub(crate) fn server(&self) -> &ServerAddress {
         &self.server
     }
 
-    /// Makes a connection for many users at once. Ends within the time-out.
+    /// Makes a shared connection. Ends within the timeout.
     pub(crate) fn connect(&self) -> BoxFuture<'_, RedisResult<Connection>> {
         let connect = async {
             match self.primary().await? {
-                Some(node) => self.wire(&node, None).await.map(Connection::Node),
-                None => self.cluster().await.map(Connection::Cluster),
+                Some(node) => self.open(&node, None).await.map(Connection::Server),
+                None => Ok(Connection::Cluster(Box::new(self.cluster().await?))),
             }
         };
         // Boxed: with a TLS handshake in it, its type is too deep for the compiler.
-        self.in_time(connect).boxed()
+        self.with_timeout(connect).boxed()
     }
 
-    async fn cluster(&self) -> RedisResult<ClusterConnection> {
+    async fn cluster(&self) -> RedisResult<Cluster> {
         match &self.clients.current().kind {
-            Kind::Cluster(client) => client.get_async_connection().await,
+            Kind::Cluster(client) => client.get_async_connection().await.map(Cluster::new),
             Kind::Single(_) | Kind::Sentinel { .. } => {
                 Err((ErrorKind::InvalidClientConfig, "not a cluster").into())
             }
         }
     }
 
-    /// Returns whether [`Endpoint::connect_tracking`] can be.
+    /// Returns whether client tracking is supported: not on a cluster.
     pub(crate) fn can_track(&self) -> bool {
         !self.is_cluster()
     }
 
-    /// Makes a connection to one server, on which a listener is told what changes of that which is
-    /// read there. Ends within the time-out.
-    pub(crate) fn connect_tracking(&self, listener: Listener) -> BoxFuture<'_, RedisResult<Wire>> {
+    /// Makes a connection with client tracking to the primary, with a handler of push messages. Ends
+    /// within the timeout.
+    pub(crate) fn connect_tracking(
+        &self,
+        on_push: PushHandler,
+    ) -> BoxFuture<'_, RedisResult<Multiplexed>> {
         let connect = async move {
             match self.primary().await? {
-                Some(node) => self.wire(&node, Some(listener)).await,
-                None => Err((ErrorKind::Client, "not one server").into()),
+                Some(node) => self.open(&node, Some(on_push)).await,
+                None => {
+                    Err((ErrorKind::Client, "client tracking is not supported on a cluster").into())
+                }
             }
         };
-        self.in_time(connect).boxed()
+        self.with_timeout(connect).boxed()
     }
 
-    // With a listener, Redis tracks what is read.
-    async fn wire(&self, node: &ConnectionInfo, listener: Option<Listener>) -> RedisResult<Wire> {
+    // Opens a multiplexed connection; with a push handler, one with client tracking.
+    async fn open(
+        &self,
+        node: &ConnectionInfo,
+        on_push: Option<PushHandler>,
+    ) -> RedisResult<Multiplexed> {
         let tls = self.clients.current().tls.clone();
         let (host, port, tls) = match node.addr() {
             ConnectionAddr::Tcp(host, port) => (host, *port, None),
             ConnectionAddr::TcpTls { host, port, .. } => (host, *port, tls),
-            _ => return Err((ErrorKind::InvalidClientConfig, "not an address of TCP").into()),
+            _ => return Err((ErrorKind::InvalidClientConfig, "not a TCP address").into()),
         };
         let stream = Stream::connect(host, port, tls).await?;
-        match listener {
-            None => Wire::open(stream, node.redis_settings()).await,
-            Some(listener) => Wire::open_tracking(stream, node.redis_settings(), listener).await,
+        match on_push {
+            None => Multiplexed::open(stream, node.redis_settings()).await,
+            Some(on_push) => {
+                Multiplexed::open_tracking(stream, node.redis_settings(), on_push).await
+            }
         }
     }
 
-    async fn in_time<T>(&self, connect: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-        match tokio::time::timeout(self.plan().timeout, connect).await {
+    async fn with_timeout<T>(
+        &self,
+        connect: impl Future<Output = RedisResult<T>>,
+    ) -> RedisResult<T> {
+        match tokio::time::timeout(self.options().timeout, connect).await {
             Ok(connected) => connected,
             Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
         }
     }
 
-    /// Returns where the one server, or now the master, is; `None` for a cluster.
+    /// Returns the single server, or the primary that the Sentinels report; `None` for a cluster.
     pub(crate) async fn primary(&self) -> RedisResult<Option<ConnectionInfo>> {
         let clients = self.clients.current();
         match &clients.kind {
@@ -145,21 +162,22 @@ impl Endpoint {
         }
     }
 
-    /// Returns how to connect to a node of a cluster.
+    /// Returns the connection info of a cluster node.
     pub(crate) fn node(&self, node: &Node) -> RedisResult<ConnectionInfo> {
-        Ok(self.clients.current().of_node(node)?.get_connection_info().clone())
+        Ok(self.clients.current().node_client(node)?.get_connection_info().clone())
     }
 
-    /// Returns the settings of a connection to one node, without a limit on the answers' time.
+    /// Returns the settings of a library connection to one node, without a reply timeout.
     pub(crate) fn connection_config(&self) -> AsyncConnectionConfig {
         AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.plan().timeout / 2))
+            .set_connection_timeout(Some(self.options().timeout / 2))
             .set_response_timeout(None)
     }
 
-    // Asks all Sentinels at once, so that a dead or frozen one costs no time.
+    // Asks all Sentinels concurrently, so that a dead or frozen one causes no delay.
     async fn master(&self, sentinels: &[Client], name: &str) -> RedisResult<Node> {
-        let config = self.connection_config().set_response_timeout(Some(self.plan().timeout / 2));
+        let config =
+            self.connection_config().set_response_timeout(Some(self.options().timeout / 2));
         let ask = |sentinel| Box::pin(ask_sentinel(sentinel, &config, name));
         let (node, _others) = select_ok(sentinels.iter().map(ask)).await?;
         Ok(node)
@@ -179,13 +197,13 @@ async fn ask_sentinel(
     name: &str,
 ) -> RedisResult<Node> {
     let mut connection = connect(sentinel, config).await?;
-    let mut question = redis::cmd("SENTINEL");
-    question.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let answer: Option<(String, u16)> = question.query_async(&mut connection).await?;
-    answer.map(|(host, port)| Node { host, port }).ok_or_else(|| {
+    let mut command = redis::cmd("SENTINEL");
+    command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+    let reply: Option<(String, u16)> = command.query_async(&mut connection).await?;
+    reply.map(|(host, port)| Node { host, port }).ok_or_else(|| {
         RedisError::from((
             ErrorKind::MasterNameNotFoundBySentinel,
-            "the sentinel knows no master of this name",
+            "the sentinel has no master of this name",
         ))
     })
 }

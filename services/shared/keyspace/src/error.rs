@@ -1,59 +1,56 @@
-//! What can go wrong between a store and Redis. Told by Redis's error codes, never by its texts,
-//! which differ between versions; and its texts never show in a message.
+//! Errors of Redis, by error code. The texts of Redis differ between versions: they are neither
+//! matched nor part of an error message.
 
 use redis::{ErrorKind, RedisError, ServerError};
 
-use crate::{address::AddressError, clock::CLOCK_AHEAD};
+use crate::address::AddressError;
 
-/// Why Redis did not answer as asked.
+/// A failed command, call or batch.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Redis, or the part of it that was asked, is away or cannot serve now: whether the command
-    /// ran is unknown, and it may be repeated.
+    /// Redis, or one of its nodes, is unavailable. The command may have run, and may be retried.
     #[error("redis is unavailable")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
 
-    /// Redis is at its memory limit and rejected the command before it ran: nothing was changed by
-    /// it. Other commands go on. Of a batch, other commands may have run.
+    /// Redis is at its memory limit (`maxmemory`) and rejected the command before it ran. Other
+    /// commands of a batch may have run.
     #[error("redis is at its memory limit")]
     Full(#[source] RedisError),
 
-    /// The clock that issues ids and versions is too far ahead of the time: the function changed
-    /// nothing, and may be repeated.
+    /// The partition clock, which issues ids and versions, is too far ahead. The function changed
+    /// nothing, and may be retried.
     #[error("the clock of a partition is ahead of the time")]
     ClockAhead(#[source] RedisError),
 
-    /// Redis or a function refused the command.
+    /// Redis or a function rejected the command with an error reply.
     #[error("redis refused the command: {code}")]
     Refused {
-        /// The first word of Redis's error, such as `NOPERM` or `WRONGTYPE`, or of the error reply
-        /// that a function of the library returned.
+        /// The error code of Redis, such as `NOPERM` or `WRONGTYPE`, or of a function's error reply.
         code: String,
-        /// The error with Redis's own text, for logs alone.
+        /// The error with the text of Redis, for logs only.
         #[source]
         source: RedisError,
     },
 
-    /// The answer has another form than the caller expected. The cause does not show the answer,
-    /// which may be somebody's address or post.
+    /// The reply has an unexpected form. The cause omits the reply, which may be personal data.
     #[error("redis answered in an unexpected form")]
     Malformed(#[source] Box<dyn std::error::Error + Send + Sync>),
 
-    /// The configuration makes no sense, so that nothing was tried.
+    /// The configuration is invalid. Nothing was sent.
     #[error("the redis configuration is invalid")]
     Config(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// No answer came in time.
+/// Timeout of a reply or a connection.
 #[derive(Debug, thiserror::Error)]
-#[error("no answer within {0:?}")]
+#[error("no reply within {0:?}")]
 pub(crate) struct TimedOut(pub(crate) std::time::Duration);
 
-const ANOTHER_TYPE: &str = "the answer is of another type";
+const UNEXPECTED_TYPE: &str = "the reply has an unexpected type";
 
-// Codes that say "not here" or "not now". MOVED and ASK remain when the cluster client has run out
-// of repeats; UNBLOCKED ends a blocking read on a node that became a replica.
-const PASSING: [&str; 14] = [
+// Codes of temporary errors. MOVED and ASK remain when the cluster client has no retries left;
+// UNBLOCKED ends a blocking read on a node that became a replica.
+const TRANSIENT_CODES: [&str; 14] = [
     "LOADING",
     "CLUSTERDOWN",
     "MASTERDOWN",
@@ -70,21 +67,24 @@ const PASSING: [&str; 14] = [
     "FAILOVER",
 ];
 
+/// The code with which a function rejects to issue a stamp too far ahead of the time.
+const CLOCK_AHEAD: &str = "CLOCK_AHEAD";
+
 /// The code of a command that Redis rejects at `maxmemory`.
 const FULL: &str = "OOM";
 
 impl Error {
-    /// Returns whether Redis is away or busy with itself, so that the call may be repeated later.
+    /// Returns whether Redis is unavailable, so that the call may be retried later.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable(_))
     }
 
-    /// Returns whether Redis rejected the command since it is at its memory limit.
+    /// Returns whether Redis rejected the command at its memory limit.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Full(_))
     }
 
-    /// Returns the code of a refusal.
+    /// Returns the error code of a [`Refused`](Self::Refused) command.
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Refused { code, .. } => Some(code),
@@ -96,8 +96,8 @@ impl Error {
         }
     }
 
-    /// Returns the code of what Redis itself said, be it a refusal or that it cannot serve now.
-    pub(crate) fn said(&self) -> Option<&str> {
+    /// Returns the error code of Redis, also of temporary errors.
+    pub(crate) fn redis_code(&self) -> Option<&str> {
         match self {
             Self::Refused { code, .. } => Some(code),
             Self::Full(_) => Some(FULL),
@@ -107,8 +107,8 @@ impl Error {
         }
     }
 
-    /// Returns it in a word: what Redis said, or `timeout`, `unavailable` or `malformed`.
-    pub(crate) fn word(&self) -> &str {
+    /// Returns the error code of Redis, or `timeout`, `unavailable` or `malformed`.
+    pub(crate) fn error_type(&self) -> &str {
         let other = match self {
             Self::Unavailable(cause) if cause.is::<TimedOut>() => "timeout",
             Self::Unavailable(_) => "unavailable",
@@ -118,7 +118,7 @@ impl Error {
             | Self::Malformed(_)
             | Self::Config(_) => "malformed",
         };
-        self.said().unwrap_or(other)
+        self.redis_code().unwrap_or(other)
     }
 
     pub(crate) fn unavailable(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
@@ -137,13 +137,13 @@ impl Error {
 impl From<RedisError> for Error {
     fn from(error: RedisError) -> Self {
         if matches!(error.kind(), ErrorKind::UnexpectedReturnType) {
-            return Self::malformed(ANOTHER_TYPE);
+            return Self::malformed(UNEXPECTED_TYPE);
         }
-        // Only what the server itself said has a code; all else is about the way to it.
+        // Only error replies have a code. Other errors are of the connection.
         match error.code() {
             Some(FULL) => Self::Full(error),
             Some(CLOCK_AHEAD) => Self::ClockAhead(error),
-            Some(code) if !PASSING.contains(&code) => {
+            Some(code) if !TRANSIENT_CODES.contains(&code) => {
                 Self::Refused { code: code.to_owned(), source: error }
             }
             _ => Self::unavailable(error),
@@ -152,9 +152,9 @@ impl From<RedisError> for Error {
 }
 
 impl From<redis::ParsingError> for Error {
-    // Its text shows the answer.
+    // Drops the cause, whose text contains the reply.
     fn from(_: redis::ParsingError) -> Self {
-        Self::malformed(ANOTHER_TYPE)
+        Self::malformed(UNEXPECTED_TYPE)
     }
 }
 
@@ -166,51 +166,39 @@ impl From<AddressError> for Error {
 
 #[cfg(test)]
 mod tests {
-    use std::error::Error as _;
-
     use super::*;
 
-    fn error(answer: &str) -> Error {
-        let value = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap();
+    fn error(reply: &str) -> Error {
+        let value = redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()).unwrap();
         Error::from(value.extract_error().unwrap_err())
     }
 
     #[test]
-    fn what_passes_is_unavailable() {
-        for code in PASSING {
+    fn transient_codes_are_unavailable() {
+        for code in TRANSIENT_CODES {
             let error = error(&format!("{code} some text"));
             assert!(error.is_unavailable(), "{code}");
-            assert_eq!((error.code(), error.word()), (None, code));
+            assert_eq!((error.code(), error.error_type()), (None, code));
         }
     }
 
     #[test]
-    fn the_memory_limit_is_no_outage() {
+    fn memory_limit_is_full_and_not_unavailable() {
         let error = error("OOM command not allowed when used memory > 'maxmemory'.");
         assert!(error.is_full() && !error.is_unavailable());
-        assert_eq!((error.code(), error.word()), (None, FULL));
+        assert_eq!((error.code(), error.error_type()), (None, FULL));
         assert_eq!(error.to_string(), "redis is at its memory limit");
     }
 
     #[test]
-    fn an_answer_does_not_show_in_an_error() {
-        let answer =
-            redis::Value::Array(vec![redis::Value::BulkString(b"ann@example.org".to_vec())]);
-        let error = crate::decode::<Vec<u64>>(answer).unwrap_err();
-        assert!(matches!(error, Error::Malformed(_)));
-        assert_eq!(error.source().unwrap().to_string(), ANOTHER_TYPE);
-        assert_eq!(error.word(), "malformed");
-    }
-
-    #[test]
-    fn a_refusal_keeps_its_code_and_hides_its_text() {
-        for (answer, code) in [
+    fn rejected_command_keeps_the_code_and_hides_the_text() {
+        for (reply, code) in [
             ("NOPERM User u has no permissions", "NOPERM"),
             ("WRONGTYPE Operation against a key", "WRONGTYPE"),
             ("ERR unknown command 'x'", "ERR"),
             ("LIMIT of this service's own function", "LIMIT"),
         ] {
-            let error = error(answer);
+            let error = error(reply);
             assert_eq!(error.code(), Some(code));
             assert_eq!(error.to_string(), format!("redis refused the command: {code}"));
         }

@@ -1,20 +1,20 @@
-//! Keys as text. Knows no key names.
+//! Builds and parses keys.
 
 use std::fmt::{self, Write as _};
 
-// Longer than all but those with a name or an e-mail address in them: they grow once.
-const KEY_BYTES: usize = 64;
+// Enough for all keys but those with a name or an e-mail address, which reallocate once.
+const KEY_CAPACITY_BYTES: usize = 64;
 
-/// Returns a key of this form. Unlike `format!`, which begins with the length of what is constant in
-/// it and grows with each part, it allocates once.
+/// Formats a key with one allocation. `format!` starts with the length of the literal parts, and
+/// reallocates.
 pub fn key(form: fmt::Arguments<'_>) -> String {
-    let mut key = String::with_capacity(KEY_BYTES);
-    // Writing to a string does not fail.
+    let mut key = String::with_capacity(KEY_CAPACITY_BYTES);
+    // Writing to a string cannot fail.
     let _ = key.write_fmt(form);
     key
 }
 
-/// Returns the number at the end of a key, behind the last of these parts of it.
+/// Returns the number after the last occurrence of `part`, at the end of a key.
 pub fn number_behind(part: &str, key: &[u8]) -> Option<u64> {
     std::str::from_utf8(key).ok()?.rsplit_once(part)?.1.parse().ok()
 }

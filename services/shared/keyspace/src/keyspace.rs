@@ -1,4 +1,4 @@
-//! The keyspace itself: commands, calls and batches through its links, with its functions loaded.
+//! The keyspace: sends commands, calls and batches, and loads the function library.
 
 use std::sync::{
     Arc,
@@ -10,69 +10,82 @@ use redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::sync::Mutex;
 
 use crate::{
-    Batch, Call, Config, Error, Exclusive, Kind, Library, Page, Range, Recall, batch::is_general,
-    cluster, connected::Connected, endpoint::Endpoint, error::TimedOut, exclusive::ExclusiveLinks,
-    library::Composed, links::Links, page, recall::Id, route, trip::Trips,
+    Batch, Call, Config, Error, Exclusive, Library, Page, Range,
+    connection_metrics::ConnectionMetrics,
+    dedicated_pool::DedicatedPools,
+    endpoint::Endpoint,
+    error::TimedOut,
+    library::VersionedLibrary,
+    page, primaries,
+    reply::{check, decode, is_generic_error},
+    round_trip_metrics::RoundTripMetrics,
+    route::Route,
+    shared_pool::SharedPool,
 };
 
 /// A service's part of Redis: a single server, a Sentinel group or a cluster, by its address.
 ///
-/// Cheap to clone. It belongs to the runtime that first uses it: each worker thread opens its own.
-/// Connects lazily and recovers by itself; while Redis is away, every call ends with
-/// [`Error::Unavailable`]. The time-out holds for each step: a command is one; a call is one, and up
-/// to three where its function is missing; a page, a batch and readiness have as many as they need.
-/// A call may run twice when a connection drops, so whatever it does must be repeatable.
+/// Cheap to clone. Belongs to the runtime that first uses it: each worker thread opens its own.
+/// Connects lazily and reconnects by itself. While Redis is unavailable, every call fails with
+/// [`Error::Unavailable`].
 ///
-/// The futures of what it sends are boxed: a round trip's own is deep and large, and would be part of
-/// those of all that await it.
+/// The timeout holds for each step: a command has one step; a call has one, or up to three if its
+/// function is not loaded; a page, a batch and readiness have as many as they need. A call may run
+/// twice when a connection drops, so calls must be idempotent.
+///
+/// Methods return boxed futures: a round trip's future is large, and would be part of the future
+/// of every caller.
 #[derive(Clone)]
 pub struct Keyspace {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    links: Links,
-    exclusive: ExclusiveLinks,
-    library: Composed,
-    // How many bytes of each kind are remembered.
-    recall_bytes: usize,
-    // Grows with each load, so that those who missed a function at once load it once.
-    loads: AtomicU64,
-    loading: Mutex<()>,
+    shared: SharedPool,
+    dedicated: DedicatedPools,
+    library: VersionedLibrary,
+    // Of each client-side cache.
+    cache_bytes_max: usize,
+    // The number of completed loads, so that concurrent calls load the library once.
+    load_count: AtomicU64,
+    load_lock: Mutex<()>,
 }
 
 impl Keyspace {
-    /// Checks the configuration; succeeds while Redis is away.
+    /// Validates the configuration. Does not connect.
     pub fn open(config: &Config, library: Library) -> Result<Self, Error> {
         let endpoint = Arc::new(Endpoint::new(config)?);
-        let trips = Trips::new(library.name, endpoint.server().clone());
-        let connected = Connected::new(library.name, "exclusive");
-        let links = Links::new(endpoint, trips, config.redis_links, config.timeout())?;
-        let exclusive =
-            ExclusiveLinks::new(config.redis_exclusive_links, config.timeout(), connected);
-        let library = Composed::new(library);
-        let (loads, loading) = (AtomicU64::new(0), Mutex::new(()));
-        let recall_bytes = config.redis_recall_bytes;
+        let round_trips = RoundTripMetrics::new(library.name, endpoint.server().clone());
+        let metrics = ConnectionMetrics::new(library.name, "exclusive");
+        let timeout = config.timeout();
         Ok(Self {
-            inner: Arc::new(Inner { links, exclusive, library, recall_bytes, loads, loading }),
+            inner: Arc::new(Inner {
+                shared: SharedPool::new(endpoint, round_trips, config.redis_links, timeout)?,
+                dedicated: DedicatedPools::new(config.redis_exclusive_links, timeout, metrics),
+                library: VersionedLibrary::new(library),
+                cache_bytes_max: config.redis_recall_bytes,
+                load_count: AtomicU64::new(0),
+                load_lock: Mutex::new(()),
+            }),
         })
     }
 
-    /// Returns once every primary answers, serves its slots, and has the library, which is loaded
+    /// Checks that every primary replies, serves its slots, and has the library; loads the library
     /// where it is missing. A single server must be a primary.
     pub fn ready(&self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(self.inner.ready())
     }
 
-    /// Sends one command. On a cluster, its keys say where to; all lie in one partition.
+    /// Sends one command. On a cluster, its keys determine the node; all must be in one partition.
     pub fn query<'a, T>(&'a self, command: Cmd) -> BoxFuture<'a, Result<T, Error>>
     where
         T: FromRedisValue + Send + 'a,
     {
-        Box::pin(async move { decode(self.inner.links.command(command, None).await?) })
+        let route = Route::of_command(&command);
+        Box::pin(async move { decode(self.inner.shared.command(command, route).await?) })
     }
 
-    /// Calls one function, in one round trip.
+    /// Calls a function in one round trip.
     pub fn call<'a, T>(&'a self, call: Call) -> BoxFuture<'a, Result<T, Error>>
     where
         T: FromRedisValue + Send + 'a,
@@ -80,118 +93,121 @@ impl Keyspace {
         Box::pin(async move { decode(self.inner.call(call).await?) })
     }
 
-    /// Sends a batch, all of it together, and returns the answers in the order added. Calls of a
-    /// function that a node did not know are sent again once it does, behind the others.
+    /// Sends a batch as pipelines and returns the replies in the order added. If a node does not
+    /// have the library, loads it and repeats the affected calls after the others.
     ///
-    /// The time-out holds for each thousand commands. The first refusal is the error of the whole;
-    /// what else ran is unknown then.
+    /// The timeout holds for each thousand commands. The first error reply fails the batch; other
+    /// commands may have run.
     pub fn send(&self, batch: Batch) -> BoxFuture<'_, Result<Vec<Value>, Error>> {
         Box::pin(self.inner.send(batch))
     }
 
-    /// Returns what it is called: its library's name.
+    /// Returns the name of the keyspace, which is that of its library.
     pub(crate) fn name(&self) -> &'static str {
-        self.inner.links.trips().keyspace()
+        self.shared_pool().round_trip_metrics().keyspace()
     }
 
-    /// Returns whether a call may have keys of any partitions: not on a cluster, which refuses that.
-    /// A call costs some microseconds besides what it does, so to make one of many is worth much.
+    pub(crate) fn shared_pool(&self) -> &SharedPool {
+        &self.inner.shared
+    }
+
+    pub(crate) fn cache_bytes_max(&self) -> usize {
+        self.inner.cache_bytes_max
+    }
+
+    /// Returns whether a call may have keys of several partitions. A cluster rejects such calls.
+    /// Each call has a fixed cost of some microseconds, so one call in place of many is faster.
     pub fn joins_partitions(&self) -> bool {
-        !self.inner.links.is_cluster()
+        !self.inner.shared.is_cluster()
     }
 
     /// Reads a page of a sorted set whose members are ids and whose scores are integers.
     ///
-    /// One round trip, but where more entries than a page has share the score at which it starts.
+    /// Takes one round trip, or more if a page's worth of entries shares the score of the start.
     pub fn page<'a>(&'a self, key: &'a str, range: Range) -> BoxFuture<'a, Result<Page, Error>> {
-        Box::pin(page::read(&self.inner.links, key, range))
+        Box::pin(page::read(&self.inner.shared, key, range))
     }
 
-    /// Returns a way to read values of one kind of which those that have not changed are remembered.
-    /// The user must be allowed PING and CLIENT TRACKING; without, nothing is remembered.
-    pub fn recall<I: Id, T: Clone + Send + 'static>(&self, kind: Kind<I, T>) -> Recall<I, T> {
-        Recall::new(self.clone(), self.inner.links.clone(), kind, self.inner.recall_bytes)
-    }
-
-    /// Returns a connection of one's own to the node that holds a key now, for what blocks: reads
-    /// with BLOCK, and WAIT. The user must be allowed PING and UNWATCH, which make it fit for the
-    /// next one.
+    /// Checks out a dedicated connection to the primary that holds a key, for blocking reads (BLOCK)
+    /// and WAIT. The Redis user needs PING and UNWATCH, with which the pool recycles connections.
     pub fn exclusive<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Exclusive, Error>> {
-        Box::pin(self.inner.exclusive.get(&self.inner.links, key))
+        Box::pin(self.inner.dedicated.get(&self.inner.shared, key))
     }
 }
 
 impl Inner {
     async fn ready(&self) -> Result<(), Error> {
-        self.links.warm_up().await?;
+        self.shared.warm_up().await?;
         self.load().await?;
-        if self.links.is_cluster() {
-            cluster::serves(&self.links).await
+        if self.shared.is_cluster() {
+            primaries::check_cluster_state(&self.shared).await
         } else {
-            self.is_primary().await
+            self.check_role().await
         }
     }
 
     async fn call(&self, call: Call) -> Result<Value, Error> {
-        let route = || call.first_key().map(route::of_key);
-        let loads = self.loads.load(Ordering::Acquire);
-        let answer = self.links.command(call.command(&self.library), route()).await?;
-        if !is_general(&answer) {
-            return Ok(answer);
+        let route = || call.first_key().map_or(Route::Any, Route::of_key);
+        let load_count = self.load_count.load(Ordering::Acquire);
+        let reply = self.shared.command(call.command(&self.library), route()).await?;
+        if !is_generic_error(&reply) {
+            return Ok(reply);
         }
-        // Boxed, as are all rare ways: they would make the common one's future large.
-        Box::pin(self.load_after(loads)).await?;
-        self.links.command(call.command(&self.library), route()).await
+        // Boxed, like all rare paths: they would enlarge the future of the common one.
+        Box::pin(self.load_once(load_count)).await?;
+        self.shared.command(call.command(&self.library), route()).await
     }
 
     async fn send(&self, batch: Batch) -> Result<Vec<Value>, Error> {
-        let loads = self.loads.load(Ordering::Acquire);
-        let mut answers = batch.send(&self.links, &self.library).await?;
-        let missed = batch.missed(&answers);
-        if !missed.is_empty() {
-            Box::pin(self.load_after(loads)).await?;
-            // Those alone: what ran on nodes that know the functions need not run twice.
-            let again = batch.pick(&missed);
-            let again = Box::pin(again.send(&self.links, &self.library)).await?;
-            for (index, answer) in missed.into_iter().zip(again) {
-                answers[index] = answer;
+        let load_count = self.load_count.load(Ordering::Acquire);
+        let mut replies = batch.send(&self.shared, &self.library).await?;
+        let failed = batch.calls_with_generic_error(&replies);
+        if !failed.is_empty() {
+            Box::pin(self.load_once(load_count)).await?;
+            // Repeats no call that ran on a node with the library.
+            let repeated = batch.select(&failed);
+            let repeated = Box::pin(repeated.send(&self.shared, &self.library)).await?;
+            for (index, reply) in failed.into_iter().zip(repeated) {
+                replies[index] = reply;
             }
         }
-        answers.into_iter().map(accept).collect()
+        replies.into_iter().map(check).collect()
     }
 
-    // Loads unless somebody did since. Takes no longer than one more answer may.
-    async fn load_after(&self, loads: u64) -> Result<(), Error> {
+    // Loads the library unless another call has loaded it since `load_count` was read. Ends within
+    // the timeout.
+    async fn load_once(&self, load_count: u64) -> Result<(), Error> {
         let load = async {
-            let _loading = self.loading.lock().await;
-            if self.loads.load(Ordering::Acquire) != loads {
+            let _guard = self.load_lock.lock().await;
+            if self.load_count.load(Ordering::Acquire) != load_count {
                 return Ok(());
             }
             self.load().await?;
-            self.loads.fetch_add(1, Ordering::Release);
+            self.load_count.fetch_add(1, Ordering::Release);
             Ok(())
         };
-        let longest = self.links.timeout();
-        let loaded = tokio::time::timeout(longest, load).await;
-        loaded.unwrap_or_else(|_| Err(Error::unavailable(TimedOut(longest))))
+        let timeout = self.shared.timeout();
+        let loaded = tokio::time::timeout(timeout, load).await;
+        loaded.unwrap_or_else(|_| Err(Error::unavailable(TimedOut(timeout))))
     }
 
-    // A replica answers and has the library of its primary, but refuses every write.
-    async fn is_primary(&self) -> Result<(), Error> {
-        let answer = accept(self.links.command(redis::cmd("ROLE"), None).await?);
-        let role = match answer {
-            // Users from before the question was asked: a write will tell.
+    // Checks that the server is a primary. A replica replies and has the library, but rejects every
+    // write.
+    async fn check_role(&self) -> Result<(), Error> {
+        let reply = check(self.shared.command(redis::cmd("ROLE"), Route::Any).await?);
+        let role = match reply {
+            // A Redis user from an older deployment lacks ROLE. A write detects a replica too.
             Err(Error::Refused { code, .. }) if code == "NOPERM" => return Ok(()),
-            answer => answer?,
+            reply => reply?,
         };
         match role {
-            Value::Array(facts) if facts.first() == Some(&Value::BulkString("master".into())) => {
+            Value::Array(fields) if fields.first() == Some(&Value::BulkString("master".into())) => {
                 Ok(())
             }
             _ => {
                 let error: RedisError =
-                    (ServerErrorKind::ReadOnly.into(), "the server is no primary").into();
-                self.links.leave(error.clone());
+                    (ServerErrorKind::ReadOnly.into(), "the server is not a primary").into();
+                self.shared.reset(error.clone());
                 Err(error.into())
             }
         }
@@ -203,45 +219,31 @@ impl Inner {
         }
         let mut load = redis::cmd("FUNCTION");
         load.arg("LOAD").arg(&self.library.code);
-        let answers = cluster::everywhere(&self.links, &load).await?;
+        let replies = primaries::send_to_all(&self.shared, &load).await?;
         tracing::info!(
             library = self.library.name,
-            nodes = answers.len(),
+            nodes = replies.len(),
             "function library loaded"
         );
-        // A node that has it already refuses with the same code as one that cannot compile it.
-        let refusal = answers.into_iter().find_map(|answer| accept(answer).err());
-        match refusal {
+        // "Already exists" and a compile error have the same code, so checks again after an error.
+        let error = replies.into_iter().find_map(|reply| check(reply).err());
+        match error {
             None => Ok(()),
             Some(_) if self.is_loaded().await? => Ok(()),
-            Some(refusal) => Err(refusal),
+            Some(error) => Err(error),
         }
     }
 
-    // Whether every primary has the library.
+    // Returns whether every primary has the library.
     async fn is_loaded(&self) -> Result<bool, Error> {
         let mut list = redis::cmd("FUNCTION");
         list.arg("LIST").arg("LIBRARYNAME").arg(&self.library.name);
-        let answers = cluster::everywhere(&self.links, &list).await?;
+        let replies = primaries::send_to_all(&self.shared, &list).await?;
         let mut is_loaded = true;
-        for answer in answers {
-            is_loaded &=
-                !matches!(accept(answer)?, Value::Array(libraries) if libraries.is_empty());
+        for reply in replies {
+            is_loaded &= !matches!(check(reply)?, Value::Array(libraries) if libraries.is_empty());
         }
         Ok(is_loaded)
-    }
-}
-
-/// Reads an answer of a batch.
-pub fn decode<T: FromRedisValue>(value: Value) -> Result<T, Error> {
-    Ok(redis::from_redis_value(accept(value)?)?)
-}
-
-// An answer that is no refusal. A refusal may lie deeper, but only in a transaction.
-pub(crate) fn accept(value: Value) -> Result<Value, Error> {
-    match value {
-        Value::ServerError(error) => Err(Error::refused(error)),
-        value => Ok(value),
     }
 }
 
@@ -249,23 +251,23 @@ pub(crate) fn accept(value: Value) -> Result<Value, Error> {
 mod tests {
     use super::*;
 
-    // What is needed seldom, such as to connect, is 5 to 15 KiB, and must not be part of each.
+    // Rare paths, such as connecting, have futures of 5 to 15 KiB, and must be boxed.
     #[test]
-    fn what_a_command_needs_is_small() {
+    fn futures_are_small() {
         const BYTES_MAX: usize = 2048;
         let config = Config::at("redis://127.0.0.1:6379");
         let keyspace = Keyspace::open(&config, Library { name: "test", source: "" }).unwrap();
-        let Inner { links, .. } = &*keyspace.inner;
+        let Inner { shared, .. } = &*keyspace.inner;
         let range = Range { order: crate::Order::Newest, after: None, above: None, count: 1 };
-        assert!(size_of_val(&links.command(Cmd::new(), None)) < BYTES_MAX);
+        assert!(size_of_val(&shared.command(Cmd::new(), Route::Any)) < BYTES_MAX);
         assert!(size_of_val(&keyspace.inner.call(Call::new("test"))) < BYTES_MAX);
         assert!(size_of_val(&keyspace.inner.send(Batch::new())) < BYTES_MAX);
-        assert!(size_of_val(&page::read(links, "key", range)) < BYTES_MAX);
+        assert!(size_of_val(&page::read(shared, "key", range)) < BYTES_MAX);
     }
 
-    // A server's handlers move between threads as far as their types know.
+    // The handlers of a server require `Send` futures.
     #[allow(dead_code, reason = "compiling is the test")]
-    fn calls_can_be_sent(keyspace: &'static Keyspace, call: Call, batch: Batch, range: Range) {
+    fn futures_are_send(keyspace: &'static Keyspace, call: Call, batch: Batch, range: Range) {
         fn check(_: impl Send) {}
         check(keyspace.ready());
         check(keyspace.query::<u64>(Cmd::new()));

@@ -1,58 +1,62 @@
-//! How a service reaches Redis: a single server, a Sentinel group or a cluster behind one type,
-//! with the service's functions loaded. Knows no key names and no service.
+//! Access of a service to Redis: a single server, a Sentinel group or a cluster behind one type,
+//! with the function library of the service loaded. Contains no key names of a service.
 //!
-//! Ordinary commands share a few connections, each of which carries many calls at once; what
-//! blocks gets one of its own. Everything recovers by itself after Redis restarts, fails over or
-//! freezes; meanwhile each call ends in time with [`Error::Unavailable`].
+//! Ordinary commands are multiplexed over a shared pool of a few connections. Blocking commands use
+//! dedicated connections. Connections recover by themselves after a restart, a failover or a freeze
+//! of Redis. Until then, each call fails with [`Error::Unavailable`] within its timeout.
 
 mod account_deletions;
 mod address;
+mod admission_filter;
 mod backlog;
+mod backlog_metrics;
 mod batch;
+mod cache;
+mod cache_metrics;
 mod call;
 mod certificates;
 mod clients;
 mod clock;
 mod cluster;
 mod config;
-mod connected;
 mod connection;
-mod doorkeeper;
+mod connection_metrics;
+mod dedicated_pool;
 mod endpoint;
 mod error;
-mod exclusive;
 mod key;
 mod keyspace;
 mod library;
-mod links;
 mod lock;
-mod outage;
+mod log_throttle;
+mod multiplexed;
 mod outbox;
 mod page;
-mod recall;
-mod remembered;
+mod primaries;
+mod reply;
 mod resp;
+mod round_trip_metrics;
 mod route;
+mod shared_pool;
+mod slots;
 mod stream;
 mod token;
-mod trip;
-mod waiting;
-mod wire;
 
 pub use account_deletions::AccountDeletions;
 pub use backlog::Backlog;
+pub use backlog_metrics::BacklogMetrics;
 pub use batch::Batch;
+pub use cache::{Id, Kind, Recall};
 pub use call::Call;
 pub use clock::Mended;
 pub use config::Config;
+pub use dedicated_pool::Exclusive;
 pub use error::Error;
-pub use exclusive::Exclusive;
 pub use key::{key, number_behind};
-pub use keyspace::{Keyspace, decode};
+pub use keyspace::Keyspace;
 pub use library::Library;
 pub use outbox::{OUTBOX_PAGE_MAX, Outbox};
 pub use page::{Entry, Order, Page, Range};
-pub use recall::{Id, Kind, Recall};
-/// Commands are built with `keyspace::redis::cmd`, so that there is one version of it.
+/// Build commands with `keyspace::redis::cmd`: all crates then use the same version of the library.
 pub use redis;
-pub use waiting::BacklogMetrics;
+pub use reply::decode;

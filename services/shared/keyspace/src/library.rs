@@ -1,12 +1,12 @@
-//! A service's Redis Functions as text: named by their digest, so that binaries of two versions
-//! run side by side, and loading never replaces. Does no input or output.
+//! Function libraries (Redis Functions). Names contain the digest of the source, so that two
+//! versions run side by side and loading replaces nothing. Does no I/O.
 
 use std::io::Write as _;
 
 use redis::{Cmd, RedisWrite as _};
 use sha2::{Digest as _, Sha256};
 
-/// What every library begins with: what the functions of all services share.
+/// The Lua code that precedes every library.
 const PRELUDE: &str = include_str!("prelude.lua");
 
 /// A service's Redis Functions.
@@ -14,23 +14,22 @@ const PRELUDE: &str = include_str!("prelude.lua");
 pub struct Library {
     /// The library's name: letters, digits and underscores.
     pub name: &'static str,
-    /// Its Lua text without the `#!lua` line. Each function is registered with the version's
-    /// suffix: `register('relation_follow', follow)`. It may call what `prelude.lua` defines, which
-    /// stands before it.
+    /// The Lua source without the `#!lua` line. It may call what `prelude.lua` defines, such as
+    /// `register('relation_follow', follow)`, which registers a function with the version suffix.
     pub source: &'static str,
 }
 
-/// A library as it is loaded.
-pub(crate) struct Composed {
-    /// Its name with its digest: `relation_0a1b2c3d`.
+/// A library with its version, as loaded into Redis.
+pub(crate) struct VersionedLibrary {
+    /// The name with the digest: `relation_0a1b2c3d`.
     pub(crate) name: String,
-    /// Its whole text.
+    /// The complete source.
     pub(crate) code: String,
     // `_0a1b2c3d`
     suffix: String,
 }
 
-impl Composed {
+impl VersionedLibrary {
     pub(crate) fn new(library: Library) -> Self {
         let source = format!("{PRELUDE}{}", library.source);
         let digest = Sha256::digest(source.as_bytes());
@@ -40,7 +39,7 @@ impl Composed {
         Self { name, code, suffix }
     }
 
-    /// Writes a function's name as this version has it.
+    /// Writes a function name with the version suffix.
     pub(crate) fn write_function(&self, function: &str, command: &mut Cmd) {
         let mut writer = command.writer_for_next_arg();
         // Writing into memory cannot fail.
@@ -52,30 +51,18 @@ impl Composed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Call;
 
     const LIBRARY: Library = Library { name: "test", source: "-- nothing\n" };
 
     #[test]
-    fn a_library_is_named_by_its_digest() {
-        let composed = Composed::new(LIBRARY);
+    fn library_name_contains_its_digest() {
+        let library = VersionedLibrary::new(LIBRARY);
         let digest = &hex::encode(Sha256::digest(format!("{PRELUDE}-- nothing\n")))[..8];
-        assert_eq!(composed.name, format!("test_{digest}"));
+        assert_eq!(library.name, format!("test_{digest}"));
         let first_lines = format!("#!lua name=test_{digest}\nlocal suffix = '_{digest}'\n");
-        assert!(composed.code.starts_with(&first_lines));
-        assert!(composed.code.ends_with("-- nothing\n"));
-        let other = Composed::new(Library { source: "-- other\n", ..LIBRARY });
-        assert_ne!(composed.name, other.name);
-    }
-
-    #[test]
-    fn a_call_names_the_version_and_counts_its_keys() {
-        let composed = Composed::new(LIBRARY);
-        let call = Call::new("f").arg(1).key("a").arg(&[2, 3]).key("b").arg("");
-        let command = call.command(&composed).get_packed_command();
-        let mut expected = redis::cmd("FCALL");
-        expected.arg(format!("f{}", composed.suffix)).arg(2).arg("a").arg("b");
-        expected.arg(1).arg(2).arg(3).arg("");
-        assert_eq!(command, expected.get_packed_command());
+        assert!(library.code.starts_with(&first_lines));
+        assert!(library.code.ends_with("-- nothing\n"));
+        let other = VersionedLibrary::new(Library { source: "-- other\n", ..LIBRARY });
+        assert_ne!(library.name, other.name);
     }
 }

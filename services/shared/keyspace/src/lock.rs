@@ -1,8 +1,9 @@
-//! How what several share is locked.
+//! Locks mutexes without poisoning.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a value that is whole between any two statements: a panic elsewhere has done it no harm.
+/// Locks a mutex and ignores poisoning. For values that are consistent after each statement, so
+/// that a panic of another holder leaves them consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

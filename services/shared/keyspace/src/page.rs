@@ -1,14 +1,14 @@
-//! Pages of a sorted set by (score, member), never by rank: what is added or removed between two
-//! pages causes no duplicates and no gaps. Knows no token and no page size of a request.
+//! Keyset pagination of sorted sets, by (score, member): entries added or removed between two pages
+//! cause no duplicates and no gaps.
 
 use std::cmp::Ordering;
 
 use redis::{Cmd, Value};
 
-use crate::{Error, keyspace::accept, links::Links, route};
+use crate::{Error, reply::check, route::Route, shared_pool::SharedPool};
 
-// The most entries that one command reads while it looks for the end of equal scores.
-const CHUNK_MAX: usize = 1000;
+// Entries that one command reads at most, to skip entries of equal score.
+const CHUNK_ENTRIES_MAX: usize = 1000;
 
 /// A member of a sorted set with its score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,7 +19,7 @@ pub struct Entry {
     pub score: u64,
 }
 
-/// The order of a page. Redis orders members of equal score as texts, and so does a page.
+/// The order of a page. Members of equal score are in lexicographic order, as in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Highest score first.
@@ -28,32 +28,33 @@ pub enum Order {
     Oldest,
 }
 
-/// Which entries a page has.
+/// Selects the entries of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
-    /// In which order.
+    /// The order.
     pub order: Order,
-    /// Only what comes after this entry, which need not be there any more.
+    /// Only entries after this one, which may have been removed.
     pub after: Option<Entry>,
-    /// Only scores greater than this.
+    /// Only entries with a greater score.
     pub above: Option<u64>,
-    /// At most so many.
+    /// The maximum number of entries.
     pub count: usize,
 }
 
 /// A page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// Its entries in order.
+    /// The entries in order.
     pub entries: Vec<Entry>,
-    /// Whether more follow.
+    /// Whether more entries follow.
     pub more: bool,
 }
 
 impl Order {
-    /// Returns how two entries lie in this order.
+    /// Compares two entries in this order.
     pub fn compare(self, a: &Entry, b: &Entry) -> Ordering {
-        let ascending = a.score.cmp(&b.score).then_with(|| compare_as_texts(a.member, b.member));
+        let ascending =
+            a.score.cmp(&b.score).then_with(|| compare_lexicographically(a.member, b.member));
         match self {
             Self::Newest => ascending.reverse(),
             Self::Oldest => ascending,
@@ -89,22 +90,22 @@ impl Range {
     }
 }
 
-/// Reads a page: one command, but where more entries than fit share the score of `range.after`.
-pub(crate) async fn read(links: &Links, key: &str, range: Range) -> Result<Page, Error> {
+/// Reads a page with one command, or more if many entries share the score of `range.after`.
+pub(crate) async fn read(pool: &SharedPool, key: &str, range: Range) -> Result<Page, Error> {
     let is_after = |entry: &Entry, position: Option<Entry>| {
         position.is_none_or(|position| range.order.compare(entry, &position).is_gt())
     };
-    // One more says whether more follow, and one is `after` itself.
+    // One more to know whether entries follow, and one for `after` itself.
     let mut limit = range.count.saturating_add(1 + usize::from(range.after.is_some()));
     let mut offset = 0;
     let mut last = range.after;
-    let mut entries = Vec::with_capacity(range.count.min(CHUNK_MAX) + 2);
+    let mut entries = Vec::with_capacity(range.count.min(CHUNK_ENTRIES_MAX) + 2);
     loop {
         let command = range.command(key, offset, limit);
-        let answer = links.command(command, Some(route::of_key(key))).await?;
-        let chunk = parse(accept(answer)?)?;
-        // A chunk must reach back to where the one before it ended, or what was removed meanwhile
-        // has moved others past: look further back.
+        let reply = pool.command(command, Route::of_key(key.as_bytes())).await?;
+        let chunk = parse(check(reply)?)?;
+        // Chunks must overlap. If they do not, removed entries have moved others to a lower offset:
+        // reads again from there.
         let is_gap = chunk.first().is_none_or(|first| is_after(first, last));
         if offset > 0 && is_gap {
             offset = offset.saturating_sub(limit);
@@ -120,19 +121,19 @@ pub(crate) async fn read(links: &Links, key: &str, range: Range) -> Result<Page,
         if is_end || entries.len() > range.count {
             break;
         }
-        // The last one again, to see that there is no gap.
+        // Repeats the last entry, so that the chunks overlap.
         offset += limit - 1;
-        limit = (limit * 2).clamp(2, CHUNK_MAX.max(range.count));
+        limit = (limit * 2).clamp(2, CHUNK_ENTRIES_MAX.max(range.count));
     }
     let more = entries.len() > range.count;
     entries.truncate(range.count);
     Ok(Page { entries, more })
 }
 
-// Members and scores in turn, as texts.
-fn parse(answer: Value) -> Result<Vec<Entry>, Error> {
-    let Value::Array(values) = answer else {
-        return Err(Error::malformed("a page is no list"));
+// Parses alternating members and scores.
+fn parse(reply: Value) -> Result<Vec<Entry>, Error> {
+    let Value::Array(values) = reply else {
+        return Err(Error::malformed("a page is no array"));
     };
     let mut entries = Vec::with_capacity(values.len() / 2);
     for pair in values.chunks(2) {
@@ -150,11 +151,11 @@ fn number(value: &Value) -> Result<u64, Error> {
         _ => None,
     };
     let number = text.and_then(|text| text.parse().ok());
-    number.ok_or_else(|| Error::malformed("a member or score of a page is no whole number"))
+    number.ok_or_else(|| Error::malformed("a member or score of a page is no integer"))
 }
 
-// As Redis orders members: 10 before 9.
-fn compare_as_texts(a: u64, b: u64) -> Ordering {
+// Lexicographic, as Redis orders members: 10 before 9.
+fn compare_lexicographically(a: u64, b: u64) -> Ordering {
     if a == b { Ordering::Equal } else { a.to_string().cmp(&b.to_string()) }
 }
 
@@ -163,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_of_equal_score_lie_as_texts_do() {
+    fn members_of_equal_score_are_in_lexicographic_order() {
         let (nine, ten) = (Entry { member: 9, score: 1 }, Entry { member: 10, score: 1 });
         assert!(Order::Oldest.compare(&ten, &nine).is_lt());
         assert!(Order::Newest.compare(&ten, &nine).is_gt());

@@ -1,14 +1,11 @@
--- What the functions of every service share: a partition's clock, how numbers are written, lists of
--- arguments, what changes of two sides leave (tombstones, and what waits to be confirmed), and
--- deleted accounts.
--- Stands before each library's own text; knows no key names.
+-- Functions shared by all services: partition clocks, number formatting, argument lists, tombstones,
+-- pending changes, and deleted accounts. Precedes the source of each library. Has no key names.
 --
--- What needs commands says which: those that a service uses, its Redis user must be allowed.
+-- Each function lists the commands it needs. The Redis user of a service must have access to them.
 
--- Registers a function under this version's name.
+-- Registers a function with the suffix of this library version.
 --
--- At `maxmemory`, Redis refuses a function without a flag before it begins (OOM), also one that frees
--- memory. `allow-oom` is for functions that free more than they take, that protect an account, and
+-- At `maxmemory`, Redis rejects a function without a flag (OOM), even one that frees memory. `allow-oom` is for functions that free more than they take, that protect an account, and
 -- that complete or record what is acknowledged already, which takes a bounded amount. Functions
 -- without a flag are those by which the stored data grows.
 local function register(name, callback, flag)
@@ -18,7 +15,7 @@ end
 -- 2024-01-01T00:00:00Z in milliseconds since the Unix epoch.
 local EPOCH_MS = 1704067200000
 
--- Returns an integer below 2^53 as decimal digits; Lua's own way turns long ones into 1e+15.
+-- Formats an integer below 2^53 in decimal digits. Lua's default format of long ones is 1e+15.
 local function integer(number)
   return string.format('%.0f', number)
 end
@@ -30,12 +27,12 @@ local function now_ticks()
   return (tonumber(time[1]) * 1000 - EPOCH_MS) * 4 + math.floor(tonumber(time[2]) / 250)
 end
 
--- Returns the same in milliseconds.
+-- Returns the server's time since the epoch of stamps, in milliseconds.
 local function now_ms()
   return math.floor(now_ticks() / 4)
 end
 
--- Returns a partition's stamp of a tick: 41 bits of milliseconds, 10 of partition, 2 of sequence.
+-- Returns the stamp of a tick and a partition: 41 bits of milliseconds, 10 of partition, 2 of sequence.
 local function stamp_at(tick, partition)
   return math.floor(tick / 4) * 4096 + partition * 4 + tick % 4
 end
@@ -63,7 +60,7 @@ local JUMPS_MAX = 16
 -- Stamps have 41 bits of milliseconds.
 local TICK_MAX = 2 ^ 43 - 1
 
--- Returns the numbers of a text of numbers.
+-- Parses a list of numbers.
 local function numbers_of(text)
   local numbers = {}
   for digits in string.gmatch(text or '', '%d+') do
@@ -72,7 +69,7 @@ local function numbers_of(text)
   return numbers
 end
 
--- Returns a text of numbers, of which only the last `max` are kept.
+-- Formats a list of numbers, and keeps the last `max`.
 local function text_of(numbers, max)
   local texts = {}
   for i = math.max(1, #numbers - max + 1), #numbers do
@@ -103,7 +100,7 @@ local function skip(ahead, first, count, limit)
   return first, limit
 end
 
--- Looks up where a partition goes on to issue `count` stamps, writing nothing. Raises CLOCK_AHEAD.
+-- Finds the ticks of the next `count` stamps. Writes nothing. Raises CLOCK_AHEAD.
 -- Needs GET and TIME.
 local function prepare(clock, issuer, count)
   local now = now_ms() * 4
@@ -141,7 +138,7 @@ local function issue_prepared(prepared)
   return stamps
 end
 
--- Does both: issues `count` stamps of a partition.
+-- Prepares and issues `count` stamps of a partition.
 local function issue(clock, issuer, count)
   return issue_prepared(prepare(clock, issuer, count))
 end
@@ -208,7 +205,7 @@ local function call_with(command, key, arguments)
   return redis.call(command, key, unpack(arguments))
 end
 
--- Returns those arguments that stand at `from` and after.
+-- Returns the arguments from index `from`.
 local function rest(args, from)
   local values = {}
   for i = from, #args do
@@ -217,11 +214,11 @@ local function rest(args, from)
   return values
 end
 
--- Tombstones are kept for 24 hours: far longer than any message can be on its way.
+-- Tombstones expire after 24 hours, far longer than any message is delayed.
 local TOMBSTONE_SECONDS = 86400
 
--- Notes ended entries (version, member, version, member, …) in a zset of tombstones, and clears
--- away up to twice as many old ones. Versions are stamps. Needs EXPIRE, TIME, ZADD, ZRANGE, ZREM.
+-- Adds ended entries (version, member, version, member, …) to a zset of tombstones, and removes up
+-- to twice as many expired ones. Versions are stamps. Needs EXPIRE, TIME, ZADD, ZRANGE, ZREM.
 local function bury(tombstones, entries)
   call_with('ZADD', tombstones, entries)
   redis.call('EXPIRE', tombstones, TOMBSTONE_SECONDS)
@@ -232,11 +229,11 @@ local function bury(tombstones, entries)
   end
 end
 
--- Takes entries out of `pending`, a zset of changes by their versions, each unless it has another
--- version by now, a newer change having come in. A service registers it. Needs ZMSCORE and ZREM.
+-- Removes entries from `pending`, a zset of changes by version, unless a newer change has replaced
+-- their version. A service registers it. Needs ZMSCORE and ZREM.
 --
 -- KEYS: pending. ARGV: member, version, member, version, …
--- Returns how many it took out.
+-- Returns the number of removed entries.
 local function confirm(keys, args)
   local members, done = {}, {}
   for i = 1, #args, 2 do
@@ -253,8 +250,8 @@ local function confirm(keys, args)
   return #done
 end
 
--- Records that a deleted account is to be forgotten: in `forgotten` for good, and in `forgetting`,
--- with a stamp, until that is done. A service registers it. Needs SADD, SISMEMBER, ZADD and what
+-- Adds a deleted account to `forgotten` for ever, and to `forgetting`, with a stamp, until its data
+-- are deleted. A service registers it. Needs SADD, SISMEMBER, ZADD and what
 -- `issue` does.
 --
 -- KEYS: clock, forgotten, forgetting. ARGV: issuer, account.

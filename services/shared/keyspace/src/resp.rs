@@ -1,179 +1,180 @@
-//! What Redis answers, read from pieces as they come: its protocol, RESP 2, and of RESP 3 what
-//! plain reads and tracking need
-//! (<https://redis.io/docs/latest/develop/reference/protocol-spec/>). Knows no connection.
+//! Incremental RESP parser: RESP 2, and the parts of RESP 3 that reads and client tracking need
+//! (<https://redis.io/docs/latest/develop/reference/protocol-spec/>).
 //!
-//! The client library reads answers with parser combinators that can stop at any byte, which took a
-//! quarter of a server's processor time (<https://github.com/redis-rs/redis-rs/pull/2184>). This
-//! reader stops between values only.
+//! The client library uses parser combinators that can stop at any byte, which took a quarter of a
+//! server's CPU time (<https://github.com/redis-rs/redis-rs/pull/2184>). This parser stops between
+//! values only.
 
 use std::str::FromStr;
 
 use bytes::{Buf as _, BytesMut};
 use redis::Value;
 
-// An answer says how long it is before it is there. Room is made for no more than this in advance.
+// Limits of the memory reserved for a declared length, before its data arrive.
 const VALUES_RESERVED_MAX: usize = 4096;
 const BYTES_RESERVED_MAX: usize = 1 << 20;
-// How deep arrays lie in each other at most: those of no command come near it. Values are dropped one
-// within the other, which takes a piece of the stack for each.
+// Maximum nesting of arrays, far above that of any command. Dropping nested values uses the stack.
 const DEPTH_MAX: usize = 16;
-// The longest line that a value begins with. The longest are errors.
+// Maximum length of a line. The longest lines are errors.
 const LINE_BYTES_MAX: usize = 64 * 1024;
-// Redis's own limit for a string, where nobody raised it (`proto-max-bulk-len`), four times over.
+// Maximum length of a bulk string: four times the default of `proto-max-bulk-len`.
 const STRING_BYTES_MAX: usize = 1 << 31;
 
-/// What came is no answer, so that nothing behind it can be read either.
+/// Invalid RESP. The rest of the stream cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not the protocol of Redis")]
-pub(crate) struct Malformed;
+#[error("invalid RESP")]
+pub(crate) struct ProtocolError;
 
-/// What comes from Redis.
+/// A message from Redis.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Message {
-    /// An answer to what was asked next.
-    Answer(Value),
-    /// Something that Redis says by itself, between two answers.
+    /// The reply to the next command.
+    Reply(Value),
+    /// A push message, between two replies.
     Push(Vec<Value>),
 }
 
-/// Reads one message after the other. Remembers what one that is not there to its end has had.
+/// Parses messages. Keeps the state of an incomplete message between calls.
 #[derive(Debug, Default)]
-pub(crate) struct Reader {
-    /// The arrays that have begun, each in the one before it.
-    open: Vec<Open>,
+pub(crate) struct Parser {
+    /// The incomplete aggregates, each nested in the one before it.
+    aggregates: Vec<Aggregate>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct Aggregate {
     missing: usize,
     values: Vec<Value>,
     is_push: bool,
 }
 
-/// The beginning of a value, which is all of it unless it has elements.
-enum Head {
+/// A parsed header: a complete value, or the start of an aggregate.
+enum Header {
     Value(Value),
-    Elements { count: usize, is_push: bool },
+    Aggregate { count: usize, is_push: bool },
 }
 
-impl Reader {
-    /// Takes the next message off a buffer; `None` if there is not all of it.
-    pub(crate) fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Message>, Malformed> {
-        while let Some(head) = head(buffer)? {
-            let value = match head {
-                Head::Elements { count, is_push } if count > 0 => {
-                    // Nothing is pushed into the middle of an answer.
-                    if is_push && !self.open.is_empty() || self.open.len() >= DEPTH_MAX {
-                        return Err(Malformed);
+impl Parser {
+    /// Parses and removes the next message of a buffer; `None` if it is incomplete.
+    pub(crate) fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Message>, ProtocolError> {
+        while let Some(header) = parse_header(buffer)? {
+            let value = match header {
+                Header::Aggregate { count, is_push } if count > 0 => {
+                    // A push message cannot be nested in a reply.
+                    if is_push && !self.aggregates.is_empty() || self.aggregates.len() >= DEPTH_MAX
+                    {
+                        return Err(ProtocolError);
                     }
                     let values = Vec::with_capacity(count.min(VALUES_RESERVED_MAX));
-                    self.open.push(Open { missing: count, values, is_push });
+                    self.aggregates.push(Aggregate { missing: count, values, is_push });
                     continue;
                 }
-                Head::Elements { .. } => Value::Array(Vec::new()),
-                Head::Value(value) => value,
+                Header::Aggregate { .. } => Value::Array(Vec::new()),
+                Header::Value(value) => value,
             };
-            if let Some(message) = self.place(value) {
+            if let Some(message) = self.add(value) {
                 return Ok(Some(message));
             }
         }
         Ok(None)
     }
 
-    /// Puts a value where it belongs. Returns the message that it ends.
-    fn place(&mut self, mut value: Value) -> Option<Message> {
-        while let Some(open) = self.open.last_mut() {
-            open.values.push(value);
-            open.missing -= 1;
-            if open.missing > 0 {
+    /// Adds a value to the innermost aggregate. Returns the message if that completes it.
+    fn add(&mut self, mut value: Value) -> Option<Message> {
+        while let Some(aggregate) = self.aggregates.last_mut() {
+            aggregate.values.push(value);
+            aggregate.missing -= 1;
+            if aggregate.missing > 0 {
                 return None;
             }
-            let Open { values, is_push, .. } = self.open.pop()?;
+            let Aggregate { values, is_push, .. } = self.aggregates.pop()?;
             if is_push {
                 return Some(Message::Push(values));
             }
             value = Value::Array(values);
         }
-        Some(Message::Answer(value))
+        Some(Message::Reply(value))
     }
 }
 
-fn head(buffer: &mut BytesMut) -> Result<Option<Head>, Malformed> {
+fn parse_header(buffer: &mut BytesMut) -> Result<Option<Header>, ProtocolError> {
     let Some(end) = buffer.iter().position(|&byte| byte == b'\r') else {
-        return if buffer.len() > LINE_BYTES_MAX { Err(Malformed) } else { Ok(None) };
+        return if buffer.len() > LINE_BYTES_MAX { Err(ProtocolError) } else { Ok(None) };
     };
     let (line, rest) = (&buffer[..end], &buffer[end + 1..]);
     match rest.first() {
         None => return Ok(None),
         Some(b'\n') => {}
-        Some(_) => return Err(Malformed),
+        Some(_) => return Err(ProtocolError),
     }
-    let (&kind, text) = line.split_first().ok_or(Malformed)?;
+    let (&kind, text) = line.split_first().ok_or(ProtocolError)?;
     let mut taken = end + 2;
-    let head = match kind {
+    let header = match kind {
         b'$' => match number(text)? {
-            -1 => Head::Value(Value::Nil),
+            -1 => Header::Value(Value::Nil),
             length => {
-                let length = usize::try_from(length).map_err(|_| Malformed)?;
+                let length = usize::try_from(length).map_err(|_| ProtocolError)?;
                 if length > STRING_BYTES_MAX {
-                    return Err(Malformed);
+                    return Err(ProtocolError);
                 }
                 let Some(bytes) = rest[1..].get(..length + 2) else {
-                    // Room for all of it at once, not by and by.
+                    // Reserves the whole string at once.
                     buffer.reserve((length + 2).min(BYTES_RESERVED_MAX));
                     return Ok(None);
                 };
-                let bytes = bytes.strip_suffix(b"\r\n").ok_or(Malformed)?;
+                let bytes = bytes.strip_suffix(b"\r\n").ok_or(ProtocolError)?;
                 taken += length + 2;
-                Head::Value(Value::BulkString(bytes.to_vec()))
+                Header::Value(Value::BulkString(bytes.to_vec()))
             }
         },
-        b':' => Head::Value(Value::Int(number(text)?)),
+        b':' => Header::Value(Value::Int(number(text)?)),
         b'*' => match number(text)? {
-            -1 => Head::Value(Value::Nil),
-            length => elements(length, 1)?,
+            -1 => Header::Value(Value::Nil),
+            length => aggregate(length, 1)?,
         },
-        b'_' if text.is_empty() => Head::Value(Value::Nil),
-        b',' => Head::Value(Value::Double(parsed(text)?)),
-        b'%' => elements(number(text)?, 2)?,
-        b'>' => match elements(number(text)?, 1)? {
-            Head::Elements { count: count @ 1.., .. } => Head::Elements { count, is_push: true },
-            _ => return Err(Malformed),
+        b'_' if text.is_empty() => Header::Value(Value::Nil),
+        b',' => Header::Value(Value::Double(parsed(text)?)),
+        b'%' => aggregate(number(text)?, 2)?,
+        b'>' => match aggregate(number(text)?, 1)? {
+            Header::Aggregate { count: count @ 1.., .. } => {
+                Header::Aggregate { count, is_push: true }
+            }
+            _ => return Err(ProtocolError),
         },
-        b'+' if text == b"OK" => Head::Value(Value::Okay),
+        b'+' if text == b"OK" => Header::Value(Value::Okay),
         b'+' => {
-            let text = std::str::from_utf8(text).map_err(|_| Malformed)?;
-            Head::Value(Value::SimpleString(text.to_owned()))
+            let text = std::str::from_utf8(text).map_err(|_| ProtocolError)?;
+            Header::Value(Value::SimpleString(text.to_owned()))
         }
-        // Seldom, and the library alone can make its errors.
+        // Rare, and only the library can construct its errors.
         b'-' => {
             let error = redis::parse_redis_value(&buffer[..taken]);
-            Head::Value(error.map_err(|_| Malformed)?)
+            Header::Value(error.map_err(|_| ProtocolError)?)
         }
-        _ => return Err(Malformed),
+        _ => return Err(ProtocolError),
     };
     buffer.advance(taken);
-    Ok(Some(head))
+    Ok(Some(header))
 }
 
-/// Returns what has so many elements, of so many values each.
-fn elements(length: i64, values: usize) -> Result<Head, Malformed> {
-    let length = usize::try_from(length).map_err(|_| Malformed)?;
-    let count = length.checked_mul(values).ok_or(Malformed)?;
-    Ok(Head::Elements { count, is_push: false })
+/// Returns an aggregate of `length` elements with `values` each: a map has 2.
+fn aggregate(length: i64, values: usize) -> Result<Header, ProtocolError> {
+    let length = usize::try_from(length).map_err(|_| ProtocolError)?;
+    let count = length.checked_mul(values).ok_or(ProtocolError)?;
+    Ok(Header::Aggregate { count, is_push: false })
 }
 
-fn number(text: &[u8]) -> Result<i64, Malformed> {
-    // The usual case by hand: most numbers are lengths of a digit or two.
+fn number(text: &[u8]) -> Result<i64, ProtocolError> {
+    // The common case: a length of one digit.
     if let [digit @ b'0'..=b'9'] = text {
         return Ok(i64::from(digit - b'0'));
     }
     parsed(text)
 }
 
-fn parsed<T: FromStr>(text: &[u8]) -> Result<T, Malformed> {
-    let text = std::str::from_utf8(text).map_err(|_| Malformed)?;
-    text.parse().map_err(|_| Malformed)
+fn parsed<T: FromStr>(text: &[u8]) -> Result<T, ProtocolError> {
+    let text = std::str::from_utf8(text).map_err(|_| ProtocolError)?;
+    text.parse().map_err(|_| ProtocolError)
 }
 
 #[cfg(test)]
@@ -182,30 +183,30 @@ mod tests {
 
     use super::*;
 
-    /// Reads all messages of a stream that comes in pieces of a size.
-    fn messages(stream: &[u8], size: usize) -> Result<Vec<Message>, Malformed> {
-        let (mut reader, mut buffer) = (Reader::default(), BytesMut::new());
+    /// Parses a stream that arrives in pieces of `size` bytes.
+    fn messages(stream: &[u8], size: usize) -> Result<Vec<Message>, ProtocolError> {
+        let (mut parser, mut buffer) = (Parser::default(), BytesMut::new());
         let mut messages = Vec::new();
         for piece in stream.chunks(size) {
             buffer.extend_from_slice(piece);
-            while let Some(message) = reader.next(&mut buffer)? {
+            while let Some(message) = parser.next(&mut buffer)? {
                 messages.push(message);
             }
         }
-        assert!(buffer.is_empty() && reader.open.is_empty(), "something is left");
+        assert!(buffer.is_empty() && parser.aggregates.is_empty(), "incomplete");
         Ok(messages)
     }
 
-    /// Reads all answers of a stream in which nothing is pushed.
-    fn read(stream: &[u8], size: usize) -> Result<Vec<Value>, Malformed> {
-        let answer = |message| match message {
-            Message::Answer(answer) => answer,
-            Message::Push(_) => panic!("nothing was pushed"),
+    /// Parses a stream without push messages.
+    fn read(stream: &[u8], size: usize) -> Result<Vec<Value>, ProtocolError> {
+        let reply = |message| match message {
+            Message::Reply(reply) => reply,
+            Message::Push(_) => panic!("unexpected push message"),
         };
-        Ok(messages(stream, size)?.into_iter().map(answer).collect())
+        Ok(messages(stream, size)?.into_iter().map(reply).collect())
     }
 
-    /// Writes an answer as Redis does. Of errors, only those that the library made.
+    /// Serialises a reply as Redis does.
     fn write(value: &Value, stream: &mut Vec<u8>) {
         match value {
             Value::Nil => stream.extend(b"$-1\r\n"),
@@ -222,7 +223,7 @@ mod tests {
                 stream.extend(format!("*{}\r\n", values.len()).bytes());
                 values.iter().for_each(|value| write(value, stream));
             }
-            other => panic!("not of what is read: {other:?}"),
+            other => panic!("unsupported: {other:?}"),
         }
     }
 
@@ -243,33 +244,33 @@ mod tests {
 
     proptest! {
         #[test]
-        fn answers_are_read_however_they_are_cut(
-            answers in prop::collection::vec(any_value(), 1..5),
+        fn replies_are_parsed_from_pieces_of_any_size(
+            replies in prop::collection::vec(any_value(), 1..5),
             size in 1..200_usize,
         ) {
             let mut stream = Vec::new();
-            answers.iter().for_each(|answer| write(answer, &mut stream));
-            prop_assert_eq!(read(&stream, size).unwrap(), answers);
+            replies.iter().for_each(|reply| write(reply, &mut stream));
+            prop_assert_eq!(read(&stream, size).unwrap(), replies);
         }
 
         #[test]
-        fn one_answer_is_read_as_the_library_reads_it(answer in any_value()) {
+        fn parser_agrees_with_the_library(reply in any_value()) {
             let mut stream = Vec::new();
-            write(&answer, &mut stream);
+            write(&reply, &mut stream);
             let library = redis::parse_redis_value(&stream).unwrap();
             prop_assert_eq!(read(&stream, stream.len()).unwrap(), [library]);
         }
 
         #[test]
-        fn rubbish_is_refused_or_waited_for(stream in prop::collection::vec(any::<u8>(), 0..80)) {
-            let (mut reader, mut buffer) = (Reader::default(), BytesMut::from(&stream[..]));
-            while let Ok(Some(_)) = reader.next(&mut buffer) {}
+        fn random_bytes_are_invalid_or_incomplete(stream in prop::collection::vec(any::<u8>(), 0..80)) {
+            let (mut parser, mut buffer) = (Parser::default(), BytesMut::from(&stream[..]));
+            while let Ok(Some(_)) = parser.next(&mut buffer) {}
             prop_assert!(buffer.capacity() < 2 * BYTES_RESERVED_MAX);
         }
     }
 
     #[test]
-    fn errors_are_the_librarys() {
+    fn errors_are_those_of_the_library() {
         for text in ["-ERR no\r\n", "-WRONGTYPE a key\r\n", "-MOVED 7 10.0.0.1:6379\r\n", "-X\r\n"]
         {
             let library = redis::parse_redis_value(text.as_bytes()).unwrap();
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_two_forms() {
+    fn nil_and_empty_values_are_parsed() {
         assert_eq!(
             read(b"*-1\r\n$-1\r\n*0\r\n$0\r\n\r\n", 2).unwrap(),
             [Value::Nil, Value::Nil, Value::Array(Vec::new()), Value::BulkString(Vec::new()),]
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_are_read_as_redis_writes_them() {
+    fn doubles_are_parsed_as_redis_writes_them() {
         let doubles = [
             (",1795364000000\r\n", 1_795_364_000_000.0),
             (",1e+20\r\n", 1e20),
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pushed_stands_between_two_answers() {
+    fn push_messages_stand_between_replies() {
         let stream = b"$1\r\na\r\n>2\r\n$10\r\ninvalidate\r\n*2\r\n$1\r\nk\r\n$1\r\nl\r\n_\r\n\
             >2\r\n$10\r\ninvalidate\r\n_\r\n%1\r\n+proto\r\n:3\r\n";
         let text = |text: &str| Value::BulkString(text.into());
@@ -319,28 +320,28 @@ mod tests {
             assert_eq!(
                 messages(stream, size).unwrap(),
                 [
-                    Message::Answer(text("a")),
+                    Message::Reply(text("a")),
                     Message::Push(vec![text("invalidate"), keys.clone()]),
-                    Message::Answer(Value::Nil),
+                    Message::Reply(Value::Nil),
                     Message::Push(vec![text("invalidate"), Value::Nil]),
-                    Message::Answer(map.clone()),
+                    Message::Reply(map.clone()),
                 ]
             );
         }
     }
 
     #[test]
-    fn what_has_no_end_is_refused() {
+    fn limits_of_depth_and_line_length_are_enforced() {
         let deep = |depth: usize| [&b"*1\r\n".repeat(depth)[..], b":1\r\n"].concat();
         assert!(read(&deep(DEPTH_MAX), 3).is_ok());
-        assert_eq!(read(&deep(DEPTH_MAX + 1), 3), Err(Malformed));
-        assert_eq!(read(&vec![b'-'; LINE_BYTES_MAX + 1], 1000), Err(Malformed));
+        assert_eq!(read(&deep(DEPTH_MAX + 1), 3), Err(ProtocolError));
+        assert_eq!(read(&vec![b'-'; LINE_BYTES_MAX + 1], 1000), Err(ProtocolError));
         let reason = "-ERR ".to_owned() + &"a".repeat(LINE_BYTES_MAX - 10) + "\r\n";
         assert!(read(reason.as_bytes(), 1000).is_ok());
     }
 
     #[test]
-    fn what_is_no_answer_is_refused() {
+    fn invalid_resp_is_rejected() {
         for text in [
             "what\r\n",
             "\r\n",
@@ -360,7 +361,7 @@ mod tests {
             ",\r\n",
             ",1.x\r\n",
         ] {
-            assert_eq!(read(text.as_bytes(), text.len()), Err(Malformed), "{text:?}");
+            assert_eq!(read(text.as_bytes(), text.len()), Err(ProtocolError), "{text:?}");
         }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) type Reader = Box<dyn AsyncRead + Send + Unpin>;
 pub(crate) type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
 impl Stream {
-    /// Connects; with a TLS configuration, the server must have a certificate for `host`.
+    /// Connects. With a TLS configuration, the server's certificate must be valid for `host`.
     pub(crate) async fn connect(
         host: &str,
         port: u16,
@@ -35,7 +35,7 @@ impl Stream {
         Ok(Self::Tls(Box::new(stream)))
     }
 
-    /// Splits the transport into its two directions.
+    /// Splits the transport into its read half and write half.
     pub(crate) fn split(self) -> (Reader, Writer) {
         match self {
             Self::Tcp(stream) => {

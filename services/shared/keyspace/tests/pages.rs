@@ -1,5 +1,5 @@
-//! Pages of a sorted set against a model: no duplicates and no gaps, whatever the order, with
-//! equal scores, and while entries come and go between pages.
+//! Pages of a sorted set against a model: no duplicates and no gaps, in both orders, with equal
+//! scores, and while entries are added and removed between pages.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use proptest::{
 };
 use support::{USER, key, open};
 
-/// What happens before a page is read.
+/// A change before a page is read.
 #[derive(Clone, Debug)]
 enum Change {
     Add(u64, u64),
@@ -34,7 +34,8 @@ struct Case {
 }
 
 fn cases() -> impl Strategy<Value = Case> {
-    // Few scores, so that many entries share one; members whose order as texts is another one.
+    // Few scores, so that many entries share one; members whose lexicographic order differs from the
+    // numeric one.
     let (member, score) = (1..400_u64, prop_oneof![0..3_u64, 0..40_u64]);
     let entries = prop_oneof![4 => 0..60_usize, 1 => 100..300_usize];
     let entries =
@@ -53,22 +54,22 @@ fn cases() -> impl Strategy<Value = Case> {
     )
 }
 
-// The model: what a page after `after` has, in the order of Redis.
+// The model: the page after `after`, in the order of Redis.
 fn expected(model: &BTreeMap<u64, u64>, case: &Case, after: Option<Entry>) -> (Vec<Entry>, bool) {
-    let place = |entry: &Entry| (entry.score, entry.member.to_string());
+    let position = |entry: &Entry| (entry.score, entry.member.to_string());
     let mut entries: Vec<Entry> = model
         .iter()
         .map(|(&member, &score)| Entry { member, score })
         .filter(|entry| case.above.is_none_or(|above| entry.score > above))
         .collect();
-    entries.sort_by_key(place);
+    entries.sort_by_key(position);
     if case.order == Order::Newest {
         entries.reverse();
     }
     entries.retain(|entry| {
         after.is_none_or(|after| match case.order {
-            Order::Newest => place(entry) < place(&after),
-            Order::Oldest => place(entry) > place(&after),
+            Order::Newest => position(entry) < position(&after),
+            Order::Oldest => position(entry) > position(&after),
         })
     });
     let more = entries.len() > case.count;
@@ -160,7 +161,7 @@ async fn thousands_of_entries_with_one_score_are_paged_on_a_cluster() {
 }
 
 #[tokio::test]
-async fn a_page_is_one_command_whatever_the_length() {
+async fn page_of_a_long_list_is_one_command() {
     let server = RedisServer::start().await;
     let keyspace = open(server.url(USER));
     let key = key(1, "long");

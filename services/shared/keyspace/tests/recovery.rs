@@ -1,5 +1,5 @@
-//! Redis goes away in every way there is, and comes back: meanwhile every call ends in time with
-//! Unavailable, and afterwards all is well, unaided.
+//! Redis stops, freezes, fails over and returns. Meanwhile every call fails with Unavailable within
+//! its timeout; afterwards calls succeed without intervention.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,14 +11,14 @@ use microblog_keyspace::{Config, Keyspace, redis};
 use microblog_testkit::{PATIENCE, RedisCluster, RedisServer, Sentinels, eventually};
 use support::{LIBRARY, USER, get, key, open, open_ready, put, send, timed};
 
-// The default time-out of a call, and room for a busy machine. A call has up to three steps. What
-// outlives its time does so for ever.
+// The default timeout of a call's three steps, and a margin for a busy machine. A call that hangs
+// exceeds any limit.
 const IN_TIME: Duration = Duration::from_secs(3 * 3 + 30);
 
-// A time-out that nothing comes near.
+// A timeout that no call reaches.
 const LONG: Duration = Duration::from_secs(120);
 
-// Long enough for any failover, on a busy machine too.
+// Long enough for a failover on a busy machine.
 const RECOVERY: Duration = PATIENCE;
 
 async fn recovers(keyspace: &Keyspace) {
@@ -30,7 +30,7 @@ async fn recovers(keyspace: &Keyspace) {
     })
     .await;
     eventually("the keyspace is ready", RECOVERY, async || keyspace.ready().await.is_ok()).await;
-    // A node that comes back may refuse for a moment yet.
+    // A node that returns may reject commands for a moment.
     eventually("every partition answers", RECOVERY, async || {
         let answer = send(keyspace, 300, "back").await;
         assert!(answer.is_ok() || is_unavailable(&answer), "{answer:?}");
@@ -44,7 +44,7 @@ fn is_unavailable<T>(answer: &Result<T, microblog_keyspace::Error>) -> bool {
 }
 
 #[tokio::test]
-async fn opening_succeeds_while_redis_is_away() {
+async fn open_succeeds_while_redis_is_down() {
     let server = RedisServer::start().await;
     server.kill();
     let keyspace = open(server.url(USER));
@@ -57,7 +57,7 @@ async fn opening_succeeds_while_redis_is_away() {
 }
 
 #[tokio::test]
-async fn a_killed_server_that_comes_back_is_found_again() {
+async fn recovers_after_a_server_is_killed_and_restarted() {
     let server = RedisServer::start().await;
     let config =
         Config { redis_timeout_ms: LONG.as_millis() as u64, ..Config::at(server.url(USER)) };
@@ -69,7 +69,7 @@ async fn a_killed_server_that_comes_back_is_found_again() {
     let calls = (0..1000).map(|_| timed(put(&keyspace, &some_key, "x")));
     for (answer, took) in futures::future::join_all(calls).await {
         assert!(is_unavailable(&answer), "{answer:?}");
-        // Refused at once: nobody waits for the time-out.
+        // Fails at once, not after the timeout.
         assert!(took < LONG / 2, "{took:?}");
     }
     assert!(is_unavailable(&send(&keyspace, 300, "x").await));
@@ -79,7 +79,7 @@ async fn a_killed_server_that_comes_back_is_found_again() {
 }
 
 #[tokio::test]
-async fn a_restart_between_two_calls_is_not_noticed() {
+async fn restart_between_two_calls_fails_no_call() {
     let server = RedisServer::start().await;
     let keyspace = open_ready(server.url(USER)).await;
     server.restart().await;
@@ -89,7 +89,7 @@ async fn a_restart_between_two_calls_is_not_noticed() {
 }
 
 #[tokio::test]
-async fn a_frozen_server_lets_no_call_outlive_its_time() {
+async fn calls_to_a_frozen_server_end_within_the_timeout() {
     let server = RedisServer::start().await;
     let keyspace = open_ready(server.url(USER)).await;
     let some_key = key(1, "a");
@@ -109,7 +109,7 @@ async fn a_frozen_server_lets_no_call_outlive_its_time() {
 }
 
 #[tokio::test]
-async fn the_time_out_is_as_configured() {
+async fn timeout_is_configurable() {
     let server = RedisServer::start().await;
     let config = Config { redis_timeout_ms: 200, ..Config::at(server.url(USER)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
@@ -124,7 +124,7 @@ async fn the_time_out_is_as_configured() {
 }
 
 #[tokio::test]
-async fn a_primary_that_becomes_a_replica_is_left() {
+async fn recovers_after_the_primary_becomes_a_replica() {
     let (server, other) = (RedisServer::start().await, RedisServer::start().await);
     let keyspace = open_ready(server.url(USER)).await;
     follow(&server, "127.0.0.1", &other.port().to_string()).await;
@@ -138,24 +138,24 @@ async fn a_primary_that_becomes_a_replica_is_left() {
 }
 
 #[tokio::test]
-async fn a_server_that_takes_no_writes_is_not_ready() {
+async fn replica_is_not_ready() {
     let (server, other) = (RedisServer::start().await, RedisServer::start().await);
     let keyspace = open_ready(server.url(USER)).await;
     follow(&server, "127.0.0.1", &other.port().to_string()).await;
-    // Reads are answered, and the functions are there: nothing but the role tells.
+    // A replica answers reads and has the functions. Only its role differs.
     get(&keyspace, &key(1, "a")).await.unwrap();
     for _ in 0..5 {
         let answer = keyspace.ready().await;
         assert!(is_unavailable(&answer), "{answer:?}");
     }
-    // Behind Sentinels the next ones lead to the new primary.
-    eventually("the links to it are dropped", RECOVERY, async || clients(&server).await.is_empty())
+    // With Sentinels, the next connections are to the new primary.
+    eventually("the connections are closed", RECOVERY, async || clients(&server).await.is_empty())
         .await;
     follow(&server, "NO", "ONE").await;
     recovers(&keyspace).await;
 }
 
-// Returns the connections of the keyspaces.
+// Returns the client ids of the keyspaces.
 async fn clients(server: &RedisServer) -> Vec<u64> {
     let mut list = redis::cmd("CLIENT");
     let list = list.arg("LIST").query_async(&mut server.admin().await).await;
@@ -165,7 +165,7 @@ async fn clients(server: &RedisServer) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_ask_for_the_role_is_ready_on_a_primary() {
+async fn user_without_role_command_is_ready_on_a_primary() {
     let server = RedisServer::start().await;
     let mut command = redis::cmd("ACL");
     command.arg("SETUSER").arg(USER).arg("-role");
@@ -179,7 +179,7 @@ async fn follow(server: &RedisServer, host: &str, port: &str) {
 }
 
 #[tokio::test]
-async fn a_sentinel_failover_is_followed() {
+async fn follows_a_sentinel_failover() {
     let group = Sentinels::start_with_quick_failover().await;
     let keyspace = open_ready(group.url(USER)).await;
     put(&keyspace, &key(1, "kept"), "value").await.unwrap();
@@ -188,7 +188,7 @@ async fn a_sentinel_failover_is_followed() {
     group.primary().kill();
     recovers(&keyspace).await;
     assert_eq!(get(&keyspace, &key(1, "kept")).await.unwrap().as_deref(), Some("value"));
-    // The old primary comes back as a replica, and nobody writes to it.
+    // The old primary returns as a replica. Writes go to the new one.
     group.primary().restart().await;
     for _ in 0..50 {
         put(&keyspace, &key(1, "a"), "x").await.unwrap();
@@ -197,7 +197,7 @@ async fn a_sentinel_failover_is_followed() {
 }
 
 #[tokio::test]
-async fn a_frozen_primary_is_failed_over() {
+async fn follows_the_failover_of_a_frozen_primary() {
     let group = Sentinels::start_with_quick_failover().await;
     let keyspace = open_ready(group.url(USER)).await;
     replicated(group.primary()).await;
@@ -208,7 +208,7 @@ async fn a_frozen_primary_is_failed_over() {
 }
 
 #[tokio::test]
-async fn calls_go_on_over_one_link_while_another_cannot_be_made() {
+async fn calls_continue_on_one_connection_while_another_cannot_be_made() {
     let group = Sentinels::start().await;
     let config = Config { redis_links: 2, redis_timeout_ms: 20_000, ..Config::at(group.url(USER)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
@@ -217,7 +217,7 @@ async fn calls_go_on_over_one_link_while_another_cannot_be_made() {
     let mut kill = redis::cmd("CLIENT");
     kill.arg("KILL").arg("ID").arg(clients(group.primary()).await[0]);
     kill.exec_async(&mut group.primary().admin().await).await.unwrap();
-    // Whoever uses the link finds out, and goes to the other one.
+    // A call on the closed connection is retried on the other one.
     for _ in 0..4 {
         put(&keyspace, &key(1, "a"), "x").await.unwrap();
     }
@@ -234,14 +234,14 @@ async fn calls_go_on_over_one_link_while_another_cannot_be_made() {
     assert!(slowest < ready.1 / 2, "{slowest:?} of {:?}", ready.1);
 }
 
-// Waits until the replica has all that was written.
+// Waits until the replica has all writes.
 async fn replicated(primary: &RedisServer) {
     let mut wait = redis::cmd("WAIT");
     wait.arg(1).arg(5000).exec_async(&mut primary.admin().await).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_cluster_failover_is_followed() {
+async fn follows_a_cluster_failover() {
     let cluster = RedisCluster::start(3, 1).await;
     let keyspace = open_ready(cluster.url(USER)).await;
     put(&keyspace, &key(1, "kept"), "value").await.unwrap();
@@ -255,7 +255,7 @@ async fn a_cluster_failover_is_followed() {
 }
 
 #[tokio::test]
-async fn a_frozen_cluster_node_is_failed_over() {
+async fn follows_the_failover_of_a_frozen_cluster_node() {
     let cluster = RedisCluster::start(3, 1).await;
     let keyspace = open_ready(cluster.url(USER)).await;
     let primary = cluster.primary_of(&key(1, "again"), 0).await;
@@ -267,7 +267,7 @@ async fn a_frozen_cluster_node_is_failed_over() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_was_killed_whole_is_found_again() {
+async fn recovers_after_a_whole_cluster_is_killed() {
     let cluster = RedisCluster::start(3, 0).await;
     let keyspace = open_ready(cluster.url(USER)).await;
     send(&keyspace, 100, "kept").await.unwrap();
@@ -285,7 +285,7 @@ async fn a_cluster_that_was_killed_whole_is_found_again() {
     assert!(get(&keyspace, &key(1, "batch")).await.unwrap().is_some());
 }
 
-/// Moves the slot of a key, with what is in it, from one primary to another, a key at a time.
+/// Migrates the slot of a key from one primary to another, a key at a time.
 async fn migrate(cluster: &RedisCluster, key: &str, from: usize, to: usize) {
     let nodes = cluster.nodes();
     let cluster_command = async |node: usize, parts: &[&str]| -> String {
@@ -318,7 +318,7 @@ async fn migrate(cluster: &RedisCluster, key: &str, from: usize, to: usize) {
     }
 }
 
-/// Returns how often a node has redirected a client.
+/// Returns the number of MOVED redirections of a node.
 async fn redirections(server: &RedisServer) -> u64 {
     let mut info = redis::cmd("INFO");
     info.arg("errorstats");
@@ -328,7 +328,7 @@ async fn redirections(server: &RedisServer) -> u64 {
 }
 
 #[tokio::test]
-async fn a_slot_that_moves_is_followed() {
+async fn follows_a_slot_migration() {
     let cluster = RedisCluster::start(3, 0).await;
     let keyspace = open_ready(cluster.url(USER)).await;
     for number in 0..50 {
@@ -337,7 +337,7 @@ async fn a_slot_that_moves_is_followed() {
     let moved = key(1, 0);
     let from = cluster.primary_of(&moved, 0).await;
     let to = (from + 1) % 3;
-    // Single calls may be unavailable for a moment, when the nodes do not agree yet.
+    // A call may be unavailable for a moment, while the nodes disagree.
     let read = async |key: &str| {
         loop {
             let answer = get(&keyspace, key).await;
@@ -368,8 +368,8 @@ async fn a_slot_that_moves_is_followed() {
         () = migrate(&cluster, &moved, from, to) => {}
         () = traffic => {}
     }
-    // With a new map, the old primary is asked no more.
-    eventually("the slot is found where it is", RECOVERY, async || {
+    // With a new slot map, no command goes to the old primary.
+    eventually("commands go to the new primary", RECOVERY, async || {
         let before = redirections(&cluster.nodes()[from]).await;
         for _ in 0..20 {
             get(&keyspace, &key(1, 0)).await.unwrap();

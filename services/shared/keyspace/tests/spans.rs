@@ -1,4 +1,4 @@
-//! Round trips to Redis have spans where what they work for has one, and cost none elsewhere.
+//! Round trips have spans only within a recorded span.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -29,7 +29,7 @@ impl<S: Subscriber> Layer<S> for Spans {
 }
 
 #[tokio::test]
-async fn there_are_spans_only_within_what_is_recorded() {
+async fn round_trips_have_spans_only_within_a_recorded_span() {
     let count = Arc::new(AtomicUsize::new(0));
     let subscriber = tracing_subscriber::registry().with(Spans(count.clone()));
     let _set = tracing::subscriber::set_default(subscriber);
@@ -41,5 +41,5 @@ async fn there_are_spans_only_within_what_is_recorded() {
     assert_eq!(count.load(Ordering::Relaxed), 0);
     put(&keyspace, &key, "a").instrument(info_span!("a call")).await.unwrap();
     send(&keyspace, 5, "b").instrument(info_span!("a call")).await.unwrap();
-    assert_eq!(count.load(Ordering::Relaxed), 2, "one for each round trip");
+    assert_eq!(count.load(Ordering::Relaxed), 2, "one span for each round trip");
 }

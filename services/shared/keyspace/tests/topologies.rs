@@ -1,5 +1,4 @@
-//! Every topology does the same: commands, calls, batches, pages; loads its functions and refuses
-//! what the service's user may not.
+//! All topologies behave the same: commands, calls, batches, pages, loading of functions, and errors.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,17 +11,17 @@ use microblog_keyspace::{Batch, Call, Entry, Keyspace, Order, Range, decode, red
 use support::{Any, cluster, get, key, open, open_ready, put, send, sentinels, single, timed};
 
 #[tokio::test]
-async fn a_single_server_serves_all_kinds_of_calls() {
+async fn single_server_serves_all_kinds_of_calls() {
     serves_all_kinds_of_calls(single().await).await;
 }
 
 #[tokio::test]
-async fn a_sentinel_group_serves_all_kinds_of_calls() {
+async fn sentinel_group_serves_all_kinds_of_calls() {
     serves_all_kinds_of_calls(sentinels().await).await;
 }
 
 #[tokio::test]
-async fn a_cluster_serves_all_kinds_of_calls() {
+async fn cluster_serves_all_kinds_of_calls() {
     serves_all_kinds_of_calls(cluster().await).await;
 }
 
@@ -37,14 +36,14 @@ async fn serves_all_kinds_of_calls(store: Any) {
     send(&keyspace, 1024, "value").await.unwrap();
     assert!(keyspace.send(Batch::new()).await.unwrap().is_empty());
     pages(&keyspace).await;
-    refusals(&keyspace).await;
-    who_gives_up_leaves_the_others_their_answers(&keyspace).await;
-    functions_come_back(&keyspace, &store).await;
+    error_replies(&keyspace).await;
+    cancelled_reads_leave_other_replies_intact(&keyspace).await;
+    functions_are_reloaded(&keyspace, &store).await;
 }
 
-/// Values of all lengths, one of them longer than any buffer, asked for by many at once, of whom
-/// some go away before they have an answer.
-async fn who_gives_up_leaves_the_others_their_answers(keyspace: &Keyspace) {
+/// Reads values of all lengths concurrently, one of them longer than any buffer, and cancels some
+/// of the reads.
+async fn cancelled_reads_leave_other_replies_intact(keyspace: &Keyspace) {
     let value = |number: usize| {
         let length = if number == 77 { 3 << 20 } else { number * number / 100 };
         format!("{number}:{}", "x".repeat(length))
@@ -66,7 +65,7 @@ async fn who_gives_up_leaves_the_others_their_answers(keyspace: &Keyspace) {
     for (number, reader) in readers {
         match reader.await {
             Ok(answer) => {
-                assert!(answer.unwrap() == Some(value(number)), "another's answer than {number}'s");
+                assert!(answer.unwrap() == Some(value(number)), "not the value of {number}");
                 answered += 1;
             }
             Err(gone) => assert!(gone.is_cancelled()),
@@ -90,7 +89,7 @@ async fn pages(keyspace: &Keyspace) {
     assert_eq!((page.entries, page.more), (vec![entry(3)], false));
 }
 
-async fn refusals(keyspace: &Keyspace) {
+async fn error_replies(keyspace: &Keyspace) {
     let foreign = put(keyspace, "user:{1}:profile:1", "x").await.unwrap_err();
     assert_eq!(foreign.code(), Some("NOPERM"));
     assert_eq!(foreign.to_string(), "redis refused the command: NOPERM");
@@ -98,7 +97,7 @@ async fn refusals(keyspace: &Keyspace) {
     forbidden.arg(key(1, "any"));
     let forbidden = keyspace.query::<()>(forbidden).await.unwrap_err();
     assert_eq!(forbidden.code(), Some("NOPERM"));
-    let own = keyspace.call::<()>(Call::new("test_refuse").key(key(1, "any"))).await.unwrap_err();
+    let own = keyspace.call::<()>(Call::new("test_reject").key(key(1, "any"))).await.unwrap_err();
     assert_eq!(own.code(), Some("LIMIT"));
     for (function, text) in [("test_fail", "mistake"), ("test_overreach", "FLUSHALL")] {
         let error = keyspace.call::<()>(Call::new(function).key(key(1, "any"))).await.unwrap_err();
@@ -108,7 +107,7 @@ async fn refusals(keyspace: &Keyspace) {
 
     let mut batch = Batch::new();
     batch.call(Partition::new(1), Call::new("test_put").key(key(1, "a")).arg(1));
-    batch.call(Partition::new(2), Call::new("test_refuse").key(key(2, "a")));
+    batch.call(Partition::new(2), Call::new("test_reject").key(key(2, "a")));
     assert_eq!(keyspace.send(batch).await.unwrap_err().code(), Some("LIMIT"));
     let wrong = get(keyspace, &key(7, "list")).await.unwrap_err();
     assert_eq!(wrong.code(), Some("WRONGTYPE"));
@@ -120,13 +119,13 @@ async fn refusals(keyspace: &Keyspace) {
     assert!(matches!(number.await, Err(microblog_keyspace::Error::Malformed(_))));
 }
 
-async fn functions_come_back(keyspace: &Keyspace, store: &Any) {
+async fn functions_are_reloaded(keyspace: &Keyspace, store: &Any) {
     flush_functions(store).await;
     assert_eq!(put(keyspace, &key(3, "value"), "again").await.unwrap(), "again");
     flush_functions(store).await;
     send(keyspace, 300, "again").await.unwrap();
     flush_functions(store).await;
-    // Many that miss it at once.
+    // Concurrent calls of a missing function.
     let puts = (0..200).map(|number| {
         let key = key(number, "many");
         async move { put(keyspace, &key, "many").await }
@@ -147,7 +146,7 @@ async fn flush_functions(store: &Any) {
 }
 
 #[tokio::test]
-async fn calls_that_a_node_knew_do_not_run_again_for_one_that_did_not() {
+async fn only_calls_of_missing_functions_are_repeated() {
     let store = cluster().await;
     let keyspace = open_ready(store.url()).await;
     for server in store.servers() {
@@ -170,7 +169,7 @@ async fn calls_that_a_node_knew_do_not_run_again_for_one_that_did_not() {
 }
 
 #[tokio::test]
-async fn a_call_is_one_command_and_a_batch_one_write() {
+async fn call_is_one_command() {
     let Any::Single(server) = single().await else { unreachable!() };
     let keyspace = open_ready(server.url(support::USER)).await;
     put(&keyspace, &key(1, "a"), "x").await.unwrap();
@@ -184,7 +183,7 @@ async fn a_call_is_one_command_and_a_batch_one_write() {
 }
 
 #[tokio::test]
-async fn a_ready_keyspace_has_all_its_links_and_shares_them() {
+async fn ready_fills_the_shared_pool() {
     let Any::Single(server) = single().await else { unreachable!() };
     let config = microblog_keyspace::Config {
         redis_links: 3,
@@ -205,7 +204,7 @@ async fn a_ready_keyspace_has_all_its_links_and_shares_them() {
 }
 
 #[tokio::test]
-async fn two_versions_of_a_library_live_side_by_side() {
+async fn two_versions_of_a_library_run_side_by_side() {
     let Any::Single(server) = single().await else { unreachable!() };
     let url = server.url(support::USER);
     let old = open_ready(url.clone()).await;
@@ -219,7 +218,7 @@ async fn two_versions_of_a_library_live_side_by_side() {
 }
 
 #[tokio::test]
-async fn a_library_that_does_not_compile_is_refused() {
+async fn library_that_does_not_compile_is_rejected() {
     let Any::Single(server) = single().await else { unreachable!() };
     let library = microblog_keyspace::Library { name: "test", source: "this is no Lua" };
     let config = microblog_keyspace::Config::at(server.url(support::USER));
@@ -228,16 +227,16 @@ async fn a_library_that_does_not_compile_is_refused() {
 }
 
 #[tokio::test]
-async fn a_batch_of_100_000_calls_goes_through_a_single_server() {
-    a_batch_of_100_000_calls_goes_through(single().await).await;
+async fn batch_of_100_000_calls_succeeds_on_a_single_server() {
+    batch_of_100_000_calls_succeeds(single().await).await;
 }
 
 #[tokio::test]
-async fn a_batch_of_100_000_calls_goes_through_a_cluster() {
-    a_batch_of_100_000_calls_goes_through(cluster().await).await;
+async fn batch_of_100_000_calls_succeeds_on_a_cluster() {
+    batch_of_100_000_calls_succeeds(cluster().await).await;
 }
 
-async fn a_batch_of_100_000_calls_goes_through(store: Any) {
+async fn batch_of_100_000_calls_succeeds(store: Any) {
     let keyspace = open_ready(store.url()).await;
     let mut batch = Batch::with_capacity(100_000);
     for number in 0..100_000_u32 {
@@ -245,7 +244,7 @@ async fn a_batch_of_100_000_calls_goes_through(store: Any) {
         let key = key(partition.number(), number);
         batch.call(partition, Call::new("test_put").key(key).arg(number));
     }
-    // Small calls go through beside it.
+    // Single calls run concurrently.
     let (sent, beside) = tokio::join!(timed(keyspace.send(batch)), async {
         let mut slowest = Duration::ZERO;
         for _ in 0..20 {

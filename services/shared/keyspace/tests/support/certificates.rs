@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use microblog_keyspace::{Config, redis};
 use microblog_testkit::{Authority, Files, RedisServer, free_port};
 
-/// An authority, and a server's certificate for `localhost`, as files.
+/// A certificate authority, with a server certificate for `localhost` and a client certificate, as
+/// files.
 pub(crate) struct Certificates {
     pub(crate) authority: Authority,
     pub(crate) files: Files,
@@ -24,49 +25,53 @@ impl Certificates {
         self.files.path(file)
     }
 
-    /// The options of a server that asks its clients for certificates, or does not.
-    pub(crate) fn options(&self, port: u16, asks: bool) -> Vec<(&'static str, String)> {
+    /// Returns the TLS options of a server that requires client certificates or not.
+    pub(crate) fn options(
+        &self,
+        port: u16,
+        requires_certificate: bool,
+    ) -> Vec<(&'static str, String)> {
         let path = |file| self.path(file).display().to_string();
         vec![
             ("tls-port", port.to_string()),
             ("tls-cert-file", path("server.crt")),
             ("tls-key-file", path("server.key")),
             ("tls-ca-cert-file", path("ca.pem")),
-            ("tls-auth-clients", if asks { "yes" } else { "no" }.to_owned()),
+            ("tls-auth-clients", if requires_certificate { "yes" } else { "no" }.to_owned()),
         ]
     }
 
     pub(crate) async fn server(
         &self,
-        asks: bool,
+        requires_certificate: bool,
         more: &[(&'static str, &str)],
     ) -> (RedisServer, u16) {
         let port = free_port();
-        let tls = self.options(port, asks);
+        let tls = self.options(port, requires_certificate);
         let tls = tls.iter().map(|(name, value)| (*name, value.as_str()));
         let options: Vec<_> = tls.chain(more.iter().copied()).collect();
         (RedisServer::start_with(&options).await, port)
     }
 
-    /// A cluster of one node.
-    pub(crate) async fn cluster(&self, asks: bool) -> (RedisServer, u16) {
+    /// Starts a cluster of one node.
+    pub(crate) async fn cluster(&self, requires_certificate: bool) -> (RedisServer, u16) {
         let bus_port = free_port().to_string();
         let options = [
             ("cluster-enabled", "yes"),
-            // Or CLUSTER SLOTS names the port without TLS.
+            // Without this, CLUSTER SLOTS has the plain-text port.
             ("tls-cluster", "yes"),
             ("cluster-port", &bus_port),
             ("cluster-announce-hostname", "localhost"),
             ("cluster-preferred-endpoint-type", "hostname"),
         ];
-        let (server, port) = self.server(asks, &options).await;
+        let (server, port) = self.server(requires_certificate, &options).await;
         let mut slots = redis::cmd("CLUSTER");
         slots.arg("ADDSLOTSRANGE").arg(0).arg(16_383);
         slots.exec_async(&mut server.admin().await).await.unwrap();
         (server, port)
     }
 
-    /// The address of a server, where nobody shows a certificate.
+    /// Returns the configuration of a client without a certificate.
     pub(crate) fn at(
         &self,
         server: &RedisServer,
@@ -81,8 +86,8 @@ impl Certificates {
         Config { redis_ca_file: Some(self.path("ca.pem")), ..Config::at(url) }
     }
 
-    /// The same, where one is shown.
-    pub(crate) fn shown(&self, config: Config) -> Config {
+    /// Adds the client certificate.
+    pub(crate) fn with_client_certificate(&self, config: Config) -> Config {
         Config {
             redis_cert_file: Some(self.path("client.crt")),
             redis_key_file: Some(self.path("client.key")),

@@ -1,4 +1,4 @@
-//! What the tests of the keyspace share: a small library, and a store of each topology.
+//! Helpers of the tests: a small function library, and a store of each topology.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -11,7 +11,7 @@ use microblog_domain::Partition;
 use microblog_keyspace::{Batch, Call, Config, Error, Keyspace, Library, decode, redis};
 use microblog_testkit::{RedisCluster, RedisServer, Sentinels};
 
-/// The user whose keys and commands the tests use.
+/// The Redis user of the tests.
 pub(crate) const USER: &str = "relation";
 
 pub(crate) const LIBRARY: Library = Library {
@@ -21,7 +21,7 @@ local function put(keys, args)
   redis.call('SET', keys[1], args[1])
   return args[1]
 end
-local function refuse(keys, args)
+local function reject(keys, args)
   return redis.error_reply('LIMIT is what this function says')
 end
 local function overreach(keys, args)
@@ -31,7 +31,7 @@ local function fail(keys, args)
   error('a mistake')
 end
 redis.register_function('test_put' .. suffix, put)
-redis.register_function('test_refuse' .. suffix, refuse)
+redis.register_function('test_reject' .. suffix, reject)
 redis.register_function('test_overreach' .. suffix, overreach)
 redis.register_function('test_fail' .. suffix, fail)
 ",
@@ -47,12 +47,12 @@ pub(crate) async fn open_ready(url: String) -> Keyspace {
     keyspace
 }
 
-/// Returns a key of a partition.
+/// Returns a key in a partition.
 pub(crate) fn key(partition: u16, name: impl std::fmt::Display) -> String {
     format!("rel:{{{partition}}}:{name}")
 }
 
-/// Writes and reads back through a function.
+/// Writes a value through a function, which returns it.
 pub(crate) async fn put(keyspace: &Keyspace, key: &str, value: &str) -> Result<String, Error> {
     keyspace.call(Call::new("test_put").key(key).arg(value)).await
 }
@@ -63,7 +63,7 @@ pub(crate) async fn get(keyspace: &Keyspace, key: &str) -> Result<Option<String>
     keyspace.query(command).await
 }
 
-/// A call in each of so many partitions, and a command beside each.
+/// Returns a batch of a call and a command for each of `partitions`.
 pub(crate) fn batch(partitions: u16, value: &str) -> Batch {
     let mut batch = Batch::new();
     for number in 0..partitions {
@@ -86,7 +86,7 @@ pub(crate) async fn send(keyspace: &Keyspace, partitions: u16, value: &str) -> R
     Ok(())
 }
 
-/// Returns what a call gave and how long it took.
+/// Returns the result of a call and its duration.
 pub(crate) async fn timed<T>(call: impl Future<Output = T>) -> (T, Duration) {
     let start = Instant::now();
     (call.await, start.elapsed())

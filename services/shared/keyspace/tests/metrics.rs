@@ -1,4 +1,4 @@
-//! What is measured of a keyspace. Alone in its process: the meter provider is the process's.
+//! Metrics of a keyspace. One test per process, because the meter provider is global.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,14 +16,14 @@ use opentelemetry_sdk::metrics::{
 };
 use support::{LIBRARY, USER, get, key, open, open_ready, put, send};
 
-/// Reads what is measured in this process.
-struct Measured {
+/// Exports the metrics of this process.
+struct Exported {
     exporter: InMemoryMetricExporter,
     provider: SdkMeterProvider,
 }
 
-impl Measured {
-    fn begin() -> Self {
+impl Exported {
+    fn start() -> Self {
         let exporter = InMemoryMetricExporter::default();
         let reader = PeriodicReader::builder(exporter.clone()).build();
         let provider = SdkMeterProvider::builder().with_reader(reader).build();
@@ -31,26 +31,26 @@ impl Measured {
         Self { exporter, provider }
     }
 
-    /// Returns the last number of each series, how many of a histogram, by the instrument's name and
-    /// some of its attributes' values.
+    /// Returns the last value of each series (of a histogram, its count), by the name of the instrument
+    /// and the values of some attributes.
     fn numbers(&self) -> BTreeMap<String, f64> {
         self.provider.force_flush().unwrap();
         let mut numbers = BTreeMap::new();
         for resource in self.exporter.get_finished_metrics().unwrap() {
             for metric in resource.scope_metrics().flat_map(|scope| scope.metrics()) {
-                let mut note = |attributes: &mut dyn Iterator<Item = &KeyValue>, number: f64| {
+                let mut insert = |attributes: &mut dyn Iterator<Item = &KeyValue>, number: f64| {
                     numbers.insert(name(metric.name(), attributes), number);
                 };
                 match metric.data() {
                     AggregatedMetrics::F64(MetricData::Histogram(histogram)) => histogram
                         .data_points()
-                        .for_each(|point| note(&mut point.attributes(), point.count() as f64)),
+                        .for_each(|point| insert(&mut point.attributes(), point.count() as f64)),
                     AggregatedMetrics::I64(MetricData::Sum(sum)) => sum
                         .data_points()
-                        .for_each(|point| note(&mut point.attributes(), point.value() as f64)),
+                        .for_each(|point| insert(&mut point.attributes(), point.value() as f64)),
                     AggregatedMetrics::U64(MetricData::Sum(sum)) => sum
                         .data_points()
-                        .for_each(|point| note(&mut point.attributes(), point.value() as f64)),
+                        .for_each(|point| insert(&mut point.attributes(), point.value() as f64)),
                     _ => {}
                 }
             }
@@ -64,19 +64,19 @@ impl Measured {
 }
 
 fn name(metric: &str, attributes: &mut dyn Iterator<Item = &KeyValue>) -> String {
-    let told = ["db.operation.name", "error.type", "db.client.connection.pool.name", "result"];
-    let told = attributes.filter(|attribute| told.contains(&attribute.key.as_str()));
-    let mut values: Vec<_> = told.map(|attribute| format!(" {}", attribute.value)).collect();
+    let keys = ["db.operation.name", "error.type", "db.client.connection.pool.name", "result"];
+    let shown = attributes.filter(|attribute| keys.contains(&attribute.key.as_str()));
+    let mut values: Vec<_> = shown.map(|attribute| format!(" {}", attribute.value)).collect();
     values.sort();
     format!("{metric}{}", values.concat())
 }
 
 #[tokio::test]
-async fn round_trips_connections_and_memories_are_measured() {
-    let measured = Measured::begin();
+async fn round_trips_connections_and_caches_are_measured() {
+    let metrics = Exported::start();
     let server = RedisServer::start().await;
     let keyspace = open_ready(server.url(USER)).await;
-    let trips = |what: &str| measured.number(&format!("db.client.operation.duration {what}"));
+    let trips = |what: &str| metrics.number(&format!("db.client.operation.duration {what}"));
     let (key, calls) = (key(3, "measured"), trips("FCALL"));
     put(&keyspace, &key, "a").await.unwrap();
     get(&keyspace, &key).await.unwrap();
@@ -84,13 +84,13 @@ async fn round_trips_connections_and_memories_are_measured() {
     send(&keyspace, 5, "b").await.unwrap();
     assert_eq!((trips("FCALL") - calls, trips("GET"), trips("PIPELINE")), (1.0, 2.0, 1.0));
 
-    let refusal = keyspace.call::<()>(Call::new("test_refuse").key(&key)).await.unwrap_err();
-    assert_eq!(refusal.code(), Some("LIMIT"));
+    let error = keyspace.call::<()>(Call::new("test_reject").key(&key)).await.unwrap_err();
+    assert_eq!(error.code(), Some("LIMIT"));
     keyspace.query::<()>(cmd("FLUSHALL")).await.unwrap_err();
     assert_eq!((trips("FCALL LIMIT"), trips("FLUSHALL NOPERM")), (1.0, 1.0));
 
     let connections =
-        |kind: &str| measured.number(&format!("db.client.connection.count test {kind}"));
+        |kind: &str| metrics.number(&format!("db.client.connection.count test {kind}"));
     assert_eq!((connections("shared"), connections("exclusive")), (1.0, 0.0));
     let exclusive = keyspace.exclusive(&key).await.unwrap();
     assert_eq!(connections("exclusive"), 1.0);
@@ -100,12 +100,12 @@ async fn round_trips_connections_and_memories_are_measured() {
     let nowhere = open("redis://127.0.0.1:1".to_owned());
     get(&nowhere, &key).await.unwrap_err();
     assert_eq!(trips("GET unavailable"), 1.0);
-    assert!(measured.number("db.client.connection.create_time test shared unavailable") >= 1.0);
+    assert!(metrics.number("db.client.connection.create_time test shared unavailable") >= 1.0);
 
-    memories(&measured, &server).await;
+    check_cache(&metrics, &server).await;
 }
 
-/// Values that Redis tells of when they change.
+/// Cacheable values.
 const VALUES: Kind<u16, u64> = Kind {
     command: |id| (Partition::new(id), cmd("HGET").arg(value_key(id)).arg("n").take()),
     id: |key| std::str::from_utf8(key).ok()?.rsplit(':').next()?.parse().ok(),
@@ -117,26 +117,26 @@ fn value_key(id: u16) -> String {
     format!("user:{{{id}}}:value:{id}")
 }
 
-async fn memories(measured: &Measured, server: &RedisServer) {
-    // The user that may have what it reads tracked.
+async fn check_cache(metrics: &Exported, server: &RedisServer) {
+    // The Redis user with access to CLIENT TRACKING.
     let keyspace = Keyspace::open(&Config::at(server.url("user")), LIBRARY).unwrap();
     let values = keyspace.recall(VALUES);
-    let number = |name: &str| measured.number(&format!("microblog.recall.{name}"));
+    let number = |name: &str| metrics.number(&format!("microblog.recall.{name}"));
     eventually("reads are tracked", PATIENCE, async || {
         values.read(&[9]).await.unwrap();
         number("values") == 1.0
     })
     .await;
-    assert!(number("reads untracked") >= 1.0, "the first one was");
+    assert!(number("reads untracked") >= 1.0, "the first read bypasses the cache");
     assert!(number("size") > 1000.0);
     let (hits, misses) = (number("reads hit"), number("reads miss"));
-    // The second time they are remembered.
+    // The second read is cached.
     for _ in 0..3 {
         values.read(&[1, 2, 9]).await.unwrap();
     }
     assert_eq!((number("reads hit") - hits, number("reads miss") - misses), (5.0, 4.0));
     assert_eq!(number("values"), 3.0);
-    assert_eq!(measured.number("db.client.connection.count test tracking"), 1.0);
+    assert_eq!(metrics.number("db.client.connection.count test tracking"), 1.0);
     cmd("HSET")
         .arg(value_key(1))
         .arg("n")
@@ -147,8 +147,8 @@ async fn memories(measured: &Measured, server: &RedisServer) {
     assert_eq!(values.read(&[2]).await.unwrap(), [0]);
     assert_eq!((number("invalidations"), number("values")), (1.0, 2.0));
     drop((values, keyspace));
-    eventually("nothing is left", PATIENCE, async || {
-        let connections = measured.number("db.client.connection.count test tracking");
+    eventually("the cache and its connection are dropped", PATIENCE, async || {
+        let connections = metrics.number("db.client.connection.count test tracking");
         (number("values"), number("size"), connections) == (0.0, 0.0, 0.0)
     })
     .await;

@@ -1,5 +1,5 @@
-//! What is remembered is never older than what Redis holds, whatever happens to keys and
-//! connections; and Redis is spared most reads.
+//! The client-side cache never returns stale values, whatever happens to keys and connections, and
+//! saves most reads.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,17 +20,17 @@ use rand::RngExt as _;
 use redis::{aio::MultiplexedConnection, cmd};
 use support::{LIBRARY, certificates::Certificates, cluster, sentinels, timed};
 
-/// The one who may have what is read here tracked.
+/// The Redis user with access to CLIENT TRACKING and the keys of these tests.
 const TRACKED: &str = "user";
 
-/// A read has two steps of three seconds at most, and a busy machine its pauses. What outlives its time
-/// does so for ever.
+/// Two steps of three seconds at most, and a margin for a busy machine. A read that hangs exceeds
+/// any limit.
 const IN_TIME: Duration = Duration::from_secs(2 * 3 + 30);
 
-/// Bytes for all that a test reads.
+/// Cache bytes for all values of a test.
 const ENOUGH: usize = 1 << 20;
 
-/// Numbers, each in a hash of its own; absent ones are 0.
+/// Numbers, each in a hash; absent ones are 0.
 const NUMBERS: Kind<u64, u64> = Kind {
     command: |id| (partition(id), cmd("HGET").arg(key(id)).arg("n").take()),
     id: |key| std::str::from_utf8(key).ok()?.rsplit(':').next()?.parse().ok(),
@@ -59,9 +59,9 @@ async fn write(to: &mut MultiplexedConnection, id: u64, number: u64) {
     cmd("HSET").arg(key(id)).arg("n").arg(number).exec_async(to).await.unwrap();
 }
 
-/// Waits until something is remembered: then a second read sends nothing for it.
-async fn remembers(server: &RedisServer, numbers: &Recall<u64, u64>) {
-    eventually("something is remembered", PATIENCE, async || {
+/// Waits until the cache works: a second read sends no HGET.
+async fn wait_until_cached(server: &RedisServer, numbers: &Recall<u64, u64>) {
+    eventually("values are cached", PATIENCE, async || {
         let before = reads(server).await;
         let answers = (numbers.read(&[1000]).await, numbers.read(&[1000]).await);
         matches!(answers, (Ok(_), Ok(_))) && reads(server).await - before < 2
@@ -74,14 +74,14 @@ async fn reads(server: &RedisServer) -> u64 {
 }
 
 #[tokio::test]
-async fn what_does_not_change_is_read_twice_and_then_no_more() {
+async fn unchanged_values_are_read_twice_and_then_cached() {
     let server = RedisServer::start().await;
     let numbers = numbers(server.url(TRACKED), ENOUGH);
     let mut writer = server.admin().await;
     for id in 0..50 {
         write(&mut writer, id, id + 7).await;
     }
-    remembers(&server, &numbers).await;
+    wait_until_cached(&server, &numbers).await;
     server.reset_commandstats().await;
     let ids: Vec<u64> = (0..60).chain(10..20).collect();
     let expected: Vec<u64> = ids.iter().map(|&id| if id < 50 { id + 7 } else { 0 }).collect();
@@ -89,7 +89,7 @@ async fn what_does_not_change_is_read_twice_and_then_no_more() {
         assert_eq!(numbers.read(&ids).await.unwrap(), expected);
     }
     assert_eq!(reads(&server).await, 2 * 60);
-    // What was not there is remembered, too, until it is.
+    // Absent values are cached too, until they are written.
     write(&mut writer, 55, 1).await;
     assert_eq!(numbers.read(&[55, 54]).await.unwrap(), [1, 0]);
     cmd("FLUSHALL").exec_async(&mut writer).await.unwrap();
@@ -98,10 +98,10 @@ async fn what_does_not_change_is_read_twice_and_then_no_more() {
 }
 
 #[tokio::test]
-async fn no_more_is_remembered_than_allowed() {
+async fn cache_size_is_bounded() {
     let server = RedisServer::start().await;
     let few = numbers(server.url(TRACKED), 10 * 1100);
-    remembers(&server, &few).await;
+    wait_until_cached(&server, &few).await;
     server.reset_commandstats().await;
     let ids: Vec<u64> = (0..30).collect();
     for _ in 0..10 {
@@ -116,15 +116,15 @@ async fn no_more_is_remembered_than_allowed() {
     assert_eq!(reads(&server).await, 10);
 }
 
-/// Returns numbers of which 100 fill the memory, and ten that are remembered in it.
-async fn full(server: &RedisServer) -> (Recall<u64, u64>, Vec<u64>) {
+/// Returns a full cache of 100 numbers, and ten ids that are cached in it.
+async fn full_cache(server: &RedisServer) -> (Recall<u64, u64>, Vec<u64>) {
     let numbers = numbers(server.url(TRACKED), 100 * 1100);
-    remembers(server, &numbers).await;
+    wait_until_cached(server, &numbers).await;
     let often: Vec<u64> = (0..10).collect();
     for _ in 0..3 {
         numbers.read(&once(0)).await.unwrap();
     }
-    // One after the other: those who come in between may push out the marks of some.
+    // Several times: the ids read between may evict fingerprints of the admission filter.
     for _ in 0..3 {
         numbers.read(&often).await.unwrap();
     }
@@ -137,15 +137,15 @@ fn once(round: u64) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn what_is_read_once_does_not_displace_what_is_read_often() {
+async fn values_read_once_do_not_evict_values_read_often() {
     let server = RedisServer::start().await;
-    let (numbers, often) = full(&server).await;
+    let (numbers, often) = full_cache(&server).await;
     for round in 1..=20 {
         let ids = [&often[..], &once(round)].concat();
         assert_eq!(numbers.read(&ids).await.unwrap(), vec![0; ids.len()]);
     }
     assert_eq!(reads(&server).await, 20 * 110);
-    // What comes again is remembered.
+    // Values that are read again are cached.
     let again = &once(20)[..5];
     for _ in 0..10 {
         numbers.read(again).await.unwrap();
@@ -154,12 +154,12 @@ async fn what_is_read_once_does_not_displace_what_is_read_often() {
 }
 
 #[tokio::test]
-async fn what_changes_is_remembered_again_in_a_full_memory() {
+async fn invalidated_values_are_cached_again_in_a_full_cache() {
     let server = RedisServer::start().await;
-    let (numbers, often) = full(&server).await;
+    let (numbers, often) = full_cache(&server).await;
     let mut writer = server.admin().await;
     for number in 1..=5 {
-        // Strangers, for whom those who were seen before are forgotten.
+        // Other ids, which evict the fingerprints of earlier ones.
         for round in 8 * number..8 * (number + 1) {
             numbers.read(&once(round)).await.unwrap();
         }
@@ -172,9 +172,9 @@ async fn what_changes_is_remembered_again_in_a_full_memory() {
 }
 
 #[tokio::test]
-async fn what_there_is_no_room_for_comes_in_its_place() {
+async fn cached_and_uncached_values_are_in_the_order_of_the_ids() {
     let server = RedisServer::start().await;
-    let (numbers, often) = full(&server).await;
+    let (numbers, often) = full_cache(&server).await;
     let mut writer = server.admin().await;
     for id in 0..5 {
         write(&mut writer, id, id + 7).await;
@@ -185,11 +185,11 @@ async fn what_there_is_no_room_for_comes_in_its_place() {
 }
 
 #[tokio::test]
-async fn who_reads_at_the_same_moment_asks_together() {
+async fn concurrent_reads_share_one_ping() {
     let server = RedisServer::start().await;
     let numbers = numbers(server.url(TRACKED), ENOUGH);
     write(&mut server.admin().await, 3, 7).await;
-    remembers(&server, &numbers).await;
+    wait_until_cached(&server, &numbers).await;
     for _ in 0..2 {
         assert_eq!(numbers.read(&[3]).await.unwrap(), [7]);
     }
@@ -202,12 +202,12 @@ async fn who_reads_at_the_same_moment_asks_together() {
     assert_eq!((stats.get("ping"), stats.get("hget")), (Some(&1), None), "{stats:?}");
 }
 
-// Its message about one comes between the answers to that one and the next then.
+// The invalidation of an evicted key then comes between its reply and the next one.
 #[tokio::test]
-async fn what_redis_ceases_to_track_while_it_is_read_is_not_remembered() {
+async fn keys_evicted_from_the_tracking_table_during_a_read_are_not_cached() {
     let server = RedisServer::start().await;
     let numbers = numbers(server.url(TRACKED), ENOUGH);
-    remembers(&server, &numbers).await;
+    wait_until_cached(&server, &numbers).await;
     let mut writer = server.admin().await;
     let limit = cmd("CONFIG").arg("SET").arg("tracking-table-max-keys").arg(1).take();
     limit.exec_async(&mut writer).await.unwrap();
@@ -222,8 +222,8 @@ async fn what_redis_ceases_to_track_while_it_is_read_is_not_remembered() {
     }
 }
 
-/// Counts a key up, and says so when Redis has acknowledged it.
-async fn count_up(server: &RedisServer, id: u64, acknowledged: Arc<AtomicU64>, stop: &AtomicBool) {
+/// Increments a number, and publishes each acknowledged value.
+async fn increment(server: &RedisServer, id: u64, acknowledged: Arc<AtomicU64>, stop: &AtomicBool) {
     let mut writer = server.admin().await;
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -236,8 +236,8 @@ async fn count_up(server: &RedisServer, id: u64, acknowledged: Arc<AtomicU64>, s
     }
 }
 
-/// Reads some keys at a time, and compares with what had been acknowledged before.
-async fn never_behind(
+/// Reads some numbers at a time, and compares them with the values acknowledged before the read.
+async fn check_recency(
     numbers: &Recall<u64, u64>,
     known: &[Arc<AtomicU64>],
     stop: &AtomicBool,
@@ -261,8 +261,8 @@ async fn never_behind(
     rounds
 }
 
-/// Writers and readers in threads of their own, while connections are killed.
-fn nobody_reads_what_was_before(bytes_max: usize, is_cut: bool, is_tls: bool) {
+/// Runs writers and readers in threads, optionally while connections are killed.
+fn reads_see_acknowledged_writes(bytes_max: usize, kills: bool, is_tls: bool) {
     const KEYS: usize = 12;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let certificates = Certificates::make();
@@ -285,7 +285,7 @@ fn nobody_reads_what_was_before(bytes_max: usize, is_cut: bool, is_tls: bool) {
         let (server, stop, known) = (server.clone(), stop.clone(), known.clone());
         in_thread(Box::new(move |runtime| {
             let writers = known.iter().enumerate().map(|(id, acknowledged)| {
-                count_up(&server, id as u64, acknowledged.clone(), &stop)
+                increment(&server, id as u64, acknowledged.clone(), &stop)
             });
             runtime.block_on(futures::future::join_all(writers));
             0
@@ -297,7 +297,7 @@ fn nobody_reads_what_was_before(bytes_max: usize, is_cut: bool, is_tls: bool) {
             in_thread(Box::new(move |runtime| {
                 runtime.block_on(async {
                     let numbers = numbers_at(config, bytes_max);
-                    let readers = (0..8).map(|_| never_behind(&numbers, &known, &stop));
+                    let readers = (0..8).map(|_| check_recency(&numbers, &known, &stop));
                     futures::future::join_all(readers).await.into_iter().sum()
                 })
             }))
@@ -306,13 +306,13 @@ fn nobody_reads_what_was_before(bytes_max: usize, is_cut: bool, is_tls: bool) {
     runtime.block_on(async {
         for _ in 0..10 {
             tokio::time::sleep(Duration::from_millis(500)).await;
-            if is_cut {
+            if kills {
                 let kill = cmd("CLIENT").arg("KILL").arg("USER").arg(TRACKED).take();
                 kill.exec_async(&mut server.admin().await).await.unwrap();
             }
         }
         let tracking: u64 = info(&server, "tracking_clients").await;
-        assert!(is_cut || tracking == 2, "{tracking} connections are tracked");
+        assert!(kills || tracking == 2, "{tracking} connections are tracked");
     });
     stop.store(true, Ordering::Relaxed);
     writing.join().unwrap();
@@ -326,55 +326,55 @@ async fn info(server: &RedisServer, name: &str) -> u64 {
 }
 
 #[test]
-fn a_read_sees_every_write_that_was_acknowledged_before() {
-    nobody_reads_what_was_before(ENOUGH, false, false);
+fn read_sees_every_acknowledged_write() {
+    reads_see_acknowledged_writes(ENOUGH, false, false);
 }
 
 #[test]
-fn so_does_one_with_little_memory() {
-    nobody_reads_what_was_before(4 * 1100, false, false);
+fn read_sees_every_acknowledged_write_with_a_small_cache() {
+    reads_see_acknowledged_writes(4 * 1100, false, false);
 }
 
 #[test]
-fn so_does_one_whose_connections_are_killed() {
-    nobody_reads_what_was_before(ENOUGH, true, false);
+fn read_sees_every_acknowledged_write_while_connections_are_killed() {
+    reads_see_acknowledged_writes(ENOUGH, true, false);
 }
 
 #[test]
-fn so_does_one_over_tls_whose_connections_are_killed() {
-    nobody_reads_what_was_before(ENOUGH, false, true);
-    nobody_reads_what_was_before(ENOUGH, true, true);
+fn read_sees_every_acknowledged_write_over_tls_while_connections_are_killed() {
+    reads_see_acknowledged_writes(ENOUGH, false, true);
+    reads_see_acknowledged_writes(ENOUGH, true, true);
 }
 
 #[tokio::test]
-async fn a_redis_that_goes_away_is_unavailable_and_remembered_again_later() {
+async fn cache_recovers_after_redis_freezes_and_restarts() {
     let server = RedisServer::start().await;
     let numbers = numbers(server.url(TRACKED), ENOUGH);
-    remembers(&server, &numbers).await;
+    wait_until_cached(&server, &numbers).await;
     server.pause();
     let (answer, took) = timed(numbers.read(&[1000])).await;
     assert!(answer.is_err_and(|error| error.is_unavailable()));
     assert!(took < IN_TIME, "{took:?}");
     server.resume();
-    remembers(&server, &numbers).await;
+    wait_until_cached(&server, &numbers).await;
     server.kill();
     let (answer, took) = timed(numbers.read(&[1000])).await;
     assert!(answer.is_err_and(|error| error.is_unavailable()));
     assert!(took < IN_TIME, "{took:?}");
     server.restart().await;
     write(&mut server.admin().await, 1000, 3).await;
-    eventually("redis is back", PATIENCE, async || {
+    eventually("redis is available", PATIENCE, async || {
         numbers.read(&[1000]).await.is_ok_and(|found| found == [3])
     })
     .await;
-    remembers(&server, &numbers).await;
+    wait_until_cached(&server, &numbers).await;
 }
 
-// Some of the ids are read beside the others then, over other connections.
+// The admission filter rejects some ids, which are then read over the shared pool.
 #[tokio::test]
-async fn so_is_one_that_freezes_while_the_memory_is_full() {
+async fn full_cache_recovers_after_redis_freezes() {
     let server = RedisServer::start().await;
-    let (numbers, often) = full(&server).await;
+    let (numbers, often) = full_cache(&server).await;
     let ids = [&often[..], &once(1)].concat();
     server.pause();
     for _ in 0..5 {
@@ -383,20 +383,21 @@ async fn so_is_one_that_freezes_while_the_memory_is_full() {
         assert!(took < IN_TIME, "{took:?}");
     }
     server.resume();
-    eventually("redis is back", PATIENCE, async || {
+    eventually("redis is available", PATIENCE, async || {
         numbers.read(&ids).await.is_ok_and(|found| found == vec![0; ids.len()])
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_is_remembered_outlives_a_moment_in_which_redis_is_slow() {
+async fn cache_survives_a_short_freeze() {
     let server = RedisServer::start().await;
     let config = Config { redis_timeout_ms: 8000, ..Config::at(server.url(TRACKED)) };
     let numbers = Keyspace::open(&config, LIBRARY).unwrap().recall(NUMBERS);
-    remembers(&server, &numbers).await;
-    // Longer than a read waits on this connection, half of the time-out, and shorter than on the next
-    // one. The readers come one after the other, so that each sends something.
+    wait_until_cached(&server, &numbers).await;
+    // Longer than half of the timeout, which is the limit on the tracked connection, and shorter than
+    // the limit on the shared pool. The readers start one after the other, so that each sends a
+    // command.
     server.pause();
     let late = (0..5).map(|place| {
         let numbers = &numbers;
@@ -419,16 +420,16 @@ async fn what_is_remembered_outlives_a_moment_in_which_redis_is_slow() {
 }
 
 #[tokio::test]
-async fn who_may_not_have_it_tracked_reads_anew() {
+async fn user_without_client_tracking_bypasses_the_cache() {
     let server = RedisServer::start().await;
     let mut admin = server.admin().await;
     let refuse = cmd("ACL").arg("SETUSER").arg(TRACKED).arg("-client|tracking").take();
     refuse.exec_async(&mut admin).await.unwrap();
-    reads_anew(server.url(TRACKED), &mut admin).await;
+    check_reads(server.url(TRACKED), &mut admin).await;
     assert!(reads(&server).await >= 10);
 }
 
-async fn reads_anew(url: String, writer: &mut MultiplexedConnection) {
+async fn check_reads(url: String, writer: &mut MultiplexedConnection) {
     let numbers = numbers(url, ENOUGH);
     for number in 1..=10 {
         write(writer, 5, number).await;
@@ -437,7 +438,7 @@ async fn reads_anew(url: String, writer: &mut MultiplexedConnection) {
 }
 
 #[tokio::test]
-async fn a_replica_is_read_anew() {
+async fn replica_bypasses_the_cache() {
     let server = RedisServer::start().await;
     let follow = cmd("REPLICAOF").arg("127.0.0.1").arg(free_port()).take();
     follow.exec_async(&mut server.admin().await).await.unwrap();
@@ -450,16 +451,16 @@ async fn a_replica_is_read_anew() {
 }
 
 #[tokio::test]
-async fn a_sentinel_groups_primary_tracks() {
+async fn cache_works_with_sentinel() {
     let group = sentinels().await;
     let server = group.servers()[0];
     let numbers = numbers(group.url_of(TRACKED), ENOUGH);
-    remembers(server, &numbers).await;
-    reads_anew(group.url_of(TRACKED), &mut server.admin().await).await;
+    wait_until_cached(server, &numbers).await;
+    check_reads(group.url_of(TRACKED), &mut server.admin().await).await;
 }
 
 #[tokio::test]
-async fn a_cluster_is_read_anew() {
+async fn cluster_bypasses_the_cache() {
     let cluster = cluster().await;
     let numbers = numbers(cluster.url_of(TRACKED), ENOUGH);
     for _ in 0..3 {
@@ -476,10 +477,10 @@ async fn a_cluster_is_read_anew() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_the_callers_error() {
+async fn error_replies_and_malformed_values_fail_the_read() {
     let server = RedisServer::start().await;
     let numbers = numbers(server.url(TRACKED), ENOUGH);
-    remembers(&server, &numbers).await;
+    wait_until_cached(&server, &numbers).await;
     let mut admin = server.admin().await;
     cmd("SET").arg(key(1)).arg("no hash").exec_async(&mut admin).await.unwrap();
     let error = numbers.read(&[1]).await.unwrap_err();

@@ -1,27 +1,27 @@
-//! The names of commands, and of the functions that they call. Never a key or an argument.
+//! Operation names of round trips: commands and functions, never keys or arguments.
 
 use std::borrow::Cow;
 
 use redis::{Arg, Cmd};
 
-/// Several commands at once.
+/// The operation of several commands.
 pub(super) const PIPELINE: &str = "PIPELINE";
 
-/// What some commands are called together.
-pub(super) struct Names<'a> {
-    /// `GET`; of several, `PIPELINE GET`, or `PIPELINE` if not all are the same.
+/// The operation name of one or more commands.
+pub(super) struct OperationName<'a> {
+    /// `GET` for one command; `PIPELINE GET` for several; `PIPELINE` if they differ.
     pub(super) operation: Cow<'a, str>,
-    /// The function that all of them call, if it is one.
+    /// The function, if all commands call the same one.
     pub(super) function: Option<String>,
 }
 
-impl<'a> Names<'a> {
+impl<'a> OperationName<'a> {
     pub(super) fn of(commands: impl ExactSizeIterator<Item = &'a Cmd> + Clone) -> Self {
         let count = commands.len();
-        let command = of_all(commands.clone().map(|command| argument(command, 0)));
+        let command = common(commands.clone().map(|command| argument(command, 0)));
         let command = command.map(String::from_utf8_lossy);
         let function = match command.as_deref() {
-            Some("FCALL") => of_all(commands.map(|command| argument(command, 1))).map(function),
+            Some("FCALL") => common(commands.map(|command| argument(command, 1))).map(function),
             _ => None,
         };
         let operation = match (count, command) {
@@ -33,25 +33,25 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Returns the name of the first one.
-pub(super) fn first<'a>(mut commands: impl Iterator<Item = &'a Cmd>) -> &'a [u8] {
+/// Returns the name of the first command.
+pub(super) fn first_command<'a>(mut commands: impl Iterator<Item = &'a Cmd>) -> &'a [u8] {
     commands.next().map_or(b"", |command| argument(command, 0))
 }
 
-fn argument(command: &Cmd, place: usize) -> &[u8] {
-    match command.args_iter().nth(place) {
+fn argument(command: &Cmd, index: usize) -> &[u8] {
+    match command.args_iter().nth(index) {
         Some(Arg::Simple(bytes)) => bytes,
         _ => b"",
     }
 }
 
-/// Returns what all have in common.
-fn of_all<'a>(mut all: impl Iterator<Item = &'a [u8]>) -> Option<&'a [u8]> {
+/// Returns the value that all items share.
+fn common<'a>(mut all: impl Iterator<Item = &'a [u8]>) -> Option<&'a [u8]> {
     let first = all.next()?;
     all.all(|other| other == first).then_some(first)
 }
 
-/// Returns a function's name as the library's source has it, without the digest behind it.
+/// Returns a function's name without the digest of its library version.
 fn function(name: &[u8]) -> String {
     let name = String::from_utf8_lossy(name);
     name.rsplit_once('_').map_or_else(|| name.to_string(), |(name, _digest)| name.to_owned())
@@ -64,12 +64,12 @@ mod tests {
     use super::*;
 
     fn names(commands: &[Cmd]) -> (String, Option<String>) {
-        let Names { operation, function } = Names::of(commands.iter());
+        let OperationName { operation, function } = OperationName::of(commands.iter());
         (operation.into_owned(), function)
     }
 
     #[test]
-    fn commands_are_called_by_what_they_have_in_common() {
+    fn operation_name_has_what_all_commands_share() {
         let get = |key| cmd("GET").arg(key).take();
         let call = |name| cmd("FCALL").arg(name).arg(1).arg("key").take();
         let (push, pull) = (call("tl_push_0a1b2c3d"), call("tl_pull_0a1b2c3d"));

@@ -1,14 +1,13 @@
-//! What is measured of memories of what was read: how much is in them, and how often that spared
-//! Redis something.
+//! Metrics of the client-side cache: hits, misses, invalidations, entries and bytes.
 
 use opentelemetry::{
     KeyValue, global,
     metrics::{BoundCounter, BoundUpDownCounter},
 };
 
-/// The memories of one keyspace.
+/// The instruments of the caches of one keyspace.
 #[derive(Clone)]
-pub(crate) struct Remembered {
+pub(crate) struct CacheMetrics {
     hits: BoundCounter<u64>,
     misses: BoundCounter<u64>,
     untracked: BoundCounter<u64>,
@@ -17,59 +16,59 @@ pub(crate) struct Remembered {
     bytes: BoundUpDownCounter<i64>,
 }
 
-impl Remembered {
+impl CacheMetrics {
     pub(crate) fn new(keyspace: &'static str) -> Self {
         let meter = global::meter("microblog-keyspace");
-        let own = || KeyValue::new("microblog.keyspace", keyspace);
+        let keyspace = || KeyValue::new("microblog.keyspace", keyspace);
         let reads = meter
             .u64_counter("microblog.recall.reads")
             .with_unit("{value}")
-            .with_description("Values read, by whether they were remembered, or could not be")
+            .with_description("Values read: cache hit, cache miss, or no tracked connection")
             .build();
-        let read = |result| from_zero(reads.bind(&[own(), KeyValue::new("result", result)]));
+        let read = |result| from_zero(reads.bind(&[keyspace(), KeyValue::new("result", result)]));
         let invalidations = meter
             .u64_counter("microblog.recall.invalidations")
             .with_unit("{message}")
-            .with_description("Messages of Redis that something has changed")
+            .with_description("Invalidation messages from Redis")
             .build();
         let values = meter
             .i64_up_down_counter("microblog.recall.values")
             .with_unit("{value}")
-            .with_description("Values that are remembered")
+            .with_description("Values in the client-side cache")
             .build();
         let bytes = meter
             .i64_up_down_counter("microblog.recall.size")
             .with_unit("By")
-            .with_description("Memory of the values that are remembered, about")
+            .with_description("Approximate memory of the values in the client-side cache")
             .build();
         Self {
             hits: read("hit"),
             misses: read("miss"),
             untracked: read("untracked"),
-            invalidations: from_zero(invalidations.bind(&[own()])),
-            values: values.bind(&[own()]),
-            bytes: bytes.bind(&[own()]),
+            invalidations: from_zero(invalidations.bind(&[keyspace()])),
+            values: values.bind(&[keyspace()]),
+            bytes: bytes.bind(&[keyspace()]),
         }
     }
 
-    /// Notes that so many values were looked for in a memory, and so many of them were not there.
-    pub(crate) fn looked(&self, all: usize, missing: usize) {
+    /// Records `all` lookups, of which `missing` were cache misses.
+    pub(crate) fn record_lookups(&self, all: usize, missing: usize) {
         self.hits.add(all.saturating_sub(missing) as u64);
         self.misses.add(missing as u64);
     }
 
-    /// Notes that so many values were read where Redis tells nobody of changes.
-    pub(crate) fn untracked(&self, count: usize) {
+    /// Records reads without a tracked connection.
+    pub(crate) fn record_untracked(&self, count: usize) {
         self.untracked.add(count as u64);
     }
 
-    /// Notes that Redis told of a change.
-    pub(crate) fn invalidated(&self) {
+    /// Records an invalidation message.
+    pub(crate) fn record_invalidation(&self) {
         self.invalidations.add(1);
     }
 
-    /// Notes that a memory, which had so many values and bytes, has others now.
-    pub(crate) fn changed(&self, before: (usize, usize), now: (usize, usize)) {
+    /// Records a change of a cache's size, each given as (values, bytes).
+    pub(crate) fn record_size(&self, before: (usize, usize), now: (usize, usize)) {
         if before != now {
             self.values.add(now.0 as i64 - before.0 as i64);
             self.bytes.add(now.1 as i64 - before.1 as i64);
@@ -77,8 +76,7 @@ impl Remembered {
     }
 }
 
-/// Returns a counter that is there from the start: a rate knows nothing of what came before the first
-/// number.
+/// Exports a counter from the start: a rate ignores what precedes the first exported value.
 fn from_zero(counter: BoundCounter<u64>) -> BoundCounter<u64> {
     counter.add(0);
     counter

@@ -1,11 +1,10 @@
-//! What is measured of a round trip to Redis, as OpenTelemetry's conventions for databases have it
-//! (<https://opentelemetry.io/docs/specs/semconv/db/redis/>): how long it took, of each; and a span,
-//! where what it works for is recorded. Commands are told by their names: keys and arguments show
-//! nowhere.
+//! Redis round-trip metrics and spans, after the OpenTelemetry conventions
+//! (<https://opentelemetry.io/docs/specs/semconv/db/redis/>). Each round trip is measured. It has a
+//! span if the current span is recorded. Keys and arguments never appear, only command names.
 
-mod commands;
-mod failure;
-mod server;
+mod error_type;
+mod operation_name;
+mod server_address;
 
 use std::{
     sync::{Arc, OnceLock},
@@ -19,36 +18,36 @@ use opentelemetry::{
 use redis::{Cmd, Value};
 use tracing::{Span, field::Empty};
 
-pub(crate) use self::server::Server;
+pub(crate) use self::server_address::ServerAddress;
 use self::{
-    commands::{Names, PIPELINE, first},
-    failure::Failure,
+    error_type::ErrorType,
+    operation_name::{OperationName, PIPELINE, first_command},
 };
 use crate::Error;
 
-// In seconds. Those of the conventions begin at a millisecond, in which most round trips end.
+// In seconds. The buckets of the conventions start at a millisecond, which most round trips beat.
 const BOUNDARIES: [f64; 13] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 
-/// What is sent often. Anything else is counted under its own name as well, which costs more.
+/// Frequent commands, with bound instruments. Other commands are measured by name too, at a higher
+/// cost.
 const COMMON: [&str; 18] = [
     PIPELINE, "FCALL", "GET", "PING", "ZRANGE", "ZSCORE", "ZCARD", "HMGET", "HGET", "MGET", "XADD",
     "XLEN", "XRANGE", "XPENDING", "GETRANGE", "SSCAN", "ZREM", "ZADD",
 ];
 
-/// The round trips of one keyspace in one worker; whoever takes metrics gets those of all workers
-/// as one.
-pub(crate) struct Trips {
+/// The instruments of one keyspace in one worker. The exporter aggregates all workers.
+pub(crate) struct RoundTripMetrics {
     keyspace: &'static str,
-    server: Server,
+    server: ServerAddress,
     durations: Histogram<f64>,
-    /// Of those that are common and end well: what is bound need not look for its attributes.
+    /// For successful common commands: a bound instrument saves the look-up of its attributes.
     common: [OnceLock<BoundHistogram<f64>>; COMMON.len()],
 }
 
-impl Trips {
-    /// Returns those of a keyspace that is called by its library's name.
-    pub(crate) fn new(keyspace: &'static str, server: Server) -> Arc<Self> {
+impl RoundTripMetrics {
+    /// Returns the instruments of a keyspace, which has the name of its library.
+    pub(crate) fn new(keyspace: &'static str, server: ServerAddress) -> Arc<Self> {
         let durations = global::meter("microblog-keyspace")
             .f64_histogram("db.client.operation.duration")
             .with_unit("s")
@@ -59,31 +58,30 @@ impl Trips {
         Arc::new(Self { keyspace, server, durations, common })
     }
 
-    /// Returns the name of the keyspace.
     pub(crate) fn keyspace(&self) -> &'static str {
         self.keyspace
     }
 
-    /// Begins one with some commands, at least one.
+    /// Begins a round trip of at least one command.
     pub(crate) fn begin<'a>(
         &self,
         commands: impl ExactSizeIterator<Item = &'a Cmd> + Clone,
-    ) -> Trip<'_> {
-        // Asked first: where nothing is recorded, there is no span.
+    ) -> RoundTrip<'_> {
+        // Without a current span, skips the cost of the names.
         let span =
             if Span::current().is_none() { Span::none() } else { self.span(commands.clone()) };
-        let name = if commands.len() > 1 { PIPELINE.as_bytes() } else { first(commands) };
-        let place = COMMON.iter().position(|common| common.as_bytes() == name);
-        let operation = match place {
-            Some(place) => Operation::Common(place),
+        let name = if commands.len() > 1 { PIPELINE.as_bytes() } else { first_command(commands) };
+        let index = COMMON.iter().position(|common| common.as_bytes() == name);
+        let operation = match index {
+            Some(index) => Operation::Common(index),
             None => Operation::Rare(String::from_utf8_lossy(name).into_owned()),
         };
-        Trip { trips: self, operation, span, begun: Instant::now() }
+        RoundTrip { metrics: self, operation, span, started_at: Instant::now() }
     }
 
     fn span<'a>(&self, commands: impl ExactSizeIterator<Item = &'a Cmd> + Clone) -> Span {
         let count = commands.len();
-        let Names { operation, function } = Names::of(commands);
+        let OperationName { operation, function } = OperationName::of(commands);
         let name = match &function {
             Some(function) => format!("{operation} {function}"),
             None => operation.to_string(),
@@ -122,53 +120,52 @@ impl Trips {
 }
 
 enum Operation {
-    /// Of the common ones, by its place.
+    /// The index in [`COMMON`].
     Common(usize),
     Rare(String),
 }
 
-/// A round trip that is under way. One that is dropped before its end, as by a caller who leaves, is
-/// not counted.
-pub(crate) struct Trip<'a> {
-    trips: &'a Trips,
+/// A round trip in flight. It is not measured if dropped before its end, as by a cancelled call.
+pub(crate) struct RoundTrip<'a> {
+    metrics: &'a RoundTripMetrics,
     operation: Operation,
     span: Span,
-    begun: Instant,
+    started_at: Instant,
 }
 
-impl Trip<'_> {
-    /// Ends it with answers, some of which may be refusals: the first one is its error.
-    pub(crate) fn end(self, answers: Result<&[Value], &Error>) {
-        let seconds = self.begun.elapsed().as_secs_f64();
-        let failure = match answers {
-            Ok(answers) => Failure::among(answers),
-            Err(error) => Some(Failure::of(error)),
+impl RoundTrip<'_> {
+    /// Records the duration and the outcome. The first error reply is the error of the round trip.
+    pub(crate) fn end(self, replies: Result<&[Value], &Error>) {
+        let seconds = self.started_at.elapsed().as_secs_f64();
+        let error = match replies {
+            Ok(replies) => ErrorType::of_replies(replies),
+            Err(error) => Some(ErrorType::of_error(error)),
         };
-        match (&self.operation, &failure) {
-            (&Operation::Common(place), None) => {
-                let bind = || self.trips.durations.bind(&self.trips.attributes(COMMON[place]));
-                self.trips.common[place].get_or_init(bind).record(seconds);
+        match (&self.operation, &error) {
+            (&Operation::Common(index), None) => {
+                let bind = || self.metrics.durations.bind(&self.metrics.attributes(COMMON[index]));
+                self.metrics.common[index].get_or_init(bind).record(seconds);
             }
-            _ => self.record_seldom(seconds, failure.as_ref()),
+            _ => self.record_unbound(seconds, error.as_ref()),
         }
-        if let Some(failure) = failure
+        if let Some(error) = error
             && !self.span.is_none()
         {
             self.span.record("otel.status_code", "ERROR");
-            self.span.record("error.type", failure.name());
-            if let Failure::Refused(code) = failure {
+            self.span.record("error.type", error.name());
+            if let ErrorType::Redis(code) = error {
                 self.span.record("db.response.status_code", code);
             }
         }
     }
 
-    fn record_seldom(&self, seconds: f64, failure: Option<&Failure<'_>>) {
+    fn record_unbound(&self, seconds: f64, error: Option<&ErrorType<'_>>) {
         let mut attributes = match &self.operation {
-            &Operation::Common(place) => self.trips.attributes(COMMON[place]),
-            Operation::Rare(name) => self.trips.attributes(name.clone()),
+            &Operation::Common(index) => self.metrics.attributes(COMMON[index]),
+            Operation::Rare(name) => self.metrics.attributes(name.clone()),
         };
-        let name = failure.map(|failure| failure.name().to_owned());
+        let name = error.map(|error| error.name().to_owned());
         attributes.extend(name.map(|name| KeyValue::new("error.type", name)));
-        self.trips.durations.record(seconds, &attributes);
+        self.metrics.durations.record(seconds, &attributes);
     }
 }

@@ -1,17 +1,17 @@
-//! Where a keyspace lies, as the conventions say it. Never who one is there.
+//! The server address as OpenTelemetry attributes, without credentials.
 
 use crate::address::{Address, Topology};
 
-/// Where a keyspace lies, as it is configured.
+/// The configured address of a keyspace.
 #[derive(Clone, Debug)]
-pub(crate) struct Server {
+pub(crate) struct ServerAddress {
     pub(super) address: String,
-    /// `None` where each of several has its own in the address.
+    /// `None` for several nodes, whose ports are in `address`.
     pub(super) port: Option<u16>,
     pub(super) database: String,
 }
 
-impl Server {
+impl ServerAddress {
     pub(crate) fn new(address: &Address) -> Self {
         let database = match address.topology {
             Topology::Single { database } => database,
@@ -33,8 +33,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_named_as_it_is_configured_and_without_its_password() {
-        let server = |url| Server::new(&Address::parse(url).unwrap());
+    fn server_address_has_no_password() {
+        let server = |url| ServerAddress::new(&Address::parse(url).unwrap());
         let one = server("redis://user:secret@host:1234/3");
         assert_eq!((&*one.address, one.port, &*one.database), ("host", Some(1234), "3"));
         let many = server("redis-cluster://user:secret@a:1,b:2");

@@ -1,4 +1,4 @@
-//! What blocks does so on a connection of its own.
+//! Dedicated connections: blocking reads do not delay other calls.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ fn blocking_read(list: &str) -> redis::Cmd {
     command
 }
 
-async fn a_blocking_read_holds_up_nobody(url: String) {
+async fn blocking_read_delays_no_call(url: String) {
     let keyspace = open(url);
     let list = key(5, "list");
     let mut exclusive = keyspace.exclusive(&list).await.unwrap();
@@ -49,24 +49,24 @@ async fn a_blocking_read_holds_up_nobody(url: String) {
 }
 
 #[tokio::test]
-async fn a_blocking_read_of_a_single_server_holds_up_nobody() {
-    a_blocking_read_holds_up_nobody(RedisServer::start().await.url(ADMIN)).await;
+async fn blocking_read_of_a_single_server_delays_no_call() {
+    blocking_read_delays_no_call(RedisServer::start().await.url(ADMIN)).await;
 }
 
 #[tokio::test]
-async fn a_blocking_read_of_a_sentinel_group_holds_up_nobody() {
+async fn blocking_read_of_a_sentinel_group_delays_no_call() {
     let group = Sentinels::start().await;
-    a_blocking_read_holds_up_nobody(group.url(ADMIN)).await;
+    blocking_read_delays_no_call(group.url(ADMIN)).await;
 }
 
 #[tokio::test]
-async fn a_blocking_read_of_a_cluster_holds_up_nobody() {
+async fn blocking_read_of_a_cluster_delays_no_call() {
     let store = Store::start(Topology::Cluster).await;
-    a_blocking_read_holds_up_nobody(store.url(ADMIN)).await;
+    blocking_read_delays_no_call(store.url(ADMIN)).await;
 }
 
 #[tokio::test]
-async fn exclusive_connections_are_bounded_and_come_back() {
+async fn dedicated_pool_is_bounded_and_recycles_connections() {
     let server = RedisServer::start().await;
     let config = Config { redis_exclusive_links: 1, ..Config::at(server.url(ADMIN)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
@@ -76,7 +76,7 @@ async fn exclusive_connections_are_bounded_and_come_back() {
     assert!(second.is_err_and(|error| error.is_unavailable()));
     assert!(took < LONGEST, "{took:?}");
 
-    // A read that outlives its bound closes the connection, and its place is free again.
+    // A timeout closes the connection and frees its slot in the pool.
     let late = first.query::<()>(&blocking_read(&list), Duration::from_millis(100)).await;
     assert!(late.unwrap_err().is_unavailable());
     assert!(first.query::<()>(&redis::cmd("PING"), LONGEST).await.unwrap_err().is_unavailable());
@@ -90,7 +90,7 @@ async fn exclusive_connections_are_bounded_and_come_back() {
 }
 
 #[tokio::test]
-async fn a_read_that_is_given_up_takes_nothing_and_hinders_nobody() {
+async fn cancelled_read_consumes_nothing_and_frees_its_connection() {
     let server = RedisServer::start().await;
     let config = Config { redis_exclusive_links: 1, ..Config::at(server.url(ADMIN)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
@@ -102,7 +102,7 @@ async fn a_read_that_is_given_up_takes_nothing_and_hinders_nobody() {
         answer = exclusive.query::<()>(&read, 6 * LONGEST) => panic!("{answer:?}"),
         () = eventually("the read blocks", LONGEST, async || blocked(&server).await == 1) => {}
     }
-    eventually("the read is given up", LONGEST, async || blocked(&server).await == 0).await;
+    eventually("the read is cancelled", LONGEST, async || blocked(&server).await == 0).await;
     let closed = exclusive.query::<()>(&redis::cmd("PING"), LONGEST).await;
     assert!(closed.is_err_and(|error| error.is_unavailable()));
 
@@ -113,15 +113,15 @@ async fn a_read_that_is_given_up_takes_nothing_and_hinders_nobody() {
 }
 
 async fn blocked(server: &RedisServer) -> u32 {
-    let mut question = redis::cmd("INFO");
-    let info = question.arg("clients").query_async(&mut server.admin().await).await;
+    let mut command = redis::cmd("INFO");
+    let info = command.arg("clients").query_async(&mut server.admin().await).await;
     let info: String = info.unwrap();
     let line = info.lines().find_map(|line| line.strip_prefix("blocked_clients:"));
     line.unwrap().parse().unwrap()
 }
 
 #[tokio::test]
-async fn a_failure_to_connect_leaves_the_bound_as_it_is() {
+async fn failure_to_connect_does_not_change_the_bound() {
     let server = RedisServer::start().await;
     let config = Config { redis_exclusive_links: 2, ..Config::at(server.url(ADMIN)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
@@ -137,7 +137,7 @@ async fn a_failure_to_connect_leaves_the_bound_as_it_is() {
     assert!(keyspace.exclusive(&list).await.is_err_and(|error| error.is_unavailable()));
     clients_max(1000).await;
     let mut second = None;
-    eventually("there is room for a second one", LONGEST, async || {
+    eventually("a second connection opens", LONGEST, async || {
         second = keyspace.exclusive(&list).await.ok();
         second.is_some()
     })

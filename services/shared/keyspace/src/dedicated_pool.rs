@@ -1,0 +1,151 @@
+//! Dedicated pools: connections with one user at a time, in a pool (deadpool-redis) for each node.
+//! Blocking reads would stall a shared connection, and WAIT concerns the writes of its own
+//! connection.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use deadpool_redis::{Connection, Manager, Pool, Status};
+use redis::{
+    Cmd, ConnectionInfo, FromRedisValue, RedisResult, aio::ConnectionLike as _,
+    cluster_routing::Slot,
+};
+use tokio::time::timeout;
+
+use crate::{
+    Error,
+    connection_metrics::{ConnectionGuard, ConnectionMetrics},
+    endpoint::Endpoint,
+    error::TimedOut,
+    lock::lock,
+    primaries,
+    reply::decode,
+    shared_pool::SharedPool,
+};
+
+/// The pools by node address.
+pub(crate) struct DedicatedPools {
+    pools: Mutex<HashMap<String, NodePool>>,
+    size: usize,
+    timeout: Duration,
+    metrics: ConnectionMetrics,
+}
+
+/// The connections to one node.
+struct NodePool {
+    pool: Pool,
+    /// The generation of their TLS certificates.
+    certificates: u64,
+}
+
+impl DedicatedPools {
+    pub(crate) fn new(size: usize, timeout: Duration, metrics: ConnectionMetrics) -> Self {
+        Self { pools: Mutex::default(), size, timeout, metrics }
+    }
+
+    /// Returns a connection to the primary that holds a key.
+    pub(crate) async fn get(&self, shared: &SharedPool, key: &str) -> Result<Exclusive, Error> {
+        let get = async {
+            let endpoint = shared.endpoint();
+            // Read before connecting: otherwise old certificates could pass for reloaded ones.
+            let certificates = endpoint.certificate_generation();
+            let node = match endpoint.primary().await? {
+                Some(node) => node,
+                None => endpoint.node(&primaries::of_slot(shared, Slot::for_key(key)).await?)?,
+            };
+            let address = node.addr().to_string();
+            let connection = self.pool(&address, node, certificates, endpoint)?.get().await;
+            let connection = connection.map_err(|error| {
+                self.remove_unused(&address);
+                Error::unavailable(error)
+            })?;
+            let _guard = self.metrics.count();
+            Ok(Exclusive { connection: Some(connection), _guard })
+        };
+        timeout(self.timeout, get).await.map_err(|_| Error::unavailable(TimedOut(self.timeout)))?
+    }
+
+    fn pool(
+        &self,
+        address: &str,
+        node: ConnectionInfo,
+        certificates: u64,
+        endpoint: &Endpoint,
+    ) -> Result<Pool, Error> {
+        let mut pools = self.pools();
+        // A pool with old certificates is replaced. It ends with its last connection.
+        if let Some(pool) = pools.get(address).filter(|pool| pool.certificates == certificates) {
+            return Ok(pool.pool.clone());
+        }
+        let manager = Manager::new_with_config(node, endpoint.connection_config())?;
+        let pool = Pool::builder(manager).max_size(self.size).build();
+        let pool = pool.map_err(|error| Error::Config(error.into()))?;
+        pools.insert(address.to_owned(), NodePool { pool: pool.clone(), certificates });
+        Ok(pool)
+    }
+
+    // Removes the pool of a node that may be gone. A pool with connections or waiters stays: a new
+    // pool would not count them towards its size.
+    fn remove_unused(&self, address: &str) {
+        let mut pools = self.pools();
+        let is_unused = |status: Status| status.size == 0 && status.waiting == 0;
+        if pools.get(address).is_some_and(|pool| is_unused(pool.pool.status())) {
+            pools.remove(address);
+        }
+    }
+
+    fn pools(&self) -> MutexGuard<'_, HashMap<String, NodePool>> {
+        lock(&self.pools)
+    }
+}
+
+/// A dedicated connection to the primary that held a key at checkout. Returns to its pool when
+/// dropped, and is closed after a failure.
+pub struct Exclusive {
+    connection: Option<Connection>,
+    _guard: ConnectionGuard,
+}
+
+impl Exclusive {
+    /// Sends a command and waits for the reply up to `longest`, which must exceed the BLOCK or
+    /// timeout argument of the command.
+    ///
+    /// The connection is closed after [`Error::Unavailable`], also for a timeout, and when the
+    /// future is dropped. Check out another one then. Loads no function and retries nothing.
+    pub async fn query<T: FromRedisValue>(
+        &mut self,
+        command: &Cmd,
+        longest: Duration,
+    ) -> Result<T, Error> {
+        let mut in_flight = InFlight { connection: &mut self.connection, is_complete: false };
+        let Some(connection) = in_flight.connection else {
+            return Err(Error::unavailable("the dedicated connection is closed"));
+        };
+        let reply = async {
+            let reply: RedisResult<_> = connection.req_packed_command(command).await;
+            decode(reply?)
+        };
+        let reply = timeout(longest, reply).await;
+        let reply = reply.unwrap_or_else(|_| Err(Error::unavailable(TimedOut(longest))));
+        in_flight.is_complete = !reply.as_ref().is_err_and(Error::is_unavailable);
+        reply
+    }
+}
+
+// A command in flight. If its future is dropped, as by a cancelled call, or fails, the connection is
+// removed from the pool: the next user would get the late reply, or reach the wrong node.
+struct InFlight<'a> {
+    connection: &'a mut Option<Connection>,
+    is_complete: bool,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            drop(self.connection.take().map(Connection::take));
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Multiplexed connection to one server: concurrent callers share it, and their commands are
+//! pipelined. Does not reconnect: once closed, it stays closed.
+//!
+//! It belongs to the runtime of one thread. Callers write commands into a shared output buffer and
+//! wake the driver task, which runs after them and sends the buffer in one write.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use bytes::BytesMut;
+use redis::{Cmd, ErrorKind, RedisConnectionInfo, RedisError, RedisResult, Value};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    sync::{Notify, oneshot},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{
+    lock::lock,
+    resp::{Message, Parser, ProtocolError},
+    stream::{Reader, Stream, Writer},
+};
+
+// Holds the replies of a dozen pages. Longer replies grow the buffer.
+const READ_BUFFER_BYTES: usize = 32 * 1024;
+// The output buffer is reused after a write, and shrunk to this size.
+const WRITE_BUFFER_BYTES_KEPT: usize = 64 * 1024;
+
+/// Receives push messages (RESP 3), in their order among the replies.
+pub(crate) type PushHandler = Box<dyn FnMut(Vec<Value>) + Send>;
+
+/// The replies to some commands.
+pub(crate) struct Replies {
+    /// In the order sent. Empty for [`Multiplexed::join_unsent`].
+    pub(crate) values: Vec<Value>,
+    /// The number of push messages before the first reply. An invalidation of a key in the replies
+    /// comes later, possibly between two of them.
+    pub(crate) pushed: u64,
+}
+
+/// A connection. Dropping the last clone closes it.
+#[derive(Clone)]
+pub(crate) struct Multiplexed {
+    shared: Arc<Shared>,
+    _driver: Arc<AbortOnDropHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Wakes the driver task to flush the output buffer.
+    flush: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// Serialised commands that are not sent yet.
+    output: Vec<u8>,
+    /// Requests without all of their replies, in the order sent.
+    in_flight: VecDeque<InFlight>,
+    is_closed: bool,
+}
+
+/// A request in flight. It stays in the queue if its caller is cancelled, to consume its replies.
+struct InFlight {
+    missing: usize,
+    replies: Vec<Value>,
+    /// The number of push messages before the first reply.
+    pushed: u64,
+    sender: oneshot::Sender<Replies>,
+    /// Callers without commands that wait for these replies.
+    joined: Vec<oneshot::Sender<Replies>>,
+}
+
+impl Multiplexed {
+    /// Performs the handshake with RESP 2 on an open transport.
+    pub(crate) async fn open(stream: Stream, settings: &RedisConnectionInfo) -> RedisResult<Self> {
+        let mut commands = Vec::new();
+        if let Some(password) = settings.password() {
+            let mut auth = redis::cmd("AUTH");
+            auth.arg(settings.username()).arg(password);
+            commands.push(auth);
+        }
+        Self::handshake(stream, settings, commands, None).await
+    }
+
+    /// Performs the handshake with RESP 3 and `CLIENT TRACKING`. Redis pushes the invalidation of a
+    /// key read on this connection before any reply that follows the change
+    /// (<https://redis.io/docs/latest/develop/reference/client-side-caching/>).
+    ///
+    /// Rejects a replica, whose invalidations follow the replication and not the write.
+    pub(crate) async fn open_tracking(
+        stream: Stream,
+        settings: &RedisConnectionInfo,
+        on_push: PushHandler,
+    ) -> RedisResult<Self> {
+        let mut hello = redis::cmd("HELLO");
+        hello.arg(3);
+        if let Some(password) = settings.password() {
+            hello.arg("AUTH").arg(settings.username().unwrap_or("default")).arg(password);
+        }
+        let tracking = redis::cmd("CLIENT").arg("TRACKING").arg("ON").take();
+        Self::handshake(stream, settings, vec![hello, tracking], Some(on_push)).await
+    }
+
+    async fn handshake(
+        stream: Stream,
+        settings: &RedisConnectionInfo,
+        mut commands: Vec<Cmd>,
+        on_push: Option<PushHandler>,
+    ) -> RedisResult<Self> {
+        let shared = Arc::new(Shared::default());
+        let driver = tokio::spawn(drive(stream, shared.clone(), on_push));
+        let connection = Self { shared, _driver: Arc::new(AbortOnDropHandle::new(driver)) };
+        if settings.db() != 0 {
+            commands.push(redis::cmd("SELECT").arg(settings.db()).take());
+        }
+        if !commands.is_empty() {
+            let replies = connection.send(commands.iter()).await?;
+            replies.values.into_iter().try_for_each(check_handshake)?;
+        }
+        Ok(connection)
+    }
+
+    /// Returns whether the connection is closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.state().is_closed
+    }
+
+    /// Sends at least one command and returns the replies, which may be error replies.
+    ///
+    /// After an error, the connection is closed, and each command may have run or not.
+    pub(crate) async fn send<'a>(
+        &self,
+        commands: impl ExactSizeIterator<Item = &'a Cmd>,
+    ) -> RedisResult<Replies> {
+        let (sender, replies) = oneshot::channel();
+        {
+            let mut state = self.shared.state();
+            if state.is_closed {
+                return Err(closed());
+            }
+            let missing = commands.len();
+            commands.for_each(|command| command.write_packed_command(&mut state.output));
+            let (replies, joined) = (Vec::with_capacity(missing), Vec::new());
+            state.in_flight.push_back(InFlight { missing, replies, pushed: 0, sender, joined });
+        }
+        self.shared.flush.notify_one();
+        replies.await.map_err(|_closed| closed())
+    }
+
+    /// Waits for the replies to another caller's unsent commands, without returning them. All push
+    /// messages that precede them are handled by then. Returns `None` if no command is unsent.
+    pub(crate) fn join_unsent(&self) -> Option<impl Future<Output = RedisResult<Replies>> + use<>> {
+        let mut state = self.shared.state();
+        if state.output.is_empty() {
+            return None;
+        }
+        let (sender, replies) = oneshot::channel();
+        state.in_flight.back_mut()?.joined.push(sender);
+        Some(async { replies.await.map_err(|_closed| closed()) })
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Takes the output buffer and puts `spare` in its place.
+    fn take_output(&self, mut spare: Vec<u8>) -> Vec<u8> {
+        spare.clear();
+        spare.shrink_to(WRITE_BUFFER_BYTES_KEPT);
+        std::mem::replace(&mut self.state().output, spare)
+    }
+
+    async fn write(&self, mut stream: Writer) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        loop {
+            self.flush.notified().await;
+            bytes = self.take_output(bytes);
+            stream.write_all(&bytes).await?;
+            // TLS may buffer a part.
+            stream.flush().await?;
+        }
+    }
+
+    async fn read(&self, mut stream: Reader, on_push: Option<PushHandler>) -> io::Result<()> {
+        let mut buffer = BytesMut::with_capacity(READ_BUFFER_BYTES);
+        let mut dispatcher = Dispatcher { parser: Parser::default(), on_push, pushed: 0 };
+        loop {
+            buffer.reserve(READ_BUFFER_BYTES / 2);
+            if stream.read_buf(&mut buffer).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            dispatcher
+                .dispatch(&mut buffer, &self.state)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        }
+    }
+}
+
+/// Dispatches messages from Redis to the callers and to the push handler.
+struct Dispatcher {
+    parser: Parser,
+    on_push: Option<PushHandler>,
+    pushed: u64,
+}
+
+impl Dispatcher {
+    /// Dispatches all complete messages of a buffer.
+    fn dispatch(
+        &mut self,
+        buffer: &mut BytesMut,
+        state: &Mutex<State>,
+    ) -> Result<(), ProtocolError> {
+        let mut state = lock(state);
+        while let Some(message) = self.parser.next(buffer)? {
+            match (message, &mut self.on_push) {
+                (Message::Reply(reply), _) => {
+                    state.complete(reply, self.pushed)?;
+                }
+                (Message::Push(message), Some(on_push)) => {
+                    self.pushed += 1;
+                    on_push(message);
+                }
+                (Message::Push(_), None) => return Err(ProtocolError),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Adds a reply to the first request in flight, and completes that request with its last one.
+    fn complete(&mut self, reply: Value, pushed: u64) -> Result<(), ProtocolError> {
+        let request = self.in_flight.front_mut().ok_or(ProtocolError)?;
+        if request.replies.is_empty() {
+            request.pushed = pushed;
+        }
+        request.replies.push(reply);
+        request.missing -= 1;
+        if request.missing == 0
+            && let Some(InFlight { replies: values, pushed, sender, joined, .. }) =
+                self.in_flight.pop_front()
+        {
+            // A cancelled caller has dropped its receiver.
+            for sender in joined {
+                let _ = sender.send(Replies { values: Vec::new(), pushed });
+            }
+            let _ = sender.send(Replies { values, pushed });
+        }
+        Ok(())
+    }
+}
+
+/// Driver task: reads and writes until the connection fails, then drops the requests in flight,
+/// which ends them with an error.
+async fn drive(stream: Stream, shared: Arc<Shared>, on_push: Option<PushHandler>) {
+    let (reader, writer) = stream.split();
+    let error = tokio::select! {
+        ended = shared.read(reader, on_push) => ended.err(),
+        ended = shared.write(writer) => ended.err(),
+    };
+    tracing::debug!(error = error.map(tracing::field::display), "redis connection closed");
+    let mut state = shared.state();
+    state.is_closed = true;
+    state.in_flight.clear();
+}
+
+/// Checks a reply of the handshake. An error reply becomes a failure to connect, which callers must
+/// not take for the reply to a command of theirs.
+fn check_handshake(reply: Value) -> RedisResult<()> {
+    let rejected = |error: RedisError| -> RedisError {
+        let text = "redis rejected the handshake";
+        (ErrorKind::AuthenticationFailed, text, error.to_string()).into()
+    };
+    let reply = reply.extract_error().map_err(rejected)?;
+    match role(&reply) {
+        None | Some(b"master") => Ok(()),
+        Some(_) => Err((ErrorKind::Client, "client tracking needs a primary").into()),
+    }
+}
+
+/// Returns the role in a reply to HELLO; `None` for another reply.
+fn role(reply: &Value) -> Option<&[u8]> {
+    let Value::Array(values) = reply else { return None };
+    values.chunks_exact(2).find_map(|pair| match pair {
+        [Value::BulkString(name), Value::BulkString(role)] if name == b"role" => Some(&**role),
+        _ => None,
+    })
+}
+
+fn closed() -> RedisError {
+    io::Error::from(io::ErrorKind::BrokenPipe).into()
+}

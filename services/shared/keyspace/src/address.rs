@@ -16,7 +16,7 @@ pub(crate) enum Topology {
 }
 
 /// A host (name, IPv4, or IPv6 without brackets) and a port.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Node {
     pub(crate) host: String,
     pub(crate) port: u16,

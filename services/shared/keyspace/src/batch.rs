@@ -8,7 +8,10 @@ use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
 
 use crate::{
-    Call, Error, library::VersionedLibrary, reply::is_generic_error, shared_pool::SharedPool,
+    Call, Error,
+    library::VersionedLibrary,
+    reply::is_generic_error,
+    shared_pool::{Routed, SharedPool},
 };
 
 // Commands in a pipeline: enough to amortise a round trip, few enough to take milliseconds.
@@ -37,12 +40,12 @@ enum Request {
 }
 
 impl Item {
-    fn command(&self, library: &VersionedLibrary) -> (Partition, Cow<'_, Cmd>) {
+    fn command(&self, library: &VersionedLibrary) -> Routed<'_> {
         let command = match &self.request {
             Request::Query(command) => Cow::Borrowed(command),
             Request::Call(call) => Cow::Owned(call.command(library)),
         };
-        (self.partition, command)
+        (Some(self.partition), command)
     }
 }
 
@@ -118,7 +121,8 @@ async fn send_pipeline(
 ) -> Result<Vec<Value>, Error> {
     // Cannot fail: the semaphore is never closed, and has more permits than a pipeline commands.
     let _permits = permits.acquire_many(items.len() as u32).await;
-    let replies = pool.commands(items.iter().map(|item| item.command(library)).collect()).await?;
+    let commands: Vec<_> = items.iter().map(|item| item.command(library)).collect();
+    let replies = pool.commands(&commands).await?;
     if replies.len() == items.len() {
         Ok(replies)
     } else {

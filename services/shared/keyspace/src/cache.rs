@@ -31,12 +31,12 @@ pub use self::kind::{Id, Kind};
 use crate::{
     Batch, Error, Keyspace,
     cache_metrics::CacheMetrics,
-    connection_metrics::ConnectionMetrics,
+    connection_metrics::{ConnectionGuard, ConnectionMetrics},
     error::TimedOut,
     lock::lock,
     multiplexed::{Multiplexed, Replies},
     reply::check,
-    shared_pool::{Health, SharedPool},
+    shared_pool::SharedPool,
 };
 
 // Minimum interval between a failed or closed tracked connection and the next attempt.
@@ -78,10 +78,7 @@ enum Tracking<I, T> {
 struct TrackedConnection<I, T> {
     connection: Multiplexed,
     entries: Arc<Mutex<Entries<I, T>>>,
-    // A single timeout must not discard the cache: rereading all of it would load a slow Redis more.
-    health: Health,
-    /// The time of the last recorded failure.
-    failed_at: Mutex<Option<Instant>>,
+    _guard: ConnectionGuard,
     /// The number of pool resets when this connection was made.
     resets: u64,
 }
@@ -208,7 +205,6 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
         };
         let Some(replies) = replies else { return Ok(None) };
         self.metrics.record_lookups(ids.len(), misses.len());
-        tracked.health.record_success();
         let mut fresh = Vec::with_capacity(misses.len());
         for (id, reply) in misses.into_iter().zip(replies.values) {
             fresh.push((id, self.decode(id, reply)?));
@@ -224,10 +220,9 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
             commands.push(redis::cmd("PING"));
         }
         let round_trip = self.pool.round_trip_metrics().begin(commands.iter());
-        let sent_at = Instant::now();
         let replies = self.with_timeout(tracked.connection.send(commands.iter())).await;
         round_trip.end(replies.as_ref().map(|replies| &*replies.values));
-        replies.inspect_err(|_| tracked.record_failure(sent_at)).ok()
+        replies.ok()
     }
 
     async fn with_timeout(
@@ -275,9 +270,8 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
         let invalidated = entries.clone();
         let on_push = Box::new(move |message: Vec<Value>| lock(&invalidated).invalidate(&message));
         let connect = self.pool.endpoint().connect_tracking(on_push);
-        let (connection, guard) = self.connection_metrics.measure(connect).await?;
-        let (health, failed_at) = (Health::new(guard), Mutex::default());
-        Ok(TrackedConnection { connection, entries, health, failed_at, resets })
+        let (connection, _guard) = self.connection_metrics.measure(connect).await?;
+        Ok(TrackedConnection { connection, entries, _guard, resets })
     }
 
     /// Drops a failed connection and its cache, unless it was replaced already.
@@ -295,21 +289,11 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
 
 impl<I, T> TrackedConnection<I, T> {
     fn is_healthy(&self, pool: &SharedPool) -> bool {
-        !self.connection.is_closed() && !self.health.is_broken() && self.resets == pool.resets()
+        !self.connection.is_closed() && self.resets == pool.resets()
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries<I, T>> {
         lock(&self.entries)
-    }
-
-    /// Records that commands sent at `sent_at` had no reply in time. Concurrent timeouts count as
-    /// one failure. A closed connection needs no record.
-    fn record_failure(&self, sent_at: Instant) {
-        let mut failed_at = lock(&self.failed_at);
-        if failed_at.is_none_or(|at| sent_at > at) {
-            *failed_at = Some(Instant::now());
-            self.health.record_failure();
-        }
     }
 }
 

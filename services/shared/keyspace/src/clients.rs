@@ -158,8 +158,9 @@ impl Clients {
             .max_retry_wait(CLUSTER_RETRY_WAIT_MAX_MS)
             // For one node: a part of the timeout, so that time remains to try another node.
             .connection_timeout(self.timeout / 4)
-            .response_timeout(self.timeout / 2)
-            // The shared pool bounds the whole request.
+            // The shared pool bounds the whole request, and thereby ends it first: after a timeout of
+            // its own, the library would repeat a command that may still run.
+            .response_timeout(self.timeout)
             .overall_response_timeout(None)
             .tcp_settings(tcp_settings());
         if let (Some(certificates), true) = (&self.certificates, self.tls.is_some()) {

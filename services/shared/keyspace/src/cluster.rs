@@ -1,65 +1,359 @@
-//! Cluster connection: the cluster client of the library, which routes commands to primaries and
-//! follows redirections and failovers.
+//! Cluster: a pool of connections to each primary, the slot map, and the client library for
+//! redirections.
+//!
+//! A command goes to the primary of its partition. The commands of a batch with the same primary go
+//! out in one write. If a primary redirects a command (MOVED, ASK) or rejects it while its slot
+//! migrates (TRYAGAIN), the library sends it again.
+//!
+//! The slot map is read again in the background after MOVED, and after a primary did not reply. The
+//! pools of the other primaries stay as they are, so that a failed primary delays no calls to them.
 
-use std::borrow::Cow;
-
-use futures::future::try_join_all;
-use microblog_domain::Partition;
-use redis::{
-    Cmd, Pipeline, RedisResult, Value, aio::ConnectionLike as _, cluster_async::ClusterConnection,
-    cluster_routing::RoutingInfo,
+use std::{
+    iter::once,
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
 };
 
-use crate::route::{Route, to_partition};
+use futures::future::{join_all, try_join_all};
+use microblog_domain::Partition;
+use opentelemetry::{KeyValue, global, metrics::BoundCounter};
+use redis::{
+    RedisResult, Value,
+    aio::ConnectionLike as _,
+    cluster_async::ClusterConnection,
+    cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
+};
+use tokio::{
+    sync::{Mutex as AsyncMutex, Notify},
+    time::{Instant, sleep, timeout, timeout_at},
+};
+use tokio_util::task::AbortOnDropHandle;
 
-/// A connection to a cluster. The futures of the library are boxed, because they are large.
+use crate::{
+    Error,
+    address::Node,
+    connection_metrics::{ConnectionGuard, ConnectionMetrics},
+    error::TimedOut,
+    lock::lock,
+    reply::check,
+    route::to_partition,
+    server_pool::{ServerPool, ServerPoolOptions},
+    shared_pool::Routed,
+    slots::{self, SlotRange},
+};
+
+/// Minimum interval between two readings of the slot map in the background: a failover takes
+/// seconds, and a migration of many slots causes a MOVED at each.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The connections to a cluster. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Cluster {
-    library: ClusterConnection,
+    shared: Arc<Shared>,
+    /// Reads the slot map again when it is stale.
+    refresher: Arc<OnceLock<AbortOnDropHandle<()>>>,
+}
+
+struct Shared {
+    options: ServerPoolOptions,
+    /// `None` until it was read.
+    slot_map: Mutex<Option<Arc<SlotMap>>>,
+    stale: Notify,
+    /// Held while the slot map is read.
+    refreshing: AsyncMutex<()>,
+    library: AsyncMutex<Option<Library>>,
+    library_metrics: ConnectionMetrics,
+    redirections: BoundCounter<u64>,
+}
+
+/// The primaries of a cluster, and their partitions.
+#[derive(Default)]
+struct SlotMap {
+    primaries: Vec<(Node, ServerPool)>,
+    /// The index in `primaries` by partition; `None` if the slot has no primary.
+    primary_of: Vec<Option<usize>>,
+    /// Whether every slot has a primary.
+    is_complete: bool,
+}
+
+/// The cluster client of the library.
+#[derive(Clone)]
+struct Library {
+    connection: ClusterConnection,
+    /// The generation of its TLS certificates. The library reconnects with those that it was made
+    /// with.
+    certificates: u64,
+    _guard: Arc<ConnectionGuard>,
 }
 
 impl Cluster {
-    pub(crate) fn new(library: ClusterConnection) -> Self {
-        Self { library }
+    /// Does not connect.
+    pub(crate) fn new(options: ServerPoolOptions, keyspace: &'static str) -> Self {
+        let redirections = global::meter("microblog-keyspace")
+            .u64_counter("microblog.redis.redirections")
+            .with_unit("{command}")
+            .with_description("Commands that the cluster client of the library sent (again)")
+            .build();
+        let shared = Shared {
+            options,
+            slot_map: Mutex::default(),
+            stale: Notify::new(),
+            refreshing: AsyncMutex::default(),
+            library: AsyncMutex::default(),
+            library_metrics: ConnectionMetrics::new(keyspace, "library"),
+            redirections: redirections.bind(&[KeyValue::new("microblog.keyspace", keyspace)]),
+        };
+        Self { shared: Arc::new(shared), refresher: Arc::default() }
     }
 
-    /// Sends one command and returns its reply, which may be an error reply.
-    pub(crate) async fn command(&self, command: &Cmd, route: &Route) -> RedisResult<Value> {
-        let mut library = self.library.clone();
-        match route.for_library() {
-            Some(route) => {
-                let route = RoutingInfo::SingleNode(route);
-                Box::pin(library.route_command(command.clone(), route)).await
-            }
-            None => Box::pin(library.req_packed_command(command)).await,
+    /// Reads the slot map, and returns the pools of all primaries, or an error while a slot has
+    /// none.
+    pub(crate) async fn primaries(&self) -> Result<Vec<ServerPool>, Error> {
+        let slot_map = Box::pin(self.shared.refresh()).await?;
+        if !slot_map.is_complete {
+            return Err(Error::unavailable("the cluster has slots without a primary"));
         }
+        Ok(slot_map.primaries.iter().map(|(_, primary)| primary.clone()).collect())
     }
 
-    /// Sends commands, as one pipeline for each partition, and returns their replies in the same
-    /// order, which may be error replies.
-    pub(crate) async fn commands(
+    /// Returns the primary of a partition.
+    pub(crate) async fn primary_of(&self, partition: Partition) -> Result<Node, Error> {
+        let slot_map = self.slot_map(Instant::now() + self.shared.options.timeout).await?;
+        let index = self.index(&slot_map, partition)?;
+        Ok(slot_map.primaries[index].0.clone())
+    }
+
+    /// Has the slot map read again in the background.
+    pub(crate) fn mark_stale(&self) {
+        self.shared.stale.notify_one();
+    }
+
+    /// Sends commands and returns their replies in the same order, which may be error replies.
+    pub(crate) async fn send(
         &self,
-        commands: &[(Partition, Cow<'_, Cmd>)],
-    ) -> RedisResult<Vec<Value>> {
-        let mut order: Vec<usize> = (0..commands.len()).collect();
-        order.sort_by_key(|&index| commands[index].0);
-        let is_same_partition = |a: &usize, b: &usize| commands[*a].0 == commands[*b].0;
-        let sent = order.chunk_by(is_same_partition).map(async |indices| {
-            let mut pipeline = Pipeline::with_capacity(indices.len());
-            for &index in indices {
-                pipeline.add_command(Cmd::clone(&commands[index].1));
+        commands: &[Routed<'_>],
+        deadline: Instant,
+    ) -> Result<Vec<Value>, Error> {
+        let slot_map = self.slot_map(deadline).await?;
+        let (mut routed, mut rest) = (Vec::with_capacity(commands.len()), Vec::new());
+        for (index, (partition, _)) in commands.iter().enumerate() {
+            match partition {
+                Some(partition) => routed.push((self.index(&slot_map, *partition)?, index)),
+                None => rest.push(index),
             }
-            let route = to_partition(commands[indices[0]].0);
-            let mut library = self.library.clone();
-            let replies = Box::pin(library.route_pipeline(pipeline, 0, indices.len(), route));
-            RedisResult::Ok((indices, replies.await?))
+        }
+        // Stable: the commands to one primary keep their order.
+        routed.sort_by_key(|&(primary, _)| primary);
+        let sent = routed.chunk_by(|a, b| a.0 == b.0).map(async |group| {
+            let (_, primary) = &slot_map.primaries[group[0].0];
+            let commands = group.iter().map(|&(_, index)| &*commands[index].1);
+            let mut unanswered = Unanswered(Some(&self.shared.stale));
+            let replies = primary.send(commands, deadline).await?;
+            unanswered.0 = None;
+            Ok::<_, Error>((group, replies))
         });
         let mut all = vec![Value::Nil; commands.len()];
-        for (indices, replies) in try_join_all(sent).await? {
-            for (&index, reply) in indices.iter().zip(replies) {
+        for (group, replies) in try_join_all(sent).await? {
+            for (&(_, index), reply) in group.iter().zip(replies) {
+                if self.is_redirected(&reply) {
+                    rest.push(index);
+                } else {
+                    all[index] = reply;
+                }
+            }
+        }
+        if !rest.is_empty() {
+            let sent = Box::pin(self.shared.send_by_library(commands, rest));
+            let replies = timeout_at(deadline, sent).await;
+            let timed_out = |_| Error::unavailable(TimedOut(self.shared.options.timeout));
+            for (index, reply) in replies.map_err(timed_out)?? {
                 all[index] = reply;
             }
         }
         Ok(all)
+    }
+
+    /// Returns whether the library is to send the command again. It follows MOVED and ASK, and
+    /// waits before it repeats TRYAGAIN.
+    fn is_redirected(&self, reply: &Value) -> bool {
+        let Value::ServerError(error) = reply else { return false };
+        if error.code() == "MOVED" {
+            self.mark_stale();
+        }
+        matches!(error.code(), "MOVED" | "ASK" | "TRYAGAIN")
+    }
+
+    fn index(&self, slot_map: &SlotMap, partition: Partition) -> Result<usize, Error> {
+        slot_map.primary_of[usize::from(partition.number())].ok_or_else(|| {
+            self.mark_stale();
+            Error::unavailable("the slot has no primary")
+        })
+    }
+
+    /// Returns the slot map, and reads it if that was not done yet.
+    async fn slot_map(&self, deadline: Instant) -> Result<Arc<SlotMap>, Error> {
+        if let Some(slot_map) = &*lock(&self.shared.slot_map) {
+            return Ok(slot_map.clone());
+        }
+        self.refresher.get_or_init(|| {
+            AbortOnDropHandle::new(tokio::spawn(refresh_when_stale(self.shared.clone())))
+        });
+        let read = timeout_at(deadline, Box::pin(self.shared.read_once())).await;
+        read.unwrap_or_else(|_| Err(Error::unavailable(TimedOut(self.shared.options.timeout))))
+    }
+}
+
+/// Marks the slot map stale when dropped, also with the future of a cancelled call.
+struct Unanswered<'a>(Option<&'a Notify>);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if let Some(stale) = self.0 {
+            stale.notify_one();
+        }
+    }
+}
+
+async fn refresh_when_stale(shared: Arc<Shared>) {
+    loop {
+        shared.stale.notified().await;
+        if let Err(error) = shared.refresh().await {
+            let error = &error as &dyn std::error::Error;
+            tracing::debug!(error, "slot map unavailable");
+        }
+        sleep(REFRESH_INTERVAL).await;
+    }
+}
+
+impl Shared {
+    /// Reads the slot map unless it was read already.
+    async fn read_once(&self) -> Result<Arc<SlotMap>, Error> {
+        let _guard = self.refreshing.lock().await;
+        let current = lock(&self.slot_map).clone();
+        match current {
+            Some(slot_map) => Ok(slot_map),
+            None => self.read().await,
+        }
+    }
+
+    /// Reads the slot map.
+    async fn refresh(&self) -> Result<Arc<SlotMap>, Error> {
+        let _guard = self.refreshing.lock().await;
+        self.read().await
+    }
+
+    /// Asks all known primaries, and takes the most frequent reply: after a failover, the nodes
+    /// disagree for a while. Asks by the library if none replies.
+    async fn read(&self) -> Result<Arc<SlotMap>, Error> {
+        let known = lock(&self.slot_map).clone().unwrap_or_default();
+        let replies = join_all(known.primaries.iter().map(|(_, primary)| self.ask(primary))).await;
+        let replies: Vec<_> = replies.into_iter().flatten().collect();
+        let votes = |reply: &&Vec<SlotRange>| replies.iter().filter(|other| other == reply).count();
+        let ranges = match replies.iter().max_by_key(votes) {
+            Some(ranges) => ranges.clone(),
+            None => self.ask_library().await?,
+        };
+        let slot_map = Arc::new(self.slot_map(&known, &ranges)?);
+        let is_same = |a: &SlotMap, b: &SlotMap| {
+            a.primaries.iter().map(|(node, _)| node).eq(b.primaries.iter().map(|(node, _)| node))
+        };
+        if !is_same(&known, &slot_map) {
+            // After a failover, the library reaches the new primary as the replica that it was, does
+            // not notice the failover, and returns to the old primary once that is up again.
+            *self.library.lock().await = None;
+        }
+        *lock(&self.slot_map) = Some(slot_map.clone());
+        Ok(slot_map)
+    }
+
+    async fn ask(&self, primary: &ServerPool) -> Result<Vec<SlotRange>, Error> {
+        // A part of the timeout: a frozen primary must not delay the slot map for longer.
+        let deadline = Instant::now() + self.options.timeout / 4;
+        let replies = primary.send(once(&slots::command()), deadline).await?;
+        let reply = replies.into_iter().next().unwrap_or(Value::Nil);
+        slots::parse(check(reply)?)
+    }
+
+    async fn ask_library(&self) -> Result<Vec<SlotRange>, Error> {
+        let limit = self.options.timeout;
+        let ask = async {
+            let route = RoutingInfo::SingleNode(SingleNodeRoutingInfo::RandomPrimary);
+            let mut library = self.library().await?.connection;
+            self.judge(library.route_command(slots::command(), route).await).await
+        };
+        let reply = timeout(limit, ask).await;
+        slots::parse(check(reply.map_err(|_| Error::unavailable(TimedOut(limit)))??)?)
+    }
+
+    /// Returns the slot map, with the pools of known primaries.
+    fn slot_map(&self, known: &SlotMap, ranges: &[SlotRange]) -> Result<SlotMap, Error> {
+        let mut nodes: Vec<&Node> = ranges.iter().map(|range| &range.primary).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let pool = |node: &Node| match known.primaries.iter().find(|(known, _)| known == node) {
+            Some(primary) => Ok(primary.clone()),
+            None => Ok((node.clone(), self.options.pool(Some(node.clone()))?)),
+        };
+        let primaries = nodes.iter().map(|&node| pool(node)).collect::<Result<_, Error>>()?;
+        let primary_of = Partition::all().map(|partition| {
+            let range = slots::find(ranges, slots::slot_of(partition))?;
+            nodes.binary_search(&&range.primary).ok()
+        });
+        let is_complete = slots::are_complete(ranges);
+        Ok(SlotMap { primaries, primary_of: primary_of.collect(), is_complete })
+    }
+
+    /// Sends commands by the library, those of a partition one after the other: in a pipeline, the
+    /// library would send ASKING for the first one only.
+    async fn send_by_library(
+        &self,
+        commands: &[Routed<'_>],
+        mut indices: Vec<usize>,
+    ) -> Result<Vec<(usize, Value)>, Error> {
+        self.redirections.add(indices.len() as u64);
+        let library = self.library().await?;
+        indices.sort_by_key(|&index| (commands[index].0, index));
+        let is_same_partition = |a: &usize, b: &usize| commands[*a].0 == commands[*b].0;
+        let sent = indices.chunk_by(is_same_partition).map(async |indices| {
+            let mut connection = library.connection.clone();
+            let mut replies = Vec::with_capacity(indices.len());
+            for &index in indices {
+                let (partition, command) = &commands[index];
+                let reply = match partition {
+                    Some(partition) => {
+                        let route = RoutingInfo::SingleNode(to_partition(*partition));
+                        connection.route_command(command.clone().into_owned(), route).await
+                    }
+                    None => connection.req_packed_command(command).await,
+                };
+                replies.push((index, self.judge(reply).await?));
+            }
+            Ok::<_, Error>(replies)
+        });
+        Ok(try_join_all(sent).await?.into_iter().flatten().collect())
+    }
+
+    /// Returns the cluster client of the library, and connects if there is none.
+    async fn library(&self) -> Result<Library, Error> {
+        let endpoint = &self.options.endpoint;
+        let certificates = endpoint.certificate_generation();
+        let mut library = self.library.lock().await;
+        if let Some(library) = &*library
+            && library.certificates == certificates
+        {
+            return Ok(library.clone());
+        }
+        let (connection, guard) = self.library_metrics.measure(endpoint.cluster_client()).await?;
+        let connected = Library { connection, certificates, _guard: Arc::new(guard) };
+        *library = Some(connected.clone());
+        Ok(connected)
+    }
+
+    /// Drops the library's client if its connections failed.
+    async fn judge(&self, reply: RedisResult<Value>) -> Result<Value, Error> {
+        if reply.as_ref().is_err_and(|error| error.code().is_none()) {
+            *self.library.lock().await = None;
+        }
+        Ok(reply?)
     }
 }

@@ -31,8 +31,9 @@ pub struct Config {
     )]
     pub redis_url: String,
 
-    /// Connections of the shared pool, for ordinary commands, per worker thread. Concurrent commands
-    /// are pipelined on each of them: more connections mean more reads and writes for Redis.
+    /// Connections of the shared pool, for ordinary commands, per worker thread (and per primary of a
+    /// cluster). Concurrent commands are pipelined on each of them: more connections mean more reads
+    /// and writes for Redis.
     #[arg(long, env = "MICROBLOG_REDIS_LINKS", default_value_t = 1, value_parser = positive)]
     pub redis_links: usize,
 
@@ -45,9 +46,9 @@ pub struct Config {
     )]
     pub redis_exclusive_links: usize,
 
-    /// Timeout of a reply of Redis, in milliseconds. The timeout to connect is half of it, or a
-    /// quarter for a cluster node. A timeout is UNAVAILABLE and is not retried, to spare a slow
-    /// Redis. The default outlasts lost packets, a fork of Redis and a busy machine, and leaves room
+    /// Timeout of a reply of Redis, in milliseconds, and of connecting. A timeout is UNAVAILABLE and
+    /// is not retried: the command may still run. A connection on which Redis sends nothing for this
+    /// time, while commands are in flight, is closed. The default outlasts lost packets, a fork of Redis and a busy machine, and leaves room
     /// for two more steps of a call within the ten seconds of --default-timeout-ms.
     #[arg(
         long,

@@ -9,10 +9,7 @@ use std::{
 };
 
 use deadpool_redis::{Connection, Manager, Pool, Status};
-use redis::{
-    Cmd, ConnectionInfo, FromRedisValue, RedisResult, aio::ConnectionLike as _,
-    cluster_routing::Slot,
-};
+use redis::{Cmd, ConnectionInfo, FromRedisValue, RedisResult, aio::ConnectionLike as _};
 use tokio::time::timeout;
 
 use crate::{
@@ -21,7 +18,6 @@ use crate::{
     endpoint::Endpoint,
     error::TimedOut,
     lock::lock,
-    primaries,
     reply::decode,
     shared_pool::SharedPool,
 };
@@ -52,18 +48,16 @@ impl DedicatedPools {
             let endpoint = shared.endpoint();
             // Read before connecting: otherwise old certificates could pass for reloaded ones.
             let certificates = endpoint.certificate_generation();
-            let node = match endpoint.primary().await? {
-                Some(node) => node,
-                None => endpoint.node(&primaries::of_slot(shared, Slot::for_key(key)).await?)?,
-            };
+            let node = shared.server_of(key).await?;
             let address = node.addr().to_string();
             let connection = self.pool(&address, node, certificates, endpoint)?.get().await;
             let connection = connection.map_err(|error| {
                 self.remove_unused(&address);
+                shared.report_failure();
                 Error::unavailable(error)
             })?;
             let _guard = self.metrics.count();
-            Ok(Exclusive { connection: Some(connection), _guard })
+            Ok(Exclusive { connection: Some(connection), shared: shared.clone(), _guard })
         };
         timeout(self.timeout, get).await.map_err(|_| Error::unavailable(TimedOut(self.timeout)))?
     }
@@ -106,6 +100,7 @@ impl DedicatedPools {
 /// dropped, and is closed after a failure.
 pub struct Exclusive {
     connection: Option<Connection>,
+    shared: SharedPool,
     _guard: ConnectionGuard,
 }
 
@@ -120,7 +115,8 @@ impl Exclusive {
         command: &Cmd,
         longest: Duration,
     ) -> Result<T, Error> {
-        let mut in_flight = InFlight { connection: &mut self.connection, is_complete: false };
+        let (connection, shared) = (&mut self.connection, &self.shared);
+        let mut in_flight = InFlight { connection, shared, is_complete: false };
         let Some(connection) = in_flight.connection else {
             return Err(Error::unavailable("the dedicated connection is closed"));
         };
@@ -139,6 +135,7 @@ impl Exclusive {
 // removed from the pool: the next user would get the late reply, or reach the wrong node.
 struct InFlight<'a> {
     connection: &'a mut Option<Connection>,
+    shared: &'a SharedPool,
     is_complete: bool,
 }
 
@@ -146,6 +143,7 @@ impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         if !self.is_complete {
             drop(self.connection.take().map(Connection::take));
+            self.shared.report_failure();
         }
     }
 }

@@ -7,7 +7,7 @@ use futures::{
 use microblog_files::HotReload;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError,
-    RedisResult, aio::MultiplexedConnection,
+    RedisResult, aio::MultiplexedConnection, cluster_async::ClusterConnection,
 };
 
 use crate::{
@@ -15,8 +15,6 @@ use crate::{
     address::{Address, Credentials, Node, Topology},
     certificates::Paths,
     clients::{ClientOptions, Kind},
-    cluster::Cluster,
-    connection::Connection,
     multiplexed::{Multiplexed, PushHandler},
     round_trip_metrics::ServerAddress,
     stream::Stream,
@@ -53,14 +51,6 @@ impl Endpoint {
         self.clients.loader()
     }
 
-    /// Returns whether a connection of `generation` would use outdated certificates. The cluster
-    /// client of the library reconnects by itself, with the certificates that it was made with.
-    pub(crate) fn has_outdated_certificates(&self, generation: u64) -> bool {
-        self.options().files.is_some()
-            && self.is_cluster()
-            && self.certificate_generation() != generation
-    }
-
     /// Returns the generation of the certificates, which changes when they are reloaded.
     pub(crate) fn certificate_generation(&self) -> u64 {
         self.clients.generation()
@@ -75,25 +65,34 @@ impl Endpoint {
         &self.server
     }
 
-    /// Makes a shared connection. Ends within the timeout.
-    pub(crate) fn connect(&self) -> BoxFuture<'_, RedisResult<Connection>> {
-        let connect = async {
-            match self.primary().await? {
-                Some(node) => self.open(&node, None).await.map(Connection::Server),
-                None => Ok(Connection::Cluster(Box::new(self.cluster().await?))),
-            }
+    /// Makes a multiplexed connection to a cluster node; without a node, to the single server or to
+    /// the primary that the Sentinels report. Ends within the timeout.
+    pub(crate) fn connect<'a>(
+        &'a self,
+        node: Option<&'a Node>,
+    ) -> BoxFuture<'a, RedisResult<Multiplexed>> {
+        let connect = async move {
+            let server = match node {
+                Some(node) => self.node(node)?,
+                None => self.primary().await?,
+            };
+            self.open(&server, None).await
         };
         // Boxed: with a TLS handshake in it, its type is too deep for the compiler.
         self.with_timeout(connect).boxed()
     }
 
-    async fn cluster(&self) -> RedisResult<Cluster> {
-        match &self.clients.current().kind {
-            Kind::Cluster(client) => client.get_async_connection().await.map(Cluster::new),
-            Kind::Single(_) | Kind::Sentinel { .. } => {
-                Err((ErrorKind::InvalidClientConfig, "not a cluster").into())
+    /// Makes a cluster client of the library. Ends within the timeout.
+    pub(crate) fn cluster_client(&self) -> BoxFuture<'_, RedisResult<ClusterConnection>> {
+        let connect = async {
+            match &self.clients.current().kind {
+                Kind::Cluster(client) => client.get_async_connection().await,
+                Kind::Single(_) | Kind::Sentinel { .. } => {
+                    Err((ErrorKind::InvalidClientConfig, "not a cluster").into())
+                }
             }
-        }
+        };
+        self.with_timeout(connect).boxed()
     }
 
     /// Returns whether client tracking is supported: not on a cluster.
@@ -107,14 +106,7 @@ impl Endpoint {
         &self,
         on_push: PushHandler,
     ) -> BoxFuture<'_, RedisResult<Multiplexed>> {
-        let connect = async move {
-            match self.primary().await? {
-                Some(node) => self.open(&node, Some(on_push)).await,
-                None => {
-                    Err((ErrorKind::Client, "client tracking is not supported on a cluster").into())
-                }
-            }
-        };
+        let connect = async move { self.open(&self.primary().await?, Some(on_push)).await };
         self.with_timeout(connect).boxed()
     }
 
@@ -131,10 +123,11 @@ impl Endpoint {
             _ => return Err((ErrorKind::InvalidClientConfig, "not a TCP address").into()),
         };
         let stream = Stream::connect(host, port, tls).await?;
+        let (settings, silence_max) = (node.redis_settings(), self.options().timeout);
         match on_push {
-            None => Multiplexed::open(stream, node.redis_settings()).await,
+            None => Multiplexed::open(stream, settings, silence_max).await,
             Some(on_push) => {
-                Multiplexed::open_tracking(stream, node.redis_settings(), on_push).await
+                Multiplexed::open_tracking(stream, settings, silence_max, on_push).await
             }
         }
     }
@@ -149,16 +142,17 @@ impl Endpoint {
         }
     }
 
-    /// Returns the single server, or the primary that the Sentinels report; `None` for a cluster.
-    pub(crate) async fn primary(&self) -> RedisResult<Option<ConnectionInfo>> {
+    /// Returns the single server, or the primary that the Sentinels report.
+    pub(crate) async fn primary(&self) -> RedisResult<ConnectionInfo> {
         let clients = self.clients.current();
         match &clients.kind {
-            Kind::Single(client) => Ok(Some(client.get_connection_info().clone())),
+            Kind::Single(client) => Ok(client.get_connection_info().clone()),
             Kind::Sentinel { sentinels, master } => {
-                let node = self.master(sentinels, master).await?;
-                self.node(&node).map(Some)
+                self.node(&self.master(sentinels, master).await?)
             }
-            Kind::Cluster(_) => Ok(None),
+            Kind::Cluster(_) => {
+                Err((ErrorKind::InvalidClientConfig, "a cluster has several primaries").into())
+            }
         }
     }
 

@@ -16,10 +16,10 @@ use crate::{
     endpoint::Endpoint,
     error::TimedOut,
     library::VersionedLibrary,
-    page, primaries,
+    page,
     reply::{check, decode, is_generic_error},
     round_trip_metrics::RoundTripMetrics,
-    route::Route,
+    route::{partition_of, partition_of_command},
     shared_pool::SharedPool,
 };
 
@@ -81,8 +81,8 @@ impl Keyspace {
     where
         T: FromRedisValue + Send + 'a,
     {
-        let route = Route::of_command(&command);
-        Box::pin(async move { decode(self.inner.shared.command(command, route).await?) })
+        let partition = partition_of_command(&command);
+        Box::pin(async move { decode(self.inner.shared.command(command, partition).await?) })
     }
 
     /// Calls a function in one round trip.
@@ -140,22 +140,22 @@ impl Inner {
         self.shared.warm_up().await?;
         self.load().await?;
         if self.shared.is_cluster() {
-            primaries::check_cluster_state(&self.shared).await
+            self.check_cluster_state().await
         } else {
             self.check_role().await
         }
     }
 
     async fn call(&self, call: Call) -> Result<Value, Error> {
-        let route = || call.first_key().map_or(Route::Any, Route::of_key);
+        let partition = call.first_key().and_then(partition_of);
         let load_count = self.load_count.load(Ordering::Acquire);
-        let reply = self.shared.command(call.command(&self.library), route()).await?;
+        let reply = self.shared.command(call.command(&self.library), partition).await?;
         if !is_generic_error(&reply) {
             return Ok(reply);
         }
         // Boxed, like all rare paths: they would enlarge the future of the common one.
         Box::pin(self.load_once(load_count)).await?;
-        self.shared.command(call.command(&self.library), route()).await
+        self.shared.command(call.command(&self.library), partition).await
     }
 
     async fn send(&self, batch: Batch) -> Result<Vec<Value>, Error> {
@@ -194,7 +194,7 @@ impl Inner {
     // Checks that the server is a primary. A replica replies and has the library, but rejects every
     // write.
     async fn check_role(&self) -> Result<(), Error> {
-        let reply = check(self.shared.command(redis::cmd("ROLE"), Route::Any).await?);
+        let reply = check(self.shared.command(redis::cmd("ROLE"), None).await?);
         let role = match reply {
             // A Redis user from an older deployment lacks ROLE. A write detects a replica too.
             Err(Error::Refused { code, .. }) if code == "NOPERM" => return Ok(()),
@@ -213,13 +213,24 @@ impl Inner {
         }
     }
 
+    // Checks that every primary reports `cluster_state:ok`. Otherwise it rejects commands with keys.
+    async fn check_cluster_state(&self) -> Result<(), Error> {
+        for reply in self.shared.send_to_all(redis::cmd("CLUSTER").arg("INFO")).await? {
+            let info: String = decode(reply)?;
+            if !info.lines().any(|line| line == "cluster_state:ok") {
+                return Err(Error::unavailable("a primary reports another cluster_state than ok"));
+            }
+        }
+        Ok(())
+    }
+
     async fn load(&self) -> Result<(), Error> {
         if self.is_loaded().await? {
             return Ok(());
         }
         let mut load = redis::cmd("FUNCTION");
         load.arg("LOAD").arg(&self.library.code);
-        let replies = primaries::send_to_all(&self.shared, &load).await?;
+        let replies = self.shared.send_to_all(&load).await?;
         tracing::info!(
             library = self.library.name,
             nodes = replies.len(),
@@ -238,7 +249,7 @@ impl Inner {
     async fn is_loaded(&self) -> Result<bool, Error> {
         let mut list = redis::cmd("FUNCTION");
         list.arg("LIST").arg("LIBRARYNAME").arg(&self.library.name);
-        let replies = primaries::send_to_all(&self.shared, &list).await?;
+        let replies = self.shared.send_to_all(&list).await?;
         let mut is_loaded = true;
         for reply in replies {
             is_loaded &= !matches!(check(reply)?, Value::Array(libraries) if libraries.is_empty());
@@ -259,7 +270,7 @@ mod tests {
         let keyspace = Keyspace::open(&config, Library { name: "test", source: "" }).unwrap();
         let Inner { shared, .. } = &*keyspace.inner;
         let range = Range { order: crate::Order::Newest, after: None, above: None, count: 1 };
-        assert!(size_of_val(&shared.command(Cmd::new(), Route::Any)) < BYTES_MAX);
+        assert!(size_of_val(&shared.command(Cmd::new(), None)) < BYTES_MAX);
         assert!(size_of_val(&keyspace.inner.call(Call::new("test"))) < BYTES_MAX);
         assert!(size_of_val(&keyspace.inner.send(Batch::new())) < BYTES_MAX);
         assert!(size_of_val(&page::read(shared, "key", range)) < BYTES_MAX);

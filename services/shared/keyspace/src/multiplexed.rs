@@ -1,5 +1,6 @@
 //! Multiplexed connection to one server: concurrent callers share it, and their commands are
-//! pipelined. Does not reconnect: once closed, it stays closed.
+//! pipelined. Closes itself when the server is silent. Does not reconnect: once closed, it stays
+//! closed.
 //!
 //! It belongs to the runtime of one thread. Callers write commands into a shared output buffer and
 //! wake the driver task, which runs after them and sends the buffer in one write.
@@ -8,6 +9,7 @@ use std::{
     collections::VecDeque,
     io,
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
 use bytes::BytesMut;
@@ -15,6 +17,7 @@ use redis::{Cmd, ErrorKind, RedisConnectionInfo, RedisError, RedisResult, Value}
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     sync::{Notify, oneshot},
+    time::sleep,
 };
 use tokio_util::task::AbortOnDropHandle;
 
@@ -61,7 +64,10 @@ struct State {
     output: Vec<u8>,
     /// Requests without all of their replies, in the order sent.
     in_flight: VecDeque<InFlight>,
-    is_closed: bool,
+    /// The number of reads that returned bytes.
+    reads: u64,
+    /// The reason why the connection is closed.
+    closed: Option<io::ErrorKind>,
 }
 
 /// A request in flight. It stays in the queue if its caller is cancelled, to consume its replies.
@@ -77,14 +83,21 @@ struct InFlight {
 
 impl Multiplexed {
     /// Performs the handshake with RESP 2 on an open transport.
-    pub(crate) async fn open(stream: Stream, settings: &RedisConnectionInfo) -> RedisResult<Self> {
+    ///
+    /// The connection closes when requests are in flight and the server sends nothing for
+    /// `silence_max`, or up to twice as long.
+    pub(crate) async fn open(
+        stream: Stream,
+        settings: &RedisConnectionInfo,
+        silence_max: Duration,
+    ) -> RedisResult<Self> {
         let mut commands = Vec::new();
         if let Some(password) = settings.password() {
             let mut auth = redis::cmd("AUTH");
             auth.arg(settings.username()).arg(password);
             commands.push(auth);
         }
-        Self::handshake(stream, settings, commands, None).await
+        Self::handshake(stream, settings, silence_max, commands, None).await
     }
 
     /// Performs the handshake with RESP 3 and `CLIENT TRACKING`. Redis pushes the invalidation of a
@@ -95,6 +108,7 @@ impl Multiplexed {
     pub(crate) async fn open_tracking(
         stream: Stream,
         settings: &RedisConnectionInfo,
+        silence_max: Duration,
         on_push: PushHandler,
     ) -> RedisResult<Self> {
         let mut hello = redis::cmd("HELLO");
@@ -103,36 +117,41 @@ impl Multiplexed {
             hello.arg("AUTH").arg(settings.username().unwrap_or("default")).arg(password);
         }
         let tracking = redis::cmd("CLIENT").arg("TRACKING").arg("ON").take();
-        Self::handshake(stream, settings, vec![hello, tracking], Some(on_push)).await
+        let commands = vec![hello, tracking];
+        Self::handshake(stream, settings, silence_max, commands, Some(on_push)).await
     }
 
     async fn handshake(
         stream: Stream,
         settings: &RedisConnectionInfo,
+        silence_max: Duration,
         mut commands: Vec<Cmd>,
         on_push: Option<PushHandler>,
     ) -> RedisResult<Self> {
         let shared = Arc::new(Shared::default());
-        let driver = tokio::spawn(drive(stream, shared.clone(), on_push));
+        let driver = tokio::spawn(drive(stream, shared.clone(), silence_max, on_push));
         let connection = Self { shared, _driver: Arc::new(AbortOnDropHandle::new(driver)) };
         if settings.db() != 0 {
             commands.push(redis::cmd("SELECT").arg(settings.db()).take());
         }
-        if !commands.is_empty() {
-            let replies = connection.send(commands.iter()).await?;
-            replies.values.into_iter().try_for_each(check_handshake)?;
+        if commands.is_empty() {
+            // The kernel accepts connections for a frozen server too.
+            commands.push(redis::cmd("PING"));
         }
+        let replies = connection.send(commands.iter()).await?;
+        replies.values.into_iter().try_for_each(check_handshake)?;
         Ok(connection)
     }
 
     /// Returns whether the connection is closed.
     pub(crate) fn is_closed(&self) -> bool {
-        self.shared.state().is_closed
+        self.shared.state().closed.is_some()
     }
 
     /// Sends at least one command and returns the replies, which may be error replies.
     ///
-    /// After an error, the connection is closed, and each command may have run or not.
+    /// After an error, the connection is closed, and each command may have run or not. After a
+    /// timeout (`RedisError::is_timeout`), each may still run.
     pub(crate) async fn send<'a>(
         &self,
         commands: impl ExactSizeIterator<Item = &'a Cmd>,
@@ -140,8 +159,9 @@ impl Multiplexed {
         let (sender, replies) = oneshot::channel();
         {
             let mut state = self.shared.state();
-            if state.is_closed {
-                return Err(closed());
+            if state.closed.is_some() {
+                // Not the reason: these commands were not sent.
+                return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
             }
             let missing = commands.len();
             commands.for_each(|command| command.write_packed_command(&mut state.output));
@@ -149,7 +169,7 @@ impl Multiplexed {
             state.in_flight.push_back(InFlight { missing, replies, pushed: 0, sender, joined });
         }
         self.shared.flush.notify_one();
-        replies.await.map_err(|_closed| closed())
+        replies.await.map_err(|_closed| self.shared.reason())
     }
 
     /// Waits for the replies to another caller's unsent commands, without returning them. All push
@@ -161,13 +181,20 @@ impl Multiplexed {
         }
         let (sender, replies) = oneshot::channel();
         state.in_flight.back_mut()?.joined.push(sender);
-        Some(async { replies.await.map_err(|_closed| closed()) })
+        let shared = self.shared.clone();
+        Some(async move { replies.await.map_err(|_closed| shared.reason()) })
     }
 }
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    /// Returns the reason why the connection is closed.
+    fn reason(&self) -> RedisError {
+        let reason = self.state().closed.unwrap_or(io::ErrorKind::BrokenPipe);
+        io::Error::from(reason).into()
     }
 
     /// Takes the output buffer and puts `spare` in its place.
@@ -185,6 +212,21 @@ impl Shared {
             stream.write_all(&bytes).await?;
             // TLS may buffer a part.
             stream.flush().await?;
+        }
+    }
+
+    /// Returns an error once the server is silent: while requests are in flight, it sends nothing
+    /// from one check to the next.
+    async fn watch(&self, silence_max: Duration) -> io::Error {
+        let mut reads_before = None;
+        loop {
+            sleep(silence_max).await;
+            let state = self.state();
+            let reads = (!state.in_flight.is_empty()).then_some(state.reads);
+            if reads.is_some() && reads == reads_before {
+                return io::ErrorKind::TimedOut.into();
+            }
+            reads_before = reads;
         }
     }
 
@@ -218,6 +260,7 @@ impl Dispatcher {
         state: &Mutex<State>,
     ) -> Result<(), ProtocolError> {
         let mut state = lock(state);
+        state.reads += 1;
         while let Some(message) = self.parser.next(buffer)? {
             match (message, &mut self.on_push) {
                 (Message::Reply(reply), _) => {
@@ -259,15 +302,23 @@ impl State {
 
 /// Driver task: reads and writes until the connection fails, then drops the requests in flight,
 /// which ends them with an error.
-async fn drive(stream: Stream, shared: Arc<Shared>, on_push: Option<PushHandler>) {
+async fn drive(
+    stream: Stream,
+    shared: Arc<Shared>,
+    silence_max: Duration,
+    on_push: Option<PushHandler>,
+) {
     let (reader, writer) = stream.split();
     let error = tokio::select! {
         ended = shared.read(reader, on_push) => ended.err(),
         ended = shared.write(writer) => ended.err(),
+        error = shared.watch(silence_max) => Some(error),
     };
+    let is_timeout = error.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut);
     tracing::debug!(error = error.map(tracing::field::display), "redis connection closed");
     let mut state = shared.state();
-    state.is_closed = true;
+    let reason = if is_timeout { io::ErrorKind::TimedOut } else { io::ErrorKind::BrokenPipe };
+    state.closed = Some(reason);
     state.in_flight.clear();
 }
 
@@ -294,6 +345,19 @@ fn role(reply: &Value) -> Option<&[u8]> {
     })
 }
 
-fn closed() -> RedisError {
-    io::Error::from(io::ErrorKind::BrokenPipe).into()
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn silent_server_fails_the_handshake() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let stream = Stream::connect("127.0.0.1", port, None).await.unwrap();
+        let (settings, silence_max) = (RedisConnectionInfo::default(), Duration::from_millis(50));
+        let opened = Multiplexed::open(stream, &settings, silence_max).await;
+        assert!(opened.err().unwrap().is_timeout());
+    }
 }

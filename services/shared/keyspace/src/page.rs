@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use redis::{Cmd, Value};
 
-use crate::{Error, reply::check, route::Route, shared_pool::SharedPool};
+use crate::{Error, reply::check, route::partition_of, shared_pool::SharedPool};
 
 // Entries that one command reads at most, to skip entries of equal score.
 const CHUNK_ENTRIES_MAX: usize = 1000;
@@ -102,7 +102,7 @@ pub(crate) async fn read(pool: &SharedPool, key: &str, range: Range) -> Result<P
     let mut entries = Vec::with_capacity(range.count.min(CHUNK_ENTRIES_MAX) + 2);
     loop {
         let command = range.command(key, offset, limit);
-        let reply = pool.command(command, Route::of_key(key.as_bytes())).await?;
+        let reply = pool.command(command, partition_of(key.as_bytes())).await?;
         let chunk = parse(check(reply)?)?;
         // Chunks must overlap. If they do not, removed entries have moved others to a lower offset:
         // reads again from there.

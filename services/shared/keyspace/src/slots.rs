@@ -1,57 +1,37 @@
-//! The slots of a cluster and their primaries: parses CLUSTER SLOTS and detects failovers. Does no
-//! I/O.
+//! The slots of a cluster and their primaries: parses CLUSTER SLOTS. Does no I/O.
 
-use std::collections::HashSet;
-
-use redis::{Cmd, Value, cluster_routing::Slot};
+use crc16::{State, XMODEM};
+use microblog_domain::Partition;
+use redis::{Cmd, Value};
 
 use crate::{Error, address::Node};
 
-/// The last confirmed primaries of a cluster.
-#[derive(Default)]
-pub(crate) struct KnownPrimaries {
-    confirmed: HashSet<Node>,
-    // The last reply, if it differed.
-    candidate: Option<HashSet<Node>>,
-}
-
-impl KnownPrimaries {
-    /// Updates the primaries from a reply, and returns whether they changed.
-    ///
-    /// A change counts after two equal replies in a row: any node may have replied, and after a
-    /// failover the nodes disagree for a while.
-    pub(crate) fn update(&mut self, reply: &HashSet<Node>) -> bool {
-        if self.confirmed == *reply {
-            self.candidate = None;
-            return false;
-        }
-        let is_first = self.confirmed.is_empty();
-        if !is_first && self.candidate.as_ref() != Some(reply) {
-            self.candidate = Some(reply.clone());
-            return false;
-        }
-        *self = Self { confirmed: reply.clone(), candidate: None };
-        !is_first
-    }
-}
+const SLOTS: u16 = 16_384;
 
 /// A range of slots and its primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SlotRange {
-    start: u16,
-    end: u16,
+    first: u16,
+    last: u16,
     pub(crate) primary: Node,
 }
 
-impl SlotRange {
-    /// Returns whether the range contains a slot.
-    pub(crate) fn contains(&self, slot: Slot) -> bool {
-        (self.start..=self.end).any(|number| Slot::new(number) == Some(slot))
-    }
+/// Returns the hash slot of a partition's keys
+/// (<https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>).
+pub(crate) fn slot_of(partition: Partition) -> u16 {
+    State::<XMODEM>::calculate(partition.to_string().as_bytes()) % SLOTS
+}
 
-    /// Returns the number of slots.
-    pub(crate) fn len(&self) -> usize {
-        usize::from(self.end - self.start) + 1
-    }
+/// Returns the range of a slot. The ranges are those of [`parse`].
+pub(crate) fn find(ranges: &[SlotRange], slot: u16) -> Option<&SlotRange> {
+    let index = ranges.partition_point(|range| range.last < slot);
+    ranges.get(index).filter(|range| range.first <= slot)
+}
+
+/// Returns whether every slot is in a range.
+pub(crate) fn are_complete(ranges: &[SlotRange]) -> bool {
+    let covered: usize = ranges.iter().map(|range| usize::from(range.last - range.first) + 1).sum();
+    covered >= usize::from(SLOTS)
 }
 
 /// Returns the command CLUSTER SLOTS, whose reply [`parse`] takes.
@@ -59,12 +39,14 @@ pub(crate) fn command() -> Cmd {
     redis::cmd("CLUSTER").arg("SLOTS").take()
 }
 
-/// Parses the reply to CLUSTER SLOTS.
+/// Parses the reply to CLUSTER SLOTS, and returns the ranges in order.
 pub(crate) fn parse(reply: Value) -> Result<Vec<SlotRange>, Error> {
     let Value::Array(ranges) = reply else {
         return Err(Error::malformed("the reply to CLUSTER SLOTS is no array"));
     };
-    ranges.into_iter().map(parse_range).collect()
+    let mut ranges = ranges.into_iter().map(parse_range).collect::<Result<Vec<_>, _>>()?;
+    ranges.sort_unstable_by_key(|range| range.first);
+    Ok(ranges)
 }
 
 // [first slot, last slot, [primary's host, port, id, ...], replicas ...]
@@ -72,16 +54,20 @@ fn parse_range(value: Value) -> Result<SlotRange, Error> {
     let malformed = || Error::malformed("an entry of CLUSTER SLOTS is malformed");
     let Value::Array(parts) = value else { return Err(malformed()) };
     let mut parts = parts.into_iter();
-    let (Some(start), Some(end), Some(Value::Array(node))) =
+    let (Some(first), Some(last), Some(Value::Array(node))) =
         (parts.next(), parts.next(), parts.next())
     else {
         return Err(malformed());
     };
     let mut node = node.into_iter();
     let (Some(host), Some(port)) = (node.next(), node.next()) else { return Err(malformed()) };
+    let (first, last) = (redis::from_redis_value(first)?, redis::from_redis_value(last)?);
+    if first > last || last >= SLOTS {
+        return Err(malformed());
+    }
     Ok(SlotRange {
-        start: redis::from_redis_value(start)?,
-        end: redis::from_redis_value(end)?,
+        first,
+        last,
         primary: Node {
             host: redis::from_redis_value(host)?,
             port: redis::from_redis_value(port)?,
@@ -91,27 +77,44 @@ fn parse_range(value: Value) -> Result<SlotRange, Error> {
 
 #[cfg(test)]
 mod tests {
+    use redis::cluster_routing::Slot;
+
     use super::*;
 
-    fn primaries(ports: [u16; 2]) -> HashSet<Node> {
-        ports.into_iter().map(|port| Node { host: "h".to_owned(), port }).collect()
+    fn reply(ranges: &[(u16, u16, &str)]) -> Value {
+        let node = |host: &str| {
+            Value::Array(vec![Value::BulkString(host.into()), Value::Int(7000), Value::Nil])
+        };
+        let range = |&(first, last, host): &(u16, u16, &str)| {
+            Value::Array(vec![Value::Int(first.into()), Value::Int(last.into()), node(host)])
+        };
+        Value::Array(ranges.iter().map(range).collect())
     }
 
     #[test]
-    fn primaries_change_after_two_equal_replies_in_a_row() {
-        let (before, after, other) = (primaries([1, 2]), primaries([1, 3]), primaries([1, 4]));
-        let mut known = KnownPrimaries::default();
-        assert!(!known.update(&before));
-        for _ in 0..3 {
-            // The nodes disagree.
-            assert!(!known.update(&after));
-            assert!(!known.update(&before));
+    fn slot_of_a_partition_is_that_of_its_keys() {
+        for partition in Partition::all() {
+            let slot = Slot::for_key(format!("any:{{{partition}}}:thing"));
+            assert_eq!(Slot::new(slot_of(partition)), Some(slot));
         }
-        assert!(!known.update(&other));
-        assert!(!known.update(&after));
-        assert!(known.update(&after));
-        assert!(!known.update(&after));
-        assert!(!known.update(&before));
-        assert!(known.update(&before));
+    }
+
+    #[test]
+    fn slots_are_found_in_ranges_of_any_order() {
+        let ranges = parse(reply(&[(200, 16_383, "b"), (0, 99, "a"), (150, 150, "a")])).unwrap();
+        let host = |slot| find(&ranges, slot).map(|range| &*range.primary.host);
+        assert_eq!([0, 99, 150].map(host), [Some("a"); 3]);
+        assert_eq!([200, 16_383].map(host), [Some("b"); 2]);
+        assert_eq!([100, 149, 151, 199].map(host), [None; 4]);
+        assert!(!are_complete(&ranges));
+        assert!(are_complete(&parse(reply(&[(8192, 16_383, "b"), (0, 8191, "a")])).unwrap()));
+    }
+
+    #[test]
+    fn invalid_ranges_are_rejected() {
+        for (first, last) in [(2, 1), (0, 16_384)] {
+            assert!(parse(reply(&[(first, last, "a")])).is_err());
+        }
+        assert!(parse(Value::Nil).is_err() && parse(Value::Array(vec![Value::Nil])).is_err());
     }
 }

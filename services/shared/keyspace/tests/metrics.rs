@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use microblog_domain::Partition;
 use microblog_keyspace::{Call, Config, Keyspace, Kind, decode, redis::cmd};
-use microblog_testkit::{PATIENCE, RedisServer, eventually};
+use microblog_testkit::{PATIENCE, RedisCluster, RedisServer, eventually};
 use opentelemetry::{KeyValue, global};
 use opentelemetry_sdk::metrics::{
     InMemoryMetricExporter, PeriodicReader, SdkMeterProvider,
@@ -103,6 +103,19 @@ async fn round_trips_connections_and_caches_are_measured() {
     assert!(metrics.number("db.client.connection.create_time test shared unavailable") >= 1.0);
 
     check_cache(&metrics, &server).await;
+    check_cluster(&metrics).await;
+}
+
+async fn check_cluster(metrics: &Exported) {
+    let cluster = RedisCluster::start(3, 0).await;
+    let keyspace = open_ready(cluster.url(USER)).await;
+    let connections =
+        |pool: &str| metrics.number(&format!("db.client.connection.count test {pool}"));
+    assert_eq!((connections("shared"), connections("library")), (3.0, 1.0));
+    assert_eq!(metrics.number("microblog.redis.redirections"), 0.0);
+    // A command without a key.
+    keyspace.query::<()>(cmd("PING")).await.unwrap();
+    assert_eq!(metrics.number("microblog.redis.redirections"), 1.0);
 }
 
 /// Cacheable values.

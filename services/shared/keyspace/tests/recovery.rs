@@ -7,7 +7,8 @@ mod support;
 
 use std::time::Duration;
 
-use microblog_keyspace::{Config, Keyspace, redis};
+use microblog_domain::Partition;
+use microblog_keyspace::{Batch, Call, Config, Keyspace, decode, redis};
 use microblog_testkit::{PATIENCE, RedisCluster, RedisServer, Sentinels, eventually};
 use support::{LIBRARY, USER, get, key, open, open_ready, put, send, timed};
 
@@ -285,37 +286,59 @@ async fn recovers_after_a_whole_cluster_is_killed() {
     assert!(get(&keyspace, &key(1, "batch")).await.unwrap().is_some());
 }
 
-/// Migrates the slot of a key from one primary to another, a key at a time.
-async fn migrate(cluster: &RedisCluster, key: &str, from: usize, to: usize) {
-    let nodes = cluster.nodes();
-    let cluster_command = async |node: usize, parts: &[&str]| -> String {
-        let command = redis::cmd("CLUSTER").arg(parts).take();
-        command.query_async(&mut nodes[node].admin().await).await.unwrap()
-    };
-    let keyslot = redis::cmd("CLUSTER").arg("KEYSLOT").arg(key).take();
-    let slot: u16 = keyslot.query_async(&mut nodes[from].admin().await).await.unwrap();
-    let slot = slot.to_string();
-    let (from_id, to_id) =
-        (cluster_command(from, &["MYID"]).await, cluster_command(to, &["MYID"]).await);
-    cluster_command(to, &["SETSLOT", &slot, "IMPORTING", &from_id]).await;
-    cluster_command(from, &["SETSLOT", &slot, "MIGRATING", &to_id]).await;
-    let admin = redis::Client::open(nodes[to].admin_url()).unwrap();
-    let admin = admin.get_connection_info().redis_settings();
-    let (user, password) = (admin.username().unwrap(), admin.password().unwrap());
-    loop {
-        let mut keys = redis::cmd("CLUSTER");
-        keys.arg("GETKEYSINSLOT").arg(&slot).arg(1);
-        let keys: Vec<String> = keys.query_async(&mut nodes[from].admin().await).await.unwrap();
-        let Some(key) = keys.first() else { break };
-        let mut migrate = redis::cmd("MIGRATE");
-        migrate.arg("127.0.0.1").arg(nodes[to].port()).arg("").arg(0).arg(60_000);
-        migrate.arg("AUTH2").arg(user).arg(password).arg("KEYS").arg(key);
-        migrate.exec_async(&mut nodes[from].admin().await).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(5)).await;
+/// The migration of a slot between two primaries.
+struct Migration<'a> {
+    nodes: &'a [RedisServer],
+    slot: String,
+    from: usize,
+    to: usize,
+    to_id: String,
+}
+
+impl<'a> Migration<'a> {
+    /// Begins to migrate the slot of a key to another primary.
+    async fn begin(cluster: &'a RedisCluster, key: &str) -> Self {
+        let nodes = cluster.nodes();
+        let from = cluster.primary_of(key, 0).await;
+        let to = (from + 1) % 3;
+        let keyslot = redis::cmd("CLUSTER").arg("KEYSLOT").arg(key).take();
+        let slot: u16 = keyslot.query_async(&mut nodes[from].admin().await).await.unwrap();
+        let (from_id, to_id) = (
+            cluster_command(&nodes[from], &["MYID"]).await,
+            cluster_command(&nodes[to], &["MYID"]).await,
+        );
+        let slot = slot.to_string();
+        cluster_command(&nodes[to], &["SETSLOT", &slot, "IMPORTING", &from_id]).await;
+        cluster_command(&nodes[from], &["SETSLOT", &slot, "MIGRATING", &to_id]).await;
+        Self { nodes, slot, from, to, to_id }
     }
-    for node in [to, from] {
-        cluster_command(node, &["SETSLOT", &slot, "NODE", &to_id]).await;
+
+    /// Migrates a key at a time, and then the slot.
+    async fn complete(&self) {
+        let &Self { nodes, ref slot, from, to, ref to_id } = self;
+        let admin = redis::Client::open(nodes[to].admin_url()).unwrap();
+        let admin = admin.get_connection_info().redis_settings();
+        let (user, password) = (admin.username().unwrap(), admin.password().unwrap());
+        loop {
+            let mut keys = redis::cmd("CLUSTER");
+            keys.arg("GETKEYSINSLOT").arg(slot).arg(1);
+            let keys: Vec<String> = keys.query_async(&mut nodes[from].admin().await).await.unwrap();
+            let Some(key) = keys.first() else { break };
+            let mut migrate = redis::cmd("MIGRATE");
+            migrate.arg("127.0.0.1").arg(nodes[to].port()).arg("").arg(0).arg(60_000);
+            migrate.arg("AUTH2").arg(user).arg(password).arg("KEYS").arg(key);
+            migrate.exec_async(&mut nodes[from].admin().await).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for node in [to, from] {
+            cluster_command(&nodes[node], &["SETSLOT", slot, "NODE", to_id]).await;
+        }
     }
+}
+
+async fn cluster_command(node: &RedisServer, parts: &[&str]) -> String {
+    let command = redis::cmd("CLUSTER").arg(parts).take();
+    command.query_async(&mut node.admin().await).await.unwrap()
 }
 
 /// Returns the number of MOVED redirections of a node.
@@ -335,8 +358,6 @@ async fn follows_a_slot_migration() {
         put(&keyspace, &key(1, number), "kept").await.unwrap();
     }
     let moved = key(1, 0);
-    let from = cluster.primary_of(&moved, 0).await;
-    let to = (from + 1) % 3;
     // A call may be unavailable for a moment, while the nodes disagree.
     let read = async |key: &str| {
         loop {
@@ -364,18 +385,183 @@ async fn follows_a_slot_migration() {
             }
         }
     };
+    let migration = Migration::begin(&cluster, &moved).await;
     tokio::select! {
-        () = migrate(&cluster, &moved, from, to) => {}
+        () = migration.complete() => {}
         () = traffic => {}
     }
     // With a new slot map, no command goes to the old primary.
     eventually("commands go to the new primary", RECOVERY, async || {
-        let before = redirections(&cluster.nodes()[from]).await;
+        let before = redirections(&cluster.nodes()[migration.from]).await;
         for _ in 0..20 {
             get(&keyspace, &key(1, 0)).await.unwrap();
         }
-        redirections(&cluster.nodes()[from]).await == before
+        redirections(&cluster.nodes()[migration.from]).await == before
     })
     .await;
     recovers(&keyspace).await;
+}
+
+// The source redirects each command about an absent key (ASK), and the target executes a redirected
+// command only after ASKING.
+#[tokio::test]
+async fn redirected_commands_of_a_batch_run_in_order() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let keyspace = open_ready(cluster.url(USER)).await;
+    let key = key(1, "absent");
+    let _migration = Migration::begin(&cluster, &key).await;
+    let mut batch = Batch::new();
+    for number in 0..20 {
+        batch.call(Partition::new(1), Call::new("test_put").key(&key).arg(number));
+        batch.query(Partition::new(1), redis::cmd("GET").arg(&key).take());
+    }
+    let answers = keyspace.send(batch).await.unwrap();
+    let numbers: Vec<u64> = answers.into_iter().map(|answer| decode(answer).unwrap()).collect();
+    assert_eq!(numbers, (0..40).map(|index| index / 2).collect::<Vec<_>>());
+}
+
+// A repeat could run after later writes of others, or before the first copy.
+#[tokio::test]
+async fn call_that_timed_out_is_not_repeated() {
+    let (server, cluster) = (RedisServer::start().await, RedisCluster::start(3, 0).await);
+    let key = key(1, "a");
+    let primary = cluster.primary_of(&key, 0).await;
+    for (url, primary) in
+        [(server.url(USER), &server), (cluster.url(USER), &cluster.nodes()[primary])]
+    {
+        let config = Config { redis_timeout_ms: 1000, ..Config::at(url) };
+        let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
+        eventually("the keyspace is ready", RECOVERY, async || keyspace.ready().await.is_ok())
+            .await;
+        put(&keyspace, &key, "before").await.unwrap();
+        primary.reset_commandstats().await;
+        primary.pause();
+        assert!(is_unavailable(&put(&keyspace, &key, "late").await));
+        // Longer than the library would need for its repeats.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        primary.resume();
+        eventually("the call runs", RECOVERY, async || {
+            primary.commandstats().await.contains_key("fcall")
+        })
+        .await;
+        recovers_reads(&keyspace, &key).await;
+        assert_eq!(primary.commandstats().await["fcall"], 1);
+    }
+}
+
+async fn recovers_reads(keyspace: &Keyspace, key: &str) {
+    eventually("reads recover", RECOVERY, async || get(keyspace, key).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn silent_connection_is_replaced_although_all_callers_cancel() {
+    let server = RedisServer::start().await;
+    let config = Config { redis_timeout_ms: 1000, ..Config::at(server.url(USER)) };
+    let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
+    eventually("the keyspace is ready", RECOVERY, async || keyspace.ready().await.is_ok()).await;
+    let [silent] = clients(&server).await[..] else { panic!("one connection is open") };
+    server.pause();
+    for _ in 0..60 {
+        let some_key = key(1, "a");
+        let call = put(&keyspace, &some_key, "x");
+        let _cancelled = tokio::time::timeout(Duration::from_millis(50), call).await;
+    }
+    server.resume();
+    eventually("the connection is closed", RECOVERY, async || {
+        !clients(&server).await.contains(&silent)
+    })
+    .await;
+    recovers(&keyspace).await;
+}
+
+#[tokio::test]
+async fn frozen_primary_delays_no_calls_to_others() {
+    // Reading the slot map takes up to a quarter of the timeout while a primary is frozen.
+    const TIMEOUT: Duration = Duration::from_secs(8);
+    const FREEZE: Duration = Duration::from_secs(20);
+    let cluster = RedisCluster::start(3, 0).await;
+    for node in cluster.nodes() {
+        let mut config = redis::cmd("CONFIG");
+        config.arg("SET").arg("cluster-require-full-coverage").arg("no");
+        config.exec_async(&mut node.admin().await).await.unwrap();
+    }
+    let config =
+        Config { redis_timeout_ms: TIMEOUT.as_millis() as u64, ..Config::at(cluster.url(USER)) };
+    let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
+    keyspace.ready().await.unwrap();
+    let frozen = key(1, "a");
+    let primary = cluster.primary_of(&frozen, 0).await;
+    let mut others = Vec::new();
+    for partition in 2..30 {
+        let key = key(partition, "a");
+        if cluster.primary_of(&key, 0).await != primary {
+            others.push(key);
+        }
+    }
+    cluster.nodes()[primary].pause();
+    let waiting = async {
+        loop {
+            let (answer, took) = timed(put(&keyspace, &frozen, "x")).await;
+            assert!(is_unavailable(&answer) && took < TIMEOUT + IN_TIME, "{took:?}: {answer:?}");
+            assert!(is_unavailable(&send(&keyspace, 30, "x").await));
+            assert!(is_unavailable(&keyspace.ready().await));
+        }
+    };
+    let cancelling = async {
+        loop {
+            let call = put(&keyspace, &frozen, "x");
+            let _cancelled = tokio::time::timeout(Duration::from_millis(100), call).await;
+        }
+    };
+    let calling = async {
+        let start = std::time::Instant::now();
+        let mut slowest = Duration::ZERO;
+        while start.elapsed() < FREEZE {
+            for key in &others {
+                let (answer, took) = timed(put(&keyspace, key, "x")).await;
+                answer.unwrap();
+                slowest = slowest.max(took);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        slowest
+    };
+    let slowest = tokio::select! {
+        slowest = calling => slowest,
+        () = waiting => unreachable!(),
+        () = cancelling => unreachable!(),
+    };
+    assert!(slowest < TIMEOUT / 4, "{slowest:?}");
+    cluster.nodes()[primary].resume();
+    recovers(&keyspace).await;
+}
+
+#[tokio::test]
+async fn batch_is_one_write_to_each_primary() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let keyspace = open_ready(cluster.url(USER)).await;
+    send(&keyspace, 300, "warm").await.unwrap();
+    let reads = async || {
+        let mut sum = 0;
+        for node in cluster.nodes() {
+            let mut info = redis::cmd("INFO");
+            info.arg("stats");
+            let info: String = info.query_async(&mut node.admin().await).await.unwrap();
+            let reads = info.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
+            sum += reads.unwrap().trim().parse::<u64>().unwrap();
+        }
+        sum
+    };
+    let own_reads = {
+        let before = reads().await;
+        reads().await - before
+    };
+    // Takes the minimum: the nodes also exchange messages, and read long writes in pieces.
+    let mut fewest = u64::MAX;
+    for _ in 0..20 {
+        let before = reads().await;
+        send(&keyspace, 50, "value").await.unwrap();
+        fewest = fewest.min(reads().await - before - own_reads);
+    }
+    assert!(fewest <= 3, "{fewest} reads for a batch of 100 commands to 50 partitions");
 }

@@ -92,7 +92,9 @@ impl Cluster {
         let redirections = global::meter("microblog-keyspace")
             .u64_counter("microblog.redis.redirections")
             .with_unit("{command}")
-            .with_description("Commands that the cluster client of the library sent (again)")
+            .with_description(
+                "Commands that the cluster client sent: redirected ones, and those without a key",
+            )
             .build();
         let shared = Shared {
             options,
@@ -109,7 +111,10 @@ impl Cluster {
     /// Reads the slot map, and returns the pools of all primaries, or an error while a slot has
     /// none.
     pub(crate) async fn primaries(&self) -> Result<Vec<ServerPool>, Error> {
-        let slot_map = Box::pin(self.shared.refresh()).await?;
+        self.start_refresher();
+        let limit = self.shared.options.timeout;
+        let refresh = timeout(limit, Box::pin(self.shared.refresh())).await;
+        let slot_map = refresh.map_err(|_| Error::unavailable(TimedOut(limit)))??;
         if !slot_map.is_complete {
             return Err(Error::unavailable("the cluster has slots without a primary"));
         }
@@ -195,11 +200,15 @@ impl Cluster {
         if let Some(slot_map) = &*lock(&self.shared.slot_map) {
             return Ok(slot_map.clone());
         }
+        self.start_refresher();
+        let read = timeout_at(deadline, Box::pin(self.shared.read_once())).await;
+        read.unwrap_or_else(|_| Err(Error::unavailable(TimedOut(self.shared.options.timeout))))
+    }
+
+    fn start_refresher(&self) {
         self.refresher.get_or_init(|| {
             AbortOnDropHandle::new(tokio::spawn(refresh_when_stale(self.shared.clone())))
         });
-        let read = timeout_at(deadline, Box::pin(self.shared.read_once())).await;
-        read.unwrap_or_else(|_| Err(Error::unavailable(TimedOut(self.shared.options.timeout))))
     }
 }
 

@@ -12,22 +12,33 @@
 //! would be too late: between two commands of a batch, Redis may run commands of other clients, and
 //! evict keys from a full tracking table.)
 //!
+//! Clusters: each primary has a tracked connection and a cache of its own. A primary that migrates a
+//! slot deletes its keys one by one, which invalidates them. Absent keys are not cached: they could
+//! be created on the new primary without an invalidation. Each read sends a command with a key, and a
+//! reply that the node does not serve the key's slot closes the connection. A new slot map discards
+//! all caches.
+//!
 //! Admission: only recently requested keys are cached, and others are read over the shared pool.
 //! Tracking a key costs Redis more than reading it.
 
 mod entries;
 mod kind;
+mod servers;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
+use futures::future::try_join_all;
 use redis::{Cmd, RedisResult, Value};
 use tokio::time::{Instant, timeout};
 
-use self::entries::{Entries, Misses};
 pub use self::kind::{Id, Kind};
+use self::{
+    entries::{Entries, Fresh, Misses},
+    servers::{Server, Servers, Tracking},
+};
 use crate::{
     Batch, Error, Keyspace,
     cache_metrics::CacheMetrics,
@@ -43,9 +54,6 @@ use crate::{
 const RECONNECT_BACKOFF: Duration = Duration::from_secs(1);
 
 /// A client-side cache of values of one kind. Cheap to clone. Belongs to the runtime that uses it.
-///
-/// On a cluster, all reads bypass the cache: a primary that migrates a slot sends no invalidations
-/// of absent keys, which could then be created on another node unnoticed.
 pub struct Recall<I, T> {
     inner: Arc<Inner<I, T>>,
 }
@@ -61,17 +69,9 @@ struct Inner<I, T> {
     pool: SharedPool,
     kind: Kind<I, T>,
     bytes_max: usize,
-    tracking: Mutex<Tracking<I, T>>,
+    servers: Mutex<Servers<I, T>>,
     connection_metrics: ConnectionMetrics,
     metrics: CacheMetrics,
-}
-
-/// The state of the tracked connection.
-enum Tracking<I, T> {
-    /// The next attempt to connect is not before this time.
-    Disconnected(Option<Instant>),
-    Connecting,
-    Connected(Arc<TrackedConnection<I, T>>),
 }
 
 /// A connection with `CLIENT TRACKING` and the values read on it.
@@ -93,8 +93,8 @@ impl Keyspace {
 
 impl<I: Id, T: Clone + Send + 'static> Recall<I, T> {
     fn new(keyspace: Keyspace, kind: Kind<I, T>, bytes_max: usize) -> Self {
-        let tracking = Mutex::new(Tracking::Disconnected(None));
         let pool = keyspace.shared_pool().clone();
+        let servers = Mutex::new(Servers::new(pool.is_cluster(), bytes_max));
         let name = keyspace.name();
         let connection_metrics = ConnectionMetrics::new(name, "tracking");
         let metrics = CacheMetrics::new(name);
@@ -104,7 +104,7 @@ impl<I: Id, T: Clone + Send + 'static> Recall<I, T> {
                 pool,
                 kind,
                 bytes_max,
-                tracking,
+                servers,
                 connection_metrics,
                 metrics,
             }),
@@ -113,29 +113,75 @@ impl<I: Id, T: Clone + Send + 'static> Recall<I, T> {
 
     /// Returns the values of `ids`, in their order.
     ///
-    /// Takes one round trip, or two concurrent ones if the admission filter rejects an id. Another
-    /// one follows if a value is invalidated meanwhile, or if the connection fails. The timeout
-    /// holds for each.
+    /// Takes one round trip to each server, or two concurrent ones if the admission filter rejects an
+    /// id. Another one follows if a value is invalidated meanwhile, or if the connection fails. The
+    /// timeout holds for each.
     pub async fn read(&self, ids: &[I]) -> Result<Vec<T>, Error> {
         let inner = &self.inner;
+        let only = lock(&inner.servers).only();
+        if let Some(server) = only {
+            return inner.read_from(Some(&server), ids).await;
+        }
+        let groups = inner.group_by_server(ids);
+        let read = groups.iter().map(async |(server, indices)| {
+            let ids: Vec<I> = indices.iter().map(|&index| ids[index]).collect();
+            inner.read_from(server.as_ref(), &ids).await
+        });
+        let mut all = vec![None; ids.len()];
+        for ((_, indices), values) in groups.iter().zip(try_join_all(read).await?) {
+            for (&index, value) in indices.iter().zip(values) {
+                all[index] = Some(value);
+            }
+        }
+        all_of(all.into_iter())
+    }
+}
+
+/// A server (`None` if the slot has none) and the indices of its ids.
+type Group<I, T> = (Option<Arc<Server<I, T>>>, Vec<usize>);
+
+impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
+    /// Groups ids by the primary of a cluster.
+    fn group_by_server(&self, ids: &[I]) -> Vec<Group<I, T>> {
+        let mut servers = lock(&self.servers);
+        servers.update(self.pool.slot_map(), self.bytes_max);
+        let server = |&id: &I| servers.index((self.kind.command)(id).0);
+        let mut order: Vec<_> = ids.iter().map(server).zip(0..).collect();
+        order.sort_unstable();
+        let groups = order.chunk_by(|a, b| a.0 == b.0);
+        let group = |group: &[(Option<usize>, usize)]| {
+            let server = group[0].0.and_then(|index| servers.get(index));
+            (server, group.iter().map(|&(_, index)| index).collect())
+        };
+        groups.map(group).collect()
+    }
+
+    /// Returns the values of `ids`, in their order, all of one server.
+    async fn read_from(
+        self: &Arc<Self>,
+        server: Option<&Arc<Server<I, T>>>,
+        ids: &[I],
+    ) -> Result<Vec<T>, Error> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let Some(tracked) = inner.tracked_connection() else {
-            inner.metrics.record_untracked(ids.len());
-            return inner.read_uncached(ids).await;
+        let Some((server, tracked)) =
+            server.and_then(|server| Some((server, self.tracked_connection(server)?)))
+        else {
+            self.metrics.record_untracked(ids.len());
+            return self.read_uncached(ids).await;
         };
         let Misses { admitted, rejected } = tracked.entries().misses(ids);
         if rejected.is_empty() {
-            return inner.read_cached(&tracked, ids, admitted).await;
+            return self.read_cached(server, &tracked, ids, admitted).await;
         }
         let is_cached = |id: &I| rejected.binary_search(id).is_err();
         let cached: Vec<I> = ids.iter().copied().filter(is_cached).collect();
         let (cached, uncached) = tokio::try_join!(
-            inner.read_cached(&tracked, &cached, admitted),
-            inner.read_uncached(&rejected)
+            self.read_cached(server, &tracked, &cached, admitted),
+            self.read_uncached(&rejected)
         )?;
-        inner.metrics.record_lookups(uncached.len(), uncached.len());
+        self.metrics.record_lookups(uncached.len(), uncached.len());
         let mut cached = cached.into_iter();
         let values = ids.iter().map(|id| match rejected.binary_search(id) {
             Ok(index) => uncached.get(index).cloned(),
@@ -143,12 +189,11 @@ impl<I: Id, T: Clone + Send + 'static> Recall<I, T> {
         });
         all_of(values)
     }
-}
 
-impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
     /// Returns the values of `ids`, in their order. `misses` are those without an entry.
     async fn read_cached(
-        self: &Arc<Self>,
+        &self,
+        server: &Server<I, T>,
         tracked: &Arc<TrackedConnection<I, T>>,
         ids: &[I],
         misses: Vec<I>,
@@ -158,7 +203,7 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
         }
         let Some(found) = self.read_tracked(tracked, ids, misses).await? else {
             if !tracked.is_healthy(&self.pool) {
-                self.disconnect(tracked);
+                server.disconnect(tracked);
             }
             return self.read_uncached(ids).await;
         };
@@ -201,23 +246,32 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
         let joined = if misses.is_empty() { tracked.connection.join_unsent() } else { None };
         let replies = match joined {
             Some(joined) => self.with_timeout(joined).await.ok(),
-            None => self.send(tracked, &misses).await,
+            None => self.send(tracked, ids, &misses).await,
         };
         let Some(replies) = replies else { return Ok(None) };
         self.metrics.record_lookups(ids.len(), misses.len());
         let mut fresh = Vec::with_capacity(misses.len());
         for (id, reply) in misses.into_iter().zip(replies.values) {
-            fresh.push((id, self.decode(id, reply)?));
+            let is_cacheable = !self.pool.is_cluster() || !is_absent(&reply);
+            fresh.push(Fresh { id, value: self.decode(id, reply)?, is_cacheable });
         }
         Ok(Some(tracked.entries().insert_and_get(ids, fresh, replies.pushed)))
     }
 
-    /// Sends the commands that read `ids`, or PING if there are none. Returns `None` if the
-    /// connection fails.
-    async fn send(&self, tracked: &TrackedConnection<I, T>, ids: &[I]) -> Option<Replies> {
-        let mut commands: Vec<Cmd> = ids.iter().map(|&id| (self.kind.command)(id).1).collect();
+    /// Sends the commands that read the misses. If there are none, sends PING, or to a cluster the
+    /// command that reads the first id: a node replies to PING also if it serves no slot any more.
+    /// Returns `None` if the connection fails.
+    async fn send(
+        &self,
+        tracked: &TrackedConnection<I, T>,
+        ids: &[I],
+        misses: &[I],
+    ) -> Option<Replies> {
+        let read = |&id: &I| (self.kind.command)(id).1;
+        let mut commands: Vec<Cmd> = misses.iter().map(read).collect();
         if commands.is_empty() {
-            commands.push(redis::cmd("PING"));
+            let first = ids.first().filter(|_| self.pool.is_cluster());
+            commands.push(first.map_or_else(|| redis::cmd("PING"), read));
         }
         let round_trip = self.pool.round_trip_metrics().begin(commands.iter());
         let replies = self.with_timeout(tracked.connection.send(commands.iter())).await;
@@ -236,11 +290,14 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
     }
 
     /// Returns the tracked connection. If there is none, starts to connect in the background.
-    fn tracked_connection(self: &Arc<Self>) -> Option<Arc<TrackedConnection<I, T>>> {
-        if self.bytes_max == 0 || !self.pool.endpoint().can_track() {
+    fn tracked_connection(
+        self: &Arc<Self>,
+        server: &Arc<Server<I, T>>,
+    ) -> Option<Arc<TrackedConnection<I, T>>> {
+        if self.bytes_max == 0 {
             return None;
         }
-        let mut tracking = self.tracking();
+        let mut tracking = server.tracking();
         match &*tracking {
             Tracking::Connected(tracked) if tracked.is_healthy(&self.pool) => {
                 return Some(tracked.clone());
@@ -249,10 +306,10 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
             Tracking::Disconnected(Some(at)) if Instant::now() < *at => return None,
             Tracking::Connected(_) | Tracking::Disconnected(_) => *tracking = Tracking::Connecting,
         }
-        let this = self.clone();
+        let (this, server) = (self.clone(), server.clone());
         tokio::spawn(async move {
-            let connected = this.connect().await;
-            *this.tracking() = match connected {
+            let connected = this.connect(&server).await;
+            *server.tracking() = match connected {
                 Ok(tracked) => Tracking::Connected(Arc::new(tracked)),
                 Err(error) => {
                     tracing::debug!(%error, "client tracking unavailable");
@@ -263,27 +320,15 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
         None
     }
 
-    async fn connect(&self) -> RedisResult<TrackedConnection<I, T>> {
+    async fn connect(&self, server: &Server<I, T>) -> RedisResult<TrackedConnection<I, T>> {
         let resets = self.pool.resets();
-        let entries = Entries::new(self.kind, self.bytes_max, self.metrics.clone());
+        let entries = Entries::new(self.kind, server.bytes_max, self.metrics.clone());
         let entries = Arc::new(Mutex::new(entries));
         let invalidated = entries.clone();
         let on_push = Box::new(move |message: Vec<Value>| lock(&invalidated).invalidate(&message));
-        let connect = self.pool.endpoint().connect_tracking(on_push);
+        let connect = self.pool.endpoint().connect_tracking(server.node.as_ref(), on_push);
         let (connection, _guard) = self.connection_metrics.measure(connect).await?;
         Ok(TrackedConnection { connection, entries, _guard, resets })
-    }
-
-    /// Drops a failed connection and its cache, unless it was replaced already.
-    fn disconnect(&self, failed: &Arc<TrackedConnection<I, T>>) {
-        let mut tracking = self.tracking();
-        if matches!(&*tracking, Tracking::Connected(tracked) if Arc::ptr_eq(tracked, failed)) {
-            *tracking = Tracking::Disconnected(Some(Instant::now() + RECONNECT_BACKOFF));
-        }
-    }
-
-    fn tracking(&self) -> MutexGuard<'_, Tracking<I, T>> {
-        lock(&self.tracking)
     }
 }
 
@@ -294,6 +339,16 @@ impl<I, T> TrackedConnection<I, T> {
 
     fn entries(&self) -> MutexGuard<'_, Entries<I, T>> {
         lock(&self.entries)
+    }
+}
+
+/// Returns whether the reply of a read means that its key does not exist.
+fn is_absent(reply: &Value) -> bool {
+    match reply {
+        Value::Nil => true,
+        Value::BulkString(bytes) => bytes.is_empty(),
+        Value::Array(values) => values.iter().all(is_absent),
+        _ => false,
     }
 }
 

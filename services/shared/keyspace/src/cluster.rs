@@ -68,12 +68,23 @@ struct Shared {
 
 /// The primaries of a cluster, and their partitions.
 #[derive(Default)]
-struct SlotMap {
+pub(crate) struct SlotMap {
+    ranges: Vec<SlotRange>,
     primaries: Vec<(Node, ServerPool)>,
     /// The index in `primaries` by partition; `None` if the slot has no primary.
     primary_of: Vec<Option<usize>>,
-    /// Whether every slot has a primary.
-    is_complete: bool,
+}
+
+impl SlotMap {
+    /// Returns the primaries.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.primaries.iter().map(|(node, _)| node)
+    }
+
+    /// Returns the index of a partition's primary; `None` if the slot has none.
+    pub(crate) fn index(&self, partition: Partition) -> Option<usize> {
+        self.primary_of[usize::from(partition.number())]
+    }
 }
 
 /// The cluster client of the library.
@@ -115,7 +126,7 @@ impl Cluster {
         let limit = self.shared.options.timeout;
         let refresh = timeout(limit, Box::pin(self.shared.refresh())).await;
         let slot_map = refresh.map_err(|_| Error::unavailable(TimedOut(limit)))??;
-        if !slot_map.is_complete {
+        if !slots::are_complete(&slot_map.ranges) {
             return Err(Error::unavailable("the cluster has slots without a primary"));
         }
         Ok(slot_map.primaries.iter().map(|(_, primary)| primary.clone()).collect())
@@ -126,6 +137,11 @@ impl Cluster {
         let slot_map = self.slot_map(Instant::now() + self.shared.options.timeout).await?;
         let index = self.index(&slot_map, partition)?;
         Ok(slot_map.primaries[index].0.clone())
+    }
+
+    /// Returns the slot map, if it was read.
+    pub(crate) fn current_slot_map(&self) -> Option<Arc<SlotMap>> {
+        lock(&self.shared.slot_map).clone()
     }
 
     /// Has the slot map read again in the background.
@@ -189,7 +205,7 @@ impl Cluster {
     }
 
     fn index(&self, slot_map: &SlotMap, partition: Partition) -> Result<usize, Error> {
-        slot_map.primary_of[usize::from(partition.number())].ok_or_else(|| {
+        slot_map.index(partition).ok_or_else(|| {
             self.mark_stale();
             Error::unavailable("the slot has no primary")
         })
@@ -197,8 +213,8 @@ impl Cluster {
 
     /// Returns the slot map, and reads it if that was not done yet.
     async fn slot_map(&self, deadline: Instant) -> Result<Arc<SlotMap>, Error> {
-        if let Some(slot_map) = &*lock(&self.shared.slot_map) {
-            return Ok(slot_map.clone());
+        if let Some(slot_map) = self.current_slot_map() {
+            return Ok(slot_map);
         }
         self.start_refresher();
         let read = timeout_at(deadline, Box::pin(self.shared.read_once())).await;
@@ -262,11 +278,11 @@ impl Shared {
             Some(ranges) => ranges.clone(),
             None => self.ask_library().await?,
         };
-        let slot_map = Arc::new(self.slot_map(&known, &ranges)?);
-        let is_same = |a: &SlotMap, b: &SlotMap| {
-            a.primaries.iter().map(|(node, _)| node).eq(b.primaries.iter().map(|(node, _)| node))
-        };
-        if !is_same(&known, &slot_map) {
+        if ranges == known.ranges && !ranges.is_empty() {
+            return Ok(known);
+        }
+        let slot_map = Arc::new(self.slot_map(&known, ranges)?);
+        if !known.nodes().eq(slot_map.nodes()) {
             // After a failover, the library reaches the new primary as the replica that it was, does
             // not notice the failover, and returns to the old primary once that is up again.
             *self.library.lock().await = None;
@@ -295,7 +311,7 @@ impl Shared {
     }
 
     /// Returns the slot map, with the pools of known primaries.
-    fn slot_map(&self, known: &SlotMap, ranges: &[SlotRange]) -> Result<SlotMap, Error> {
+    fn slot_map(&self, known: &SlotMap, ranges: Vec<SlotRange>) -> Result<SlotMap, Error> {
         let mut nodes: Vec<&Node> = ranges.iter().map(|range| &range.primary).collect();
         nodes.sort_unstable();
         nodes.dedup();
@@ -305,11 +321,11 @@ impl Shared {
         };
         let primaries = nodes.iter().map(|&node| pool(node)).collect::<Result<_, Error>>()?;
         let primary_of = Partition::all().map(|partition| {
-            let range = slots::find(ranges, slots::slot_of(partition))?;
+            let range = slots::find(&ranges, slots::slot_of(partition))?;
             nodes.binary_search(&&range.primary).ok()
         });
-        let is_complete = slots::are_complete(ranges);
-        Ok(SlotMap { primaries, primary_of: primary_of.collect(), is_complete })
+        let primary_of = primary_of.collect();
+        Ok(SlotMap { ranges, primaries, primary_of })
     }
 
     /// Sends commands by the library, those of a partition one after the other: in a pipeline, the

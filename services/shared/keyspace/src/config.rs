@@ -59,8 +59,8 @@ pub struct Config {
     pub redis_timeout_ms: u64,
 
     /// Size, in bytes, of the client-side cache of each worker thread (the user service: accounts
-    /// and their sessions; the post service: posts); 0 disables it. Clusters have no client-side
-    /// cache.
+    /// and their sessions; the post service: posts); 0 disables it. On a cluster, the primaries
+    /// share it equally.
     #[arg(long, env = "MICROBLOG_REDIS_RECALL_BYTES", default_value_t = RECALL_BYTES)]
     pub redis_recall_bytes: usize,
 

@@ -71,12 +71,29 @@ impl Endpoint {
         &'a self,
         node: Option<&'a Node>,
     ) -> BoxFuture<'a, RedisResult<Multiplexed>> {
+        self.connect_with(node, None)
+    }
+
+    /// Makes such a connection with client tracking, with a handler of push messages.
+    pub(crate) fn connect_tracking<'a>(
+        &'a self,
+        node: Option<&'a Node>,
+        on_push: PushHandler,
+    ) -> BoxFuture<'a, RedisResult<Multiplexed>> {
+        self.connect_with(node, Some(on_push))
+    }
+
+    fn connect_with<'a>(
+        &'a self,
+        node: Option<&'a Node>,
+        on_push: Option<PushHandler>,
+    ) -> BoxFuture<'a, RedisResult<Multiplexed>> {
         let connect = async move {
             let server = match node {
                 Some(node) => self.node(node)?,
                 None => self.primary().await?,
             };
-            self.open(&server, None).await
+            self.open(&server, on_push).await
         };
         // Boxed: with a TLS handshake in it, its type is too deep for the compiler.
         self.with_timeout(connect).boxed()
@@ -92,21 +109,6 @@ impl Endpoint {
                 }
             }
         };
-        self.with_timeout(connect).boxed()
-    }
-
-    /// Returns whether client tracking is supported: not on a cluster.
-    pub(crate) fn can_track(&self) -> bool {
-        !self.is_cluster()
-    }
-
-    /// Makes a connection with client tracking to the primary, with a handler of push messages. Ends
-    /// within the timeout.
-    pub(crate) fn connect_tracking(
-        &self,
-        on_push: PushHandler,
-    ) -> BoxFuture<'_, RedisResult<Multiplexed>> {
-        let connect = async move { self.open(&self.primary().await?, Some(on_push)).await };
         self.with_timeout(connect).boxed()
     }
 

@@ -104,7 +104,8 @@ impl Multiplexed {
     /// key read on this connection before any reply that follows the change
     /// (<https://redis.io/docs/latest/develop/reference/client-side-caching/>).
     ///
-    /// Rejects a replica, whose invalidations follow the replication and not the write.
+    /// Rejects a replica, whose invalidations follow the replication and not the write. Closes when
+    /// a cluster node does not serve the slot of a key.
     pub(crate) async fn open_tracking(
         stream: Stream,
         settings: &RedisConnectionInfo,
@@ -238,9 +239,7 @@ impl Shared {
             if stream.read_buf(&mut buffer).await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            dispatcher
-                .dispatch(&mut buffer, &self.state)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            dispatcher.dispatch(&mut buffer, &self.state)?;
         }
     }
 }
@@ -254,23 +253,20 @@ struct Dispatcher {
 
 impl Dispatcher {
     /// Dispatches all complete messages of a buffer.
-    fn dispatch(
-        &mut self,
-        buffer: &mut BytesMut,
-        state: &Mutex<State>,
-    ) -> Result<(), ProtocolError> {
+    fn dispatch(&mut self, buffer: &mut BytesMut, state: &Mutex<State>) -> io::Result<()> {
         let mut state = lock(state);
         state.reads += 1;
         while let Some(message) = self.parser.next(buffer)? {
             match (message, &mut self.on_push) {
-                (Message::Reply(reply), _) => {
-                    state.complete(reply, self.pushed)?;
+                (Message::Reply(reply), Some(_)) if is_not_served(&reply) => {
+                    return Err(io::Error::other("the node does not serve a slot"));
                 }
+                (Message::Reply(reply), _) => state.complete(reply, self.pushed)?,
                 (Message::Push(message), Some(on_push)) => {
                     self.pushed += 1;
                     on_push(message);
                 }
-                (Message::Push(_), None) => return Err(ProtocolError),
+                (Message::Push(_), None) => return Err(ProtocolError.into()),
             }
         }
         Ok(())
@@ -298,6 +294,20 @@ impl State {
         }
         Ok(())
     }
+}
+
+impl From<ProtocolError> for io::Error {
+    fn from(error: ProtocolError) -> Self {
+        Self::new(io::ErrorKind::InvalidData, error)
+    }
+}
+
+/// Returns whether a reply means that a cluster node does not serve the slot of a key. A tracked
+/// connection then closes, before a caller takes cached values: another node may serve the slot,
+/// whose invalidations this connection does not receive.
+fn is_not_served(reply: &Value) -> bool {
+    const CODES: [&str; 4] = ["MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN"];
+    matches!(reply, Value::ServerError(error) if CODES.contains(&error.code()))
 }
 
 /// Driver task: reads and writes until the connection fails, then drops the requests in flight,

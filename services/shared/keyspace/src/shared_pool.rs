@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::{
     Error,
-    cluster::Cluster,
+    cluster::{Cluster, SlotMap},
     connection_metrics::ConnectionMetrics,
     endpoint::Endpoint,
     round_trip_metrics::RoundTripMetrics,
@@ -146,6 +146,14 @@ impl SharedPool {
                     .ok_or_else(|| Error::unavailable("the key has no partition"))?;
                 Ok(self.endpoint.node(&cluster.primary_of(partition).await?)?)
             }
+        }
+    }
+
+    /// Returns the slot map of a cluster, if it was read.
+    pub(crate) fn slot_map(&self) -> Option<Arc<SlotMap>> {
+        match &self.servers {
+            Servers::One(_) => None,
+            Servers::Cluster(cluster) => cluster.current_slot_map(),
         }
     }
 

@@ -15,10 +15,12 @@ use std::{
 
 use microblog_domain::Partition;
 use microblog_keyspace::{Config, Error, Keyspace, Kind, Recall, decode, redis};
-use microblog_testkit::{PATIENCE, RedisServer, eventually, free_port};
+use microblog_testkit::{ADMIN, PATIENCE, RedisCluster, RedisServer, eventually, free_port};
 use rand::RngExt as _;
 use redis::{aio::MultiplexedConnection, cmd};
-use support::{LIBRARY, certificates::Certificates, cluster, sentinels, timed};
+use support::{
+    LIBRARY, certificates::Certificates, migration::Migration, open_ready, sentinels, timed,
+};
 
 /// The Redis user with access to CLIENT TRACKING and the keys of these tests.
 const TRACKED: &str = "user";
@@ -459,21 +461,127 @@ async fn cache_works_with_sentinel() {
     check_reads(group.url_of(TRACKED), &mut server.admin().await).await;
 }
 
-#[tokio::test]
-async fn cluster_bypasses_the_cache() {
-    let cluster = cluster().await;
-    let numbers = numbers(cluster.url_of(TRACKED), ENOUGH);
-    for _ in 0..3 {
-        assert_eq!(numbers.read(&[1, 2, 3, 500]).await.unwrap(), [0; 4]);
+/// Increments a number on a cluster, and publishes each acknowledged value.
+async fn increment_on_cluster(writer: &Keyspace, id: u64, acknowledged: &AtomicU64) {
+    let number = acknowledged.load(Ordering::SeqCst) + 1;
+    let set = cmd("HSET").arg(key(id)).arg("n").arg(number).take();
+    while let Err(error) = writer.query::<()>(set.clone()).await {
+        assert!(error.is_unavailable(), "{error:?}");
     }
-    let reads: u64 = {
+    acknowledged.store(number, Ordering::SeqCst);
+}
+
+/// Runs writers and readers, which compare, during a change of a cluster.
+async fn reads_of_a_cluster_see_acknowledged_writes(
+    cluster: &RedisCluster,
+    change: impl AsyncFnOnce(&Keyspace),
+) {
+    // At first absent.
+    const KEYS: u64 = 60;
+    let writer = open_ready(cluster.url(ADMIN)).await;
+    let config = Config { redis_recall_bytes: ENOUGH, ..Config::at(cluster.url(TRACKED)) };
+    let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
+    keyspace.ready().await.unwrap();
+    let numbers = keyspace.recall(NUMBERS);
+    let stop = AtomicBool::new(false);
+    let known: Vec<Arc<AtomicU64>> = (0..KEYS).map(|_| Arc::default()).collect();
+    let writing = async {
+        while !stop.load(Ordering::Relaxed) {
+            let id = rand::rng().random_range(0..KEYS);
+            increment_on_cluster(&writer, id, &known[id as usize]).await;
+            tokio::time::sleep(Duration::from_micros(300)).await;
+        }
+    };
+    let changing = async {
+        // Until all primaries are tracked.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let tracking = tracking_clients(cluster).await;
+        assert_eq!(tracking, 3, "connections are tracked");
+        change(&keyspace).await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        stop.store(true, Ordering::Relaxed);
+    };
+    let readers = (0..8).map(|_| check_recency(&numbers, &known, &stop));
+    let (rounds, (), ()) = tokio::join!(futures::future::join_all(readers), writing, changing);
+    assert!(rounds.iter().sum::<u64>() > 100, "only {rounds:?} reads");
+    // Reads are tracked again.
+    eventually("all primaries are tracked", PATIENCE, async || {
+        numbers.read(&(0..KEYS).collect::<Vec<_>>()).await.unwrap();
+        tracking_clients(cluster).await == 3
+    })
+    .await;
+}
+
+async fn tracking_clients(cluster: &RedisCluster) -> u64 {
+    let mut sum = 0;
+    for node in cluster.nodes() {
+        sum += info(node, "tracking_clients").await;
+    }
+    sum
+}
+
+#[tokio::test]
+async fn read_sees_every_acknowledged_write_while_slots_migrate() {
+    let cluster = RedisCluster::start(3, 0).await;
+    reads_of_a_cluster_see_acknowledged_writes(&cluster, async |_| {
+        for id in 0..20 {
+            Migration::begin(&cluster, &key(id)).await.complete().await;
+        }
+    })
+    .await;
+}
+
+// A lossless failover: the old primary keeps its connections.
+#[tokio::test]
+async fn read_sees_every_acknowledged_write_during_a_cluster_failover() {
+    let cluster = RedisCluster::start(3, 1).await;
+    reads_of_a_cluster_see_acknowledged_writes(&cluster, async |keyspace| {
+        for replica in &cluster.nodes()[3..] {
+            cmd("CLUSTER").arg("FAILOVER").exec_async(&mut replica.admin().await).await.unwrap();
+            eventually("the replica is promoted", PATIENCE, async || {
+                let role = cmd("ROLE").query_async(&mut replica.admin().await).await;
+                let role: Vec<redis::Value> = role.unwrap();
+                role.first() == Some(&redis::Value::BulkString("master".into()))
+            })
+            .await;
+        }
+        eventually("the cluster is ready", PATIENCE, async || keyspace.ready().await.is_ok()).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn cluster_values_are_cached_unless_absent() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let writer = open_ready(cluster.url(ADMIN)).await;
+    let numbers = numbers(cluster.url(TRACKED), ENOUGH);
+    for id in 0..50 {
+        increment_on_cluster(&writer, id, &AtomicU64::new(id)).await;
+    }
+    let ids: Vec<u64> = (0..50).rev().collect();
+    let expected: Vec<u64> = ids.iter().map(|&id| id + 1).collect();
+    let all_reads = async || {
         let mut sum = 0;
-        for server in cluster.servers() {
-            sum += self::reads(server).await;
+        for node in cluster.nodes() {
+            sum += reads(node).await;
         }
         sum
     };
-    assert_eq!(reads, 12);
+    // One command with a key to each primary.
+    eventually("values are cached", PATIENCE, async || {
+        let before = all_reads().await;
+        assert_eq!(numbers.read(&ids).await.unwrap(), expected);
+        all_reads().await - before == 3
+    })
+    .await;
+    let before = all_reads().await;
+    for _ in 0..10 {
+        assert_eq!(numbers.read(&[7, 500]).await.unwrap(), [8, 0]);
+    }
+    assert!(all_reads().await - before >= 10, "absent values are not cached");
+    increment_on_cluster(&writer, 500, &AtomicU64::new(3)).await;
+    increment_on_cluster(&writer, 7, &AtomicU64::new(8)).await;
+    assert_eq!(numbers.read(&[7, 500, 8]).await.unwrap(), [9, 4, 9]);
 }
 
 #[tokio::test]

@@ -33,6 +33,13 @@ pub(super) struct Misses<I> {
     pub(super) rejected: Vec<I>,
 }
 
+/// A value that was just read.
+pub(super) struct Fresh<I, T> {
+    pub(super) id: I,
+    pub(super) value: T,
+    pub(super) is_cacheable: bool,
+}
+
 impl<I, T> Drop for Entries<I, T> {
     fn drop(&mut self) {
         self.metrics.record_size((self.values.len(), self.bytes), (0, 0));
@@ -91,24 +98,25 @@ impl<I: Id, T: Clone> Entries<I, T> {
         Misses { admitted, rejected }
     }
 
-    /// Returns the values of `ids`, from `fresh` (sorted by id) or from the cache. Inserts `fresh`
-    /// if no push message has followed its first reply, before which there were `pushed`.
+    /// Returns the values of `ids`, from `fresh` (sorted by id) or from the cache. Inserts the
+    /// cacheable ones of `fresh` if no push message has followed its first reply, before which there
+    /// were `pushed`.
     pub(super) fn insert_and_get(
         &mut self,
         ids: &[I],
-        fresh: Vec<(I, T)>,
+        fresh: Vec<Fresh<I, T>>,
         pushed: u64,
     ) -> Vec<Option<T>> {
-        let value = |entries: &mut Self, id: I| match fresh
-            .binary_search_by_key(&id, |(fresh, _)| *fresh)
-        {
-            Ok(index) => Some(fresh[index].1.clone()),
-            Err(_) => entries.values.get(&id).cloned(),
-        };
+        let value =
+            |entries: &mut Self, id: I| match fresh.binary_search_by_key(&id, |fresh| fresh.id) {
+                Ok(index) => Some(fresh[index].value.clone()),
+                Err(_) => entries.values.get(&id).cloned(),
+            };
         let values = ids.iter().map(|&id| value(self, id)).collect();
         if pushed == self.pushed {
             let before = self.size();
-            fresh.into_iter().for_each(|(id, value)| self.insert(id, value));
+            let cacheable = fresh.into_iter().filter(|fresh| fresh.is_cacheable);
+            cacheable.for_each(|Fresh { id, value, .. }| self.insert(id, value));
             self.metrics.record_size(before, self.size());
         }
         values

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 pub(crate) mod certificates;
+pub(crate) mod migration;
 
 use std::time::{Duration, Instant};
 

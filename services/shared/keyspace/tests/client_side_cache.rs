@@ -550,6 +550,62 @@ async fn read_sees_every_acknowledged_write_during_a_cluster_failover() {
     .await;
 }
 
+/// Returns a cache in which the values of two partitions with one primary are read, and their ids.
+async fn two_of_one_primary(cluster: &RedisCluster) -> (Recall<u64, u64>, [u64; 2], usize) {
+    let primary = cluster.primary_of(&key(0), 0).await;
+    let mut other = 1;
+    while cluster.primary_of(&key(other), 0).await != primary {
+        other += 1;
+    }
+    let config = Config { redis_recall_bytes: ENOUGH, ..Config::at(cluster.url(TRACKED)) };
+    let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
+    keyspace.ready().await.unwrap();
+    let numbers = keyspace.recall(NUMBERS);
+    eventually("the primary is tracked", PATIENCE, async || {
+        numbers.read(&[0, other]).await.unwrap();
+        info(&cluster.nodes()[primary], "tracking_clients").await == 1
+    })
+    .await;
+    for _ in 0..3 {
+        numbers.read(&[0, other]).await.unwrap();
+    }
+    (numbers, [0, other], primary)
+}
+
+// The old primary of a migrating slot does not know of keys created on the new one.
+#[tokio::test]
+async fn key_created_during_the_migration_of_its_slot_is_read() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let writer = open_ready(cluster.url(ADMIN)).await;
+    increment_on_cluster(&writer, 0, &AtomicU64::new(6)).await;
+    let (numbers, [kept, created], _) = two_of_one_primary(&cluster).await;
+    assert_eq!(numbers.read(&[kept, created]).await.unwrap(), [7, 0]);
+    let _migration = Migration::begin(&cluster, &key(created)).await;
+    increment_on_cluster(&writer, created, &AtomicU64::new(2)).await;
+    assert_eq!(numbers.read(&[kept, created]).await.unwrap(), [7, 3]);
+}
+
+// The old primary, whose replication does not work, replies to PING and sends no invalidations.
+#[tokio::test]
+async fn values_of_a_demoted_primary_are_not_used() {
+    let cluster = RedisCluster::start(3, 1).await;
+    let writer = open_ready(cluster.url(ADMIN)).await;
+    increment_on_cluster(&writer, 0, &AtomicU64::new(6)).await;
+    let (numbers, ids, primary) = two_of_one_primary(&cluster).await;
+    let mut admin = cluster.nodes()[primary].admin().await;
+    let break_replication = cmd("CONFIG").arg("SET").arg("masterauth").arg("wrong").take();
+    break_replication.exec_async(&mut admin).await.unwrap();
+    let replica = &cluster.nodes()[3 + primary];
+    cmd("CLUSTER").arg("FAILOVER").exec_async(&mut replica.admin().await).await.unwrap();
+    eventually("the primary is demoted", PATIENCE, async || {
+        let role: Vec<redis::Value> = cmd("ROLE").query_async(&mut admin).await.unwrap();
+        role.first() == Some(&redis::Value::BulkString("slave".into()))
+    })
+    .await;
+    increment_on_cluster(&writer, 0, &AtomicU64::new(7)).await;
+    assert_eq!(numbers.read(&ids[..1]).await.unwrap(), [8]);
+}
+
 #[tokio::test]
 async fn cluster_values_are_cached_unless_absent() {
     let cluster = RedisCluster::start(3, 0).await;

@@ -92,5 +92,5 @@ local function check_rate(rate, limit)
   return 0
 end
 
-register('post_mend_clock', mend_clock, 'allow-oom')
+register('post_repair_clock', repair_clock, 'allow-oom')
 register('post_confirm', confirm, 'allow-oom')

@@ -15,7 +15,9 @@ mod restore;
 use std::time::Duration;
 
 use microblog_domain::PostId;
-use microblog_keyspace::{self as keyspace, Entry, Keyspace, Library, Order, Page, Range, Recall};
+use microblog_keyspace::{
+    self as keyspace, ClientSideCache, Entry, Keyspace, Library, Order, Page, Range,
+};
 
 pub use archive_outbox::{OutboxEntry, OutboxPage};
 pub(crate) use decode::post_ids;
@@ -48,7 +50,7 @@ const REQUEST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Clone)]
 pub struct Store {
     keyspace: Keyspace,
-    posts: Recall<PostId, Option<Post>>,
+    posts: ClientSideCache<PostId, Option<Post>>,
     posts_per_minute: u32,
     comments_per_minute: u32,
     restores_per_minute: u32,
@@ -59,7 +61,7 @@ impl Store {
     pub fn open(config: &Config) -> Result<Self, keyspace::Error> {
         let keyspace = Keyspace::open(&config.redis, LIBRARY)?;
         Ok(Self {
-            posts: keyspace.recall(body::CACHED_POST),
+            posts: keyspace.client_side_cache(body::CACHED_POST),
             keyspace,
             posts_per_minute: config.posts_per_minute,
             comments_per_minute: config.comments_per_minute,

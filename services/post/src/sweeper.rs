@@ -45,7 +45,7 @@ impl Sweeper {
     pub async fn notify_targets(&mut self, stale_after: Duration) -> Result<(), Error> {
         let pages = self.tiered.store().pending_reposts(&self.pending.places()).await?;
         let stale: Vec<_> =
-            self.pending.left_behind(pages, stale_after).into_iter().flatten().collect();
+            self.pending.stale_entries(pages, stale_after).into_iter().flatten().collect();
         let updates = self.current_updates(&stale).await?;
         self.posts.complete(&updates).await
     }
@@ -68,7 +68,7 @@ impl Sweeper {
     /// more than `stale_after` ago.
     pub async fn deliver(&mut self, stale_after: Duration) -> Result<(), Error> {
         let pages = self.tiered.store().undelivered(&self.outbox.places()).await?;
-        let stale = self.outbox.left_behind(pages, stale_after).into_iter().flatten();
+        let stale = self.outbox.stale_entries(pages, stale_after).into_iter().flatten();
         let stale: Vec<_> = stale.map(|(post, _)| post).collect();
         self.delivery.deliver(&stale).await
     }

@@ -91,7 +91,7 @@ local function index(lists, peers)
   return differs
 end
 
-register('relation_mend_clock', mend_clock, 'allow-oom')
+register('relation_repair_clock', repair_clock, 'allow-oom')
 register('relation_forget', forget, 'allow-oom')
 register('relation_finish_forgetting', finish_forgetting, 'allow-oom')
 

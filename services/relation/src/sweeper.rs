@@ -39,7 +39,7 @@ impl Sweeper {
     /// at least `stale_after` ago. Continues after an error; returns the first one.
     pub async fn sweep(&mut self, stale_after: Duration) -> Result<(), Error> {
         let pages = self.store.outbox_page(&self.backlog.places()).await?;
-        let stale = self.backlog.left_behind(pages, stale_after);
+        let stale = self.backlog.stale_entries(pages, stale_after);
         let stale: Vec<_> = stale.into_iter().flatten().collect();
 
         resume(&self.store, &self.edges, &stale).await

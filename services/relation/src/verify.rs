@@ -54,7 +54,7 @@ pub(crate) async fn reports(
 ) -> Result<BoxStream<'static, Result<Report, Error>>, Error> {
     let mut clocks = None;
     if repairs {
-        clocks = Some(Ok(Report { repairs: store.mend_clocks().await?, ..Report::default() }));
+        clocks = Some(Ok(Report { repairs: store.repair_clocks().await?, ..Report::default() }));
     }
     let reports = match user {
         None => stream::iter(Partition::all())

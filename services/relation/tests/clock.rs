@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use microblog_keyspace::{Call, Error, Keyspace, Library, Mended};
+use microblog_keyspace::{Call, ClockRepair, Error, Keyspace, Library};
 use microblog_proto::{common::ErrorReason, relation as pb};
 use microblog_testkit::{Store as Redis, Topology, redis};
 use support::{System, id, user};
@@ -28,7 +28,7 @@ local function test_issue(keys, args)
   return issue(keys[1], tonumber(args[1]), tonumber(args[2]))
 end
 register('test_issue', test_issue)
-register('test_mend_clock', mend_clock, 'allow-oom')
+register('test_repair_clock', repair_clock, 'allow-oom')
 ",
 };
 
@@ -77,9 +77,9 @@ impl Clock {
         redis::cmd("GET").arg(key).query_async(&mut admin).await.unwrap()
     }
 
-    async fn mend(&self) -> Mended {
+    async fn mend(&self) -> ClockRepair {
         let partition = user(1).partition();
-        self.keyspace.mend_clock("test_mend_clock", partition, key(1)).await.unwrap()
+        self.keyspace.repair_clock("test_repair_clock", partition, key(1)).await.unwrap()
     }
 }
 
@@ -106,9 +106,9 @@ async fn a_jumped_clock_is_set_back_and_issues_no_stamp_twice() {
     set(&clock.redis, &format!("{}:rests", key(1)), format!("{before};{jumped}")).await;
     assert!(matches!(clock.issue(1).await, Err(Error::ClockAhead(_))));
 
-    let Mended::By(back) = clock.mend().await else { panic!("it is ahead") };
+    let ClockRepair::By(back) = clock.mend().await else { panic!("it is ahead") };
     assert!(back.as_secs().abs_diff(YEAR / SECOND) < 60, "{back:?}");
-    assert_eq!(clock.mend().await, Mended::NotAhead);
+    assert_eq!(clock.mend().await, ClockRepair::NotAhead);
     issued.extend(clock.issue(3).await.unwrap());
     assert!(*issued.last().unwrap() < now() + SECOND && issued.len() == 6, "{issued:?}");
 
@@ -126,7 +126,7 @@ async fn a_jumped_clock_is_set_back_and_issues_no_stamp_twice() {
         last = ticks[6];
     }
     assert!(last > used.1, "what was used is behind it");
-    assert_eq!(clock.mend().await, Mended::NotAhead);
+    assert_eq!(clock.mend().await, ClockRepair::NotAhead);
 }
 
 #[tokio::test]
@@ -139,9 +139,9 @@ async fn a_clock_ahead_since_its_first_stamp_is_set_back() {
     assert!(first.starts_with("0;"), "{first}");
     set(&clock.redis, &key(1), now() + YEAR).await;
     set(&clock.redis, &rests, format!("0;{}", now() + YEAR - 1)).await;
-    assert!(matches!(clock.mend().await, Mended::By(_)));
+    assert!(matches!(clock.mend().await, ClockRepair::By(_)));
     assert!(clock.issue(1).await.unwrap()[0] < now() + SECOND);
-    assert_eq!(clock.mend().await, Mended::NotAhead);
+    assert_eq!(clock.mend().await, ClockRepair::NotAhead);
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn each_jumped_range_is_skipped() {
         let before = clock.issue(1).await.unwrap()[0];
         set(&clock.redis, &key(1), jumped + 2).await;
         set(&clock.redis, &format!("{}:rests", key(1)), format!("{before};{jumped}")).await;
-        assert!(matches!(clock.mend().await, Mended::By(_)));
+        assert!(matches!(clock.mend().await, ClockRepair::By(_)));
         used.push((jumped, jumped + 2));
     }
     used.sort_unstable();
@@ -196,7 +196,7 @@ async fn at_most_sixteen_used_ranges_are_stored() {
     assert_eq!(text.split(';').count(), 32, "{text}");
     // A clock without a record of its jump waits for the time.
     set(&clock.redis, &key(1), now() + HOUR).await;
-    assert_eq!(clock.mend().await, Mended::Unknown);
+    assert_eq!(clock.mend().await, ClockRepair::Unknown);
 }
 
 #[tokio::test]

@@ -332,7 +332,7 @@ local function unlist(keys, args)
   return done
 end
 
-register('user_mend_clock', mend_clock, 'allow-oom')
+register('user_repair_clock', repair_clock, 'allow-oom')
 register('user_create', create)
 register('user_claim', claim, 'allow-oom')
 register('user_take', take_over, 'allow-oom')

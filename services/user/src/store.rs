@@ -33,7 +33,7 @@ mod sessions;
 use std::collections::BTreeMap;
 
 use microblog_domain::{Partition, UserId};
-use microblog_keyspace::{self as keyspace, Keyspace, Library, Recall};
+use microblog_keyspace::{self as keyspace, ClientSideCache, Keyspace, Library};
 
 use crate::profile::Registration;
 
@@ -53,13 +53,13 @@ const ITEMS_PER_CALL_MAX: usize = 32;
 #[derive(Clone)]
 pub struct Store {
     keyspace: Keyspace,
-    cache: Recall<CacheKey, CachedValue>,
+    cache: ClientSideCache<CacheKey, CachedValue>,
 }
 
 impl Store {
     /// Returns a store on a keyspace that was opened with [`LIBRARY`].
     pub fn new(keyspace: Keyspace) -> Self {
-        let cache = keyspace.recall(cached::KIND);
+        let cache = keyspace.client_side_cache(cached::KIND);
         Self { keyspace, cache }
     }
 

@@ -182,7 +182,7 @@ impl Store {
 
     /// Sets back all clocks that are too far ahead to issue stamps. Returns the repairs.
     pub async fn repair_clocks(&self) -> Result<Repairs, Error> {
-        self.keyspace.mend_clocks("post_mend_clock", keys::clock).await
+        self.keyspace.repair_clocks("post_repair_clock", keys::clock).await
     }
 
     /// Returns the lengths of the lists of posts.

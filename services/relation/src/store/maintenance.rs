@@ -210,8 +210,8 @@ impl Store {
     }
 
     /// Sets back all clocks that are too far ahead to issue stamps. Returns the repairs.
-    pub async fn mend_clocks(&self) -> Result<Repairs, Error> {
-        self.keyspace.mend_clocks("relation_mend_clock", keys::clock).await
+    pub async fn repair_clocks(&self) -> Result<Repairs, Error> {
+        self.keyspace.repair_clocks("relation_repair_clock", keys::clock).await
     }
 
     /// Returns the lengths of a user's follow lists and id sets.

@@ -59,7 +59,7 @@ impl<T: Clone + Eq + Hash> Backlog<T> {
     ///
     /// A page must contain all entries that were read, malformed ones too: otherwise a full page would
     /// count as the last one. `T` may be an `Option` for that.
-    pub fn left_behind(&mut self, pages: Vec<Vec<T>>, stale_after: Duration) -> Vec<T> {
+    pub fn stale_entries(&mut self, pages: Vec<Vec<T>>, stale_after: Duration) -> Vec<T> {
         self.stale_at(Instant::now(), pages, stale_after)
     }
 
@@ -224,6 +224,6 @@ mod tests {
         let mut backlog = Backlog::new(2);
         let pages: Vec<Vec<u16>> = Partition::all().map(|p| vec![p.number()]).collect();
         let all: Vec<u16> = Partition::all().map(Partition::number).collect();
-        assert_eq!(backlog.left_behind(pages, Duration::ZERO), all);
+        assert_eq!(backlog.stale_entries(pages, Duration::ZERO), all);
     }
 }

@@ -54,11 +54,11 @@ use crate::{
 const RECONNECT_BACKOFF: Duration = Duration::from_secs(1);
 
 /// A client-side cache of values of one kind. Cheap to clone. Belongs to the runtime that uses it.
-pub struct Recall<I, T> {
+pub struct ClientSideCache<I, T> {
     inner: Arc<Inner<I, T>>,
 }
 
-impl<I, T> Clone for Recall<I, T> {
+impl<I, T> Clone for ClientSideCache<I, T> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone() }
     }
@@ -86,12 +86,15 @@ struct TrackedConnection<I, T> {
 impl Keyspace {
     /// Returns a client-side cache of values of one kind. The Redis user needs PING and CLIENT
     /// TRACKING; without them, all reads bypass the cache.
-    pub fn recall<I: Id, T: Clone + Send + 'static>(&self, kind: Kind<I, T>) -> Recall<I, T> {
-        Recall::new(self.clone(), kind, self.cache_bytes_max())
+    pub fn client_side_cache<I: Id, T: Clone + Send + 'static>(
+        &self,
+        kind: Kind<I, T>,
+    ) -> ClientSideCache<I, T> {
+        ClientSideCache::new(self.clone(), kind, self.cache_bytes_max())
     }
 }
 
-impl<I: Id, T: Clone + Send + 'static> Recall<I, T> {
+impl<I: Id, T: Clone + Send + 'static> ClientSideCache<I, T> {
     fn new(keyspace: Keyspace, kind: Kind<I, T>, bytes_max: usize) -> Self {
         let pool = keyspace.shared_pool().clone();
         let servers = Mutex::new(Servers::new(pool.is_cluster(), bytes_max));

@@ -20,7 +20,7 @@ const TICKS_PER_SECOND: u64 = 4_000;
 
 /// The outcome of setting a clock back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mended {
+pub enum ClockRepair {
     /// The clock was not ahead.
     NotAhead,
     /// The clock was set back by this duration.
@@ -95,8 +95,8 @@ impl Keyspace {
     }
 
     /// Sets back all clocks that are too far ahead to issue stamps. A repair does this first, because
-    /// it issues stamps in any partition. `function` is the name of the library's `mend_clock`.
-    pub async fn mend_clocks(
+    /// it issues stamps in any partition. `function` is the name of the library's `repair_clock`.
+    pub async fn repair_clocks(
         &self,
         function: &'static str,
         key: impl Fn(Partition) -> String,
@@ -105,30 +105,30 @@ impl Keyspace {
         let ahead = self.clocks_ahead(&partitions, &key).await?;
         let mut repairs = Repairs::default();
         for (&partition, _) in partitions.iter().zip(ahead).filter(|&(_, by)| by > AHEAD_MAX) {
-            let mended = self.mend_clock(function, partition, key(partition)).await?;
-            mended.text(partition).into_iter().for_each(|text| repairs.add(text));
+            let repair = self.repair_clock(function, partition, key(partition)).await?;
+            repair.text(partition).into_iter().for_each(|text| repairs.add(text));
         }
         Ok(repairs)
     }
 
     /// Sets a partition clock back if it is ahead. `function` is the name of the library's
-    /// `mend_clock`.
-    pub async fn mend_clock(
+    /// `repair_clock`.
+    pub async fn repair_clock(
         &self,
         function: &'static str,
         partition: Partition,
         key: String,
-    ) -> Result<Mended, Error> {
+    ) -> Result<ClockRepair, Error> {
         let seconds: i64 = self.call(Call::new(function).key(key).issuing(partition)).await?;
         Ok(match u64::try_from(seconds) {
-            Ok(0) => Mended::NotAhead,
-            Ok(seconds) => Mended::By(Duration::from_secs(seconds)),
-            Err(_) => Mended::Unknown,
+            Ok(0) => ClockRepair::NotAhead,
+            Ok(seconds) => ClockRepair::By(Duration::from_secs(seconds)),
+            Err(_) => ClockRepair::Unknown,
         })
     }
 }
 
-impl Mended {
+impl ClockRepair {
     /// Returns the repair that `verify --repair` reports, if the clock was set back.
     pub fn text(self, partition: Partition) -> Option<String> {
         match self {

@@ -43,7 +43,11 @@ impl DedicatedPools {
     }
 
     /// Returns a connection to the primary that holds a key.
-    pub(crate) async fn get(&self, shared: &SharedPool, key: &str) -> Result<Exclusive, Error> {
+    pub(crate) async fn get(
+        &self,
+        shared: &SharedPool,
+        key: &str,
+    ) -> Result<DedicatedConnection, Error> {
         let get = async {
             let endpoint = shared.endpoint();
             // Read before connecting: otherwise old certificates could pass for reloaded ones.
@@ -57,7 +61,7 @@ impl DedicatedPools {
                 Error::unavailable(error)
             })?;
             let _guard = self.metrics.count();
-            Ok(Exclusive { connection: Some(connection), shared: shared.clone(), _guard })
+            Ok(DedicatedConnection { connection: Some(connection), shared: shared.clone(), _guard })
         };
         timeout(self.timeout, get).await.map_err(|_| Error::unavailable(TimedOut(self.timeout)))?
     }
@@ -98,13 +102,13 @@ impl DedicatedPools {
 
 /// A dedicated connection to the primary that held a key at checkout. Returns to its pool when
 /// dropped, and is closed after a failure.
-pub struct Exclusive {
+pub struct DedicatedConnection {
     connection: Option<Connection>,
     shared: SharedPool,
     _guard: ConnectionGuard,
 }
 
-impl Exclusive {
+impl DedicatedConnection {
     /// Sends a command and waits for the reply up to `longest`, which must exceed the BLOCK or
     /// timeout argument of the command.
     ///

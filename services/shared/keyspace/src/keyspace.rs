@@ -10,7 +10,7 @@ use redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::sync::Mutex;
 
 use crate::{
-    Batch, Call, Config, Error, Exclusive, Library, Page, Range,
+    Batch, Call, Config, DedicatedConnection, Error, Library, Page, Range,
     connection_metrics::ConnectionMetrics,
     dedicated_pool::DedicatedPools,
     endpoint::Endpoint,
@@ -130,7 +130,10 @@ impl Keyspace {
 
     /// Checks out a dedicated connection to the primary that holds a key, for blocking reads (BLOCK)
     /// and WAIT. The Redis user needs PING and UNWATCH, with which the pool recycles connections.
-    pub fn exclusive<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Exclusive, Error>> {
+    pub fn dedicated_connection<'a>(
+        &'a self,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<DedicatedConnection, Error>> {
         Box::pin(self.inner.dedicated.get(&self.inner.shared, key))
     }
 }
@@ -285,6 +288,6 @@ mod tests {
         check(keyspace.call::<u64>(call));
         check(keyspace.send(batch));
         check(keyspace.page("key", range));
-        check(keyspace.exclusive("key"));
+        check(keyspace.dedicated_connection("key"));
     }
 }

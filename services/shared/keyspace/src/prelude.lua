@@ -43,7 +43,7 @@ end
 --
 -- No tick is issued that is more than five minutes ahead of Redis' clock or of the caller's
 -- (CLOCK_AHEAD). If both were wrong and came back, the partition issues nothing until its clock is
--- set back (`mend_clock`). The ticks that were used ahead must not be issued again: they are in
+-- set back (`repair_clock`). The ticks that were used ahead must not be issued again: they are in
 -- `ahead`, and are skipped when the time comes to them. To know them, `rests` has between which ticks
 -- none was issued for an hour or longer, and before which none was at all: a jump of the clocks is
 -- such a rest.
@@ -170,7 +170,7 @@ end
 -- KEYS: clock. ARGV: issuer.
 -- Returns by how many seconds: 0 if it is not ahead; -1 if it is not known where it jumped, since it
 -- jumped by less than an hour, or rested or jumped too often since: then only time mends it.
-local function mend_clock(keys, args)
+local function repair_clock(keys, args)
   local clock = keys[1]
   local _, limit = issuer_of(tonumber(args[1]), now_ms() * 4)
   local value = redis.call('GET', clock) or '1'

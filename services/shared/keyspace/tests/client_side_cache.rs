@@ -14,7 +14,7 @@ use std::{
 };
 
 use microblog_domain::Partition;
-use microblog_keyspace::{Config, Error, Keyspace, Kind, Recall, decode, redis};
+use microblog_keyspace::{ClientSideCache, Config, Error, Keyspace, Kind, decode, redis};
 use microblog_testkit::{ADMIN, PATIENCE, RedisCluster, RedisServer, eventually, free_port};
 use rand::RngExt as _;
 use redis::{aio::MultiplexedConnection, cmd};
@@ -48,13 +48,13 @@ fn key(id: u64) -> String {
     format!("user:{{{}}}:number:{id}", partition(id).number())
 }
 
-fn numbers(url: String, bytes_max: usize) -> Recall<u64, u64> {
+fn numbers(url: String, bytes_max: usize) -> ClientSideCache<u64, u64> {
     numbers_at(Config::at(url), bytes_max)
 }
 
-fn numbers_at(mut config: Config, bytes_max: usize) -> Recall<u64, u64> {
+fn numbers_at(mut config: Config, bytes_max: usize) -> ClientSideCache<u64, u64> {
     config.redis_recall_bytes = bytes_max;
-    Keyspace::open(&config, LIBRARY).unwrap().recall(NUMBERS)
+    Keyspace::open(&config, LIBRARY).unwrap().client_side_cache(NUMBERS)
 }
 
 async fn write(to: &mut MultiplexedConnection, id: u64, number: u64) {
@@ -62,7 +62,7 @@ async fn write(to: &mut MultiplexedConnection, id: u64, number: u64) {
 }
 
 /// Waits until the cache works: a second read sends no HGET.
-async fn wait_until_cached(server: &RedisServer, numbers: &Recall<u64, u64>) {
+async fn wait_until_cached(server: &RedisServer, numbers: &ClientSideCache<u64, u64>) {
     eventually("values are cached", PATIENCE, async || {
         let before = reads(server).await;
         let answers = (numbers.read(&[1000]).await, numbers.read(&[1000]).await);
@@ -119,7 +119,7 @@ async fn cache_size_is_bounded() {
 }
 
 /// Returns a full cache of 100 numbers, and ten ids that are cached in it.
-async fn full_cache(server: &RedisServer) -> (Recall<u64, u64>, Vec<u64>) {
+async fn full_cache(server: &RedisServer) -> (ClientSideCache<u64, u64>, Vec<u64>) {
     let numbers = numbers(server.url(TRACKED), 100 * 1100);
     wait_until_cached(server, &numbers).await;
     let often: Vec<u64> = (0..10).collect();
@@ -240,7 +240,7 @@ async fn increment(server: &RedisServer, id: u64, acknowledged: Arc<AtomicU64>, 
 
 /// Reads some numbers at a time, and compares them with the values acknowledged before the read.
 async fn check_recency(
-    numbers: &Recall<u64, u64>,
+    numbers: &ClientSideCache<u64, u64>,
     known: &[Arc<AtomicU64>],
     stop: &AtomicBool,
 ) -> u64 {
@@ -395,7 +395,7 @@ async fn full_cache_recovers_after_redis_freezes() {
 async fn cache_survives_a_short_freeze() {
     let server = RedisServer::start().await;
     let config = Config { redis_timeout_ms: 8000, ..Config::at(server.url(TRACKED)) };
-    let numbers = Keyspace::open(&config, LIBRARY).unwrap().recall(NUMBERS);
+    let numbers = Keyspace::open(&config, LIBRARY).unwrap().client_side_cache(NUMBERS);
     wait_until_cached(&server, &numbers).await;
     // Longer than half of the timeout, which is the limit on the tracked connection, and shorter than
     // the limit on the shared pool. The readers start one after the other, so that each sends a
@@ -482,7 +482,7 @@ async fn reads_of_a_cluster_see_acknowledged_writes(
     let config = Config { redis_recall_bytes: ENOUGH, ..Config::at(cluster.url(TRACKED)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
     keyspace.ready().await.unwrap();
-    let numbers = keyspace.recall(NUMBERS);
+    let numbers = keyspace.client_side_cache(NUMBERS);
     let stop = AtomicBool::new(false);
     let known: Vec<Arc<AtomicU64>> = (0..KEYS).map(|_| Arc::default()).collect();
     let writing = async {
@@ -551,7 +551,9 @@ async fn read_sees_every_acknowledged_write_during_a_cluster_failover() {
 }
 
 /// Returns a cache in which the values of two partitions with one primary are read, and their ids.
-async fn two_of_one_primary(cluster: &RedisCluster) -> (Recall<u64, u64>, [u64; 2], usize) {
+async fn two_of_one_primary(
+    cluster: &RedisCluster,
+) -> (ClientSideCache<u64, u64>, [u64; 2], usize) {
     let primary = cluster.primary_of(&key(0), 0).await;
     let mut other = 1;
     while cluster.primary_of(&key(other), 0).await != primary {
@@ -560,7 +562,7 @@ async fn two_of_one_primary(cluster: &RedisCluster) -> (Recall<u64, u64>, [u64; 
     let config = Config { redis_recall_bytes: ENOUGH, ..Config::at(cluster.url(TRACKED)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
     keyspace.ready().await.unwrap();
-    let numbers = keyspace.recall(NUMBERS);
+    let numbers = keyspace.client_side_cache(NUMBERS);
     eventually("the primary is tracked", PATIENCE, async || {
         numbers.read(&[0, other]).await.unwrap();
         info(&cluster.nodes()[primary], "tracking_clients").await == 1

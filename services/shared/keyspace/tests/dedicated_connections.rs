@@ -22,7 +22,7 @@ fn blocking_read(list: &str) -> redis::Cmd {
 async fn blocking_read_delays_no_call(url: String) {
     let keyspace = open(url);
     let list = key(5, "list");
-    let mut exclusive = keyspace.exclusive(&list).await.unwrap();
+    let mut exclusive = keyspace.dedicated_connection(&list).await.unwrap();
     let read = blocking_read(&list);
     let read = timed(exclusive.query::<Option<(String, String)>>(&read, LONGEST));
     let (blocked, slowest) = tokio::join!(read, async {
@@ -71,8 +71,8 @@ async fn dedicated_pool_is_bounded_and_recycles_connections() {
     let config = Config { redis_exclusive_links: 1, ..Config::at(server.url(ADMIN)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
     let list = key(5, "list");
-    let mut first = keyspace.exclusive(&list).await.unwrap();
-    let (second, took) = timed(keyspace.exclusive(&list)).await;
+    let mut first = keyspace.dedicated_connection(&list).await.unwrap();
+    let (second, took) = timed(keyspace.dedicated_connection(&list)).await;
     assert!(second.is_err_and(|error| error.is_unavailable()));
     assert!(took < LONGEST, "{took:?}");
 
@@ -80,12 +80,12 @@ async fn dedicated_pool_is_bounded_and_recycles_connections() {
     let late = first.query::<()>(&blocking_read(&list), Duration::from_millis(100)).await;
     assert!(late.unwrap_err().is_unavailable());
     assert!(first.query::<()>(&redis::cmd("PING"), LONGEST).await.unwrap_err().is_unavailable());
-    let mut third = keyspace.exclusive(&list).await.unwrap();
+    let mut third = keyspace.dedicated_connection(&list).await.unwrap();
     assert_eq!(third.query::<String>(&redis::cmd("PING"), LONGEST).await.unwrap(), "PONG");
 
     server.restart().await;
     assert!(third.query::<()>(&redis::cmd("PING"), LONGEST).await.unwrap_err().is_unavailable());
-    let mut fourth = keyspace.exclusive(&list).await.unwrap();
+    let mut fourth = keyspace.dedicated_connection(&list).await.unwrap();
     assert_eq!(fourth.query::<String>(&redis::cmd("PING"), LONGEST).await.unwrap(), "PONG");
 }
 
@@ -95,7 +95,7 @@ async fn cancelled_read_consumes_nothing_and_frees_its_connection() {
     let config = Config { redis_exclusive_links: 1, ..Config::at(server.url(ADMIN)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
     let list = key(5, "list");
-    let mut exclusive = keyspace.exclusive(&list).await.unwrap();
+    let mut exclusive = keyspace.dedicated_connection(&list).await.unwrap();
     let mut read = redis::cmd("BLPOP");
     read.arg(&list).arg(60);
     tokio::select! {
@@ -106,7 +106,7 @@ async fn cancelled_read_consumes_nothing_and_frees_its_connection() {
     let closed = exclusive.query::<()>(&redis::cmd("PING"), LONGEST).await;
     assert!(closed.is_err_and(|error| error.is_unavailable()));
 
-    let mut next = keyspace.exclusive(&list).await.unwrap();
+    let mut next = keyspace.dedicated_connection(&list).await.unwrap();
     let (mut push, mut length) = (redis::cmd("RPUSH"), redis::cmd("LLEN"));
     keyspace.query::<()>(push.arg(&list).arg("item").clone()).await.unwrap();
     assert_eq!(next.query::<u64>(length.arg(&list), LONGEST).await.unwrap(), 1);
@@ -126,7 +126,7 @@ async fn failure_to_connect_does_not_change_the_bound() {
     let config = Config { redis_exclusive_links: 2, ..Config::at(server.url(ADMIN)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
     let list = key(5, "list");
-    let _first = keyspace.exclusive(&list).await.unwrap();
+    let _first = keyspace.dedicated_connection(&list).await.unwrap();
     let mut admin = server.admin().await;
     let mut clients_max = async |number: u32| {
         let mut command = redis::cmd("CONFIG");
@@ -134,13 +134,13 @@ async fn failure_to_connect_does_not_change_the_bound() {
         command.exec_async(&mut admin).await.unwrap();
     };
     clients_max(1).await;
-    assert!(keyspace.exclusive(&list).await.is_err_and(|error| error.is_unavailable()));
+    assert!(keyspace.dedicated_connection(&list).await.is_err_and(|error| error.is_unavailable()));
     clients_max(1000).await;
     let mut second = None;
     eventually("a second connection opens", LONGEST, async || {
-        second = keyspace.exclusive(&list).await.ok();
+        second = keyspace.dedicated_connection(&list).await.ok();
         second.is_some()
     })
     .await;
-    assert!(keyspace.exclusive(&list).await.is_err_and(|error| error.is_unavailable()));
+    assert!(keyspace.dedicated_connection(&list).await.is_err_and(|error| error.is_unavailable()));
 }

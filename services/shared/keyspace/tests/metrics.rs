@@ -92,7 +92,7 @@ async fn round_trips_connections_and_caches_are_measured() {
     let connections =
         |kind: &str| metrics.number(&format!("db.client.connection.count test {kind}"));
     assert_eq!((connections("shared"), connections("exclusive")), (1.0, 0.0));
-    let exclusive = keyspace.exclusive(&key).await.unwrap();
+    let exclusive = keyspace.dedicated_connection(&key).await.unwrap();
     assert_eq!(connections("exclusive"), 1.0);
     drop((exclusive, keyspace));
     assert_eq!((connections("shared"), connections("exclusive")), (0.0, 0.0));
@@ -135,7 +135,7 @@ fn value_key(id: u16) -> String {
 async fn check_cache(metrics: &Exported, server: &RedisServer) {
     // The Redis user with access to CLIENT TRACKING.
     let keyspace = Keyspace::open(&Config::at(server.url("user")), LIBRARY).unwrap();
-    let values = keyspace.recall(VALUES);
+    let values = keyspace.client_side_cache(VALUES);
     let number = |name: &str| metrics.number(&format!("microblog.recall.{name}"));
     eventually("reads are tracked", PATIENCE, async || {
         values.read(&[9]).await.unwrap();

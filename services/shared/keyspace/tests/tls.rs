@@ -24,7 +24,7 @@ async fn check_unavailable(config: &Config) {
 async fn check_connections(keyspace: &Keyspace) {
     put(keyspace, &key(1, "a"), "over TLS").await.unwrap();
     assert_eq!(get(keyspace, &key(1, "a")).await.unwrap().as_deref(), Some("over TLS"));
-    keyspace.exclusive(&key(1, "a")).await.map(drop).unwrap();
+    keyspace.dedicated_connection(&key(1, "a")).await.map(drop).unwrap();
 }
 
 #[tokio::test]
@@ -43,7 +43,7 @@ async fn cluster_works_over_tls() {
     let keyspace = open(&certificates.at(&server, USER, "rediss-cluster", "localhost", port));
     wait_until_ready(&keyspace).await;
     send(&keyspace, 100, "over TLS").await.unwrap();
-    keyspace.exclusive(&key(1, "a")).await.map(drop).unwrap();
+    keyspace.dedicated_connection(&key(1, "a")).await.map(drop).unwrap();
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn certificates_are_renewed_without_a_restart() {
     let config = certificates.at(&server, USER, "rediss", "localhost", port);
     let keyspace = open(&certificates.with_client_certificate(config));
     assert!(keyspace.ready().await.unwrap_err().is_unavailable());
-    assert!(keyspace.exclusive(&key(1, "a")).await.is_err());
+    assert!(keyspace.dedicated_connection(&key(1, "a")).await.is_err());
     let renewed = certificates.authority.issue(&["client.test"]);
     // The key and the certificate do not match until both are written.
     certificates.files.write("client.key", &renewed.key);

@@ -29,8 +29,11 @@ const KEYSPACE_COMMANDS: [&str; 8] = [
 ];
 
 /// Commands that `keyspace` sends for services that call these methods.
-const METHOD_COMMANDS: [(&str, &str); 3] =
-    [(".page(", "zrange"), (".exclusive(", "unwatch"), (".recall(", "client|tracking")];
+const METHOD_COMMANDS: [(&str, &str); 3] = [
+    (".page(", "zrange"),
+    (".dedicated_connection(", "unwatch"),
+    (".client_side_cache(", "client|tracking"),
+];
 
 const PRELUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../keyspace/src/prelude.lua");
 

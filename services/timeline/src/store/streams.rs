@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use microblog_keyspace::{
-    Batch, Call, Error, Exclusive, decode,
+    Batch, Call, DedicatedConnection, Error, decode,
     redis::{Cmd, cmd},
 };
 use prost::Message as _;
@@ -85,15 +85,15 @@ impl Store {
     }
 
     /// Creates the consumer group if needed. Returns a connection for blocking reads.
-    pub(crate) async fn listen(&self, stream: &str) -> Result<Exclusive, Error> {
+    pub(crate) async fn listen(&self, stream: &str) -> Result<DedicatedConnection, Error> {
         self.keyspace.call::<()>(Call::new("tl_create_group").key(stream).arg(GROUP)).await?;
-        self.keyspace.exclusive(stream).await
+        self.keyspace.dedicated_connection(stream).await
     }
 
     /// Reads new steps; blocks up to this duration.
     pub(crate) async fn next_steps(
         &self,
-        connection: &mut Exclusive,
+        connection: &mut DedicatedConnection,
         stream: &str,
         block: Duration,
     ) -> Result<Vec<Step>, Error> {

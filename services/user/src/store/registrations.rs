@@ -143,7 +143,7 @@ impl Store {
 
     /// Sets back all clocks that are too far ahead to issue stamps. Returns the repairs.
     pub async fn repair_clocks(&self) -> Result<Repairs, Error> {
-        Ok(self.keyspace.mend_clocks("user_mend_clock", keys::clock).await?)
+        Ok(self.keyspace.repair_clocks("user_repair_clock", keys::clock).await?)
     }
 
     /// Returns all ids in the responses of a batch.

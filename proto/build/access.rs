@@ -1,5 +1,5 @@
-//! Who may call which method, as `microblog/common/v1/access.proto` has it. Fails where a method of
-//! a service behind the gateway does not say, or says two things.
+//! Who may call which method: reads the options of `microblog/common/v1/access.proto`. Fails if a
+//! method of an internal service declares nothing, or declares two options.
 
 use std::{collections::BTreeMap, error::Error};
 
@@ -7,7 +7,7 @@ use protox::prost_reflect::{
     DescriptorPool, DynamicMessage, ExtensionDescriptor, MethodDescriptor, ServiceDescriptor,
 };
 
-/// What a method declares. Its name is that of `crate::Access` in the generated code.
+/// The declaration of a method. The generated code refers to it as `crate::Access`.
 #[derive(Clone, Debug)]
 pub(crate) enum Access {
     Actor(String),
@@ -17,39 +17,41 @@ pub(crate) enum Access {
     System,
 }
 
-/// What the methods of all services declare, but for those of the front door.
+/// The declarations of all methods, except those of the front door.
 pub(crate) struct Contract {
     methods: BTreeMap<String, Access>,
 }
 
 impl Contract {
-    /// Reads it.
+    /// Reads the declarations.
     pub(crate) fn read(pool: &DescriptorPool) -> Result<Self, Box<dyn Error>> {
-        let options = Options::find(pool).ok_or("the options of access.proto are not there")?;
+        let options = Options::find(pool).ok_or("access.proto has no such options")?;
         let mut methods = BTreeMap::new();
         for service in pool.services() {
             let declared = options.declared(&service)?;
             if options.is_front_door(&service) != declared.is_empty() {
                 let name = service.full_name();
-                return Err(format!("{name}: is to be a front door, or declare access").into());
+                return Err(
+                    format!("{name}: must be a front door or declare access, not both").into()
+                );
             }
             methods.extend(declared);
         }
         Ok(Self { methods })
     }
 
-    /// Returns what a method declares.
+    /// Returns the declaration of a method.
     pub(crate) fn of(&self, path: &str) -> Option<&Access> {
         self.methods.get(path)
     }
 
-    /// Returns all that declare something, by their paths.
+    /// Returns all declarations with the paths of their methods.
     pub(crate) fn methods(&self) -> impl Iterator<Item = (&str, &Access)> {
         self.methods.iter().map(|(path, access)| (path.as_str(), access))
     }
 }
 
-/// The options by their numbers.
+/// The extensions of `access.proto`.
 struct Options {
     front_door: ExtensionDescriptor,
     access: ExtensionDescriptor,
@@ -70,7 +72,7 @@ impl Options {
         service.options().get_extension(&self.front_door).as_bool() == Some(true)
     }
 
-    /// Returns what the methods of a service declare: all of them, or none.
+    /// Returns the declarations of a service's methods. Either all methods have one, or none.
     fn declared(
         &self,
         service: &ServiceDescriptor,

@@ -1,5 +1,5 @@
-//! What stands before the handler of a service behind the gateway: a check of each request by what
-//! its method declares. None of its methods can be forgotten, since it is one for all.
+//! Generates the guard of an internal service: an authorization check before each handler. It covers
+//! all methods of the service, because the check is generated for each.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::{
     names::{module, path},
 };
 
-/// Writes it; nothing for a service that declares nothing.
+/// Writes the guard of a service; nothing if the service declares no access.
 pub(crate) fn write(service: &Service, contract: &Contract) -> String {
     let Service { name, .. } = service;
     let module = module(name);
@@ -27,7 +27,7 @@ pub(crate) fn write(service: &Service, contract: &Contract) -> String {
     }
     format!(
         "
-/// {name} behind an authorizer, which sees each request before its handler does.
+/// {name} with an authorization check before each handler.
 #[derive(Clone, Debug)]
 pub struct {name}Guard<T, G> {{
     handler: T,
@@ -35,7 +35,7 @@ pub struct {name}Guard<T, G> {{
 }}
 
 impl<T, G> {name}Guard<T, G> {{
-    /// Returns a handler behind an authorizer.
+    /// Returns a handler with an authorizer.
     pub const fn new(handler: T, authorizer: G) -> Self {{
         Self {{ handler, authorizer }}
     }}
@@ -47,7 +47,8 @@ impl<T: {module}_server::{name}, G: crate::Authorizer> {module}_server::{name} f
     )
 }
 
-/// Writes a method as `#[async_trait]` has it, but without a future of its own around the handler's.
+/// Writes a method with the signature of `#[async_trait]`, but without another future around the
+/// handler's.
 fn checked(method: &Method, access: &Access) -> String {
     let Method { name, proto_name, input_type, output_type, server_streaming, .. } = method;
     let answer =

@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     compiler.include_imports(true).include_source_info(true).open_files(FILES)?;
     let contract = Contract::read(&compiler.descriptor_pool())?;
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    // As it is, with the options that prost does not know.
+    // Not re-encoded by prost, which would drop the custom options.
     fs::write(out.join("descriptors.bin"), compiler.encode_file_descriptor_set())?;
     fs::write(out.join("rules.rs"), rules(&contract)?)?;
     let tonic = tonic_prost_build::configure().build_transport(false).service_generator();
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes who may call which method, as the value of a constant.
+/// Writes who may call which method, as the value of the constant `ACCESS`.
 fn rules(contract: &Contract) -> Result<String, std::fmt::Error> {
     let mut rules = "&[\n".to_owned();
     for (path, access) in contract.methods() {
@@ -53,8 +53,7 @@ fn rules(contract: &Contract) -> Result<String, std::fmt::Error> {
     Ok(rules)
 }
 
-/// Writes, besides tonic's client and server of each service, how it is asked wherever it runs, and
-/// what stands before its handler.
+/// Writes a peer and a guard for each service, in addition to tonic's client and server.
 struct Generator {
     tonic: Box<dyn ServiceGenerator>,
     contract: Contract,

@@ -1,8 +1,8 @@
-//! How what is in the protos is called in the generated code, and on the wire.
+//! Names of services and methods in generated code and on the wire.
 
 use prost_build::Service;
 
-/// Returns a name in snake case, as tonic has it in those of its modules.
+/// Returns a name in snake case, as in tonic's module names.
 pub(crate) fn module(name: &str) -> String {
     let mut module = String::new();
     for letter in name.chars() {

@@ -1,4 +1,5 @@
-//! How a service is asked wherever it runs: over a network, or in the same process by its handler.
+//! Generates the peer of a service: a client that calls it over a network, or in the same process
+//! through its handler.
 
 use std::fmt::Write as _;
 
@@ -6,7 +7,7 @@ use prost_build::{Method, Service};
 
 use crate::names::{module, path};
 
-/// Writes it.
+/// Writes the peer of a service.
 pub(crate) fn write(service: &Service) -> String {
     let Service { name, .. } = service;
     let module = module(&service.name);
@@ -22,17 +23,17 @@ pub(crate) fn write(service: &Service) -> String {
         service.methods.iter().map(|method| call(service, &module, method)).collect();
     format!(
         "
-/// What answers for {name} in the same process.
+/// The handler of {name} in the same process.
 pub type {name}Handler = std::sync::Arc<dyn {module}_server::{name}<{streams}>>;
 
-/// {name}, wherever it runs.
+/// A client of {name}, over a network or in the same process.
 #[derive(Clone, Debug)]
 pub struct {name}Peer<P> {{
     peer: P,
 }}
 
 impl<P: crate::Peer> {name}Peer<P> {{
-    /// Returns the service that a peer is.
+    /// Returns a client that uses this transport.
     pub fn new(peer: P) -> Self {{
         Self {{ peer }}
     }}
@@ -58,7 +59,7 @@ fn call(service: &Service, module: &str, method: &Method) -> String {
         );
         (output_type.clone(), body)
     };
-    // Boxed: what a call needs is large, and would be part of all that await it.
+    // Boxed: the future of a call is large, and would enlarge every future that awaits it.
     format!(
         "
     pub fn {function}(

@@ -1,16 +1,16 @@
 //! The wire contract: messages, clients and servers generated from the `.proto` files beside this
-//! crate. Knows nothing of what the services do; wire types are written with their package
-//! (`user::User`), so that nobody takes them for the domain's own.
+//! crate, without any logic of the services. Wire types are written with their package (`user::User`),
+//! which distinguishes them from domain types.
 
-// Generated code follows the generator's habits, not ours.
+// Generated code does not follow the lints of this workspace.
 #![allow(missing_docs, unreachable_pub, clippy::all, rustdoc::all)]
 
 use std::future::Future;
 
 use tonic::{Request, Response, Status, body::Body, codegen::http};
 
-/// A way to ask a service: over a network, or in the same process, where its handler is called as it
-/// is and nothing is encoded. The generated `…Peer` of each service is made of one.
+/// A transport for calls to a service: over a network, or in the same process, where the caller
+/// invokes the handler directly and nothing is encoded. Each generated `…Peer` wraps one.
 pub trait Peer:
     tonic::codegen::Service<
         http::Request<Body>,
@@ -22,10 +22,10 @@ pub trait Peer:
     + Sync
     + 'static
 {
-    /// Returns the handler of a service of this process.
+    /// Returns the handler of a service, if it runs in this process.
     fn handler<H: Clone + 'static>(&self) -> Option<H>;
 
-    /// Calls a handler as what the method with this path is called for.
+    /// Calls a handler of this process as the method with this path.
     fn call_inside<Q: Send, A: Send, F>(
         &self,
         path: &'static str,
@@ -36,21 +36,20 @@ pub trait Peer:
         F: Future<Output = Result<Response<A>, Status>> + Send;
 }
 
-/// Decides whether a call may be made. The generated `…Guard` of each service behind the gateway
-/// asks it before each handler.
+/// Authorizes calls. The generated `…Guard` of each internal service calls it before each handler.
 pub trait Authorizer: Send + Sync + 'static {
-    /// Returns the refusal of a call that its caller may not make.
+    /// Returns an error if the caller may not act as `principal`.
     fn authorize(&self, principal: Principal) -> Result<(), Status>;
 }
 
-/// Whom a call claims to come from.
+/// The caller that a method requires, with the user id from the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Principal {
-    /// This user, who acts, or whose own the answer is.
+    /// This user, who acts or owns the response.
     Actor(u64),
-    /// This user, through whose eyes it looks; 0 for nobody in particular.
+    /// This user, who views the response; 0 for no viewer.
     Viewer(u64),
-    /// Anybody.
+    /// Anyone.
     Anybody,
     /// The system itself.
     System,
@@ -59,19 +58,19 @@ pub enum Principal {
 /// Who may call a method, besides the system itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Whom this field of the request says.
+    /// The user in this field of the request.
     Actor(&'static str),
-    /// Whom this field of the request says, or anybody where it is 0.
+    /// The user in this field of the request, or anyone if it is 0.
     Viewer(&'static str),
-    /// Anybody: what it tells is no secret.
+    /// Anyone: the response is public.
     Public,
-    /// Anybody: the request bears what it takes.
+    /// Anyone: the request has credentials.
     Credentials,
-    /// Nobody else.
+    /// No other caller.
     System,
 }
 
-/// Who may call the methods of the services behind the gateway, each with its path.
+/// Who may call each method of the internal services, by the path of the method.
 pub const ACCESS: &[(&str, Access)] = include!(concat!(env!("OUT_DIR"), "/rules.rs"));
 
 // Generated files refer to each other by the nesting of their packages.
@@ -115,5 +114,5 @@ pub use microblog::relation::v1 as relation;
 pub use microblog::timeline::v1 as timeline;
 pub use microblog::user::v1 as user;
 
-/// All of the above and what they import as an encoded `FileDescriptorSet`, for server reflection.
+/// All packages and their imports as an encoded `FileDescriptorSet`, for server reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

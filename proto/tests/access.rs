@@ -1,4 +1,4 @@
-//! Who may call what, as the protos declare it.
+//! The access declarations in the protos.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
@@ -6,8 +6,8 @@ use microblog_proto::{ACCESS, Access};
 use prost::Message as _;
 use prost_types::{FileDescriptorSet, method_options::IdempotencyLevel};
 
-/// The methods that anybody may call. One that is to be among them is written down here as well:
-/// what it tells must be nobody's secret, or it must ask for a password or a token.
+/// The methods that anyone may call. A new one must be added here: its response must be public, or its
+/// request must have a password or a token.
 const OPEN: [(&str, Access); 16] = [
     ("post.v1.PostService/BatchGetPostCounts", Access::Public),
     ("post.v1.PostService/GetComment", Access::Public),
@@ -33,7 +33,7 @@ fn files() -> Vec<prost_types::FileDescriptorProto> {
 }
 
 #[test]
-fn every_method_behind_the_gateway_says_who_may_call_it() {
+fn every_internal_method_declares_its_callers() {
     let mut paths = Vec::new();
     for file in files().iter().filter(|file| file.package() != "microblog.gateway.v1") {
         for service in &file.service {
@@ -42,11 +42,14 @@ fn every_method_behind_the_gateway_says_who_may_call_it() {
         }
     }
     paths.sort();
-    assert!(paths.iter().eq(ACCESS.iter().map(|(path, _)| path)), "of the others, none says it");
+    assert!(
+        paths.iter().eq(ACCESS.iter().map(|(path, _)| path)),
+        "an internal method declares no access"
+    );
 }
 
 #[test]
-fn what_anybody_may_call_is_written_down() {
+fn open_methods_are_listed_here() {
     let is_open = |access: &Access| matches!(access, Access::Public | Access::Credentials);
     let open = ACCESS.iter().filter(|(_, access)| is_open(access));
     let open: Vec<_> =
@@ -55,7 +58,7 @@ fn what_anybody_may_call_is_written_down() {
 }
 
 #[test]
-fn whoever_writes_says_who_acts() {
+fn writing_methods_declare_an_actor() {
     let files = files();
     for (path, access) in ACCESS {
         let (service, name) = path.trim_start_matches('/').split_once('/').unwrap();

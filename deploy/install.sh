@@ -1,11 +1,11 @@
-# What the scripts have in common that install servers: read by them with `.`, not to be run.
+# Common functions of the install-* scripts, which source this file. Not to be run itself.
 #
-# A script that reads it sets `wanted`, the name of what it installs, and says how each package
-# manager does that by functions: with_apt, with_dnf, with_apk and with_brew. What people are to do
-# where there is none of these, it tells by by_hand.
+# Each script sets `wanted`, the name of the software, and defines one function for each package
+# manager: with_apt, with_dnf, with_apk and with_brew. Its function print_instructions says how to
+# install the software without any of these.
 
-# Tells people something, and who says it.
-say() {
+# Logs a message to stderr, with the name of the script.
+log() {
     printf '%s: %s\n' "${0##*/}" "$1" >&2
 }
 
@@ -16,20 +16,20 @@ as_root() {
     elif command -v sudo >/dev/null 2>&1; then
         sudo "$@"
     else
-        say "$wanted is missing; installing it needs root, and there is no sudo. Run as root: $*"
+        log "$wanted is missing; installing it needs root, and there is no sudo. Run as root: $*"
         exit 1
     fi
 }
 
-# Installs packages of Debian's or Ubuntu's, and only what they need.
+# Installs packages of Debian or Ubuntu, without recommended ones.
 apt_install() {
     as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get install --yes --no-install-recommends "$@"
 }
 
-# Installs what is wanted by the package manager that is there; ends the script where there is none.
+# Installs `wanted` with the available package manager; exits if there is none.
 install_wanted() {
-    say "$wanted is missing: installing it"
+    log "$wanted is missing; installing it"
     if command -v apt-get >/dev/null 2>&1; then
         as_root apt-get update
         with_apt
@@ -40,8 +40,8 @@ install_wanted() {
     elif command -v brew >/dev/null 2>&1; then
         with_brew
     else
-        say "cannot install $wanted here: no apt-get, dnf, apk or brew."
-        by_hand
+        log "cannot install $wanted: found no apt-get, dnf, apk or brew."
+        print_instructions
         exit 1
     fi
     hash -r

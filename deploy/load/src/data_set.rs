@@ -101,11 +101,11 @@ impl DataSet {
 }
 
 async fn log_in(gateway_url: &str, viewers: &[(&str, u64)]) -> anyhow::Result<Vec<Session>> {
-    let gateway = GatewayServiceClient::new(remote::serving(gateway_url).await?);
+    let gateway = GatewayServiceClient::new(remote::connect(gateway_url).await?);
     let progress = Progress::start("log-ins", viewers.len() as u64);
     let session = async |&(name, account): &(&str, u64)| {
         let login = LoginRequest { login: name.to_owned(), password: PASSWORD.to_owned() };
-        let answer = remote::repeatedly(async || gateway.clone().login(login.clone()).await).await;
+        let answer = remote::retry(async || gateway.clone().login(login.clone()).await).await;
         let token = status_to_error(answer)
             .with_context(|| format!("cannot log {name} in"))?
             .into_inner()

@@ -182,7 +182,7 @@ impl Fixture {
     async fn build_home_timelines(&self) -> anyhow::Result<()> {
         let progress = Progress::start("homes", self.followers.len() as u64);
         let builds = self.followers.iter().map(async |&follower| {
-            remote::repeatedly(async || self.home(follower).await).await?;
+            remote::retry(async || self.home(follower).await).await?;
             progress.add(1);
             Ok(())
         });

@@ -89,11 +89,11 @@ mod tests {
 
     #[test]
     fn a_generated_graph_has_the_given_number_of_accounts() {
-        for (asked, first) in [("0", None), ("1", Some("u0")), ("50", Some("u0"))] {
-            let graph = parse(&["--accounts", asked]).unwrap().graph().unwrap();
-            assert_eq!(graph.names().len().to_string(), asked);
+        for (requested, first) in [("0", None), ("1", Some("u0")), ("50", Some("u0"))] {
+            let graph = parse(&["--accounts", requested]).unwrap().graph().unwrap();
+            assert_eq!(graph.names().len().to_string(), requested);
             assert_eq!(graph.names().next(), first);
-            assert_eq!(graph.edges.is_empty(), asked != "50");
+            assert_eq!(graph.edges.is_empty(), requested != "50");
         }
     }
 

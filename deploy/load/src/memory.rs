@@ -82,7 +82,7 @@ async fn measure(
     let mut steps = Steps { last: store.read_when_quiescent().await?, steps: Vec::new() };
     let target = target(urls);
     let users = graph::users(graph, &target).await?;
-    ensure!(users.refused == 0, "{} accounts were rejected", users.refused);
+    ensure!(users.rejected == 0, "{} accounts were rejected", users.rejected);
     let accounts = users.ids.len() as u64;
     steps.end("accounts", accounts, store).await?;
     let follows = graph::follows(graph, &users.ids, &target).await?.outcome;

@@ -42,7 +42,7 @@ impl ServerProcess {
         let directory = TempDir::with_prefix("microblog-load-")
             .context("cannot make a temporary directory: choose another place with TMPDIR")?;
         let log = directory.path().join("log");
-        let program = env::current_exe().context("cannot tell which program this is")?;
+        let program = env::current_exe().context("cannot determine the path of this program")?;
         let mut command = Command::new(program);
         command.arg(subcommand).args(arguments).args(LOG).envs(environment.iter().copied());
         let child = Child::start(subcommand, command, log.clone())?;

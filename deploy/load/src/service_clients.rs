@@ -25,7 +25,7 @@ pub(crate) const TEXT: &str = "the quick brown fox jumps over a lazy dog";
 const EMAIL_DOMAIN: &str = "load.invalid";
 
 /// Returns the target of a graph import, and the password of new accounts. Without a password,
-/// nobody can log in to them.
+/// log-in to them is impossible.
 pub(crate) fn import_target(urls: &Urls, password: &str) -> Target {
     Target {
         user_url: urls.user.clone(),
@@ -47,8 +47,8 @@ impl ServiceClients {
     /// Connects to the services, which must be serving.
     pub(crate) async fn connect(urls: &Urls) -> anyhow::Result<Self> {
         Ok(Self {
-            posts: PostServiceClient::new(remote::serving(&urls.post).await?),
-            timelines: TimelineServiceClient::new(remote::serving(&urls.timeline).await?),
+            posts: PostServiceClient::new(remote::connect(&urls.post).await?),
+            timelines: TimelineServiceClient::new(remote::connect(&urls.timeline).await?),
         })
     }
 
@@ -61,7 +61,7 @@ impl ServiceClients {
     pub(crate) async fn publish(&self, author_id: u64, text: &str) -> Result<u64, Status> {
         let request_id = Uuid::new_v4().to_string();
         let message = CreatePostRequest { author_id, request_id, text: text.to_owned() };
-        let answer = remote::repeatedly(async || {
+        let answer = remote::retry(async || {
             self.posts().create_post(remote::request(message.clone(), CALL_TIMEOUT)).await
         });
         let post = answer.await?.into_inner().post;
@@ -79,5 +79,5 @@ impl ServiceClients {
 
 /// Converts a status into an error with a readable message.
 pub(crate) fn status_to_error<T>(answer: Result<T, Status>) -> anyhow::Result<T> {
-    answer.map_err(|status| anyhow!("{}", remote::told(&status)))
+    answer.map_err(|status| anyhow!("{}", remote::error_message(&status)))
 }

@@ -24,7 +24,7 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let channel = remote::serving(&args.gateway_url).await?;
+    let channel = remote::connect(&args.gateway_url).await?;
     let mut people = ["ada", "bob", "cleo"].map(|name| Person::new(name, channel.clone()));
     let result = steps::tour(&mut people).await;
     println!("\nDelete the accounts of the tour");

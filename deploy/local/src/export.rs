@@ -150,5 +150,5 @@ async fn list<T: Serialize>(
 }
 
 fn failed(status: Status) -> anyhow::Error {
-    anyhow!("{}", remote::told(&status)).context(FAILED)
+    anyhow!("{}", remote::error_message(&status)).context(FAILED)
 }

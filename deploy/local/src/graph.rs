@@ -38,7 +38,7 @@ pub struct Target {
     /// URL of the relation service.
     #[arg(long, value_name = "URL", default_value = RELATION_URL, env = "MICROBLOG_RELATION_URL")]
     pub relation_url: String,
-    /// Password of all new accounts, 8 to 128 characters. Without it, nobody can log in to them.
+    /// Password of all new accounts, 8 to 128 characters. Without it, log-in to them is impossible.
     #[arg(
         long,
         default_value = "",
@@ -62,7 +62,7 @@ pub struct Users {
     /// Number of created accounts.
     pub created: u64,
     /// Number of accounts that could not be created.
-    pub refused: u64,
+    pub rejected: u64,
     /// Duration of the import.
     pub took: Duration,
 }
@@ -104,8 +104,8 @@ pub async fn users(list: &EdgeList, target: &Target) -> anyhow::Result<Users> {
             ids.len()
         ));
     }
-    let refused = ids.iter().filter(|&&id| id == 0).count() as u64;
-    Ok(Users { ids, created, refused, took: progress.finish() })
+    let rejected = ids.iter().filter(|&&id| id == 0).count() as u64;
+    Ok(Users { ids, created, rejected, took: progress.finish() })
 }
 
 async fn import_users(
@@ -118,7 +118,7 @@ async fn import_users(
         email_domain: target.email_domain.clone(),
         password: target.password.clone(),
     };
-    remote::repeatedly(async || {
+    remote::retry(async || {
         let request = remote::request(message.clone(), CALL_TIMEOUT);
         Ok(UserServiceClient::new(channel.clone()).import_users(request).await?.into_inner())
     })
@@ -166,7 +166,7 @@ async fn send(
 ) -> Result<ImportFollowsResponse, Status> {
     let mut outcome = ImportFollowsResponse::default();
     for follows in partition.chunks(FOLLOWS_PER_CALL) {
-        let response = remote::repeatedly(async || {
+        let response = remote::retry(async || {
             let message = ImportFollowsRequest { follows: follows.to_vec() };
             let request = remote::request(message, CALL_TIMEOUT);
             let mut client = RelationServiceClient::new(channel.clone());
@@ -191,7 +191,7 @@ fn sum(a: ImportFollowsResponse, b: ImportFollowsResponse) -> ImportFollowsRespo
 
 async fn channels(url: &str, keys: &Keys) -> anyhow::Result<Vec<SignedChannel>> {
     // The first channel is checked, for a helpful error before any retries.
-    let mut channels = vec![keys.sign(remote::serving(url).await?)];
+    let mut channels = vec![keys.sign(remote::connect(url).await?)];
     for _ in 1..CONNECTIONS {
         channels.push(keys.sign(remote::channel(url)?));
     }
@@ -199,6 +199,6 @@ async fn channels(url: &str, keys: &Keys) -> anyhow::Result<Vec<SignedChannel>> 
 }
 
 fn import_error(what: &str, status: &Status) -> anyhow::Error {
-    anyhow!("{}", remote::told(status))
+    anyhow!("{}", remote::error_message(status))
         .context(format!("import of {what} failed; run it again to continue"))
 }

@@ -49,12 +49,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn report(list: &EdgeList, users: &Users, follows: &Follows) {
-    let existing = users.ids.len() as u64 - users.created - users.refused;
+    let existing = users.ids.len() as u64 - users.created - users.rejected;
     println!("accounts   {} new, {} existing", HumanCount(users.created), HumanCount(existing));
-    if users.refused > 0 {
+    if users.rejected > 0 {
         println!(
             "           {} could not be created: their e-mail address is taken",
-            HumanCount(users.refused)
+            HumanCount(users.rejected)
         );
     }
     let outcome = &follows.outcome;

@@ -49,7 +49,7 @@ pub fn channel(url: &str) -> anyhow::Result<Channel> {
 }
 
 /// Returns a channel to a serving server, or an error with a hint.
-pub async fn serving(url: &str) -> anyhow::Result<Channel> {
+pub async fn connect(url: &str) -> anyhow::Result<Channel> {
     let channel = channel(url)?;
     match wait_until_serving(channel.clone()).await {
         Ok(true) => Ok(channel),
@@ -65,11 +65,11 @@ pub async fn serving(url: &str) -> anyhow::Result<Channel> {
             } else {
                 "does it use TLS (https)"
             };
-            let (told, cause) = (told(&status), root_cause(&status));
-            bail!("health check of {url} failed: {told} ({cause}): {hint}?")
+            let (message, cause) = (error_message(&status), root_cause(&status));
+            bail!("health check of {url} failed: {message} ({cause}): {hint}?")
         }
         Err(status) => {
-            bail!("health check of {url} failed: {}", told(&status))
+            bail!("health check of {url} failed: {}", error_message(&status))
         }
     }
 }
@@ -107,7 +107,7 @@ pub fn request<T>(message: T, within: Duration) -> Request<T> {
 }
 
 /// Makes an idempotent call and retries transient errors for up to about 15 s.
-pub async fn repeatedly<T, F>(call: impl FnMut() -> F) -> Result<T, Status>
+pub async fn retry<T, F>(call: impl FnMut() -> F) -> Result<T, Status>
 where
     F: Future<Output = Result<T, Status>>,
 {
@@ -133,7 +133,7 @@ pub fn reason(status: &Status) -> String {
 }
 
 /// Returns a readable message: code, reason and text.
-pub fn told(status: &Status) -> String {
+pub fn error_message(status: &Status) -> String {
     let code = format!("{:?}", status.code());
     match reason(status) {
         reason if reason.is_empty() => format!("{code}: {}", status.message()),

@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if chassis.tls_cert_file.is_some() || chassis.health_listen.is_some() {
         bail!(
             "`microblog up` is for this machine only and has neither TLS nor a health check port: \
-             unset MICROBLOG_TLS_CERT_FILE and MICROBLOG_HEALTH_LISTEN, or start each server by itself"
+             unset MICROBLOG_TLS_CERT_FILE and MICROBLOG_HEALTH_LISTEN, or start each server as its own process"
         );
     }
     let software = Software::find(args.redis_server.as_deref())?;

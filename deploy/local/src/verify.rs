@@ -110,7 +110,7 @@ impl Findings {
 
 /// Checks all accounts, and repairs them if `repair` is set.
 async fn accounts(url: &str, repair: bool, keys: &Keys) -> anyhow::Result<Findings> {
-    let mut client = UserServiceClient::new(keys.sign(remote::serving(url).await?));
+    let mut client = UserServiceClient::new(keys.sign(remote::connect(url).await?));
     let progress = Progress::start("accounts", PARTITIONS);
     let (mut checked, mut findings) = (0, Findings::default());
     let request = Request::new(user::VerifyRequest { repair });
@@ -127,7 +127,7 @@ async fn accounts(url: &str, repair: bool, keys: &Keys) -> anyhow::Result<Findin
 
 /// Checks the lists of one user, or of all if 0, and repairs them if `repair` is set.
 async fn graph(url: &str, user_id: u64, repair: bool, keys: &Keys) -> anyhow::Result<Findings> {
-    let mut client = RelationServiceClient::new(keys.sign(remote::serving(url).await?));
+    let mut client = RelationServiceClient::new(keys.sign(remote::connect(url).await?));
     let progress = Progress::start("graph", if user_id == 0 { PARTITIONS } else { 1 });
     let (mut users, mut follows, mut findings) = (0, 0, Findings::default());
     let request = Request::new(relation::VerifyRequest { user_id, repair });
@@ -149,7 +149,7 @@ async fn graph(url: &str, user_id: u64, repair: bool, keys: &Keys) -> anyhow::Re
 
 /// Checks the posts of one author, or of all if 0, and repairs them if `repair` is set.
 async fn posts(url: &str, user_id: u64, repair: bool, keys: &Keys) -> anyhow::Result<Findings> {
-    let mut client = PostServiceClient::new(keys.sign(remote::serving(url).await?));
+    let mut client = PostServiceClient::new(keys.sign(remote::connect(url).await?));
     let progress = Progress::start("posts", if user_id == 0 { PARTITIONS } else { 1 });
     let (mut posts, mut entries, mut unarchived, mut erased) = (0, 0, 0, 0);
     let mut findings = Findings::default();
@@ -170,7 +170,7 @@ async fn posts(url: &str, user_id: u64, repair: bool, keys: &Keys) -> anyhow::Re
         HumanCount(entries)
     );
     if unarchived > 0 {
-        println!("           {} changes wait to be archived", HumanCount(unarchived));
+        println!("           {} changes not archived yet", HumanCount(unarchived));
     }
     if erased > 0 {
         println!("           {} deleted accounts are being erased", HumanCount(erased));
@@ -180,7 +180,7 @@ async fn posts(url: &str, user_id: u64, repair: bool, keys: &Keys) -> anyhow::Re
 
 /// Prints the number of fan-out jobs.
 async fn fanout(url: &str, keys: &Keys) -> anyhow::Result<()> {
-    let mut client = TimelineServiceClient::new(keys.sign(remote::serving(url).await?));
+    let mut client = TimelineServiceClient::new(keys.sign(remote::connect(url).await?));
     let answer = client.verify(timeline::VerifyRequest {}).await.map_err(failed)?.into_inner();
     print!("timelines  {} fan-out jobs in flight", HumanCount(answer.jobs_in_flight));
     match answer.jobs_in_flight {
@@ -191,5 +191,5 @@ async fn fanout(url: &str, keys: &Keys) -> anyhow::Result<()> {
 }
 
 fn failed(status: Status) -> anyhow::Error {
-    anyhow!("{}", remote::told(&status)).context("check failed")
+    anyhow!("{}", remote::error_message(&status)).context("check failed")
 }

@@ -56,7 +56,7 @@ impl<'a> Content<'a> {
         });
         let calls = likes.map(async |(user_id, post_id)| {
             let message = LikeRequest { user_id, post_id };
-            let response = remote::repeatedly(async || {
+            let response = remote::retry(async || {
                 self.services.posts().like(remote::request(message, CALL_TIMEOUT)).await
             });
             response.await.map(drop)
@@ -75,7 +75,7 @@ impl<'a> Content<'a> {
                 text: text(first + index),
                 in_reply_to_id: 0,
             };
-            let response = remote::repeatedly(async || {
+            let response = remote::retry(async || {
                 self.services
                     .posts()
                     .add_comment(remote::request(message.clone(), CALL_TIMEOUT))
@@ -89,7 +89,7 @@ impl<'a> Content<'a> {
     /// Reads the home timeline of each account. The read creates the timeline.
     pub(super) async fn read_homes(&self) -> anyhow::Result<()> {
         let calls = self.accounts.iter().map(async |&account| {
-            remote::repeatedly(async || self.services.home(account).await).await.map(drop)
+            remote::retry(async || self.services.home(account).await).await.map(drop)
         });
         all("homes", self.accounts.len(), calls).await.map(drop)
     }

@@ -74,10 +74,10 @@ impl Collector {
 
     /// Returns the bytes of traces and metrics received so far.
     pub(super) async fn bytes_received(&self) -> anyhow::Result<[u64; 2]> {
-        Ok([self.ask(Traces::NAME).await?, self.ask(Metrics::NAME).await?])
+        Ok([self.count(Traces::NAME).await?, self.count(Metrics::NAME).await?])
     }
 
-    async fn ask(&self, service: &str) -> anyhow::Result<u64> {
+    async fn count(&self, service: &str) -> anyhow::Result<u64> {
         let path: PathAndQuery = format!("/{service}/{BYTES_RECEIVED}").parse()?;
         let request = Request::new(Bytes::new());
         let answer =

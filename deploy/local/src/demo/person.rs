@@ -12,7 +12,7 @@ use tokio::time::{self, Instant};
 use tonic::{Request, Response, Status, metadata::MetadataValue, transport::Channel};
 use uuid::Uuid;
 
-use crate::remote::{self, reason, told};
+use crate::remote::{self, error_message, reason};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
@@ -53,21 +53,21 @@ impl Person {
         Some(UserRef { r#ref: Some(Ref::Name(self.name.clone())) })
     }
 
-    /// Makes a call in this session. Prints it, and its response as `tell` describes it.
+    /// Makes a call in this session. Prints it, and its response as `describe` describes it.
     pub(super) async fn call<Q: Clone, A>(
         &self,
         what: &str,
         message: Q,
         call: impl AsyncFn(Client, Request<Q>) -> Result<Response<A>, Status>,
-        tell: impl FnOnce(&A) -> String,
+        describe: impl FnOnce(&A) -> String,
     ) -> anyhow::Result<A> {
         println!("  {:5} {what}", self.given_name);
         let answer = self
             .call_with_retries(message, call)
             .await?
-            .map_err(|status| anyhow!("{what}: {}", told(&status)))?
+            .map_err(|status| anyhow!("{what}: {}", error_message(&status)))?
             .into_inner();
-        print_response(&tell(&answer));
+        print_response(&describe(&answer));
         Ok(answer)
     }
 
@@ -79,20 +79,20 @@ impl Person {
         within: Duration,
         message: Q,
         call: impl AsyncFn(Client, Request<Q>) -> Result<Response<A>, Status>,
-        tell: impl FnOnce(&A) -> String,
+        describe: impl FnOnce(&A) -> String,
         is_right: impl Fn(&A) -> bool,
     ) -> anyhow::Result<A> {
         println!("  {:5} {what}", self.given_name);
-        let give_up = Instant::now() + within;
+        let deadline = Instant::now() + within;
         loop {
             let answer = self
                 .call_with_retries(message.clone(), &call)
                 .await?
-                .map_err(|status| anyhow!("{what}: {}", told(&status)))?
+                .map_err(|status| anyhow!("{what}: {}", error_message(&status)))?
                 .into_inner();
             let is_right = is_right(&answer);
-            if is_right || Instant::now() >= give_up {
-                print_response(&tell(&answer));
+            if is_right || Instant::now() >= deadline {
+                print_response(&describe(&answer));
                 ensure!(is_right, "{what}: unexpected response");
                 return Ok(answer);
             }
@@ -118,7 +118,7 @@ impl Person {
         match self.call_with_retries(message, call).await? {
             Ok(_) => Err(anyhow!("{what}: should have failed with {expected_reason}")),
             Err(status) => {
-                println!("        → {}", told(&status));
+                println!("        → {}", error_message(&status));
                 ensure!(reason(&status) == expected_reason, "{what}: expected {expected_reason}");
                 Ok(status)
             }
@@ -176,7 +176,7 @@ impl Person {
             "deletes the account",
             message,
             async |mut c, r| c.delete_account(r).await,
-            |_| "gone".to_owned(),
+            |_| "deleted".to_owned(),
         )
         .await?;
         self.registered = false;
@@ -203,7 +203,7 @@ impl Person {
             }
             request
         };
-        Ok(remote::repeatedly(|| call(self.client.clone(), request())).await)
+        Ok(remote::retry(|| call(self.client.clone(), request())).await)
     }
 }
 

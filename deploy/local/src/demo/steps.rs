@@ -40,22 +40,24 @@ pub(super) async fn tour(people: &mut [Person; 3]) -> anyhow::Result<()> {
     )
     .await?;
     let message = gateway::MeRequest {};
-    ada.expect_error("asks who she is", "TOKEN_INVALID", message, async |mut c, r| c.me(r).await)
-        .await?;
+    ada.expect_error("views the own account", "TOKEN_INVALID", message, async |mut c, r| {
+        c.me(r).await
+    })
+    .await?;
     Ok(())
 }
 
-async fn name_is_taken(owner: &Person, asker: &Person) -> anyhow::Result<()> {
+async fn name_is_taken(owner: &Person, viewer: &Person) -> anyhow::Result<()> {
     // Names are case-insensitive.
     let name = owner.name.to_uppercase();
-    let what = format!("asks whether {name} is free");
+    let what = format!("checks whether {name} is available");
     let message = gateway::CheckAvailabilityRequest { name };
-    let call = asker.call(
+    let call = viewer.call(
         &what,
         message,
         async |mut c, r| c.check_availability(r).await,
         |a| {
-            if a.name_available() { "free".to_owned() } else { "taken".to_owned() }
+            if a.name_available() { "available".to_owned() } else { "taken".to_owned() }
         },
     );
     ensure!(!call.await?.name_available(), "a taken name is reported as available");

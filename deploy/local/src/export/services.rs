@@ -47,9 +47,9 @@ impl Services {
         post_url: &str,
     ) -> anyhow::Result<Self> {
         Ok(Self {
-            user: keys.sign(remote::serving(user_url).await?),
-            relation: keys.sign(remote::serving(relation_url).await?),
-            post: keys.sign(remote::serving(post_url).await?),
+            user: keys.sign(remote::connect(user_url).await?),
+            relation: keys.sign(remote::connect(relation_url).await?),
+            post: keys.sign(remote::connect(post_url).await?),
         })
     }
 

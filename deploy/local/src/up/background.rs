@@ -46,7 +46,7 @@ async fn run(mut signals: Signals, port_base: u16, demo_data_mark: Option<PathBu
         }
         () = signals.next() => {}
     }
-    println!("stopping once the calls under way are done; a second Ctrl-C ends it at once");
+    println!("draining: waiting for calls in flight; a second Ctrl-C stops at once");
     signals.next().await;
     // After a second signal, the servers do not wait for calls. redis-server stops quickly, unless
     // it is stuck.

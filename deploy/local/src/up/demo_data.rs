@@ -98,34 +98,34 @@ async fn import_graph(
 
 /// Creates a post with its comments and reposts. Request ids make this idempotent for 24 hours.
 async fn create_post(posts: &Posts, planned: &Planned, ids: &[u64]) -> anyhow::Result<()> {
-    let Planned { said, likers, comments, reposts } = planned;
+    let Planned { post, likers, comments, reposts } = planned;
     let mut client = posts.clone();
     let message = CreatePostRequest {
-        author_id: ids[said.author],
-        request_id: said.request_id(),
-        text: said.text.clone(),
+        author_id: ids[post.author],
+        request_id: post.request_id(),
+        text: post.text.clone(),
     };
     let answer = client.create_post(remote::request(message, CALL_TIMEOUT)).await?;
     let post_id = answer.into_inner().post.context("response has no post")?.id;
     // Each comment answers the previous one, and each repost repeats the previous one.
     let (mut in_reply_to_id, mut reposted_id) = (0, post_id);
-    for said in comments {
+    for comment in comments {
         let message = AddCommentRequest {
-            author_id: ids[said.author],
-            request_id: said.request_id(),
+            author_id: ids[comment.author],
+            request_id: comment.request_id(),
             post_id,
-            text: said.text.clone(),
+            text: comment.text.clone(),
             in_reply_to_id,
         };
         let answer = client.add_comment(remote::request(message, CALL_TIMEOUT)).await?;
         in_reply_to_id = answer.into_inner().comment.context("response has no comment")?.id;
     }
-    for said in reposts {
+    for repost in reposts {
         let message = RepostRequest {
-            author_id: ids[said.author],
-            request_id: said.request_id(),
+            author_id: ids[repost.author],
+            request_id: repost.request_id(),
             post_id: reposted_id,
-            text: said.text.clone(),
+            text: repost.text.clone(),
         };
         let answer = client.repost(remote::request(message, CALL_TIMEOUT)).await?;
         reposted_id = answer.into_inner().post.context("response has no repost")?.id;

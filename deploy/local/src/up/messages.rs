@@ -60,7 +60,7 @@ Ctrl-C stops all servers; the data persist."
     );
 }
 
-/// Prints how to look at the demo graph: a home timeline, followers, and a post of the most
+/// Prints how to explore the demo graph: a home timeline, followers, and a post of the most
 /// followed account.
 pub(super) fn demo_graph(port_base: u16, graph: &DemoGraph, post_id: Option<u64>) {
     let gateway = SERVERS[0].url(port_base);

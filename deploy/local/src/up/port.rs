@@ -78,7 +78,7 @@ impl fmt::Display for Holder {
 /// Waits until a port is free, and prints the holder. Fails with the holder after a timeout.
 pub(super) fn wait_until_free(port: u16) -> anyhow::Result<()> {
     let begun = Instant::now();
-    let mut said = false;
+    let mut is_logged = false;
     loop {
         let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) else { return Ok(()) };
         let problem = format!("cannot listen on 127.0.0.1:{port} ({error})");
@@ -90,9 +90,9 @@ pub(super) fn wait_until_free(port: u16) -> anyhow::Result<()> {
         if begun.elapsed() >= timeout {
             bail!("{problem}: held by {holder}. Choose other ports with --port-base");
         }
-        if !said {
+        if !is_logged {
             println!("waiting up to {timeout:?} for port {port}, held by {holder}");
-            said = true;
+            is_logged = true;
         }
         thread::sleep(POLL_INTERVAL);
     }

@@ -32,7 +32,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// A running redis-server. Dropping the value stops it.
 pub struct Redis {
     stop: Sender<()>,
-    keeper: Option<JoinHandle<()>>,
+    supervisor: Option<JoinHandle<()>>,
 }
 
 /// How to start redis-server.
@@ -52,7 +52,7 @@ impl Redis {
         let (tell_start, started) = mpsc::channel();
         // The supervisor thread also starts it: `PR_SET_PDEATHSIG` fires when the thread that
         // started the child ends.
-        let keeper = thread::Builder::new().name("redis-keeper".to_owned()).spawn(move || {
+        let supervisor = thread::Builder::new().name("redis".to_owned()).spawn(move || {
             match setup.first_start() {
                 Ok(child) => {
                     let _ = tell_start.send(Ok(()));
@@ -64,7 +64,7 @@ impl Redis {
             }
         })?;
         started.recv().context("the supervisor thread ended")??;
-        Ok(Self { stop, keeper: Some(keeper) })
+        Ok(Self { stop, supervisor: Some(supervisor) })
     }
 }
 
@@ -72,7 +72,7 @@ impl Drop for Redis {
     fn drop(&mut self) {
         // Both fail only if the supervisor panicked, which it has reported.
         let _ = self.stop.send(());
-        let _ = self.keeper.take().map(JoinHandle::join);
+        let _ = self.supervisor.take().map(JoinHandle::join);
     }
 }
 

@@ -155,7 +155,7 @@ impl Plan {
     }
 }
 
-/// Returns the flags that turn limits per address off, unless the environment sets them. All
+/// Returns the flags that disable limits per address, unless the environment sets them. All
 /// clients are on this machine, and their owner may test with many accounts.
 fn no_limits_per_address() -> Vec<&'static str> {
     let limits = [
@@ -168,8 +168,8 @@ fn no_limits_per_address() -> Vec<&'static str> {
             "--availability-checks-per-minute-total=0",
         ),
     ];
-    let unsaid = limits.into_iter().filter(|(variable, _)| env::var_os(variable).is_none());
-    unsaid.map(|(_, flag)| flag).collect()
+    let unset = limits.into_iter().filter(|(variable, _)| env::var_os(variable).is_none());
+    unset.map(|(_, flag)| flag).collect()
 }
 
 fn config_with_redis<C: Parser>(name: &str, access: &Access) -> anyhow::Result<C> {

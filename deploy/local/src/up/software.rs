@@ -23,8 +23,8 @@ pub struct Software {
 
 impl Software {
     /// Finds redis-server, at the given path or on PATH, and checks its version.
-    pub fn find(asked_for: Option<&Path>) -> anyhow::Result<Self> {
-        let (redis_server, output) = match asked_for {
+    pub fn find(path: Option<&Path>) -> anyhow::Result<Self> {
+        let (redis_server, output) = match path {
             Some(path) => {
                 let output =
                     version_of(path).with_context(|| format!("cannot run `{}`", path.display()))?;

@@ -65,8 +65,7 @@ fn the_demo_passes_and_deletes_its_data() {
     let tour = run(&["demo", "--gateway-url", &launcher.url(0)], "");
     assert_eq!(tour.code, Some(0), "{tour:?}");
     assert!(tour.stdout.contains("All responses were correct."), "{tour:?}");
-    for text in ["reposted with `Worth the walk`: a deleted post", "counts what is new", "is told"]
-    {
+    for text in ["reposted with `Worth the walk`: a deleted post", "counts new posts", "receives"] {
         assert!(tour.stdout.contains(text), "{text}: {tour:?}");
     }
     // The follows and posts of deleted accounts are deleted asynchronously.
@@ -233,7 +232,7 @@ fn a_second_interrupt_exits_while_redis_server_is_stuck() {
     let redis = launcher.redis();
     kill(redis, Signal::SIGSTOP).unwrap();
     launcher.signal(Signal::SIGINT);
-    launcher.wait_to_say("a second Ctrl-C ends it at once");
+    launcher.wait_to_say("a second Ctrl-C stops at once");
     launcher.signal(Signal::SIGINT);
     assert!(!launcher.ended(STUCK).success());
     kill(redis, Signal::SIGCONT).unwrap();

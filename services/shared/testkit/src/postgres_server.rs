@@ -36,7 +36,7 @@ const SETTINGS: [&str; 11] = [
 /// A PostgreSQL server on a free port of 127.0.0.1 with `trust` authentication. Dropping it kills
 /// it and deletes its data.
 ///
-/// PostgreSQL refuses to run as root. A test that runs as root therefore runs it as the user
+/// PostgreSQL does not run as root. A test that runs as root therefore runs it as the user
 /// `postgres`, which the packages create.
 pub struct PostgresServer {
     port: u16,

@@ -28,15 +28,15 @@ pub(super) async fn tour(
 ) -> anyhow::Result<()> {
     println!("\nThe home timeline has posts and reposts of followed accounts and one's own");
     graph::follow(cleo, ada, RelationState::Following).await?;
-    let letter = posts::say(ada, "The tide left a bottle with a letter in it").await?;
+    let letter = posts::publish_text(ada, "The tide left a bottle with a letter in it").await?;
     reactions::like(bob, &letter, 1).await?;
     home(cleo, TIMEOUT, &[&letter, repost]).await?;
-    let look = home(ada, TIMEOUT, &[&letter, repost]).await?;
+    let earlier = home(ada, TIMEOUT, &[&letter, repost]).await?;
 
     println!("\nThe since token of a page counts and lists newer posts");
-    let answer = posts::say(cleo, "Whoever finds this: I am writing back").await?;
+    let answer = posts::publish_text(cleo, "Whoever finds this: I am writing back").await?;
     let news = reposts::repost(bob, &answer, &answer, "").await?;
-    since(ada, &look.since_token, &[&news]).await?;
+    since(ada, &earlier.since_token, &[&news]).await?;
 
     println!("\nPosts of an unfollowed account disappear at once, and return with the follow");
     graph::unfollow(ada, bob, RelationState::Follower).await?;
@@ -72,7 +72,7 @@ async fn since(viewer: &Person, token: &str, expected: &[&Post]) -> anyhow::Resu
     let message = gateway::CountNewRequest { since_token: since_token.clone() };
     viewer
         .call_until(
-            "counts what is new",
+            "counts new posts",
             TIMEOUT,
             message,
             async |mut c, r| c.count_new(r).await,
@@ -83,7 +83,7 @@ async fn since(viewer: &Person, token: &str, expected: &[&Post]) -> anyhow::Resu
     let message = gateway::ViewHomeRequest { since_token, ..Default::default() };
     viewer
         .call_until(
-            "views what is new",
+            "views new posts",
             IMMEDIATE,
             message,
             async |mut c, r| c.view_home(r).await,
@@ -119,15 +119,19 @@ async fn watching(viewer: &Person, author: &Person) -> anyhow::Result<()> {
         async |mut c, r| c.watch_home(r).await,
         |_| "a stream of new posts".to_owned(),
     );
-    let mut notes = call.await?;
-    let begun =
-        time::timeout(TIMEOUT, notes.message()).await.context("the stream does not start")??;
-    ensure!(begun.is_some_and(|note| note.posts.is_empty()), "the stream starts with old posts");
-    let post = posts::say(author, "The bottle goes back to the sea").await?;
-    let note =
-        time::timeout(TIMEOUT, notes.message()).await.context("the stream delivers nothing")??;
-    let posts = note.context("the stream ended")?.posts;
-    viewer.print_event("is told", &lines(&posts, |viewed| entry(viewer, viewed)));
+    let mut updates = call.await?;
+    let first =
+        time::timeout(TIMEOUT, updates.message()).await.context("the stream does not start")??;
+    ensure!(
+        first.is_some_and(|update| update.posts.is_empty()),
+        "the stream starts with old posts"
+    );
+    let post = posts::publish_text(author, "The bottle goes back to the sea").await?;
+    let update = time::timeout(TIMEOUT, updates.message())
+        .await
+        .context("the stream delivers nothing")??;
+    let posts = update.context("the stream ended")?.posts;
+    viewer.print_event("receives", &lines(&posts, |viewed| entry(viewer, viewed)));
     ensure!(are(&posts, &[&post]), "the stream delivered another post");
     Ok(())
 }
@@ -143,9 +147,9 @@ fn entry(viewer: &Person, viewed: &ViewedPost) -> String {
     let text = viewed.post.as_ref().map_or("", |post| &post.text);
     let own = if text.is_empty() { String::new() } else { format!(" with {}", quoted(text)) };
     match (viewed.root_state(), &viewed.root) {
-        (RootState::None, _) => format!("{author}: {}", said(viewed)),
+        (RootState::None, _) => format!("{author}: {}", text_and_counts(viewed)),
         (RootState::Shown, Some(root)) => {
-            format!("{author} reposted{own}: {}: {}", named(viewer, root), said(root))
+            format!("{author} reposted{own}: {}: {}", named(viewer, root), text_and_counts(root))
         }
         (RootState::Deleted, _) => format!("{author} reposted{own}: a deleted post"),
         _ => format!("{author} reposted{own}: a post hidden from the viewer"),
@@ -159,7 +163,7 @@ fn named(viewer: &Person, viewed: &ViewedPost) -> String {
     }
 }
 
-fn said(viewed: &ViewedPost) -> String {
+fn text_and_counts(viewed: &ViewedPost) -> String {
     let Post { text, likes, comments, reposts, .. } = viewed.post.clone().unwrap_or_default();
     format!("{}, likes {likes}, comments {comments}, reposts {reposts}", quoted(&text))
 }

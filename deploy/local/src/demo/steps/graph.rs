@@ -135,7 +135,7 @@ pub(super) async fn block(from: &Person, to: &Person) -> anyhow::Result<()> {
 /// Unblocks an account.
 pub(super) async fn unblock(from: &Person, to: &Person) -> anyhow::Result<()> {
     let message = gateway::UnblockRequest { user: to.as_ref() };
-    let what = format!("takes the block of {} back", to.name);
+    let what = format!("unblocks {}", to.name);
     from.call(&what, message, async |mut c, r| c.unblock(r).await, |_| "done".to_owned()).await?;
     Ok(())
 }

@@ -50,11 +50,11 @@ pub(super) async fn publishing(ada: &Person, bob: &Person, cleo: &Person) -> any
     ensure!(again.id == post.id, "the same request made a second post");
 
     let message = gateway::PublishRequest { request_id, text: String::new() };
-    let refused =
+    let rejected =
         ada.expect_error("publishes nothing", "INVALID_FIELD", message, async |mut c, r| {
             c.publish(r).await
         });
-    let fields = refused.await?.get_details_bad_request().map(|bad| bad.field_violations);
+    let fields = rejected.await?.get_details_bad_request().map(|bad| bad.field_violations);
     let is_named = fields.is_some_and(|fields| fields.iter().any(|field| field.field == "text"));
     ensure!(is_named, "the error does not name the field `text`");
 
@@ -64,7 +64,7 @@ pub(super) async fn publishing(ada: &Person, bob: &Person, cleo: &Person) -> any
 }
 
 /// Publishes a text.
-pub(super) async fn say(author: &Person, text: &str) -> anyhow::Result<Post> {
+pub(super) async fn publish_text(author: &Person, text: &str) -> anyhow::Result<Post> {
     // Lists are ordered by time in milliseconds.
     wait_for_next_ms().await;
     let what = format!("publishes `{text}`");
@@ -138,16 +138,16 @@ pub(super) fn shown(viewed: &ViewedPost) -> String {
     let Post { likes, comments, reposts, liked, .. } = post.cloned().unwrap_or_default();
     let own = if liked { " (the viewer's among them)" } else { "" };
     let counts = format!("likes {likes}{own}, comments {comments}, reposts {reposts}");
-    let said = format!("{author}, {}: {}\n{counts}", relation_name(relation), quoted(text));
+    let line = format!("{author}, {}: {}\n{counts}", relation_name(relation), quoted(text));
     match (viewed.root_state(), &viewed.root) {
         (RootState::Shown, Some(root)) => {
             let (author, relation) = author_of(root.author.as_ref());
             let text = root.post.as_ref().map_or("", |post| &post.text);
-            format!("{said}\nits root: {author}, {}: {}", relation_name(relation), quoted(text))
+            format!("{line}\nits root: {author}, {}: {}", relation_name(relation), quoted(text))
         }
-        (RootState::Deleted, _) => format!("{said}\nits root is deleted"),
-        (RootState::Hidden, _) => format!("{said}\nits root is hidden from the viewer"),
-        _ => said,
+        (RootState::Deleted, _) => format!("{line}\nits root is deleted"),
+        (RootState::Hidden, _) => format!("{line}\nits root is hidden from the viewer"),
+        _ => line,
     }
 }
 
@@ -195,7 +195,7 @@ pub(super) async fn deleting(
     let message = gateway::DeletePostRequest { post_id };
     bob.expect_error(&what, "NOT_THE_AUTHOR", message, async |mut c, r| c.delete_post(r).await)
         .await?;
-    ada.call(&what, message, async |mut c, r| c.delete_post(r).await, |_| "gone".to_owned())
+    ada.call(&what, message, async |mut c, r| c.delete_post(r).await, |_| "deleted".to_owned())
         .await?;
     let what = format!("views post {post_id}");
     let message = gateway::ViewPostRequest { post_id };

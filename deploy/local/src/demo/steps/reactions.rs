@@ -26,7 +26,7 @@ pub(super) async fn likes(
     let again = like(bob, post, 1).await?;
     ensure!(again.liked_at == first.liked_at, "a repeated like has another time");
     like(cleo, post, 2).await?;
-    let what = format!("views who likes post {}", post.id);
+    let what = format!("views the likers of post {}", post.id);
     let message = gateway::ViewLikersRequest { post_id: post.id, ..Default::default() };
     let call = ada.call(
         &what,
@@ -62,7 +62,7 @@ pub(super) async fn like(
 }
 
 async fn unlike(person: &Person, post: &Post) -> anyhow::Result<()> {
-    let what = format!("likes post {} no more", post.id);
+    let what = format!("unlikes post {}", post.id);
     let message = gateway::UnlikeRequest { post_id: post.id };
     let call = person.call(
         &what,

@@ -12,7 +12,7 @@ const FOLLOWS_EACH_MAX: f64 = 40.0;
 const FOLLOW_BACK: f64 = 0.3;
 const SEED: u64 = 2024;
 
-/// The demo graph, and two accounts to look at.
+/// The demo graph, and two of its accounts.
 pub(in crate::up) struct DemoGraph {
     pub(in crate::up) list: EdgeList,
     /// The account with the most followers.

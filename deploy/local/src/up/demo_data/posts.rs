@@ -16,7 +16,7 @@ const SEED: u64 = 2025;
 const COMMENTS_MAX: usize = 4;
 const REPOSTS_MAX: usize = 3;
 
-/// Texts of posts, which the authors take in turn; `@` stands for a follower of the author.
+/// Texts of posts, assigned to the authors in turn; `@` is replaced by a follower of the author.
 const TEXTS: [&str; 20] = [
     "First light over the harbour. #morning",
     "Who else is learning #rust this winter?",
@@ -60,7 +60,7 @@ const REPOSTS: [&str; 6] =
 
 /// A post with its comments, likes and reposts. Accounts are indexes into the names.
 pub(super) struct Planned {
-    pub(super) said: Text,
+    pub(super) post: Text,
     pub(super) likers: Vec<usize>,
     /// Each comment answers the previous one.
     pub(super) comments: Vec<Text>,
@@ -110,7 +110,7 @@ fn planned(
     text: String,
     followers: &[usize],
 ) -> Planned {
-    let said = text_of(random, author, text);
+    let post = text_of(random, author, text);
     let likers = followers[..random.random_range(0..=followers.len())].to_vec();
     let mut comments = Vec::new();
     for n in 0..random.random_range(1..=COMMENTS_MAX) {
@@ -120,7 +120,7 @@ fn planned(
     }
     let count = random.random_range(0..=REPOSTS_MAX).min(followers.len());
     let reposts = followers[..count].iter().map(|&by| random_text(random, by, &REPOSTS)).collect();
-    Planned { said, likers, comments, reposts }
+    Planned { post, likers, comments, reposts }
 }
 
 fn random_text(random: &mut Xoshiro256PlusPlus, author: usize, texts: &[&str]) -> Text {
@@ -143,9 +143,9 @@ mod tests {
         let graph = DemoGraph::generate().unwrap();
         let ids = || -> Vec<String> {
             let all = |planned: Planned| {
-                [planned.said].into_iter().chain(planned.comments).chain(planned.reposts)
+                [planned.post].into_iter().chain(planned.comments).chain(planned.reposts)
             };
-            plan(&graph).into_iter().flat_map(all).map(|said| said.request_id()).collect()
+            plan(&graph).into_iter().flat_map(all).map(|text| text.request_id()).collect()
         };
         assert_eq!(ids(), ids());
         assert_eq!(ids().iter().collect::<BTreeSet<_>>().len(), ids().len());
@@ -157,7 +157,7 @@ mod tests {
         let names: BTreeSet<&str> = graph.list.names().collect();
         let mut mentions = 0;
         for planned in plan(&graph) {
-            for word in planned.said.text.split([' ', ',', '!']) {
+            for word in planned.post.text.split([' ', ',', '!']) {
                 if let Some(name) = word.strip_prefix('@') {
                     assert!(names.contains(name), "{name}");
                     mentions += 1;

@@ -54,12 +54,12 @@ impl Installation {
 }
 
 impl Account {
-    // PostgreSQL refuses to run as root.
+    // PostgreSQL does not run as root.
     fn find() -> Option<Self> {
         if !geteuid().is_root() {
             return None;
         }
-        let user = User::from_name("postgres").expect("look the user up");
+        let user = User::from_name("postgres").expect("look up the user");
         let Some(user) = user else {
             panic!(
                 "these tests, run as root, need a user `postgres` to run PostgreSQL as {INSTALL_HINT}"

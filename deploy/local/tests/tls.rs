@@ -66,7 +66,7 @@ async fn commands_use_the_given_ca_and_client_certificate() {
     let (authority, files) = (Authority::new(), Files::new());
     let ca = files.write("ca.crt", authority.pem());
     files.certificate("server", &authority.issue(&[HOST]));
-    let (certificate, key) = files.certificate("person", &authority.issue(&["person.test"]));
+    let (certificate, key) = files.certificate("client", &authority.issue(&["client.test"]));
     let url = server(&files).await;
     let demo = ["demo", "--gateway-url", &url];
     let own = ["--ca-file", text(&ca), "--cert-file", text(&certificate), "--key-file", text(&key)];
@@ -90,16 +90,16 @@ async fn commands_use_the_given_ca_and_client_certificate() {
         assert!(error.contains(why), "{flags:?}: {error}");
     }
     // The message depends on which side notices first.
-    let says = |error: String, any: [&str; 2]| {
+    let assert_contains = |error: String, any: [&str; 2]| {
         assert!(any.iter().any(|text| error.contains(text)), "{error}");
     };
     let without_certificate = error_of(&[&demo[..], &own[..2]].concat()).await;
-    says(
+    assert_contains(
         without_certificate,
         ["CertificateRequired", "does it require a client certificate (--cert-file)?"],
     );
     let plain = error_of(&["demo", "--gateway-url", &url.replace("https", "http")]).await;
-    says(plain, ["nothing answers", "does it use TLS (https)?"]);
+    assert_contains(plain, ["nothing answers", "does it use TLS (https)?"]);
 }
 
 #[tokio::test]

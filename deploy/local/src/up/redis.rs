@@ -52,17 +52,18 @@ impl Redis {
         let (tell_start, started) = mpsc::channel();
         // The supervisor thread also starts it: `PR_SET_PDEATHSIG` fires when the thread that
         // started the child ends.
-        let supervisor = thread::Builder::new().name("redis".to_owned()).spawn(move || {
-            match setup.first_start() {
-                Ok(child) => {
-                    let _ = tell_start.send(Ok(()));
-                    setup.supervise(child, &stopped);
+        let supervisor =
+            thread::Builder::new().name("redis".to_owned()).spawn(move || {
+                match setup.first_start() {
+                    Ok(child) => {
+                        let _ = tell_start.send(Ok(()));
+                        setup.supervise(child, &stopped);
+                    }
+                    Err(error) => {
+                        let _ = tell_start.send(Err(error));
+                    }
                 }
-                Err(error) => {
-                    let _ = tell_start.send(Err(error));
-                }
-            }
-        })?;
+            })?;
         started.recv().context("the supervisor thread ended")??;
         Ok(Self { stop, supervisor: Some(supervisor) })
     }

@@ -18,8 +18,8 @@ use crate::{
 /// it later.
 fn publish(launcher: &Launcher) {
     launcher.import("ada bob\n");
-    let people = ServiceClients::of(launcher);
-    people.publish(people.id("ada"), 3);
+    let clients = ServiceClients::of(launcher);
+    clients.publish(clients.id("ada"), 3);
     let verified = launcher.verified();
     assert!(verified.stdout.contains("posts      3 posts"), "{verified:?}");
 }
@@ -61,6 +61,6 @@ fn the_archive_url_from_the_environment_is_used_and_not_printed() {
     let launcher = Launcher::start_by(command, &data, &[]);
     publish(&launcher);
     assert_eq!(files(&data), Vec::<PathBuf>::new());
-    assert!(launcher.said().contains("  archive   from MICROBLOG_ARCHIVE_URL\n"));
-    assert!(!launcher.said().contains(&postgres.url()));
+    assert!(launcher.output().contains("  archive   from MICROBLOG_ARCHIVE_URL\n"));
+    assert!(!launcher.output().contains(&postgres.url()));
 }

@@ -58,45 +58,48 @@ fn of<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
 fn an_export_is_complete_and_ordered() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = start(&dir.path().join("data"));
-    let people = ServiceClients::of(&launcher);
-    let [ada, bob, dan] = ["ada", "bob", "dan"].map(|name| people.id(name));
-    people.block(ada, dan);
-    people.mute(ada, bob);
-    let posts = people.publish(ada, POSTS);
-    let [root, gone] = [people.publish(bob, 1)[0], people.publish(bob, 1)[0]];
-    let [repost, orphan] = [people.repost(ada, root), people.repost(ada, gone)];
-    people.delete(bob, gone);
-    let comment = people.comment(ada, root, 0);
-    let answer = people.comment(ada, root, people.comment(bob, root, comment));
+    let clients = ServiceClients::of(&launcher);
+    let [ada, bob, dan] = ["ada", "bob", "dan"].map(|name| clients.id(name));
+    clients.block(ada, dan);
+    clients.mute(ada, bob);
+    let posts = clients.publish(ada, POSTS);
+    let [root, deleted] = [clients.publish(bob, 1)[0], clients.publish(bob, 1)[0]];
+    let [repost, orphan] = [clients.repost(ada, root), clients.repost(ada, deleted)];
+    clients.delete(bob, deleted);
+    let comment = clients.comment(ada, root, 0);
+    let answer = clients.comment(ada, root, clients.comment(bob, root, comment));
     // The index of comments by author requires the archive.
     launcher.verified();
 
     let ended = export(&launcher, &["ada"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let told = lines(&ended.stdout);
-    let kinds: Vec<_> = told.iter().map(|line| line["kind"].as_str().unwrap()).collect();
+    let exported = lines(&ended.stdout);
+    let kinds: Vec<_> = exported.iter().map(|line| line["kind"].as_str().unwrap()).collect();
     let mut expected = vec!["account", "following", "follower", "follower", "block", "mute"];
     expected.extend(["post"].repeat(posts.len() + 2));
     expected.extend(["comment", "comment", "end"]);
     assert_eq!(kinds, expected);
-    assert_eq!((&told[0]["id"], &told[0]["name"]), (&json!(ada), &json!("ada")));
-    assert_eq!(told[0]["email"], "ada@import.invalid");
-    assert_eq!((&told[1]["user_id"], &told[1]["name"]), (&json!(bob), &json!("bob")));
-    let followers: BTreeSet<_> = told[2..4].iter().map(|line| line["name"].as_str()).collect();
+    assert_eq!((&exported[0]["id"], &exported[0]["name"]), (&json!(ada), &json!("ada")));
+    assert_eq!(exported[0]["email"], "ada@import.invalid");
+    assert_eq!((&exported[1]["user_id"], &exported[1]["name"]), (&json!(bob), &json!("bob")));
+    let followers: BTreeSet<_> = exported[2..4].iter().map(|line| line["name"].as_str()).collect();
     assert_eq!(followers, BTreeSet::from([Some("bob"), Some("cleo")]));
-    assert_eq!((&told[4]["user_id"], &told[5]["user_id"]), (&json!(dan), &json!(bob)));
+    assert_eq!((&exported[4]["user_id"], &exported[5]["user_id"]), (&json!(dan), &json!(bob)));
 
-    let written = of(&told, "post");
+    let written = of(&exported, "post");
     let ids: Vec<_> = written.iter().map(|post| post["id"].as_u64().unwrap()).collect();
     let made: Vec<_> = [orphan, repost].iter().chain(posts.iter().rev()).copied().collect();
     assert_eq!(ids, made);
-    assert_eq!((&written[0]["root_id"], &written[0]["root_deleted"]), (&json!(gone), &json!(true)));
+    assert_eq!(
+        (&written[0]["root_id"], &written[0]["root_deleted"]),
+        (&json!(deleted), &json!(true))
+    );
     assert_eq!((&written[1]["root_id"], &written[1]["reposted_id"]), (&json!(root), &json!(root)));
     assert_eq!((&written[2]["text"], &written[2]["likes"]), (&json!("post 400"), &json!(0)));
     assert_eq!(written[2].get("root_id"), None);
     let time = written[2]["created_at"].as_str().unwrap();
     assert!(time.starts_with("20") && time.ends_with('Z'), "{time}");
-    let [second, first] = &of(&told, "comment")[..] else { panic!("two comments") };
+    let [second, first] = &of(&exported, "comment")[..] else { panic!("two comments") };
     assert_eq!((&second["id"], &first["id"]), (&json!(answer), &json!(comment)));
     assert_eq!((&first["post_id"], &first["in_reply_to_id"]), (&json!(root), &Value::Null));
     assert!(second["in_reply_to_id"].is_u64() && second["text"] == format!("about {root}"));
@@ -104,7 +107,7 @@ fn an_export_is_complete_and_ordered() {
         "account": 1, "following": 1, "follower": 2, "block": 1, "mute": 1, "post": POSTS + 2,
         "comment": 2,
     });
-    assert_eq!(told.last().unwrap()["lines"], counts);
+    assert_eq!(exported.last().unwrap()["lines"], counts);
 
     // The same export by id and by @name, and to a file.
     assert_eq!(export(&launcher, &[&ada.to_string()]).stdout, ended.stdout);
@@ -123,8 +126,8 @@ fn an_empty_account_is_exported_and_a_missing_one_is_an_error() {
     let launcher = start(&dir.path().join("data"));
     let ended = export(&launcher, &["eve"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    let told = lines(&ended.stdout);
-    assert_eq!((&told[0]["name"], told.len()), (&json!("eve"), 2));
+    let exported = lines(&ended.stdout);
+    assert_eq!((&exported[0]["name"], exported.len()), (&json!("eve"), 2));
     let mut counts = json!({
         "account": 1, "following": 0, "follower": 0, "block": 0, "mute": 0, "post": 0,
     });
@@ -132,7 +135,7 @@ fn an_empty_account_is_exported_and_a_missing_one_is_an_error() {
     let without = lines(&export(&launcher, &["eve", "--without-comments"]).stdout);
     assert_eq!(without[1], json!({ "kind": "end", "lines": counts }));
     counts["comment"] = json!(0);
-    assert_eq!(told[1], json!({ "kind": "end", "lines": counts }));
+    assert_eq!(exported[1], json!({ "kind": "end", "lines": counts }));
 
     let file = dir.path().join("nobody.jsonl");
     for user in ["nobody", "@nobody", "7000000000000015", "1", "not a name"] {
@@ -148,19 +151,20 @@ fn an_export_is_complete_after_the_launcher_was_killed() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("a data & archive directory?");
     let mut launcher = start(&data);
-    let people = ServiceClients::of(&launcher);
-    let posts = people.publish(people.id("ada"), POSTS);
+    let clients = ServiceClients::of(&launcher);
+    let posts = clients.publish(clients.id("ada"), POSTS);
     launcher.signal(Signal::SIGKILL);
     launcher.ended(STOP);
     let archive = data.join("archive.sqlite").canonicalize().unwrap();
     assert_eq!(fs::metadata(&archive).unwrap().permissions().mode() & 0o777, 0o600);
 
     let launcher = start(&data);
-    assert!(launcher.said().contains(&format!("  archive   {}\n", archive.display())));
+    assert!(launcher.output().contains(&format!("  archive   {}\n", archive.display())));
     let ended = export(&launcher, &["ada"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let told = lines(&ended.stdout);
-    let ids: Vec<_> = of(&told, "post").iter().map(|post| post["id"].as_u64().unwrap()).collect();
+    let exported = lines(&ended.stdout);
+    let ids: Vec<_> =
+        of(&exported, "post").iter().map(|post| post["id"].as_u64().unwrap()).collect();
     assert!(ids.iter().rev().eq(&posts), "{ids:?}");
 }
 
@@ -168,17 +172,17 @@ fn an_export_is_complete_after_the_launcher_was_killed() {
 fn an_interrupted_export_has_no_end_line() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = start(&dir.path().join("data"));
-    let people = ServiceClients::of(&launcher);
-    people.publish(people.id("ada"), POSTS);
+    let clients = ServiceClients::of(&launcher);
+    clients.publish(clients.id("ada"), POSTS);
     // Enough for the first page of posts, and not for all.
     let cut = || cut_after(&launcher, 10_000);
 
     let ended = export_by(&launcher, &cut(), &["ada"]);
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
     assert!(ended.stderr.contains("error: export failed: "), "{}", ended.stderr);
-    let told = lines(&ended.stdout);
-    assert!((1..POSTS as usize).contains(&of(&told, "post").len()));
-    assert!(of(&told, "end").is_empty());
+    let exported = lines(&ended.stdout);
+    assert!((1..POSTS as usize).contains(&of(&exported, "post").len()));
+    assert!(of(&exported, "end").is_empty());
 
     let target = tempfile::tempdir().unwrap();
     let file = target.path().join("ada.jsonl");
@@ -197,8 +201,8 @@ fn cut_after(launcher: &Launcher, bytes: u64) -> String {
     thread::spawn(move || {
         let (client, _) = listener.accept().unwrap();
         let server = TcpStream::connect(post).unwrap();
-        let (asked, answered) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-        thread::spawn(move || pass(asked, server, u64::MAX));
+        let (requests, answered) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        thread::spawn(move || pass(requests, server, u64::MAX));
         pass(answered, client, bytes);
     });
     address

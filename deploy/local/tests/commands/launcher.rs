@@ -62,7 +62,7 @@ impl Launcher {
         command.stdout(written.try_clone().unwrap()).stderr(written);
         let child = command.spawn().unwrap();
         let mut launcher = Self { child, data: data.to_owned(), output, port_base };
-        launcher.wait_to_say("\nready\n");
+        launcher.wait_for_output("\nready\n");
         launcher
     }
 
@@ -77,17 +77,20 @@ impl Launcher {
     }
 
     /// Returns the output so far.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         fs::read_to_string(&self.output).unwrap()
     }
 
     /// Waits until the output contains a text.
-    pub(crate) fn wait_to_say(&mut self, text: &str) {
+    pub(crate) fn wait_for_output(&mut self, text: &str) {
         eventually(text, PATIENCE, || {
-            let said = self.said();
+            let output = self.output();
             let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none() || said.contains(text), "{ended:?} without `{text}`: {said}");
-            said.contains(text)
+            assert!(
+                ended.is_none() || output.contains(text),
+                "{ended:?} without `{text}`: {output}"
+            );
+            output.contains(text)
         });
     }
 
@@ -110,7 +113,7 @@ impl Launcher {
         });
         // A late redis-server is killed, and the launcher exits with success.
         let late = "redis-server does not exit within";
-        assert!(!self.said().contains(late), "{}", self.said());
+        assert!(!self.output().contains(late), "{}", self.output());
         status.unwrap()
     }
 
@@ -175,7 +178,7 @@ impl Drop for Launcher {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            eprintln!("output of the launcher:\n{}", self.said());
+            eprintln!("output of the launcher:\n{}", self.output());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What people do in a running launcher, by calls to the services themselves.
+//! Direct calls to the services of a running launcher.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_proto::{

@@ -47,15 +47,15 @@ fn imported_data_persist_and_an_interrupt_stops_everything() {
 
     let redis = launcher.redis();
     launcher.signal(Signal::SIGINT);
-    assert!(launcher.ended(STOP).success(), "{}", launcher.said());
-    assert!(launcher.said().contains("stopped; the data are in"), "{}", launcher.said());
-    assert!(!launcher.said().contains("drain timed out"), "{}", launcher.said());
+    assert!(launcher.ended(STOP).success(), "{}", launcher.output());
+    assert!(launcher.output().contains("stopped; the data are in"), "{}", launcher.output());
+    assert!(!launcher.output().contains("drain timed out"), "{}", launcher.output());
     wait_until_exited(redis);
 
     let mut launcher = Launcher::start(&data, &[]);
     assert!(kept(&launcher.import(EDGES)));
     launcher.signal(Signal::SIGTERM);
-    assert!(launcher.ended(STOP).success(), "{}", launcher.said());
+    assert!(launcher.ended(STOP).success(), "{}", launcher.output());
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn the_demo_graph_is_created_once_and_only_in_an_empty_store() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let mut launcher = Launcher::start(&data, &["--demo"]);
-    launcher.wait_to_say("The demo graph is ready.");
+    launcher.wait_for_output("The demo graph is ready.");
     let made = launcher.verified();
     assert!(made.stdout.contains("accounts   200 checked"), "{made:?}");
     assert!(!made.stdout.contains("posts      0 posts"), "{made:?}");
@@ -106,9 +106,9 @@ fn the_demo_graph_is_created_once_and_only_in_an_empty_store() {
     launcher.signal(Signal::SIGINT);
     launcher.ended(STOP);
     let mut launcher = Launcher::start(&data, &["--demo"]);
-    launcher.wait_to_say("The demo graph is ready.");
-    launcher.wait_to_say("GatewayService/ViewHome");
-    launcher.wait_to_say("GatewayService/ViewComments");
+    launcher.wait_for_output("The demo graph is ready.");
+    launcher.wait_for_output("GatewayService/ViewHome");
+    launcher.wait_for_output("GatewayService/ViewComments");
     assert_eq!(launcher.verified().stdout, made.stdout);
     drop(launcher);
 
@@ -118,7 +118,7 @@ fn the_demo_graph_is_created_once_and_only_in_an_empty_store() {
     launcher.signal(Signal::SIGINT);
     launcher.ended(STOP);
     let mut launcher = Launcher::start(&other, &["--demo"]);
-    launcher.wait_to_say("Other accounts exist: not creating the demo graph.");
+    launcher.wait_for_output("Other accounts exist: not creating the demo graph.");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn an_orphaned_redis_server_is_stopped_by_the_next_launcher() {
 
     let launcher = Launcher::start(&data, &[]);
     wait_until_exited(redis);
-    assert!(launcher.said().contains("stopping orphaned redis-server"), "{}", launcher.said());
+    assert!(launcher.output().contains("stopping orphaned redis-server"), "{}", launcher.output());
     assert!(kept(&launcher.import(EDGES)));
 }
 
@@ -200,7 +200,7 @@ fn the_launcher_waits_for_a_port_of_an_exiting_process() {
     let waits = format!("for port {}, held by process {} (", port_base + 9, dying.id());
     let ending = thread::spawn(move || {
         eventually("it waits", STOP, || {
-            fs::read_to_string(&output).is_ok_and(|said| said.contains(&waits))
+            fs::read_to_string(&output).is_ok_and(|output| output.contains(&waits))
         });
         dying.kill().unwrap();
         dying.wait().unwrap();
@@ -217,12 +217,12 @@ fn a_crashed_redis_server_is_restarted() {
     assert!(created(&launcher.import(EDGES)));
     let dead = launcher.redis();
     kill(dead, Signal::SIGKILL).unwrap();
-    launcher.wait_to_say("restarting in");
+    launcher.wait_for_output("restarting in");
     eventually("another redis-server runs", STOP, || launcher.redis() != dead);
     eventually("the launcher serves again", STOP, || launcher.verify().code == Some(0));
     assert!(kept(&launcher.import(EDGES)));
     launcher.signal(Signal::SIGINT);
-    assert!(launcher.ended(STOP).success(), "{}", launcher.said());
+    assert!(launcher.ended(STOP).success(), "{}", launcher.output());
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn a_second_interrupt_exits_while_redis_server_is_stuck() {
     let redis = launcher.redis();
     kill(redis, Signal::SIGSTOP).unwrap();
     launcher.signal(Signal::SIGINT);
-    launcher.wait_to_say("a second Ctrl-C stops at once");
+    launcher.wait_for_output("a second Ctrl-C stops at once");
     launcher.signal(Signal::SIGINT);
     assert!(!launcher.ended(STUCK).success());
     kill(redis, Signal::SIGCONT).unwrap();
@@ -269,7 +269,7 @@ fn secret_files_are_private() {
     let passwords = fs::read_to_string(data.join("redis/passwords")).unwrap();
     for line in passwords.lines() {
         let password = line.split_once(' ').unwrap().1;
-        assert!(!launcher.said().contains(password));
+        assert!(!launcher.output().contains(password));
         let arguments = fs::read_to_string(format!("/proc/{}/cmdline", launcher.redis()));
         assert!(!arguments.unwrap_or_default().contains(password));
     }

@@ -31,12 +31,12 @@ fn a_count_that_differs_from_its_list_is_reported_with_its_post() {
     let verified = launcher.verify_of("1");
     assert_eq!(verified.code, Some(0), "{verified:?}");
 
-    for (repairs, said) in [(true, "\n1 repaired\n"), (false, "\n0 repaired\n")] {
+    for (repairs, expected) in [(true, "\n1 repaired\n"), (false, "\n0 repaired\n")] {
         let repaired = launcher.repair();
         assert_eq!(repaired.code, Some(0), "{repaired:?}");
         let line = format!("repaired   {post} counts what its lists have");
         assert_eq!(repaired.stdout.contains(&line), repairs, "{repaired:?}");
-        assert!(repaired.stdout.contains(said), "{repaired:?}");
+        assert!(repaired.stdout.contains(expected), "{repaired:?}");
     }
     assert_eq!(launcher.verify_of("all").code, Some(0));
 }

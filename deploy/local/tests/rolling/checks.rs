@@ -19,8 +19,8 @@ use crate::{
 const SETTLE: Duration = Duration::from_secs(120);
 const PAGE: i32 = 50;
 
-/// Asserts that all acknowledged writes of the people are visible.
-pub(crate) async fn assert_nothing_lost(people: &[Person]) {
+/// Asserts that all acknowledged writes of all users are visible.
+pub(crate) async fn assert_no_write_is_lost(people: &[Person]) {
     for person in people {
         assert_posts(person).await;
         assert_follows(person, people).await;
@@ -53,11 +53,11 @@ async fn assert_posts(person: &Person) {
 /// Followers according to both sides of the graph, and both counts.
 async fn assert_follows(person: &Person, people: &[Person]) {
     let following = following(person).await;
-    assert_eq!(following, person.follows, "whom {} follows", person.name());
+    assert_eq!(following, person.follows, "following of {}", person.name());
     let followers = person.followers(person.name()).await.unwrap();
     let of_theirs = people.iter().filter(|other| other.follows.contains(person.name()));
     let expected: BTreeSet<_> = of_theirs.map(|other| other.name().to_owned()).collect();
-    assert_eq!(followers, expected, "who follows {}", person.name());
+    assert_eq!(followers, expected, "followers of {}", person.name());
     let request = ViewUserRequest { user: by_name(person.name()) };
     let counts =
         person.caller.call("ViewUser", person.token(), request, async |g, r| g.view_user(r).await);
@@ -108,14 +108,14 @@ fn newest_at_home(person: &Person, people: &[Person]) -> Vec<u64> {
 pub(crate) async fn assert_verified(system: &System, programs: &Programs) {
     let program = programs.program("microblog");
     let url = |service: &str| format!("--{service}-url={}", system.urls(service)[0]);
-    let mut said = String::new();
+    let mut output_text = String::new();
     eventually("there are no violations", SETTLE, async || {
         let mut verify = Command::new(&program);
         verify.arg("verify").args(["user", "relation", "post", "timeline"].map(url));
         let output = verify.output().unwrap();
-        said = String::from_utf8_lossy(&output.stdout).into_owned();
+        output_text = String::from_utf8_lossy(&output.stdout).into_owned();
         output.status.success()
     })
     .await;
-    println!("{program} verify:\n{said}");
+    println!("{program} verify:\n{output_text}");
 }

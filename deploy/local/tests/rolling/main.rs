@@ -60,7 +60,7 @@ async fn no_call_fails_during_rolling_restarts_and_kills() {
 
     tally.assert_none_failed();
     println!("{tally}");
-    checks::assert_nothing_lost(&people).await;
+    checks::assert_no_write_is_lost(&people).await;
     for programs in [Some(&current), previous.as_ref()].into_iter().flatten() {
         checks::assert_verified(&system, programs).await;
     }

@@ -111,7 +111,7 @@ impl Person {
 
     /// Publishes, and checks that the post is on top of the own timeline.
     async fn publish(&mut self) -> Result<(), Failed> {
-        let text = format!("{} says {}", self.name, self.posts.len());
+        let text = format!("post of {} number {}", self.name, self.posts.len());
         let request = PublishRequest { request_id: request_id(), text };
         let answer =
             self.caller.call("Publish", &self.token, request, async |g, r| g.publish(r).await);

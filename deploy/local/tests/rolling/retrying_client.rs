@@ -34,7 +34,7 @@ const PROGRESS: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(crate) struct Failed;
 
-/// Results of the calls of all people.
+/// Results of the calls of all users.
 #[derive(Default)]
 pub(crate) struct Tally {
     answered: Cell<u64>,
@@ -62,7 +62,7 @@ impl Tally {
         assert!(failed.is_empty(), "after {self}, these calls failed: {failed:#?}");
     }
 
-    /// Tells all people to stop.
+    /// Stops all simulated users.
     pub(crate) fn end(&self) {
         self.has_ended.set(true);
     }
@@ -131,13 +131,13 @@ impl RetryingClient {
                 }
                 Err(status) => status,
             };
-            let said = format!("{:?}: {}", status.code(), status.message());
+            let error = format!("{:?}: {}", status.code(), status.message());
             match pauses.next().filter(|_| may_be_repeated(&status)) {
                 Some(pause) => {
-                    *self.tally.reasons.borrow_mut().entry(said).or_default() += 1;
+                    *self.tally.reasons.borrow_mut().entry(error).or_default() += 1;
                     sleep(pause).await;
                 }
-                None => return Err(self.fail(format!("{what}, repeated {repeats} times: {said}"))),
+                None => return Err(self.fail(format!("{what}, repeated {repeats} times: {error}"))),
             }
         }
         unreachable!("the backoff is finite")

@@ -32,7 +32,7 @@ pub(crate) struct System {
     replicas: Vec<Replica>,
     redis: RedisServer,
     /// Logs of the stopped servers.
-    said: Vec<String>,
+    logs: Vec<String>,
 }
 
 /// A replica with a fixed port, across restarts.
@@ -49,7 +49,7 @@ impl System {
         let place = |service| Replica { service, port: free_port(), process: None };
         let services = CALLED_FIRST.into_iter().flat_map(|service| [service; REPLICAS]);
         let replicas = services.map(place).collect();
-        let mut system = Self { replicas, redis, said: Vec::new() };
+        let mut system = Self { replicas, redis, logs: Vec::new() };
         for service in CALLED_FIRST {
             for replica in 0..REPLICAS {
                 system.start_again(service, replica, programs).await;
@@ -69,7 +69,7 @@ impl System {
         let process = self.take(service, replica);
         process.terminate();
         let status = process.ended(STOP).await;
-        self.said.push(process.log());
+        self.logs.push(process.log());
         assert!(status.success(), "{service} ended with {status}:\n{}", process.log());
     }
 
@@ -77,7 +77,7 @@ impl System {
     pub(crate) fn kill(&mut self, service: &str, replica: usize) {
         let process = self.take(service, replica);
         process.kill9();
-        self.said.push(process.log());
+        self.logs.push(process.log());
     }
 
     /// Restarts a server on its port, and waits until it is SERVING.
@@ -119,8 +119,8 @@ impl Drop for System {
     fn drop(&mut self) {
         if thread::panicking() {
             let running = self.replicas.iter().filter_map(|replica| replica.process.as_ref());
-            self.said.extend(running.map(Process::log));
-            eprintln!("logs of the servers:\n{}", self.said.concat());
+            self.logs.extend(running.map(Process::log));
+            eprintln!("logs of the servers:\n{}", self.logs.concat());
         }
     }
 }

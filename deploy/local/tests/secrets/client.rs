@@ -31,7 +31,7 @@ pub(crate) struct Client<'a> {
     email: String,
     password: String,
     token: String,
-    told: Vec<String>,
+    recorded: Vec<String>,
 }
 
 impl<'a> Client<'a> {
@@ -46,20 +46,20 @@ impl<'a> Client<'a> {
             email: format!("{}@example.org", canaries.make("an e-mail address")),
             password: canaries.make("a password"),
             token: String::new(),
-            told: Vec::new(),
+            recorded: Vec::new(),
         };
-        assert!(client.register(client.registration()).await, "{:?}", client.told);
-        assert!(client.log_in().await, "{:?}", client.told);
+        assert!(client.register(client.registration()).await, "{:?}", client.recorded);
+        assert!(client.log_in().await, "{:?}", client.recorded);
         client
     }
 
     /// Returns the recorded metadata and errors.
     pub(crate) fn recorded(self) -> String {
-        self.told.join("\n")
+        self.recorded.join("\n")
     }
 
     /// Makes valid and invalid calls.
-    pub(crate) async fn visit(&mut self, other: &Client<'_>) {
+    pub(crate) async fn make_calls(&mut self, other: &Client<'_>) {
         self.write_and_read(other).await;
         self.register_wrongly(other).await;
         self.show_wrong_tokens().await;
@@ -70,7 +70,7 @@ impl<'a> Client<'a> {
     }
 
     /// Makes calls during an outage; all of them fail.
-    pub(crate) async fn call_in_vain(&mut self) {
+    pub(crate) async fn call_during_outage(&mut self) {
         let registration = RegisterRequest {
             email: format!("{}@example.org", self.canaries.make("a late e-mail address")),
             name: word(12),
@@ -80,7 +80,7 @@ impl<'a> Client<'a> {
         assert!(!self.log_in().await);
         let request = self.request(MeRequest {});
         let answer = self.gateway.me(request).await;
-        assert!(self.note("Me", answer).is_none());
+        assert!(self.record("Me", answer).is_none());
         assert!(self.publish("a post that is not stored").await.is_none());
     }
 
@@ -89,42 +89,42 @@ impl<'a> Client<'a> {
         let text = self.canaries.make(what);
         let request = self.request(PublishRequest { request_id: request_id(), text });
         let answer = self.gateway.publish(request).await;
-        Some(self.note("Publish", answer)?.post.unwrap().id)
+        Some(self.record("Publish", answer)?.post.unwrap().id)
     }
 
     async fn write_and_read(&mut self, other: &Client<'_>) {
         let request = self.request(CheckAvailabilityRequest { name: self.name.clone() });
         let answer = self.gateway.check_availability(request).await;
-        self.note("CheckAvailability", answer).unwrap();
+        self.record("CheckAvailability", answer).unwrap();
         let request = self.request(MeRequest {});
         let answer = self.gateway.me(request).await;
-        self.note("Me", answer).unwrap();
+        self.record("Me", answer).unwrap();
         let user = Some(UserRef { r#ref: Some(Ref::Name(other.name.clone())) });
         let request = self.request(FollowRequest { user });
         let answer = self.gateway.follow(request).await;
-        self.note("Follow", answer).unwrap();
+        self.record("Follow", answer).unwrap();
         let post_id = self.publish("a post").await.unwrap();
         let request = self.request(LikeRequest { post_id });
         let answer = self.gateway.like(request).await;
-        self.note("Like", answer).unwrap();
+        self.record("Like", answer).unwrap();
         let (request_id, text) = (request_id(), self.canaries.make("a comment"));
         let comment = CommentRequest { request_id, post_id, text, ..Default::default() };
         let request = self.request(comment);
         let answer = self.gateway.comment(request).await;
-        self.note("Comment", answer).unwrap();
+        self.record("Comment", answer).unwrap();
         let request = self.request(ViewHomeRequest { page_size: 5, ..Default::default() });
         let answer = self.gateway.view_home(request).await;
-        self.note("ViewHome", answer).unwrap();
+        self.record("ViewHome", answer).unwrap();
         let request = self.request(ViewPostRequest { post_id });
         let answer = self.gateway.view_post(request).await;
-        self.note("ViewPost", answer).unwrap();
+        self.record("ViewPost", answer).unwrap();
     }
 
     async fn register_wrongly(&mut self, other: &Client<'_>) {
         let right = RegisterRequest {
-            email: format!("{}@example.org", self.canaries.make("a refused e-mail address")),
+            email: format!("{}@example.org", self.canaries.make("a rejected e-mail address")),
             name: word(12),
-            password: self.canaries.make("a refused password"),
+            password: self.canaries.make("a rejected password"),
             ..self.registration()
         };
         let no_address = format!("{} at home", self.canaries.make("what is no e-mail address"));
@@ -161,13 +161,13 @@ impl<'a> Client<'a> {
             self.add_trace(request.metadata_mut());
             request.metadata_mut().insert("authorization", header.parse().unwrap());
             let answer = self.gateway.me(request).await;
-            assert!(self.note("Me", answer).is_none());
+            assert!(self.record("Me", answer).is_none());
         }
         let mut request = self.request(MeRequest {});
         let second = format!("Bearer {token}").parse().unwrap();
         request.metadata_mut().append("authorization", second);
         let answer = self.gateway.me(request).await;
-        assert!(self.note("Me", answer).is_none());
+        assert!(self.record("Me", answer).is_none());
     }
 
     async fn write_wrongly(&mut self) {
@@ -176,13 +176,13 @@ impl<'a> Client<'a> {
             let text = text.repeat(length / text.len() + 1);
             let request = self.request(PublishRequest { request_id: request_id(), text });
             let answer = self.gateway.publish(request).await;
-            assert!(self.note("Publish", answer).is_none());
+            assert!(self.record("Publish", answer).is_none());
         }
         let text = self.canaries.make("a post that is late");
         let mut request = self.request(PublishRequest { request_id: request_id(), text });
         request.set_timeout(Duration::from_nanos(1));
         let answer = self.gateway.publish(request).await;
-        assert!(self.note("Publish", answer).is_none());
+        assert!(self.record("Publish", answer).is_none());
     }
 
     async fn change_password(&mut self) {
@@ -197,23 +197,23 @@ impl<'a> Client<'a> {
             let change = ChangePasswordRequest { current_password: current, new_password: new };
             let request = self.request(change);
             let answer = self.gateway.change_password(request).await;
-            assert_eq!(self.note("ChangePassword", answer).is_some(), is_right);
+            assert_eq!(self.record("ChangePassword", answer).is_some(), is_right);
         }
         self.password = new;
         let request = self.request(DeleteAccountRequest { password: wrong });
         let answer = self.gateway.delete_account(request).await;
-        assert!(self.note("DeleteAccount", answer).is_none());
+        assert!(self.record("DeleteAccount", answer).is_none());
         assert!(self.log_in().await);
     }
 
     /// Guesses an account's password until the limit, and that of a missing account.
     async fn guess(&mut self, other: &Client<'_>) {
-        let nobody = format!("{}@example.org", self.canaries.make("nobody's e-mail address"));
-        for email in [&[nobody][..], &vec![other.email.clone(); GUESSES]].concat() {
+        let unknown = format!("{}@example.org", self.canaries.make("an unknown e-mail address"));
+        for email in [&[unknown][..], &vec![other.email.clone(); GUESSES]].concat() {
             let password = self.canaries.make("a guess");
             let request = self.request(LoginRequest { login: email, password });
             let answer = self.gateway.login(request).await;
-            assert!(self.note("Login", answer).is_none());
+            assert!(self.record("Login", answer).is_none());
         }
     }
 
@@ -221,24 +221,24 @@ impl<'a> Client<'a> {
     async fn log_out(&mut self) {
         let request = self.request(LogoutRequest {});
         let answer = self.gateway.logout(request).await;
-        self.note("Logout", answer).unwrap();
+        self.record("Logout", answer).unwrap();
         let request = self.request(MeRequest {});
         let answer = self.gateway.me(request).await;
-        assert!(self.note("Me", answer).is_none());
+        assert!(self.record("Me", answer).is_none());
         assert!(self.log_in().await);
     }
 
     async fn register(&mut self, registration: RegisterRequest) -> bool {
         let request = self.request(registration);
         let answer = self.gateway.register(request).await;
-        self.note("Register", answer).is_some()
+        self.record("Register", answer).is_some()
     }
 
     async fn log_in(&mut self) -> bool {
         let login = LoginRequest { login: self.email.clone(), password: self.password.clone() };
         let request = self.request(login);
         let answer = self.gateway.login(request).await;
-        let Some(session) = self.note("Login", answer) else { return false };
+        let Some(session) = self.record("Login", answer) else { return false };
         self.canaries.add("a session token", &session.token);
         self.token = session.token;
         true
@@ -269,15 +269,15 @@ impl<'a> Client<'a> {
     }
 
     /// Records the metadata of a response or error.
-    fn note<A>(&mut self, method: &str, answer: Result<Response<A>, Status>) -> Option<A> {
-        let (told, answer) = match answer {
+    fn record<A>(&mut self, method: &str, answer: Result<Response<A>, Status>) -> Option<A> {
+        let (recorded, answer) = match answer {
             Ok(answer) => (format!("{:?}", answer.metadata()), Some(answer.into_inner())),
             Err(status) => {
                 let details = String::from_utf8_lossy(status.details());
                 (format!("{status:?} {} {details}", status.message()), None)
             }
         };
-        self.told.push(format!("{method}: {told}"));
+        self.recorded.push(format!("{method}: {recorded}"));
         answer
     }
 }

@@ -39,8 +39,8 @@ fn help_and_usage_errors_do_not_contain_secrets_of_the_environment() {
             called.args(command).arg(flag).env(variable, public);
             called.envs(SECRET.map(|secret| (secret, canaries.make(secret))));
             let Output { stdout, stderr, .. } = called.output().unwrap();
-            let said = String::from_utf8([stdout, stderr].concat()).unwrap();
-            outputs.add(format!("{flag} of {name} {command:?}"), said);
+            let output = String::from_utf8([stdout, stderr].concat()).unwrap();
+            outputs.add(format!("{flag} of {name} {command:?}"), output);
         }
     }
     outputs.assert_keeps(&canaries);

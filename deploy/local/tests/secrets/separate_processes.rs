@@ -57,7 +57,7 @@ async fn watch(log_format: &str) {
     let gateway = system.url("gateway");
     let other = Client::join(&gateway, &canaries, &trace_id).await;
     let mut client = Client::join(&gateway, &canaries, &trace_id).await;
-    client.visit(&other).await;
+    client.make_calls(&other).await;
     system.collect_numbers(&mut outputs).await;
     system.lose_stores(&mut client).await;
     outputs.add("responses to the client", client.recorded());
@@ -165,7 +165,7 @@ impl System {
         client.publish("a post that cannot be archived").await.unwrap();
         self.archive.wait_for_rejected_password(PATIENCE).await;
         take_password(&self.redis, &self.redis_password).await;
-        client.call_in_vain().await;
+        client.call_during_outage().await;
         for server in self.servers.iter_mut().filter(|it| STORED.contains(&&*it.name)) {
             server.not_serving().await;
         }
@@ -175,7 +175,7 @@ impl System {
         self.archive.kill();
         self.redis.kill();
         self.receiving.abort();
-        client.call_in_vain().await;
+        client.call_during_outage().await;
     }
 
     async fn stop(&mut self, outputs: &mut Outputs) {
@@ -188,7 +188,7 @@ impl System {
                 server.last_words()
             );
             server.assert_no_panic();
-            outputs.add(format!("the log of {}", server.name), server.said());
+            outputs.add(format!("the log of {}", server.name), server.output());
         }
         outputs.add("spans", self.collector.spans());
         outputs.add("metrics", self.collector.metrics());

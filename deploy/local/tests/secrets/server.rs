@@ -80,20 +80,20 @@ impl Server {
     }
 
     /// Waits until the log contains a text, which may be its last line.
-    pub(crate) async fn says(&mut self, text: &str) {
+    pub(crate) async fn wait_for_log(&mut self, text: &str) {
         let mut log = File::open(self.directory.path().join("log")).unwrap();
         let (mut searched, mut has_ended) = (0, false);
-        eventually(&format!("{} says `{text}`", self.name), START, async || {
+        eventually(&format!("{} logs `{text}`", self.name), START, async || {
             // The log is long: search only what is new.
-            let mut news = Vec::new();
+            let mut added = Vec::new();
             log.seek(SeekFrom::Start(searched)).unwrap();
-            log.read_to_end(&mut news).unwrap();
-            searched += news.len().saturating_sub(text.len()) as u64;
-            let says = String::from_utf8_lossy(&news).contains(text);
+            log.read_to_end(&mut added).unwrap();
+            searched += added.len().saturating_sub(text.len()) as u64;
+            let is_logged = String::from_utf8_lossy(&added).contains(text);
             let last = || self.last_words();
-            assert!(says || !has_ended, "{} ended without `{text}`: {}", self.name, last());
+            assert!(is_logged || !has_ended, "{} ended without `{text}`: {}", self.name, last());
             has_ended = self.child.try_wait().unwrap().is_some();
-            says
+            is_logged
         })
         .await;
     }
@@ -114,7 +114,7 @@ impl Server {
     }
 
     /// Returns the log.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         let bytes = fs::read(self.directory.path().join("log")).unwrap();
         String::from_utf8_lossy(&bytes).into_owned()
     }
@@ -122,14 +122,14 @@ impl Server {
     /// Returns the end of the log, which is long.
     pub(crate) fn last_words(&self) -> String {
         const LINES: usize = 20;
-        let said = self.said();
-        let lines: Vec<&str> = said.lines().collect();
+        let output = self.output();
+        let lines: Vec<&str> = output.lines().collect();
         lines[lines.len().saturating_sub(LINES)..].join("\n")
     }
 
     pub(crate) fn assert_no_panic(&self) {
-        let said = self.said();
-        let panic = said.lines().find(|line| line.contains("panic"));
+        let output = self.output();
+        let panic = output.lines().find(|line| line.contains("panic"));
         assert!(panic.is_none(), "{}: {panic:?}", self.name);
     }
 

@@ -52,7 +52,7 @@ async fn the_launcher_does_not_print_secrets() {
     let trace_id = format!("{:032x}", rand::random_range(1..u128::MAX));
     let other = Client::join(&launcher.url(0), &canaries, &trace_id).await;
     let mut client = Client::join(&launcher.url(0), &canaries, &trace_id).await;
-    client.visit(&other).await;
+    client.make_calls(&other).await;
     import(&launcher, &canaries, &mut outputs);
     outputs.add("the metrics page", scrape(metrics_port));
     outputs.add("the command line", command_line(&data.join("lock")));
@@ -61,7 +61,7 @@ async fn the_launcher_does_not_print_secrets() {
     launcher.wait_to_say("restarting in");
     launcher.signal(Signal::SIGTERM);
     assert!(launcher.ended(STOP).success());
-    outputs.add("the log", launcher.said());
+    outputs.add("the log", launcher.output());
     outputs.add("what Redis logs", fs::read_to_string(data.join("redis/redis.log")).unwrap());
     outputs.add("spans", collector.spans());
     outputs.add("responses to the client", client.recorded());

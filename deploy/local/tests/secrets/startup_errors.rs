@@ -14,7 +14,7 @@ struct Case {
     service: &'static str,
     variables: Variables,
     /// The expected log text, which shows that the server got this far.
-    says: &'static str,
+    expected: &'static str,
 }
 
 /// The cases of one test.
@@ -24,12 +24,12 @@ struct Cases<'a> {
 }
 
 impl Cases<'_> {
-    /// Adds a case. `SECRET` in the value stands for the secret.
-    fn add(&mut self, service: &'static str, variable: &str, value: &str, says: &'static str) {
+    /// Adds a case. `SECRET` in the value is replaced by the secret.
+    fn add(&mut self, service: &'static str, variable: &str, value: &str, expected: &'static str) {
         let secret = self.canaries.make(&format!("{variable}={value}"));
         let value = value.replace("SECRET", &secret);
         let variables = vec![(variable.to_owned(), value)];
-        self.cases.push(Case { service, variables, says });
+        self.cases.push(Case { service, variables, expected });
     }
 
     /// Starts all servers, waits for the expected log of each, and stops them.
@@ -39,14 +39,14 @@ impl Cases<'_> {
         let mut outputs = Outputs::default();
         let start = |case: Case| {
             let variables = [common.clone(), case.variables].concat();
-            (Server::spawn(case.service, &variables), case.says)
+            (Server::spawn(case.service, &variables), case.expected)
         };
         let servers: Vec<_> = self.cases.into_iter().map(start).collect();
-        for (mut server, says) in servers {
-            server.says(says).await;
+        for (mut server, expected) in servers {
+            server.wait_for_log(expected).await;
             server.stop().await;
             server.assert_no_panic();
-            outputs.add(format!("{} that said `{says}`", server.name), server.said());
+            outputs.add(format!("{} with `{expected}`", server.name), server.output());
         }
         outputs.assert_keeps(self.canaries);
     }
@@ -58,7 +58,7 @@ async fn invalid_redis_urls_are_not_printed() {
     let redis = RedisServer::start().await;
     let there = redis.port();
     let mut cases = Cases { canaries: &canaries, cases: Vec::new() };
-    for (value, says) in [
+    for (value, expected) in [
         ("redis://user:SECRET@127.0.0.1:port", "must name its hosts"),
         ("redis://user:SECRET/x@127.0.0.1:6379", "the database at the end"),
         ("user:SECRET@127.0.0.1:6379", "the address must start with"),
@@ -73,19 +73,19 @@ async fn invalid_redis_urls_are_not_printed() {
         (&format!("redis+sentinel://user:SECRET@127.0.0.1:{there}/main"), "unknown command"),
         (&format!("rediss://user:SECRET@127.0.0.1:{there}"), "redis is unavailable"),
     ] {
-        cases.add("user", "MICROBLOG_REDIS_URL", value, says);
+        cases.add("user", "MICROBLOG_REDIS_URL", value, expected);
     }
     cases.watch(&[("MICROBLOG_LOG", "trace".to_owned())]).await;
 }
 
 #[tokio::test]
 async fn invalid_archive_urls_are_not_printed() {
-    const AWAY: &str = "archive unavailable";
+    const UNAVAILABLE: &str = "archive unavailable";
     let canaries = Canaries::new();
     let redis = RedisServer::start().await;
     let archive = Archive::start("right").await;
     let mut cases = Cases { canaries: &canaries, cases: Vec::new() };
-    for (value, says) in [
+    for (value, expected) in [
         ("postgres://post:SECRET@127.0.0.1:port/archive", "invalid port number"),
         ("postgres://post:SECRET/x@127.0.0.1/archive", "invalid port number"),
         ("postgres://post:7/SECRET@127.0.0.1/archive", "percent-encode"),
@@ -94,15 +94,15 @@ async fn invalid_archive_urls_are_not_printed() {
         ("post:SECRET@127.0.0.1/archive", "the archive's address begins with"),
         ("mysql://post:SECRET@127.0.0.1/archive", "the archive's address begins with"),
         ("SECRET", "the archive's address is no URL"),
-        ("postgres://post:SECRET@127.0.0.1:1/archive", AWAY),
-        ("postgres://post@127.0.0.1:1/archive?password=SECRET", AWAY),
-        ("postgres://post:SECRET@127.0.0.1:1/archive?sslmode=none", AWAY),
-        ("postgres://post:%FFSECRET@127.0.0.1:1/archive", AWAY),
+        ("postgres://post:SECRET@127.0.0.1:1/archive", UNAVAILABLE),
+        ("postgres://post@127.0.0.1:1/archive?password=SECRET", UNAVAILABLE),
+        ("postgres://post:SECRET@127.0.0.1:1/archive?sslmode=none", UNAVAILABLE),
+        ("postgres://post:%FFSECRET@127.0.0.1:1/archive", UNAVAILABLE),
         // The driver does not support this PostgreSQL parameter.
         ("postgres://post@127.0.0.1:1/archive?sslpassword=SECRET", "sslpassword"),
         (&archive.url("SECRET"), "password authentication failed"),
     ] {
-        cases.add("post", "MICROBLOG_ARCHIVE_URL", value, says);
+        cases.add("post", "MICROBLOG_ARCHIVE_URL", value, expected);
     }
     let redis_url = ("MICROBLOG_REDIS_URL", redis.url("post"));
     // All servers start concurrently, and password authentication is then slow.
@@ -115,7 +115,7 @@ async fn invalid_collector_urls_are_not_printed() {
     let canaries = Canaries::new();
     let mut cases = Cases { canaries: &canaries, cases: Vec::new() };
     let endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT";
-    for (variable, value, says) in [
+    for (variable, value, expected) in [
         (endpoint, "http://sender:SECRET@127.0.0.1:port", "listening"),
         (endpoint, "http://sender:SECRET@not an address", "cannot start"),
         (endpoint, "https://sender:SECRET@127.0.0.1:1", "cannot start"),
@@ -125,11 +125,11 @@ async fn invalid_collector_urls_are_not_printed() {
         ("OTEL_EXPORTER_OTLP_HEADERS", "not a header=SECRET", "listening"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "SECRET", "listening"),
     ] {
-        cases.add("gateway", variable, value, says);
+        cases.add("gateway", variable, value, expected);
     }
     let often = ("OTEL_METRIC_EXPORT_INTERVAL", "50".to_owned());
-    let nobody = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1".to_owned());
-    cases.watch(&[nobody, often, ("MICROBLOG_LOG", "trace".to_owned())]).await;
+    let unreachable = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1".to_owned());
+    cases.watch(&[unreachable, often, ("MICROBLOG_LOG", "trace".to_owned())]).await;
 }
 
 #[tokio::test]
@@ -145,14 +145,14 @@ async fn invalid_key_files_are_not_printed() {
     ];
     let files = files.map(|(name, text)| private_file(directory.path(), name, &text));
     let [identity, short, key] = files;
-    for (file, says) in [(identity, "neither base64 nor"), (short, "must have at least")] {
-        cases.add("gateway", "MICROBLOG_IDENTITY_KEY_FILE", &file, says);
+    for (file, expected) in [(identity, "neither base64 nor"), (short, "must have at least")] {
+        cases.add("gateway", "MICROBLOG_IDENTITY_KEY_FILE", &file, expected);
     }
     let certificate = Authority::new().issue(&["localhost"]).certificate;
     let certificate = private_file(directory.path(), "certificate", &certificate);
     let variables = [("MICROBLOG_TLS_CERT_FILE", certificate), ("MICROBLOG_TLS_KEY_FILE", key)];
     let variables = variables.map(|(name, value)| (name.to_owned(), value)).to_vec();
-    cases.cases.push(Case { service: "gateway", variables, says: "cannot be used" });
+    cases.cases.push(Case { service: "gateway", variables, expected: "cannot be used" });
     cases.watch(&[]).await;
 }
 
@@ -172,7 +172,7 @@ async fn sentinel_passwords_are_not_printed() {
     let variable = "MICROBLOG_REDIS_SENTINEL_PASSWORD";
     cases.add("user", variable, "SECRET", "authentication failed");
     let variables = vec![(variable.to_owned(), right)];
-    cases.cases.push(Case { service: "user", variables, says: "serving=true" });
+    cases.cases.push(Case { service: "user", variables, expected: "serving=true" });
     cases
         .watch(&[
             ("MICROBLOG_REDIS_URL", url),

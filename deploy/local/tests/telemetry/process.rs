@@ -117,7 +117,7 @@ impl Drop for System {
         if thread::panicking() {
             for service in SERVICES {
                 let log = std::fs::read_to_string(self.logs.path().join(service));
-                eprintln!("{service} said:\n{}", log.unwrap_or_default());
+                eprintln!("log of {service}:\n{}", log.unwrap_or_default());
             }
         }
     }

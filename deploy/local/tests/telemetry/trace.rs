@@ -16,7 +16,7 @@ const CALLER: u64 = 0x00f0_67aa_0ba9_02b7;
 // One worker of each process.
 const CALLS: [&str; 5] =
     ["/Publish", "/Authenticate", "/CreatePost", "/Deliver", "/StreamFollowers"];
-const TEXT: &str = "nobody who looks at traces reads this";
+const TEXT: &str = "this text must not be in a trace";
 
 /// Publishes a post of an account with a follower as part of the trace. Returns the spans when the
 /// job is done.

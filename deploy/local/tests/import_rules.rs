@@ -55,7 +55,7 @@ fn each_crate_imports_only_allowed_crates() {
     let metadata = metadata();
     let packages = metadata.workspace_packages();
     let all: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
-    let mut wrong = BTreeMap::new();
+    let mut violations = BTreeMap::new();
     for package in &packages {
         let directory = directory(&metadata, package);
         let allowed =
@@ -63,19 +63,19 @@ fn each_crate_imports_only_allowed_crates() {
         let ours = imports(package).into_iter().filter(|name| all.contains(name.as_str()));
         let forbidden: Vec<_> = ours.filter(|name| !allowed.contains(name)).collect();
         if !forbidden.is_empty() {
-            wrong.insert(directory, forbidden);
+            violations.insert(directory, forbidden);
         }
     }
-    assert!(wrong.is_empty(), "crates with forbidden imports: {wrong:?}");
+    assert!(violations.is_empty(), "crates with forbidden imports: {violations:?}");
 }
 
 #[test]
 fn only_keyspace_and_the_testkit_depend_on_a_redis_client() {
     for package in metadata().workspace_packages() {
         let imports = imports(package);
-        let speaks_redis = REDIS_CLIENTS.iter().any(|&client| imports.contains(client));
+        let uses_redis = REDIS_CLIENTS.iter().any(|&client| imports.contains(client));
         let may = [KEYSPACE, TESTKIT].contains(&package.name.as_str());
-        assert!(may || !speaks_redis, "{} depends on a Redis client", package.name);
+        assert!(may || !uses_redis, "{} depends on a Redis client", package.name);
     }
 }
 

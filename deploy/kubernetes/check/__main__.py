@@ -1,11 +1,11 @@
-"""Checks what is deployed: the overlays of Kubernetes, the Compose file, the Dockerfile. Tells all
-that is wrong, and fails if anything is.
+"""Checks the deployment files: the Kubernetes overlays, the Compose file, the Dockerfile. Prints
+all findings, and fails if there are any.
 
     target/tools/bin/python -B deploy/kubernetes/check --programs target/debug [--static | --prove]
 
-What they should be is asked of the programs, which have to be built: their flags by `--help`; what
-they serve by starting them, on 127.0.0.1, as each overlay and the Compose file would, and probing
-them as the kubelet would. That takes redis-server and PostgreSQL.
+The built programs are the reference. `--help` lists their flags. The check also starts them on
+127.0.0.1 as each overlay and the Compose file would, and probes them as the kubelet would. It needs
+redis-server and PostgreSQL.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main():
         composed = reading.check(report, deploy, programs, overlays)
         objects = sum(len(overlay.objects) for overlay in overlays)
         done = f"{len(overlays)} overlays, {objects} objects"
-        # What does not fit on paper need not be tried.
+        # The programs are started only if the files have no findings.
         if not report.findings and not arguments.static:
             _try_all(report, programs, overlays, composed)
     for finding in report.findings:
@@ -57,10 +57,10 @@ def _try_all(report, programs, overlays, composed):
 
 def _arguments():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--programs", type=Path, required=True, help="where they were built")
+    parser.add_argument("--programs", type=Path, required=True, help="directory of the binaries")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--static", action="store_true", help="start nothing")
-    how.add_argument("--prove", action="store_true", help="break things, to see that it is noticed")
+    how.add_argument("--prove", action="store_true", help="inject faults that the checks must find")
     return parser.parse_args()
 
 

@@ -1,6 +1,5 @@
-"""Proof that the checks which read notice what they are for: each thing here is broken on
-purpose, in a copy, and then something has to be found that says so. How is in `proof.py`; the files
-are those of deploy/.
+"""Proof of the static checks by fault injection: each entry breaks a copy of the files of deploy/,
+and the checks must find it. See `proof.py`.
 """
 
 import shutil
@@ -30,7 +29,7 @@ BREAKAGES = [
     (SERVER, "enableServiceLinks: false", "enableServiceLinks: true", "variables that name each"),
     (SERVER, "runAsNonRoot: true", "runAsNonRoot: false", "runAsNonRoot"),
     (SERVER, "runAsUser: 65532", "runAsUser: 0", "runs as root"),
-    (SERVER, "        runAsUser: 65532\n", "", "who may have no number"),
+    (SERVER, "        runAsUser: 65532\n", "", "no numeric runAsUser"),
     (SERVER, "type: RuntimeDefault", "type: Unconfined", "the seccomp profile Unconfined"),
     (SERVER, "readOnlyRootFilesystem: true", "privileged: true", "is privileged"),
     (SERVER, "readOnlyRootFilesystem: true", "procMount: Unmasked", "procMount"),
@@ -49,7 +48,7 @@ BREAKAGES = [
     (REDIS, "emptyDir:\n            medium: Memory\n            sizeLimit: 1Mi",
      "hostPath:\n            path: /tmp", "is a hostPath"),
     ("kubernetes/base/namespace.yaml", "enforce: restricted", "enforce: baseline", "Namespace's"),
-    # workloads.py: what refers to something
+    # workloads.py: references
     (POST, "key: REDIS_NODES", "key: REDIS_NODE", "has no REDIS_NODE"),
     (POST, "name: redis-post", "name: redis-posts", "there is no Secret redis-posts"),
     (f"{PRODUCTION}/kustomization.yaml", "redis-timeline archive; do", "archive; do",
@@ -57,7 +56,7 @@ BREAKAGES = [
     (f"{PRODUCTION}/kustomization.yaml", "generic identity", "generic keys", "identity is missing"),
     (f"{LOCAL}/kustomization.yaml", "- keys=", "- key=", "has no keys"),
     (POST, "  selector:\n    app.kubernetes.io/name: post", "  selector:\n    name: post",
-     "selects the pods of nothing"),
+     "selects pods of nothing"),
     (POST, "targetPort: grpc", "targetPort: rpc", "its pods have no port rpc"),
     (POST, "port: 50053\n      targetPort", "port: 80\n      targetPort", "the port of grpc"),
     (POST, "  clusterIP: None\n", "", "its Service's address"),
@@ -66,12 +65,12 @@ BREAKAGES = [
     (REDIS, "serviceName: redis", "serviceName: redys", "there is no Service redys"),
     (REDIS, "            - name: data\n              mountPath: /data\n", "", "volumes that are"),
     (f"{LOCAL}/kustomization.yaml", "newTag: local", "newTag: latest", "no version"),
-    # workloads.py: what each server has
-    (REDIS, "              cpu: 500m\n", "", "does not ask for cpu"),
+    # workloads.py: each server
+    (REDIS, "              cpu: 500m\n", "", "does not request cpu"),
     (SERVER, "    limits:\n              memory: 256Mi", "    limits:\n              memory: 128Mi",
      "less than"),
     (SERVER, "limits:\n", "limits:\n              cpu: 2\n", "has a limit for cpu"),
-    (SERVER, "kubernetes.io/hostname", "topology.kubernetes.io/region", "what it is spread over"),
+    (SERVER, "kubernetes.io/hostname", "topology.kubernetes.io/region", "its topology spread"),
     (POST, "maxUnavailable: 1", "maxUnavailable: 0", "maxUnavailable"),
     (POST, "AlwaysAllow\n  selector:\n    matchLabels:\n      app.kubernetes.io/name: post",
      "AlwaysAllow\n  selector:\n    matchLabels:\n      name: post", "has 0 disruption budgets"),
@@ -80,8 +79,8 @@ BREAKAGES = [
      "the port of its readinessProbe"),
     (POST, "livenessProbe:\n            grpc:\n              port: 50053\n              service: l",
      "livenessProbe:\n            grpc:\n              port: 50053\n              service: f",
-     "what its livenessProbe asks for"),
-    (POST, "service: liveness", "service: ''", "what its startupProbe asks for"),
+     "the service of its livenessProbe"),
+    (POST, "service: liveness", "service: ''", "the service of its startupProbe"),
     (POST, "containerPort: 50053", "containerPort: 50052", "the ports that it declares"),
     (SERVER, "containerPort: 9464", "containerPort: 9465", "the ports that it declares"),
     (f"{TLS}/server.yaml", "readinessProbe:\n            grpc:\n              port: 50060",
@@ -90,8 +89,8 @@ BREAKAGES = [
     (f"{TLS}/server.yaml", "containerPort: 50060", "containerPort: 50061",
      "the ports that it declares"),
     (f"{TLS}/server.yaml", "            - name: MICROBLOG_HEALTH_LISTEN\n"
-     "              value: 0.0.0.0:50060\n", "", "which probes do not speak"),
-    (f"{TLS}/server.yaml", "0.0.0.0:50060", "127.0.0.1:50060", "answers probes on"),
+     "              value: 0.0.0.0:50060\n", "", "which probes do not support"),
+    (f"{TLS}/server.yaml", "0.0.0.0:50060", "127.0.0.1:50060", "serves health checks on"),
     (f"{IDENTITY}/keys.yaml", "value: /run/secrets/identity/keys", "value: /run/secrets/keys",
      "which is in none of its volumes"),
     (f"{TLS}/server.yaml", "_TLS_KEY_FILE", "_TLS_KEYS_FILE", "reads no MICROBLOG_TLS_KEYS_FILE"),
@@ -101,18 +100,18 @@ BREAKAGES = [
     (f"{SCALING}/scaling.yaml", "minReplicas: 3", "minReplicas: 2", "less than 3 replicas"),
     (f"{SCALING}/scaling.yaml", "maxReplicas: 12", "maxReplicas: 3", "never"),
     (f"{SCALING}/post.yaml", "    name: post", "    name: posts", "no Deployment posts"),
-    (f"{SCALING}/kustomization.yaml", "relation|post", "relation", "counted twice"),
+    (f"{SCALING}/kustomization.yaml", "relation|post", "relation", "defined twice"),
     # settings.py
     (SERVER, "name: MICROBLOG_THREADS", "name: MICROBLOG_THREAD", "reads no MICROBLOG_THREAD"),
-    (POST, "$(REDIS_PASSWORD)", "$(REDIS_PASSWD)", "names a variable that is not known"),
+    (POST, "$(REDIS_PASSWORD)", "$(REDIS_PASSWD)", "refers to an undefined variable"),
     (ENV, "MICROBLOG_LOG_FORMAT", "MICROBLOG_LOGS", "reads no MICROBLOG_LOGS"),
     (ENV, "TIMEOUT_MS=20000", "TIMEOUT_MS=60000", "its drain may take"),
     (SERVER, "terminationGracePeriodSeconds: 40", "terminationGracePeriodSeconds: 29", "is killed"),
     (POST, "- microblog-post", "- microblog-user", "starts microblog-user"),
     (POST, "- microblog-post", "- microblog-post\n            - --fast", "has no flag --fast"),
     (POST, "0.0.0.0:50053", "0.0.0.0:50063", "the port that it listens on"),
-    (POST, "0.0.0.0:50053", "127.0.0.1:50053", "nobody else can reach"),
-    (ENV, "0.0.0.0:9464", "127.0.0.1:9464", "shows its metrics on"),
+    (POST, "0.0.0.0:50053", "127.0.0.1:50053", "not reachable by others"),
+    (ENV, "0.0.0.0:9464", "127.0.0.1:9464", "serves metrics on"),
     (POST, "name: MICROBLOG_ARCHIVE_URL", "name: ARCHIVE_URL", "MICROBLOG_ARCHIVE_URL is missing"),
     (POST, "http://timeline:50054", "http://relation:50054", "not of timeline"),
     (POST, "http://timeline:50054", "http://timeline:50055", "has no port 50055"),
@@ -140,25 +139,25 @@ BREAKAGES = [
     ("compose.yaml", "@redis:6379", "@redys:6379", "the address of redys"),
     ("compose.yaml", "http://post:50053", "http://post:50054", "the port"),
     ("compose.yaml", "127.0.0.1:50050:50050", "50050:50050", "open to the network"),
-    ("compose.yaml", "source: redis-admin", "source: admin", "there is no config admin"),
-    ("compose.yaml", "./redis:/etc", "./redys:/etc", "there is no volume"),
+    ("compose.yaml", "source: redis-admin", "source: admin", "no such config: admin"),
+    ("compose.yaml", "./redis:/etc", "./redys:/etc", "no such volume"),
     ("compose.yaml", "otel/opentelemetry-collector:0.137.0", "otel/collector", "no version"),
     ("compose.yaml", "  cap_drop:\n    - ALL\n", "", "cap_drop"),
     # dockerfile.py
     ("Dockerfile", "    /build/target/release/microblog-post \\\n", "", "post is missing"),
     ("Dockerfile", "release/microblog-load", "release/microblog-user", "in the image twice"),
-    ("Dockerfile", "release/microblog-load", "release/microblog-lode", "microblog-lode is there"),
+    ("Dockerfile", "release/microblog-load", "release/microblog-lode", "lode is unexpected"),
     ("Dockerfile", "USER 65532:65532", "USER 65533:65533", "and the image's"),
     ("Dockerfile", "rust:1.95", "rust:1.80", "builds with Rust 1.80"),
     ("Dockerfile.dockerignore", "!deploy/redis/users.acl\n", "", "users.acl out"),
     ("Dockerfile.dockerignore", "!gateway\n", "", "leaves gateway out"),
-    ("Dockerfile.dockerignore", "!gateway\n", "!gateways\n", "there is no gateways"),
-    ("Dockerfile.dockerignore", "*\n", "", "whatever lies about"),
+    ("Dockerfile.dockerignore", "!gateway\n", "!gateways\n", "no such path: gateways"),
+    ("Dockerfile.dockerignore", "*\n", "", "contains unrelated files"),
 ]
 
 
 def prove(report, deploy, programs):
-    """Breaks one thing after the other, and notes what was not noticed."""
+    """Injects each fault, and reports those that the checks do not find."""
     intact = reading.overlays_of(deploy)
 
     def find(directory, file, spoil):
@@ -170,16 +169,15 @@ def prove(report, deploy, programs):
         found = Report()
         try:
             reading.check(found, copy, programs, _overlays(copy, file) or intact)
-        except SystemExit as refusal:
-            found.wrong(str(refusal))
+        except SystemExit as error:
+            found.wrong(str(error))
         yield found.findings
 
     return proof.prove(report, BREAKAGES, find)
 
 
 def _overlays(copy, file):
-    """Puts together the overlay that shows what is wrong with a file, if one has it. One is enough,
-    and takes long enough."""
+    """Builds the overlay that contains the file, if any. One overlay suffices, and saves time."""
     if not file.startswith("kubernetes/"):
         return []
     is_of_production = any(name in file for name in ("production", "autoscaling", TLS))

@@ -1,5 +1,5 @@
-"""Certificates as whoever renews them would make them: an authority, and what it has signed for a
-server. Made by openssl, once for each run."""
+"""Certificates as in production: a CA, and the certificates that it issues to servers. Made by
+openssl once per run."""
 
 import subprocess
 from functools import cache
@@ -12,8 +12,8 @@ EXTENSIONS = "subjectAltName=DNS:{name},IP:127.0.0.1\nextendedKeyUsage=serverAut
 
 @cache
 def of(name):
-    """The files of a Secret for a server: its certificate for its name, and for where it is tried,
-    the key, and the authority."""
+    """The files of a server's Secret: the certificate for its name and for 127.0.0.1, its key,
+    and the CA certificate."""
     authority = _authority()
     with TemporaryDirectory(prefix="microblog-tls-") as here:
         directory = Path(here)
@@ -40,6 +40,6 @@ def _openssl(directory, *arguments):
     try:
         made = subprocess.run(["openssl", *arguments], cwd=directory, capture_output=True, text=True)
     except FileNotFoundError as missing:
-        raise SystemExit("certificates are made by openssl, which is not there") from missing
+        raise SystemExit("openssl not found") from missing
     if made.returncode != 0:
         raise SystemExit(f"openssl {arguments[0]}:\n{made.stderr}")

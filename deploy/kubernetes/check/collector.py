@@ -1,5 +1,6 @@
-"""Whether the telemetry collector's configuration fits its container and itself. It is no program
-of the workspace, so that nobody can be asked: its ports are those of its addresses."""
+"""Checks that the telemetry collector's configuration is consistent, and matches its container. Its
+ports are taken from the addresses in the configuration, because the collector is no program of the
+workspace."""
 
 import yaml
 

@@ -1,5 +1,5 @@
-"""The Compose file: its services as containers, with the environment that Compose would give
-them, and whether they fit what the programs accept and what there is."""
+"""The Compose file: its services as containers with their environment, and checks that they
+match the programs and the files."""
 
 import re
 
@@ -73,7 +73,7 @@ def check(report, compose, programs):
             if program := programs.servers.get(container.name):
                 check_settings(report, container, programs)
                 for variable, _, host, port in container.addresses(program):
-                    report.unless(host in names, f"{variable}: there is no service {host}")
+                    report.unless(host in names, f"{variable}: no such service: {host}")
                     if host in programs.servers:
                         report.same(f"{variable}: the port", port, programs.servers[host].port)
 
@@ -82,7 +82,7 @@ def _check_mounts(report, compose, spec):
     for volume in spec.get("volumes", ()):
         source = volume.partition(":")[0]
         known = source in compose.data.get("volumes", ()) or (compose.directory / source).exists()
-        report.unless(known, f"there is no volume, directory or file {source}")
+        report.unless(known, f"no such volume, directory or file: {source}")
     for config in spec.get("configs", ()):
         source = config["source"]
-        report.unless(source in compose.data.get("configs", ()), f"there is no config {source}")
+        report.unless(source in compose.data.get("configs", ()), f"no such config: {source}")

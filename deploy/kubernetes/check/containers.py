@@ -1,27 +1,27 @@
-"""A container, as Kubernetes or Compose would start it: command, environment, files, probes. What
-is the same for both is said of it here and in `settings.py`."""
+"""A container of Kubernetes or Compose: command, environment, files, probes. The checks that
+both share are in `settings.py`."""
 
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-# Of addresses that name none.
+# Default ports by scheme.
 PORTS = {"postgres": 5432, "redis": 6379, "redis-cluster": 6379, "rediss-cluster": 6379}
 
 
 @dataclass
 class Container:
-    """What is started, and what is known of it."""
+    """The properties of a container."""
 
     name: str
-    """What others call it."""
+    """Its host name for other containers."""
     image: str
     command: list[str]
-    """The program and its arguments; none where the image says so."""
+    """The program and its arguments; empty if the image defines them."""
     environment: dict[str, str]
     helpers: set[str] = field(default_factory=set)
-    """Variables of the environment that are only there to make up others."""
+    """Environment variables that exist only to build others."""
     mounts: dict[str, dict[str, str] | None] = field(default_factory=dict)
-    """Directories: their files and texts, or None for one that is empty and can be written to."""
+    """Directories with their files and contents, or None for an empty, writable one."""
     ports: set[int] = field(default_factory=set)
     probes: dict[str, dict] = field(default_factory=dict)
     grace_s: float = 30
@@ -32,11 +32,11 @@ class Container:
 
     @property
     def has_tls(self):
-        """Whether it speaks nothing but TLS with its callers."""
+        """Whether it accepts only TLS."""
         return "MICROBLOG_TLS_CERT_FILE" in self.environment
 
     def addresses(self, program):
-        """Whom it is told to call: (variable, callee, host, port) for each host of each address."""
+        """Its peers and stores: (variable, callee, host, port) for each host of each address."""
         for variable, callee in program.callees.items():
             value = self.environment.get(variable)
             for host, port in hosts(value) if value else ():

@@ -1,4 +1,4 @@
-"""Whether the image is built from the whole workspace, and has every program of it once."""
+"""Checks that the image is built from the whole workspace, and has each of its programs once."""
 
 import os
 import re
@@ -31,7 +31,7 @@ def check(report, deploy, programs, overlays):
 
 
 def _stages(instructions):
-    """The programs that each stage takes from another."""
+    """The programs that each stage copies from another."""
     stages, stage = {}, None
     for words in instructions:
         if words[0] == "FROM":
@@ -52,20 +52,20 @@ def _check_toolchain(report, instructions, wanted):
 
 
 def _check_context(report, deploy):
-    """Checks that the files which take part are there, and have all members of the workspace."""
+    """Checks that the files of the build context exist, and cover all members of the workspace."""
     lines = (deploy / "Dockerfile.dockerignore").read_text().splitlines()
-    kept = [line[1:] for line in lines if line.startswith("!")]
-    report.unless("*" in lines, "the image's context has whatever lies about")
+    included = [line[1:] for line in lines if line.startswith("!")]
+    report.unless("*" in lines, "the build context contains unrelated files")
     workspace = deploy.parent
-    for path in kept:
-        report.unless((workspace / path).exists(), f"Dockerfile.dockerignore: there is no {path}")
+    for path in included:
+        report.unless((workspace / path).exists(), f"Dockerfile.dockerignore: no such path: {path}")
     manifest = (workspace / "Cargo.toml").read_text()
     members = re.search(r"^members = \[(.*?)\]", manifest, flags=re.MULTILINE | re.DOTALL)[1]
     for member in re.findall(r'"([^"]+)"', members):
-        inside = any(f"{member}/".startswith(f"{path}/") for path in kept)
+        inside = any(f"{member}/".startswith(f"{path}/") for path in included)
         report.unless(inside, f"Dockerfile.dockerignore leaves {member} out")
         for file in (workspace / member).rglob("*.rs"):
-            for taken in re.findall(r'include_(?:str|bytes)!\(\s*"([^"]+)"', file.read_text()):
-                path = os.path.relpath(os.path.normpath(file.parent / taken), workspace)
-                inside = any(f"{path}/".startswith(f"{one}/") for one in kept)
-                report.unless(inside, f"Dockerfile.dockerignore leaves {path} out, of {member}")
+            for target in re.findall(r'include_(?:str|bytes)!\(\s*"([^"]+)"', file.read_text()):
+                path = os.path.relpath(os.path.normpath(file.parent / target), workspace)
+                inside = any(f"{path}/".startswith(f"{one}/") for one in included)
+                report.unless(inside, f"Dockerfile.dockerignore leaves {path} out, used by {member}")

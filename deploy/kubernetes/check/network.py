@@ -1,7 +1,7 @@
-"""Whether the NetworkPolicies let through the calls that servers make, and nothing else.
+"""Checks that the NetworkPolicies allow the calls that servers make, and no others.
 
-Which calls there are is known from the addresses in the servers' environments. What the policies
-let through is found out by their rules, for each pod, each other one, and each port. """
+The expected calls come from the addresses in the servers' environments. The allowed ones come from
+the rules, for each pair of pods and each port."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class Pod:
     """(name, number, protocol) of each."""
 
     def is_in(self, rule, own_namespace):
-        """Whether a peer of a policy of that namespace stands for it."""
+        """Whether a peer of a policy of that namespace matches this pod."""
         if "ipBlock" in rule:
             return False
         if namespaces := rule.get("namespaceSelector"):
@@ -46,7 +46,7 @@ def check(report, overlay, programs):
             if caller is callee or (caller in strangers and callee in strangers):
                 continue
             for port in callee.ports:
-                if _lets_through(policies, own, caller, callee, port):
+                if _is_allowed(policies, own, caller, callee, port):
                     allowed.add(f"{caller.name} may call {callee.name} on {port[1]}/{port[2]}")
     report.same("NetworkPolicies", allowed, wanted)
     _check_outside(report, overlay, programs, policies)
@@ -65,14 +65,14 @@ def _pod(workload, namespace):
 
 
 def _strangers():
-    """Pods elsewhere: the cluster's DNS, and others, of namespaces without and with each label that
-    lets somebody in."""
+    """Pods of other namespaces: the cluster's DNS, and pods in namespaces with and without each
+    label that grants access."""
     dns = (("dns", 53, "UDP"), ("dns-tcp", 53, "TCP"), ("metrics", 9153, "TCP"))
     kube_system = (("kubernetes.io/metadata.name", "kube-system"),)
     return [
         Pod(DNS, (("k8s-app", DNS),), kube_system, dns),
         Pod(OUTSIDE, (), (), (("http", 80, "TCP"),)),
-        # With labels like ours, which somebody else may have as well.
+        # Another namespace may use the same labels.
         Pod(OUTSIDE, (("app.kubernetes.io/name", "gateway"),), ()),
         Pod("a caller", (), (("microblog-caller", "true"),)),
         Pod("monitoring", (), (("microblog-monitoring", "true"),)),
@@ -80,7 +80,7 @@ def _strangers():
 
 
 def _wanted(overlay, programs, pods):
-    """The calls that there are, with names and the calls from outside."""
+    """The expected calls, with lookups of names and calls from other namespaces."""
     wanted = set()
     for container in containers(overlay):
         program = programs.servers.get(container.name)
@@ -97,8 +97,8 @@ def _wanted(overlay, programs, pods):
     return wanted
 
 
-def _lets_through(policies, own, caller, callee, port):
-    """Whether a connection is let out, and in. Pods of other namespaces are not held up there."""
+def _is_allowed(policies, own, caller, callee, port):
+    """Whether egress and ingress allow a connection. Other namespaces have no policies."""
     return all((
         caller.namespace != own or _allows(policies, own, "Egress", caller, callee, port),
         callee.namespace != own or _allows(policies, own, "Ingress", callee, caller, port),
@@ -107,15 +107,15 @@ def _lets_through(policies, own, caller, callee, port):
 
 def _allows(policies, own, way, pod, peer, port):
     rules, peers = {"Egress": ("egress", "to"), "Ingress": ("ingress", "from")}[way]
-    about = [
+    applicable = [
         policy for policy in policies
         if way in policy["policyTypes"] and matches(policy["podSelector"], dict(pod.labels))
     ]
-    # Whom no policy is about, everything is allowed.
-    return not about or any(
+    # Without a policy for a pod, everything is allowed.
+    return not applicable or any(
         _has_port(rule, port)
         and (not rule.get(peers) or any(peer.is_in(one, own) for one in rule[peers]))
-        for policy in about for rule in policy.get(rules, ())
+        for policy in applicable for rule in policy.get(rules, ())
     )
 
 
@@ -128,7 +128,7 @@ def _has_port(rule, port):
 
 
 def _check_outside(report, overlay, programs, policies):
-    """Checks that networks outside of the cluster can be reached on the ports of what is there."""
+    """Checks the ports on which servers may reach networks outside of the cluster."""
     for workload, container in zip(overlay.workloads, containers(overlay), strict=True):
         program = programs.servers.get(container.name)
         addresses = container.addresses(program) if program else ()
@@ -144,4 +144,4 @@ def _check_outside(report, overlay, programs, policies):
                 if not rule.get("to") or any("ipBlock" in peer for peer in rule["to"]):
                     found |= {str(port.get("port")) for port in rule.get("ports", [{}])}
         with report.at(container.name):
-            report.same("ports that it may reach outside of the cluster", found, wanted_ports)
+            report.same("allowed ports outside of the cluster", found, wanted_ports)

@@ -1,5 +1,5 @@
-"""An overlay, put together by kustomize: its objects, and its pods as containers, with the
-environment that the kubelet would give them."""
+"""An overlay, built by kustomize: its objects, and its pods as containers with the environment that
+the kubelet would set."""
 
 import base64
 import hashlib
@@ -25,13 +25,13 @@ class Overlay:
     def __init__(self, directory):
         self.name = directory.name
         self.directory = directory
-        made = subprocess.run(
+        result = subprocess.run(
             [TOOLS / "kubectl", "kustomize", directory], capture_output=True, text=True
         )
-        if made.returncode != 0:
-            raise SystemExit(f"kubectl kustomize {directory}:\n{made.stderr}")
-        self.warnings = made.stderr.splitlines()
-        self.objects = list(yaml.load_all(made.stdout, yaml.CSafeLoader))
+        if result.returncode != 0:
+            raise SystemExit(f"kubectl kustomize {directory}:\n{result.stderr}")
+        self.warnings = result.stderr.splitlines()
+        self.objects = list(yaml.load_all(result.stdout, yaml.CSafeLoader))
 
     def of_kind(self, *kinds):
         return [one for one in self.objects if one["kind"] in kinds]
@@ -50,7 +50,7 @@ class Overlay:
         return {name for kind, name, _ in self.references() if kind == "Secret"}
 
     def references(self):
-        """What pods refer to by name: (kind, name, key), with None for all keys."""
+        """The references of pods by name: (kind, name, key), with None for all keys."""
         for workload in self.workloads:
             pod = workload["spec"]["template"]["spec"]
             for volume in pod.get("volumes", ()):
@@ -72,17 +72,17 @@ class Overlay:
                             yield kind, source[field]["name"], source[field]["key"]
 
     def data(self, kind, name):
-        """The data of a ConfigMap or Secret as text. Secrets that are made elsewhere are made
-        up."""
+        """The data of a ConfigMap or Secret as text. Generates the data of Secrets outside of the
+        overlay."""
         found = self.named(kind, name)
         if found is None:
-            return _MadeUp(name) if kind == "Secret" else {}
+            return _GeneratedSecret(name) if kind == "Secret" else {}
         decode = (lambda text: base64.b64decode(text).decode()) if kind == "Secret" else str
         return {key: decode(value) for key, value in found.get("data", {}).items()}
 
 
-class _MadeUp(dict):
-    """A Secret that is made elsewhere, with whatever key is asked for."""
+class _GeneratedSecret(dict):
+    """A Secret outside of the overlay, with generated data for every key."""
 
     def __init__(self, name):
         super().__init__()
@@ -91,7 +91,7 @@ class _MadeUp(dict):
     def __missing__(self, key):
         if key in ("tls.crt", "tls.key", "ca.crt"):
             return certificates.of(self._name.removeprefix("tls-"))[key]
-        # Good as a password, and as a key.
+        # Valid as a password and as a key.
         return hashlib.sha256(f"{self._name}-{key}".encode()).hexdigest()
 
 
@@ -115,8 +115,8 @@ def containers(overlay):
 
 
 def _environment(overlay, workload, spec):
-    """The environment as the kubelet makes it: all of envFrom, then each variable of env, with what
-    stands before it in env, and only that, put in for $(NAME)."""
+    """The environment as the kubelet builds it: all of envFrom, then the variables of env.
+    $(NAME) is replaced by an earlier variable of env."""
     environment, own, helpers = {}, {}, set()
     for source in spec.get("envFrom", ()):
         environment |= overlay.data("ConfigMap", source["configMapRef"]["name"])
@@ -143,13 +143,13 @@ def _value_from(overlay, workload, spec, source):
         kind, _, resource = field["resource"].partition(".")
         amount = quantity(spec.get("resources", {}).get(kind, {}).get(resource, "0"))
         return str(ceil(amount / quantity(field.get("divisor", "1"))))
-    raise SystemExit(f"{workload['metadata']['name']}: a value from {source} is not known here")
+    raise SystemExit(f"{workload['metadata']['name']}: unsupported value from {source}")
 
 
 def _mounts(overlay, pod, spec):
     volumes = {volume["name"]: volume for volume in pod.get("volumes", ())}
     for mount in spec.get("volumeMounts", ()):
-        # What is not among them is claimed.
+        # Other mounts are volume claims.
         volume = volumes.get(mount["name"], {})
         if config := volume.get("configMap"):
             yield mount["mountPath"], overlay.data("ConfigMap", config["name"])
@@ -158,8 +158,8 @@ def _mounts(overlay, pod, spec):
             yield mount["mountPath"], {
                 item["path"]: data[item["key"]]
                 for item in secret["items"]
-                # What is not there is told elsewhere.
-                if item["key"] in data or isinstance(data, _MadeUp)
+                # Another check reports missing keys.
+                if item["key"] in data or isinstance(data, _GeneratedSecret)
             }
         elif projected := volume.get("projected"):
             secrets = [source["secret"] for source in projected["sources"]]
@@ -175,6 +175,6 @@ SUFFIXES = {"m": 1e-3, "": 1, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 2**10, "Mi": 2
 
 
 def quantity(text):
-    """A quantity of Kubernetes' as a number."""
+    """A Kubernetes quantity as a number."""
     number, suffix = re.fullmatch(r"([\d.]+)(\w*)", str(text)).groups()
     return float(number) * SUFFIXES[suffix]

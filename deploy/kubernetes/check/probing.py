@@ -1,7 +1,6 @@
-"""Starts the servers of an overlay, or of the Compose file, with exactly the command and
-environment that they would have there, but for addresses, which are replaced by some of
-127.0.0.1; probes them as the kubelet would; makes a tour through the gateway; and ends them as
-the kubelet would."""
+"""Starts the servers of an overlay or of the Compose file with the same command and environment,
+except for addresses, which are on 127.0.0.1. Probes them as the kubelet would, makes a tour
+through the gateway, and stops them as the kubelet would."""
 
 import os
 import re
@@ -19,31 +18,31 @@ import certificates
 import stores
 from containers import Container
 from overlay import containers
-from processes import PATIENCE_S, end_of, eventually, free_port, running
+from processes import TIMEOUT_S, end_of, eventually, free_port, running
 from rpc import Channel, telemetry
 
-# The tour makes about a hundred calls one after the other, and repeats those that are UNAVAILABLE.
-TOUR_S = 5 * PATIENCE_S
+# The tour makes about a hundred calls in sequence, and retries those that are UNAVAILABLE.
+TOUR_S = 5 * TIMEOUT_S
 
 
 @dataclass
 class System:
-    """All containers that are started together."""
+    """All containers of a deployment."""
 
     name: str
     containers: list[Container]
     redis: Container
-    """How its Redis is started, or one like it where it has none of its own."""
+    """The container of its Redis, or a similar one if the deployment has none."""
 
     def addressed(self, variable):
-        """The parts of the first address that is given by a variable."""
+        """The parts of the first address in a variable."""
         values = (one.environment.get(variable) for one in self.containers)
         return urlsplit(next(value for value in values if value))
 
 
 def of_overlay(overlay, overlays):
-    """The system of an overlay. Where Redis is not in it, it is like another overlay's, with the
-    passwords that the servers know."""
+    """The system of an overlay. Without a Redis in the overlay, uses that of another overlay
+    with the passwords of the servers."""
     own = list(containers(overlay))
     found = [one for one in own if one.name == "redis"]
     if not found:
@@ -70,7 +69,7 @@ def _with_passwords(redis, servers):
 
 
 def check(report, system, programs):
-    """Starts a system, first without its stores, and checks what it does."""
+    """Starts a system, first without its stores, and checks its behavior."""
     with TemporaryDirectory(prefix="microblog-check-") as directory, ExitStack() as stack:
         try:
             _Trial(report, system, programs, Path(directory), stack).run()
@@ -85,21 +84,21 @@ class _Server:
     process: subprocess.Popen
     channel: Channel
     probed: Channel
-    """Where probes ask: at the same port, or at one of their own."""
+    """The client for probes: of the same port, or of a separate health port."""
     metrics: str | None
-    """Where it shows them, if it does."""
+    """The address of the metrics, if it serves them."""
 
 
 class _Trial:
     def __init__(self, report, system, programs, directory, stack):
         self.report, self.system, self.programs = report, system, programs
         self.directory, self.stack = directory, stack
-        # Of each name and port that is called, the port here. Several nodes of one store are one.
+        # The local port of each called name. All nodes of a store share one.
         names = [*programs.servers, "redis", "postgresql", "collector"]
         self.ports = {name: free_port() for name in names}
 
     def run(self):
-        came = self.stack.enter_context(telemetry(self.ports["collector"]))
+        received = self.stack.enter_context(telemetry(self.ports["collector"]))
         servers = [
             self._start(one) for one in self.system.containers if one.name in self.programs.servers
         ]
@@ -109,17 +108,17 @@ class _Trial:
         for server in servers:
             self._check_ready(server)
         self._check_tour()
-        # Its tables, and not the posts of the tour: their authors go at its end, and then they are
-        # never archived that were not by then.
+        # Checks for the table, not for posts: the tour deletes its authors at the end, and their
+        # posts may never be archived.
         post = next(one for one in servers if one.container.name == "post")
         self.report.unless(
-            eventually(lambda: archive.ask("select count(*) from posts")),
-            f"nothing came into the archive:{end_of(post.process.log)}",
+            eventually(lambda: archive.query("select count(*) from posts")),
+            f"the archive has no tables:{end_of(post.process.log)}",
         )
         self._check_end(servers)
         for server in servers:
             with self.report.at(server.container.name):
-                self._check_telemetry(server, came)
+                self._check_telemetry(server, received)
 
     def _start(self, container):
         program = self.programs.servers[container.name]
@@ -145,7 +144,7 @@ class _Trial:
         return _Server(container, program, process, channel, probed, metrics)
 
     def _mount(self, container, environment):
-        """Makes the files that a server finds in its mounts, and has its variables name them."""
+        """Writes the files of a server's mounts, and adapts the paths in its variables."""
         for path, files in container.mounts.items():
             here = self.directory / container.name / path.lstrip("/")
             here.mkdir(parents=True)
@@ -172,18 +171,18 @@ class _Trial:
         return archive
 
     def _check_alive(self, server):
-        """Checks that a server without its stores comes up, lives, and is not ready."""
+        """Checks that a server without its stores starts, is live, and is not ready."""
         with self.report.at(server.container.name):
             probe = server.container.probes.get("startupProbe", {})
-            # On a machine that is shared it may take longer than the kubelet would wait.
+            # On a shared machine, this may exceed the kubelet's limit.
             within_s = probe.get("periodSeconds", 1) * probe.get("failureThreshold", 1)
-            within_s = max(within_s, PATIENCE_S)
-            begun = lambda: self._passes(server, "startupProbe") or self._ended(server)
+            within_s = max(within_s, TIMEOUT_S)
+            has_started = lambda: self._passes(server, "startupProbe") or self._ended(server)
             self.report.unless(
-                eventually(begun, within_s) and not self._ended(server),
-                f"does not come up:{end_of(server.process.log)}",
+                eventually(has_started, within_s) and not self._ended(server),
+                f"does not start:{end_of(server.process.log)}",
             )
-            self.report.unless(self._lives(server), "does not live without stores")
+            self.report.unless(self._is_live(server), "is not live without stores")
             needs_store = "redis" in server.program.callees.values()
             self.report.unless(
                 not needs_store or not self._passes(server, "readinessProbe"),
@@ -191,42 +190,44 @@ class _Trial:
             )
 
     def _check_ready(self, server):
-        """Checks that a server gets ready, and that it is itself that is asked for."""
+        """Checks that a server becomes ready, and that its readiness probe names its own
+        service."""
         with self.report.at(server.container.name):
             self.report.unless(
                 eventually(lambda: self._passes(server, "readinessProbe")),
                 f"is never ready:{end_of(server.process.log)}",
             )
-            self.report.unless(self._lives(server), "does not live")
+            self.report.unless(self._is_live(server), "is not live")
             self._check_metrics(server)
             if probe := server.container.probes.get("readinessProbe"):
                 self.report.same(
-                    "what its readinessProbe asks for, and what it serves",
+                    "the service of its readinessProbe, and the served one",
                     {probe["grpc"]["service"]}, server.channel.services(),
                 )
 
     def _check_metrics(self, server):
-        """Checks that a server which shows metrics says there that it is serving."""
+        """Checks that the metrics of a server, if any, report that it is serving."""
         if server.metrics is None:
             return
         serves = re.compile(r"^microblog_serving\{.*\} 1$", re.MULTILINE)
         def shows():
-            with urlopen(f"http://{server.metrics}/metrics", timeout=PATIENCE_S) as answer:
+            with urlopen(f"http://{server.metrics}/metrics", timeout=TIMEOUT_S) as answer:
                 return serves.search(answer.read().decode())
 
-        # A moment in which its store was slow may have come between.
-        self.report.unless(eventually(shows), "does not show in its metrics that it serves")
+        # Polls, because its store may be slow briefly.
+        self.report.unless(eventually(shows), "its metrics do not report it as serving")
 
     def _passes(self, server, name):
-        """Whether a probe passes; None if there is no answer in its time. In Compose, which has no
-        probes, the process is asked, or the whole."""
+        """Whether a probe passes; None if it times out. For Compose, which has no probes, checks
+        liveness or the overall health."""
         probe = server.container.probes.get(name, {})
         default = "" if name == "readinessProbe" else "liveness"
         service = probe.get("grpc", {}).get("service", default)
         return server.probed.is_serving(service, probe.get("timeoutSeconds", 1))
 
-    def _lives(self, server):
-        """Whether a server would not be started again: a probe may fail so many times in a row."""
+    def _is_live(self, server):
+        """Whether the kubelet would not restart a server, given the failure threshold of its
+        probe."""
         probe = server.container.probes.get("livenessProbe", {})
         within_s = probe.get("periodSeconds", 10) * (probe.get("failureThreshold", 3) - 1)
         return eventually(lambda: self._passes(server, "livenessProbe"), within_s)
@@ -235,7 +236,7 @@ class _Trial:
         return server.process.poll() is not None
 
     def _check_tour(self):
-        """Calls the gateway, and through it everybody else and the stores."""
+        """Makes a tour through the gateway, which uses all services and stores."""
         program = self.programs.program("microblog").path
         address = f"127.0.0.1:{self.ports['gateway']}"
         command = [program, "demo", "--gateway-url", f"http://{address}"]
@@ -252,12 +253,12 @@ class _Trial:
         except subprocess.TimeoutExpired:
             self.report.wrong(f"`microblog demo` takes longer than {TOUR_S} s")
             return
-        said = "\n  ".join(["", *(tour.stdout + tour.stderr).splitlines()[-6:]])
-        self.report.unless(tour.returncode == 0, f"`microblog demo` fails:{said}")
+        output = "\n  ".join(["", *(tour.stdout + tour.stderr).splitlines()[-6:]])
+        self.report.unless(tour.returncode == 0, f"`microblog demo` fails:{output}")
 
     def _check_end(self, servers):
-        """Ends all servers, and checks that they drain: not ready at once, there for those who have
-        not heard yet, gone in time."""
+        """Stops all servers, and checks that they drain: not ready at once, still serving
+        callers that have not refreshed their endpoints, and exited in time."""
         begun = time.monotonic()
         for server in servers:
             server.process.send_signal(signal.SIGTERM)
@@ -269,7 +270,7 @@ class _Trial:
             with self.report.at(server.container.name):
                 try:
                     code = server.process.wait(max(left_s, 0))
-                    self.report.same(f"how it ends{end_of(server.process.log)}\n ", code, 0)
+                    self.report.same(f"its exit code{end_of(server.process.log)}\n ", code, 0)
                 except subprocess.TimeoutExpired:
                     self.report.wrong("does not end within its grace period")
 
@@ -279,12 +280,12 @@ class _Trial:
         if delay_s < 2:
             return
         end = begun + delay_s
-        # A fifth of the delay is left to say so in: later, nothing has to hold any more.
-        gone = eventually(
+        # Within four fifths of the delay: after it, nothing is guaranteed.
+        is_unready = eventually(
             lambda: not self._passes(server, "readinessProbe"),
             (end - time.monotonic()) * 4 / 5,
         )
-        # No answer in time, as on a machine that is busy, says nothing: it is asked again.
+        # A timeout, such as on a busy machine, is no result: the probe is repeated.
         answers = []
         def is_answered():
             answers.append(self._passes(server, "livenessProbe"))
@@ -292,15 +293,15 @@ class _Trial:
 
         eventually(is_answered, end - time.monotonic())
         if time.monotonic() < end:
-            self.report.unless(gone, "is ready although it is to stop")
-            self.report.unless(answers[-1], "does not answer while others may still send to it")
+            self.report.unless(is_unready, "is ready while it drains")
+            self.report.unless(answers[-1], "does not answer during the drain delay")
 
-    def _check_telemetry(self, server, came):
+    def _check_telemetry(self, server, received):
         if "collector" not in {callee for _, callee, _, _ in
                                server.container.addresses(server.program)}:
             return
         attributes = server.container.environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
         values = [one.partition("=")[2] for one in attributes.split(",") if one]
         wanted = [server.program.name, *values]
-        sent = any(all(word.encode() in one for word in wanted) for one in came)
+        sent = any(all(word.encode() in one for word in wanted) for one in received)
         self.report.unless(sent, f"sends no telemetry as {' and '.join(wanted)}")

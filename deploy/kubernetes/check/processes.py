@@ -1,4 +1,4 @@
-"""Processes that end with the check, and waiting for what takes a while."""
+"""Child processes that end with the check, and waiting with a timeout."""
 
 import random
 import shutil
@@ -8,20 +8,19 @@ import subprocess
 import time
 from contextlib import contextmanager
 
-# How long anything that a check waits for may take: far longer than it does, since machines are
-# shared. A check waits for the thing itself, and this only bounds the wait for what never comes.
-PATIENCE_S = 60
+# Timeout of everything that a check waits for. Far longer than needed, because machines are shared.
+TIMEOUT_S = 60
 
-# Where there is one that can (util-linux's), a check that is killed leaves nothing behind.
+# With setpriv of util-linux, child processes end even if the check is killed.
 BOUND = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
 
-_given = set()
+_returned = set()
 
 
 @contextmanager
 def running(command, directory, **options):
-    """Runs a program in a directory, with its output in a file there, for as long as a block. What
-    it is yielded as has that file's path as `log`."""
+    """Runs a program in a directory for the duration of a block. Its output goes to a file,
+    whose path is the attribute `log` of the process."""
     log = directory / f"log-{len(list(directory.glob('log-*')))}"
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -35,7 +34,7 @@ def running(command, directory, **options):
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(PATIENCE_S)
+                process.wait(TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -46,8 +45,8 @@ def end_of(log):
     return "\n  ".join(["", *log.read_text().splitlines()[-6:]])
 
 
-def eventually(holds, within_s=PATIENCE_S, every_s=0.25):
-    """Waits until something holds. False if it does not within a time."""
+def eventually(holds, within_s=TIMEOUT_S, every_s=0.25):
+    """Waits until a condition holds. Returns False after the timeout."""
     until = time.monotonic() + within_s
     while not holds():
         if time.monotonic() > until:
@@ -57,16 +56,15 @@ def eventually(holds, within_s=PATIENCE_S, every_s=0.25):
 
 
 def free_port():
-    """A port of 127.0.0.1 that nobody listens on, and that was not given before. None of those
-    that the system gives to connections, which come and go: 32768 and above on Linux, 49152
-    elsewhere."""
+    """Returns an unused port of 127.0.0.1 that was not returned before. Below the ephemeral ports:
+    32768 and above on Linux, 49152 elsewhere."""
     for port in random.sample(range(20000, 32768), 1000):
         with socket.socket() as listener:
             try:
                 listener.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        if port not in _given:
-            _given.add(port)
+        if port not in _returned:
+            _returned.add(port)
             return port
     raise OSError("no port of 127.0.0.1 is free")

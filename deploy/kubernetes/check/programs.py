@@ -1,5 +1,5 @@
-"""What the programs of the workspace say of themselves: which there are, their flags, environment
-variables and defaults, and so whom they call. The one source of what the other checks expect."""
+"""The programs of the workspace: their names, flags, environment variables, defaults and peers. The
+reference for all other checks."""
 
 import json
 import re
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from processes import PATIENCE_S
+from processes import TIMEOUT_S
 
-# What the names of flags say of whom a program calls; of others, `--NAME-url` is the server NAME.
+# The stores by flag. Any other flag `--NAME-url` is the address of the server NAME.
 STORES = {"redis-url": "redis", "archive-url": "postgresql", "otlp-endpoint": "collector"}
 
 # Read by OpenTelemetry's SDK itself, in every program:
@@ -28,7 +28,7 @@ class Flag:
 
     @property
     def callee(self):
-        """Whom an address given by it belongs to, or None."""
+        """The server or store at the address in this flag, or None."""
         if self.name in STORES:
             return STORES[self.name]
         return self.name.removesuffix("-url") if self.name.endswith("-url") else None
@@ -47,29 +47,29 @@ class Program:
     @cached_property
     def flags(self):
         """Its flags by their names, as `--help` lists them."""
-        said = subprocess.run(
+        output = subprocess.run(
             [self.path, "--help"], env={}, capture_output=True, text=True, check=True,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
         ).stdout
         # Each begins a line, with at most six spaces. Its text has more, and may name other flags.
-        blocks = re.split(r"^ {2,6}(?:-\w, )?--([\w-]+)", said, flags=re.MULTILINE)[1:]
+        blocks = re.split(r"^ {2,6}(?:-\w, )?--([\w-]+)", output, flags=re.MULTILINE)[1:]
         flags = [_flag(name, block) for name, block in zip(blocks[::2], blocks[1::2])]
         return {flag.name: flag for flag in flags}
 
     @cached_property
     def variables(self):
-        """Those of its flags that have a variable, by its name."""
+        """Its flags with a variable, by the name of the variable."""
         return {flag.variable: flag for flag in self.flags.values() if flag.variable}
 
     @cached_property
     def callees(self):
-        """Whom it calls, by the variables that say where they are."""
+        """Its peers and stores, by the variables with their addresses."""
         flags = self.variables.items()
         return {variable: flag.callee for variable, flag in flags if flag.callee}
 
     @cached_property
     def port(self):
-        """The port that it listens on unless told otherwise, or None if it is no server."""
+        """The default port, or None if it is no server."""
         listen = self.flags.get("listen")
         return int(listen.default.rpartition(":")[2]) if listen else None
 
@@ -89,11 +89,11 @@ class Programs:
 
     def __init__(self, workspace, built):
         self.built = built
-        said = subprocess.run(
+        output = subprocess.run(
             ["cargo", "metadata", "--no-deps", "--format-version=1", "--locked", "--offline"],
             cwd=workspace, capture_output=True, text=True, check=True,
         ).stdout
-        packages = json.loads(said)["packages"]
+        packages = json.loads(output)["packages"]
         self.rust_version = packages[0]["rust_version"]
         targets = [target for package in packages for target in package["targets"]]
         self.names = {target["name"] for target in targets if target["kind"] == ["bin"]}
@@ -113,6 +113,6 @@ class Programs:
 
     @cached_property
     def servers(self):
-        """Those that run as services, by what others call them: user, post and so on."""
+        """The servers, by their host names: user, post and so on."""
         servers = (program for program in self._all.values() if program.port)
         return {server.name.removeprefix("microblog-"): server for server in servers}

@@ -1,8 +1,9 @@
-"""Whether checks notice what they are for: things are broken on purpose, each in a copy of its own,
-and then something has to be found that says so.
+"""Proves checks by fault injection: breaks one copy of the files for each fault, and expects a
+finding.
 
-A breakage is a file, a text in it, what to put in its first place, and a part of what has to be
-found. It says so as well if a text is not there any more: then the breakage is to follow.
+A breakage has a file, a text in it, the replacement of its first occurrence, and a part of the
+expected finding. If the file no longer contains the text, that is reported: the breakage must be
+updated.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -10,15 +11,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 
-class _Gone(Exception):
-    """There is no such text to break."""
+class _NotFound(Exception):
+    """The file does not contain the text."""
 
 
 def prove(report, breakages, find):
-    """Breaks one thing after the other, and notes what was not noticed. Returns how many there are.
+    """Injects each fault, and reports those that the checks do not find. Returns their number.
 
-    `find(directory, file, spoil)` makes a copy in the directory, has `spoil(copy)` break the file in
-    it, and yields what was found, after each of its steps."""
+    `find(directory, file, spoil)` makes a copy in the directory, calls `spoil(copy)`, which
+    breaks the file, and yields the findings after each step."""
     with ThreadPoolExecutor(2) as pool:
         tried = pool.map(lambda one: _try(find, *one), breakages)
         for (file, old, new, wanted), failure in zip(breakages, tried, strict=True):
@@ -28,11 +29,11 @@ def prove(report, breakages, find):
 
 
 def _try(find, file, old, new, wanted):
-    """Breaks a copy. Returns what was found instead of what was wanted, if it was not."""
+    """Breaks a copy. Returns the other findings if the expected one is missing."""
     def spoil(copy):
         text = (copy / file).read_text()
         if old not in text:
-            raise _Gone
+            raise _NotFound
         (copy / file).write_text(text.replace(old, new, 1))
 
     findings = []
@@ -41,6 +42,6 @@ def _try(find, file, old, new, wanted):
             for findings in find(Path(directory), file, spoil):
                 if any(wanted in finding for finding in findings):
                     return None
-        except _Gone:
-            return "there is no such text any more"
+        except _NotFound:
+            return "text not found"
     return "finds " + ("; ".join(findings) or "nothing")

@@ -1,4 +1,4 @@
-"""All checks that only read: of a directory like deploy/, against the programs."""
+"""All static checks of a directory like deploy/ against the programs."""
 
 import collector
 import compose
@@ -11,7 +11,7 @@ from overlay import Overlay
 
 
 def overlays_of(deploy, names="*"):
-    """Puts overlays together."""
+    """Builds overlays."""
     return [Overlay(path) for path in sorted((deploy / "kubernetes/overlays").glob(names))]
 
 
@@ -21,7 +21,7 @@ def check(report, deploy, programs, overlays):
     for overlay in overlays:
         with report.at(f"overlay {overlay.name}"):
             if not schemas.check(report, overlay):
-                # What else would be looked at may not be there.
+                # The other checks rely on valid objects.
                 continue
             security.check(report, overlay)
             workloads.check(report, overlay, programs)

@@ -1,10 +1,10 @@
-"""What is wrong, collected: a check goes on after a finding, so that one run tells all of them."""
+"""Collects findings: checks continue after a finding, so one run reports all of them."""
 
 from contextlib import contextmanager
 
 
 class Report:
-    """The findings of all checks, in the order in which they were made."""
+    """The findings of all checks, in order."""
 
     def __init__(self):
         self.findings = []
@@ -12,7 +12,7 @@ class Report:
 
     @contextmanager
     def at(self, place):
-        """Says where the findings of a block are, below where those around it are."""
+        """Adds a location, below that of enclosing blocks, to the findings of a block."""
         before = self._place
         self._place = f"{before}, {place}" if before else place
         try:
@@ -21,36 +21,36 @@ class Report:
             self._place = before
 
     def at_once(self, place):
-        """Returns a report of a place's own, for what runs beside others; see `take`."""
+        """Returns a separate report for a concurrent check; see `take`."""
         own = Report()
         own._place = f"{self._place}, {place}" if self._place else place
         return own
 
     def take(self, other):
-        """Takes over the findings of another report."""
+        """Adds the findings of another report."""
         self.findings += other.findings
 
     def wrong(self, what):
-        """Notes something that is wrong."""
+        """Adds a finding."""
         finding = f"{self._place}: {what}" if self._place else what
         if finding not in self.findings:
             self.findings.append(finding)
 
     def unless(self, holds, what):
-        """Notes something that is wrong, unless it is not."""
+        """Adds a finding if the condition is false."""
         if not holds:
             self.wrong(what)
         return holds
 
     def same(self, what, found, wanted):
-        """Notes a difference between two values, or, of sets, what is missing and what is too
-        much."""
+        """Adds a finding if two values differ; for sets, one for each missing or unexpected
+        element."""
         if found == wanted:
             return
         if isinstance(found, (set, frozenset)) and isinstance(wanted, (set, frozenset)):
             for one in sorted(wanted - found, key=str):
                 self.wrong(f"{what}: {one} is missing")
             for one in sorted(found - wanted, key=str):
-                self.wrong(f"{what}: {one} is there, and should not be")
+                self.wrong(f"{what}: {one} is unexpected")
         else:
-            self.wrong(f"{what}: is {found!r}, should be {wanted!r}")
+            self.wrong(f"{what}: found {found!r}, expected {wanted!r}")

@@ -1,23 +1,23 @@
-"""Whether every object is one of the newest Kubernetes, without a field that it does not know."""
+"""Checks every object against the schema of the newest Kubernetes, without unknown fields."""
 
 import functools
 
 import kubernetes_validate as validator
 from kubernetes_validate import utils
 
-# They are large, and would be read anew for each object.
+# The schemas are large, so they are cached.
 utils.schema_contents = functools.cache(utils.schema_contents)
 
 
 def check(report, overlay):
-    """Checks all objects, and returns whether they are well."""
+    """Checks all objects, and returns whether there are no findings."""
     before = len(report.findings)
     newest = validator.latest_version()
     seen = set()
     for one in overlay.objects:
         name = f"{one['kind']}/{one['metadata']['name']}"
         with report.at(name):
-            report.unless(name not in seen, "is there twice")
+            report.unless(name not in seen, "is duplicated")
             seen.add(name)
             try:
                 validator.validate(one, newest, strict=True)

@@ -1,5 +1,5 @@
-"""The Pod Security Standard "restricted", as the Namespace asks the cluster to enforce it, and what
-goes beyond: a numeric user, a read-only root, no token.
+"""The Pod Security Standard "restricted", which the Namespace has the cluster enforce, and more: a
+numeric user, a read-only root, no token.
 
 https://kubernetes.io/docs/concepts/security/pod-security-standards/
 """
@@ -73,12 +73,12 @@ def _check_container(report, container, of_pod):
         report.unless(not port.get("hostPort"), f"takes the host's port {port.get('hostPort')}")
     _check_handlers(report, container)
     # Beyond the standard.
-    report.unless(context.get("runAsUser"), "runs as the image's user, who may have no number")
+    report.unless(context.get("runAsUser"), "has no numeric runAsUser")
     report.same("readOnlyRootFilesystem", own.get("readOnlyRootFilesystem"), True)
 
 
 def _check_context(report, context):
-    """Checks what pods and containers have alike."""
+    """Checks the settings that pods and containers share."""
     report.unless(context.get("runAsNonRoot", True), "runAsNonRoot is false")
     report.unless(context.get("runAsUser") != 0, "runs as root")
     profile = context.get("seccompProfile", {}).get("type", "RuntimeDefault")
@@ -92,7 +92,7 @@ def _check_context(report, context):
 
 
 def _check_handlers(report, container):
-    """Checks that nobody is made to ask another host."""
+    """Checks that no handler calls another host."""
     handlers = {name: container.get(name, {}) for name in container if name.endswith("Probe")}
     handlers |= container.get("lifecycle", {})
     for name, handler in handlers.items():

@@ -1,11 +1,11 @@
-"""Whether what a server is started with is what its program accepts, and enough for it: for
-Kubernetes and Compose alike."""
+"""Checks that the flags and variables of a server are known to its program and complete, for
+Kubernetes and Compose."""
 
 from programs import OF_THE_SDK
 
-# How long a process takes to end after its drain, at most: three seconds for a worker that is
-# stuck, one for a hash under way, three for the last telemetry.
-FAREWELL_S = 7
+# Maximum time from the end of the drain to the exit: three seconds for a stuck worker, one for a
+# password hash in progress, three for the last telemetry.
+EXIT_S = 7
 
 
 def check(report, container, programs):
@@ -27,10 +27,10 @@ def check(report, container, programs):
 
 def _check_variables(report, container, program):
     for variable, value in container.environment.items():
-        report.unless("$(" not in value, f"{variable} names a variable that is not known: {value}")
+        report.unless("$(" not in value, f"{variable} refers to an undefined variable: {value}")
         known = variable in program.variables or variable in OF_THE_SDK
         if variable in container.helpers:
-            report.unless(not known, f"{variable} is read by {program.name} as well as made use of")
+            report.unless(not known, f"{variable} is read by {program.name} and by a variable")
         else:
             report.unless(known, f"{program.name} reads no {variable}")
         if variable.endswith("_FILE"):
@@ -40,7 +40,7 @@ def _check_variables(report, container, program):
                 f"{variable} is {value}, which is in none of its volumes",
             )
     for variable, callee in program.callees.items():
-        # Telemetry is not needed; the rest would be looked for on the container itself.
+        # Telemetry is optional. The defaults of the others are addresses of the container itself.
         if callee != "collector":
             report.unless(
                 container.environment.get(variable), f"{variable} is missing: where is {callee}?"
@@ -55,18 +55,18 @@ def _check_listening(report, container, program):
     listen = program.setting(container.environment, "MICROBLOG_LISTEN")
     host, _, port = listen.rpartition(":")
     report.unless(
-        host in ("0.0.0.0", "[::]"), f"listens on {listen}, where nobody else can reach it"
+        host in ("0.0.0.0", "[::]"), f"listens on {listen}, not reachable by others"
     )
     report.same("the port that it listens on", int(port), program.port)
     others = {
-        "MICROBLOG_METRICS_LISTEN": "shows its metrics on",
-        "MICROBLOG_HEALTH_LISTEN": "answers probes on",
+        "MICROBLOG_METRICS_LISTEN": "serves metrics on",
+        "MICROBLOG_HEALTH_LISTEN": "serves health checks on",
     }
     for variable, what in others.items():
         address = container.environment.get(variable, "0.0.0.0:0")
         report.unless(
             address.rpartition(":")[0] in ("0.0.0.0", "[::]"),
-            f"{what} {address}, where nobody else can reach it",
+            f"{what} {address}, not reachable by others",
         )
 
 
@@ -76,7 +76,7 @@ def _check_drain(report, container, program):
 
     drain_s = seconds("MICROBLOG_DRAIN_DELAY_MS") + seconds("MICROBLOG_DRAIN_TIMEOUT_MS")
     report.unless(
-        drain_s + FAREWELL_S <= container.grace_s,
+        drain_s + EXIT_S <= container.grace_s,
         f"is killed after {container.grace_s:g} s, but its drain may take {drain_s:g} s,"
-        f" and {FAREWELL_S} s more to end",
+        f" and {EXIT_S} s more to end",
     )

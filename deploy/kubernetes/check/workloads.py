@@ -1,11 +1,11 @@
-"""Whether the objects of an overlay fit together, and each server has all that it should have."""
+"""Checks that the objects of an overlay are consistent, and that each server is complete."""
 
 import re
 
 from overlay import containers, quantity
 from settings import check as check_settings
 
-# In how many replicas servers run where it matters.
+# Minimum number of replicas by overlay.
 REPLICAS_MIN = {"production": 3}
 SPREAD_OVER = {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}
 
@@ -44,36 +44,36 @@ def _check_references(report, overlay):
     used = {(kind, name) for kind, name, _ in overlay.references()}
     for one in overlay.of_kind("ConfigMap", "Secret"):
         name = (one["kind"], one["metadata"]["name"])
-        report.unless(name in used, f"nobody reads {name[0]} {name[1]}")
+        report.unless(name in used, f"unused {name[0]} {name[1]}")
 
 
 def _check_made_elsewhere(report, overlay):
-    """Checks that an overlay without Secrets says at its head which ones people are to make."""
+    """Checks that the head of an overlay without Secrets lists those that operators must create."""
     if overlay.of_kind("Secret"):
         return
     head = (overlay.directory / "kustomization.yaml").read_text()
-    told = re.findall(r"^# +for name in (.*); do$", head, flags=re.MULTILINE)
+    listed = re.findall(r"^# +for name in (.*); do$", head, flags=re.MULTILINE)
     singly = re.findall(r"create secret generic ([a-z-]+)", head)
     report.same(
-        "Secrets to make, as its kustomization.yaml tells",
-        {*" ".join(told).split(), *singly},
+        "Secrets to create, listed in kustomization.yaml",
+        {*" ".join(listed).split(), *singly},
         overlay.secrets_wanted,
     )
 
 
 def matches(selector, labels):
-    """Whether labels are what a label selector selects."""
+    """Whether a label selector selects these labels."""
     if any(labels.get(name) != value for name, value in selector.get("matchLabels", {}).items()):
         return False
     for expression in selector.get("matchExpressions", ()):
         value, values = labels.get(expression["key"]), expression.get("values", ())
-        holds = {
+        matched = {
             "In": value in values,
             "NotIn": value not in values,
             "Exists": value is not None,
             "DoesNotExist": value is None,
         }
-        if not holds[expression["operator"]]:
+        if not matched[expression["operator"]]:
             return False
     return True
 
@@ -85,19 +85,19 @@ def labels_of(workload):
 
 def _check_service(report, overlay, service):
     selector = {"matchLabels": service["spec"]["selector"]}
-    behind = [one for one in overlay.workloads if matches(selector, labels_of(one))]
-    names = [one["metadata"]["name"] for one in behind]
-    if not report.unless(len(behind) == 1, f"selects the pods of {', '.join(names) or 'nothing'}"):
+    selected = [one for one in overlay.workloads if matches(selector, labels_of(one))]
+    names = [one["metadata"]["name"] for one in selected]
+    if not report.unless(len(selected) == 1, f"selects pods of {', '.join(names) or 'nothing'}"):
         return
-    ports = behind[0]["spec"]["template"]["spec"]["containers"][0]["ports"]
+    ports = selected[0]["spec"]["template"]["spec"]["containers"][0]["ports"]
     for port in service["spec"]["ports"]:
         target = port.get("targetPort", port["port"])
         found = [one for one in ports if target in (one.get("name"), one["containerPort"])]
         if report.unless(found, f"its pods have no port {target}"):
-            # A headless one gives addresses, and whoever calls must know the pods' port.
+            # A headless Service resolves to the pods' addresses, so callers use the pods' port.
             report.same(f"the port of {port['name']}", port["port"], found[0]["containerPort"])
     report.unless(
-        not service["spec"].get("publishNotReadyAddresses"), "has addresses that are not ready"
+        not service["spec"].get("publishNotReadyAddresses"), "publishes not-ready addresses"
     )
 
 
@@ -115,7 +115,7 @@ def _check_workload(report, overlay, workload):
     report.unless(overlay.named("ServiceAccount", account), f"there is no account {account}")
     if service := spec.get("serviceName"):
         report.unless(overlay.named("Service", service), f"there is no Service {service}")
-    report.unless(len(pod["containers"]) == 1, "has several containers, of which one is checked")
+    report.unless(len(pod["containers"]) == 1, "has several containers, but only one is checked")
     volumes = [volume["name"] for volume in pod.get("volumes", ())]
     volumes += [claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", ())]
     mounted = [mount["name"] for mount in pod["containers"][0].get("volumeMounts", ())]
@@ -129,12 +129,12 @@ def _check_workload(report, overlay, workload):
 def _check_resources(report, spec):
     requests = spec.get("resources", {}).get("requests", {})
     limits = spec.get("resources", {}).get("limits", {})
-    if report.unless({"cpu", "memory"} <= requests.keys(), "does not ask for cpu and memory"):
+    if report.unless({"cpu", "memory"} <= requests.keys(), "does not request cpu and memory"):
         report.unless(
             "memory" in limits and quantity(limits["memory"]) >= quantity(requests["memory"]),
-            "has no limit for its memory, or less than it asks for",
+            "has no memory limit, or less than it requests",
         )
-    report.unless("cpu" not in limits, "has a limit for cpu, which stops it with cores idle")
+    report.unless("cpu" not in limits, "has a limit for cpu, which throttles idle cores")
 
 
 def _check_probes(report, container, programs):
@@ -148,18 +148,18 @@ def _check_probes(report, container, programs):
     health = int(others[1] or port)
     report.unless(
         health != port or not container.has_tls,
-        "has TLS, which probes do not speak, and no MICROBLOG_HEALTH_LISTEN",
+        "has TLS, which probes do not support, and no MICROBLOG_HEALTH_LISTEN",
     )
-    for name, asks_for_store in (
+    for name, needs_store in (
         ("startupProbe", False), ("readinessProbe", True), ("livenessProbe", False)
     ):
         grpc = container.probes.get(name, {}).get("grpc", {})
         report.same(f"the port of its {name}", grpc.get("port"), health)
-        # What the names stand for is asked of the running server: see `probing.py`.
-        if asks_for_store:
-            report.unless(grpc.get("service"), f"its {name} asks for no service by its name")
+        # `probing.py` checks the names against the running server.
+        if needs_store:
+            report.unless(grpc.get("service"), f"its {name} names no service")
         else:
-            report.same(f"what its {name} asks for", grpc.get("service"), "liveness")
+            report.same(f"the service of its {name}", grpc.get("service"), "liveness")
 
 
 def _check_server(report, overlay, container, workload, program):
@@ -173,15 +173,15 @@ def _check_server(report, overlay, container, workload, program):
         if matches(one["spec"]["selector"], labels)
     ]
     if report.unless(len(budgets) == 1, f"has {len(budgets)} disruption budgets"):
-        # More would never be there with one replica only, and hold up all maintenance.
+        # minAvailable would block all maintenance of a single replica.
         report.same("maxUnavailable", budgets[0]["spec"].get("maxUnavailable"), 1)
     pod = workload["spec"]["template"]["spec"]
     report.same("its account", pod["serviceAccountName"], name)
     spread = pod.get("topologySpreadConstraints", ())
-    report.same("what it is spread over", {one["topologyKey"] for one in spread}, SPREAD_OVER)
+    report.same("its topology spread", {one["topologyKey"] for one in spread}, SPREAD_OVER)
     for one in spread:
         report.unless(matches(one["labelSelector"], labels), "is spread among other pods")
-    _check_notice(report, container, program)
+    _check_drain_delay(report, container, program)
     for addressed in container.addresses(program):
         _check_address(report, overlay, addressed)
     _check_schemes(report, overlay, container, program)
@@ -191,14 +191,15 @@ def _check_server(report, overlay, container, workload, program):
     ]
     wanted = REPLICAS_MIN.get(overlay.name, 1)
     replicas = [workload["spec"]["replicas"]] if "replicas" in workload["spec"] else []
-    report.unless(len(scaled + replicas) == 1, "its replicas are counted twice, or not at all")
+    report.unless(len(scaled + replicas) == 1, "its replicas are defined twice, or not at all")
     report.unless(
         min(scaled + replicas, default=1) >= wanted, f"has less than {wanted} replicas"
     )
 
 
-def _check_notice(report, container, program):
-    """Checks that a replica which is to stop is there until its callers have noticed."""
+def _check_drain_delay(report, container, program):
+    """Checks that a draining replica accepts calls until its callers have refreshed their
+    endpoints."""
     delay, refresh = "MICROBLOG_DRAIN_DELAY_MS", "MICROBLOG_PEER_REFRESH_MS"
     if refresh in program.variables:
         delay_ms, refresh_ms = (
@@ -215,12 +216,12 @@ def _check_address(report, overlay, addressed):
     if report.unless(service, f"{variable}: there is no Service {host}"):
         ports = {one["port"] for one in service["spec"]["ports"]}
         report.unless(port in ports, f"{variable}: the Service {host} has no port {port}")
-        report.same(f"{variable}: what is behind {host}",
+        report.same(f"{variable}: the pods of {host}",
                     service["spec"]["selector"].get("app.kubernetes.io/name"), callee)
 
 
 def _check_schemes(report, overlay, container, program):
-    """Checks that who has TLS is called like that, and nobody else."""
+    """Checks that callers use https for servers with TLS, and only for these."""
     others = {one.name: one for one in containers(overlay)}
     for variable, callee in program.callees.items():
         if callee in others and (address := container.environment.get(variable)):

@@ -1,13 +1,13 @@
-"""Checks alerts and dashboards against a microblog that runs. Tells all that is wrong, and fails if
-anything is.
+"""Checks alerts and dashboards against a running microblog. Prints all findings, and fails if there
+are any.
 
     target/tools/bin/python -B deploy/telemetry/check --programs target/debug
 
-The files are read; the unit tests of the alerts are run; then a system is started, and a Prometheus
-(Debian's is enough) that scrapes it and evaluates the alerts. While all is well none may be active;
-then some things are put out of order, and the alerts for them have to be. Every metric and every
-label in a query must have been scraped. In the end files are broken on purpose, and that has to be
-noticed. All on 127.0.0.1, on free ports, and gone afterwards.
+Reads the files and runs the unit tests of the alerts. Then it starts a system, and a Prometheus
+(Debian's version suffices) that scrapes it and evaluates the alerts. No alert may be active in
+normal operation. Then it injects faults, and the alerts for them must become active. Every metric
+and label in a query must have been scraped. At the end, it injects faults into the files, and the
+checks must find them. All processes use free ports of 127.0.0.1 and end with the check.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 TELEMETRY = Path(__file__).resolve().parents[1]
-# What the check of Kubernetes has for processes and for findings serves here as well.
+# Shares the modules for processes and findings with the check of Kubernetes.
 sys.path.append(str(TELEMETRY.parent / "kubernetes" / "check"))
 
 import breakages  # noqa: E402
@@ -35,7 +35,7 @@ def main():
     files.check_by_promtool(report, telemetry)
     files.check(report, telemetry)
     done = f"{len(telemetry.alerts)} alerts, {len(telemetry.panels)} panels"
-    # What is wrong on paper need not be tried.
+    # A system is started only if the files have no findings.
     if not report.findings:
         with TemporaryDirectory(prefix="microblog-telemetry-") as directory:
             done += _try(report, telemetry, arguments.programs.resolve(), Path(directory))
@@ -46,14 +46,14 @@ def main():
 
 
 def _try(report, telemetry, programs, directory):
-    """Starts a system with a Prometheus, and compares the files with what is scraped. Returns what
-    was done beyond."""
+    """Starts a system with a Prometheus, and compares the files with the scraped metrics. Returns a
+    summary."""
     with system.running(programs, directory) as microblog:
         with scraping.running(telemetry, microblog.targets, directory) as prometheus:
-            with report.at("with all well"):
-                trouble.check_calm(report, telemetry, microblog, prometheus)
-            with report.at("in trouble"):
-                trouble.check_trouble(report, microblog, prometheus)
+            with report.at("in normal operation"):
+                trouble.check_no_alerts(report, telemetry, microblog, prometheus)
+            with report.at("during faults"):
+                trouble.check_faults(report, microblog, prometheus)
             metrics.settle(telemetry, prometheus)
             scraped = metrics.Scraped(prometheus)
             metrics.check(report, telemetry, scraped)
@@ -64,7 +64,7 @@ def _try(report, telemetry, programs, directory):
 
 def _arguments():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--programs", type=Path, required=True, help="where they were built")
+    parser.add_argument("--programs", type=Path, required=True, help="directory of the binaries")
     return parser.parse_args()
 
 

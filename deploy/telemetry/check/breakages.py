@@ -1,5 +1,5 @@
-"""Proof that the checks notice what they are for: each thing here is broken on purpose, in a copy,
-and then something has to be found that says so. How is in `proof.py` of the other checks.
+"""Proof of the checks by fault injection: each entry breaks a copy of the files, and the checks
+must find it. See `proof.py` of the other checks.
 """
 
 import shutil
@@ -24,10 +24,10 @@ BREAKAGES = [
     ("README.md", "## MicroblogAbsent", "## Absent", "MicroblogAbsent is missing"),
     ("kubernetes.yaml", "job_name: microblog", "job_name: pods", "kubernetes.yaml, jobs"),
     ("prometheus.yaml", "static_configs", "static_config", "promtool check config"),
-    (OVERVIEW, '"id": 2,', '"id": 1,', "id of a panel is there twice"),
-    (OVERVIEW, '{"x": 8, "y": 0,', '{"x": 7, "y": 0,', "covers another one"),
-    (OVERVIEW, "($service)", "($servise)", "there is no variable servise"),
-    (STORES, "microblog-stores", "microblog-overview", "a uid is there twice"),
+    (OVERVIEW, '"id": 2,', '"id": 1,', "id of a panel is duplicated"),
+    (OVERVIEW, '{"x": 8, "y": 0,', '{"x": 7, "y": 0,', "overlaps another one"),
+    (OVERVIEW, "($service)", "($servise)", "undefined variable servise"),
+    (STORES, "microblog-stores", "microblog-overview", "a uid is duplicated"),
     # metrics.py
     (ALERTS, "microblog_backlog_age_seconds", "microblog_backlog_age", "no metric microblog_"),
     (ALERTS, "rpc_method!~", "rpc_name!~", "has no label rpc_name"),
@@ -41,25 +41,25 @@ BREAKAGES = [
     (OVERVIEW, "(microblog_serving, microblog_rpc_service)", "(microblog_serving, name)",
      "shows the label name"),
     (OVERVIEW, "/ microblog_calls_limit", "/ (microblog_calls_limit offset 1h)",
-     "answers nothing"),
+     "has no result"),
     (STORES, '{result=\\"hit\\"}[$__rate_interval])) / sum by (microblog_keyspace)',
-     '{result=\\"hit\\"}[$__rate_interval])) / sum by (result)', "answers nothing"),
+     '{result=\\"hit\\"}[$__rate_interval])) / sum by (result)', "has no result"),
     (STORES, "sum by (db_operation_name)", "sum by (db_operation)", "has the label db_operation"),
     (STORES, 'result=\\"hit\\"', 'result=\\"hits\\"', "nothing is microblog_recall_reads_total"),
     (TIMELINES, "microblog_timeline_queue_depth", "microblog_timeline_queue_age_seconds",
      "no query shows microblog_timeline_queue_depth"),
-    (TIMELINES, "sum by (mode)", "sum by mode", "is no query"),
-    (TIMELINES, "step_duration_seconds_bucket", "step_duration_bucket", "there is no metric"),
+    (TIMELINES, "sum by (mode)", "sum by mode", "invalid query"),
+    (TIMELINES, "step_duration_seconds_bucket", "step_duration_bucket", "no such metric"),
 ]
 
 
 def prove(report, telemetry, scraped):
-    """Breaks one thing after the other, and notes what was not noticed."""
+    """Injects each fault, and reports those that the checks do not find."""
     def find(directory, _, spoil):
         copy = shutil.copytree(telemetry.directory, directory / "telemetry")
         spoil(copy)
         found, broken = Report(), files.Telemetry(copy)
-        # Those that take longest come last.
+        # The slowest checks run last.
         for check in (
             lambda: files.check(found, broken),
             lambda: metrics.check(found, broken, scraped),

@@ -1,5 +1,5 @@
-"""What the files say, read without a Prometheus that runs: that they are well-formed, that each
-alert has a test and a runbook, and that Grafana can tell panels apart."""
+"""Static checks of the files, without a running Prometheus: well-formed files, a test and a runbook
+for each alert, and unique panels in Grafana."""
 
 import json
 import re
@@ -16,13 +16,13 @@ SEVERITIES = {"critical", "warning"}
 RUNBOOKS = "deploy/telemetry/README.md#"
 # Columns of Grafana's grid.
 COLUMNS = 24
-# The one in C, where there is one: the files are read again for each breakage.
+# The C implementation if available, because the files are read again for each breakage.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
 class Query:
-    """A query, where it stands, and the labels that its texts name."""
+    """A query, its location, and the labels in its texts."""
 
     place: str
     expression: str
@@ -43,7 +43,7 @@ class Telemetry:
         self.dashboards = {path.name: json.loads(path.read_text()) for path in paths}
 
     def read(self, name):
-        """What a file of YAML says."""
+        """The contents of a YAML file."""
         return yaml.load((self.directory / name).read_text(), LOADER)
 
     @property
@@ -54,7 +54,7 @@ class Telemetry:
 
     @property
     def queries(self):
-        """All queries: of alerts, of panels, and of what a dashboard lets choose from."""
+        """All queries: of alerts, panels and dashboard variables."""
         queries = [_of_alert(alert) for alert in self.alerts]
         for name, panel in self.panels:
             queries += [_of_panel(name, panel, target) for target in panel["targets"]]
@@ -74,21 +74,21 @@ def _of_alert(alert):
 
 def _of_panel(name, panel, target):
     shown = re.findall(r"{{(\w+)}}", target.get("legendFormat", ""))
-    # As with everything chosen, and a step of some seconds.
+    # As Grafana does with all values selected, and a step of some seconds.
     expression = re.sub(r"\$__rate_interval", "1m", target["expr"])
     expression = re.sub(r"\$[a-z]\w+", ".+", expression)
     return Query(f"{name}, {panel['title']!r}", expression, frozenset(shown))
 
 
 def check_by_promtool(report, telemetry):
-    """Has promtool check the files that are Prometheus', and run the unit tests."""
+    """Runs promtool on the files of Prometheus, and the unit tests."""
     _promtool(report, telemetry, "check", "config", "prometheus.yaml")
     _promtool(report, telemetry, "check", "rules", "alerts.yaml")
     _promtool(report, telemetry, "test", "rules", "alerts_test.yaml")
 
 
 def check(report, telemetry):
-    """Checks what promtool does not."""
+    """Runs the checks that promtool lacks."""
     with report.at("alerts.yaml"):
         _check_alerts(report, telemetry)
     _check_tests(report, telemetry)
@@ -97,24 +97,25 @@ def check(report, telemetry):
         ("uid", [board["uid"] for board in telemetry.dashboards.values()]),
         ("title", [board["title"] for board in telemetry.dashboards.values()]),
     ):
-        report.unless(len(set(values)) == len(values), f"dashboards: a {what} is there twice")
+        report.unless(len(set(values)) == len(values), f"dashboards: a {what} is duplicated")
     for name, board in telemetry.dashboards.items():
         with report.at(name):
             _check_dashboard(report, board)
 
 
 def _promtool(report, telemetry, *arguments):
-    said = subprocess.run(
+    result = subprocess.run(
         ["promtool", *arguments],
-        cwd=telemetry.directory, capture_output=True, text=True, timeout=processes.PATIENCE_S,
+        cwd=telemetry.directory, capture_output=True, text=True, timeout=processes.TIMEOUT_S,
     )
-    if said.returncode:
-        report.wrong(f"promtool {' '.join(arguments)}: {said.stdout.strip()} {said.stderr.strip()}")
+    if result.returncode:
+        output = f"{result.stdout.strip()} {result.stderr.strip()}"
+        report.wrong(f"promtool {' '.join(arguments)}: {output}")
 
 
 def _check_alerts(report, telemetry):
     names = Counter(alert["alert"] for alert in telemetry.alerts)
-    report.same("alerts that are there twice", {name for name in names if names[name] > 1}, set())
+    report.same("duplicated alerts", {name for name in names if names[name] > 1}, set())
     headings = Counter(re.findall(r"^## (\w+)$", telemetry.runbooks, flags=re.MULTILINE))
     report.same("alerts in README.md", set(headings.elements()), set(names))
     for alert in telemetry.alerts:
@@ -123,11 +124,11 @@ def _check_alerts(report, telemetry):
             report.same("runbook", alert["annotations"].get("runbook"),
                         RUNBOOKS + alert["alert"].lower())
             report.unless(alert["labels"].get("severity") in SEVERITIES, "has no severity")
-            report.unless("for" in alert, "does not say for how long")
+            report.unless("for" in alert, "has no `for`")
 
 
 def _check_tests(report, telemetry):
-    """Each alert must be seen to fire, and not to fire."""
+    """Each alert needs a test in which it fires, and one in which it does not."""
     seen = set()
     for test in telemetry.tests:
         for case in test["promql_expr_test"]:
@@ -139,7 +140,8 @@ def _check_tests(report, telemetry):
 
 
 def _check_kubernetes(report, telemetry):
-    """Debian's Prometheus knows nothing of Kubernetes: what the alerts rely on is compared."""
+    """Compares the settings that the alerts rely on: Debian's Prometheus lacks Kubernetes
+    support."""
     local, cluster = telemetry.read("prometheus.yaml"), telemetry.read("kubernetes.yaml")
     for key in ("global", "rule_files"):
         report.same(f"kubernetes.yaml, {key}", cluster[key], local[key])
@@ -149,23 +151,23 @@ def _check_kubernetes(report, telemetry):
 
 def _check_dashboard(report, board):
     ids = [panel["id"] for panel in board["panels"]]
-    report.unless(len(set(ids)) == len(ids), "an id of a panel is there twice")
+    report.unless(len(set(ids)) == len(ids), "an id of a panel is duplicated")
     titles = [panel["title"] for panel in board["panels"]]
-    report.unless(len(set(titles)) == len(titles), "a title of a panel is there twice")
+    report.unless(len(set(titles)) == len(titles), "a title of a panel is duplicated")
     variables = {variable["name"] for variable in board["templating"]["list"]}
     taken = set()
     for panel in board["panels"]:
         with report.at(repr(panel["title"])):
             report.same("datasource", panel["datasource"]["uid"], "${datasource}")
             refs = [target["refId"] for target in panel["targets"]]
-            report.unless(len(set(refs)) == len(refs), "a refId is there twice")
+            report.unless(len(set(refs)) == len(refs), "a refId is duplicated")
             used = {name for target in panel["targets"]
                     for name in re.findall(r"\$([a-z_]\w+)", target["expr"])}
             unknown = used - variables - {"__rate_interval"}
-            report.unless(not unknown, f"there is no variable {', '.join(sorted(unknown))}")
+            report.unless(not unknown, f"undefined variable {', '.join(sorted(unknown))}")
             place = panel["gridPos"]
             cells = {(x, y) for x in range(place["x"], place["x"] + place["w"])
                      for y in range(place["y"], place["y"] + place["h"])}
-            report.unless(not cells & taken, "covers another one")
+            report.unless(not cells & taken, "overlaps another one")
             report.unless(max(x for x, _ in cells) < COLUMNS, "is wider than the grid")
             taken |= cells

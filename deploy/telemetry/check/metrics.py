@@ -1,5 +1,5 @@
-"""Whether what the queries name was scraped: every metric, every label, and something that each
-selector selects."""
+"""Checks queries against the scraped series: every metric, every label, and a series for each
+selector."""
 
 import re
 from functools import cache
@@ -7,36 +7,36 @@ from functools import cache
 import processes
 import queries
 
-# Selectors that select nothing even in the trouble that the check makes, each with the reason.
-ONLY_IN_TROUBLE = {}
+# Selectors without a series even during the injected faults, each with the reason.
+ONLY_DURING_OTHER_FAULTS = {}
 
 
 def settle(telemetry, prometheus):
-    """Waits until all panels show something, if they ever do: what jobs do is counted some seconds
-    after the calls that it is for, and rates are of two scrapes."""
+    """Waits until all panels have data, up to a timeout: jobs count their work some seconds
+    after the calls, and rates need two scrapes."""
     panels = [query.expression for query in telemetry.queries if not query.is_alert]
 
     def is_answered(expression):
         try:
             return prometheus.query(expression)
         except ValueError:
-            # Told by the check; nothing to wait for.
+            # The check reports it.
             return True
 
     processes.eventually(lambda: all(map(is_answered, panels)), every_s=0.5)
 
 
 class Scraped:
-    """What was scraped, asked for once each: queries have much in common."""
+    """The scraped series. Cached, because queries share selectors."""
 
     def __init__(self, prometheus):
         self.series = cache(prometheus.series)
         self.query = cache(prometheus.query)
 
 
-# Every metric of microblog's has one of these names.
+# Matches all metrics of microblog.
 ALL = '{__name__=~"(microblog|rpc|db)_.+"}'
-# By which histograms are read.
+# The suffixes of the series of histograms.
 PARTS = re.compile("_(bucket|count|sum)$")
 
 
@@ -47,8 +47,8 @@ def check(report, telemetry, scraped):
             _check_query(report, query, scraped)
     parts = [queries.parts(query.expression) for query in telemetry.queries]
     used = {str(selector) for one in parts for selector in one.selectors}
-    for selector in set(ONLY_IN_TROUBLE) - used:
-        report.wrong(f"{selector} is no query's any more")
+    for selector in set(ONLY_DURING_OTHER_FAULTS) - used:
+        report.wrong(f"{selector} is in no query")
     shown = {PARTS.sub("", selector.metric) for one in parts for selector in one.selectors}
     scraped_all = {PARTS.sub("", series["__name__"]) for series in scraped.series(ALL)}
     for metric in sorted(scraped_all - shown):
@@ -58,8 +58,8 @@ def check(report, telemetry, scraped):
 def _check_query(report, query, scraped):
     try:
         answer = scraped.query(query.expression)
-    except ValueError as refusal:
-        report.wrong(f"is no query: {refusal}")
+    except ValueError as error:
+        report.wrong(f"invalid query: {error}")
         return
     parts = queries.parts(query.expression)
     labels = set()
@@ -69,19 +69,20 @@ def _check_query(report, query, scraped):
         report.wrong(f"nothing has the label {label}")
     shown = (parts.grouped if parts.grouped else labels) | parts.made
     for label in sorted(query.shown - shown):
-        report.wrong(f"shows the label {label}, which it has not")
-    # Alerts answer when something is wrong. Elsewhere, two sides that do not match answer nothing.
-    is_rare = any(str(selector) in ONLY_IN_TROUBLE for selector in parts.selectors)
-    report.unless(query.is_alert or is_rare or answer, "answers nothing")
+        report.wrong(f"shows the label {label}, which its result lacks")
+    # Alerts have results only during faults. Elsewhere, an empty result means that two sides do not
+    # match.
+    is_rare = any(str(selector) in ONLY_DURING_OTHER_FAULTS for selector in parts.selectors)
+    report.unless(query.is_alert or is_rare or answer, "has no result")
 
 
 def _check_selector(report, selector, scraped):
-    """Returns the labels that the metric has."""
+    """Returns the labels of the metric."""
     labels = {label for series in scraped.series(selector.metric) for label in series}
-    if not report.unless(labels, f"there is no metric {selector.metric}"):
+    if not report.unless(labels, f"no such metric: {selector.metric}"):
         return labels
     for label in sorted(selector.labels - labels):
         report.wrong(f"{selector.metric} has no label {label}")
-    if str(selector) not in ONLY_IN_TROUBLE:
+    if str(selector) not in ONLY_DURING_OTHER_FAULTS:
         report.unless(scraped.series(str(selector)), f"nothing is {selector}")
     return labels

@@ -1,5 +1,5 @@
-"""Takes queries apart, as far as it needs to be known which metrics and labels they name. Whether
-they are valid is for Prometheus to say, which has no means to say the former before version 3."""
+"""Parses queries for the metrics and labels that they name. Prometheus itself checks whether
+they are valid, and has no API for their parts before version 3."""
 
 import re
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"((?:\\.|[^"\\])*)"')
 
 @dataclass(frozen=True)
 class Selector:
-    """A metric, with what is asked of its labels, as it stands in a query."""
+    """A metric with its label matchers, as written in a query."""
 
     metric: str
     matchers: str = ""
 
     @property
     def labels(self):
-        """The labels that it names."""
+        """The labels in the matchers."""
         return {label for label, _, _ in MATCHER.findall(self.matchers)}
 
     def __str__(self):
@@ -33,7 +33,8 @@ class Selector:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a query names: series, labels by which it groups or joins, and labels that it makes."""
+    """The parts of a query: selectors, labels that it groups or joins by, and labels that it
+    creates."""
 
     selectors: frozenset
     grouped: frozenset
@@ -42,7 +43,7 @@ class Parts:
 
 
 def parts(expression):
-    """Takes a query apart."""
+    """Parses a query."""
     tokens = TOKEN.findall(expression)
     selectors, grouped = set(), set()
     place = 0

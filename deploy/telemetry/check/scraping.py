@@ -1,5 +1,5 @@
-"""A Prometheus of the check's own, which scrapes and evaluates every second, and what can be asked
-of it."""
+"""The Prometheus of the check, which scrapes and evaluates every second, and a client of its
+API."""
 
 import json
 import re
@@ -14,14 +14,14 @@ import processes
 
 
 class Prometheus:
-    """One that runs on a port of 127.0.0.1."""
+    """A client of a Prometheus on a port of 127.0.0.1."""
 
     def __init__(self, port):
         self._url = f"http://127.0.0.1:{port}"
 
     def is_ready(self):
         try:
-            with urllib.request.urlopen(f"{self._url}/-/ready", timeout=processes.PATIENCE_S):
+            with urllib.request.urlopen(f"{self._url}/-/ready", timeout=processes.TIMEOUT_S):
                 return True
         except OSError:
             return False
@@ -29,37 +29,37 @@ class Prometheus:
     def _get(self, path, **parameters):
         url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(url, timeout=processes.PATIENCE_S) as answer:
+            with urllib.request.urlopen(url, timeout=processes.TIMEOUT_S) as answer:
                 return json.load(answer)["data"]
-        except urllib.error.HTTPError as refusal:
-            raise ValueError(json.load(refusal).get("error", str(refusal))) from None
+        except urllib.error.HTTPError as error:
+            raise ValueError(json.load(error).get("error", str(error))) from None
 
     def query(self, expression):
-        """What a query answers now. ValueError says why it cannot."""
+        """The current result of a query. Raises ValueError if it is invalid."""
         return self._get("query", query=expression)["result"]
 
     def series(self, selector):
-        """The labels of all series that there ever were."""
+        """The labels of all series, including old ones."""
         return self._get("series", **{"match[]": selector})
 
     def targets(self):
-        """Whether each target was scraped well the last time, by its address."""
+        """Whether the last scrape of each target succeeded, by address."""
         active = self._get("targets", state="active")["activeTargets"]
         return {target["labels"]["instance"]: target["health"] == "up" for target in active}
 
     def alerts(self):
-        """What is known of each alert: state, health, and what is active of it."""
+        """The state, health and active instances of each alert."""
         groups = self._get("rules", type="alert")["groups"]
         return {rule["name"]: rule for group in groups for rule in group["rules"]}
 
 
 @contextmanager
 def running(telemetry, targets, directory):
-    """Runs one for as long as a block, once it has scraped all targets."""
+    """Runs a Prometheus for the duration of a block, once it has scraped all targets."""
     own = directory / "prometheus"
     own.mkdir()
     (own / "prometheus.yaml").write_text(_config(telemetry, targets))
-    # So that what would wake somebody in minutes does so at once.
+    # Alerts become active at once instead of after minutes.
     rules = (telemetry.directory / "alerts.yaml").read_text()
     (own / "alerts.yaml").write_text(re.sub(r"(?m)^( +for:) .*", r"\1 0s", rules))
     port = processes.free_port()
@@ -76,7 +76,7 @@ def running(telemetry, targets, directory):
 
 
 def _config(telemetry, targets):
-    """prometheus.yaml, but for the targets and the pace."""
+    """prometheus.yaml with other targets and intervals."""
     config = telemetry.read("prometheus.yaml")
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     (job,) = config["scrape_configs"]

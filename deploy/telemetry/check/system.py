@@ -1,6 +1,6 @@
-"""A microblog to be scraped: all servers in one process, as people start it; and a gateway of its
-own beside it, since only who calls over the network has metrics of peers. Its user service is
-played by this process: it answers, or says UNAVAILABLE, as it is told."""
+"""The system to scrape: all servers in one process (`microblog up`), and a separate gateway,
+because only calls over the network have peer metrics. This process serves as that gateway's user
+service, and answers OK or UNAVAILABLE."""
 
 import os
 import signal
@@ -21,55 +21,55 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import grpc  # noqa: E402
 
-# Of `microblog up`, counted from its first port.
+# Port offsets of `microblog up`.
 USER, RELATION, POST, TIMELINE, REDIS, PORTS = 1, 2, 3, 4, 9, 10
 CHECK_AVAILABILITY = "/microblog.gateway.v1.GatewayService/CheckAvailability"
 GET_TIMELINE = "/microblog.timeline.v1.TimelineService/GetTimeline"
 # A name, as the first field of a request.
 NAME = b"\x0a\x03zoe"
-# A request that says nothing: whose timeline, for one.
+# An invalid request: without a user.
 NOTHING = b""
-# A tour makes about a hundred calls one after the other, and repeats those that are UNAVAILABLE.
-TOUR_S = 5 * processes.PATIENCE_S
+# A tour makes about a hundred calls in sequence, and retries those that are UNAVAILABLE.
+TOUR_S = 5 * processes.TIMEOUT_S
 
 
 @dataclass
 class System:
-    """What runs, and what can be done to it."""
+    """The running system, with calls and faults."""
 
     programs: Path
     directory: Path
     port_base: int
     gateway_port: int
     targets: list
-    is_user_well: bool = field(default=True)
+    is_user_available: bool = field(default=True)
 
     def tour(self):
-        """Makes calls of all kinds, through the whole system. Whether all were answered well."""
-        said = subprocess.run(self._tour(), capture_output=True, text=True, timeout=TOUR_S)
-        return said.returncode == 0
+        """Makes calls of all kinds through the whole system. Returns whether all succeeded."""
+        result = subprocess.run(self._tour(), capture_output=True, text=True, timeout=TOUR_S)
+        return result.returncode == 0
 
     @contextmanager
     def tours(self):
-        """Makes tours one after the other, for as long as a block. One that meets trouble repeats its
-        calls for long: the last one is cut off."""
-        ends, under_way = threading.Event(), []
+        """Makes tours in sequence for the duration of a block. During a fault, a tour retries
+        its calls for long, so the last one is killed."""
+        stopped, in_flight = threading.Event(), []
 
         def make():
-            while not ends.is_set():
-                under_way[:] = [subprocess.Popen(
+            while not stopped.is_set():
+                in_flight[:] = [subprocess.Popen(
                     self._tour(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
                 )]
-                under_way[0].wait()
+                in_flight[0].wait()
 
         maker = threading.Thread(target=make)
         maker.start()
         try:
             yield
         finally:
-            ends.set()
+            stopped.set()
             while maker.is_alive():
-                for one in under_way:
+                for one in in_flight:
                     one.kill()
                 maker.join(0.1)
 
@@ -77,17 +77,18 @@ class System:
         return [self.programs / "microblog", "demo", "--gateway-url",
                 f"http://127.0.0.1:{self.port_base}"]
 
-    def ask_gateway(self, times):
-        """Calls the gateway beside. Returns how often it answered."""
-        return _ask(self.gateway_port, CHECK_AVAILABILITY, NAME, times)
+    def call_gateway(self, times):
+        """Calls the separate gateway. Returns the number of OK responses."""
+        return _call(self.gateway_port, CHECK_AVAILABILITY, NAME, times)
 
-    def ask_timeline_wrongly(self):
-        """Calls the timeline service without saying what for. Returns how often it answered."""
-        return _ask(self.port_base + TIMELINE, GET_TIMELINE, NOTHING, times=1)
+    def call_timeline_invalidly(self):
+        """Calls the timeline service with an invalid request. Returns the number of OK
+        responses."""
+        return _call(self.port_base + TIMELINE, GET_TIMELINE, NOTHING, times=1)
 
     @contextmanager
     def frozen_redis(self):
-        """Has Redis answer nobody for as long as a block."""
+        """Stops Redis (SIGSTOP) for the duration of a block."""
         redis = int((self.directory / "data/redis/redis.pid").read_text())
         os.kill(redis, signal.SIGSTOP)
         try:
@@ -97,16 +98,16 @@ class System:
 
     @contextmanager
     def full_redis(self):
-        """Has Redis refuse all writes for as long as a block."""
-        self._tell_redis("CONFIG SET maxmemory 1")
+        """Makes Redis reject all writes for the duration of a block."""
+        self._send_to_redis("CONFIG SET maxmemory 1")
         try:
             yield
         finally:
-            self._tell_redis("CONFIG SET maxmemory 0")
+            self._send_to_redis("CONFIG SET maxmemory 0")
 
     @contextmanager
     def broken_archive(self):
-        """Hides posts from whoever asks the archive for them, for as long as a block."""
+        """Renames the archive's table of posts for the duration of a block."""
         with closing(sqlite3.connect(self.directory / "data/archive.sqlite")) as archive:
             archive.execute("ALTER TABLE posts RENAME TO hidden")
             try:
@@ -114,29 +115,29 @@ class System:
             finally:
                 archive.execute("ALTER TABLE hidden RENAME TO posts")
 
-    def _tell_redis(self, command):
+    def _send_to_redis(self, command):
         passwords = (self.directory / "data/redis/passwords").read_text().splitlines()
         password = dict(line.split() for line in passwords)["admin"]
         address = ("127.0.0.1", self.port_base + REDIS)
-        with socket.create_connection(address, timeout=processes.PATIENCE_S) as connection:
+        with socket.create_connection(address, timeout=processes.TIMEOUT_S) as connection:
             connection.sendall(f"AUTH admin {password}\r\n".encode())
             connection.recv(100)
             connection.sendall(f"{command}\r\n".encode())
             if not connection.recv(100).startswith(b"+OK"):
-                raise SystemExit(f"Redis refuses {command}")
+                raise SystemExit(f"Redis rejects {command}")
 
 
-def _ask(port, method, request, times):
-    """Makes the same call many times at once. Returns how often it was answered with OK."""
+def _call(port, method, request, times):
+    """Makes the same call many times concurrently. Returns the number of OK responses."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = channel.unary_unary(method)
-        asked = [call.future(request, timeout=processes.PATIENCE_S) for _ in range(times)]
-        return sum(one.exception() is None for one in asked)
+        calls = [call.future(request, timeout=processes.TIMEOUT_S) for _ in range(times)]
+        return sum(one.exception() is None for one in calls)
 
 
 @contextmanager
 def running(programs, directory):
-    """Runs one for as long as a block, once it is ready."""
+    """Runs a system for the duration of a block, once it is ready."""
     base, metrics = _free_ports(), [processes.free_port(), processes.free_port()]
     system = System(programs, directory, base, processes.free_port(),
                     [f"127.0.0.1:{port}" for port in metrics])
@@ -151,27 +152,27 @@ def running(programs, directory):
             programs / "microblog-gateway", "--listen", f"127.0.0.1:{system.gateway_port}",
             "--metrics-listen", system.targets[1], "--user-url",
             ",".join(f"http://{address}" for address in user),
-            # All calls come from one address here, and are to get through.
+            # All calls come from one address, and must not be rate limited.
             "--availability-checks-per-minute", "0",
         ]
         for name, place in (("relation", RELATION), ("post", POST), ("timeline", TIMELINE)):
             gateway += [f"--{name}-url", f"http://127.0.0.1:{base + place}"]
         with processes.running(gateway, directory, env=environment) as process:
-            if not processes.eventually(lambda: system.ask_gateway(1) == 1):
+            if not processes.eventually(lambda: system.call_gateway(1) == 1):
                 raise SystemExit(f"the gateway does not answer:{processes.end_of(process.log)}")
             yield system
 
 
 @contextmanager
 def _user(system):
-    """Plays the user service, at two addresses: what one answers with UNAVAILABLE, another one is
-    asked once more. Yields them."""
+    """Serves as the user service at two addresses, so that UNAVAILABLE responses are retried.
+    Yields the addresses."""
 
     class User(grpc.GenericRpcHandler):
         def service(self, details):
             def answer(_request, context):
-                if not system.is_user_well:
-                    context.abort(grpc.StatusCode.UNAVAILABLE, "out of order")
+                if not system.is_user_available:
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "injected fault")
                 return b""
             return grpc.unary_unary_rpc_method_handler(answer)
 
@@ -187,7 +188,7 @@ def _user(system):
 
 
 def _free_ports():
-    """The first of as many free ports in a row as `microblog up` takes."""
+    """The first of ten consecutive free ports for `microblog up`."""
     for _ in range(100):
         base = processes.free_port()
         try:

@@ -1,8 +1,8 @@
-"""What the alerts do: nothing while all is well, and something when it is not."""
+"""Alerts in normal operation and during injected faults."""
 
 import processes
 
-# What Redis that answers nobody, and a user service that answers UNAVAILABLE, have to bring about.
+# The alerts of a stopped Redis and an UNAVAILABLE user service.
 EXPECTED = {
     "MicroblogErrors",
     "MicroblogJobFailing",
@@ -11,25 +11,24 @@ EXPECTED = {
     "MicroblogRetriesDenied",
     "MicroblogRetriesMany",
 }
-# What an archive without posts has to bring about, and Redis that is full.
+# The alerts of an archive without its table of posts, and of a full Redis.
 EXPECTED_OF_ARCHIVE = {"MicroblogArchiveFailing"}
-EXPECTED_OF_FULL = {"MicroblogRedisRefusing"}
-# How fast the machine is at the moment, which may be busy: no trouble of the system's. When these
-# become active is shown by alerts_test.yaml.
+EXPECTED_OF_FULL = {"MicroblogRedisRejectingWrites"}
+# Alerts that a busy machine may cause. alerts_test.yaml tests them.
 OF_SPEED = {"MicroblogSlow", "MicroblogRedisSlow"}
-# Rates are of two scrapes, of which a busy machine makes fewer than one a second.
-SEEN_S = 3 * processes.PATIENCE_S
-# More than the calls that may be made again at once: ten for each of ten seconds.
+# Rates need two scrapes; a busy machine makes fewer than one a second.
+SEEN_S = 3 * processes.TIMEOUT_S
+# More than the burst of the retry budget: ten for each of ten seconds.
 CALLS = 400
 
 
-def check_calm(report, telemetry, microblog, prometheus):
-    """Checks that all alerts are evaluated, and that none is active while a system works."""
-    report.unless(microblog.tour(), "microblog demo: not all answers are as they should be")
-    report.same("answers of the gateway beside", microblog.ask_gateway(20), 20)
-    report.same("answers to a call that is wrong", microblog.ask_timeline_wrongly(), 0)
+def check_no_alerts(report, telemetry, microblog, prometheus):
+    """Checks that all alerts are evaluated, and that none is active in normal operation."""
+    report.unless(microblog.tour(), "microblog demo failed")
+    report.same("OK responses of the separate gateway", microblog.call_gateway(20), 20)
+    report.same("OK responses to an invalid call", microblog.call_timeline_invalidly(), 0)
     is_archived = lambda: prometheus.query("microblog_post_archive_changes_total > 0")
-    report.unless(processes.eventually(is_archived), "nothing is archived")
+    report.unless(processes.eventually(is_archived), "the archiver writes nothing")
     names = {alert["alert"] for alert in telemetry.alerts}
     evaluated = lambda: all(
         rule["health"] != "unknown" for rule in prometheus.alerts().values()
@@ -38,21 +37,21 @@ def check_calm(report, telemetry, microblog, prometheus):
     report.same("alerts", set(prometheus.alerts()), names)
     for name, rule in prometheus.alerts().items():
         report.unless(rule["health"] == "ok", f"{name}: {rule.get('lastError')}")
-    # A job whose rounds are ten seconds apart has none within the first scrapes.
-    is_calm = lambda: not set(_active(prometheus)) - OF_SPEED
-    processes.eventually(is_calm)
+    # A job with a period of ten seconds has no run within the first scrapes.
+    has_no_alerts = lambda: not set(_active(prometheus)) - OF_SPEED
+    processes.eventually(has_no_alerts)
     for name, alerts in _active(prometheus).items():
         if name in OF_SPEED:
             continue
         report.wrong(f"{name} is active: {alerts[0]['annotations']['summary']}")
 
 
-def check_trouble(report, microblog, prometheus):
-    """Puts things out of order, and checks that the alerts for them become active."""
+def check_faults(report, microblog, prometheus):
+    """Injects faults, and checks that their alerts become active."""
     seen = {}
 
     def expect(names, act=lambda: None):
-        """Acts again and again, if there is something to do, until these alerts were active."""
+        """Calls `act` repeatedly until these alerts have been active."""
         def is_seen():
             act()
             seen.update(_active(prometheus))
@@ -62,23 +61,23 @@ def check_trouble(report, microblog, prometheus):
         for name in sorted(names - set(seen)):
             report.wrong(f"{name} does not become active")
 
-    # Until the alerts are there, and not for some seconds, in which a busy machine sees nothing.
-    microblog.is_user_well = False
+    # Waits for the alerts, not for a fixed time, which may be too short on a busy machine.
+    microblog.is_user_available = False
     with microblog.frozen_redis(), microblog.tours():
-        expect(EXPECTED, lambda: microblog.ask_gateway(CALLS))
-    microblog.is_user_well = True
+        expect(EXPECTED, lambda: microblog.call_gateway(CALLS))
+    microblog.is_user_available = True
     with microblog.broken_archive(), microblog.tours():
         expect(EXPECTED_OF_ARCHIVE)
     with microblog.full_redis(), microblog.tours():
         expect(EXPECTED_OF_FULL)
     for name, alerts in seen.items():
         for text in alerts[0]["annotations"].values():
-            # As in <no value>, or <error expanding template: …>.
-            report.unless("<" not in text, f"{name} says {text!r}")
-            # What is between two words would be missing.
+            # Such as <no value>, or <error expanding template: …>.
+            report.unless("<" not in text, f"{name} has the text {text!r}")
+            # Two spaces mean that a value is empty.
             report.unless("  " not in text, f"{name} has a gap: {text!r}")
-    calm = lambda: not {"MicroblogNotServing"} & set(_active(prometheus))
-    report.unless(processes.eventually(calm), "it does not end when the cause does")
+    is_resolved = lambda: not {"MicroblogNotServing"} & set(_active(prometheus))
+    report.unless(processes.eventually(is_resolved), "MicroblogNotServing remains active")
 
 
 def _active(prometheus):

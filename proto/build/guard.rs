@@ -1,5 +1,5 @@
-//! Generates the guard of an internal service: an authorization check before each handler. It covers
-//! all methods of the service, because the check is generated for each.
+//! Generates the guard of an internal service: an authorization check before each handler. It
+//! covers all methods of the service, because the check is generated for each.
 
 use std::fmt::Write as _;
 

@@ -1,6 +1,6 @@
 //! The wire contract: messages, clients and servers generated from the `.proto` files beside this
-//! crate, without any logic of the services. Wire types are written with their package (`user::User`),
-//! which distinguishes them from domain types.
+//! crate, without any logic of the services. Wire types are written with their package
+//! (`user::User`), which distinguishes them from domain types.
 
 // Generated code does not follow the lints of this workspace.
 #![allow(missing_docs, unreachable_pub, clippy::all, rustdoc::all)]

@@ -6,8 +6,8 @@ use microblog_proto::{ACCESS, Access};
 use prost::Message as _;
 use prost_types::{FileDescriptorSet, method_options::IdempotencyLevel};
 
-/// The methods that anyone may call. A new one must be added here: its response must be public, or its
-/// request must have a password or a token.
+/// The methods that anyone may call. A new one must be added here: its response must be public, or
+/// its request must have a password or a token.
 const OPEN: [(&str, Access); 16] = [
     ("post.v1.PostService/BatchGetPostCounts", Access::Public),
     ("post.v1.PostService/GetComment", Access::Public),

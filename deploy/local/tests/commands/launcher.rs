@@ -55,7 +55,7 @@ impl Launcher {
         data: &Path,
         flags: &[&str],
     ) -> Self {
-        let output = Self::output(data, port_base);
+        let output = Self::output_file(data, port_base);
         let written = File::create(&output).unwrap();
         command.args(["up", "--threads", "2", "--port-base", &port_base.to_string()]);
         command.arg("--data-dir").arg(data).args(flags).stdin(Stdio::null());
@@ -72,7 +72,7 @@ impl Launcher {
     }
 
     /// Returns the file of the launcher's output.
-    pub(crate) fn output(data: &Path, port_base: u16) -> PathBuf {
+    pub(crate) fn output_file(data: &Path, port_base: u16) -> PathBuf {
         data.with_extension(format!("{port_base}.out"))
     }
 

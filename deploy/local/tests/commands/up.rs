@@ -196,7 +196,7 @@ fn the_launcher_waits_for_a_port_of_an_exiting_process() {
     let data = dir.path().join("data");
     let port_base = free_ports();
     let mut dying = listening_on(port_base + 9);
-    let output = Launcher::output(&data, port_base);
+    let output = Launcher::output_file(&data, port_base);
     let waits = format!("for port {}, held by process {} (", port_base + 9, dying.id());
     let ending = thread::spawn(move || {
         eventually("it waits", STOP, || {

@@ -88,8 +88,8 @@ async fn no_version_is_far_ahead_of_the_callers_time() {
     let clock = Clock::start().await;
     let (before, minutes) = (SystemTime::now(), |n: u64| Duration::from_secs(60 * n));
     // As if Redis' clock had jumped.
-    let refused = clock.issue_at(before - minutes(6), 1).await;
-    assert!(matches!(refused, Err(Error::ClockAhead(_))), "{refused:?}");
+    let rejected = clock.issue_at(before - minutes(6), 1).await;
+    assert!(matches!(rejected, Err(Error::ClockAhead(_))), "{rejected:?}");
     clock.issue_at(before - minutes(4), 1).await.unwrap();
     // The caller's clock alone has no effect.
     let first = clock.issue_at(before + minutes(1_000), 1).await.unwrap();

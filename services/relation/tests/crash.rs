@@ -84,7 +84,7 @@ impl Running {
         Self { callers: (1..=USERS).map(call).collect(), load }
     }
 
-    async fn goes_well(&self) {
+    async fn calls_succeed(&self) {
         let acknowledged = || self.load.acknowledged.load(Ordering::Relaxed);
         let before = acknowledged();
         testkit::eventually("calls succeed", PATIENCE, async || acknowledged() > before + 100)
@@ -123,11 +123,11 @@ async fn repeated_service_crashes_leave_no_one_sided_follow() {
     let client = support::client(&process.address()).await;
     let load = Running::start(&client);
     for _ in 0..5 {
-        load.goes_well().await;
+        load.calls_succeed().await;
         process.kill9();
         process = start().await;
     }
-    load.goes_well().await;
+    load.calls_succeed().await;
     load.ends_converged(&client).await;
     drop(process);
 }
@@ -140,12 +140,12 @@ async fn a_redis_crash_under_load_loses_no_change() {
     let process = Process::start(program, &["--redis-url", url.as_str()]).await;
     let client = support::client(&process.address()).await;
     let load = Running::start(&client);
-    load.goes_well().await;
+    load.calls_succeed().await;
 
     redis.kill();
     testkit::eventually("health notices", PATIENCE, async || !process.is_serving().await).await;
     redis.restart().await;
-    load.goes_well().await;
+    load.calls_succeed().await;
     testkit::eventually("health recovers", PATIENCE, async || process.is_serving().await).await;
     load.ends_converged(&client).await;
 }

@@ -108,7 +108,7 @@ async fn blocks_and_mutes_are_found_in_lists_of_any_length() {
                             (include_blocks && blocking, include_blocks && blocked_by);
                         (blocking, include_mutes && muting, blocked_by)
                     });
-                    assert!(actual.eq(expected), "{listed} listed, {asked} asked about");
+                    assert!(actual.eq(expected), "{listed} listed, {asked} requested");
                 }
             }
         }

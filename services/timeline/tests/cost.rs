@@ -123,7 +123,7 @@ async fn a_home_read_takes_one_round_trip_and_one_more_with_pulled_authors() {
         assert_eq!(counter.cost(nothing_new).await, cost(1, &[("mget", 1)]));
         let asked = apart.of_relation.commandstats().await;
         // The command by which the relation service looks up relations.
-        assert_eq!(asked.get("smismember"), None, "relation is not asked");
+        assert_eq!(asked.get("smismember"), None, "no call to relation");
     }
     // Three pulled authors: one command more for each, sent together.
     let bob = UserId::new(id(50)).unwrap();

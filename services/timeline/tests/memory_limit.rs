@@ -82,8 +82,8 @@ async fn a_fanout_job_waits_at_maxmemory() {
     assert_eq!(queue::depth(&system.redis).await, 1);
     assert_eq!(queue::stored(&system.store, reader).await, [0; 0]);
     // Sixteen streams, one read each in half a second at most.
-    let looks = node.commandstats().await["xreadgroup"];
-    assert!(looks < 500, "workers spin: {looks} looks within seconds");
+    let reads = node.commandstats().await["xreadgroup"];
+    assert!(reads < 500, "workers spin: {reads} reads within seconds");
 
     limit_memory(&system, 0).await;
     testkit::eventually("the post arrives", support::PATIENCE, async || {

@@ -259,13 +259,13 @@ async fn a_deleted_account_frees_its_name_and_address(topology: Topology) {
 }
 
 #[tokio::test]
-async fn guessing_passwords_gets_slow_and_tells_nothing() {
+async fn password_guesses_are_throttled_and_errors_reveal_nothing() {
     let system = System::start(Topology::Single).await;
     let client = &system.client;
     register(client, "ann").await;
     // Known or unknown, the responses are equal.
     for name in ["ann", "nobody"] {
-        let mut heard = 0;
+        let mut admitted = 0;
         let status = loop {
             let status = login(client, name, "wrong").await.unwrap_err();
             if reason_of(&status) == Some(Reason::LoginThrottled) {
@@ -273,14 +273,14 @@ async fn guessing_passwords_gets_slow_and_tells_nothing() {
             }
             assert_eq!(reason_of(&status), Some(Reason::BadCredentials));
             assert_eq!(status.message(), "wrong name, e-mail address or password");
-            heard += 1;
+            admitted += 1;
         };
         // More than five only if a check takes longer than the delay, on a busy machine.
-        assert!((5..10).contains(&heard), "{heard}");
+        assert!((5..10).contains(&admitted), "{admitted}");
         let wait = status.get_details_retry_info().unwrap().retry_delay.unwrap();
-        assert!(!wait.is_zero() && wait <= Duration::from_secs(1 << (heard - 5)), "{wait:?}");
+        assert!(!wait.is_zero() && wait <= Duration::from_secs(1 << (admitted - 5)), "{wait:?}");
     }
-    eventually("the right password is heard again", PATIENCE, async || {
+    eventually("the right password is accepted again", PATIENCE, async || {
         login(client, "ann", PASSWORD).await.is_ok()
     })
     .await;
@@ -296,11 +296,11 @@ async fn concurrent_guesses_are_throttled() {
     support::set_failures(&system.redis, "ann@example.org", 11).await;
     let guesses = (0..30).map(|_| login(&system.client, "ann", "wrong"));
     let answers = futures::future::join_all(guesses).await;
-    let heard = answers.into_iter().filter(|answer| {
+    let admitted = answers.into_iter().filter(|answer| {
         let status = answer.as_ref().unwrap_err();
         reason_of(status) == Some(Reason::BadCredentials)
     });
-    assert_eq!(heard.count(), 1);
+    assert_eq!(admitted.count(), 1);
 }
 
 #[tokio::test]

@@ -55,7 +55,7 @@ async fn invalid_registration_fields_are_named() {
 }
 
 #[tokio::test]
-async fn ids_that_cannot_be_are_refused_everywhere() {
+async fn impossible_ids_are_rejected_by_every_call() {
     let system = System::start(Topology::Single).await;
     let mut client = system.client.clone();
     for user_id in IDS {

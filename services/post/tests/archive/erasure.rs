@@ -299,7 +299,7 @@ async fn an_account_is_deleted_across_an_outage_of_postgres() {
     })
     .await;
     // The circuit breaker closes after a moment.
-    microblog_testkit::eventually("the service asks again", support::PATIENCE, async || {
+    microblog_testkit::eventually("the service retries", support::PATIENCE, async || {
         system.get(world.own[4], 0).await.unwrap_err().code() == Code::NotFound
     })
     .await;

@@ -7,7 +7,7 @@ use std::{
 
 use microblog_domain::PostId;
 
-/// Lower bounds: only some readers look, now and then.
+/// Lower bounds: only some readers read, at times.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Count {
     /// Evicted posts.

@@ -267,7 +267,7 @@ pub(crate) fn assert_rejected<T: std::fmt::Debug>(
     code: Code,
     reason: ErrorReason,
 ) -> Status {
-    let status = result.expect_err("a refusal");
+    let status = result.expect_err("an error");
     assert_eq!(status.code(), code, "{status:?}");
     assert_eq!(microblog_chassis::status::reason_of(&status), Some(reason), "{status:?}");
     status
@@ -277,7 +277,7 @@ pub(crate) fn assert_rejected<T: std::fmt::Debug>(
 #[track_caller]
 pub(crate) fn names_fields<T: std::fmt::Debug>(result: Result<T, Status>, fields: &[&str]) {
     use tonic_types::StatusExt as _;
-    let status = result.expect_err("a refusal");
+    let status = result.expect_err("an error");
     assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
     let violations = status.get_details_bad_request().expect("a BadRequest").field_violations;
     let named: Vec<_> = violations.iter().map(|violation| violation.field.as_str()).collect();

@@ -104,7 +104,7 @@ impl TimelineService for Timelines {
         let deliveries = request.into_inner().deliveries;
         let rejected = *self.rejected.lock().unwrap();
         if deliveries.iter().any(|delivery| Some(delivery.post_id) == rejected) {
-            return Err(Status::invalid_argument("refused"));
+            return Err(Status::invalid_argument("rejected"));
         }
         self.largest.fetch_max(deliveries.len(), Ordering::SeqCst);
         self.heard.lock().unwrap().extend(deliveries);
@@ -123,35 +123,35 @@ impl TimelineService for Timelines {
         &self,
         _: Request<timeline::GetTimelineRequest>,
     ) -> Result<Response<timeline::GetTimelineResponse>, Status> {
-        Err(Status::unimplemented("never asked"))
+        Err(Status::unimplemented("not called"))
     }
 
     async fn list_authors(
         &self,
         _: Request<timeline::ListAuthorsRequest>,
     ) -> Result<Response<timeline::ListAuthorsResponse>, Status> {
-        Err(Status::unimplemented("never asked"))
+        Err(Status::unimplemented("not called"))
     }
 
     async fn count_new(
         &self,
         _: Request<timeline::CountNewRequest>,
     ) -> Result<Response<timeline::CountNewResponse>, Status> {
-        Err(Status::unimplemented("never asked"))
+        Err(Status::unimplemented("not called"))
     }
 
     async fn forget_user(
         &self,
         _: Request<timeline::ForgetUserRequest>,
     ) -> Result<Response<timeline::ForgetUserResponse>, Status> {
-        Err(Status::unimplemented("never asked"))
+        Err(Status::unimplemented("not called"))
     }
 
     async fn verify(
         &self,
         _: Request<timeline::VerifyRequest>,
     ) -> Result<Response<timeline::VerifyResponse>, Status> {
-        Err(Status::unimplemented("never asked"))
+        Err(Status::unimplemented("not called"))
     }
 
     type WatchHomeTimelineStream =
@@ -161,6 +161,6 @@ impl TimelineService for Timelines {
         &self,
         _: Request<timeline::WatchHomeTimelineRequest>,
     ) -> Result<Response<Self::WatchHomeTimelineStream>, Status> {
-        Err(Status::unimplemented("never asked"))
+        Err(Status::unimplemented("not called"))
     }
 }

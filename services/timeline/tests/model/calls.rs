@@ -281,7 +281,7 @@ impl Case {
     }
 
     /// Checks which streams are empty, and records it in the history. Returns whether all are.
-    pub(crate) async fn look_for_quiet(&self) -> bool {
+    pub(crate) async fn check_if_idle(&self) -> bool {
         let mut batch = Batch::new();
         for stream in 0..STREAMS {
             let command = cmd("XLEN").arg(format!("tl:{{{stream}}}:fanout")).take();

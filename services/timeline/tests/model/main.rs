@@ -100,7 +100,7 @@ impl Case {
     }
 
     async fn becomes_quiet(&self) {
-        testkit::eventually("the fan-out is done", PATIENCE, async || self.look_for_quiet().await)
+        testkit::eventually("the fan-out is done", PATIENCE, async || self.check_if_idle().await)
             .await;
     }
 }
@@ -116,7 +116,7 @@ async fn play(
         let case = case.clone();
         async move {
             loop {
-                case.look_for_quiet().await;
+                case.check_if_idle().await;
                 sleep(LOOK).await;
             }
         }

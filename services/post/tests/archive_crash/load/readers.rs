@@ -1,4 +1,4 @@
-//! Callers who read: acknowledged posts are there, and deleted ones are not.
+//! Callers that read: acknowledged posts are there, and deleted ones are not.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{Known, Load};
 use crate::support::Client;
 
 impl Load {
-    /// Reads expected posts: each is there, or the service answers that it cannot tell.
+    /// Reads expected posts: each is returned, or the call fails as unavailable.
     pub(super) async fn reads(&self, client: &Client) {
         while !self.is_stopped() {
             tokio::time::sleep(Duration::from_millis(2)).await;
